@@ -1,0 +1,33 @@
+"""TensorFlow, TensorFlow Federated and NumPy, imported at first use.
+
+`import tensorflow_federated` takes about ten seconds, so a mistyped flag or
+`--help` must not wait for it. Modules of this package write
+
+    from tff_reg.lazy import tf, tff
+
+and can then be imported for their names, settings and documentation alone; the
+first attribute looked up on `tf` imports TensorFlow.
+"""
+
+from __future__ import annotations
+
+import importlib
+import types
+
+
+class _LazyModule(types.ModuleType):
+    """Stands for a module until one of its attributes is asked for."""
+
+    def __getattr__(self, name: str):
+        # Copying the attribute means that it is looked up here only once.
+        value = getattr(importlib.import_module(self.__name__), name)
+        self.__dict__[name] = value
+        return value
+
+    def __dir__(self):
+        return dir(importlib.import_module(self.__name__))
+
+
+np = _LazyModule("numpy")
+tf = _LazyModule("tensorflow")
+tff = _LazyModule("tensorflow_federated")
