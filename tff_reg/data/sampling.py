@@ -1,0 +1,101 @@
+"""Which clients take part in a round.
+
+Both functions are stateless: round 17 of seed 3 has the same cohort whether or not
+rounds 0 to 16 were run before it. The clients keep the order of `client_ids`.
+"""
+
+from __future__ import annotations
+
+import math
+import numbers
+import operator
+from collections.abc import Sequence
+
+from tff_reg.data import keys
+from tff_reg.lazy import np
+
+
+class SamplingError(ValueError):
+    """A cohort that cannot be drawn."""
+
+
+def _check_clients(client_ids: Sequence[str]) -> None:
+    if not len(client_ids):
+        raise SamplingError(
+            "There are no clients to sample from; give at least one client id."
+        )
+
+
+def sample_clients(
+    client_ids: Sequence[str], clients_per_round: int, *, seed: int, round_num: int
+) -> list[str]:
+    """Draws a fixed number of clients, uniformly and without replacement.
+
+    Args:
+      client_ids: All clients' names.
+      clients_per_round: How many take part, from 1 to all of them.
+      seed: The run's seed.
+      round_num: The round.
+
+    Returns:
+      `clients_per_round` distinct names in the order that they have in
+      `client_ids`.
+
+    Raises:
+      SamplingError: If there are no clients, or `clients_per_round` is not between
+        1 and their number.
+    """
+    _check_clients(client_ids)
+    clients_per_round = operator.index(clients_per_round)
+    if not 1 <= clients_per_round <= len(client_ids):
+        raise SamplingError(
+            f"Cannot draw {clients_per_round} clients a round from "
+            f"{len(client_ids)}; ask for 1 to {len(client_ids)}."
+        )
+    generator = keys.driver_generator("sample_clients", seed, round_num)
+    chosen = generator.permutation(len(client_ids))[:clients_per_round]
+    return [client_ids[position] for position in np.sort(chosen)]
+
+
+def sample_clients_bernoulli(
+    client_ids: Sequence[str], participation: float, *, seed: int, round_num: int
+) -> list[str]:
+    """Lets every client take part independently with the same probability.
+
+    This is how the FedDyn code and its descendants (FedDC, FedSpeed, MAN) draw
+    cohorts: the size varies from round to round, and an empty cohort is drawn again.
+    Here the cohort is drawn from that same distribution directly (the first member
+    from a geometric distribution cut off at the last client, the ones after it
+    independently), so that a small probability costs nothing.
+
+    Args:
+      client_ids: All clients' names.
+      participation: The probability, above 0 and at most 1.
+      seed: The run's seed.
+      round_num: The round.
+
+    Returns:
+      At least one name, in the order of `client_ids`.
+
+    Raises:
+      SamplingError: If there are no clients or `participation` is out of range.
+    """
+    _check_clients(client_ids)
+    if not isinstance(participation, numbers.Real) or not 0 < participation <= 1:
+        raise SamplingError(
+            f"participation is {participation!r}; give a probability above 0 and at "
+            "most 1."
+        )
+    count = len(client_ids)
+    if participation == 1:
+        return list(client_ids)
+    generator = keys.driver_generator("sample_clients_bernoulli", seed, round_num)
+    # log of "one client stays away", and the probability that not all of them do.
+    log_absent = math.log1p(-participation)
+    some_present = -math.expm1(count * log_absent)
+    first = int(math.log1p(-generator.random() * some_present) / log_absent)
+    first = min(first, count - 1)
+    present = generator.random(count) < participation
+    present[:first] = False
+    present[first] = True
+    return [client_ids[position] for position in np.flatnonzero(present)]
