@@ -31,3 +31,25 @@ class _LazyModule(types.ModuleType):
 np = _LazyModule("numpy")
 tf = _LazyModule("tensorflow")
 tff = _LazyModule("tensorflow_federated")
+
+
+def exports(package: str, modules: dict):
+    """Makes a package offer names of its modules without importing these at once.
+
+    Args:
+      package: The package's `__name__`.
+      modules: For each module of the package, by its name within the package, the
+        names that the package offers.
+
+    Returns:
+      The package's `__getattr__`, `__dir__` and `__all__`.
+    """
+    origins = {name: module for module, names in modules.items() for name in names}
+
+    def getattribute(name: str):
+        if name not in origins:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        module = importlib.import_module(f"{package}.{origins[name]}")
+        return getattr(module, name)
+
+    return getattribute, lambda: sorted(origins), sorted(origins)

@@ -1,0 +1,109 @@
+"""Writing files so that a crash at any moment leaves the old one or the new one.
+
+Every file of a run's directory is written beside its final name, flushed to the
+disk and renamed. What a killed process leaves behind are names that begin with
+`TEMPORARY_PREFIX`, and nothing ever reads those.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import pathlib
+import shutil
+from typing import Iterator, Union
+
+TEMPORARY_PREFIX = ".tmp-tff_reg-"
+
+PathLike = Union[str, "os.PathLike[str]"]
+
+
+def sync(path: PathLike) -> None:
+    """Flushes a file or a directory to the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def sync_tree(directory: PathLike) -> None:
+    """Flushes a directory and everything in it to the disk."""
+    for parent, _, names in os.walk(directory):
+        for name in names:
+            sync(os.path.join(parent, name))
+        sync(parent)
+
+
+@contextlib.contextmanager
+def atomic_path(path: PathLike) -> Iterator[pathlib.Path]:
+    """A path to write a file or a directory to, which becomes `path` on success.
+
+    Args:
+      path: The final name. A file there is replaced; a directory must not exist.
+
+    Yields:
+      A path that does not exist yet, in the same directory. When the block raises,
+      what was written there is deleted and `path` stays as it was.
+    """
+    path = pathlib.Path(path)
+    temporary = path.with_name(f"{TEMPORARY_PREFIX}{os.getpid()}-{path.name}")
+    delete(temporary)
+    try:
+        yield temporary
+        if temporary.is_dir():
+            sync_tree(temporary)
+        else:
+            sync(temporary)
+        os.replace(temporary, path)
+    except BaseException:
+        delete(temporary)
+        raise
+    sync(path.parent)
+
+
+def write_bytes(path: PathLike, content: bytes) -> None:
+    """Writes `content` to `path`, all of it or nothing."""
+    with atomic_path(path) as temporary:
+        temporary.write_bytes(content)
+
+
+def write_text(path: PathLike, content: str) -> None:
+    """Writes `content` to `path` as UTF-8, all of it or nothing."""
+    write_bytes(path, content.encode("utf-8"))
+
+
+def delete(path: PathLike) -> None:
+    """Deletes a file or a directory with all it holds; nothing there is fine."""
+    path = pathlib.Path(path)
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def delete_directory_at_once(directory: PathLike) -> None:
+    """Deletes a directory so that no crash leaves half of it under its name."""
+    directory = pathlib.Path(directory)
+    doomed = directory.with_name(
+        f"{TEMPORARY_PREFIX}{os.getpid()}-deleted-{directory.name}"
+    )
+    delete(doomed)
+    os.replace(directory, doomed)
+    delete(doomed)
+
+
+def delete_leftovers(directory: PathLike) -> None:
+    """Deletes what killed processes left half-written in `directory`."""
+    for path in pathlib.Path(directory).glob(f"{TEMPORARY_PREFIX}*"):
+        delete(path)
+
+
+def sha256(path: PathLike) -> str:
+    """The SHA-256 of a file's bytes, in hexadecimal."""
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()

@@ -1,0 +1,17 @@
+"""Models as lists of named blocks, and the networks that come with the package.
+
+Importing this package does not import TensorFlow; its names do when first used.
+"""
+
+from tff_reg import lazy
+
+__getattr__, __dir__, __all__ = lazy.exports(
+    __name__,
+    {
+        "block_model": ["Block", "BlockModel", "Classifier", "MissingCapabilityError"],
+        "forward": ["ForwardPass", "Outputs"],
+        "keras_blocks": ["from_keras_blocks"],
+        "learning_model": ["LearningModel", "build_model_fn", "initial_weights"],
+        "names": ["MODEL_NAMES", "NORM_NAMES"],
+    },
+)

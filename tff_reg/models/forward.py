@@ -1,0 +1,65 @@
+"""What one forward pass is asked to do, and what it leaves behind."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Optional, Sequence
+
+from tff_reg.lazy import tf
+
+
+@dataclasses.dataclass(frozen=True)
+class ForwardPass:
+    """Settings of one forward pass through a `BlockModel`.
+
+    Attributes:
+      training: Whether layers run in training mode (BatchNorm uses the batch's
+        statistics).
+      width: Fraction of every layer's output channels that is used, in (0, 1].
+        The first channels are taken; counts are rounded to multiples of 8 (see
+        `layers.channels_at_width`).
+      update_statistics: Whether BatchNorm may update its running statistics in
+        this pass. Only passes in training mode at full width ever do.
+      branch_scales: `None`, or a float tensor [num_branches] that every residual
+        branch is multiplied with before its shortcut is added (stochastic depth:
+        0 or 1 in training, the keeping probability in evaluation).
+      record_activations: Whether the outputs of the non-linearities are kept.
+      activations: The recorded outputs, in the order in which they were made.
+    """
+
+    training: bool = False
+    width: float = 1.0
+    update_statistics: bool = True
+    branch_scales: Optional["tf.Tensor"] = None
+    record_activations: bool = False
+    activations: list = dataclasses.field(default_factory=list)
+
+    def record(self, activation):
+        """Keeps `activation` if this pass records them; returns it unchanged."""
+        if self.record_activations:
+            self.activations.append(activation)
+        return activation
+
+    @property
+    def updates_statistics(self) -> bool:
+        return self.training and self.update_statistics and self.width == 1.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Outputs:
+    """What a forward pass through a `BlockModel` computed.
+
+    Attributes:
+      block_outputs: One tensor [batch, ...] a block that was run, in order; the
+        last one is `logits`.
+      embedding: float [batch, features], what enters the last linear layer.
+      logits: float [batch, num_classes].
+      activations: The outputs of the non-linearities (before any pooling that
+        follows them), if the pass recorded them; the logits are never among
+        them.
+    """
+
+    block_outputs: Sequence["tf.Tensor"]
+    embedding: "tf.Tensor"
+    logits: "tf.Tensor"
+    activations: Sequence["tf.Tensor"]

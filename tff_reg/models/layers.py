@@ -1,0 +1,375 @@
+"""Layers that can run at a fraction of their width, in float32 or float64.
+
+They are Keras layers whose variables exist as soon as the layer does, and whose
+`call` takes the `ForwardPass` beside the input. A layer uses the first channels
+of its kernel: as many input channels as its input has, and as many output
+channels as the pass's width leaves.
+
+Normalisation follows PyTorch, on which the papers' code runs: epsilon 1e-5, and
+BatchNorm's running variance is updated with the unbiased batch variance.
+"""
+
+from __future__ import annotations
+
+from typing import Callable
+
+import numpy as np
+import tensorflow as tf
+
+from tff_reg.models import forward as forward_lib
+
+NORM_EPSILON = 1e-5
+BATCH_NORM_MOMENTUM = 0.9
+
+ForwardPass = forward_lib.ForwardPass
+
+
+class ForwardLayer(tf.keras.layers.Layer):
+    """A Keras layer that is called with its input and a `ForwardPass`.
+
+    Keras keeps its variables in order. Keras's own `__call__` is passed by: it
+    would convert every `call` with AutoGraph, for which there is nothing to do,
+    and that is a third of the tracing time of a ResNet.
+    """
+
+    def __call__(self, x, forward: ForwardPass):
+        return self.call(x, forward)
+
+
+def channels_at_width(channels: int, width: float, divisor: int = 8) -> int:
+    """The number of channels that a layer keeps at a fraction of its width.
+
+    Rounds `channels * width` to the nearest multiple of `divisor`, never below
+    `divisor` and never more than 10 % below the exact value (the rule of the
+    slimmable networks that GradAug and FedAlign build upon).
+
+    Args:
+      channels: Channels at full width.
+      width: Fraction in (0, 1].
+      divisor: The multiple.
+
+    Returns:
+      The number of channels; `channels` itself at width 1.
+    """
+    if width == 1.0:
+        return channels
+    exact = channels * width
+    rounded = max(divisor, int(exact + divisor / 2) // divisor * divisor)
+    if rounded < 0.9 * exact:
+        rounded += divisor
+    return min(rounded, channels)
+
+
+class Seeds:
+    """Gives every initialiser of a model its own seed, in order of creation."""
+
+    def __init__(self, seed: int):
+        self._children = np.random.SeedSequence(seed)
+
+    def next(self) -> int:
+        (child,) = self._children.spawn(1)
+        return int(child.generate_state(1)[0] & 0x7FFFFFFF)
+
+
+def he_normal_fan_out(seeds: Seeds):
+    """Kaiming-normal over the fan-out, as torchvision's ResNets initialise."""
+    return tf.keras.initializers.VarianceScaling(
+        2.0, "fan_out", "untruncated_normal", seed=seeds.next()
+    )
+
+
+def uniform_fan_in(seeds: Seeds):
+    """U(-1/sqrt(fan_in), 1/sqrt(fan_in)), PyTorch's default for weights."""
+    return tf.keras.initializers.VarianceScaling(
+        1.0 / 3.0, "fan_in", "uniform", seed=seeds.next()
+    )
+
+
+class Conv2D(ForwardLayer):
+    """A 2-D convolution over [batch, height, width, channels].
+
+    Args:
+      in_channels: Channels of the input at full width.
+      out_channels: Channels of the output at full width.
+      kernel_size: Height and width of the kernel.
+      seeds: Where the initialiser's seed comes from.
+      stride: Of both axes.
+      padding: Zeros added on every side (as in PyTorch, on both ends alike;
+        TensorFlow's own 'SAME' differs when the stride is 2).
+      use_bias: Whether a bias is added.
+      initializer: Function of `seeds` giving the kernel's initialiser.
+      name: Prefix of the variables' names.
+      dtype: 'float32' or 'float64'.
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: int,
+        seeds: Seeds,
+        *,
+        stride: int = 1,
+        padding: int = 0,
+        use_bias: bool = False,
+        initializer: Callable = he_normal_fan_out,
+        name: str,
+        dtype: str = "float32",
+    ):
+        super().__init__(name=name, dtype=dtype)
+        self._out_channels = out_channels
+        self._stride = stride
+        if stride == 1 and 2 * padding == kernel_size - 1:
+            self._padding = "SAME"
+        else:
+            self._padding = [[0, 0], [padding, padding], [padding, padding], [0, 0]]
+        shape = (kernel_size, kernel_size, in_channels, out_channels)
+        with tf.name_scope(name):
+            self.kernel = self.add_weight(
+                name="kernel", shape=shape, initializer=initializer(seeds)
+            )
+            self.bias = None
+            if use_bias:
+                limit = (kernel_size * kernel_size * in_channels) ** -0.5
+                self.bias = self.add_weight(
+                    name="bias",
+                    shape=(out_channels,),
+                    initializer=tf.keras.initializers.RandomUniform(
+                        -limit, limit, seed=seeds.next()
+                    ),
+                )
+        self.built = True
+
+    def call(self, x, forward: ForwardPass):
+        kernel, bias = self.kernel, self.bias
+        channels = channels_at_width(self._out_channels, forward.width)
+        if x.shape[-1] != kernel.shape[2] or channels != kernel.shape[3]:
+            kernel = kernel[:, :, : x.shape[-1], :channels]
+            bias = None if bias is None else bias[:channels]
+        x = tf.nn.conv2d(x, kernel, self._stride, self._padding)
+        return x if bias is None else tf.nn.bias_add(x, bias)
+
+
+class Dense(ForwardLayer):
+    """A linear layer over [batch, features], initialised as PyTorch does.
+
+    Args:
+      in_features: Features of the input at full width.
+      out_features: Features of the output at full width.
+      seeds: Where the initialisers' seeds come from.
+      slice_output: Whether the pass's width applies to the output (False for a
+        classifier: the classes stay).
+      name: Prefix of the variables' names.
+      dtype: 'float32' or 'float64'.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        seeds: Seeds,
+        *,
+        slice_output: bool = False,
+        name: str,
+        dtype: str = "float32",
+    ):
+        super().__init__(name=name, dtype=dtype)
+        self._out_features = out_features
+        self._slice_output = slice_output
+        limit = in_features**-0.5
+        with tf.name_scope(name):
+            self.kernel = self.add_weight(
+                name="kernel",
+                shape=(in_features, out_features),
+                initializer=uniform_fan_in(seeds),
+            )
+            self.bias = self.add_weight(
+                name="bias",
+                shape=(out_features,),
+                initializer=tf.keras.initializers.RandomUniform(
+                    -limit, limit, seed=seeds.next()
+                ),
+            )
+        self.built = True
+
+    def call(self, x, forward: ForwardPass):
+        kernel, bias = self.kernel, self.bias
+        features = self._out_features
+        if self._slice_output:
+            features = channels_at_width(features, forward.width)
+        if x.shape[-1] != kernel.shape[0] or features != kernel.shape[1]:
+            kernel, bias = kernel[: x.shape[-1], :features], bias[:features]
+        return tf.nn.bias_add(tf.linalg.matmul(x, kernel), bias)
+
+
+class BatchNorm(ForwardLayer):
+    """Batch normalisation over all axes but the last, with PyTorch's rules.
+
+    In training the batch is normalised with its own mean and biased variance;
+    the running statistics move by a tenth of the way towards its mean and its
+    *unbiased* variance. A pass below full width uses the batch's statistics and
+    stores nothing, in evaluation too: there are no running ones for it.
+
+    Args:
+      channels: Channels at full width.
+      name: Prefix of the variables' names.
+      dtype: 'float32' or 'float64'.
+    """
+
+    def __init__(self, channels: int, *, name: str, dtype: str = "float32"):
+        super().__init__(name=name, dtype=dtype)
+        with tf.name_scope(name):
+            self.gamma = self.add_weight(
+                name="gamma", shape=(channels,), initializer="ones"
+            )
+            self.beta = self.add_weight(
+                name="beta", shape=(channels,), initializer="zeros"
+            )
+            self.moving_mean = self.add_weight(
+                name="moving_mean",
+                shape=(channels,),
+                initializer="zeros",
+                trainable=False,
+            )
+            self.moving_variance = self.add_weight(
+                name="moving_variance",
+                shape=(channels,),
+                initializer="ones",
+                trainable=False,
+            )
+        self.built = True
+
+    def call(self, x, forward: ForwardPass):
+        channels = x.shape[-1]
+        gamma, beta = self.gamma, self.beta
+        if channels != gamma.shape[0]:
+            gamma, beta = gamma[:channels], beta[:channels]
+        if not forward.training and forward.width == 1.0:
+            scale = gamma * tf.math.rsqrt(self.moving_variance + NORM_EPSILON)
+            return x * scale + (beta - self.moving_mean * scale)
+        if x.dtype == tf.float32 and x.shape.rank == 4:
+            # The fused kernel returns the unbiased variance.
+            y, mean, unbiased_variance, *_ = tf.raw_ops.FusedBatchNormV3(
+                x=x,
+                scale=gamma,
+                offset=beta,
+                mean=tf.zeros([0]),
+                variance=tf.zeros([0]),
+                epsilon=NORM_EPSILON,
+                is_training=True,
+            )
+        else:
+            axes = list(range(x.shape.rank - 1))
+            mean, variance = tf.nn.moments(x, axes)
+            y = tf.nn.batch_normalization(x, mean, variance, beta, gamma, NORM_EPSILON)
+            count = tf.cast(tf.size(x) // channels, x.dtype)
+            unbiased_variance = variance * count / tf.maximum(count - 1, 1)
+        if forward.updates_statistics:
+            rate = 1.0 - BATCH_NORM_MOMENTUM
+            self.moving_mean.assign_sub((self.moving_mean - mean) * rate)
+            self.moving_variance.assign_sub(
+                (self.moving_variance - unbiased_variance) * rate
+            )
+        return y
+
+
+class GroupNorm(ForwardLayer):
+    """Group normalisation (Wu and He, 2018) over [batch, height, width, channels].
+
+    Each example's channels are cut into `groups` runs of consecutive channels;
+    each run is normalised by its own mean and variance over space and channels.
+
+    Args:
+      channels: Channels at full width.
+      groups: Number of groups; must divide `channels` at every width used.
+      name: Prefix of the variables' names.
+      dtype: 'float32' or 'float64'.
+
+    Raises:
+      ValueError: If `groups` does not divide `channels`.
+    """
+
+    def __init__(
+        self, channels: int, *, groups: int = 2, name: str, dtype: str = "float32"
+    ):
+        super().__init__(name=name, dtype=dtype)
+        if groups < 1 or channels % groups:
+            raise ValueError(
+                f"GroupNorm needs a number of groups that divides its {channels} "
+                f"channels, but got groups={groups}."
+            )
+        self._groups = groups
+        with tf.name_scope(name):
+            self.gamma = self.add_weight(
+                name="gamma", shape=(channels,), initializer="ones"
+            )
+            self.beta = self.add_weight(
+                name="beta", shape=(channels,), initializer="zeros"
+            )
+        self.built = True
+
+    def call(self, x, forward: ForwardPass):
+        channels = x.shape[-1]
+        gamma, beta = self.gamma, self.beta
+        if channels != gamma.shape[0]:
+            gamma, beta = gamma[:channels], beta[:channels]
+        shape = tf.shape(x)
+        grouped = tf.reshape(x, [shape[0], -1, self._groups, channels // self._groups])
+        mean, variance = tf.nn.moments(grouped, [1, 3], keepdims=True)
+        inverse = tf.math.rsqrt(variance + NORM_EPSILON)
+        y = tf.reshape((grouped - mean) * inverse, shape)
+        return y * gamma + beta
+
+
+def build_norm(kind: str, channels: int, *, name: str, dtype: str):
+    """Makes the normalisation layer called `kind`: 'group' or 'batch'.
+
+    Args:
+      kind: 'group' (two groups, as in the FedMLB paper) or 'batch'.
+      channels: Channels at full width.
+      name: Prefix of the variables' names.
+      dtype: 'float32' or 'float64'.
+
+    Returns:
+      The layer.
+
+    Raises:
+      ValueError: If `kind` is something else.
+    """
+    if kind == "group":
+        return GroupNorm(channels, name=name, dtype=dtype)
+    if kind == "batch":
+        return BatchNorm(channels, name=name, dtype=dtype)
+    raise ValueError(f"Unknown norm {kind!r}: choose 'group' or 'batch'.")
+
+
+def residual_sum(
+    forward: ForwardPass,
+    branch_index: int,
+    shortcut,
+    branch: Callable[[], "tf.Tensor"],
+):
+    """`shortcut + scale * branch`, where the pass may scale or drop branches.
+
+    Args:
+      forward: The pass; its `branch_scales` hold one scale a branch.
+      branch_index: Which of the scales is this branch's.
+      shortcut: float [batch, height, width, channels].
+      branch: Runs the branch and returns what to add to the shortcut.
+
+    Returns:
+      float [batch, height, width, channels]. A branch whose scale is 0 in
+      training is not run at all (its BatchNorm statistics stay), except when the
+      pass records activations: then it runs, and is multiplied by 0.
+    """
+    if forward.branch_scales is None:
+        return shortcut + branch()
+    scale = tf.cast(forward.branch_scales[branch_index], shortcut.dtype)
+    if not forward.training or forward.record_activations:
+        return shortcut + scale * branch()
+    return tf.cond(
+        tf.not_equal(scale, 0),
+        lambda: shortcut + scale * branch(),
+        lambda: shortcut,
+    )
+

@@ -1,0 +1,214 @@
+"""A block model with its task loss and metrics, as TFF's learning model."""
+
+from __future__ import annotations
+
+import collections
+from typing import Callable, Optional, Sequence
+
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_reg.models import block_model
+from tff_reg.models import cnn
+from tff_reg.models import names
+from tff_reg.models import resnet
+
+ForwardPass = block_model.ForwardPass
+_BUILDERS = {
+    "cnn": cnn.cnn,
+    "resnet8": resnet.resnet8,
+    "resnet20": resnet.resnet20,
+    "resnet56": resnet.resnet56,
+}
+
+
+def sparse_cross_entropy(labels, logits):
+    """Mean cross-entropy over the batch.
+
+    Args:
+      labels: int [batch].
+      logits: float [batch, num_classes].
+
+    Returns:
+      A scalar of the logits' type; 0 for an empty batch.
+    """
+    losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
+    count = tf.cast(tf.size(losses), losses.dtype)
+    return tf.math.divide_no_nan(tf.reduce_sum(losses), count)
+
+
+class LearningModel(tff.learning.models.VariableModel):
+    """A `BlockModel` with a task loss, ready for TFF.
+
+    It is a `tff.learning.models.VariableModel`, so that TFF's own processes,
+    evaluations and programs take it too; our client work uses `network` beside it.
+
+    Its metrics are `loss` and `accuracy` (means over examples) and `num_examples`.
+
+    Args:
+      network: The `BlockModel`.
+      loss_fn: Function of (labels, logits) giving the batch's mean loss.
+      label_dtype: Data type of the labels in `input_spec`.
+    """
+
+    def __init__(
+        self,
+        network: block_model.BlockModel,
+        *,
+        loss_fn: Callable = sparse_cross_entropy,
+        label_dtype: tf.DType = tf.int32,
+    ):
+        self.network = network
+        self.loss_fn = loss_fn
+        self._label_dtype = label_dtype
+        with tf.name_scope("metrics"):
+            self._loss_sum = tf.Variable(0.0, trainable=False, name="loss_sum")
+            self._correct = tf.Variable(0, False, name="correct", dtype=tf.int64)
+            self._examples = tf.Variable(0, False, name="examples", dtype=tf.int64)
+
+    @property
+    def trainable_variables(self):
+        return self.network.trainable_variables
+
+    @property
+    def non_trainable_variables(self):
+        return self.network.non_trainable_variables
+
+    @property
+    def local_variables(self):
+        return [self._loss_sum, self._correct, self._examples]
+
+    @property
+    def input_spec(self):
+        return collections.OrderedDict(
+            x=tf.TensorSpec([None, *self.network.input_shape], self.network.dtype),
+            y=tf.TensorSpec([None], self._label_dtype),
+        )
+
+    def predict_on_batch(self, x, training: bool = True):
+        return self.network(x, ForwardPass(training=training)).logits
+
+    def forward_pass(self, batch_input, training: bool = True):
+        logits = self.predict_on_batch(batch_input["x"], training)
+        loss = self.loss_fn(batch_input["y"], logits)
+        self.update_metrics(batch_input["y"], logits, loss)
+        return tff.learning.models.BatchOutput(
+            loss=loss, predictions=logits, num_examples=tf.shape(logits)[0]
+        )
+
+    def update_metrics(self, labels, logits, loss):
+        """Adds a batch to the metrics.
+
+        Args:
+          labels: int [batch].
+          logits: float [batch, num_classes].
+          loss: The batch's mean loss, a scalar.
+        """
+        predictions = tf.argmax(logits, axis=-1, output_type=labels.dtype)
+        correct = tf.math.count_nonzero(tf.equal(predictions, labels))
+        count = tf.size(labels, out_type=tf.int64)
+        mean_loss = tf.cast(loss, tf.float32)
+        self._loss_sum.assign_add(mean_loss * tf.cast(count, tf.float32))
+        self._correct.assign_add(correct)
+        self._examples.assign_add(count)
+
+    def report_local_unfinalized_metrics(self):
+        examples = self._examples.read_value()
+        return collections.OrderedDict(
+            loss=[self._loss_sum.read_value(), tf.cast(examples, tf.float32)],
+            accuracy=[
+                tf.cast(self._correct, tf.float32),
+                tf.cast(examples, tf.float32),
+            ],
+            num_examples=examples,
+        )
+
+    def metric_finalizers(self):
+        return collections.OrderedDict(
+            loss=finalize_ratio,
+            accuracy=finalize_ratio,
+            num_examples=finalize_identity,
+        )
+
+    def reset_metrics(self):
+        for variable in self.local_variables:
+            variable.assign(tf.zeros_like(variable))
+
+
+def finalize_ratio(sums):
+    """Turns [sum, count] into their ratio; 0 where the count is 0."""
+    return tf.math.divide_no_nan(sums[0], sums[1])
+
+
+def finalize_identity(value):
+    """Leaves a sum over clients as it is."""
+    return value
+
+
+def build_model_fn(
+    model_name: str,
+    *,
+    image_shape: Sequence[int],
+    num_classes: int,
+    norm: Optional[str] = "group",
+    seed: int = 0,
+    dtype: str = "float32",
+) -> Callable[[], LearningModel]:
+    """Returns a `model_fn` for one of the package's own networks.
+
+    Args:
+      model_name: One of `names.MODEL_NAMES`.
+      image_shape: (height, width, channels).
+      num_classes: Number of classes.
+      norm: 'group' or 'batch'.
+      seed: Seed of the initial weights.
+      dtype: 'float32' or 'float64'.
+
+    Returns:
+      A function without arguments that makes a `LearningModel`.
+
+    Raises:
+      ValueError: If the name or the norm is unknown.
+    """
+    if model_name not in _BUILDERS:
+        raise ValueError(
+            f"Unknown model {model_name!r}: choose one of "
+            f"{', '.join(names.MODEL_NAMES)}."
+        )
+    if norm not in names.NORM_NAMES:
+        raise ValueError(
+            f"Unknown norm {norm!r}: choose one of {', '.join(names.NORM_NAMES)}."
+        )
+
+    def model_fn() -> LearningModel:
+        network = _BUILDERS[model_name](
+            input_shape=tuple(image_shape),
+            num_classes=num_classes,
+            norm=norm,
+            seed=seed,
+            dtype=dtype,
+        )
+        return LearningModel(network)
+
+    return model_fn
+
+
+def initial_weights(model_fn: Callable) -> tff.learning.models.ModelWeights:
+    """Makes a model and returns its initial weights as NumPy arrays.
+
+    Args:
+      model_fn: A function without arguments that makes a
+        `tff.learning.models.VariableModel`.
+
+    Returns:
+      A `tff.learning.models.ModelWeights` of lists of arrays.
+    """
+    with tf.Graph().as_default():
+        model = model_fn()
+        weights = tff.learning.models.ModelWeights.from_model(model)
+        variables = [*weights.trainable, *weights.non_trainable]
+        with tf.compat.v1.Session() as session:
+            session.run([v.initializer for v in variables])
+            values = session.run(variables)
+    split = len(weights.trainable)
+    return tff.learning.models.ModelWeights(values[:split], values[split:])

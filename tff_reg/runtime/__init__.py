@@ -1,0 +1,28 @@
+"""Where TFF computations run: in this process, or in TFF's C++ worker.
+
+    import tff_reg.runtime
+
+    tff_reg.runtime.use("in_process")   # or: with tff_reg.runtime.running(...):
+    print(tff_reg.runtime.describe())
+    process.next(state, client_data)    # any TFF computation, unchanged
+
+Importing this package imports neither TensorFlow nor TFF; `use` does.
+"""
+
+from tff_reg.runtime.choice import KINDS
+from tff_reg.runtime.choice import NoGpuError
+from tff_reg.runtime.choice import describe
+from tff_reg.runtime.choice import program_context
+from tff_reg.runtime.choice import running
+from tff_reg.runtime.choice import shutdown
+from tff_reg.runtime.choice import use
+
+__all__ = [
+    "KINDS",
+    "NoGpuError",
+    "describe",
+    "program_context",
+    "running",
+    "shutdown",
+    "use",
+]

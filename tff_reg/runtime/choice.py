@@ -1,0 +1,220 @@
+"""Which runtime is in use: `use`, `running`, `describe`, `shutdown`."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import sys
+import threading
+from typing import Iterator, Optional, Sequence, Union
+
+KINDS = ("in_process", "native")
+
+Devices = Union[str, Sequence[str], None]
+
+
+class NoGpuError(RuntimeError):
+    """A GPU was required and TensorFlow sees none."""
+
+
+class _Runtime:
+    """One chosen runtime: its contexts and how to end it."""
+
+    def __init__(self, description, context, async_context, stop):
+        self.description = description
+        self.context = context
+        self.async_context = async_context
+        self.stop = stop
+
+
+_lock = threading.RLock()
+_current: Optional[_Runtime] = None
+_tff_default = None  # TFF's own default context, while we stand in its place
+_atexit_registered = False
+
+
+def use(
+    kind: str,
+    *,
+    devices: Devices = None,
+    clients_in_parallel: Optional[int] = None,
+    require_gpu: bool = False,
+) -> None:
+    """Makes every TFF computation run in the runtime `kind` from now on.
+
+    This holds for the calling thread and for all threads that TFF has not been
+    imported in. The runtime that was in use before is ended.
+
+    Args:
+        kind: `"in_process"`: in this Python process's TensorFlow, with its GPUs;
+            `"native"`: in TFF's C++ worker, a process of its own, on the CPU.
+        devices: In process only. The devices that clients are spread over,
+            round-robin: a list such as `["GPU:0", "GPU:1"]`, or the same as one
+            string with commas. None: all GPUs, or `CPU:0` where there is none.
+        clients_in_parallel: How many clients run at the same time on each device
+            (in the native worker: how many computations). None: one on a GPU; on
+            a CPU the number of cores, at most 8. Before TensorFlow has started,
+            its intra-op threads are set to the number of cores divided by this.
+        require_gpu: Refuse to run on anything but GPUs.
+
+    Raises:
+        ValueError: If an argument is not one of the above.
+        NoGpuError: If `require_gpu` and TensorFlow sees no GPU.
+    """
+    with _lock:
+        runtime = _create(kind, devices, clients_in_parallel, require_gpu)
+        previous = _current
+        _install(runtime)
+        if previous is not None:
+            previous.stop()
+
+
+@contextlib.contextmanager
+def running(
+    kind: str,
+    *,
+    devices: Devices = None,
+    clients_in_parallel: Optional[int] = None,
+    require_gpu: bool = False,
+) -> Iterator[None]:
+    """`use`, for the body of a `with` statement; then what was in use before.
+
+    The choice is the process's, as with `use`: two threads cannot be inside two
+    `running` blocks of different kinds.
+    """
+    with _lock:
+        runtime = _create(kind, devices, clients_in_parallel, require_gpu)
+        previous = _current
+        _install(runtime)
+    try:
+        yield
+    finally:
+        with _lock:
+            if _current is runtime:
+                _install(previous)
+            runtime.stop()
+
+
+def describe() -> str:
+    """One line that says where clients run."""
+    if _current is None:
+        return "clients run in TFF's own default context (its C++ worker, on the CPU)"
+    return _current.description
+
+
+def shutdown() -> None:
+    """Ends the runtime in use, and any worker; TFF's own default takes over."""
+    with _lock:
+        previous = _current
+        if previous is not None:
+            _install(None)
+            previous.stop()
+
+
+def program_context():
+    """Returns a `tff.program.FederatedContext` over the runtime in use.
+
+    `tff.program` and `tff.learning.programs` want a context of their own kind:
+
+        tff.program.set_default? no: `with tff.program...`; see the README.
+
+    Raises:
+        RuntimeError: If no runtime is in use.
+    """
+    from tff_reg.lazy import tff
+
+    if _current is None:
+        raise RuntimeError(
+            "No runtime is in use: call tff_reg.runtime.use('in_process') first."
+        )
+    return tff.program.NativeFederatedContext(_current.async_context)
+
+
+def _create(kind, devices, clients_in_parallel, require_gpu) -> _Runtime:
+    if kind not in KINDS:
+        raise ValueError(
+            f"The runtime kind must be one of {', '.join(KINDS)}, found {kind!r}."
+        )
+    if clients_in_parallel is not None and (
+        isinstance(clients_in_parallel, bool)
+        or not isinstance(clients_in_parallel, int)
+        or clients_in_parallel < 1
+    ):
+        raise ValueError(
+            "clients_in_parallel must be a whole number of at least 1 (or None for "
+            f"the default), found {clients_in_parallel!r}."
+        )
+    if kind == "native":
+        return _create_native(devices, clients_in_parallel, require_gpu)
+    return _create_in_process(devices, clients_in_parallel, require_gpu)
+
+
+def _create_native(devices, clients_in_parallel, require_gpu) -> _Runtime:
+    if devices is not None:
+        raise ValueError(
+            "The native runtime runs on the CPU only and takes no devices, found "
+            f"{devices!r}; use the in_process runtime to choose devices."
+        )
+    if require_gpu:
+        raise ValueError(
+            "The native runtime cannot use a GPU: use the in_process runtime with "
+            "require_gpu."
+        )
+    from tff_reg.runtime import native
+
+    worker = native.Worker(clients_in_parallel)
+    context = native.create_context(worker)
+
+    def stop():
+        context.close()
+        worker.stop()
+
+    limit = "" if clients_in_parallel is None else f" ({clients_in_parallel} at a time)"
+    return _Runtime(
+        f"clients run in TFF's C++ worker, on the CPU{limit}",
+        context,
+        native.create_async_context(worker),
+        stop,
+    )
+
+
+def _create_in_process(devices, clients_in_parallel, require_gpu) -> _Runtime:
+    raise ValueError("The in_process runtime is not there yet; use native.")
+
+
+def _install(runtime: Optional[_Runtime]) -> None:
+    """Puts `runtime`'s context, or TFF's own default, into force."""
+    global _current, _tff_default, _atexit_registered
+    from tff_reg.runtime import tff_internals
+
+    if _tff_default is None:
+        _tff_default = tff_internals.default_context()
+    if not _atexit_registered:
+        atexit.register(_at_exit)
+        _atexit_registered = True
+    if runtime is None:
+        tff_internals.set_no_default_context()
+        tff_internals.set_default_context(_tff_default)
+    else:
+        tff_internals.set_default_context(runtime.context)
+    _current = runtime
+
+
+def _at_exit() -> None:
+    """Ends what runs, and lets go of TFF's default context while Python works.
+
+    TFF's default context owns an object whose `__del__` asks for
+    `subprocess.Popen`. Left to the interpreter's last moments, when modules are
+    already emptied, it prints "Exception ignored ... AttributeError", even if no
+    worker was ever started. Dropped here, it ends in silence.
+    """
+    global _current, _tff_default
+    if "tensorflow_federated" not in sys.modules:
+        return
+    from tff_reg.runtime import tff_internals
+
+    with _lock:
+        runtime, _current, _tff_default = _current, None, None
+        tff_internals.set_no_default_context()
+    if runtime is not None:
+        runtime.stop()

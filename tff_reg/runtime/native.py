@@ -1,0 +1,181 @@
+"""TFF's own C++ worker as the place where computations run.
+
+TFF starts the same worker by itself; this module starts it so that
+
+* it ends with us, however we end: the kernel kills it when the thread that
+    started it goes (`PR_SET_PDEATHSIG`), which covers `kill -9`, and `shutdown` or
+    the end of the interpreter ends it in the ordinary cases;
+* it does not hold our standard output and error, so `our_command | less` ends
+    when our command ends;
+* Ctrl-C goes to Python only; a computation that was interrupted is ended by
+    ending the worker, and the next call starts a fresh one.
+
+Secure sums run in TFF's simulated bodies (sums without the cryptography), which
+TFF's own default context refuses.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+import threading
+import time
+from typing import Optional
+
+from tff_reg.runtime import tff_internals
+
+_PR_SET_PDEATHSIG = 1
+_START_TIMEOUT_SECONDS = 120.0
+_POLL_SECONDS = 0.05
+_STOP_TIMEOUT_SECONDS = 5.0
+
+# Where the worker writes what it has to say; nowhere by default.
+WORKER_LOG_VARIABLE = "TFF_REG_WORKER_LOG"
+
+
+class WorkerError(RuntimeError):
+    """The C++ worker did not start."""
+
+
+class Worker:
+    """One process of TFF's C++ worker, started at first use.
+
+    Args:
+        max_concurrent_calls: How many TensorFlow computations the worker runs at the
+            same time; None for no limit.
+    """
+
+    def __init__(self, max_concurrent_calls: Optional[int] = None):
+        self._max_concurrent_calls = max_concurrent_calls or -1
+        self._lock = threading.Lock()
+        self._process = None
+        self._channel = None
+        self._stub = None
+        self._owner_pid = os.getpid()
+
+    @property
+    def pid(self) -> Optional[int]:
+        """The worker"s process id, or None if it is not running."""
+        process = self._process
+        if process is None or process.poll() is not None:
+            return None
+        return process.pid
+
+    def stub(self):
+        """Returns a stub connected to a running worker; starts one if needed."""
+        with self._lock:
+            if self._stub is not None and self._stub.is_ready and self.pid:
+                return self._stub
+            self._stop_locked()
+            self._start_locked()
+            return self._stub
+
+    def stop(self) -> None:
+        """Ends the worker, if there is one; the next `stub` starts another."""
+        with self._lock:
+            self._stop_locked()
+
+    def _start_locked(self) -> None:
+        port = tff_internals.pick_unused_port()
+        command = [
+                tff_internals.worker_binary_path(),
+                f"--port={port}",
+                f"--max_concurrent_computation_calls={self._max_concurrent_calls}",
+        ]
+        self._process = _start_bound_to_us(command)
+        self._channel = tff_internals.open_channel(f"localhost:{port}")
+        self._stub = tff_internals.connect(self._channel)
+        deadline = time.monotonic() + _START_TIMEOUT_SECONDS
+        while not self._stub.is_ready:
+            if self._process.poll() is not None:
+                code = self._process.returncode
+                self._stop_locked()
+                raise WorkerError(
+                        f"TFF's C++ worker ended at once with status {code}; set "
+                        f"{WORKER_LOG_VARIABLE} to a file name to see why."
+                )
+            if time.monotonic() > deadline:
+                self._stop_locked()
+                raise WorkerError(
+                        "TFF's C++ worker did not answer within "
+                        f"{_START_TIMEOUT_SECONDS:.0f} seconds; set {WORKER_LOG_VARIABLE} to "
+                        "a file name to see why."
+                )
+            time.sleep(_POLL_SECONDS)
+
+    def _stop_locked(self) -> None:
+        process, channel = self._process, self._channel
+        self._process = self._channel = self._stub = None
+        if os.getpid() != self._owner_pid:  # a forked child owns nothing of this
+            return
+        if channel is not None:
+            channel.close()
+        if process is None:
+            return
+        process.kill()  # it keeps nothing that would need an orderly end
+        try:
+            process.wait(_STOP_TIMEOUT_SECONDS)
+        except subprocess.TimeoutExpired:
+            pass  # unkillable for now; the kernel reaps it when it can
+
+
+def _start_bound_to_us(command: list[str]) -> subprocess.Popen:
+    """Starts `command` so that the kernel kills it when this process ends.
+
+    The parent-death signal is sent when the *thread* that forked ends. Hence a
+    thread of its own, which lives until the worker ends: a worker started from a
+    short-lived thread would be killed with that thread.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    our_pid = os.getpid()
+
+    def bind_to_parent():
+        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != our_pid:  # we died between the fork and the line above
+            os._exit(1)
+
+    started = threading.Event()
+    outcome = []
+
+    def keep():
+        log_path = os.environ.get(WORKER_LOG_VARIABLE) or os.devnull
+        try:
+            with open(log_path, "ab") as log:
+                process = subprocess.Popen(
+                        command,
+                        stdin=subprocess.DEVNULL,
+                        stdout=log,
+                        stderr=log,
+                        start_new_session=True,
+                        preexec_fn=bind_to_parent,
+                )
+        except OSError as error:
+            outcome.append(error)
+            started.set()
+            return
+        outcome.append(process)
+        started.set()
+        process.wait()
+
+    keeper = threading.Thread(
+            target=keep, name="tff_reg worker keeper", daemon=True
+    )
+    keeper.start()
+    started.wait()
+    if isinstance(outcome[0], OSError):
+        raise WorkerError(
+                f"TFF's C++ worker could not be started: {outcome[0]}."
+        ) from outcome[0]
+    return outcome[0]
+
+
+def create_context(worker: Worker) -> tff_internals.NativeContext:
+    """Returns a `tff.framework.SyncContext` that runs computations in `worker`."""
+    return tff_internals.NativeContext(worker.stub, on_interrupt=worker.stop)
+
+
+def create_async_context(worker: Worker) -> tff_internals.NativeAsyncContext:
+    """Returns the `tff.framework.AsyncContext` of the same, for `tff.program`."""
+    return tff_internals.NativeAsyncContext(worker.stub)

@@ -1,0 +1,219 @@
+"""Everything that this package takes from inside TFF 0.87, in one place.
+
+The rest of `tff_reg.runtime` uses TFF's public names only (`tff.framework.*`,
+`tff.types.*`, `tff.structure.*`). TFF's development after 0.87 moves most of what
+is below to another package (`federated_language`), so a newer TFF should need
+changes here and nowhere else. Importing this module imports TFF, so nothing that
+must be quick to import does so at its top.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from typing import Callable, Optional
+
+import grpc
+import portpicker
+import tensorflow_federated as tff
+from tensorflow_federated.python.core.backends.mapreduce import (
+    intrinsics as mapreduce_intrinsics,
+)
+from tensorflow_federated.python.core.backends.native import compiler
+from tensorflow_federated.python.core.backends.test import (
+    compiler as simulated_secure_compiler,
+)
+from tensorflow_federated.python.core.environments.tensorflow_frontend import (
+    tensorflow_computation,
+)
+from tensorflow_federated.python.core.impl.compiler import intrinsic_defs
+from tensorflow_federated.python.core.impl.context_stack import runtime_error_context
+
+_MESSAGE_BYTES = 2 * 1000**3
+_CHANNEL_OPTIONS = (
+    ("grpc.max_message_length", _MESSAGE_BYTES),
+    ("grpc.max_receive_message_length", _MESSAGE_BYTES),
+    ("grpc.max_send_message_length", _MESSAGE_BYTES),
+)
+
+
+# --- the context stack ---------------------------------------------------------
+
+
+def default_context():
+    """The context at the bottom of this thread's stack."""
+    return _stack()._stack[0]  # pylint: disable=protected-access
+
+
+def set_default_context(context) -> None:
+    """Makes `context` the default in this thread and in threads to come.
+
+    TFF's stack is thread-local, and in a thread that TFF was not imported in its
+    bottom is a context that refuses to run anything: one object, shared by all
+    such threads. Its `invoke` is pointed at ours.
+    """
+    tff.framework.set_default_context(context)
+    error_context = _context_of_a_new_thread()
+    if isinstance(error_context, runtime_error_context.RuntimeErrorContext):
+        error_context.invoke = context.invoke
+
+
+def set_no_default_context() -> None:
+    """Lets go of the default context, also in threads to come."""
+    tff.framework.set_default_context(runtime_error_context.RuntimeErrorContext())
+    error_context = _context_of_a_new_thread()
+    vars(error_context).pop("invoke", None)
+
+
+def _stack():
+    return tff.framework.get_context_stack()
+
+
+def _context_of_a_new_thread():
+    found = []
+    thread = threading.Thread(target=lambda: found.append(_stack().current))
+    thread.start()
+    thread.join()
+    return found[0]
+
+
+# --- the C++ worker ------------------------------------------------------------
+
+
+def pick_unused_port() -> int:
+    return portpicker.pick_unused_port()
+
+
+def worker_binary_path() -> str:
+    return os.path.join(os.path.dirname(tff.__file__), "data", "worker_binary")
+
+
+def open_channel(target: str) -> grpc.Channel:
+    return grpc.insecure_channel(target, _CHANNEL_OPTIONS)
+
+
+def connect(channel: grpc.Channel):
+    return tff.framework.RemoteExecutorGrpcStub(channel)
+
+
+def compile_for_worker(comp):
+    """TFF's compiler for its worker, with the secure intrinsics simulated."""
+    if contains_secure_intrinsics(comp.to_building_block()):
+        comp = replace_secure_intrinsics(comp)
+    return compiler.desugar_and_transform_to_native(comp)
+
+
+class _WorkerContexts:
+    """The asynchronous context over the worker that runs now.
+
+    A context's executors belong to one worker process: when the worker was
+    started anew, so is the context.
+    """
+
+    def __init__(self, get_stub: Callable[[], object]):
+        self._get_stub = get_stub
+        self._stub = None
+        self._context = None
+        self._lock = threading.Lock()
+
+    def current(self):
+        with self._lock:
+            stub = self._get_stub()
+            if stub is not self._stub:
+                self._context = _create_worker_context(stub)
+                self._stub = stub
+            return self._context
+
+
+def _create_worker_context(stub):
+    def stack(cardinalities):
+        cardinalities.setdefault(tff.CLIENTS, 0)
+        executor = tff.framework.RemoteExecutor(stub, stream_structs=False)
+        executor.set_cardinalities(cardinalities)
+        return executor
+
+    return tff.framework.AsyncExecutionContext(
+        executor_fn=tff.framework.ResourceManagingExecutorFactory(stack),
+        compiler_fn=compile_for_worker,
+        transform_args=tensorflow_computation.transform_args,
+        transform_result=tensorflow_computation.transform_result,
+    )
+
+
+class NativeAsyncContext(tff.framework.AsyncContext):
+    """Runs computations in the worker that `get_stub` connects to."""
+
+    def __init__(self, get_stub: Callable[[], object]):
+        self._contexts = _WorkerContexts(get_stub)
+
+    async def invoke(self, comp, arg):
+        return await self._contexts.current().invoke(comp, arg)
+
+
+class NativeContext(tff.framework.SyncContext):
+    """The same for callers that do not await; `on_interrupt` is for Ctrl-C."""
+
+    def __init__(
+        self, get_stub: Callable[[], object], on_interrupt: Callable[[], None]
+    ):
+        self._contexts = _WorkerContexts(get_stub)
+        self._on_interrupt = on_interrupt
+        self._loop: Optional[asyncio.AbstractEventLoop] = None
+        self._lock = threading.Lock()
+
+    def invoke(self, comp, arg):
+        context = self._contexts.current()
+        future = asyncio.run_coroutine_threadsafe(
+            context.invoke(comp, arg), self._running_loop()
+        )
+        try:
+            return future.result()
+        except KeyboardInterrupt:
+            future.cancel()
+            self._on_interrupt()
+            raise
+
+    def close(self) -> None:
+        with self._lock:
+            if self._loop is not None:
+                self._loop.call_soon_threadsafe(self._loop.stop)
+                self._loop = None
+
+    def _running_loop(self) -> asyncio.AbstractEventLoop:
+        with self._lock:
+            if self._loop is None:
+                self._loop = asyncio.new_event_loop()
+                threading.Thread(
+                    target=self._loop.run_forever,
+                    name="tff_reg native context",
+                    daemon=True,
+                ).start()
+            return self._loop
+
+
+# --- the secure intrinsics' simulated bodies -----------------------------------
+
+_SECURE_URIS = frozenset((
+    intrinsic_defs.FEDERATED_SECURE_SUM.uri,
+    intrinsic_defs.FEDERATED_SECURE_SUM_BITWIDTH.uri,
+    intrinsic_defs.FEDERATED_SECURE_SELECT.uri,
+    mapreduce_intrinsics.FEDERATED_SECURE_MODULAR_SUM.uri,
+))
+
+
+def contains_secure_intrinsics(building_block) -> bool:
+    found = []
+
+    def look(block):
+        if isinstance(block, tff.framework.Intrinsic) and block.uri in _SECURE_URIS:
+            found.append(block.uri)
+        return block, False
+
+    tff.framework.transform_postorder(building_block, look)
+    return bool(found)
+
+
+def replace_secure_intrinsics(comp):
+    """`comp` with plain sums and selects instead of the secure ones."""
+    return simulated_secure_compiler.replace_secure_intrinsics_with_bodies(comp)
