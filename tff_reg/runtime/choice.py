@@ -114,9 +114,9 @@ def shutdown() -> None:
 def program_context():
     """Returns a `tff.program.FederatedContext` over the runtime in use.
 
-    `tff.program` and `tff.learning.programs` want a context of their own kind:
-
-        tff.program.set_default? no: `with tff.program...`; see the README.
+    Programs (`tff.program`, `tff.learning.programs`) want a context of their own
+    kind; install it with `tff.framework.get_context_stack().install(...)` or
+    `tff.framework.set_default_context(...)`.
 
     Raises:
         RuntimeError: If no runtime is in use.

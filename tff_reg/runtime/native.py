@@ -16,17 +16,15 @@ TFF's own default context refuses.
 
 from __future__ import annotations
 
-import ctypes
 import os
-import signal
 import subprocess
+import sys
 import threading
 import time
 from typing import Optional
 
 from tff_reg.runtime import tff_internals
 
-_PR_SET_PDEATHSIG = 1
 _START_TIMEOUT_SECONDS = 120.0
 _POLL_SECONDS = 0.05
 _STOP_TIMEOUT_SECONDS = 5.0
@@ -57,7 +55,7 @@ class Worker:
 
     @property
     def pid(self) -> Optional[int]:
-        """The worker"s process id, or None if it is not running."""
+        """The worker's process id, or None if it is not running."""
         process = self._process
         if process is None or process.poll() is not None:
             return None
@@ -79,31 +77,27 @@ class Worker:
 
     def _start_locked(self) -> None:
         port = tff_internals.pick_unused_port()
-        command = [
-                tff_internals.worker_binary_path(),
-                f"--port={port}",
-                f"--max_concurrent_computation_calls={self._max_concurrent_calls}",
-        ]
-        self._process = _start_bound_to_us(command)
+        self._process = _start_bound_to_us([
+            tff_internals.worker_binary_path(),
+            f"--port={port}",
+            f"--max_concurrent_computation_calls={self._max_concurrent_calls}",
+        ])
         self._channel = tff_internals.open_channel(f"localhost:{port}")
         self._stub = tff_internals.connect(self._channel)
         deadline = time.monotonic() + _START_TIMEOUT_SECONDS
-        while not self._stub.is_ready:
+        problem = None
+        while problem is None and not self._stub.is_ready:
             if self._process.poll() is not None:
-                code = self._process.returncode
-                self._stop_locked()
-                raise WorkerError(
-                        f"TFF's C++ worker ended at once with status {code}; set "
-                        f"{WORKER_LOG_VARIABLE} to a file name to see why."
-                )
-            if time.monotonic() > deadline:
-                self._stop_locked()
-                raise WorkerError(
-                        "TFF's C++ worker did not answer within "
-                        f"{_START_TIMEOUT_SECONDS:.0f} seconds; set {WORKER_LOG_VARIABLE} to "
-                        "a file name to see why."
-                )
+                problem = f"ended at once with status {self._process.returncode}"
+            elif time.monotonic() > deadline:
+                problem = f"did not answer within {_START_TIMEOUT_SECONDS:.0f} seconds"
             time.sleep(_POLL_SECONDS)
+        if problem is not None:
+            self._stop_locked()
+            raise WorkerError(
+                f"TFF's C++ worker {problem}; set {WORKER_LOG_VARIABLE} to a file "
+                "name to see why."
+            )
 
     def _stop_locked(self) -> None:
         process, channel = self._process, self._channel
@@ -121,21 +115,24 @@ class Worker:
             pass  # unkillable for now; the kernel reaps it when it can
 
 
+# Runs as `python -c`: asks for the signal, then becomes the worker. A `preexec_fn`
+# would do the same in less time, but forks a process full of TensorFlow's and
+# gRPC's threads and locks.
+_BIND_AND_EXECUTE = """
+import ctypes, os, sys
+ctypes.CDLL(None).prctl(1, 9)  # PR_SET_PDEATHSIG, SIGKILL
+if os.getppid() == int(sys.argv[1]):  # else we were too late
+    os.execv(sys.argv[2], sys.argv[2:])
+"""
+
+
 def _start_bound_to_us(command: list[str]) -> subprocess.Popen:
     """Starts `command` so that the kernel kills it when this process ends.
 
-    The parent-death signal is sent when the *thread* that forked ends. Hence a
+    The signal is sent when the *thread* that started the process ends. Hence a
     thread of its own, which lives until the worker ends: a worker started from a
     short-lived thread would be killed with that thread.
     """
-    libc = ctypes.CDLL(None, use_errno=True)
-    our_pid = os.getpid()
-
-    def bind_to_parent():
-        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != our_pid:  # we died between the fork and the line above
-            os._exit(1)
-
     started = threading.Event()
     outcome = []
 
@@ -144,12 +141,13 @@ def _start_bound_to_us(command: list[str]) -> subprocess.Popen:
         try:
             with open(log_path, "ab") as log:
                 process = subprocess.Popen(
-                        command,
-                        stdin=subprocess.DEVNULL,
-                        stdout=log,
-                        stderr=log,
-                        start_new_session=True,
-                        preexec_fn=bind_to_parent,
+                    [sys.executable, "-I", "-S", "-c", _BIND_AND_EXECUTE]
+                    + [str(os.getpid())]
+                    + command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    start_new_session=True,
                 )
         except OSError as error:
             outcome.append(error)
@@ -159,14 +157,12 @@ def _start_bound_to_us(command: list[str]) -> subprocess.Popen:
         started.set()
         process.wait()
 
-    keeper = threading.Thread(
-            target=keep, name="tff_reg worker keeper", daemon=True
-    )
+    keeper = threading.Thread(target=keep, name="tff_reg worker keeper", daemon=True)
     keeper.start()
     started.wait()
     if isinstance(outcome[0], OSError):
         raise WorkerError(
-                f"TFF's C++ worker could not be started: {outcome[0]}."
+            f"TFF's C++ worker could not be started: {outcome[0]}."
         ) from outcome[0]
     return outcome[0]
 
