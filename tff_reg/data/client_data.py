@@ -1,0 +1,290 @@
+"""Client data over arrays that all clients share."""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_reg.data import keys
+
+# A TensorFlow graph that holds more than this cannot be serialised.
+_LARGEST_GRAPH_BYTES = 2**31 - 2**24
+
+
+class ClientDataError(ValueError):
+    """Arrays, a partition or an id that do not fit together."""
+
+
+class UnknownClientError(ClientDataError):
+    """A client id that is not in the client data."""
+
+
+class ArrayClientData(tff.simulation.datasets.ClientData):
+    """Clients whose examples are rows of two shared arrays.
+
+    The arrays are kept as they are given (uint8 images stay uint8) and never copied;
+    beside them there are one int64 an example and the clients' names, so 10,000
+    clients cost what 10 cost, but for the names. A client's rows are gathered when
+    they are asked for.
+
+    A client's data come in these forms:
+
+    * `client_examples`: NumPy arrays.
+    * `create_tf_dataset_for_client` and `serializable_dataset_fn`: single examples,
+      TFF's own interface.
+    * `whole_client_dataset`: one element with all examples and a key; the client
+      computation does epochs, order, batches and augmentation itself.
+    * `batched_dataset`: ordinary batches over all local epochs, the same batches in
+      the same order as a client computation makes of the whole-client form with the
+      same key.
+    """
+
+    def __init__(
+        self,
+        x: np.ndarray,
+        y: np.ndarray,
+        partition: Sequence[np.ndarray],
+        client_ids: Sequence[str] | None = None,
+    ):
+        """Initialises client data over `x` and `y`.
+
+        Args:
+          x: uint8 or float32 [N, ...].
+          y: [N] whole numbers; kept as int32.
+          partition: One array of positions in 0 .. N - 1 a client; may be empty, may
+            overlap.
+          client_ids: One distinct name a client; None makes `client_0000` and so on,
+            whose alphabetical order is the partition's order.
+
+        Raises:
+          ClientDataError: If shapes, dtypes, positions or names do not fit.
+        """
+        super().__init__()
+        if not len(partition):
+            raise ClientDataError(
+                "The partition has no clients; give at least one array of positions."
+            )
+        if x.dtype not in (np.uint8, np.float32):
+            raise ClientDataError(
+                f"x has dtype {x.dtype}; convert it to uint8 or float32."
+            )
+        if y.ndim != 1 or not x.ndim or len(x) != len(y):
+            raise ClientDataError(
+                f"x has shape {x.shape} and y {y.shape}; pass as many labels as "
+                "examples, one number each."
+            )
+        if y.dtype.kind not in "iu":
+            raise ClientDataError(f"y has dtype {y.dtype}; convert it to int32.")
+        if client_ids is None:
+            digits = max(4, len(str(len(partition) - 1)))
+            client_ids = [f"client_{row:0{digits}d}" for row in range(len(partition))]
+        self._client_ids = [str(client_id) for client_id in client_ids]
+        self._rows = {name: row for row, name in enumerate(self._client_ids)}
+        if len(self._client_ids) != len(partition):
+            raise ClientDataError(
+                f"There are {len(self._client_ids)} client ids for {len(partition)} "
+                "clients; give one each."
+            )
+        if len(self._rows) != len(partition):
+            raise ClientDataError("Client ids must be distinct; some are repeated.")
+        sizes = [len(positions) for positions in partition]
+        self._offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+        self._positions = np.empty(self._offsets[-1], dtype=np.int64)
+        for row, positions in enumerate(partition):
+            self._positions[self._offsets[row] : self._offsets[row + 1]] = positions
+        if self._positions.size and not (
+            0 <= self._positions.min() and self._positions.max() < len(x)
+        ):
+            raise ClientDataError(
+                f"The partition has positions from {self._positions.min()} to "
+                f"{self._positions.max()}, but there are {len(x)} examples."
+            )
+        self._x = x
+        self._y = y.astype(np.int32, copy=False)
+
+    @property
+    def client_ids(self) -> list[str]:
+        """The clients' names, in the partition's order."""
+        return list(self._client_ids)
+
+    @property
+    def client_sizes(self) -> np.ndarray:
+        """int64 [clients], the number of examples each, in the order of the names."""
+        return np.diff(self._offsets)
+
+    @property
+    def element_type_structure(self) -> collections.OrderedDict:
+        """The type of one example: x as stored, y an int32 scalar."""
+        return collections.OrderedDict(
+            x=tf.TensorSpec(self._x.shape[1:], tf.as_dtype(self._x.dtype)),
+            y=tf.TensorSpec([], tf.int32),
+        )
+
+    def client_positions(self, client_id: str) -> np.ndarray:
+        """Where a client's examples are in the shared arrays: int64 [n], a view.
+
+        Raises:
+          UnknownClientError: If there is no such client.
+        """
+        if client_id not in self._rows:
+            raise UnknownClientError(
+                f"There is no client {client_id!r} among {len(self._client_ids)} "
+                f"({self._client_ids[0]!r} to {self._client_ids[-1]!r}); see "
+                "client_ids."
+            )
+        row = self._rows[client_id]
+        return self._positions[self._offsets[row] : self._offsets[row + 1]]
+
+    def client_examples(self, client_id: str) -> collections.OrderedDict:
+        """A copy of a client's examples: x [n, ...] as stored, y int32 [n].
+
+        Raises:
+          UnknownClientError: If there is no such client.
+        """
+        positions = self.client_positions(client_id)
+        return collections.OrderedDict(x=self._x[positions], y=self._y[positions])
+
+    def create_tf_dataset_for_client(self, client_id: str) -> tf.data.Dataset:
+        """A client's single examples, in the order of its positions.
+
+        Holds this client's examples only, unlike `serializable_dataset_fn`.
+
+        Raises:
+          UnknownClientError: If there is no such client.
+        """
+        return tf.data.Dataset.from_tensor_slices(self.client_examples(client_id))
+
+    @property
+    def serializable_dataset_fn(self) -> Callable[[str], tf.data.Dataset]:
+        """From a client id, a tensor or a string, to its single examples, in a graph.
+
+        Works inside `tf.function` and TFF computations (`dataset_computation`,
+        `create_tf_dataset_from_all_clients`, `preprocess`). The price: the shared
+        arrays of *all* clients become constants of the graph. TFF's C++ worker takes
+        100 MB at most and no graph can hold 2 GB; for data of that size use the
+        methods that take the client's examples on the driver.
+
+        An unknown id is an `InvalidArgumentError` when the data set is made.
+
+        Raises:
+          ClientDataError: When called, if the arrays are too large for a graph.
+        """
+        return self._examples_in_graph
+
+    def _examples_in_graph(self, client_id) -> tf.data.Dataset:
+        size = self._x.nbytes + self._y.nbytes
+        if size > _LARGEST_GRAPH_BYTES:
+            raise ClientDataError(
+                f"The arrays have {size:,} bytes, more than a TensorFlow graph can "
+                "hold; use create_tf_dataset_for_client."
+            )
+        rows = tf.where(tf.equal(tf.constant(self._client_ids), client_id))
+        known = tf.debugging.assert_equal(
+            tf.size(rows), 1, message="There is no such client in this ClientData."
+        )
+        # Eagerly the assertion has already been made, and there is no operation.
+        with tf.control_dependencies([] if known is None else [known]):
+            row = tf.identity(rows[0, 0])
+        offsets = tf.constant(self._offsets)
+        positions = tf.constant(self._positions)[offsets[row] : offsets[row + 1]]
+        return tf.data.Dataset.from_tensor_slices(
+            collections.OrderedDict(
+                x=tf.gather(tf.constant(self._x), positions),
+                y=tf.gather(tf.constant(self._y), positions),
+            )
+        )
+
+    def whole_client_dataset(self, client_id: str, key: np.ndarray) -> tf.data.Dataset:
+        """A client's data as one element.
+
+        Args:
+          client_id: The client.
+          key: int64 [2], see `keys.client_key`.
+
+        Returns:
+          A data set of one `OrderedDict(x=[n, ...], y=int32 [n], key=int64 [2])`,
+          with x as stored, also where n is 0.
+
+        Raises:
+          UnknownClientError: If there is no such client.
+          ClientDataError: If `key` is not two integers.
+        """
+        element = self.client_examples(client_id)
+        element["key"] = _check_key(key)
+        return tf.data.Dataset.from_tensors(element)
+
+    def batched_dataset(
+        self,
+        client_id: str,
+        key: np.ndarray,
+        batch_size: int,
+        local_epochs: int = 1,
+        augment_fn: Callable | None = None,
+        *,
+        include_key: bool = False,
+    ) -> tf.data.Dataset:
+        """A client's data as ordinary batches over all of its local epochs.
+
+        Each epoch is in the order `keys.epoch_order(key, epoch, n)`, is cut into
+        batches of its own, and ends with a smaller batch if need be. Batch number s,
+        counted over all epochs, is augmented with `keys.step_key(key, s)`. Iterating
+        the data set again gives the same batches.
+
+        Args:
+          client_id: The client.
+          key: int64 [2], see `keys.client_key`.
+          batch_size: Examples a batch, at least 1.
+          local_epochs: How often to go through the examples, at least 1.
+          augment_fn: (images, key) -> float32 images; None only converts to float32.
+          include_key: Whether batches carry their step's key.
+
+        Returns:
+          A data set of `OrderedDict(x=float32 [b, ...], y=int32 [b])`, and with
+          `include_key` also `key=int64 [2]`; empty for a client without examples.
+
+        Raises:
+          UnknownClientError: If there is no such client.
+          ClientDataError: If another argument is out of range.
+        """
+        if batch_size < 1 or local_epochs < 1:
+            raise ClientDataError(
+                f"batch_size is {batch_size} and local_epochs is {local_epochs}; both "
+                "must be at least 1."
+            )
+        examples = self.client_examples(client_id)
+        count = len(examples["y"])
+        x, y = tf.constant(examples["x"]), tf.constant(examples["y"])
+        key = tf.constant(_check_key(key))
+
+        def epoch_batches(epoch):
+            order = keys.epoch_order(key, epoch, count)
+            return tf.data.Dataset.from_tensor_slices(order).batch(batch_size)
+
+        def fill(step, positions):
+            step_key = keys.step_key(key, step)
+            images = tf.gather(x, positions)
+            if augment_fn is None:
+                images = tf.cast(images, tf.float32)
+            else:
+                images = augment_fn(images, step_key)
+            batch = collections.OrderedDict(x=images, y=tf.gather(y, positions))
+            if include_key:
+                batch["key"] = step_key
+            return batch
+
+        epochs = tf.data.Dataset.range(local_epochs)
+        return epochs.flat_map(epoch_batches).enumerate().map(fill)
+
+
+def _check_key(key: np.ndarray) -> np.ndarray:
+    key = np.asarray(key)
+    if key.shape != (2,) or key.dtype.kind not in "iu":
+        raise ClientDataError(
+            f"key has shape {key.shape} and dtype {key.dtype}; pass two integers, "
+            "such as client_key gives."
+        )
+    return key.astype(np.int64)
