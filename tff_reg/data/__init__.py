@@ -1,37 +1,32 @@
 """Data of simulated clients: partitions, client data, sampling, augmentation.
 
-Importing this package imports neither TensorFlow nor NumPy; the names below are
-loaded when they are first used.
+Importing this package loads neither TensorFlow nor NumPy; `ArrayClientData` loads
+TFF when it is first used.
 """
 
-from __future__ import annotations
+from tff_reg import lazy
+from tff_reg.data import augmentation
+from tff_reg.data import keys
+from tff_reg.data import partitions
+from tff_reg.data import sampling
+from tff_reg.data.keys import client_key
+from tff_reg.data.sampling import sample_clients
+from tff_reg.data.sampling import sample_clients_bernoulli
 
-import importlib
+__getattr__, _, _LAZY_NAMES = lazy.exports(
+    __name__, {"client_data": ["ArrayClientData"]}
+)
 
-_HOMES = {
-    "ArrayClientData": "client_data",
-    "client_key": "keys",
-    "sample_clients": "sampling",
-    "sample_clients_bernoulli": "sampling",
-    "PARTITIONS": "partitions",
-    "PartitionError": "partitions",
-    "augmentation": None,
-    "client_data": None,
-    "keys": None,
-    "partitions": None,
-    "sampling": None,
-}
-
-__all__ = sorted(_HOMES)
-
-
-def __getattr__(name: str):
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    home = _HOMES[name]
-    module = importlib.import_module(f"{__name__}.{home or name}")
-    return getattr(module, name) if home else module
+__all__ = _LAZY_NAMES + [
+    "augmentation",
+    "client_key",
+    "keys",
+    "partitions",
+    "sample_clients",
+    "sample_clients_bernoulli",
+    "sampling",
+]
 
 
-def __dir__() -> list[str]:
-    return sorted(set(globals()) | set(__all__))
+def __dir__() -> list:
+    return sorted(__all__)

@@ -15,9 +15,11 @@ has its own name:
 
 `PARTITIONS` has them by name with what each needs; `partition` calls one by name.
 
-Cost: 50,000 labels for 500 clients take 8 to 80 ms a scheme (10 to 200 classes), because
-both Dirichlet schemes first draw only the table of *how many* examples of each class
-a client gets, and then deal the indices once.
+Cost, measured on one core of a 2-core x86 machine: 50,000 labels for 500 clients take
+8 ms (`iid`), 11 to 35 ms (`dirichlet_unbalanced`, where the first draws succeed) and
+23 to 77 ms (`dirichlet_balanced`) with 10 to 200 classes. Both Dirichlet schemes first
+draw only the table of *how many* examples of each class a client gets, and then deal
+the indices once; taking examples one at a time would be 50,000 Python steps.
 """
 
 from __future__ import annotations
