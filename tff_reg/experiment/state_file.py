@@ -15,7 +15,7 @@ from typing import Any
 import tree
 
 from tff_reg.experiment import files
-from tff_reg.lazy import np, tff
+from tff_reg.lazy import np
 
 
 class StateMismatchError(ValueError):
@@ -28,8 +28,6 @@ def _name(path: tuple) -> str:
 
 def _to_array(name: str, leaf: Any):
     """The leaf as an array that needs no pickling."""
-    if isinstance(leaf, tff.Serializable):
-        leaf = leaf.to_bytes()
     if isinstance(leaf, str):
         leaf = leaf.encode("utf-8")
     if isinstance(leaf, bytes):
@@ -38,16 +36,13 @@ def _to_array(name: str, leaf: Any):
     if array.dtype.hasobject:
         raise TypeError(
             f"The state's `{name}` is a {type(leaf).__name__}, which is neither a"
-            " number, an array, a string nor a tff.Serializable, so it cannot be"
-            " written to a checkpoint."
+            " number, an array nor a string, so it cannot be written to a checkpoint."
         )
     return array
 
 
 def _from_array(name: str, array: Any, like: Any):
     """The leaf that `_to_array` made `array` from; `like` tells its type."""
-    if isinstance(like, tff.Serializable):
-        return type(like).from_bytes(array.tobytes())
     if isinstance(like, str):
         return array.tobytes().decode("utf-8")
     if isinstance(like, bytes):
@@ -71,7 +66,7 @@ def write_state(path: files.PathLike, state: Any) -> None:
     Args:
       path: File to write (plainly; the caller makes it atomic).
       state: Nested structure (dicts, lists, tuples, attrs classes) of numbers,
-        arrays, tensors, strings or `tff.Serializable`s.
+        arrays, tensors or strings.
 
     Raises:
       TypeError: If a leaf is something else.

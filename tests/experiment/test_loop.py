@@ -1,0 +1,326 @@
+import asyncio
+import csv
+import json
+import shutil
+
+import numpy as np
+import pytest
+from tff_reg import data, experiment
+from tff_reg.experiment import metrics, progress
+
+
+class Notes(progress.Silence):
+    """Keeps what was said."""
+
+    def __init__(self):
+        self.lines = []
+
+    def say(self, line):
+        self.lines.append(line)
+
+
+class StopHere(Exception):
+    """Stands for the end of the process."""
+
+
+class StopsAfter(progress.Silence):
+    """Ends the run after a given round's row was written."""
+
+    def __init__(self, last_round):
+        self._last_round = last_round
+
+    def after_round(self, round_num, row):
+        if round_num == self._last_round:
+            raise StopHere
+
+
+class FailingProcess:
+    """A learning process whose `next` fails, or changes its metrics."""
+
+    def __init__(self, process, change):
+        self._process = process
+        self._change = change
+
+    def initialize(self):
+        return self._process.initialize()
+
+    def next(self, state, datasets):
+        return self._change(self._process.next(state, datasets))
+
+    def get_model_weights(self, state):
+        return self._process.get_model_weights(state)
+
+
+@pytest.fixture
+def run(tiny_process, tiny_evaluation, tiny_data):
+    def run_with(output_dir=None, **arguments):
+        defaults = dict(
+            process=tiny_process,
+            client_data=tiny_data,
+            total_rounds=6,
+            clients_per_round=3,
+            evaluate=tiny_evaluation,
+            output_dir=output_dir,
+            progress=Notes(),
+            settings={"process": "fedavg", "task": "tiny"},
+        )
+        return experiment.run(**{**defaults, **arguments})
+
+    return run_with
+
+
+def rows_without_timing(directory):
+    with open(directory / "metrics.csv", newline="") as file:
+        rows = list(csv.reader(file))
+    timing = rows[0].index("round_seconds")
+    return [row[:timing] + row[timing + 1 :] for row in rows]
+
+
+def results(directory):
+    """The bytes that must not depend on interruptions, timings aside."""
+    summary = json.loads((directory / "summary.json").read_text())
+    summary = {k: v for k, v in summary.items() if "seconds" not in k}
+    weights = (directory / "final_weights.npz").read_bytes()
+    return rows_without_timing(directory), summary, weights
+
+
+def test_trains_evaluates_and_writes_every_file(run, tmp_path):
+    result = run(tmp_path / "a", rounds_per_evaluation=4)
+    names = {path.name for path in (tmp_path / "a").iterdir()}
+    events = {name for name in names if name.startswith("events.out.tfevents.")}
+    assert len(events) == 1
+    assert names - events == {
+        "config.json",
+        "metrics.csv",
+        "summary.json",
+        "accuracy.png",
+        "final_weights.npz",
+        "checkpoints",
+    }
+    with open(tmp_path / "a" / "metrics.csv", newline="") as file:
+        rows = list(csv.reader(file))
+    assert tuple(rows[0][:6]) == metrics.FIRST_COLUMNS
+    assert [row[0] for row in rows[1:]] == list("123456")
+    # Evaluated in round 4 and in the last.
+    assert [bool(row[3]) for row in rows[1:]] == [False, False, False, True, False, True]
+    assert result.summary["final_accuracy"] > 0.8
+    assert result.summary["final_accuracy"] == float(rows[-1][4])
+    assert result.summary["rounds"] == 6
+    with np.load(tmp_path / "a" / "final_weights.npz") as weights:
+        assert sorted(weights) == ["trainable/0", "trainable/1"]
+        np.testing.assert_array_equal(
+            weights["trainable/0"], result.weights.trainable[0]
+        )
+    config = json.loads((tmp_path / "a" / "config.json").read_text())
+    assert config["process"] == "fedavg" and config["clients_per_round"] == 3
+    assert config["versions"]["tensorflow_federated"] == "0.87.0"
+
+
+def test_cohort_and_keys_are_those_of_seed_and_round(run, tiny_data):
+    run(total_rounds=2, seed=5)
+    expected = []
+    for round_num in (1, 2):
+        cohort = data.sample_clients(
+            tiny_data.client_ids, 3, seed=5, round_num=round_num
+        )
+        expected += [
+            (name, tuple(data.client_key(5, round_num, name))) for name in cohort
+        ]
+    assert tiny_data.asked == expected
+
+
+@pytest.mark.parametrize("rounds_per_checkpoint", [1, 4])
+@pytest.mark.parametrize("stopped_after", [1, 3, 5])
+def test_a_stopped_run_continues_to_the_same_bytes(
+    run, tmp_path, stopped_after, rounds_per_checkpoint
+):
+    settings = dict(
+        rounds_per_checkpoint=rounds_per_checkpoint, rounds_per_evaluation=2
+    )
+    run(tmp_path / "unbroken", **settings)
+    with pytest.raises(StopHere):
+        run(tmp_path / "broken", progress=StopsAfter(stopped_after), **settings)
+    assert not (tmp_path / "broken" / "summary.json").exists()
+    run(tmp_path / "broken", **settings)
+    assert results(tmp_path / "broken") == results(tmp_path / "unbroken")
+
+
+def test_continues_from_the_checkpoint_and_not_from_the_beginning(
+    run, tiny_data, tmp_path
+):
+    with pytest.raises(StopHere):
+        run(tmp_path / "a", progress=StopsAfter(4))
+    tiny_data.asked.clear()
+    notes = Notes()
+    run(tmp_path / "a", progress=notes)
+    assert len(tiny_data.asked) == 2 * 3
+    assert notes.lines == ["Resuming after round 4 of 6."]
+
+
+def test_a_damaged_checkpoint_is_reported_and_the_one_before_it_used(run, tmp_path):
+    run(tmp_path / "unbroken")
+    with pytest.raises(StopHere):
+        run(tmp_path / "a", progress=StopsAfter(4))
+    state = tmp_path / "a" / "checkpoints" / "round_000004" / "server_state.npz"
+    content = bytearray(state.read_bytes())
+    content[len(content) // 2] ^= 1
+    state.write_bytes(bytes(content))
+    notes = Notes()
+    run(tmp_path / "a", progress=notes)
+    assert len(notes.lines) == 2
+    assert notes.lines[0].startswith("The checkpoint of round 4 is damaged")
+    assert notes.lines[1] == "Resuming after round 3 of 6."
+    assert results(tmp_path / "a") == results(tmp_path / "unbroken")
+
+
+def test_without_any_whole_checkpoint_it_starts_anew(run, tmp_path):
+    run(tmp_path / "unbroken")
+    with pytest.raises(StopHere):
+        run(tmp_path / "a", progress=StopsAfter(2))
+    for manifest in (tmp_path / "a" / "checkpoints").glob("*/manifest.json"):
+        manifest.write_text("{")
+    run(tmp_path / "a")
+    assert results(tmp_path / "a") == results(tmp_path / "unbroken")
+
+
+def test_more_rounds_continue_a_finished_run(run, tiny_data, tmp_path):
+    run(tmp_path / "whole")
+    run(tmp_path / "a", total_rounds=4)
+    tiny_data.asked.clear()
+    run(tmp_path / "a", total_rounds=6)
+    assert len(tiny_data.asked) == 2 * 3
+    assert results(tmp_path / "a") == results(tmp_path / "whole")
+
+
+def test_two_runs_with_one_seed_are_equal_and_with_another_are_not(run, tmp_path):
+    run(tmp_path / "a")
+    run(tmp_path / "b")
+    run(tmp_path / "c", seed=1)
+    assert results(tmp_path / "a") == results(tmp_path / "b")
+    assert rows_without_timing(tmp_path / "a") != rows_without_timing(tmp_path / "c")
+    assert results(tmp_path / "a")[2] != results(tmp_path / "c")[2]
+
+
+def test_other_settings_in_the_same_directory_are_refused_by_name(run, tmp_path):
+    run(tmp_path / "a", total_rounds=1)
+    with pytest.raises(experiment.DirectoryError) as caught:
+        run(tmp_path / "a", total_rounds=1, clients_per_round=2)
+    message = str(caught.value)
+    assert message.startswith("clients_per_round: ")
+    assert "--clients_per_round=3" in message and "--clients_per_round=2" in message
+    assert "\n" not in message
+    result = run(tmp_path / "a", total_rounds=1, clients_per_round=2, overwrite=True)
+    assert result.summary["clients_per_round"] == 2
+
+
+def test_fewer_rounds_than_done_are_refused(run, tmp_path):
+    with pytest.raises(StopHere):
+        run(tmp_path / "a", progress=StopsAfter(4))
+    with pytest.raises(experiment.DirectoryError, match="has done 4 rounds already"):
+        run(tmp_path / "a", total_rounds=3)
+
+
+def test_more_rounds_of_a_cosine_schedule_are_refused(run, tmp_path):
+    cosine = {"learning_rate_schedule": "cosine"}
+    run(tmp_path / "a", total_rounds=2, settings=cosine)
+    with pytest.raises(experiment.DirectoryError, match="cosine"):
+        run(tmp_path / "a", total_rounds=3, settings=cosine)
+
+
+def test_a_state_of_another_process_is_refused(run, tmp_path, tiny_model):
+    import tensorflow_federated as tff
+
+    run(tmp_path / "a", total_rounds=1)
+    other = tff.learning.algorithms.build_weighted_fed_avg(
+        tiny_model,
+        client_optimizer_fn=tff.learning.optimizers.build_sgdm(0.1),
+        server_optimizer_fn=tff.learning.optimizers.build_adam(0.1),
+    )
+    with pytest.raises(experiment.StateMismatchError, match="another process"):
+        run(tmp_path / "a", total_rounds=2, process=other)
+
+
+def test_a_directory_in_use_is_refused(run, tmp_path):
+    first = experiment.RunDirectory(tmp_path / "a")
+    first.begin({})
+    with pytest.raises(experiment.DirectoryError, match="another process"):
+        run(tmp_path / "a")
+    first.close()
+    run(tmp_path / "a", total_rounds=1)
+
+
+def test_runs_inside_a_running_event_loop_and_without_a_directory(run):
+    async def in_a_notebook():
+        return run(total_rounds=2)
+
+    result = asyncio.run(in_a_notebook())
+    assert [row["round_num"] for row in result.rows] == [1, 2]
+
+
+def test_a_failing_round_is_named(run, tiny_process, tmp_path):
+    def fail(output):
+        raise RuntimeError("All clients were rejected.")
+
+    with pytest.raises(experiment.TrainingError) as caught:
+        run(tmp_path / "a", process=FailingProcess(tiny_process, fail))
+    assert str(caught.value) == (
+        "Round 1 failed: RuntimeError: All clients were rejected."
+    )
+    assert json.loads((tmp_path / "a" / "config.json").read_text())
+
+
+def test_a_loss_that_is_not_finite_is_reported_and_recorded(
+    run, tiny_process, tmp_path
+):
+    def spoil(output):
+        output.metrics["client_work"]["train"]["loss"] = np.float32("nan")
+        output.metrics["client_work"]["rejected_clients"] = np.int32(2)
+        return output
+
+    notes = Notes()
+    process = FailingProcess(tiny_process, spoil)
+    result = run(tmp_path / "a", process=process, total_rounds=2, progress=notes)
+    assert sum("training loss is nan" in line for line in notes.lines) == 1
+    assert sum("2 of 3 clients" in line for line in notes.lines) == 2
+    assert ",nan," in (tmp_path / "a" / "metrics.csv").read_text()
+    summary = json.loads((tmp_path / "a" / "summary.json").read_text())
+    assert summary["final_training_loss"] is None
+    assert result.rows[0]["client_work/rejected_clients"] == 2
+
+
+@pytest.mark.parametrize("name", ["total_rounds", "rounds_per_evaluation"])
+def test_numbers_below_one_are_refused(run, name):
+    with pytest.raises(ValueError, match=f"{name} is 0"):
+        run(**{name: 0})
+
+
+def test_more_clients_a_round_than_there_are_is_refused(run):
+    with pytest.raises(ValueError, match="only 10 clients"):
+        run(clients_per_round=11)
+
+
+def test_events_have_every_round_once_after_a_resume(run, tmp_path):
+    import tensorflow as tf
+
+    with pytest.raises(StopHere):
+        run(tmp_path / "a", progress=StopsAfter(3), rounds_per_checkpoint=2)
+    run(tmp_path / "a", rounds_per_checkpoint=2)
+    (path,) = (tmp_path / "a").glob("events.out.tfevents.*")
+    steps = [
+        event.step
+        for event in tf.compat.v1.train.summary_iterator(str(path))
+        for value in event.summary.value
+        if value.tag == "training/loss"
+    ]
+    assert steps == [1, 2, 3, 4, 5, 6]
+
+
+def test_what_killed_processes_leave_is_cleared_away(run, tmp_path):
+    run(tmp_path / "a", total_rounds=2)
+    (tmp_path / "a" / ".tmp-tff_reg-1-metrics.csv").write_text("round_nu")
+    shutil.copytree(
+        tmp_path / "a" / "checkpoints" / "round_000002",
+        tmp_path / "a" / "checkpoints" / ".tmp-tff_reg-1-round_000003",
+    )
+    run(tmp_path / "a", total_rounds=3)
+    assert not list((tmp_path / "a").rglob(".tmp-tff_reg-*"))

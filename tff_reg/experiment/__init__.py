@@ -1,0 +1,26 @@
+"""Experiments: rounds, evaluation, checkpoints, metrics files, the plot.
+
+    from tff_reg import experiment
+
+    evaluate = experiment.CentralEvaluation(model_fn, x_test, y_test)
+    result = experiment.run(
+        process, client_data, total_rounds=20, clients_per_round=4,
+        evaluate=evaluate, output_dir="runs/mine")
+
+Importing this package imports neither TensorFlow nor TFF.
+"""
+
+from tff_reg.experiment.directory import DirectoryError, RunDirectory
+from tff_reg.experiment.evaluation import CentralEvaluation
+from tff_reg.experiment.loop import RunResult, TrainingError, run
+from tff_reg.experiment.state_file import StateMismatchError
+
+__all__ = [
+    "CentralEvaluation",
+    "DirectoryError",
+    "RunDirectory",
+    "RunResult",
+    "StateMismatchError",
+    "TrainingError",
+    "run",
+]

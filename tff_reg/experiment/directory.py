@@ -1,0 +1,245 @@
+"""The directory of a run: whose it is, what it was made with, what is in it.
+
+    config.json         every setting, versions, devices, commit
+    metrics.csv         a row a round
+    checkpoints/        what a resumed run starts from
+    events.out.tfevents.*
+    final_weights.npz   \\
+    accuracy.png         > when the run is finished
+    summary.json        /
+
+`config.json` is written first and `summary.json` last, so the one says that a
+directory is ours and the other that its run is finished.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import pathlib
+from typing import Any, Mapping, Optional
+
+from tff_reg.experiment import checkpoints, files, metrics, tensorboard
+
+_MADE_BY = "tff_reg"
+
+# What may differ between a run and its continuation without changing its numbers.
+FREE_SETTINGS = frozenset(
+    (
+        "total_rounds",
+        "rounds_per_checkpoint",
+        "output_dir",
+        "overwrite",
+        "devices",
+        "clients_in_parallel",
+        "require_gpu",
+        "data_dir",
+    )
+)
+
+
+class DirectoryError(ValueError):
+    """Raised when a directory cannot be used for a run; says why and what to do."""
+
+
+def _is_temporary(path: pathlib.Path) -> bool:
+    return path.name.startswith(files.TEMPORARY_PREFIX)
+
+
+class RunDirectory:
+    """A run's directory. Nothing is written before `begin`."""
+
+    def __init__(self, path: files.PathLike):
+        """Looks at a directory, which need not exist.
+
+        Args:
+          path: The directory.
+
+        Raises:
+          DirectoryError: If there is something at `path` that is not a run's
+            directory: a file, or a directory with other things in it.
+        """
+        self.path = pathlib.Path(path)
+        self.checkpoints = checkpoints.CheckpointStore(self.path / "checkpoints")
+        self._lock: Optional[int] = None
+        self._config = self._read_config()
+
+    def _read_config(self) -> Optional[dict]:
+        """The config of the run that is there; None where there is no run."""
+        try:
+            content = [p for p in self.path.iterdir() if not _is_temporary(p)]
+        except FileNotFoundError:
+            return None
+        except NotADirectoryError:
+            raise DirectoryError(
+                f"output_dir: {self.path} is a file; give a directory."
+            ) from None
+        except OSError as error:
+            raise DirectoryError(
+                f"output_dir: {self.path} cannot be read ({error.strerror})."
+            ) from error
+        if not content:
+            return None
+        try:
+            config = json.loads((self.path / "config.json").read_text("utf-8"))
+            if config["made_by"].split()[0] == _MADE_BY:
+                return config
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError):
+            pass
+        raise DirectoryError(
+            f"output_dir: {self.path} is not empty and has no readable config.json of"
+            " a run, so it is left alone; give another directory."
+        )
+
+    @property
+    def config(self) -> Optional[dict]:
+        """What the run there was made with; None where there is none."""
+        return self._config
+
+    def summary(self) -> Optional[dict]:
+        """The summary of the finished run there; None if none has finished."""
+        try:
+            return json.loads(self._file("summary.json").read_text("utf-8"))
+        except (OSError, ValueError):
+            return None
+
+    def check_settings(self, settings: Mapping[str, Any]) -> None:
+        """Compares settings with those of the run that is there, if any.
+
+        Args:
+          settings: JSON values by name.
+
+        Raises:
+          DirectoryError: If one differs that changes the run's numbers; the message
+            names the first, with both values.
+        """
+        if self._config is None:
+            return
+        for name, value in settings.items():
+            before = self._config.get(name, value)
+            if name not in FREE_SETTINGS and before != value:
+                raise DirectoryError(
+                    f"{name}: {self.path} has a run with --{name}={_shown(before)},"
+                    f" this one has --{name}={_shown(value)}; give another"
+                    " --output_dir, or --overwrite to start anew."
+                )
+
+    def check_rounds(self, settings: Mapping[str, Any]) -> None:
+        """Checks that the run there can be continued to another number of rounds.
+
+        Args:
+          settings: JSON values by name.
+
+        Raises:
+          DirectoryError: If more rounds are done than asked, or the learning rate
+            of the rounds already done depends on the total.
+        """
+        if self._config is None:
+            return
+        before, total = self._config.get("total_rounds"), settings["total_rounds"]
+        done = max((c.round_num for c in self.checkpoints.all()), default=0)
+        if total < done:
+            raise DirectoryError(
+                f"total_rounds: {self.path} has done {done} rounds already and"
+                f" --total_rounds={total} asks for fewer; ask for more, or give"
+                " --overwrite to start anew."
+            )
+        cosine = settings.get("learning_rate_schedule") == "cosine"
+        if cosine and done and before != total:
+            raise DirectoryError(
+                f"total_rounds: {self.path} has a run with --total_rounds={before},"
+                f" this one has --total_rounds={total}; with the cosine schedule the"
+                " rounds already done would have been different, so give another"
+                " --output_dir, or --overwrite to start anew."
+            )
+
+    def begin(self, config: Mapping[str, Any], *, overwrite: bool = False) -> None:
+        """Takes the directory for this process and writes `config.json`.
+
+        Args:
+          config: What to write; JSON values by name.
+          overwrite: Delete what an earlier run left here (and nothing else).
+
+        Raises:
+          DirectoryError: If another process is running in this directory, or it
+            cannot be written to.
+        """
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            self._lock = self._take_lock()
+            files.delete_leftovers(self.path)
+            if overwrite:
+                self._delete_run()
+            made_by = f"{_MADE_BY} {config.get('versions', {}).get('tff_reg', '')}"
+            self._config = {"made_by": made_by.strip(), **config}
+            self._write_json("config.json", self._config)
+        except PermissionError as error:
+            raise DirectoryError(
+                f"output_dir: {self.path} cannot be written to ({error.strerror})."
+            ) from error
+
+    def _take_lock(self) -> Optional[int]:
+        # On the directory itself: no file to leave behind, and gone with the process.
+        descriptor = os.open(self.path, os.O_RDONLY)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+            raise DirectoryError(
+                f"output_dir: another process is running in {self.path}; wait for it,"
+                " or give another directory."
+            ) from None
+        except OSError:  # Some network file systems have no such locks.
+            os.close(descriptor)
+            return None
+        return descriptor
+
+    def close(self) -> None:
+        """Lets other processes use the directory."""
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def _delete_run(self) -> None:
+        # The config last: until then the directory is known as ours.
+        self.delete_results()
+        files.delete(self._file("metrics.csv"))
+        tensorboard.delete_events(self.path)
+        if self._file("checkpoints").is_dir():
+            files.delete_directory_at_once(self._file("checkpoints"))
+        files.delete(self._file("config.json"))
+
+    def delete_results(self) -> None:
+        """Deletes what only a finished run has; `summary.json` first."""
+        for name in ("summary.json", "accuracy.png", "final_weights.npz"):
+            files.delete(self._file(name))
+
+    def _file(self, name: str) -> pathlib.Path:
+        return self.path / name
+
+    def _write_json(self, name: str, value: Any) -> None:
+        text = json.dumps(value, indent=2, allow_nan=False, ensure_ascii=False)
+        files.write_text(self._file(name), text + "\n")
+
+    def write_metrics(self, table: metrics.MetricsTable) -> None:
+        """Writes `metrics.csv`."""
+        files.write_text(self._file("metrics.csv"), table.text())
+
+    def write_weights(self, arrays: Mapping[str, Any]) -> None:
+        """Writes `final_weights.npz`: arrays by the name of their variable."""
+        from tff_reg.lazy import np
+
+        with files.atomic_path(self._file("final_weights.npz")) as temporary:
+            with open(temporary, "wb") as file:
+                np.savez(file, **arrays)
+
+    def write_summary(self, summary: Mapping[str, Any]) -> None:
+        """Writes `summary.json`, which says that the run is finished."""
+        self._write_json("summary.json", summary)
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return "none" if value is None else str(value)

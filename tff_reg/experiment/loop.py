@@ -1,0 +1,386 @@
+"""The rounds of an experiment: train, evaluate, record, checkpoint, resume.
+
+Everything that is drawn here is a function of the seed and the round, so the server
+state, the round and the metrics are all that a checkpoint needs, and a run that was
+killed and started again writes the same bytes as one that was not.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import statistics
+import time
+from typing import Any, Callable, Mapping, Optional, Sequence, Union
+
+from tff_reg.experiment import (
+    directory as directory_lib,
+    environment,
+    metrics,
+    plot,
+    progress as progress_lib,
+    state_file,
+    tensorboard,
+)
+from tff_reg.lazy import np
+
+_STATE, _METRICS = "server_state.npz", "metrics.csv"
+
+
+class TrainingError(RuntimeError):
+    """Raised when a round fails; says which, and what the process said."""
+
+
+@dataclasses.dataclass(frozen=True)
+class RunResult:
+    """What a finished run leaves, for who runs it from Python."""
+
+    # The process's state after the last round.
+    state: Any
+    # `process.get_model_weights(state)`.
+    weights: Any
+    # A row a round, numbers by column, None where a cell is empty.
+    rows: list[dict[str, Optional[float]]]
+    # What `summary.json` holds.
+    summary: dict[str, Any]
+
+
+def run(
+    process: Any,
+    client_data: Any,
+    *,
+    total_rounds: int,
+    clients_per_round: int,
+    seed: int = 0,
+    evaluate: Optional[Callable[[Any], Mapping[str, float]]] = None,
+    rounds_per_evaluation: int = 1,
+    rounds_per_checkpoint: int = 1,
+    client_dataset_fn: Optional[Callable[[str, Any], Any]] = None,
+    output_dir: Union[str, directory_lib.RunDirectory, None] = None,
+    overwrite: bool = False,
+    settings: Optional[Mapping[str, Any]] = None,
+    title: str = "",
+    subtitle: str = "",
+    weight_names: Optional[tuple[Sequence[str], Sequence[str]]] = None,
+    progress: Optional[progress_lib.Silence] = None,
+) -> RunResult:
+    """Runs the rounds of a learning process, or what is left of them.
+
+    Args:
+      process: Any `tff.learning.templates.LearningProcess`.
+      client_data: Has `client_ids` and `whole_client_dataset(client_id, key)`, like
+        `tff_reg.data.ArrayClientData`.
+      total_rounds: Rounds that the run has when it is finished.
+      clients_per_round: Clients sampled a round, without replacement.
+      seed: Seed of the sampling and of the clients' keys.
+      evaluate: From `tff.learning.models.ModelWeights` to `loss` and `accuracy`, for
+        instance a `CentralEvaluation`; None to train without evaluation.
+      rounds_per_evaluation: Evaluate every so many rounds, and after the last.
+      rounds_per_checkpoint: Commit a checkpoint every so many rounds, and after the
+        last.
+      client_dataset_fn: From a client's id and its key for the round (int64 [2]) to
+        its `tf.data.Dataset`; None for `client_data.whole_client_dataset`.
+      output_dir: Directory to resume from and to write to; None writes nothing.
+      overwrite: Delete the run in `output_dir` first.
+      settings: What to record in `config.json` beside the arguments above, and to
+        compare with it when a run is resumed: JSON values by name.
+      title: Title of `accuracy.png`.
+      subtitle: The line below the title.
+      weight_names: Names of the trainable and the other variables, for
+        `final_weights.npz`; None for `trainable/0` and so on.
+      progress: Told of every round; None for a bar on a terminal and lines
+        elsewhere. `progress.Silence()` says nothing.
+
+    Returns:
+      The result.
+
+    Raises:
+      DirectoryError: If `output_dir` holds something else, or a run with other
+        settings.
+      StateMismatchError: If the state there is not one of this process.
+      TrainingError: If a round fails, from the error of the process.
+      ValueError: If a number is out of range.
+    """
+    client_ids = list(client_data.client_ids)
+    _check_numbers(
+        total_rounds=total_rounds,
+        clients_per_round=clients_per_round,
+        rounds_per_evaluation=rounds_per_evaluation,
+        rounds_per_checkpoint=rounds_per_checkpoint,
+    )
+    if clients_per_round > len(client_ids):
+        raise ValueError(
+            f"clients_per_round is {clients_per_round}, but there are only"
+            f" {len(client_ids)} clients."
+        )
+    settings = _as_json(
+        {
+            **(settings or {}),
+            "total_rounds": total_rounds,
+            "clients_per_round": clients_per_round,
+            "seed": seed,
+            "rounds_per_evaluation": rounds_per_evaluation,
+            "rounds_per_checkpoint": rounds_per_checkpoint,
+        }
+    )
+    progress = progress or progress_lib.for_this_output(total_rounds)
+    directory = _begin(output_dir, settings, overwrite)
+    try:
+        experiment = _Experiment(
+            process=process,
+            client_ids=client_ids,
+            client_dataset_fn=client_dataset_fn or client_data.whole_client_dataset,
+            evaluate=evaluate,
+            settings=settings,
+            directory=directory,
+            progress=progress,
+        )
+        experiment.restore()
+        experiment.run_rounds()
+        return experiment.finish(title, subtitle, weight_names)
+    finally:
+        progress.close()
+        if directory is not None:
+            directory.close()
+
+
+def _check_numbers(**numbers: int) -> None:
+    for name, number in numbers.items():
+        if isinstance(number, bool) or not isinstance(number, int) or number < 1:
+            raise ValueError(
+                f"{name} is {number!r}; it must be a whole number of at least 1."
+            )
+
+
+def _as_json(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values as they come back from a JSON file."""
+    return json.loads(json.dumps(dict(values)))
+
+
+def _begin(
+    output_dir: Union[str, directory_lib.RunDirectory, None],
+    settings: Mapping[str, Any],
+    overwrite: bool,
+) -> Optional[directory_lib.RunDirectory]:
+    if output_dir is None:
+        return None
+    directory = output_dir
+    if not isinstance(directory, directory_lib.RunDirectory):
+        directory = directory_lib.RunDirectory(directory)
+    if not overwrite:
+        directory.check_settings(settings)
+        summary = directory.summary()
+        if summary is None or summary["rounds"] < settings["total_rounds"]:
+            directory.check_rounds(settings)
+    directory.begin({**settings, **environment.describe()}, overwrite=overwrite)
+    return directory
+
+
+class _Experiment:
+    """The state of a run between two rounds, and what may happen next."""
+
+    def __init__(
+        self,
+        *,
+        process: Any,
+        client_ids: Sequence[str],
+        client_dataset_fn: Callable[[str, Any], Any],
+        evaluate: Optional[Callable[[Any], Mapping[str, float]]],
+        settings: Mapping[str, Any],
+        directory: Optional[directory_lib.RunDirectory],
+        progress: progress_lib.Silence,
+    ):
+        self._process = process
+        self._client_ids = client_ids
+        self._client_dataset_fn = client_dataset_fn
+        self._evaluate = evaluate
+        self._settings = settings
+        self._directory = directory
+        self._progress = progress
+        self._events: Optional[tensorboard.TensorBoardEvents] = None
+        self._state: Any = None
+        self._table = metrics.MetricsTable()
+        self._rounds_done = 0
+        self._not_finite_reported = False
+
+    def restore(self) -> None:
+        """Starts from the newest whole checkpoint, or from the beginning."""
+        self._state = self._process.initialize()
+        if self._directory is None:
+            return
+        checkpoint = self._directory.checkpoints.latest(self._progress.say)
+        if checkpoint is not None:
+            self._state = state_file.read_state(
+                checkpoint.part(_STATE), like=self._state
+            )
+            self._table = metrics.MetricsTable.parse(
+                checkpoint.part(_METRICS).read_text("utf-8")
+            )
+            self._rounds_done = checkpoint.round_num
+            self._progress.say(
+                f"Resuming after round {self._rounds_done} of"
+                f" {self._settings['total_rounds']}."
+            )
+        # What the last process wrote beyond its checkpoint is done again.
+        self._directory.delete_results()
+        self._directory.write_metrics(self._table)
+        self._events = tensorboard.TensorBoardEvents(
+            self._directory.path, self._table.rows()
+        )
+
+    def run_rounds(self) -> None:
+        """Runs the rounds that are left."""
+        total = self._settings["total_rounds"]
+        self._progress.start(self._rounds_done)
+        while self._rounds_done < total:
+            round_num = self._rounds_done + 1
+            row = self._run_round(round_num)
+            if self._evaluate is not None and self._is_due(
+                round_num, self._settings["rounds_per_evaluation"]
+            ):
+                row.update(self._evaluate_state())
+            self._table.append(row)
+            self._rounds_done = round_num
+            if self._directory is not None:
+                self._directory.write_metrics(self._table)
+                if self._is_due(round_num, self._settings["rounds_per_checkpoint"]):
+                    self._save()
+                self._events.add(row)
+            self._report(round_num, row)
+
+    def _is_due(self, round_num: int, period: int) -> bool:
+        return round_num % period == 0 or round_num == self._settings["total_rounds"]
+
+    def _run_round(self, round_num: int) -> dict[str, Any]:
+        """Trains one round; returns its row of metrics."""
+        from tff_reg import data
+
+        seed = self._settings["seed"]
+        began = time.monotonic()
+        cohort = data.sample_clients(
+            self._client_ids,
+            self._settings["clients_per_round"],
+            seed=seed,
+            round_num=round_num,
+        )
+        datasets = [
+            self._client_dataset_fn(
+                client_id, data.client_key(seed, round_num, client_id)
+            )
+            for client_id in cohort
+        ]
+        try:
+            output = self._process.next(self._state, datasets)
+        except Exception as error:
+            raise TrainingError(
+                f"Round {round_num} failed: {type(error).__name__}: {error}"
+            ) from error
+        self._state = output.state
+        row = metrics.round_metrics(output.metrics)
+        return {
+            metrics.ROUND: round_num,
+            metrics.TRAINING_LOSS: row.pop(metrics.TRAINING_LOSS, None),
+            metrics.TRAINING_ACCURACY: row.pop(metrics.TRAINING_ACCURACY, None),
+            metrics.SECONDS: round(time.monotonic() - began, 3),
+            **row,
+        }
+
+    def _evaluate_state(self) -> dict[str, float]:
+        results = self._evaluate(self._process.get_model_weights(self._state))
+        return {f"evaluation/{name}": value for name, value in results.items()}
+
+    def _save(self) -> None:
+        self._directory.checkpoints.save(
+            self._rounds_done,
+            {
+                _STATE: lambda path: state_file.write_state(path, self._state),
+                _METRICS: lambda path: path.write_text(self._table.text(), "utf-8"),
+            },
+        )
+
+    def _report(self, round_num: int, row: Mapping[str, Any]) -> None:
+        self._progress.after_round(round_num, row)
+        rejected = int(row.get("client_work/rejected_clients", 0))
+        if rejected:
+            self._progress.say(
+                f"Round {round_num}: {rejected} of"
+                f" {self._settings['clients_per_round']} clients had updates that were"
+                " not finite; they were left out."
+            )
+        loss = row[metrics.TRAINING_LOSS]
+        if loss is None or math.isfinite(loss) or self._not_finite_reported:
+            return
+        self._not_finite_reported = True
+        self._progress.say(
+            f"Round {round_num}: the training loss is {float(loss)}. A smaller client"
+            " learning rate, or clipping of gradients, may help."
+        )
+
+    def finish(
+        self,
+        title: str,
+        subtitle: str,
+        weight_names: Optional[tuple[Sequence[str], Sequence[str]]],
+    ) -> RunResult:
+        """Writes the results; `summary.json` last."""
+        weights = self._process.get_model_weights(self._state)
+        summary = self._summary()
+        if self._directory is not None:
+            self._events.close()
+            self._directory.write_weights(_named_arrays(weights, weight_names))
+            plot.write_accuracy_plot(
+                self._directory.path / "accuracy.png",
+                rounds=[int(number) for number in self._table.column(metrics.ROUND)],
+                training_accuracy=self._table.column(metrics.TRAINING_ACCURACY),
+                evaluation_accuracy=self._table.column(metrics.EVALUATION_ACCURACY),
+                title=title,
+                subtitle=subtitle,
+            )
+            self._directory.write_summary(summary)
+        return RunResult(self._state, weights, self._table.rows(), summary)
+
+    def _summary(self) -> dict[str, Any]:
+        """The results in a few numbers; None where there is none."""
+        rounds = [int(number) for number in self._table.column(metrics.ROUND)]
+        measured = [
+            (accuracy, round_num)
+            for accuracy, round_num in zip(
+                self._table.column(metrics.EVALUATION_ACCURACY), rounds
+            )
+            if not math.isnan(accuracy)
+        ]
+        best = max(measured, key=lambda pair: (pair[0], -pair[1]), default=(None, None))
+        seconds = self._table.column(metrics.SECONDS)
+        return {
+            "final_accuracy": measured[-1][0] if measured else None,
+            "best_accuracy": best[0],
+            "best_round": best[1],
+            "final_loss": self._last(metrics.EVALUATION_LOSS),
+            "final_training_loss": self._last(metrics.TRAINING_LOSS),
+            "final_training_accuracy": self._last(metrics.TRAINING_ACCURACY),
+            "rounds": self._rounds_done,
+            "process": self._settings.get("process"),
+            "task": self._settings.get("task"),
+            "seed": self._settings["seed"],
+            "clients_per_round": self._settings["clients_per_round"],
+            "training_seconds": round(sum(seconds), 3),
+            "median_round_seconds": round(statistics.median(seconds), 3),
+        }
+
+    def _last(self, column: str) -> Optional[float]:
+        value = self._table.column(column)[-1]
+        return value if math.isfinite(value) else None
+
+
+def _named_arrays(
+    weights: Any, names: Optional[tuple[Sequence[str], Sequence[str]]]
+) -> dict[str, Any]:
+    trainable, others = list(weights.trainable), list(weights.non_trainable)
+    if names is None:
+        names = (
+            [f"trainable/{index}" for index in range(len(trainable))],
+            [f"non_trainable/{index}" for index in range(len(others))],
+        )
+    pairs = [*zip(names[0], trainable), *zip(names[1], others)]
+    return {name: np.asarray(value) for name, value in pairs}

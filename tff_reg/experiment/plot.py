@@ -1,0 +1,117 @@
+"""The picture of a run: accuracy against rounds."""
+
+from __future__ import annotations
+
+import math
+from typing import Sequence
+
+from tff_reg.experiment import files
+
+_TEST, _TRAINING, _INK, _GRID = "#0b5fa5", "#e08a1e", "#222222", "#d9d9d9"
+
+
+def write_accuracy_plot(
+    path: files.PathLike,
+    *,
+    rounds: Sequence[int],
+    training_accuracy: Sequence[float],
+    evaluation_accuracy: Sequence[float],
+    title: str,
+    subtitle: str = "",
+) -> None:
+    """Draws training and test accuracy and writes a PNG of 1440 x 900 pixels.
+
+    Args:
+      path: The file.
+      rounds: Round numbers.
+      training_accuracy: A share (0 to 1) a round, mean over the round's clients.
+      evaluation_accuracy: The same on the test set; NaN where it was not measured.
+      title: What was run.
+      subtitle: How.
+    """
+    # The object-oriented interface: no pyplot, so no window system, no global state.
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator, PercentFormatter
+
+    measured = [
+        (round_num, 100 * value)
+        for round_num, value in zip(rounds, evaluation_accuracy)
+        if not math.isnan(value)
+    ]
+    trained = [
+        (round_num, 100 * value)
+        for round_num, value in zip(rounds, training_accuracy)
+        if not math.isnan(value)
+    ]
+    figure = Figure(figsize=(9.6, 6.0), dpi=150, facecolor="white")
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    markers = "o" if len(measured) <= 40 else None
+    if trained:
+        axes.plot(
+            *zip(*trained),
+            color=_TRAINING,
+            linewidth=1.6,
+            alpha=0.9,
+            label="training, mean over the round's clients",
+        )
+    if measured:
+        axes.plot(
+            *zip(*measured),
+            color=_TEST,
+            linewidth=2.4,
+            marker=markers,
+            markersize=5,
+            label="test set, global model",
+            zorder=3,
+        )
+        last_round, last = measured[-1]
+        axes.plot([last_round], [last], "o", color=_TEST, markersize=9, zorder=4)
+        axes.annotate(
+            f"{last:.1f} %",
+            (last_round, last),
+            xytext=(10, 0),
+            textcoords="offset points",
+            va="center",
+            fontsize=15,
+            fontweight="bold",
+            color=_TEST,
+            annotation_clip=False,
+        )
+        best_round, best = max(measured, key=lambda point: point[1])
+        if best_round != last_round:
+            axes.annotate(
+                f"best {best:.1f} %",
+                (best_round, best),
+                xytext=(0, 12),
+                textcoords="offset points",
+                ha="center",
+                fontsize=11,
+                color=_TEST,
+            )
+    first, final = min(rounds), max(rounds)
+    margin = max((final - first) * 0.02, 0.5)
+    axes.set_xlim(first - margin, final + margin)
+    values = [value for _, value in measured + trained]
+    bottom = min(values, default=0.0)
+    # Start at 0 unless that would flatten the curve into the top of the picture.
+    axes.set_ylim(0 if bottom < 50 else max(0.0, bottom - 5), 103)
+    axes.set_xlabel("Communication round", fontsize=13, color=_INK)
+    axes.set_ylabel("Accuracy (%)", fontsize=13, color=_INK)
+    axes.yaxis.set_major_formatter(PercentFormatter(decimals=0, symbol=""))
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.tick_params(labelsize=12, colors=_INK)
+    axes.grid(True, color=_GRID, linewidth=0.8)
+    axes.set_axisbelow(True)
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+    if measured or trained:
+        axes.legend(fontsize=12, frameon=False, loc="lower right")
+    axes.set_title(title, fontsize=17, loc="left", pad=30, color=_INK)
+    axes.text(
+        0, 1.025, subtitle, transform=axes.transAxes, fontsize=11.5, color="#555555"
+    )
+    figure.subplots_adjust(left=0.085, right=0.905, top=0.865, bottom=0.115)
+    with files.atomic_path(path) as temporary:
+        figure.savefig(temporary, format="png", metadata={"Software": None})

@@ -1,0 +1,153 @@
+"""Telling a person how a run goes: a bar on a terminal, a line a round elsewhere."""
+
+from __future__ import annotations
+
+import math
+import statistics
+import sys
+import time
+from typing import Mapping, Optional, TextIO
+
+from tff_reg.experiment import metrics
+
+Row = Mapping[str, float]
+
+
+def duration(seconds: float) -> str:
+    """Seconds as `12.3 s`, `4:05` or `2:03:04`."""
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, seconds = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
+
+
+def percent(share: Optional[float]) -> str:
+    """A share as `93.1 %`; a dash for none."""
+    if share is None or math.isnan(share):
+        return "-"
+    return f"{100 * share:.1f} %"
+
+
+def _number(value: Optional[float]) -> str:
+    return "-" if value is None else f"{value:.4f}"
+
+
+class _TimeLeft:
+    """How long the rounds to come will take, judged by those of this process."""
+
+    def __init__(self, total_rounds: int):
+        self._total_rounds = total_rounds
+        self._last = time.monotonic()
+        self._seconds: list[float] = []
+
+    def after(self, round_num: int) -> float:
+        now = time.monotonic()
+        self._seconds.append(now - self._last)
+        self._last = now
+        # The first round traces and compiles, which the others do not.
+        usual = statistics.median(self._seconds[1:][-20:] or self._seconds)
+        return usual * (self._total_rounds - round_num)
+
+
+class Silence:
+    """Says nothing."""
+
+    def start(self, rounds_done: int) -> None:
+        """Called once, before the first round of this process."""
+
+    def after_round(self, round_num: int, row: Row) -> None:
+        """Called after every round with its row of metrics."""
+
+    def say(self, line: str) -> None:
+        """Prints a line without disturbing what is there."""
+
+    def close(self) -> None:
+        """Called at the end, also when the run failed or was interrupted."""
+
+
+class Lines(Silence):
+    """One line a round."""
+
+    def __init__(self, total_rounds: int, stream: Optional[TextIO] = None):
+        self._total_rounds = total_rounds
+        self._stream = stream
+        self._time_left: Optional[_TimeLeft] = None
+
+    def start(self, rounds_done: int) -> None:
+        self._time_left = _TimeLeft(self._total_rounds)
+
+    def after_round(self, round_num: int, row: Row) -> None:
+        left = self._time_left.after(round_num)
+        width = len(str(self._total_rounds))
+        parts = [
+            f"round {round_num:{width}}/{self._total_rounds}",
+            f"loss {_number(row[metrics.TRAINING_LOSS])}",
+            f"accuracy {percent(row[metrics.TRAINING_ACCURACY])}",
+        ]
+        if row.get(metrics.EVALUATION_ACCURACY) is not None:
+            parts.append(f"test accuracy {percent(row[metrics.EVALUATION_ACCURACY])}")
+        parts.append(f"{row[metrics.SECONDS]:.2f} s a round")
+        parts.append(f"{duration(left)} left")
+        self.say("  ".join(parts))
+
+    def say(self, line: str) -> None:
+        print(line, file=self._stream or sys.stdout, flush=True)
+
+
+class Bar(Silence):
+    """A progress bar that is drawn over itself."""
+
+    def __init__(self, total_rounds: int):
+        self._total_rounds = total_rounds
+        self._accuracy: Optional[float] = None
+        self._bar = None
+        self._time_left: Optional[_TimeLeft] = None
+
+    def start(self, rounds_done: int) -> None:
+        import tqdm
+
+        self._time_left = _TimeLeft(self._total_rounds)
+        self._bar = tqdm.tqdm(
+            total=self._total_rounds,
+            initial=rounds_done,
+            desc="round",
+            bar_format="{desc} {n_fmt}/{total_fmt} |{bar}| {postfix}",
+            dynamic_ncols=True,
+            leave=True,
+        )
+        self._bar.set_postfix_str("first round: tracing and compiling")
+
+    def after_round(self, round_num: int, row: Row) -> None:
+        left = self._time_left.after(round_num)
+        if row.get(metrics.EVALUATION_ACCURACY) is not None:
+            self._accuracy = row[metrics.EVALUATION_ACCURACY]
+        which, accuracy = "test accuracy", self._accuracy
+        if accuracy is None:
+            which, accuracy = "accuracy", row[metrics.TRAINING_ACCURACY]
+        self._bar.set_postfix_str(
+            f"{which} {percent(accuracy)}, loss {_number(row[metrics.TRAINING_LOSS])},"
+            f" {row[metrics.SECONDS]:.2f} s a round, {duration(left)} left",
+            refresh=False,
+        )
+        self._bar.update(1)
+        self._bar.refresh()
+
+    def say(self, line: str) -> None:
+        if self._bar is None:
+            print(line, flush=True)
+        else:
+            self._bar.write(line)
+            sys.stdout.flush()
+
+    def close(self) -> None:
+        if self._bar is not None:
+            self._bar.close()
+
+
+def for_this_output(total_rounds: int) -> Silence:
+    """A bar where a person sees it being redrawn, lines where they are kept."""
+    on_terminal = sys.stdout.isatty() and sys.stderr.isatty()
+    if on_terminal or "ipykernel" in sys.modules:
+        return Bar(total_rounds)
+    return Lines(total_rounds)

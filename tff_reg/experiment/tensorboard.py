@@ -1,0 +1,53 @@
+"""TensorBoard's event files of a run."""
+
+from __future__ import annotations
+
+import pathlib
+from typing import Any, Iterable, Mapping
+
+from tff_reg.experiment import files, metrics
+from tff_reg.lazy import tf
+
+
+class TensorBoardEvents:
+    """Keeps TensorBoard's files equal to the rows of metrics.
+
+    An event file cannot be cut back to a checkpoint, so a run that is resumed writes
+    its rows anew and goes on from there: no round appears twice.
+    """
+
+    def __init__(
+        self, directory: files.PathLike, rows: Iterable[Mapping[str, Any]] = ()
+    ):
+        """Deletes the events of an earlier process and writes `rows`.
+
+        Args:
+          directory: Where the event files go.
+          rows: The rows so far, as `MetricsTable.rows()` gives them.
+        """
+        delete_events(directory)
+        self._writer = tf.summary.create_file_writer(str(directory))
+        for row in rows:
+            self._write(row)
+        self._writer.flush()
+
+    def _write(self, row: Mapping[str, Any]) -> None:
+        with self._writer.as_default(step=int(row[metrics.ROUND])):
+            for name, value in row.items():
+                if name != metrics.ROUND and value is not None:
+                    tf.summary.scalar(name, value)
+
+    def add(self, row: Mapping[str, Any]) -> None:
+        """Writes one row, so that it can be seen at once; None cells are left out."""
+        self._write(row)
+        self._writer.flush()
+
+    def close(self) -> None:
+        """Closes the file; no row can be added after."""
+        self._writer.close()
+
+
+def delete_events(directory: files.PathLike) -> None:
+    """Deletes TensorBoard's event files in `directory`."""
+    for path in pathlib.Path(directory).glob("events.out.tfevents.*"):
+        files.delete(path)
