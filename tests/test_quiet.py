@@ -1,0 +1,75 @@
+"""Tests of tff_reg/quiet.py and of how light `import tff_reg` is."""
+
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+ROOT = pathlib.Path(__file__).parents[1]
+
+
+def run_python(program, **environ):
+    clean = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in ("TF_CPP_MIN_LOG_LEVEL", "GRPC_VERBOSITY")
+    }
+    return subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=ROOT,
+        env={**clean, "PYTHONPATH": str(ROOT), **environ},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+
+USE_TENSORFLOW = """
+from tff_reg import quiet
+quiet.silence(verbose={verbose})
+import tensorflow_federated, tensorflow as tf
+tf.get_logger().warning("a remark")
+print(tf.function(lambda x: x + 1)(tf.ones([])).numpy())
+"""
+
+
+def test_nothing_is_printed_by_the_libraries_by_default():
+    done = run_python(USE_TENSORFLOW.format(verbose=False))
+
+    assert done.stdout == "2.0\n"
+    assert done.stderr == ""
+
+
+def test_verbose_brings_the_noise_back():
+    done = run_python(USE_TENSORFLOW.format(verbose=True))
+
+    assert done.stdout == "2.0\n"
+    assert "oneDNN" in done.stderr  # C++, level info
+    assert "pkg_resources is deprecated" in done.stderr  # a Python warning
+    assert "a remark" in done.stderr  # TensorFlow's Python logger
+
+
+@pytest.mark.parametrize("verbose", [False, True])
+def test_variables_that_the_user_has_set_are_kept(verbose):
+    program = (
+        "from tff_reg import quiet; import os;"
+        f"quiet.silence(verbose={verbose}); print(os.environ['TF_CPP_MIN_LOG_LEVEL'])"
+    )
+
+    assert run_python(program, TF_CPP_MIN_LOG_LEVEL="1").stdout == "1\n"
+
+
+def test_importing_tff_reg_loads_no_heavy_library():
+    program = (
+        "import sys, time; start = time.process_time(); import tff_reg, tff_reg.quiet;"
+        "print(time.process_time() - start);"
+        "print(*(name.partition('.')[0] for name in sys.modules))"
+    )
+
+    seconds, modules = run_python(program).stdout.splitlines()
+
+    heavy = {"tensorflow", "tensorflow_federated", "numpy", "sklearn", "matplotlib"}
+    assert not heavy & set(modules.split())
+    assert float(seconds) < 0.3
