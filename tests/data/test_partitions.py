@@ -1,0 +1,378 @@
+"""Partitions: what each scheme promises, for any labels."""
+
+from unittest import mock
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import settings
+from hypothesis import strategies as st
+
+from tff_reg.data import partitions
+
+_SCHEMES = partitions.names()
+_DIRICHLETS = tuple(
+    name for name in _SCHEMES if partitions.PARTITIONS[name].uses_concentration
+)
+
+_seeds = st.integers(0, 2**40)
+_concentrations = st.floats(0.01, 1000.0)
+
+
+@st.composite
+def _labels_and_clients(draw):
+    """Labels of some classes, not all numbers used, and a number of clients."""
+    sizes = draw(st.lists(st.integers(1, 40), min_size=1, max_size=8))
+    numbers = draw(
+        st.lists(
+            st.integers(0, 200), min_size=len(sizes), max_size=len(sizes), unique=True
+        )
+    )
+    labels = np.repeat(numbers, sizes)
+    labels = np.random.default_rng(draw(_seeds)).permutation(labels)
+    return labels, draw(st.integers(1, min(labels.size, 12)))
+
+
+def _make(name, labels, num_clients, seed, concentration=0.5):
+    """Any scheme; the unbalanced one without its minimum, so that it always works."""
+    if name == "dirichlet_unbalanced":
+        return partitions.dirichlet_unbalanced(
+            labels,
+            num_clients,
+            concentration=concentration,
+            seed=seed,
+            minimum_examples=0,
+        )
+    return partitions.partition(
+        name, labels, num_clients, seed=seed, concentration=concentration
+    )
+
+
+def _same(one, other):
+    return len(one) == len(other) and all(map(np.array_equal, one, other))
+
+
+@pytest.mark.parametrize("name", _SCHEMES)
+@settings(max_examples=60, deadline=None)
+@given(case=_labels_and_clients(), seed=_seeds, concentration=_concentrations)
+def test_is_disjoint_ascending_and_complete_where_promised(
+    name, case, seed, concentration
+):
+    labels, num_clients = case
+    dealt = _make(name, labels, num_clients, seed, concentration)
+    assert len(dealt) == num_clients
+    for positions in dealt:
+        assert positions.dtype == np.int64
+        assert (np.diff(positions) > 0).all()
+    together = np.concatenate(dealt)
+    assert np.unique(together).size == together.size
+    assert not together.size or 0 <= together.min() <= together.max() < labels.size
+    if partitions.PARTITIONS[name].complete:
+        assert together.size == labels.size
+    else:
+        assert labels.size - together.size == labels.size % num_clients
+
+
+@settings(max_examples=60, deadline=None)
+@given(case=_labels_and_clients(), seed=_seeds, concentration=_concentrations)
+def test_balanced_gives_everybody_the_rounded_down_mean(case, seed, concentration):
+    labels, num_clients = case
+    dealt = _make("dirichlet_balanced", labels, num_clients, seed, concentration)
+    assert {part.size for part in dealt} == {labels.size // num_clients}
+
+
+@settings(max_examples=40, deadline=None)
+@given(case=_labels_and_clients(), seed=_seeds)
+def test_iid_sizes_differ_by_at_most_one(case, seed):
+    labels, num_clients = case
+    sizes = [part.size for part in partitions.iid(labels, num_clients, seed=seed)]
+    assert max(sizes) - min(sizes) <= 1
+    assert sizes == sorted(sizes, reverse=True)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    seed=_seeds,
+    concentration=st.floats(0.1, 10.0),
+    num_clients=st.integers(1, 8),
+    minimum=st.integers(0, 10),
+)
+def test_unbalanced_gives_everybody_the_minimum(
+    seed, concentration, num_clients, minimum
+):
+    labels = np.arange(400) % 10
+    dealt = partitions.dirichlet_unbalanced(
+        labels,
+        num_clients,
+        concentration=concentration,
+        seed=seed,
+        minimum_examples=minimum,
+    )
+    assert min(part.size for part in dealt) >= minimum
+    assert sum(part.size for part in dealt) == labels.size
+
+
+@pytest.mark.parametrize("name", _SCHEMES)
+@settings(max_examples=30, deadline=None)
+@given(case=_labels_and_clients(), seed=_seeds)
+def test_same_seed_gives_the_same_partition(name, case, seed):
+    labels, num_clients = case
+    before = np.random.get_state()[1].copy()
+    one = _make(name, labels, num_clients, seed)
+    np.random.default_rng(0).random(7)
+    assert _same(one, _make(name, labels, num_clients, seed))
+    assert np.array_equal(before, np.random.get_state()[1])
+
+
+@pytest.mark.parametrize("name", _SCHEMES)
+@settings(max_examples=30, deadline=None)
+@given(seeds=st.lists(_seeds, min_size=2, max_size=2, unique=True))
+def test_different_seeds_give_different_partitions(name, seeds):
+    labels = np.arange(500) % 10
+    one, other = (_make(name, labels, 5, seed) for seed in seeds)
+    assert not _same(one, other)
+
+
+@pytest.mark.parametrize("name", _SCHEMES)
+@pytest.mark.parametrize(
+    "dtype", [np.uint8, np.int32, np.int64, np.uint16, np.float32, np.float64]
+)
+def test_does_not_depend_on_the_dtype_of_the_labels(name, dtype):
+    labels = np.random.default_rng(3).integers(0, 10, 600)
+    expected = _make(name, labels, 7, 11)
+    assert _same(expected, _make(name, labels.astype(dtype), 7, 11))
+    assert _same(expected, _make(name, labels.astype(dtype).tolist(), 7, 11))
+
+
+@pytest.mark.parametrize("name", _DIRICHLETS)
+def test_does_not_depend_on_how_the_classes_are_numbered(name):
+    labels = np.random.default_rng(3).integers(0, 10, 600)
+    assert _same(_make(name, labels, 7, 11), _make(name, labels * 17 + 4, 7, 11))
+
+
+@pytest.mark.parametrize("name", _DIRICHLETS)
+@pytest.mark.parametrize("concentration", [1e5, 1e300])
+def test_large_concentration_is_close_to_iid(name, concentration):
+    labels = np.arange(20_000) % 10
+    dealt = _make(name, labels, 20, 0, concentration)
+    counts = partitions.class_counts(labels, dealt)
+    # Each client expects 100 of each class; the balanced scheme draws them one at a
+    # time (standard deviation about 10), the unbalanced one cuts them.
+    spread = 60 if name == "dirichlet_balanced" else 5
+    if name == "dirichlet_balanced":
+        # Those who fill up last take what is left, so look at the typical client.
+        assert abs(np.median(counts) - 100) <= 3
+        assert np.mean(np.abs(counts - 100)) < 15
+    assert np.abs(counts - 100).max() <= spread
+
+
+@pytest.mark.parametrize("concentration", [1e-3, 1e-300])
+def test_small_concentration_gives_a_class_to_one_client_each(concentration):
+    labels = np.arange(1000) % 10
+    dealt = _make("dirichlet_unbalanced", labels, 50, 0, concentration)
+    counts = partitions.class_counts(labels, dealt)
+    # All of a class but what rounding down leaves to a later client.
+    assert np.median(counts.max(axis=0)) >= 99
+    assert (counts > 0).sum(axis=0).max() <= 3
+
+
+@pytest.mark.parametrize("concentration", [1e-3, 1e-300])
+def test_small_concentration_gives_each_client_one_class_while_it_lasts(concentration):
+    # Some classes are wanted by more clients than there are examples for, so not all
+    # clients can have their way to the end, and the classes' sizes are kept.
+    labels = np.random.default_rng(0).permutation(np.repeat(np.arange(10), 1000))
+    dealt = partitions.dirichlet_balanced(
+        labels, 100, concentration=concentration, seed=0
+    )
+    shares = np.sort(partitions.class_counts(labels, dealt) / 100, axis=1)
+    # (With equal mixes the largest share would be about 0.2.)
+    assert np.median(shares[:, -1]) > 0.75
+    # Where the first choice ran out, a second (seldom third) class fills the rest.
+    assert np.mean(shares[:, -3:].sum(axis=1)) > 0.95
+    counts = partitions.class_counts(labels, dealt)
+    assert counts.sum(axis=0).tolist() == [1000] * 10
+
+
+def _one_at_a_time(labels, num_clients, proportions, generator):
+    """The FedDyn procedure as its authors run it, one example a step."""
+    num_classes = proportions.shape[1]
+    left = np.bincount(labels, minlength=num_classes)
+    room = np.full(num_clients, labels.size // num_clients)
+    counts = np.zeros((num_clients, num_classes), dtype=np.int64)
+    while room.sum():
+        client = generator.choice(np.flatnonzero(room))
+        chances = proportions[client] * (left > 0)
+        drawn = generator.choice(num_classes, p=chances / chances.sum())
+        counts[client, drawn] += 1
+        left[drawn] -= 1
+        room[client] -= 1
+    return counts
+
+
+def test_balanced_has_the_distribution_of_taking_examples_one_at_a_time():
+    # Uneven classes, of which two run out early: the mean counts must agree.
+    labels = np.repeat([0, 1, 2, 3], [4, 6, 30, 20])
+    proportions = np.array(
+        [[0.7, 0.1, 0.1, 0.1], [0.4, 0.4, 0.1, 0.1], [0.1, 0.1, 0.1, 0.7]]
+    )
+    repetitions = 2000
+    generator = np.random.default_rng(5)
+    expected = np.mean(
+        [
+            _one_at_a_time(labels, 3, proportions, generator)
+            for _ in range(repetitions // 4)
+        ],
+        axis=0,
+    )
+    found = []
+    with mock.patch.object(
+        partitions, "_log_dirichlet", lambda *_: np.log(proportions)
+    ):
+        for seed in range(repetitions):
+            dealt = partitions.dirichlet_balanced(
+                labels, 3, concentration=1.0, seed=seed
+            )
+            found.append(partitions.class_counts(labels, dealt))
+    # Standard errors are below 0.11; the counts go up to 13.
+    np.testing.assert_allclose(np.mean(found, axis=0), expected, atol=0.45)
+
+
+def test_unbalanced_cuts_each_class_at_the_cumulated_proportions_under_the_cap():
+    # Hand computed: 12 examples, 3 clients, mean 4.
+    # Class 0 (6): 0.5, 0.25, 0.25 -> ends 3, 4, 6 -> 3, 1, 2.
+    # Class 1 (4): 1/2, 1/4, 1/4   -> ends 2, 3, 4 -> 2, 1, 1; held 5, 2, 3.
+    # Class 2 (2): client 0 holds 5 >= 4 and is left out; 0.8, 0.2 -> ends 0, 1, 2.
+    labels = np.repeat([0, 1, 2], [6, 4, 2])
+    proportions = np.array([[0.5, 0.25, 0.25], [0.5, 0.25, 0.25], [0.9, 0.08, 0.02]])
+    with mock.patch.object(
+        partitions, "_log_dirichlet", lambda *_: np.log(proportions)
+    ):
+        dealt = partitions.dirichlet_unbalanced(
+            labels, 3, concentration=1.0, seed=0, minimum_examples=0
+        )
+    assert partitions.class_counts(labels, dealt).tolist() == [
+        [3, 2, 0],
+        [1, 1, 1],
+        [2, 1, 1],
+    ]
+
+
+def test_unbalanced_draws_again_until_the_minimum_is_reached():
+    labels = np.arange(160) % 10
+    with mock.patch.object(
+        partitions, "_spread_classes", wraps=partitions._spread_classes
+    ) as draws:
+        partitions.dirichlet_unbalanced(labels, 8, concentration=0.2, seed=1)
+    assert 1 < draws.call_count <= partitions.DEFAULT_MAX_DRAWS
+
+
+def test_dirichlet_rows_have_the_moments_of_the_distribution():
+    generator = np.random.default_rng(0)
+    for concentration in (0.1, 0.5, 3.0):
+        logs = partitions._log_dirichlet(generator, concentration, 20_000, 4)
+        rows = np.exp(logs - logs.max(axis=1, keepdims=True))
+        rows /= rows.sum(axis=1, keepdims=True)
+        np.testing.assert_allclose(rows.mean(axis=0), 0.25, atol=0.01)
+        variance = 0.25 * 0.75 / (4 * concentration + 1)
+        np.testing.assert_allclose(rows.var(axis=0), variance, rtol=0.05)
+
+
+@pytest.mark.parametrize("name", _SCHEMES)
+def test_the_work_does_not_grow_with_a_step_an_example(name):
+    # The issue wants 500 clients of 50,000 labels in under a second (measured: below
+    # 0.1 s). A clock in a test would fail on a busy machine; the number of calls to
+    # the random generator cannot, and one call an example is what would be slow.
+    labels = np.arange(50_000) % 100
+    real = partitions.keys.driver_generator
+    calls = []
+
+    class Counting:
+        def __init__(self, generator):
+            self._generator = generator
+
+        def __getattr__(self, method):
+            calls.append(method)
+            return getattr(self._generator, method)
+
+    with mock.patch.object(
+        partitions.keys, "driver_generator", lambda *a: Counting(real(*a))
+    ):
+        dealt = _make(name, labels, 500, 0)
+    assert len(dealt) == 500
+    assert 1 <= len(calls) <= 5 + 100
+
+
+class TestRefusals:
+    @pytest.mark.parametrize("name", _SCHEMES)
+    @pytest.mark.parametrize(
+        "labels",
+        [
+            np.array([], dtype=np.int64),
+            np.array([0.0, np.nan, 1.0]),
+            np.array([0.0, np.inf]),
+            np.array([0.5, 1.0]),
+            np.array([-1, 0, 1]),
+            np.array([[0, 1], [1, 0]]),
+            np.array(["cat", "dog"]),
+        ],
+        ids=["empty", "nan", "infinite", "fraction", "negative", "matrix", "text"],
+    )
+    def test_raises_on_labels_that_are_no_class_numbers(self, name, labels):
+        with pytest.raises(partitions.PartitionError):
+            _make(name, labels, 1, 0)
+
+    @pytest.mark.parametrize("name", _SCHEMES)
+    @pytest.mark.parametrize("num_clients", [0, -3, 2.5, "4", None])
+    def test_raises_on_an_impossible_number_of_clients(self, name, num_clients):
+        with pytest.raises(partitions.PartitionError, match="num_clients"):
+            _make(name, np.arange(10), num_clients, 0)
+
+    @pytest.mark.parametrize("name", _SCHEMES)
+    def test_raises_on_more_clients_than_examples(self, name):
+        with pytest.raises(partitions.PartitionError, match="at most 10 clients"):
+            _make(name, np.arange(10), 11, 0)
+
+    @pytest.mark.parametrize("name", _DIRICHLETS)
+    @pytest.mark.parametrize(
+        "concentration", [0, -1.0, float("nan"), float("inf"), None, "0.5"]
+    )
+    def test_raises_on_a_concentration_that_is_not_above_zero(
+        self, name, concentration
+    ):
+        with pytest.raises(partitions.PartitionError, match="concentration"):
+            _make(name, np.arange(10), 2, 0, concentration)
+
+    def test_raises_at_once_when_the_minimum_needs_more_examples_than_there_are(self):
+        with pytest.raises(partitions.PartitionError, match="at most 10 clients"):
+            partitions.dirichlet_unbalanced(
+                np.arange(100) % 10, 11, concentration=1.0, seed=0
+            )
+
+    def test_raises_after_a_bounded_number_of_draws(self):
+        with mock.patch.object(
+            partitions, "_spread_classes", wraps=partitions._spread_classes
+        ) as draws:
+            with pytest.raises(partitions.PartitionError, match="None of 50 draws"):
+                partitions.dirichlet_unbalanced(
+                    np.arange(100) % 10, 9, concentration=0.01, seed=0, max_draws=50
+                )
+        assert draws.call_count == 50
+
+    def test_raises_on_an_unknown_name_and_lists_the_known(self):
+        with pytest.raises(partitions.UnknownPartitionError, match="iid"):
+            partitions.partition("dirichlet", np.arange(10), 2, seed=0)
+
+
+class TestClassCounts:
+    def test_counts_by_client_and_class(self):
+        labels = np.array([0, 2, 2, 1, 0], dtype=np.uint8)
+        table = partitions.class_counts(labels, [[0, 1], [], [2, 4]], 4)
+        assert table.dtype == np.int64
+        assert table.tolist() == [[1, 0, 1, 0], [0, 0, 0, 0], [1, 0, 1, 0]]
+
+    def test_takes_the_largest_label_for_the_width(self):
+        assert partitions.class_counts(np.array([3]), [[0]]).shape == (1, 4)
+
+    def test_raises_on_a_label_beyond_the_width(self):
+        with pytest.raises(partitions.PartitionError, match="num_classes=4"):
+            partitions.class_counts(np.array([3]), [[0]], 3)

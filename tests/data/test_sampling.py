@@ -1,0 +1,103 @@
+"""Cohorts: stateless, without replacement, from the right distribution."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import settings
+from hypothesis import strategies as st
+
+from tff_reg.data import sampling
+
+_IDS = [f"client_{row:04d}" for row in range(20)]
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    count=st.integers(1, 20), seed=st.integers(0, 2**40), round_num=st.integers(0, 999)
+)
+def test_cohort_is_distinct_in_order_and_repeatable(count, seed, round_num):
+    cohort = sampling.sample_clients(_IDS, count, seed=seed, round_num=round_num)
+    assert len(cohort) == count
+    assert cohort == sorted(set(cohort))
+    assert cohort == sampling.sample_clients(
+        _IDS, count, seed=seed, round_num=round_num
+    )
+
+
+def test_everybody_takes_part_when_all_are_asked_for():
+    assert sampling.sample_clients(_IDS, 20, seed=0, round_num=3) == _IDS
+
+
+@pytest.mark.parametrize(
+    "sample",
+    [
+        lambda seed, round_num: sampling.sample_clients(
+            _IDS, 5, seed=seed, round_num=round_num
+        ),
+        lambda seed, round_num: sampling.sample_clients_bernoulli(
+            _IDS, 0.25, seed=seed, round_num=round_num
+        ),
+    ],
+    ids=["fixed", "bernoulli"],
+)
+def test_rounds_and_seeds_differ_and_every_client_is_equally_likely(sample):
+    cohorts = [tuple(sample(1, round_num)) for round_num in range(1600)]
+    assert len(set(cohorts)) > 1000
+    assert cohorts[:20] != [tuple(sample(2, round_num)) for round_num in range(20)]
+    counts = [sum(name in cohort for cohort in cohorts) for name in _IDS]
+    # 1600 * 0.25 = 400, standard deviation 17.
+    assert 310 < min(counts) and max(counts) < 490
+
+
+def test_bernoulli_is_the_distribution_of_drawing_again_while_empty():
+    names = _IDS[:4]
+    chance = 0.15
+    found = np.zeros(16)
+    rounds = 20_000
+    for round_num in range(rounds):
+        cohort = sampling.sample_clients_bernoulli(
+            names, chance, seed=0, round_num=round_num
+        )
+        found[sum(1 << names.index(name) for name in cohort)] += 1
+    sizes = np.array([bin(subset).count("1") for subset in range(16)])
+    expected = chance**sizes * (1 - chance) ** (4 - sizes)
+    expected[0] = 0
+    expected /= expected.sum()
+    assert found[0] == 0
+    np.testing.assert_allclose(found / rounds, expected, atol=0.012)
+
+
+@pytest.mark.parametrize("participation", [1e-300, 1e-12])
+def test_bernoulli_with_a_tiny_probability_still_draws_one_client(participation):
+    cohorts = [
+        sampling.sample_clients_bernoulli(
+            _IDS, participation, seed=0, round_num=round_num
+        )
+        for round_num in range(300)
+    ]
+    assert {len(cohort) for cohort in cohorts} == {1}
+    assert len({cohort[0] for cohort in cohorts}) == 20
+
+
+def test_bernoulli_with_probability_one_is_everybody():
+    cohort = sampling.sample_clients_bernoulli(_IDS, 1.0, seed=0, round_num=0)
+    assert cohort == _IDS
+
+
+@pytest.mark.parametrize("count", [0, -1, 21])
+def test_raises_on_an_impossible_cohort_size(count):
+    with pytest.raises(sampling.SamplingError, match="1 to 20"):
+        sampling.sample_clients(_IDS, count, seed=0, round_num=0)
+
+
+@pytest.mark.parametrize("participation", [0.0, -0.1, 1.1, float("nan"), "0.5"])
+def test_raises_on_an_impossible_participation(participation):
+    with pytest.raises(sampling.SamplingError, match="participation"):
+        sampling.sample_clients_bernoulli(_IDS, participation, seed=0, round_num=0)
+
+
+def test_raises_when_there_are_no_clients():
+    with pytest.raises(sampling.SamplingError, match="no clients"):
+        sampling.sample_clients([], 1, seed=0, round_num=0)
+    with pytest.raises(sampling.SamplingError, match="no clients"):
+        sampling.sample_clients_bernoulli([], 0.5, seed=0, round_num=0)
