@@ -1,0 +1,267 @@
+"""Client data over shared arrays: forms, laziness, the same batches in both forms."""
+
+import collections
+import tracemalloc
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_reg.data import augmentation
+from tff_reg.data import client_data as client_data_lib
+from tff_reg.data import keys
+
+ArrayClientData = client_data_lib.ArrayClientData
+
+
+def _arrays(count=30, dtype=np.uint8):
+    x = np.arange(count * 12).reshape(count, 2, 3, 2) % 251
+    return x.astype(dtype), (np.arange(count) % 10).astype(np.int64)
+
+
+def _data(**kwargs):
+    x, y = _arrays()
+    partition = [np.arange(0, 7), np.array([], dtype=np.int64), np.array([20, 9, 15])]
+    return x, y, partition, ArrayClientData(x, y, partition, **kwargs)
+
+
+def test_names_sizes_and_types():
+    _, _, _, data = _data()
+    assert isinstance(data, tff.simulation.datasets.ClientData)
+    assert data.client_ids == ["client_0000", "client_0001", "client_0002"]
+    assert data.client_sizes.tolist() == [7, 0, 3]
+    assert data.element_type_structure == collections.OrderedDict(
+        x=tf.TensorSpec([2, 3, 2], tf.uint8), y=tf.TensorSpec([], tf.int32)
+    )
+
+
+def test_default_names_sort_in_the_order_of_the_partition():
+    x, y = _arrays()
+    data = ArrayClientData(x, y, [np.array([0])] * 12_345)
+    assert data.client_ids == sorted(data.client_ids)
+
+
+def test_own_names_are_kept():
+    _, _, partition, data = _data(client_ids=["z", "a", "m"])
+    assert data.client_ids == ["z", "a", "m"]
+    assert np.array_equal(data.client_positions("m"), partition[2])
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.float32])
+def test_examples_are_the_rows_of_the_partition_as_stored(dtype):
+    x, y = _arrays(dtype=dtype)
+    partition = [np.array([3, 1]), np.array([29])]
+    data = ArrayClientData(x, y, partition)
+    for client_id, positions in zip(data.client_ids, partition):
+        examples = data.client_examples(client_id)
+        assert list(examples) == ["x", "y"]
+        assert examples["x"].dtype == dtype and examples["y"].dtype == np.int32
+        assert np.array_equal(examples["x"], x[positions])
+        assert np.array_equal(examples["y"], y[positions])
+
+
+def _drain(dataset):
+    return [{name: value.numpy() for name, value in e.items()} for e in dataset]
+
+
+def test_single_examples_come_the_same_eagerly_in_a_graph_and_from_tff():
+    x, y, partition, data = _data()
+    for client_id, positions in zip(data.client_ids, partition):
+        for dataset in (
+            data.create_tf_dataset_for_client(client_id),
+            data.serializable_dataset_fn(client_id),
+            data.serializable_dataset_fn(tf.constant(client_id)),
+            tf.data.Dataset.from_tensors(client_id).flat_map(
+                data.serializable_dataset_fn
+            ),
+        ):
+            assert dataset.element_spec == data.element_type_structure
+            examples = _drain(dataset)
+            assert [e["y"] for e in examples] == y[positions].tolist()
+            for example, position in zip(examples, positions):
+                assert np.array_equal(example["x"], x[position])
+
+
+def test_works_as_tffs_own_client_data_does():
+    x, y, partition, data = _data()
+    everything = _drain(data.create_tf_dataset_from_all_clients(seed=0))
+    assert sorted(e["y"] for e in everything) == sorted(y[np.concatenate(partition)])
+    batched = data.preprocess(lambda dataset: dataset.batch(4))
+    sizes = [len(e["y"]) for e in batched.create_tf_dataset_for_client("client_0000")]
+    assert sizes == [4, 3]
+    assert len(list(data.datasets(limit_count=2))) == 2
+    computation = data.dataset_computation
+    assert computation.type_signature.result == tff.SequenceType(
+        collections.OrderedDict(
+            x=tff.TensorType(np.uint8, [2, 3, 2]), y=tff.TensorType(np.int32)
+        )
+    )
+
+
+def test_whole_client_form_is_one_element_with_the_key():
+    x, y, partition, data = _data()
+    for client_id, positions in zip(data.client_ids, partition):
+        key = keys.client_key(0, 0, client_id)
+        (element,) = _drain(data.whole_client_dataset(client_id, key))
+        assert list(element) == ["x", "y", "key"]
+        assert element["x"].dtype == np.uint8 and element["y"].dtype == np.int32
+        assert np.array_equal(element["x"], x[positions])
+        assert np.array_equal(element["y"], y[positions])
+        assert element["key"].dtype == np.int64
+        assert np.array_equal(element["key"], key)
+
+
+@pytest.mark.parametrize("client_id", ["client_0000", "client_0001", "client_0002"])
+@pytest.mark.parametrize("batch_size, local_epochs", [(3, 2), (7, 1), (100, 3), (1, 2)])
+def test_batched_form_draws_what_a_loop_over_the_whole_client_draws(
+    client_id, batch_size, local_epochs
+):
+    _, _, _, data = _data()
+    key = keys.client_key(5, 2, client_id)
+    augment = augmentation.compose(
+        augmentation.pad_crop(1), augmentation.horizontal_flip()
+    )
+    (whole,) = _drain(data.whole_client_dataset(client_id, key))
+    expected = []
+    for epoch in range(local_epochs):
+        order = keys.epoch_order(whole["key"], epoch, len(whole["y"])).numpy()
+        for start in range(0, len(order), batch_size):
+            rows = order[start : start + batch_size]
+            step_key = keys.step_key(whole["key"], len(expected))
+            images = augment(whole["x"][rows], step_key).numpy()
+            expected.append((images, whole["y"][rows], step_key.numpy()))
+    dataset = data.batched_dataset(
+        client_id, key, batch_size, local_epochs, augment, include_key=True
+    )
+    for _ in range(2):
+        batches = _drain(dataset)
+        assert len(batches) == len(expected)
+        for batch, (images, labels, step_key) in zip(batches, expected):
+            assert batch["x"].dtype == np.float32 and batch["y"].dtype == np.int32
+            assert np.array_equal(batch["x"], images)
+            assert np.array_equal(batch["y"], labels)
+            assert np.array_equal(batch["key"], step_key)
+
+
+def test_batched_form_has_the_contracts_type_and_every_example_once_an_epoch():
+    x, y, partition, data = _data()
+    key = keys.client_key(0, 0, "client_0000")
+    dataset = data.batched_dataset("client_0000", key, 4, 2)
+    assert dataset.element_spec == collections.OrderedDict(
+        x=tf.TensorSpec([None, 2, 3, 2], tf.float32), y=tf.TensorSpec([None], tf.int32)
+    )
+    batches = _drain(dataset)
+    assert [len(batch["y"]) for batch in batches] == [4, 3, 4, 3]
+    first = np.concatenate([batch["y"] for batch in batches[:2]])
+    second = np.concatenate([batch["y"] for batch in batches[2:]])
+    assert sorted(first) == sorted(second) == sorted(y[partition[0]])
+    assert not np.array_equal(first, second)
+    rows = np.concatenate([batch["x"] for batch in batches[:2]])
+    assert np.array_equal(rows[np.argsort(first)], x[partition[0]].astype(np.float32))
+
+
+def test_a_client_without_examples_has_valid_empty_data():
+    _, _, _, data = _data()
+    key = keys.client_key(0, 0, "client_0001")
+    assert not _drain(data.create_tf_dataset_for_client("client_0001"))
+    assert not _drain(data.batched_dataset("client_0001", key, 4, 2))
+    (whole,) = _drain(data.whole_client_dataset("client_0001", key))
+    assert whole["x"].shape == (0, 2, 3, 2) and whole["y"].shape == (0,)
+
+
+def test_both_forms_pass_through_a_tff_computation():
+    _, _, _, data = _data()
+    key = keys.client_key(0, 0, "client_0000")
+    whole_type = tff.SequenceType(
+        collections.OrderedDict(
+            x=tff.TensorType(np.uint8, [None, 2, 3, 2]),
+            y=tff.TensorType(np.int32, [None]),
+            key=tff.TensorType(np.int64, [2]),
+        )
+    )
+    for client_id in data.client_ids:
+        dataset = data.whole_client_dataset(client_id, key)
+        given = tff.types.to_type(
+            tff.SequenceType(tff.types.tensorflow_to_type(dataset.element_spec))
+            if hasattr(tff.types, "tensorflow_to_type")
+            else whole_type
+        )
+        assert whole_type.is_assignable_from(given)
+
+
+def test_the_images_are_never_copied():
+    x, y = _arrays()
+    data = ArrayClientData(x, y, [np.arange(30)])
+    assert np.shares_memory(data._x, x)
+
+
+def test_ten_thousand_clients_cost_what_ten_cost_but_for_their_names():
+    x = np.zeros((50_000, 32, 32, 3), dtype=np.uint8)
+    y = np.zeros(50_000, dtype=np.int32)
+    used = {}
+    for num_clients in (10, 10_000):
+        partition = np.array_split(np.arange(50_000), num_clients)
+        tracemalloc.start()
+        data = ArrayClientData(x, y, partition)
+        used[num_clients] = tracemalloc.get_traced_memory()[0]
+        tracemalloc.stop()
+        assert len(data.client_ids) == num_clients
+    # The positions: 8 bytes an example. The images would be 154 MB.
+    assert used[10] < 50_000 * 8 + 20_000
+    # A name and its entry in a dictionary: some 150 to 250 bytes.
+    assert used[10_000] - used[10] < 10_000 * 300
+
+
+class TestRefusals:
+    def test_raises_on_an_unknown_client_in_every_form(self):
+        _, _, _, data = _data()
+        for call in (
+            lambda: data.client_examples("nobody"),
+            lambda: data.create_tf_dataset_for_client("nobody"),
+            lambda: data.whole_client_dataset("nobody", [1, 2]),
+            lambda: data.batched_dataset("nobody", [1, 2], 4),
+        ):
+            with pytest.raises(client_data_lib.UnknownClientError, match="'nobody'"):
+                call()
+        with pytest.raises(tf.errors.InvalidArgumentError, match="no such client"):
+            data.serializable_dataset_fn("nobody")
+        dataset = tf.data.Dataset.from_tensors("nobody").flat_map(
+            data.serializable_dataset_fn
+        )
+        with pytest.raises(tf.errors.InvalidArgumentError, match="no such client"):
+            list(dataset)
+
+    @pytest.mark.parametrize("key", [[1], [1.5, 2.0], np.zeros((2, 2), np.int64)])
+    def test_raises_on_a_key_that_is_not_two_integers(self, key):
+        _, _, _, data = _data()
+        with pytest.raises(client_data_lib.ClientDataError, match="key"):
+            data.whole_client_dataset("client_0000", key)
+
+    @pytest.mark.parametrize("batch_size, local_epochs", [(0, 1), (4, 0), (-1, 1)])
+    def test_raises_on_batches_or_epochs_below_one(self, batch_size, local_epochs):
+        _, _, _, data = _data()
+        with pytest.raises(client_data_lib.ClientDataError, match="at least 1"):
+            data.batched_dataset("client_0000", [1, 2], batch_size, local_epochs)
+
+    def test_raises_on_arrays_that_do_not_fit_together(self):
+        x, y = _arrays()
+        for arguments, words in [
+            ((x, y[:-1], [[0]]), "as many labels"),
+            ((x, y[:, None], [[0]]), "as many labels"),
+            ((x.astype(np.float64), y, [[0]]), "float64"),
+            ((x, y.astype(np.float32), [[0]]), "int32"),
+            ((x, y, []), "no clients"),
+            ((x, y, [[0], [30]]), "to 30"),
+            ((x, y, [[-1]]), "from -1"),
+            ((x, y, [[0], [1]], ["a"]), "one each"),
+            ((x, y, [[0], [1]], ["a", "a"]), "distinct"),
+        ]:
+            with pytest.raises(client_data_lib.ClientDataError, match=words):
+                ArrayClientData(*arguments)
+
+    def test_raises_before_building_a_graph_that_is_too_large(self, monkeypatch):
+        _, _, _, data = _data()
+        monkeypatch.setattr(client_data_lib, "_LARGEST_GRAPH_BYTES", 10)
+        with pytest.raises(client_data_lib.ClientDataError, match="create_tf_dataset"):
+            data.serializable_dataset_fn("client_0000")

@@ -1,0 +1,122 @@
+"""Keys: the same everywhere, different for different purposes."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tff_reg.data import keys
+
+
+def test_client_key_is_two_int64_and_fixed_for_good():
+    key = keys.client_key(3, 17, "client_0004")
+    assert key.dtype == np.int64 and key.shape == (2,)
+    # A change of these numbers changes every recorded result.
+    assert key.tolist() == [-4970384453049134167, -3430817352026502600]
+
+
+def test_client_key_is_the_same_in_another_process():
+    code = "from tff_reg.data import client_key; print(client_key(3, 17, 'a').tolist())"
+    printed = [
+        subprocess.run(
+            [sys.executable, "-c", code],
+            env={"PYTHONHASHSEED": seed, "PYTHONPATH": ":".join(sys.path)},
+            check=True,
+            capture_output=True,
+            text=True,
+        ).stdout.strip()
+        for seed in ("1", "2")
+    ]
+    assert printed == [str(keys.client_key(3, 17, "a").tolist())] * 2
+
+
+def test_client_keys_differ_in_each_argument():
+    found = {
+        tuple(keys.client_key(seed, round_num, client_id))
+        for seed in (0, 1, 11, -1, 2**70)
+        for round_num in (0, 1, 11)
+        for client_id in ("", "1", "11", "a", '1", 1')
+    }
+    assert len(found) == 5 * 3 * 5
+
+
+def test_client_key_takes_numpy_integers_and_refuses_fractions():
+    same = keys.client_key(np.int32(3), np.uint8(17), "a")
+    assert np.array_equal(same, keys.client_key(3, 17, "a"))
+    with pytest.raises(TypeError):
+        keys.client_key(3.5, 17, "a")
+
+
+def test_driver_generators_differ_by_purpose_and_parts():
+    draws = {
+        keys.driver_generator(*arguments).random()
+        for arguments in [("a",), ("a", 1), ("b", 1), ("a", "1"), ("a", 1, 1)]
+    }
+    assert len(draws) == 5
+    again = keys.driver_generator("a", 1).random()
+    assert again == keys.driver_generator("a", 1).random()
+
+
+def test_epoch_order_is_a_permutation_that_depends_on_key_and_epoch():
+    key, other = keys.client_key(0, 0, "a"), keys.client_key(0, 0, "b")
+    orders = [
+        keys.epoch_order(*arguments, 50).numpy()
+        for arguments in [(key, 0), (key, 1), (other, 0), (other, 1)]
+    ]
+    for order in orders:
+        assert order.dtype == np.int32
+        assert sorted(order) == list(range(50))
+    assert len({tuple(order) for order in orders}) == 4
+
+
+def test_epoch_order_of_no_examples_is_empty():
+    assert keys.epoch_order([1, 2], 0, 0).shape == (0,)
+
+
+def test_every_position_is_equally_likely_in_an_epoch():
+    first = [int(keys.epoch_order([5, 6], epoch, 5)[0]) for epoch in range(1000)]
+    counts = np.bincount(first, minlength=5)
+    # 200 each, standard deviation 13.
+    assert counts.min() > 140 and counts.max() < 260
+
+
+def test_graph_and_eager_mode_agree_with_sizes_and_epochs_as_tensors():
+    key = keys.client_key(0, 0, "a")
+
+    @tf.function
+    def in_graph(key, epoch, count):
+        return keys.epoch_order(key, epoch, count), keys.step_key(key, epoch)
+
+    order, step = in_graph(tf.constant(key), tf.constant(3), tf.constant(9))
+    assert np.array_equal(order, keys.epoch_order(key, 3, 9))
+    assert np.array_equal(step, keys.step_key(key, 3))
+
+
+def test_step_keys_and_epoch_keys_are_all_different_int64():
+    key = keys.client_key(0, 0, "a")
+    found = [keys.epoch_key(key, n) for n in range(50)]
+    found += [keys.step_key(key, n) for n in range(50)]
+    assert {one.dtype for one in found} == {tf.int64}
+    assert len({tuple(one.numpy()) for one in found}) == 100
+    # The first word alone carries all of the key's randomness from then on.
+    draws = {
+        float(tf.random.stateless_uniform([], one, alg="philox")) for one in found
+    }
+    assert len(draws) == 100
+
+
+def test_importing_loads_neither_tensorflow_nor_numpy():
+    code = (
+        "import sys, tff_reg.data\n"
+        "print({'numpy', 'tensorflow', 'tensorflow_federated'} & set(sys.modules))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={"PYTHONPATH": ":".join(sys.path)},
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    assert done.stdout.strip() == "set()"
