@@ -1,0 +1,89 @@
+"""How a client's learning rate changes over rounds.
+
+A schedule is a function of the round number that gives a factor: the learning rate
+of round r is `factor(r)` times the one in the process's hparams, which stays the
+undecayed one (drift corrections divide by it).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+from tff_reg.lazy import tf
+
+
+@dataclasses.dataclass(frozen=True)
+class Schedule:
+    """Maps a round number (int scalar tensor, from 0) to a float64 scalar factor."""
+
+    def __call__(self, round_num):
+        raise NotImplementedError
+
+
+@dataclasses.dataclass(frozen=True)
+class _Constant(Schedule):
+    def __call__(self, round_num):
+        return tf.constant(1.0, tf.float64)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Exponential(Schedule):
+    decay: float
+
+    def __call__(self, round_num):
+        return tf.pow(
+            tf.constant(self.decay, tf.float64), tf.cast(round_num, tf.float64)
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class _Cosine(Schedule):
+    total_rounds: int
+
+    def __call__(self, round_num):
+        progress = tf.cast(round_num, tf.float64) / self.total_rounds
+        return 0.5 * (1.0 + tf.cos(math.pi * tf.minimum(progress, 1.0)))
+
+
+def constant() -> Schedule:
+    """The factor is always 1."""
+    return _Constant()
+
+
+def exponential(decay: float) -> Schedule:
+    """The factor is `decay ** round` (0.998 in the FedMLB and MAN papers).
+
+    Args:
+      decay: The factor from one round to the next, in (0, 1].
+
+    Returns:
+      The schedule.
+
+    Raises:
+      ValueError: If `decay` is out of range.
+    """
+    if not 0.0 < decay <= 1.0:
+        raise ValueError(
+            f"The learning rate's decay must be in (0, 1], but is {decay!r}."
+        )
+    return _Exponential(decay)
+
+
+def cosine(total_rounds: int) -> Schedule:
+    """Half a cosine from 1 in round 0 to 0 in round `total_rounds` and after.
+
+    Args:
+      total_rounds: Rounds of the whole run, at least 1.
+
+    Returns:
+      The schedule.
+
+    Raises:
+      ValueError: If `total_rounds` is below 1.
+    """
+    if total_rounds < 1:
+        raise ValueError(
+            f"A cosine schedule needs at least one round, but got {total_rounds!r}."
+        )
+    return _Cosine(total_rounds)

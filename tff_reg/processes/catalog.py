@@ -1,0 +1,298 @@
+"""The methods by name, with the settings of the papers that introduced them here.
+
+This module needs no TensorFlow: flags are made and checked from it.
+
+A process name is a sum of methods, such as `fedprox` or `fedalign+man`. `fedavg`
+stands for no addition at all, so `fedavg+man` is `man`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from typing import Any, Mapping, NamedTuple, Optional
+
+from tff_reg.regularizers import fedalign
+from tff_reg.regularizers import fedprox
+from tff_reg.regularizers import man
+from tff_reg.regularizers import regularizer as regularizer_lib
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """Everything about a run but the methods' own strengths and the task.
+
+    Attributes:
+      num_clients: Clients that the training data are split among.
+      clients_per_round: Clients that take part in a round.
+      total_rounds: Rounds.
+      local_epochs: Passes of a client over its data in a round.
+      batch_size: Examples of a local step.
+      partition: Name of the scheme that splits the data.
+      concentration: alpha of the Dirichlet distribution of that scheme.
+      client_learning_rate: Learning rate of the client's SGD in the first round.
+      client_momentum: Momentum of the client's SGD.
+      client_nesterov: Whether that is Nesterov's.
+      client_weight_decay: L2 weight decay, added to the gradient after clipping.
+      max_gradient_norm: Global norm to which gradients are clipped; None is off.
+      learning_rate_schedule: 'constant', 'exponential' or 'cosine', by round.
+      learning_rate_decay: Factor a round of the exponential schedule.
+      server_optimizer: 'sgd', 'adam', 'yogi' or 'adagrad'.
+      server_learning_rate: Learning rate of the server optimiser.
+      server_momentum: Momentum of the server's SGD.
+      server_epsilon: epsilon (tau) of the adaptive server optimisers.
+      client_weighting: 'num_examples' or 'uniform'.
+    """
+
+    num_clients: int
+    clients_per_round: int
+    total_rounds: int
+    local_epochs: int
+    batch_size: int
+    partition: str
+    concentration: Optional[float]
+    client_learning_rate: float
+    client_momentum: float
+    client_nesterov: bool
+    client_weight_decay: float
+    max_gradient_norm: Optional[float]
+    learning_rate_schedule: str
+    learning_rate_decay: float
+    server_optimizer: str = "sgd"
+    server_learning_rate: float = 1.0
+    server_momentum: float = 0.0
+    server_epsilon: float = 1e-3
+    client_weighting: str = "num_examples"
+
+
+# FedAlign paper, Section 4 and Table 2; Nesterov, weight decay and the batch size
+# from the authors' code.
+_FEDALIGN_PAPER = Settings(
+    num_clients=16,
+    clients_per_round=16,
+    total_rounds=25,
+    local_epochs=20,
+    batch_size=64,
+    partition="dirichlet_unbalanced",
+    concentration=0.5,
+    client_learning_rate=0.01,
+    client_momentum=0.9,
+    client_nesterov=True,
+    client_weight_decay=1e-4,
+    max_gradient_norm=None,
+    learning_rate_schedule="constant",
+    learning_rate_decay=1.0,
+)
+# MAN paper, Section 5; clipping and weight decay from the authors' code.
+_MAN_PAPER = Settings(
+    num_clients=100,
+    clients_per_round=10,
+    total_rounds=500,
+    local_epochs=5,
+    batch_size=50,
+    partition="dirichlet_balanced",
+    concentration=0.3,
+    client_learning_rate=0.1,
+    client_momentum=0.0,
+    client_nesterov=False,
+    client_weight_decay=1e-3,
+    max_gradient_norm=10.0,
+    learning_rate_schedule="exponential",
+    learning_rate_decay=0.998,
+)
+
+
+class Method(NamedTuple):
+    """A method that a process name may hold.
+
+    Attributes:
+      summary: One line.
+      regularizer: Its regulariser class, or None.
+      settings: The settings of its paper.
+    """
+
+    summary: str
+    regularizer: Optional[type[regularizer_lib.Regularizer]]
+    settings: Settings
+
+
+# A new regulariser is one line here.
+_METHODS: Mapping[str, Method] = {
+    "fedavg": Method("Federated averaging", None, _FEDALIGN_PAPER),
+    "fedprox": Method("Proximal term", fedprox.FedProx, _FEDALIGN_PAPER),
+    "fedalign": Method(
+        "Lipschitz alignment of the last block",
+        fedalign.FedAlign,
+        # Only FedAlign's own training clips gradients in the authors' code.
+        dataclasses.replace(_FEDALIGN_PAPER, max_gradient_norm=10.0),
+    ),
+    "man": Method("Minimal activation norms", man.MAN, _MAN_PAPER),
+}
+
+
+class UnknownProcessError(ValueError):
+    """A process name holds a method that does not exist, or makes no sense."""
+
+
+class StrengthField(NamedTuple):
+    """A strength of a method that is a flag: `--<method>_<field>`.
+
+    Attributes:
+      method: The method's name.
+      field: The field's name in the method's dataclass.
+      type: Its Python type (bool, int, float or str).
+      default: Its default.
+      help: What it is.
+    """
+
+    method: str
+    field: str
+    type: type
+    default: Any
+    help: str
+
+    @property
+    def flag(self) -> str:
+        return f"{self.method}_{self.field}"
+
+
+def names() -> tuple[str, ...]:
+    """The names of all methods; any sum of them is a process name."""
+    return tuple(_METHODS)
+
+
+def method(name: str) -> Method:
+    """The method of a name that `names` lists."""
+    return _METHODS[name]
+
+
+def parse(process: str) -> tuple[str, ...]:
+    """Takes a process name apart.
+
+    Args:
+      process: Method names joined by '+'; capitals do not matter.
+
+    Returns:
+      The names of its methods without 'fedavg', which adds nothing, in the order of
+      `names`; empty for 'fedavg' itself.
+
+    Raises:
+      UnknownProcessError: If a method does not exist or is named twice.
+    """
+    parts = [part.strip() for part in process.lower().split("+")]
+    for part in parts:
+        if part not in _METHODS:
+            near = difflib.get_close_matches(part, _METHODS, n=1)
+            hint = f" Did you mean {near[0]!r}?" if near else ""
+            raise UnknownProcessError(
+                f"Unknown process {part!r}.{hint} Choose one or a sum (a+b) of: "
+                f"{', '.join(_METHODS)}."
+            )
+        if parts.count(part) > 1:
+            raise UnknownProcessError(
+                f"The process {process!r} names {part!r} twice: name it once."
+            )
+    return tuple(name for name in _METHODS if name in parts and name != "fedavg")
+
+
+def settings(process: str) -> Settings:
+    """The paper's settings for a process.
+
+    Args:
+      process: A process name.
+
+    Returns:
+      The settings of the sum's first method; FedAvg's for 'fedavg'.
+
+    Raises:
+      UnknownProcessError: If the name is not one.
+    """
+    parse(process)
+    first = next(
+        (p.strip() for p in process.lower().split("+") if p.strip() != "fedavg"),
+        "fedavg",
+    )
+    return _METHODS[first].settings
+
+
+def strength_fields(process: Optional[str] = None) -> list[StrengthField]:
+    """The strengths that are flags.
+
+    Args:
+      process: A process name, or None for all methods.
+
+    Returns:
+      One entry a field of each method's dataclass.
+
+    Raises:
+      UnknownProcessError: If the name is not one.
+    """
+    chosen = names() if process is None else parse(process)
+    result = []
+    for name in chosen:
+        regularizer = _METHODS[name].regularizer
+        if regularizer is None:
+            continue
+        texts = _attribute_texts(regularizer.__doc__)
+        for field in dataclasses.fields(regularizer):
+            result.append(
+                StrengthField(
+                    name,
+                    field.name,
+                    type(field.default),
+                    field.default,
+                    texts[field.name],
+                )
+            )
+    return result
+
+
+def build_regularizers(process: str, strengths: Mapping[str, Any]) -> tuple:
+    """Makes the regularisers of a process.
+
+    Args:
+      process: A process name.
+      strengths: Values by flag name, such as `fedprox_strength`; the others keep
+        their defaults.
+
+    Returns:
+      The regularisers.
+
+    Raises:
+      UnknownProcessError: If the name is not one.
+      ValueError: If a strength belongs to no method of the sum or is out of range.
+    """
+    fields = {field.flag: field for field in strength_fields(process)}
+    for flag in strengths:
+        if flag not in fields:
+            raise ValueError(
+                f"{flag} is not a setting of the process {process!r}"
+                + (f", which has {', '.join(fields)}." if fields else ".")
+            )
+    result = []
+    for name in parse(process):
+        regularizer = _METHODS[name].regularizer
+        own = {
+            fields[flag].field: value
+            for flag, value in strengths.items()
+            if fields[flag].method == name
+        }
+        if regularizer is not None:
+            result.append(regularizer(**own))
+    return tuple(result)
+
+
+def _attribute_texts(docstring: str) -> dict[str, str]:
+    """The texts of a docstring's 'Attributes:' section by attribute."""
+    texts, current = {}, None
+    lines = docstring.partition("Attributes:\n")[2].splitlines()
+    indentation = len(lines[0]) - len(lines[0].lstrip())
+    for line in lines:
+        if not line.strip():
+            break
+        if len(line) - len(line.lstrip()) == indentation:
+            current, _, text = line.strip().partition(": ")
+            texts[current] = text
+        else:
+            texts[current] += " " + line.strip()
+    return texts

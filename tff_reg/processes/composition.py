@@ -1,0 +1,250 @@
+"""Puts a method's parts together into a `tff.learning.templates.LearningProcess`."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Callable, Mapping, Optional
+
+import numpy as np
+import tensorflow_federated as tff
+
+from tff_reg.client import client_work as client_work_lib
+from tff_reg.client import data_forms
+from tff_reg.client import optimizers
+from tff_reg.client import schedules
+from tff_reg.processes import catalog
+from tff_reg.server import finalizer as finalizer_lib
+
+
+def build_process(
+    model_fn: Callable[[], tff.learning.models.VariableModel],
+    training: client_work_lib.LocalTraining,
+    server_optimizer_fn: Optional[tff.learning.optimizers.Optimizer] = None,
+    client_weighting: tff.learning.ClientWeighting = (
+        tff.learning.ClientWeighting.NUM_EXAMPLES
+    ),
+    model_distributor: Optional[tff.learning.templates.DistributionProcess] = None,
+    model_aggregator: Optional[tff.aggregators.WeightedAggregationFactory] = None,
+    metrics_aggregator: Optional[Callable] = None,
+    loop_implementation: tff.learning.LoopImplementation = (
+        tff.learning.LoopImplementation.DATASET_ITERATOR
+    ),
+) -> tff.learning.templates.LearningProcess:
+    """Builds a learning process from what its clients do.
+
+    All builders of this package end here, and take these arguments in this order.
+
+    Args:
+      model_fn: A function without arguments that makes the model: a
+        `tff_reg.models.LearningModel`, or, for methods that do not look inside it,
+        any `tff.learning.models.VariableModel`.
+      training: The client's half: regularisers, optimiser, form of the data.
+      server_optimizer_fn: Any TFF optimiser; by default SGD with learning rate 1,
+        which makes the new model the average of the clients' models.
+      client_weighting: How clients weigh in that average.
+      model_distributor: How the model reaches the clients; by default a broadcast.
+      model_aggregator: Any weighted TFF aggregator (robust, compressing, private,
+        secure); by default the weighted mean. An unweighted one is taken as such.
+      metrics_aggregator: As in TFF's builders; by default sums and finalises.
+      loop_implementation: How clients go through their data.
+
+    Returns:
+      A `tff.learning.templates.LearningProcess`. Clients' statistics that are not
+      trained (BatchNorm's) are averaged with the weights.
+
+    Raises:
+      TypeError: If `model_fn` does not fit a regulariser, or the aggregator changes
+        the type of the update.
+      ValueError: If the model's layers cannot do what a regulariser asks.
+    """
+
+    @tff.tensorflow.computation
+    def initial_weights():
+        return tff.learning.models.ModelWeights.from_model(model_fn())
+
+    weights_type = initial_weights.type_signature.result
+    if server_optimizer_fn is None:
+        server_optimizer_fn = tff.learning.optimizers.build_sgdm(1.0)
+    if model_distributor is None:
+        model_distributor = tff.learning.templates.build_broadcast_process(weights_type)
+    if model_aggregator is None:
+        model_aggregator = tff.aggregators.MeanFactory()
+    update_type = client_work_lib.update_type(weights_type)
+    if isinstance(model_aggregator, tff.aggregators.UnweightedAggregationFactory):
+        model_aggregator = tff.aggregators.as_weighted_aggregator(model_aggregator)
+    aggregator = model_aggregator.create(update_type, tff.TensorType(np.float32))
+    aggregated_type = aggregator.next.type_signature.result.result.member
+    if not update_type.is_assignable_from(aggregated_type):
+        raise TypeError(
+            "The model_aggregator must keep the type of the clients' updates, "
+            f"{update_type}, but makes {aggregated_type} of it."
+        )
+    client_work = client_work_lib.build_client_work(
+        model_fn,
+        training=training,
+        client_weighting=client_weighting,
+        metrics_aggregator=metrics_aggregator,
+        loop_implementation=loop_implementation,
+    )
+    return tff.learning.templates.compose_learning_process(
+        initial_weights,
+        model_distributor,
+        client_work,
+        aggregator,
+        finalizer_lib.build_finalizer(server_optimizer_fn, weights_type),
+    )
+
+
+def build(
+    name: str, model_fn: Callable, **overrides: Any
+) -> tff.learning.templates.LearningProcess:
+    """Builds a process by its name, with its paper's settings.
+
+    Example:
+
+        build("fedalign", model_fn, fedalign_strength=0.3, client_learning_rate=0.05)
+
+    Args:
+      name: A method's name or a sum of them, see `catalog.names`.
+      model_fn: Makes the `tff_reg.models.LearningModel`.
+      **overrides: Fields of `catalog.Settings` that concern the process, strengths as
+        `<method>_<field>`, and keyword arguments of `build_process` (`client_data`,
+        `server_optimizer_fn`, `model_aggregator`, ...). `client_optimizer_fn` stands
+        in place of the client's learning rate, momentum, Nesterov and weight decay.
+
+    Returns:
+      The process. Its client data are ordinary batches unless `client_data` is a
+      `tff_reg.client.WholeClientData`.
+
+    Raises:
+      catalog.UnknownProcessError: If the name is not one.
+      TypeError: If an override is unknown or contradicts another.
+      ValueError: If a value is out of range.
+    """
+    settings = catalog.settings(name)
+    setting_names = {field.name for field in dataclasses.fields(settings)}
+    strength_names = {field.flag for field in catalog.strength_fields()}
+    arguments = {
+        "client_data",
+        "client_optimizer_fn",
+        "server_optimizer_fn",
+        "model_distributor",
+        "model_aggregator",
+        "metrics_aggregator",
+        "loop_implementation",
+    }
+    chosen, strengths, rest = {}, {}, {}
+    for key, value in overrides.items():
+        if key in arguments:
+            rest[key] = value
+        elif key in setting_names:
+            chosen[key] = value
+        elif key in strength_names:
+            strengths[key] = value
+        else:
+            raise TypeError(
+                f"build got an unknown setting {key!r}: it is neither a field of "
+                "catalog.Settings, nor a strength of a method "
+                f"({', '.join(sorted(strength_names))}), nor one of "
+                f"{', '.join(sorted(arguments))}."
+            )
+    settings = dataclasses.replace(settings, **chosen)
+    return _build(name, model_fn, settings, strengths, rest)
+
+
+def build_from_settings(
+    name: str,
+    model_fn: Callable,
+    settings: catalog.Settings,
+    strengths: Mapping[str, Any],
+    *,
+    client_preprocess_fn: Optional[Callable] = None,
+    example_dtype: Optional[str] = None,
+    **arguments: Any,
+) -> tff.learning.templates.LearningProcess:
+    """Builds a process over whole-client data from all settings of a run.
+
+    Args:
+      name: A process name.
+      model_fn: Makes the `tff_reg.models.LearningModel`.
+      settings: The run's settings.
+      strengths: Strengths by flag name.
+      client_preprocess_fn: Function of (examples, key) giving the model's input.
+      example_dtype: Data type of the clients' examples, if not the model's.
+      **arguments: Further keyword arguments of `build_process`.
+
+    Returns:
+      The process.
+
+    Raises:
+      ValueError: If a value is out of range.
+    """
+    client_data = data_forms.WholeClientData(
+        batch_size=settings.batch_size,
+        local_epochs=settings.local_epochs,
+        preprocess_fn=client_preprocess_fn,
+        example_dtype=example_dtype,
+    )
+    arguments = dict(arguments, client_data=client_data)
+    return _build(name, model_fn, settings, strengths, arguments)
+
+
+def _build(name, model_fn, settings, strengths, arguments):
+    arguments = dict(arguments)
+    client_optimizer = arguments.pop("client_optimizer_fn", None)
+    if client_optimizer is None:
+        client_optimizer = optimizers.build_sgd(
+            settings.client_learning_rate,
+            settings.client_momentum,
+            nesterov=settings.client_nesterov,
+            weight_decay=settings.client_weight_decay,
+        )
+    training = client_work_lib.LocalTraining(
+        optimizer=client_optimizer,
+        regularizers=catalog.build_regularizers(name, strengths),
+        max_gradient_norm=settings.max_gradient_norm,
+        learning_rate_schedule=_schedule(settings),
+        data_form=arguments.pop("client_data", data_forms.BatchedData()),
+    )
+    arguments.setdefault("server_optimizer_fn", _server_optimizer(settings))
+    arguments.setdefault("client_weighting", _client_weighting(settings))
+    return build_process(model_fn, training, **arguments)
+
+
+def _schedule(settings: catalog.Settings) -> schedules.Schedule:
+    builders = {
+        "constant": schedules.constant,
+        "exponential": lambda: schedules.exponential(settings.learning_rate_decay),
+        "cosine": lambda: schedules.cosine(settings.total_rounds),
+    }
+    return _choose("learning_rate_schedule", settings.learning_rate_schedule, builders)
+
+
+def _server_optimizer(settings: catalog.Settings) -> tff.learning.optimizers.Optimizer:
+    rate, epsilon = settings.server_learning_rate, settings.server_epsilon
+    library = tff.learning.optimizers
+    builders = {
+        "sgd": lambda: library.build_sgdm(rate, settings.server_momentum or None),
+        "adam": lambda: library.build_adam(rate, epsilon=epsilon),
+        "yogi": lambda: library.build_yogi(rate, epsilon=epsilon),
+        "adagrad": lambda: library.build_adagrad(rate, epsilon=epsilon),
+    }
+    return _choose("server_optimizer", settings.server_optimizer, builders)
+
+
+def _client_weighting(settings: catalog.Settings) -> tff.learning.ClientWeighting:
+    if isinstance(settings.client_weighting, tff.learning.ClientWeighting):
+        return settings.client_weighting
+    builders = {
+        "num_examples": lambda: tff.learning.ClientWeighting.NUM_EXAMPLES,
+        "uniform": lambda: tff.learning.ClientWeighting.UNIFORM,
+    }
+    return _choose("client_weighting", settings.client_weighting, builders)
+
+
+def _choose(setting: str, value: str, builders: Mapping[str, Callable]):
+    if value not in builders:
+        raise ValueError(
+            f"{setting} must be one of {', '.join(builders)}, but is {value!r}."
+        )
+    return builders[value]()
