@@ -1,0 +1,147 @@
+"""The common form of tasks: a BaselineTask with clients, keys and augmentation."""
+
+import collections
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+import tasks
+from tff_reg import models
+from tff_reg.data import keys
+from tff_reg.data import partitions
+
+
+@pytest.fixture(scope="module")
+def task():
+    return tasks.build(
+        "digits",
+        model="cnn",
+        norm="group",
+        partition="dirichlet_unbalanced",
+        concentration=0.5,
+        num_clients=16,
+        seed=3,
+    )
+
+
+@pytest.mark.parametrize("name", tasks.names())
+def test_defaults_name_things_that_exist(name):
+    defaults = tasks.defaults(name)
+    assert defaults.name == name
+    assert defaults.model in models.MODEL_NAMES
+    assert defaults.norm in models.NORM_NAMES
+    assert len(defaults.image_shape) == 3
+    assert all(override.reason for override in defaults.overrides.values())
+    assert set(defaults.override_values()) == set(defaults.overrides)
+
+
+def test_names_and_defaults_load_neither_tensorflow_nor_numpy():
+    code = (
+        "import sys, tasks\n"
+        "for name in tasks.names(): tasks.defaults(name)\n"
+        "print({'numpy', 'tensorflow', 'sklearn'} & set(sys.modules))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={"PYTHONPATH": ":".join(sys.path)},
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    assert done.stdout.strip() == "set()"
+
+
+def test_is_a_baseline_task_that_tffs_tools_take(task, capsys):
+    assert isinstance(task, tff.simulation.baselines.BaselineTask)
+    task.datasets.summary()
+    assert "Federated" in capsys.readouterr().out
+    spec = collections.OrderedDict(
+        x=tf.TensorSpec([None, 8, 8, 1], tf.float32), y=tf.TensorSpec([None], tf.int32)
+    )
+    assert task.datasets.element_type_structure == spec
+    (dataset,) = task.datasets.sample_train_clients(1, random_seed=0)
+    assert dataset.element_spec == spec
+    test = list(task.datasets.get_centralized_test_data())
+    labels = np.concatenate([batch["y"] for batch in test])
+    images = np.concatenate([batch["x"] for batch in test])
+    x, y = task.test_arrays()
+    assert np.array_equal(labels, y)
+    np.testing.assert_allclose(images, task.normalize_fn(x), rtol=1e-6, atol=1e-6)
+
+
+def test_the_model_takes_the_data(task):
+    assert task.image_shape == (8, 8, 1) and task.num_classes == 10
+    model = task.model_fn()
+    (batch,) = task.datasets.get_centralized_test_data().take(1)
+    output = model.forward_pass(batch, training=False)
+    assert output.predictions.shape == (64, 10)
+    assert np.isfinite(output.loss)
+
+
+def test_clients_are_dealt_by_the_named_partition(task):
+    sizes = task.client_data.client_sizes
+    assert len(task.client_data.client_ids) == 16
+    assert sizes.sum() == 1437 and sizes.min() >= 10
+    labels = np.concatenate(
+        [task.client_data.client_examples(c)["y"] for c in task.client_data.client_ids]
+    )
+    expected = partitions.dirichlet_unbalanced(
+        _train_labels(), 16, concentration=0.5, seed=3
+    )
+    assert np.array_equal(labels, _train_labels()[np.concatenate(expected)])
+    assert all(map(np.array_equal, task.partition, expected))
+
+
+def _train_labels():
+    return tasks._module("digits").load().y_train
+
+
+def test_the_training_form_has_keys_and_uint8_and_the_augmentation_fits(task):
+    client_id = task.client_data.client_ids[0]
+    key = keys.client_key(3, 0, client_id)
+    (whole,) = task.client_data.whole_client_dataset(client_id, key)
+    assert whole["x"].dtype == tf.uint8
+    images = task.augment_fn(whole["x"], whole["key"])
+    assert images.dtype == tf.float32 and images.shape == whole["x"].shape
+
+
+def test_the_seed_changes_the_partition_but_not_the_test_images(task):
+    other = tasks.build(
+        "digits",
+        model="cnn",
+        partition="dirichlet_unbalanced",
+        concentration=0.5,
+        num_clients=16,
+        seed=4,
+    )
+    same = zip(task.partition, other.partition)
+    assert not all(np.array_equal(one, two) for one, two in same)
+    assert np.array_equal(task.test_arrays()[0], other.test_arrays()[0])
+
+
+def test_raises_on_an_unknown_task_and_lists_the_known():
+    for call in (
+        lambda: tasks.defaults("mnist"),
+        lambda: tasks.build("mnist", partition="iid", num_clients=2, seed=0),
+    ):
+        with pytest.raises(tasks.TaskError, match="digits"):
+            call()
+
+
+def test_raises_on_what_partitions_and_models_refuse():
+    with pytest.raises(partitions.PartitionError, match="at most 143 clients"):
+        tasks.build(
+            "digits",
+            partition="dirichlet_unbalanced",
+            concentration=0.5,
+            num_clients=144,
+            seed=0,
+        )
+    with pytest.raises(ValueError, match="no_such_model"):
+        tasks.build(
+            "digits", partition="iid", num_clients=2, seed=0, model="no_such_model"
+        )
