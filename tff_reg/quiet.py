@@ -8,8 +8,10 @@ and before TensorFlow is imported. Standard library only.
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
+import sys
 import warnings
 
 # What is set unless the user has set it. Child processes (TFF's C++ worker) inherit it.
@@ -45,3 +47,21 @@ def silence(verbose: bool = False) -> None:
         warnings.filterwarnings("ignore", message=beginning)
     # AutoGraph's and Keras's remarks; errors stay.
     logging.getLogger("tensorflow").setLevel(logging.ERROR)
+    atexit.register(_drop_tff_default_context)
+
+
+def _drop_tff_default_context() -> None:
+    """Lets go of TFF's default context while the interpreter is still whole.
+
+    `import tensorflow_federated` makes one, which, used or not, has a `__del__` that
+    prints "Exception ignored in ..." if it runs in the interpreter's last moments.
+    """
+    tff = sys.modules.get("tensorflow_federated")
+    if tff is None:
+        return
+
+    class NoContext(tff.framework.SyncContext):
+        def invoke(self, comp, arg):
+            raise RuntimeError("The interpreter is ending.")
+
+    tff.framework.set_default_context(NoContext())
