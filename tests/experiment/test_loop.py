@@ -206,7 +206,7 @@ def test_other_settings_in_the_same_directory_are_refused_by_name(run, tmp_path)
     with pytest.raises(experiment.DirectoryError) as caught:
         run(tmp_path / "a", total_rounds=1, clients_per_round=2)
     message = str(caught.value)
-    assert message.startswith("clients_per_round: ")
+    assert message.startswith("--clients_per_round: ")
     assert "--clients_per_round=3" in message and "--clients_per_round=2" in message
     assert "\n" not in message
     result = run(tmp_path / "a", total_rounds=1, clients_per_round=2, overwrite=True)

@@ -73,11 +73,11 @@ class RunDirectory:
             return None
         except NotADirectoryError:
             raise DirectoryError(
-                f"output_dir: {self.path} is a file; give a directory."
+                f"--output_dir: {self.path} is a file; give a directory."
             ) from None
         except OSError as error:
             raise DirectoryError(
-                f"output_dir: {self.path} cannot be read ({error.strerror})."
+                f"--output_dir: {self.path} cannot be read ({error.strerror})."
             ) from error
         if not content:
             return None
@@ -88,7 +88,7 @@ class RunDirectory:
         except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError):
             pass
         raise DirectoryError(
-            f"output_dir: {self.path} is not empty and has no readable config.json of"
+            f"--output_dir: {self.path} is not empty and has no readable config.json of"
             " a run, so it is left alone; give another directory."
         )
 
@@ -103,6 +103,11 @@ class RunDirectory:
             return json.loads(self._file("summary.json").read_text("utf-8"))
         except (OSError, ValueError):
             return None
+
+    def is_finished(self, total_rounds: int) -> bool:
+        """Whether a run of at least so many rounds has finished there."""
+        summary = self.summary()
+        return summary is not None and summary["rounds"] >= total_rounds
 
     def check_settings(self, settings: Mapping[str, Any]) -> None:
         """Compares settings with those of the run that is there, if any.
@@ -120,7 +125,7 @@ class RunDirectory:
             before = self._config.get(name, value)
             if name not in FREE_SETTINGS and before != value:
                 raise DirectoryError(
-                    f"{name}: {self.path} has a run with --{name}={_shown(before)},"
+                    f"--{name}: {self.path} has a run with --{name}={_shown(before)},"
                     f" this one has --{name}={_shown(value)}; give another"
                     " --output_dir, or --overwrite to start anew."
                 )
@@ -141,14 +146,14 @@ class RunDirectory:
         done = max((c.round_num for c in self.checkpoints.all()), default=0)
         if total < done:
             raise DirectoryError(
-                f"total_rounds: {self.path} has done {done} rounds already and"
+                f"--total_rounds: {self.path} has done {done} rounds already and"
                 f" --total_rounds={total} asks for fewer; ask for more, or give"
                 " --overwrite to start anew."
             )
         cosine = settings.get("learning_rate_schedule") == "cosine"
         if cosine and done and before != total:
             raise DirectoryError(
-                f"total_rounds: {self.path} has a run with --total_rounds={before},"
+                f"--total_rounds: {self.path} has a run with --total_rounds={before},"
                 f" this one has --total_rounds={total}; with the cosine schedule the"
                 " rounds already done would have been different, so give another"
                 " --output_dir, or --overwrite to start anew."
@@ -176,7 +181,7 @@ class RunDirectory:
             self._write_json("config.json", self._config)
         except PermissionError as error:
             raise DirectoryError(
-                f"output_dir: {self.path} cannot be written to ({error.strerror})."
+                f"--output_dir: {self.path} cannot be written to ({error.strerror})."
             ) from error
 
     def _take_lock(self) -> Optional[int]:
@@ -187,7 +192,7 @@ class RunDirectory:
         except BlockingIOError:
             os.close(descriptor)
             raise DirectoryError(
-                f"output_dir: another process is running in {self.path}; wait for it,"
+                f"--output_dir: another process is running in {self.path}; wait for it,"
                 " or give another directory."
             ) from None
         except OSError:  # Some network file systems have no such locks.

@@ -68,6 +68,11 @@ class CentralEvaluation:
         self._batch_totals = batch_totals
 
     @property
+    def num_weights(self) -> int:
+        """How many trainable numbers the model has."""
+        return sum(int(np.prod(v.shape)) for v in self._weights.trainable)
+
+    @property
     def weight_names(self) -> tuple[list[str], list[str]]:
         """Unique names of the trainable and of the other variables, in order."""
         weights = self._weights

@@ -170,8 +170,7 @@ def _begin(
         directory = directory_lib.RunDirectory(directory)
     if not overwrite:
         directory.check_settings(settings)
-        summary = directory.summary()
-        if summary is None or summary["rounds"] < settings["total_rounds"]:
+        if not directory.is_finished(settings["total_rounds"]):
             directory.check_rounds(settings)
     directory.begin({**settings, **environment.describe()}, overwrite=overwrite)
     return directory

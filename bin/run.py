@@ -1,0 +1,132 @@
+"""Trains a federated model: `bin/run --process=fedalign`; `bin/run --help` says more.
+
+The thin end of `tff_reg.experiment`: what it does can all be done from Python.
+"""
+
+import functools
+import pathlib
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
+
+# pylint: disable=wrong-import-position
+from tff_reg.experiment import interruption
+
+if __name__ == "__main__":
+    # First of all, so that Ctrl-C is answered while the rest is imported, too.
+    _INTERRUPTION = interruption.Interruption()
+
+from absl import app, flags, logging
+
+import tasks
+from tff_reg import experiment, processes, quiet, runtime
+from tff_reg.experiment import command_line, description, progress, settings
+
+_FLAGS = flags.FLAGS
+
+
+def prepare(values, directory):
+    """Loads the data and builds the process; returns what runs the rounds."""
+    runtime.use(
+        values["runtime"],
+        devices=values["devices"],
+        clients_in_parallel=values["clients_in_parallel"],
+        require_gpu=values["require_gpu"],
+    )
+    where = runtime.describe()
+    print(where[0].upper() + where[1:], flush=True)
+    _INTERRUPTION.before_exit(runtime.shutdown)
+    task = tasks.build(
+        values["task"],
+        **{
+            name: values[name]
+            for name in (
+                "model",
+                "norm",
+                "partition",
+                "concentration",
+                "num_clients",
+                "seed",
+                "data_dir",
+            )
+        },
+    )
+    x_test, y_test = task.test_arrays()
+    evaluation = experiment.CentralEvaluation(
+        task.model_fn, x_test, y_test, preprocess_fn=task.normalize_fn
+    )
+    lines = description.header(
+        values,
+        num_train=sum(task.client_data.client_sizes),
+        num_test=len(y_test),
+        num_weights=evaluation.num_weights,
+    )
+    print(*lines, sep="\n", flush=True)
+    process = processes.build_from_settings(
+        values["process"],
+        task.model_fn,
+        settings.process_settings(values),
+        settings.strengths(values),
+        client_preprocess_fn=task.augment_fn,
+        example_dtype=task.client_data.element_type_structure["x"].dtype.name,
+    )
+    told = progress.for_this_output(values["total_rounds"])
+    _INTERRUPTION.before_exit(told.close)
+    return functools.partial(
+        experiment.run,
+        process,
+        task.client_data,
+        total_rounds=values["total_rounds"],
+        clients_per_round=values["clients_per_round"],
+        seed=values["seed"],
+        evaluate=evaluation,
+        rounds_per_evaluation=values["rounds_per_evaluation"],
+        rounds_per_checkpoint=values["rounds_per_checkpoint"],
+        output_dir=directory,
+        overwrite=values["overwrite"],
+        settings=values,
+        title=description.plot_title(values),
+        subtitle=description.plot_subtitle(values),
+        weight_names=evaluation.weight_names,
+        progress=told,
+    )
+
+
+def main(argv):
+    del argv
+    verbose = _FLAGS["verbosity"].present and _FLAGS.verbosity >= 0
+    quiet.silence(verbose)
+    if not verbose:
+        logging.set_verbosity(logging.ERROR)
+    try:
+        values = settings.resolve(
+            command_line.requested(),
+            task_names=tasks.names(),
+            task_defaults=tasks.defaults,
+        )
+        directory = experiment.RunDirectory(values["output_dir"])
+        if not values["overwrite"]:
+            directory.check_settings(values)
+            if directory.is_finished(values["total_rounds"]):
+                print(f"{directory.path} is finished already; --overwrite starts anew.")
+                print(*description.result(directory.summary(), directory.path), sep="\n")
+                return
+            directory.check_rounds(values)
+        _INTERRUPTION.say(functools.partial(description.resumption, directory, values))
+        run = prepare(values, directory)
+    except ValueError as error:
+        command_line.fail(error)
+    except runtime.NoGpuError as error:
+        command_line.fail(f"--require_gpu: {error}")
+    try:
+        result = run()
+    except (experiment.TrainingError, experiment.StateMismatchError, OSError) as error:
+        if verbose or isinstance(error, BrokenPipeError):
+            raise
+        command_line.fail(error, exit_code=1)
+    print(*description.result(result.summary, directory.path), sep="\n")
+
+
+if __name__ == "__main__":
+    command_line.define_flags()
+    app.run(main, flags_parser=functools.partial(command_line.parse, tasks=tasks))

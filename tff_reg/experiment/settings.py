@@ -1,0 +1,379 @@
+"""The settings of a run: what can be set, and from what a run takes each value.
+
+A value comes from the user, else from the task, else from the paper of the process's
+first method, else from the option itself. This module needs no TensorFlow: a run that
+cannot be is refused before anything is loaded.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import math
+from typing import Any, Callable, Mapping, Optional, Sequence
+
+from tff_reg.data import partitions
+from tff_reg.models import names as model_names
+from tff_reg.processes import catalog
+
+# The kinds are checked here and not imported: tff_reg.runtime is for later.
+RUNTIMES = ("in_process", "native")
+
+
+class SettingError(ValueError):
+    """Raised when settings make no run; one sentence that names the flag."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Option:
+    """Something that can be set, by a flag or from Python.
+
+    Attributes:
+      name: The setting's and the flag's name.
+      type: bool, int, float or str.
+      group: The heading that `--help` shows it under.
+      help: What it is, for `--help`.
+      minimum: The least value; None for none.
+      above: The value that it must be greater than; None for none.
+      maximum: The greatest value; None for none.
+      choices: The names that it may be, or None.
+      default: The value where neither the user, the task nor the paper gives one.
+    """
+
+    name: str
+    type: type
+    group: str
+    help: str
+    minimum: Optional[float] = None
+    above: Optional[float] = None
+    maximum: Optional[float] = None
+    choices: Optional[Sequence[str]] = None
+    default: Any = None
+
+    def check(self, value: Any) -> None:
+        """Checks one value.
+
+        Raises:
+          SettingError: If it is out of range or no choice.
+        """
+        if self.choices is not None and value not in self.choices:
+            raise SettingError(
+                f"--{self.name}={value}: there is no such {self.name.replace('_', ' ')}"
+                f"{near_names(value, self.choices)}; choose one of"
+                f" {', '.join(self.choices)}."
+            )
+        if self.type is float and not math.isfinite(value):
+            raise SettingError(f"--{self.name}={value}: it must be a finite number.")
+        if self.minimum is not None and value < self.minimum:
+            raise SettingError(
+                f"--{self.name}={value}: it must be at least {self.minimum}."
+            )
+        if self.above is not None and value <= self.above:
+            raise SettingError(
+                f"--{self.name}={value}: it must be greater than {self.above}."
+            )
+        if self.maximum is not None and value > self.maximum:
+            raise SettingError(
+                f"--{self.name}={value}: it must be at most {self.maximum}."
+            )
+
+
+def near_names(value: Any, choices: Sequence[str], prefix: str = "") -> str:
+    """` (did you mean NAME?)`, or nothing where no name is near."""
+    near = difflib.get_close_matches(str(value), choices, n=1)
+    return f" (did you mean {prefix}{near[0]}?)" if near else ""
+
+
+WHAT, FEDERATION, CLIENTS, SERVER, DATA, RUN, WHERE = (
+    "What to run",
+    "Rounds and clients",
+    "Training on a client",
+    "Server",
+    "Data and model",
+    "Evaluation and files",
+    "Where clients run",
+)
+_SERVER_OPTIMIZERS = ("sgd", "adam", "yogi", "adagrad")
+_SCHEDULES = ("constant", "exponential", "cosine")
+_WEIGHTINGS = ("num_examples", "uniform")
+
+OPTIONS: tuple[Option, ...] = (
+    Option("process", str, WHAT, "method, or a sum of methods such as fedprox+man"),
+    Option("task", str, WHAT, "data set and model", default="digits"),
+    Option(
+        "seed", int, WHAT, "everything random follows from it", minimum=0, default=0
+    ),
+    Option("total_rounds", int, FEDERATION, "rounds", minimum=1),
+    Option("num_clients", int, FEDERATION, "clients that share the data", minimum=1),
+    Option(
+        "clients_per_round", int, FEDERATION, "clients that take part", minimum=1
+    ),
+    Option(
+        "participation",
+        float,
+        FEDERATION,
+        "the same as a fraction of all clients",
+        above=0,
+        maximum=1,
+    ),
+    Option(
+        "client_weighting",
+        str,
+        FEDERATION,
+        "how clients weigh in the average",
+        choices=_WEIGHTINGS,
+    ),
+    Option("local_epochs", int, CLIENTS, "passes over a client's data", minimum=1),
+    Option("batch_size", int, CLIENTS, "examples of a step", minimum=1),
+    Option("client_learning_rate", float, CLIENTS, "of SGD, first round", above=0),
+    Option(
+        "learning_rate_schedule",
+        str,
+        CLIENTS,
+        "how the client learning rate changes from round to round",
+        choices=_SCHEDULES,
+    ),
+    Option(
+        "learning_rate_decay",
+        float,
+        CLIENTS,
+        "factor a round of the exponential schedule",
+        above=0,
+    ),
+    Option("client_momentum", float, CLIENTS, "of SGD", minimum=0, maximum=1),
+    Option("client_nesterov", bool, CLIENTS, "whether the momentum is Nesterov's"),
+    Option("client_weight_decay", float, CLIENTS, "L2, in the gradient", minimum=0),
+    Option(
+        "max_gradient_norm", float, CLIENTS, "clip gradients there; 0: off", minimum=0
+    ),
+    Option(
+        "server_optimizer",
+        str,
+        SERVER,
+        "applied to the average update; sgd with learning rate 1 is averaging",
+        choices=_SERVER_OPTIMIZERS,
+    ),
+    Option("server_learning_rate", float, SERVER, "its learning rate", above=0),
+    Option("server_momentum", float, SERVER, "of sgd", minimum=0, maximum=1),
+    Option("server_epsilon", float, SERVER, "of adam, yogi and adagrad", above=0),
+    Option(
+        "partition",
+        str,
+        DATA,
+        "how the data are dealt out",
+        choices=partitions.names(),
+    ),
+    Option("concentration", float, DATA, "alpha of a Dirichlet partition", above=0),
+    Option("model", str, DATA, "network", choices=model_names.MODEL_NAMES),
+    Option("norm", str, DATA, "its normalisation", choices=model_names.NORM_NAMES),
+    Option("data_dir", str, DATA, "where a task's data are, if it needs files"),
+    Option(
+        "rounds_per_evaluation",
+        int,
+        RUN,
+        "test the global model every so many rounds",
+        minimum=1,
+        default=1,
+    ),
+    Option(
+        "rounds_per_checkpoint",
+        int,
+        RUN,
+        "make the run resumable every so many rounds",
+        minimum=1,
+        default=1,
+    ),
+    Option(
+        "output_dir",
+        str,
+        RUN,
+        "where everything is written; the same directory again resumes",
+    ),
+    Option("overwrite", bool, RUN, "start anew in that directory", default=False),
+    Option(
+        "runtime", str, WHERE, "what runs them", choices=RUNTIMES, default="in_process"
+    ),
+    Option("devices", str, WHERE, "such as GPU:0,GPU:1; all GPUs, or the CPU"),
+    Option(
+        "clients_in_parallel",
+        int,
+        WHERE,
+        "clients at a time on each device",
+        minimum=1,
+    ),
+    Option("require_gpu", bool, WHERE, "fail if there is no GPU", default=False),
+)
+
+_BY_NAME = {option.name: option for option in OPTIONS}
+
+
+def resolve(
+    requested: Mapping[str, Any],
+    *,
+    task_names: Sequence[str],
+    task_defaults: Callable[[str], Any],
+) -> dict[str, Any]:
+    """The effective value of every setting.
+
+    Args:
+      requested: What the user gave, by name; None counts as not given. Beside
+        `OPTIONS`, strengths as `<method>_<field>`.
+      task_names: The names of all tasks.
+      task_defaults: From a task's name to its defaults: `model`, `norm`,
+        `num_train_examples` and `override_values()`.
+
+    Returns:
+      Values by name, in the order of `OPTIONS`, then the strengths of the process.
+      `participation` has become `clients_per_round`; a `max_gradient_norm` of 0 has
+      become None.
+
+    Raises:
+      SettingError: If a value is unknown or out of range, or two contradict.
+    """
+    given = {name: value for name, value in requested.items() if value is not None}
+    process = _check_process(given.get("process"))
+    task_option = dataclasses.replace(_BY_NAME["task"], choices=tuple(task_names))
+    task = given.get("task", task_option.default)
+    task_option.check(task)
+    for name, value in given.items():
+        if name in _BY_NAME:
+            _BY_NAME[name].check(value)
+    defaults = task_defaults(task)
+    values = {option.name: option.default for option in OPTIONS}
+    values.update(dataclasses.asdict(catalog.settings(process)))
+    values.update(model=defaults.model, norm=defaults.norm)
+    values.update(defaults.override_values())
+    values.update({name: given[name] for name in given if name in _BY_NAME})
+    values.update(process=process, task=task)
+    _settle_clients(values, given, defaults.num_train_examples)
+    _settle_training(values, given)
+    _settle_runtime(values, given)
+    del values["participation"]
+    values["output_dir"] = values["output_dir"] or (
+        f"runs/{process}-{task}-seed{values['seed']}"
+    )
+    values.update(_strengths(process, given))
+    return values
+
+
+def _check_process(process: Optional[str]) -> str:
+    if not process:
+        raise SettingError(
+            "--process is missing: give one or a sum (a+b) of"
+            f" {', '.join(catalog.names())}."
+        )
+    try:
+        catalog.parse(process)
+    except ValueError as error:
+        raise SettingError(f"--process={process}: {error}") from error
+    parts = [part.strip() for part in process.lower().split("+")]
+    return "+".join(part for part in parts if part != "fedavg") or "fedavg"
+
+
+def _refuse(given: Mapping[str, Any], name: str, why: str) -> None:
+    if name in given:
+        raise SettingError(f"--{name}={_shown(given[name])}: {why}")
+
+
+def _shown(value: Any) -> Any:
+    return str(value).lower() if isinstance(value, bool) else value
+
+
+def _settle_clients(values: dict, given: Mapping[str, Any], num_examples: int) -> None:
+    num_clients = values["num_clients"]
+    if num_clients > num_examples:
+        raise SettingError(
+            f"--num_clients={num_clients}: the task {values['task']} has only"
+            f" {num_examples} training examples."
+        )
+    if "participation" in given:
+        _refuse(given, "clients_per_round", "it contradicts --participation; give one.")
+        per_round = max(1, round(given["participation"] * num_clients))
+        values["clients_per_round"] = per_round
+    elif "clients_per_round" not in given:
+        values["clients_per_round"] = min(values["clients_per_round"], num_clients)
+    if values["clients_per_round"] > num_clients:
+        raise SettingError(
+            f"--clients_per_round={values['clients_per_round']}: there are only"
+            f" {num_clients} clients (--num_clients); give at most {num_clients}."
+        )
+    scheme = partitions.PARTITIONS[values["partition"]]
+    if not scheme.uses_concentration:
+        _refuse(
+            given, "concentration", f"the partition {scheme.name} has no concentration."
+        )
+        values["concentration"] = None
+    elif values["concentration"] is None:
+        raise SettingError(
+            f"--concentration is missing: the partition {scheme.name} needs it."
+        )
+
+
+def _settle_training(values: dict, given: Mapping[str, Any]) -> None:
+    if not values["max_gradient_norm"]:
+        values["max_gradient_norm"] = None
+    if not values["client_momentum"]:
+        if given.get("client_nesterov"):
+            _refuse(given, "client_nesterov", "it needs a --client_momentum above 0.")
+        values["client_nesterov"] = False
+    if values["learning_rate_schedule"] != "exponential":
+        _refuse(
+            given,
+            "learning_rate_decay",
+            f"the {values['learning_rate_schedule']} schedule has no such factor; add"
+            " --learning_rate_schedule=exponential.",
+        )
+        values["learning_rate_decay"] = 1.0
+    if values["server_optimizer"] == "sgd":
+        _refuse(given, "server_epsilon", "sgd has none; choose a --server_optimizer.")
+    else:
+        _refuse(
+            given,
+            "server_momentum",
+            f"{values['server_optimizer']} has none; it is for --server_optimizer=sgd.",
+        )
+        values["server_momentum"] = 0.0
+
+
+def _settle_runtime(values: dict, given: Mapping[str, Any]) -> None:
+    if values["runtime"] == "native":
+        why = "the native runtime runs on the CPU only."
+        _refuse(given, "devices", why)
+        if given.get("require_gpu"):
+            _refuse(given, "require_gpu", why)
+
+
+def _strengths(process: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    all_fields = {field.flag: field for field in catalog.strength_fields()}
+    own = {field.flag: field for field in catalog.strength_fields(process)}
+    for name in given:
+        if name in _BY_NAME:
+            continue
+        if name not in all_fields:
+            raise SettingError(f"--{name}: there is no such setting.")
+        if name not in own:
+            raise SettingError(
+                f"--{name}={_shown(given[name])}: {all_fields[name].method} is not part"
+                f" of --process={process}."
+            )
+    chosen = {name: given[name] for name in own if name in given}
+    for name, value in chosen.items():
+        if isinstance(value, float) and not math.isfinite(value):
+            raise SettingError(f"--{name}={value}: it must be a finite number.")
+        try:
+            catalog.build_regularizers(process, {name: value})
+        except ValueError as error:
+            raise SettingError(f"--{name}={_shown(value)}: {error}") from error
+    return {name: chosen.get(name, field.default) for name, field in own.items()}
+
+
+def process_settings(values: Mapping[str, Any]) -> catalog.Settings:
+    """The part of resolved settings that `build_from_settings` takes."""
+    fields = dataclasses.fields(catalog.Settings)
+    return catalog.Settings(**{field.name: values[field.name] for field in fields})
+
+
+def strengths(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The strengths among resolved settings, by flag name."""
+    fields = catalog.strength_fields(values["process"])
+    return {field.flag: values[field.flag] for field in fields}
