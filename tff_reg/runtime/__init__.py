@@ -10,12 +10,12 @@ Importing this package imports neither TensorFlow nor TFF; `use` does.
 """
 
 from tff_reg.runtime.choice import KINDS
-from tff_reg.runtime.choice import NoGpuError
 from tff_reg.runtime.choice import describe
 from tff_reg.runtime.choice import program_context
 from tff_reg.runtime.choice import running
 from tff_reg.runtime.choice import shutdown
 from tff_reg.runtime.choice import use
+from tff_reg.runtime.devices import NoGpuError
 
 __all__ = [
     "KINDS",

@@ -8,13 +8,12 @@ import sys
 import threading
 from typing import Iterator, Optional, Sequence, Union
 
+from tff_reg.runtime import devices as devices_lib
+from tff_reg.runtime import workers as workers_lib
+
 KINDS = ("in_process", "native")
 
 Devices = Union[str, Sequence[str], None]
-
-
-class NoGpuError(RuntimeError):
-    """A GPU was required and TensorFlow sees none."""
 
 
 class _Runtime:
@@ -39,6 +38,7 @@ def use(
     devices: Devices = None,
     clients_in_parallel: Optional[int] = None,
     require_gpu: bool = False,
+    intra_op_threads: Optional[int] = None,
 ) -> None:
     """Makes every TFF computation run in the runtime `kind` from now on.
 
@@ -53,16 +53,21 @@ def use(
             string with commas. None: all GPUs, or `CPU:0` where there is none.
         clients_in_parallel: How many clients run at the same time on each device
             (in the native worker: how many computations). None: one on a GPU; on
-            a CPU the number of cores, at most 8. Before TensorFlow has started,
-            its intra-op threads are set to the number of cores divided by this.
+            a CPU the number of cores, at most 8.
         require_gpu: Refuse to run on anything but GPUs.
+        intra_op_threads: In process only. TensorFlow's threads for one operation,
+            which can be set before TensorFlow has started only. None: what was
+            set before, else the number of cores divided by the default of
+            `clients_in_parallel`, whatever that is now: results are then the same
+            to the bit for every `clients_in_parallel`. To use all cores for one
+            client at a time, give 1 and the number of cores.
 
     Raises:
         ValueError: If an argument is not one of the above.
         NoGpuError: If `require_gpu` and TensorFlow sees no GPU.
     """
     with _lock:
-        runtime = _create(kind, devices, clients_in_parallel, require_gpu)
+        runtime = _create(kind, devices, clients_in_parallel, require_gpu, intra_op_threads)
         previous = _current
         _install(runtime)
         if previous is not None:
@@ -76,6 +81,7 @@ def running(
     devices: Devices = None,
     clients_in_parallel: Optional[int] = None,
     require_gpu: bool = False,
+    intra_op_threads: Optional[int] = None,
 ) -> Iterator[None]:
     """`use`, for the body of a `with` statement; then what was in use before.
 
@@ -83,7 +89,7 @@ def running(
     `running` blocks of different kinds.
     """
     with _lock:
-        runtime = _create(kind, devices, clients_in_parallel, require_gpu)
+        runtime = _create(kind, devices, clients_in_parallel, require_gpu, intra_op_threads)
         previous = _current
         _install(runtime)
     try:
@@ -130,7 +136,7 @@ def program_context():
     return tff.program.NativeFederatedContext(_current.async_context)
 
 
-def _create(kind, devices, clients_in_parallel, require_gpu) -> _Runtime:
+def _create(kind, devices, clients_in_parallel, require_gpu, intra_op_threads) -> _Runtime:
     if kind not in KINDS:
         raise ValueError(
             f"The runtime kind must be one of {', '.join(KINDS)}, found {kind!r}."
@@ -144,12 +150,21 @@ def _create(kind, devices, clients_in_parallel, require_gpu) -> _Runtime:
             "clients_in_parallel must be a whole number of at least 1 (or None for "
             f"the default), found {clients_in_parallel!r}."
         )
+    if intra_op_threads is not None and (
+        isinstance(intra_op_threads, bool)
+        or not isinstance(intra_op_threads, int)
+        or intra_op_threads < 1
+    ):
+        raise ValueError(
+            "intra_op_threads must be a whole number of at least 1 (or None for the "
+            f"default), found {intra_op_threads!r}."
+        )
     if kind == "native":
-        return _create_native(devices, clients_in_parallel, require_gpu)
-    return _create_in_process(devices, clients_in_parallel, require_gpu)
+        return _create_native(devices, clients_in_parallel, require_gpu, intra_op_threads)
+    return _create_in_process(devices, clients_in_parallel, require_gpu, intra_op_threads)
 
 
-def _create_native(devices, clients_in_parallel, require_gpu) -> _Runtime:
+def _create_native(devices, clients_in_parallel, require_gpu, intra_op_threads) -> _Runtime:
     if devices is not None:
         raise ValueError(
             "The native runtime runs on the CPU only and takes no devices, found "
@@ -178,8 +193,22 @@ def _create_native(devices, clients_in_parallel, require_gpu) -> _Runtime:
     )
 
 
-def _create_in_process(devices, clients_in_parallel, require_gpu) -> _Runtime:
-    raise ValueError("The in_process runtime is not there yet; use native.")
+def _create_in_process(devices, clients_in_parallel, require_gpu, intra_op_threads) -> _Runtime:
+    names = devices_lib.parse(devices)
+    devices_lib.set_threads(intra_op_threads)
+    names = devices_lib.resolve(names, require_gpu)
+    if clients_in_parallel is None:
+        clients_in_parallel = devices_lib.default_clients_in_parallel(names)
+    from tff_reg.runtime import context as context_lib
+
+    workers = workers_lib.ClientWorkers(names, clients_in_parallel)
+    context = context_lib.InProcessContext(workers)
+    return _Runtime(
+        devices_lib.description(names, clients_in_parallel),
+        context,
+        context_lib.InProcessAsyncContext(context),
+        workers.stop,
+    )
 
 
 def _install(runtime: Optional[_Runtime]) -> None:

@@ -27,8 +27,13 @@ from tensorflow_federated.python.core.backends.test import (
 from tensorflow_federated.python.core.environments.tensorflow_frontend import (
     tensorflow_computation,
 )
+from tensorflow_federated.python.core.impl.compiler import array
 from tensorflow_federated.python.core.impl.compiler import intrinsic_defs
 from tensorflow_federated.python.core.impl.context_stack import runtime_error_context
+from tensorflow_federated.python.core.impl.executors import cardinalities_utils
+from tensorflow_federated.python.core.impl.executors import value_serialization
+from tensorflow_federated.python.core.impl.types import type_conversions
+from tensorflow_federated.python.core.impl.utils import tensorflow_utils
 
 _MESSAGE_BYTES = 2 * 1000**3
 _CHANNEL_OPTIONS = (
@@ -217,3 +222,56 @@ def contains_secure_intrinsics(building_block) -> bool:
 def replace_secure_intrinsics(comp):
     """`comp` with plain sums and selects instead of the secure ones."""
     return simulated_secure_compiler.replace_secure_intrinsics_with_bodies(comp)
+
+
+# --- types and values ------------------------------------------------------------
+
+
+def element_structure(element_type):
+    """The structure of `tf.TensorSpec`s of a data set's elements of this type."""
+    return type_conversions.type_to_tf_structure(element_type)
+
+
+def dataset_of_elements(elements: list, element_type):
+    """A data set of listed elements, whatever their number and shapes."""
+    return tensorflow_utils.make_data_set_from_elements(None, elements, element_type)
+
+
+def with_type_order(dataset, element_type):
+    """`dataset`, its elements in the containers and order that the type names."""
+    return tensorflow_utils.coerce_dataset_elements_to_tff_type_spec(
+        dataset, element_type
+    )
+
+
+def check_dataset(dataset, type_spec) -> None:
+    """Raises TFF's errors if `dataset` is not of the sequence type `type_spec`."""
+    element_type = tff.types.tensorflow_to_type(dataset.element_spec)
+    value_serialization._check_container_compat_with_tf_nest(element_type)
+    if not type_spec.is_assignable_from(tff.SequenceType(element_type)):
+        # The message is the native context's.
+        raise TypeError(
+            "Cannot serialize dataset with elements of type "
+            f"{tff.SequenceType(element_type)} as TFF type {type_spec}."
+        )
+
+
+def has_compatible_dtype(value, dtype) -> bool:
+    return array.is_compatible_dtype(value, dtype)
+
+
+def has_compatible_shape(value, shape) -> bool:
+    return array.is_compatible_shape(value, shape)
+
+
+def raise_type_error(value, type_spec) -> None:
+    """Lets TFF say what is wrong with `value`; returns if it finds nothing."""
+    tff.framework.serialize_value(value, type_spec)
+
+
+def number_of_clients(argument, parameter_type) -> int:
+    """How many clients `argument` has values for; TFF's errors if it is unclear."""
+    if argument is None:
+        return 0
+    cardinalities = cardinalities_utils.infer_cardinalities(argument, parameter_type)
+    return cardinalities.get(tff.CLIENTS, 0)

@@ -1,0 +1,82 @@
+"""TFF contexts that run computations in this process's TensorFlow."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import threading
+import weakref
+from typing import Any, Dict, Tuple
+
+from tff_reg.lazy import tff
+from tff_reg.runtime import tff_internals
+from tff_reg.runtime import values
+from tff_reg.runtime.plan import Plan
+from tff_reg.runtime.workers import ClientWorkers
+
+
+class PlanCache:
+    """The plans of the computations that are alive.
+
+    By identity and weak reference: a computation's hash serialises the whole of it
+    at each call, and plans (with their TensorFlow functions) must go when the
+    computation goes.
+    """
+
+    def __init__(self):
+        self._lock = threading.RLock()
+        self._plans: Dict[int, Tuple[weakref.ref, Plan]] = {}
+        self.builds = 0  # How many TensorFlow functions were ever built.
+
+    def plan(self, comp: tff.framework.ConcreteComputation) -> Plan:
+        found = self._plans.get(id(comp))
+        if found is not None and found[0]() is comp:
+            return found[1]
+        with self._lock:
+            found = self._plans.get(id(comp))
+            if found is None or found[0]() is not comp:
+                forget = functools.partial(self._forget, id(comp))
+                plan = Plan(comp, self._lock, self._count_build)
+                found = (weakref.ref(comp, forget), plan)
+                self._plans[id(comp)] = found
+        return found[1]
+
+    def _forget(self, key: int, reference: weakref.ref) -> None:
+        found = self._plans.get(key)
+        if found is not None and found[0] is reference:
+            del self._plans[key]
+
+    def _count_build(self) -> None:
+        self.builds += 1
+
+
+PLANS = PlanCache()
+
+
+class InProcessContext(tff.framework.SyncContext):
+    """Runs computations here; safe to call from several threads."""
+
+    def __init__(self, workers: ClientWorkers):
+        self._workers = workers
+
+    def invoke(self, comp: tff.framework.ConcreteComputation, arg: Any) -> Any:
+        plan = PLANS.plan(comp)
+        parameter_type = plan.type_signature.parameter
+        number_of_clients = tff_internals.number_of_clients(arg, parameter_type)
+        if arg is not None:
+            arg = values.argument(arg, parameter_type, plan.function_value)
+        result = plan.execute(arg, number_of_clients, self._workers)
+        return values.result(result, plan.type_signature.result)
+
+
+class InProcessAsyncContext(tff.framework.AsyncContext):
+    """The same, for callers that await."""
+
+    def __init__(self, context: InProcessContext):
+        self._context = context
+
+    async def invoke(self, comp: tff.framework.ConcreteComputation, arg: Any) -> Any:
+        if asyncio.iscoroutine(arg):
+            arg = await arg
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(None, self._context.invoke, comp, arg)

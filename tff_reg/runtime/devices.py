@@ -1,0 +1,170 @@
+"""Which devices clients run on, how many at a time, and TensorFlow's threads.
+
+On a CPU the product of intra-op threads and clients in parallel should be the number
+of cores. The number of intra-op threads has an influence on the last bits of some
+operations (the gradient of a convolution's filter is summed in as many parts), so it
+depends on the machine only and not on `clients_in_parallel`: results are the same to
+the bit whatever that is.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import List, Optional, Sequence, Union
+
+from absl import logging
+from tff_reg.lazy import tf
+
+# Beyond this many clients at a time, more threads a client are the better use of
+# cores: a round seldom has more clients, and each client needs memory.
+_MAX_CLIENTS_IN_PARALLEL = 8
+
+
+class NoGpuError(RuntimeError):
+    """A GPU was required and TensorFlow sees none."""
+
+
+def cores() -> int:
+    """The number of cores that this process may use."""
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:  # not on Linux
+        return os.cpu_count() or 1
+
+
+def parse(devices: Union[str, Sequence[str], None]) -> Optional[List[str]]:
+    """Splits and checks the form of a list of device names.
+
+    Args:
+        devices: `"GPU:0,GPU:1"`, `["GPU:0", "GPU:1"]`, or None.
+
+    Returns:
+        Names such as `"GPU:0"`, or None.
+
+    Raises:
+        ValueError: If a name is not `CPU:<number>` or `GPU:<number>`, or occurs
+            twice, or there is none.
+    """
+    if devices is None:
+        return None
+    names = devices.split(",") if isinstance(devices, str) else list(devices)
+    parsed = []
+    for name in names:
+        text = str(getattr(name, "name", name)).strip()
+        short = text.upper().replace("/DEVICE:", "").lstrip("/")
+        kind, _, number = short.partition(":")
+        number = number or "0"
+        if kind not in ("CPU", "GPU") or not number.isdigit():
+            raise ValueError(
+                "A device must be named like CPU:0 or GPU:1, found " f"{text!r}."
+            )
+        parsed.append(f"{kind}:{int(number)}")
+    if not parsed:
+        raise ValueError("The list of devices is empty: name at least one, or None.")
+    if len(set(parsed)) != len(parsed):
+        raise ValueError(f"A device is named twice in {', '.join(parsed)}.")
+    return parsed
+
+
+def resolve(names: Optional[List[str]], require_gpu: bool) -> List[str]:
+    """Finds the devices to use and prepares TensorFlow for them.
+
+    Sets memory growth on all GPUs, so that TensorFlow does not take their whole
+    memory at once. Does not start TensorFlow's devices if `names` is None.
+
+    Raises:
+        NoGpuError: If `require_gpu` and there is no GPU.
+        ValueError: If `require_gpu` and `names` has other devices, or TensorFlow
+            has no device of a given name.
+    """
+    gpus = tf.config.list_physical_devices("GPU")
+    _grow_memory(gpus)
+    if require_gpu and not gpus:
+        raise NoGpuError(
+            "A GPU is required and TensorFlow sees none: check `nvidia-smi` and that "
+            "TensorFlow's CUDA libraries are installed (requirements-gpu.txt), or run "
+            "without requiring one."
+        )
+    if names is None:
+        return [f"GPU:{index}" for index in range(len(gpus))] or ["CPU:0"]
+    if require_gpu and not all(name.startswith("GPU:") for name in names):
+        raise ValueError(
+            "A GPU is required and the devices given are not all GPUs: "
+            f"{', '.join(names)}."
+        )
+    if names == ["CPU:0"]:
+        return names
+    known = [
+        device.name.replace("/device:", "")
+        for device in tf.config.list_logical_devices()
+    ]
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        raise ValueError(
+            f"TensorFlow has no device {', '.join(unknown)}; it has {', '.join(known)}."
+        )
+    return names
+
+
+def default_clients_in_parallel(names: Sequence[str]) -> int:
+    """The number of clients at a time on each of the devices `names`."""
+    if any(name.startswith("GPU:") for name in names):
+        return 1
+    threads = tf.config.threading.get_intra_op_parallelism_threads()
+    return max(1, cores() // max(1, threads or cores()) // len(names))
+
+
+def set_threads(intra_op_threads: Optional[int]) -> None:
+    """Sets TensorFlow's intra-op threads, if that can still be done.
+
+    Args:
+        intra_op_threads: The number, or None for the number of cores divided by
+            the number of clients that run in parallel by default. What somebody
+            has set before is kept if this is None.
+    """
+    current = tf.config.threading.get_intra_op_parallelism_threads()
+    if intra_op_threads is None:
+        if current:
+            return
+        wanted = cores() // min(cores(), _MAX_CLIENTS_IN_PARALLEL)
+    else:
+        wanted = intra_op_threads
+    if wanted == current:
+        return
+    try:
+        tf.config.threading.set_intra_op_parallelism_threads(wanted)
+    except RuntimeError:  # TensorFlow has started
+        logging.log_first_n(
+            logging.WARNING,
+            "TensorFlow has started with %s intra-op threads, %d would suit clients "
+            "in parallel better: call tff_reg.runtime.use before anything else uses "
+            "TensorFlow.",
+            1,
+            current or "all cores as",
+            wanted,
+        )
+
+
+def _grow_memory(gpus) -> None:
+    for gpu in gpus:
+        try:
+            tf.config.experimental.set_memory_growth(gpu, True)
+        except (RuntimeError, ValueError):  # TensorFlow has started, or was told
+            logging.log_first_n(
+                logging.WARNING,
+                "Memory growth of the GPUs could not be set any more: call "
+                "tff_reg.runtime.use before anything else uses TensorFlow.",
+                1,
+            )
+
+
+def description(names: Sequence[str], clients_in_parallel: int) -> str:
+    """For example: clients run in process on 1 CPU device (2 at a time)."""
+    kinds = {name.split(":")[0] for name in names}
+    kind = " and ".join(sorted(kinds, reverse=True))
+    plural = "" if len(names) == 1 else "s"
+    each = "" if len(names) == 1 else " on each"
+    return (
+        f"clients run in process on {len(names)} {kind} device{plural} "
+        f"({clients_in_parallel} at a time{each})"
+    )

@@ -1,0 +1,403 @@
+"""Rewrites that make a TFF computation's graph fit to run inside this process.
+
+TFF keeps a computation as a `GraphDef` that is meant for a session of its own: its
+variables are found by name, an operation initialises them, and its library
+functions may have the names of anybody else's. Here many such graphs run at the
+same time in one TensorFlow, each as a function. `prepare` applies, in order:
+
+* `_prune`: only what the results need is kept;
+* `_make_resources_anonymous`: every call gets fresh variables and tables, freed
+  with the call;
+* `_initialize_before_use`: what reads them waits for the initialisation;
+* `_loop_over_datasets`: `ReduceDataset` becomes a loop over an iterator, because
+  the operation sets up its body anew at each call (seconds for a deep network) and
+  runs it on the CPU whatever the device;
+* `_keep_input_pipelines_on_cpu`;
+* `_make_functions_unique`: library functions get names that occur once in the
+  process.
+"""
+
+from __future__ import annotations
+
+import collections
+import itertools
+from typing import Iterable, Optional, Sequence
+
+from tff_reg.lazy import tf
+
+# TensorFlow's name for "not shared: one for each execution of the operation".
+_ANONYMOUS = b"cd2c89b7-88b7-44c8-ad83-06c2a9158347"
+
+_ANONYMOUS_TABLES = {
+    "HashTableV2": "AnonymousHashTable",
+    "MutableHashTableV2": "AnonymousMutableHashTable",
+    "MutableHashTableOfTensorsV2": "AnonymousMutableHashTableOfTensors",
+    "MutableDenseHashTableV2": "AnonymousMutableDenseHashTable",
+}
+_SHARING_ATTRIBUTES = ("container", "shared_name", "use_node_name_sharing")
+
+_ITERATOR_OPERATIONS = frozenset((
+    "AnonymousIterator",
+    "AnonymousIteratorV2",
+    "AnonymousIteratorV3",
+    "MakeIterator",
+    "IteratorGetNext",
+    "IteratorGetNextSync",
+    "IteratorGetNextAsOptional",
+))
+_CPU = "/device:CPU:0"
+
+# What is said about a function's gradient names functions that are not kept.
+_GRADIENT_ATTRIBUTES = (
+    "forward_function_name",
+    "backward_function_name",
+    "_forward_function_name",
+    "_backward_function_name",
+    "gradient_function",
+)
+
+_function_numbers = itertools.count()
+
+
+def prepare(
+    graph_def,
+    *,
+    results: Sequence[str],
+    parameters: Iterable[str],
+    initialize_op: Optional[str],
+):
+    """Rewrites `graph_def` in place; see the module's docstring.
+
+    Args:
+        graph_def: A `tf.compat.v1.GraphDef`.
+        results: The names of the tensors to be fetched.
+        parameters: The names of the tensors to be fed. Their operations are
+            removed; the other operations keep referring to them.
+        initialize_op: The name of the operation that initialises variables and
+            tables, if there are any.
+
+    Returns:
+        The set of those `parameters` that the results depend on.
+    """
+    parameter_nodes = {_node_name(name): name for name in parameters}
+    targets = [_node_name(name) for name in results]
+    if initialize_op:
+        targets.append(_node_name(initialize_op))
+    used = _prune(graph_def, targets, set(parameter_nodes))
+    _make_resources_anonymous(graph_def)
+    if initialize_op:
+        _initialize_before_use(graph_def, _node_name(initialize_op))
+    _loop_over_datasets(graph_def)
+    _keep_input_pipelines_on_cpu(graph_def)
+    _make_functions_unique(graph_def)
+    return {parameter_nodes[name] for name in used}
+
+
+def _node_name(tensor_name: str) -> str:
+    return tensor_name.lstrip("^").split(":")[0]
+
+
+def _prune(graph_def, targets, parameter_nodes) -> set:
+    """Keeps the ancestors of `targets`, without the parameters' operations."""
+    nodes = {node.name: node for node in graph_def.node}
+    reached = set()
+    pending = list(targets)
+    while pending:
+        name = pending.pop()
+        if name not in reached:
+            reached.add(name)
+            if name not in parameter_nodes:
+                pending.extend(_node_name(i) for i in nodes[name].input)
+    used = reached & parameter_nodes
+    kept = [n for n in graph_def.node if n.name in reached - parameter_nodes]
+    kept_names = {node.name for node in kept}
+    for node in kept:
+        inputs = [
+            i
+            for i in node.input
+            if not (i.startswith("^") and _node_name(i) in parameter_nodes)
+        ]
+        _set_inputs(node, inputs)
+        _keep_colocations(node, kept_names)
+    del graph_def.node[:]
+    graph_def.node.extend(kept)
+    return used
+
+
+def _set_inputs(node, inputs) -> None:
+    del node.input[:]
+    node.input.extend(inputs)
+
+
+def _keep_colocations(node, kept_names) -> None:
+    """Drops the wishes to be placed where a removed operation was."""
+    if "_class" not in node.attr:
+        return
+    wishes = [
+        wish
+        for wish in node.attr["_class"].list.s
+        if not wish.startswith(b"loc:@") or wish[5:].decode() in kept_names
+    ]
+    if wishes:
+        del node.attr["_class"].list.s[:]
+        node.attr["_class"].list.s.extend(wishes)
+    else:
+        del node.attr["_class"]
+
+
+def _make_resources_anonymous(graph_def) -> None:
+    for node in graph_def.node:
+        if node.op == "VarHandleOp":
+            node.attr["shared_name"].s = _ANONYMOUS
+        elif node.op in _ANONYMOUS_TABLES:
+            node.op = _ANONYMOUS_TABLES[node.op]
+            for name in _SHARING_ATTRIBUTES:
+                node.attr.pop(name, None)
+
+
+def _initialize_before_use(graph_def, initialize_op: str) -> None:
+    """Makes the users of variables and tables wait for their initialisation."""
+    nodes = {node.name: node for node in graph_def.node}
+    initial = set()
+    pending = [initialize_op]
+    while pending:
+        name = pending.pop()
+        if name in nodes and name not in initial:
+            initial.add(name)
+            pending.extend(_node_name(i) for i in nodes[name].input)
+    state = {
+        name
+        for name, node in nodes.items()
+        if node.op == "VarHandleOp" or node.op in _ANONYMOUS_TABLES.values()
+    }
+    for node in graph_def.node:
+        if node.name not in initial and any(
+            _node_name(i) in state for i in node.input if not i.startswith("^")
+        ):
+            node.input.append("^" + initialize_op)
+
+
+def _keep_input_pipelines_on_cpu(graph_def) -> None:
+    for nodes in _node_lists(graph_def):
+        for node in nodes:
+            is_dataset = "Dataset" in node.op and node.op != "ReduceDataset"
+            if is_dataset or node.op in _ITERATOR_OPERATIONS:
+                node.device = _CPU
+
+
+def _node_lists(graph_def):
+    yield graph_def.node
+    for function in graph_def.library.function:
+        yield function.node_def
+
+
+# --- ReduceDataset as a loop -----------------------------------------------------
+
+
+def _loop_over_datasets(graph_def) -> None:
+    functions = {f.signature.name: f for f in graph_def.library.function}
+    for nodes in [graph_def.node] + [f.node_def for f in list(functions.values())]:
+        in_function = nodes is not graph_def.node
+        replaced = [node for node in nodes if node.op == "ReduceDataset"]
+        for node in replaced:
+            body = functions[node.attr["f"].func.name]
+            nodes.extend(_loop(node, body, graph_def.library, in_function))
+    # Consumers inside functions name the output: "components" of the one
+    # operation is "output" of the other. In the graph itself the index is enough.
+    for function in graph_def.library.function:
+        loops = {n.name for n in function.node_def if n.attr["_reduces"].b}
+        for node in function.node_def:
+            _set_inputs(node, [_renamed_output(i, loops) for i in node.input])
+        for key in list(function.ret):
+            function.ret[key] = _renamed_output(function.ret[key], loops)
+    for nodes in _node_lists(graph_def):
+        for node in nodes:
+            node.attr.pop("_reduces", None)
+
+
+def _renamed_output(name: str, loops: set) -> str:
+    parts = name.split(":")
+    if len(parts) == 3 and parts[0] in loops and parts[1] == "components":
+        return f"{parts[0]}:output:{parts[2]}"
+    return name
+
+
+def _loop(node, body, library, in_function: bool) -> list:
+    """Turns the ReduceDataset `node` into a While; returns the nodes it needs.
+
+    The loop's variables are the state, then the next element (an optional), the
+    iterator, and what the body captures.
+    """
+    state_types = list(node.attr["Tstate"].list.type)
+    captured_types = list(node.attr["Targuments"].list.type)
+    argument_types = [argument.type for argument in body.signature.input_arg]
+    element_types = argument_types[
+        len(state_types) : len(argument_types) - len(captured_types)
+    ]
+    loop_types = state_types + [
+        tf.variant.as_datatype_enum,
+        tf.resource.as_datatype_enum,
+        *captured_types,
+    ]
+
+    data_inputs = [i for i in node.input if not i.startswith("^")]
+    control_inputs = [i for i in node.input if i.startswith("^")]
+    dataset, initial = data_inputs[0], data_inputs[1:]
+
+    def output(name, argument):
+        return f"{name}:{argument}:0" if in_function else name
+
+    iterator = tf.compat.v1.NodeDef(
+        name=f"{node.name}/iterator", op="AnonymousIteratorV3", input=control_inputs
+    )
+    _describe_elements(iterator, element_types)
+    handle = output(iterator.name, "handle")
+    make = tf.compat.v1.NodeDef(
+        name=f"{node.name}/make_iterator", op="MakeIterator", input=[dataset, handle]
+    )
+    first = tf.compat.v1.NodeDef(
+        name=f"{node.name}/first",
+        op="IteratorGetNextAsOptional",
+        input=[handle, "^" + make.name],
+    )
+    _describe_elements(first, element_types)
+
+    name = f"{body.signature.name}_loop_{next(_function_numbers)}"
+    _add_condition(library, f"{name}_condition", loop_types, len(state_types))
+    _add_body(
+        library, f"{name}_body", body, state_types, element_types, captured_types
+    )
+
+    shapes = list(node.attr["output_shapes"].list.shape)
+    node.op = "While"
+    node.attr.clear()
+    node.attr["T"].list.type.extend(loop_types)
+    node.attr["cond"].func.name = f"{name}_condition"
+    node.attr["body"].func.name = f"{name}_body"
+    node.attr["parallel_iterations"].i = 10
+    node.attr["_lower_using_switch_merge"].b = True
+    node.attr["_reduces"].b = True
+    for shape in shapes:
+        node.attr["output_shapes"].list.shape.add().CopyFrom(shape)
+    for _ in range(len(loop_types) - len(shapes)):
+        node.attr["output_shapes"].list.shape.add().unknown_rank = True
+    _set_inputs(
+        node,
+        initial[: len(state_types)]
+        + [output(first.name, "optional"), handle]
+        + initial[len(state_types) :]
+        + control_inputs,
+    )
+    return [iterator, make, first]
+
+
+def _describe_elements(node, element_types) -> None:
+    node.attr["output_types"].list.type.extend(element_types)
+    for _ in element_types:
+        node.attr["output_shapes"].list.shape.add().unknown_rank = True
+
+
+def _new_function(library, name, input_types, output_types):
+    function = library.function.add()
+    function.signature.name = name
+    function.signature.is_stateful = True
+    for index, dtype in enumerate(input_types):
+        function.signature.input_arg.add(name=f"in{index}", type=dtype)
+    for index, dtype in enumerate(output_types):
+        function.signature.output_arg.add(name=f"out{index}", type=dtype)
+    return function
+
+
+def _add_condition(library, name, loop_types, optional_index) -> None:
+    """One more round as long as there is an element."""
+    boolean = tf.bool.as_datatype_enum
+    function = _new_function(library, name, loop_types, [boolean])
+    function.node_def.add(
+        name="has_value",
+        op="OptionalHasValue",
+        input=[f"in{optional_index}"],
+        device=_CPU,
+    )
+    function.ret["out0"] = "has_value:has_value:0"
+
+
+def _add_body(library, name, body, state_types, element_types, captured_types):
+    """One round: the reducing function on the element; fetch the next one."""
+    states, captures = len(state_types), len(captured_types)
+    variant, resource = tf.variant.as_datatype_enum, tf.resource.as_datatype_enum
+    loop_types = state_types + [variant, resource] + captured_types
+    function = _new_function(library, name, loop_types, loop_types)
+    element = function.node_def.add(
+        name="element", op="OptionalGetValue", input=[f"in{states}"], device=_CPU
+    )
+    _describe_elements(element, element_types)
+    call = function.node_def.add(name="call", op="StatefulPartitionedCall")
+    call.input.extend(f"in{i}" for i in range(states))
+    call.input.extend(
+        f"element:components:{i}" for i in range(len(element_types))
+    )
+    call.input.extend(f"in{states + 2 + i}" for i in range(captures))
+    call.attr["Tin"].list.type.extend(state_types + element_types + captured_types)
+    call.attr["Tout"].list.type.extend(state_types)
+    call.attr["f"].func.name = body.signature.name
+    following = function.node_def.add(
+        name="next", op="IteratorGetNextAsOptional", input=[f"in{states + 1}"]
+    )
+    _describe_elements(following, element_types)
+    for index in range(states):
+        function.ret[f"out{index}"] = f"call:output:{index}"
+    function.ret[f"out{states}"] = "next:optional:0"
+    for index in range(states + 1, len(loop_types)):
+        function.ret[f"out{index}"] = f"in{index}"
+
+
+# --- library functions -------------------------------------------------------------
+
+
+def _make_functions_unique(graph_def) -> None:
+    """Keeps the functions that are called, under names of their own."""
+    functions = {f.signature.name: f for f in graph_def.library.function}
+    renamed = {}
+    pending = collections.deque([graph_def.node])
+    while pending:
+        for node in pending.popleft():
+            for name in _called_functions(node):
+                if name in functions and name not in renamed:
+                    renamed[name] = f"{name}_tff{next(_function_numbers)}"
+                    pending.append(functions[name].node_def)
+    for nodes in [graph_def.node] + [functions[name].node_def for name in renamed]:
+        for node in nodes:
+            _rename_functions(node, renamed)
+    kept = []
+    for name, new_name in renamed.items():
+        functions[name].signature.name = new_name
+        for attribute in _GRADIENT_ATTRIBUTES:
+            functions[name].attr.pop(attribute, None)
+        kept.append(functions[name])
+    library = graph_def.library
+    del library.gradient[:]
+    del library.function[:]
+    library.function.extend(kept)
+
+
+def _called_functions(node):
+    yield node.op
+    for value in node.attr.values():
+        if value.HasField("func"):
+            yield value.func.name
+        elif value.HasField("list"):
+            for function in value.list.func:
+                yield function.name
+
+
+def _rename_functions(node, renamed) -> None:
+    node.op = renamed.get(node.op, node.op)
+    node.attr.pop("_gradient_op_type", None)
+    for attribute in _GRADIENT_ATTRIBUTES:
+        node.attr.pop(attribute, None)
+    for value in node.attr.values():
+        if value.HasField("func"):
+            value.func.name = renamed.get(value.func.name, value.func.name)
+        elif value.HasField("list"):
+            for function in value.list.func:
+                function.name = renamed.get(function.name, function.name)

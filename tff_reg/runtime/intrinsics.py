@@ -1,0 +1,284 @@
+"""What TFF's intrinsics do, on values of this package.
+
+Three tables by the intrinsics' names: those that are evaluated once, those that are
+evaluated at every client, and those that fold the clients' values into one at the
+server. The secure ones are replaced by these before (see `tff_internals`).
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, Callable, Dict
+
+from tff_reg.lazy import np
+from tff_reg.lazy import tf
+from tff_reg.lazy import tff
+from tff_reg.runtime import tff_internals
+from tff_reg.runtime import values
+
+# A function value: takes an argument (None for none), gives a result.
+Function = Callable[[Any], Any]
+
+
+# --- evaluated once ----------------------------------------------------------------
+
+
+def _identity(argument, type_spec):
+    del type_spec
+    return argument
+
+
+def _apply(argument, type_spec):
+    del type_spec
+    function, value = argument
+    return function(value)
+
+
+def _evaluate(function, type_spec):
+    del type_spec
+    return function(None)
+
+
+def _sequence_map(argument, type_spec):
+    function, dataset = argument
+    element_type = type_spec.parameter[1].element
+    result_type = type_spec.result.element
+
+    def map_element(*components):
+        element = components[0] if len(components) == 1 else components
+        mapped = function(_from_element(element, element_type))
+        return _to_element(mapped, result_type)
+
+    return dataset.map(map_element)
+
+
+def _sequence_reduce(argument, type_spec):
+    dataset, state, function = argument
+    element_type = type_spec.parameter[0].element
+    for element in dataset:
+        state = function([state, _from_element(element, element_type)])
+    return state
+
+
+def _sequence_sum(dataset, type_spec):
+    element_type = type_spec.parameter.element
+    total = values.filled(element_type, lambda dtype: 0)
+    for element in dataset:
+        total = values.map_tensors(
+            tf.add, total, _from_element(element, element_type)
+        )
+    return total
+
+
+def _from_element(element, type_spec):
+    """An element of a data set as an internal value."""
+    if isinstance(type_spec, tff.StructType):
+        if isinstance(element, dict):
+            parts = [element[name] for name in tff.structure.name_list(type_spec)]
+        else:
+            parts = list(tff.structure.from_container(element))
+        return [
+            _from_element(part, part_type)
+            for part, (_, part_type) in zip(
+                parts, tff.structure.iter_elements(type_spec)
+            )
+        ]
+    return element
+
+
+def _to_element(value, type_spec):
+    """An internal value in the containers of a data set's element."""
+    structure = tff_internals.element_structure(type_spec)
+    return _in_containers(value, structure)
+
+
+def _in_containers(value, structure):
+    if isinstance(structure, dict):
+        parts = zip(structure, value, structure.values())
+        return type(structure)((k, _in_containers(v, s)) for k, v, s in parts)
+    if isinstance(structure, (tuple, list)):
+        parts = [_in_containers(v, s) for v, s in zip(value, structure)]
+        if hasattr(structure, "_fields"):
+            return type(structure)(*parts)
+        return type(structure)(parts)
+    return value
+
+
+ONCE: Dict[str, Callable[[Any, tff.FunctionType], Any]] = {
+    "federated_apply": _apply,
+    "federated_eval_at_server": _evaluate,
+    "federated_value_at_server": _identity,
+    "federated_zip_at_server": _identity,
+    "sequence_map": _sequence_map,
+    "sequence_reduce": _sequence_reduce,
+    "sequence_sum": _sequence_sum,
+}
+
+
+# --- evaluated at every client -------------------------------------------------------
+
+
+def _select(argument, type_spec):
+    """The data set of `select_fn(server_value, key)` for the client's keys."""
+    keys, _, server_value, select_fn = argument
+    element_type = type_spec.result.member.element
+    elements = [select_fn([server_value, key]) for key in tf.unstack(keys)]
+    return tff_internals.dataset_of_elements(
+        [_arrays(element, element_type) for element in elements], element_type
+    )
+
+
+def _arrays(value, type_spec):
+    if isinstance(type_spec, tff.StructType):
+        return tff.structure.Struct(
+            (name, _arrays(part, part_type))
+            for part, (name, part_type) in zip(
+                value, tff.structure.iter_elements(type_spec)
+            )
+        )
+    return value.numpy()
+
+
+AT_CLIENTS: Dict[str, Callable[[Any, tff.FunctionType], Any]] = {
+    "federated_broadcast": _identity,
+    "federated_eval_at_clients": _evaluate,
+    "federated_map": _apply,
+    "federated_map_all_equal": _apply,
+    "federated_select": _select,
+    "federated_value_at_clients": _identity,
+    "federated_zip_at_clients": _identity,
+}
+
+
+# --- folded into one value -----------------------------------------------------------
+
+
+class Aggregation:
+    """Folds the clients' values, in their order, into one at the server.
+
+    Args:
+        settings: The elements of the intrinsic's argument after the clients' values,
+            for those intrinsics that have any.
+        type_spec: The intrinsic's type.
+    """
+
+    def __init__(self, settings: list, type_spec: tff.FunctionType):
+        self._settings = settings
+        self._type = type_spec
+
+    def accumulate(self, value: Any) -> None:
+        """Takes the value of the next client."""
+        raise NotImplementedError
+
+    def result(self) -> Any:
+        """The value at the server, after the last client."""
+        raise NotImplementedError
+
+
+class _Reduction(Aggregation):
+    """`operation` between the values; `empty` of a dtype when there is no client."""
+
+    def __init__(self, settings, type_spec, *, operation, empty):
+        super().__init__(settings, type_spec)
+        self._operation = operation
+        self._empty = empty
+        self._total = None
+
+    def accumulate(self, value):
+        if self._total is None:
+            self._total = value
+        else:
+            self._total = values.map_tensors(self._operation, self._total, value)
+
+    def result(self):
+        if self._total is None:
+            return values.filled(self._type.parameter.member, self._empty)
+        return self._total
+
+
+class _Mean(Aggregation):
+    """The mean, each value with the weight 1."""
+
+    def __init__(self, settings, type_spec):
+        super().__init__(settings, type_spec)
+        self._total = None
+        self._weight = None
+
+    def accumulate(self, value):
+        self._add(value, tf.constant(1.0))
+
+    def _add(self, value, weight):
+        weighted = values.map_tensors(
+            lambda v: tf.multiply(v, tf.cast(weight, v.dtype)), value
+        )
+        if self._total is None:
+            self._total, self._weight = weighted, weight
+        else:
+            self._total = values.map_tensors(tf.add, self._total, weighted)
+            self._weight = tf.add(self._weight, weight)
+
+    def result(self):
+        if self._total is None:
+            self._total = values.filled(self._type.result.member, lambda dtype: 0)
+            self._weight = tf.constant(0.0)
+        return values.map_tensors(
+            lambda v: tf.divide(v, tf.cast(self._weight, v.dtype)), self._total
+        )
+
+
+class _WeightedMean(_Mean):
+    """The mean of <value, weight>."""
+
+    def accumulate(self, value):
+        self._add(*value)
+
+
+class _Aggregate(Aggregation):
+    """TFF's <value, zero, accumulate, merge, report>; there is nothing to merge."""
+
+    def __init__(self, settings, type_spec):
+        super().__init__(settings, type_spec)
+        self._state, self._function, _, self._report = settings
+
+    def accumulate(self, value):
+        self._state = self._function([self._state, value])
+
+    def result(self):
+        return self._report(self._state)
+
+
+def _largest(dtype):
+    return np.iinfo(dtype.as_numpy_dtype).max if dtype.is_integer else dtype.max
+
+
+def _smallest(dtype):
+    return np.iinfo(dtype.as_numpy_dtype).min if dtype.is_integer else dtype.min
+
+
+def _add(a, b):
+    return tf.add(a, b)
+
+
+def _minimum(a, b):
+    return tf.minimum(a, b)
+
+
+def _maximum(a, b):
+    return tf.maximum(a, b)
+
+
+# Those whose argument is <clients' values, settings...>, not the values alone.
+WITH_SETTINGS = frozenset(("federated_aggregate",))
+
+AGGREGATIONS: Dict[str, Callable[[list, tff.FunctionType], Aggregation]] = {
+    "federated_aggregate": _Aggregate,
+    "federated_max": functools.partial(
+        _Reduction, operation=_maximum, empty=_smallest
+    ),
+    "federated_mean": _Mean,
+    "federated_min": functools.partial(_Reduction, operation=_minimum, empty=_largest),
+    "federated_sum": functools.partial(
+        _Reduction, operation=_add, empty=lambda dtype: 0
+    ),
+    "federated_weighted_mean": _WeightedMean,
+}

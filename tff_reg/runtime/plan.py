@@ -1,0 +1,356 @@
+"""How a computation is executed: TFF's compiler output, sorted into stages.
+
+A computation in call-dominant form is a list of calls, each of which needs the
+results of earlier ones. Some are evaluated once, some at every client, some fold the
+clients' values into one. A stage is what can be done with one visit to each client:
+first the calls made once, then, client by client, all the client's calls and at once
+the folding of what they give, so that nothing of a client is kept that is not needed
+by a later stage.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from typing import Any, Callable, Dict, List, Optional, Set
+
+from tff_reg.lazy import tf
+from tff_reg.lazy import tff
+from tff_reg.runtime import intrinsics
+from tff_reg.runtime import tff_internals
+from tff_reg.runtime import values
+from tff_reg.runtime.tensorflow_function import TensorFlowFunction
+
+
+class ClientError(RuntimeError):
+    """A client's part of a computation failed.
+
+    Attributes:
+        client_index: The position of the client in the argument, from 0.
+        client_id: What the client's data set calls itself (its attribute
+            `client_id`), or None.
+    """
+
+    def __init__(self, client_index: int, client_id: Optional[str], cause: Exception):
+        name = f" ({client_id})" if client_id is not None else ""
+        super().__init__(
+            f"Client {client_index}{name} failed: {type(cause).__name__}: {cause}"
+        )
+        self.client_index = client_index
+        self.client_id = client_id
+
+
+class _AtClient:
+    """A value at the one client that is being worked on."""
+
+    def __init__(self, value: Any):
+        self.value = value
+
+
+@dataclasses.dataclass
+class _Local:
+    """One call of the computation: the name it is bound to, and what is called."""
+
+    name: str
+    call: tff.framework.Call
+    stage: int
+
+    @property
+    def uri(self) -> Optional[str]:
+        function = self.call.function
+        return function.uri if isinstance(function, tff.framework.Intrinsic) else None
+
+
+@dataclasses.dataclass
+class _Stage:
+    once: List[_Local] = dataclasses.field(default_factory=list)
+    at_clients: List[_Local] = dataclasses.field(default_factory=list)
+    folded: List[_Local] = dataclasses.field(default_factory=list)
+    # Names of this stage's client values that are needed after it.
+    kept: List[str] = dataclasses.field(default_factory=list)
+
+
+class Plan:
+    """A computation, compiled; `execute` runs it.
+
+    Args:
+        comp: The computation. It is not held on to.
+        lock: Held while TensorFlow functions are built.
+        on_build: Called after each such build.
+    """
+
+    def __init__(
+        self,
+        comp: tff.framework.ConcreteComputation,
+        lock: threading.RLock,
+        on_build: Callable[[], None],
+    ):
+        # Compiling loses the result's Python containers.
+        self.type_signature = comp.type_signature
+        block = comp.to_building_block()
+        if tff_internals.contains_secure_intrinsics(block):
+            block = tff_internals.replace_secure_intrinsics(comp).to_building_block()
+        self._parameter_name, locals_, self._result = _call_dominant(block)
+        self._functions: Dict[int, TensorFlowFunction] = {}
+        self._lock = lock
+        self._on_build = on_build
+        self._stages = _staged(locals_, self._parameter_name, self._result)
+
+    def execute(self, argument: Any, number_of_clients: int, workers) -> Any:
+        """Runs the computation on internal values; returns an internal value.
+
+        Args:
+            argument: The internal value of the argument, or None.
+            number_of_clients: How many clients there are.
+            workers: The `ClientWorkers` to run their parts.
+
+        Raises:
+            ClientError: If a client's part fails.
+        """
+        bindings = {}
+        if self._parameter_name is not None:
+            bindings[self._parameter_name] = argument
+        with tf.device(workers.devices[0]):
+            for stage in self._stages:
+                for local in stage.once:
+                    bindings[local.name] = self._call(local.call, bindings)
+                if stage.at_clients or stage.folded:
+                    self._visit_clients(
+                        stage, bindings, argument, number_of_clients, workers
+                    )
+            return self._evaluate(self._result, bindings)
+
+    def function_value(self, comp: Any) -> Callable[[Any], Any]:
+        """A computation that is given as an argument, as a function value."""
+        if not isinstance(comp, tff.framework.ConcreteComputation):
+            raise TypeError(
+                "Expected a TFF computation for an argument of functional type, found "
+                f"a value of type {type(comp).__name__}."
+            )
+        _, locals_, block = _call_dominant(comp.to_building_block(), peel=False)
+        bindings = {}
+        for name, call in locals_:
+            bindings[name] = self._call(call, bindings)
+        return self._evaluate(block, bindings)
+
+    def _visit_clients(self, stage, bindings, argument, number_of_clients, workers):
+        folds = []
+        for local in stage.folded:
+            settings = []
+            if local.uri in intrinsics.WITH_SETTINGS:
+                elements = list(local.call.argument)[1:]
+                settings = [self._evaluate(element, bindings) for element in elements]
+            type_spec = local.call.function.type_signature
+            folds.append(intrinsics.AGGREGATIONS[local.uri](settings, type_spec))
+
+        def visit(index):
+            try:
+                return self._visit(stage, dict(bindings), index)
+            except Exception as error:
+                client_id = values.client_id(argument, index)
+                raise ClientError(index, client_id, error) from error
+
+        kept = {name: [] for name in stage.kept}
+        for kept_values, to_fold in workers.in_order(number_of_clients, visit):
+            for name, value in zip(stage.kept, kept_values):
+                kept[name].append(value)
+            for fold, value in zip(folds, to_fold):
+                fold.accumulate(value)
+        for name, members in kept.items():
+            bindings[name] = values.ClientValues(members)
+        for local, fold in zip(stage.folded, folds):
+            bindings[local.name] = fold.result()
+
+    def _visit(self, stage, bindings, index):
+        """One client's part of a stage: what is kept, and what is folded."""
+        for local in stage.at_clients:
+            argument = local.call.argument
+            value = self._evaluate_at_client(argument, bindings, index)
+            evaluated = intrinsics.AT_CLIENTS[local.uri](
+                value, local.call.function.type_signature
+            )
+            bindings[local.name] = _AtClient(evaluated)
+        kept = [_at_client(bindings[name], index) for name in stage.kept]
+        to_fold = []
+        for local in stage.folded:
+            argument = local.call.argument
+            if local.uri in intrinsics.WITH_SETTINGS:
+                argument = argument[0]
+            to_fold.append(self._evaluate_at_client(argument, bindings, index))
+        return kept, to_fold
+
+    def _evaluate_at_client(self, block, bindings, index):
+        return _at_client(self._evaluate(block, bindings), index)
+
+    def _call(self, call, bindings):
+        argument = None
+        if call.argument is not None:
+            argument = self._evaluate(call.argument, bindings)
+        if isinstance(call.function, tff.framework.Intrinsic):
+            uri = call.function.uri
+            if uri not in intrinsics.ONCE:
+                raise NotImplementedError(
+                    f"The in_process runtime does not know TFF's intrinsic {uri!r}; "
+                    "use the native runtime for it."
+                )
+            return intrinsics.ONCE[uri](argument, call.function.type_signature)
+        return self._evaluate(call.function, bindings)(argument)
+
+    def _evaluate(self, block, bindings):
+        if isinstance(block, tff.framework.Reference):
+            return bindings[block.name]
+        if isinstance(block, tff.framework.Selection):
+            return _select(self._evaluate(block.source, bindings), block.as_index())
+        if isinstance(block, tff.framework.Struct):
+            return [self._evaluate(element, bindings) for element in block]
+        if isinstance(block, tff.framework.CompiledComputation):
+            return self._function(block)
+        if isinstance(block, tff.framework.Lambda):
+            return _Closure(self, block, bindings)
+        if isinstance(block, tff.framework.Block):
+            bindings = dict(bindings)
+            for name, value in block.locals:
+                bindings[name] = self._evaluate(value, bindings)
+            return self._evaluate(block.result, bindings)
+        if isinstance(block, tff.framework.Call):
+            return self._call(block, bindings)
+        if isinstance(block, tff.framework.Literal):
+            return tf.constant(block.value, values.tf_dtype(block.type_signature))
+        raise NotImplementedError(
+            f"The in_process runtime cannot evaluate a {type(block).__name__}: "
+            f"{block.compact_representation()}."
+        )
+
+    def _function(self, block) -> TensorFlowFunction:
+        function = self._functions.get(id(block))
+        if function is None:
+            with self._lock:
+                function = self._functions.get(id(block))
+                if function is None:
+                    function = TensorFlowFunction(block, self._lock, self._on_build)
+                    self._functions[id(block)] = function
+        return function
+
+
+class _Closure:
+    """A lambda of the computation, with what its free names are bound to."""
+
+    def __init__(self, plan: Plan, block: tff.framework.Lambda, bindings: dict):
+        self._plan = plan
+        self._block = block
+        self._bindings = bindings
+
+    def __call__(self, argument: Any) -> Any:
+        bindings = dict(self._bindings)
+        if self._block.parameter_name is not None:
+            bindings[self._block.parameter_name] = argument
+        return self._plan._evaluate(self._block.result, bindings)
+
+
+def _select(value: Any, index: int) -> Any:
+    """Element `index` of a structure, also of one at clients."""
+    if isinstance(value, _AtClient):
+        return _AtClient(value.value[index])
+    if isinstance(value, values.ClientValues):
+        return values.ClientValues([member[index] for member in value.members])
+    return value[index]
+
+
+def _at_client(value: Any, index: int) -> Any:
+    """What client `index` has of a value that may be placed at clients."""
+    if isinstance(value, _AtClient):
+        return value.value
+    if isinstance(value, values.ClientValues):
+        return value.members[index]
+    if isinstance(value, list):
+        return [_at_client(element, index) for element in value]
+    return value
+
+
+def _call_dominant(block, peel=True):
+    """Compiles a building block.
+
+    Returns:
+        The parameter's name or None, the calls as (name, call) in order, and the
+        block that makes the result of them. With `peel` False the result is a
+        function's block, and the calls are those it needs from outside.
+    """
+    if peel and not isinstance(block, tff.framework.Lambda):
+        block = _as_lambda(block)
+    block = tff.framework.to_call_dominant(block)
+    locals_ = []
+    parameter_name = None
+    while True:
+        if isinstance(block, tff.framework.Block):
+            locals_.extend(block.locals)
+            block = block.result
+        elif peel and isinstance(block, tff.framework.Lambda):
+            parameter_name = block.parameter_name
+            block = block.result
+            peel = False
+            if isinstance(block, tff.framework.Block):
+                locals_.extend(block.locals)
+                block = block.result
+            return parameter_name, locals_, block
+        else:
+            return parameter_name, locals_, block
+
+
+def _as_lambda(block):
+    """Wraps what is of a functional type into a lambda that calls it."""
+    parameter_type = block.type_signature.parameter
+    if parameter_type is None:
+        return tff.framework.Lambda(None, None, tff.framework.Call(block))
+    name = next(tff.framework.unique_name_generator(block))
+    reference = tff.framework.Reference(name, parameter_type)
+    return tff.framework.Lambda(
+        name, parameter_type, tff.framework.Call(block, reference)
+    )
+
+
+def _staged(locals_, parameter_name, result) -> List[_Stage]:
+    """Sorts the calls into stages."""
+    stage_of = {parameter_name: 0}
+    client_names: Dict[str, int] = {}
+    stages: List[_Stage] = []
+    for name, call in locals_:
+        references = _references(call) & stage_of.keys()
+        stage = max((stage_of[r] for r in references), default=0)
+        local = _Local(name, call, stage)
+        while len(stages) <= stage:
+            stages.append(_Stage())
+        if local.uri in intrinsics.AGGREGATIONS:
+            stages[stage].folded.append(local)
+            stage_of[name] = stage + 1  # known when the stage's clients are done
+        elif local.uri in intrinsics.AT_CLIENTS:
+            stages[stage].at_clients.append(local)
+            stage_of[name] = stage
+            client_names[name] = stage
+        else:
+            stages[stage].once.append(local)
+            stage_of[name] = stage
+    needed_later = _references(result) & client_names.keys()
+    for stage_index, stage in enumerate(stages):
+        for local in stage.at_clients + stage.folded:
+            needed_later |= {
+                name
+                for name in _references(local.call) & client_names.keys()
+                if client_names[name] < stage_index
+            }
+    for name in client_names:
+        if name in needed_later:
+            stages[client_names[name]].kept.append(name)
+    return stages
+
+
+def _references(block) -> Set[str]:
+    """The names that occur in a block (all names of a computation differ)."""
+    found = set()
+
+    def look(inner):
+        if isinstance(inner, tff.framework.Reference):
+            found.add(inner.name)
+        return inner, False
+
+    tff.framework.transform_postorder(block, look)
+    return found

@@ -1,0 +1,182 @@
+"""One TensorFlow computation of TFF as a function of this process's TensorFlow.
+
+Values inside this package are: eager tensors; `tf.data.Dataset`s for sequences;
+Python lists for structures, whose names live in the types only.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any, Callable, List
+
+from tff_reg.lazy import tf
+from tff_reg.lazy import tff
+from tff_reg.runtime import graph_rewrites
+from tff_reg.runtime import tff_internals
+
+_TENSOR, _SEQUENCE, _STRUCT = "tensor", "sequence", "struct"
+
+
+class TensorFlowFunction:
+    """Calls a `tff.framework.CompiledComputation` with values of this package.
+
+    The function is built at the first call, under `lock`. Every call has variables
+    and tables of its own, so calls may run at the same time.
+
+    Args:
+        block: The building block; its proto must hold a TensorFlow graph.
+        lock: Held while TensorFlow functions are built.
+        on_build: Called after each build (tests count them).
+
+    Raises:
+        NotImplementedError: If the computation is not a TensorFlow one (JAX).
+    """
+
+    def __init__(
+        self,
+        block: tff.framework.CompiledComputation,
+        lock: threading.RLock,
+        on_build: Callable[[], None],
+    ):
+        kind = block.proto.WhichOneof("computation")
+        if kind != "tensorflow":
+            raise NotImplementedError(
+                "The in_process runtime runs TensorFlow computations; this one is "
+                f"of kind {kind!r}. Use the native runtime for it."
+            )
+        self._proto = block.proto.tensorflow
+        self._result_type = block.type_signature.result
+        self._lock = lock
+        self._on_build = on_build
+        self._built = False
+        self._function = None
+        self._feeds: List[int] = []
+
+    def __call__(self, argument: Any = None) -> Any:
+        if not self._built:
+            with self._lock:
+                if not self._built:
+                    self._build()
+        leaves = []
+        if self._proto.HasField("parameter"):
+            _flatten(argument, self._proto.parameter, leaves)
+        fetched = []
+        if self._function is not None:
+            fetched = self._function(*(_feed(leaves[i]) for i in self._feeds))
+        flat = iter(
+            [
+                leaves[position] if is_parameter else fetched[position]
+                for is_parameter, position in self._sources
+            ]
+        )
+        return _pack(self._result_type, self._proto.result, flat)
+
+    def _build(self) -> None:
+        proto = self._proto
+        parameters = [name for _, name in _leaf_names(proto.parameter)]
+        results = [name for _, name in _leaf_names(proto.result)]
+        position = {name: index for index, name in enumerate(parameters)}
+        fetches = [name for name in results if name not in position]
+        fetch_position = {}
+        for name in fetches:
+            fetch_position.setdefault(name, len(fetch_position))
+        # For every leaf of the result: is it a leaf of the argument, and which.
+        self._sources = [
+            (True, position[name])
+            if name in position
+            else (False, fetch_position[name])
+            for name in results
+        ]
+        if fetch_position:
+            self._import(list(fetch_position), parameters, position)
+        self._on_build()
+        self._built = True
+
+    def _import(self, fetches, parameters, position) -> None:
+        graph_def = tf.compat.v1.GraphDef()
+        self._proto.graph_def.Unpack(graph_def)
+        signature = _signature(graph_def, self._proto, parameters)
+        token = self._proto.session_token_tensor_name
+        used = graph_rewrites.prepare(
+            graph_def,
+            results=fetches,
+            parameters=parameters + ([token] if token else []),
+            initialize_op=self._proto.initialize_op or None,
+        )
+        names = [name for name in parameters if name in used]
+        self._feeds = [position[name] for name in names]
+
+        def body(*tensors):
+            input_map = dict(zip(names, tensors))
+            if token in used:
+                input_map[token] = tf.constant("")
+            return tf.graph_util.import_graph_def(
+                graph_def, input_map=input_map, return_elements=fetches, name=""
+            )
+
+        # A wrapped version 1 function: unlike `tf.function` it runs only what the
+        # results need, as TFF's sessions do. The outer graph, if any, is left:
+        # the function must not capture anything.
+        with tf.init_scope(), tf.device(None):
+            self._function = tf.compat.v1.wrap_function(
+                body, [signature[name] for name in names]
+            )
+
+
+def _leaf_names(binding) -> list:
+    """The (kind, tensor name) of each leaf of a binding, depth first."""
+    kind = binding.WhichOneof("binding")
+    if kind == _TENSOR:
+        return [(_TENSOR, binding.tensor.tensor_name)]
+    if kind == _SEQUENCE:
+        return [(_SEQUENCE, binding.sequence.variant_tensor_name)]
+    if kind == _STRUCT:
+        return [leaf for e in binding.struct.element for leaf in _leaf_names(e)]
+    return []
+
+
+def _signature(graph_def, proto, parameters) -> dict:
+    """The `tf.TensorSpec` of each parameter, from its placeholder."""
+    wanted = {name.split(":")[0]: name for name in parameters}
+    specs = {}
+    for node in graph_def.node:
+        if node.name in wanted:
+            specs[wanted[node.name]] = tf.TensorSpec(
+                tf.TensorShape(node.attr["shape"].shape)
+                if "shape" in node.attr
+                else None,
+                tf.dtypes.as_dtype(node.attr["dtype"].type),
+            )
+    return specs
+
+
+def _flatten(value, binding, leaves) -> None:
+    if binding.WhichOneof("binding") == _STRUCT:
+        for element, element_binding in zip(value, binding.struct.element):
+            _flatten(element, element_binding, leaves)
+    else:
+        leaves.append(value)
+
+
+def _feed(leaf):
+    """What a function takes for a leaf: a data set's variant, or the tensor."""
+    if isinstance(leaf, tf.data.Dataset):
+        return tf.data.experimental.to_variant(leaf)
+    return leaf
+
+
+def _pack(type_spec, binding, flat) -> Any:
+    kind = binding.WhichOneof("binding")
+    if kind == _STRUCT:
+        return [
+            _pack(element_type, element, flat)
+            for (_, element_type), element in zip(
+                tff.structure.iter_elements(type_spec), binding.struct.element
+            )
+        ]
+    leaf = next(flat)
+    if kind == _SEQUENCE and not isinstance(leaf, tf.data.Dataset):
+        return tf.data.experimental.from_variant(
+            leaf, tff_internals.element_structure(type_spec.element)
+        )
+    return leaf

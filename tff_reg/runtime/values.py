@@ -1,0 +1,240 @@
+"""Values going in and out of a computation that runs in this process.
+
+Inside: eager tensors, `tf.data.Dataset`s, lists for structures, and
+`ClientValues` for what is placed at clients. Outside: what TFF's native context
+takes and gives, with its errors for what is of the wrong type.
+"""
+
+from __future__ import annotations
+
+import collections
+from typing import Any, Callable, Dict, List, Optional, Tuple
+
+from tff_reg.lazy import np
+from tff_reg.lazy import tf
+from tff_reg.lazy import tff
+from tff_reg.runtime import tff_internals
+
+# How many kinds of elements of data sets are remembered as checked.
+_REMEMBERED_ELEMENT_SPECS = 64
+
+
+class ClientValues:
+    """A value at every client, in the clients' order."""
+
+    def __init__(self, members: List[Any]):
+        self.members = members
+
+
+# The kinds of data sets that were found to fit the types they were given for.
+_checked: Dict[Tuple[str, str], None] = collections.OrderedDict()
+
+
+def argument(value: Any, type_spec: tff.Type, function: Callable[[Any], Any]) -> Any:
+    """Turns the argument of a computation into an internal value.
+
+    Args:
+        value: What the caller gave.
+        type_spec: The type of the computation's parameter.
+        function: Makes an internal value of a TFF computation in the argument.
+
+    Raises:
+        TypeError: As the native context does, if `value` is of another type.
+    """
+    with tf.device("CPU:0"):
+        if isinstance(value, tff.structure.Struct) and isinstance(
+            type_spec, tff.StructType
+        ):
+            _check_names(value, type_spec)
+        return _argument(value, type_spec, function)
+
+
+def _argument(value, type_spec, function):
+    if isinstance(type_spec, tff.TensorType):
+        return _tensor(value, type_spec)
+    if isinstance(type_spec, tff.SequenceType):
+        return _sequence(value, type_spec)
+    if isinstance(type_spec, tff.StructType):
+        elements = tff.structure.from_container(value)
+        if len(elements) != len(type_spec):
+            _raise_type_error(value, type_spec)
+        return [
+            _argument(element, element_type, function)
+            for element, (_, element_type) in zip(
+                elements, tff.structure.iter_elements(type_spec)
+            )
+        ]
+    if isinstance(type_spec, tff.FederatedType):
+        if type_spec.all_equal or type_spec.placement is tff.SERVER:
+            return _argument(value, type_spec.member, function)
+        if not isinstance(value, list):
+            _raise_type_error(value, type_spec)
+        members = [_argument(member, type_spec.member, function) for member in value]
+        return ClientValues(members)
+    if isinstance(type_spec, tff.FunctionType):
+        return function(value)
+    raise NotImplementedError(
+        f"An argument of type {type_spec} cannot be given to a computation that runs "
+        "in process; use the native runtime for it."
+    )
+
+
+def _sequence(value: Any, type_spec: tff.SequenceType) -> tf.data.Dataset:
+    if isinstance(value, list):
+        return tff_internals.dataset_of_elements(
+            [_to_numpy(element) for element in value], type_spec.element
+        )
+    if not isinstance(value, tf.data.Dataset):
+        _raise_type_error(value, type_spec)
+    key = (repr(type_spec), repr(value.element_spec))
+    if key not in _checked:
+        tff_internals.check_dataset(value, type_spec)
+        _checked[key] = None
+        while len(_checked) > _REMEMBERED_ELEMENT_SPECS:
+            _checked.pop(next(iter(_checked)), None)
+    return value
+
+
+def _check_names(value, type_spec) -> None:
+    names = tff.structure.name_list_with_nones(value)
+    type_names = tff.structure.name_list_with_nones(type_spec)
+    if len(names) != len(type_names):
+        raise TypeError(
+            f"Value {value} does not match type {type_spec}: mismatching tuple length."
+        )
+    for name, type_name in zip(names, type_names):
+        if name not in (type_name, None):
+            raise TypeError(
+                f"Value {value} does not match type {type_spec}: mismatching tuple "
+                f"element names {name} vs. {type_name}."
+            )
+
+
+def _tensor(value: Any, type_spec: tff.TensorType) -> tf.Tensor:
+    if isinstance(value, tf.Variable):
+        value = value.read_value()
+    if tf.is_tensor(value):
+        shape = tf.TensorShape(type_spec.shape)
+        if value.dtype == tf_dtype(type_spec) and shape.is_compatible_with(value.shape):
+            return value
+        value = value.numpy()
+    if isinstance(value, (list, tuple)):
+        _raise_type_error(value, type_spec)
+    elif not (
+        isinstance(value, (bool, int, float, complex, str, bytes))
+        or isinstance(value, (np.generic, np.ndarray))
+    ):
+        _raise_type_error(value, type_spec)
+    elif not (
+        tff_internals.has_compatible_shape(value, type_spec.shape)
+        and tff_internals.has_compatible_dtype(value, type_spec.dtype.type)
+    ):
+        _raise_type_error(value, type_spec)
+    return tf.convert_to_tensor(value, tf_dtype(type_spec))
+
+
+def tf_dtype(type_spec: tff.TensorType) -> tf.DType:
+    dtype = type_spec.dtype.type
+    return tf.string if dtype is np.str_ else tf.dtypes.as_dtype(dtype)
+
+
+def _raise_type_error(value: Any, type_spec: tff.Type) -> None:
+    """Raises what the native context says; returns if it would take the value."""
+    tff_internals.raise_type_error(_to_numpy(value), type_spec)
+
+
+def _to_numpy(value: Any) -> Any:
+    """`value` with its tensors as arrays, its containers as they are."""
+    if isinstance(value, tf.Variable):
+        return value.read_value().numpy()
+    if tf.is_tensor(value):
+        return value.numpy()
+    if isinstance(value, list):
+        return [_to_numpy(v) for v in value]
+    if isinstance(value, tuple) and not hasattr(value, "_fields"):
+        return tuple(_to_numpy(v) for v in value)
+    if isinstance(value, collections.OrderedDict):
+        return collections.OrderedDict((k, _to_numpy(v)) for k, v in value.items())
+    if isinstance(value, dict):
+        return {k: _to_numpy(v) for k, v in value.items()}
+    return value
+
+
+def result(value: Any, type_spec: tff.Type) -> Any:
+    """What the caller gets: arrays and data sets in the type's containers."""
+    return tff.types.type_to_py_container(_result(value, type_spec), type_spec)
+
+
+def _result(value: Any, type_spec: tff.Type) -> Any:
+    if isinstance(type_spec, tff.TensorType):
+        return _array(value)
+    if isinstance(type_spec, tff.SequenceType):
+        return tff_internals.with_type_order(value, type_spec.element)
+    if isinstance(type_spec, tff.StructType):
+        return tff.structure.Struct(
+            (name, _result(element, element_type))
+            for element, (name, element_type) in zip(
+                value, tff.structure.iter_elements(type_spec)
+            )
+        )
+    if isinstance(type_spec, tff.FederatedType):
+        if not isinstance(value, ClientValues):
+            return _result(value, type_spec.member)
+        members = value.members
+        if not type_spec.all_equal:
+            return [_result(member, type_spec.member) for member in members]
+        if not members:
+            raise ValueError(
+                "A value that is the same at all clients has no value when there are "
+                "no clients: call the computation with at least one client."
+            )
+        return _result(members[0], type_spec.member)
+    raise NotImplementedError(
+        f"A result of type {type_spec} cannot be returned from a computation."
+    )
+
+
+def _array(value: Any) -> Any:
+    """A tensor as an array that shares its memory (read only), or a scalar."""
+    if not tf.is_tensor(value):
+        return value
+    if value.shape.rank == 0 or value.dtype == tf.string:
+        return value.numpy()
+    found = np.asarray(value)
+    found.flags.writeable = False
+    return found
+
+
+def filled(type_spec: tff.Type, value_of: Callable[[tf.DType], Any]) -> Any:
+    """Tensors of a type, each full of one value; unknown dimensions have length 0.
+
+    Args:
+        type_spec: A `tff.TensorType` or a structure of them.
+        value_of: The value for each dtype.
+    """
+    if isinstance(type_spec, tff.TensorType):
+        shape = [0 if n is None else n for n in type_spec.shape or ()]
+        dtype = tf_dtype(type_spec)
+        return tf.fill(shape, tf.constant(value_of(dtype), dtype))
+    return [
+        filled(element_type, value_of)
+        for _, element_type in tff.structure.iter_elements(type_spec)
+    ]
+
+
+def map_tensors(fn: Callable[..., Any], *structures: Any) -> Any:
+    """Applies `fn` to the tensors at the same place of equal structures."""
+    if isinstance(structures[0], list):
+        return [map_tensors(fn, *elements) for elements in zip(*structures)]
+    return fn(*structures)
+
+
+def client_id(value: Any, index: int) -> Optional[str]:
+    """The id of client `index` if its data sets have an attribute `client_id`."""
+    if isinstance(value, ClientValues):
+        return client_id(value.members[index], index)
+    if isinstance(value, list):
+        found = (client_id(element, index) for element in value)
+        return next((name for name in found if name is not None), None)
+    name = getattr(value, "client_id", None)
+    return None if name is None else str(name)

@@ -1,0 +1,77 @@
+"""Runs a task for every client: on the devices in turn, results in order."""
+
+from __future__ import annotations
+
+import collections
+import concurrent.futures
+import threading
+from typing import Any, Callable, Iterator, Sequence
+
+from tff_reg.lazy import tf
+
+# How many clients, for each that can run at a time, are under way or done and
+# waiting for their turn: enough to keep the workers busy, few enough to be small.
+_WINDOW = 2
+
+
+class ClientWorkers:
+    """Threads for each device.
+
+    Args:
+        devices: The names of the devices; client `i` runs on device `i % len`.
+        clients_in_parallel: How many run at the same time on each device.
+    """
+
+    def __init__(self, devices: Sequence[str], clients_in_parallel: int):
+        self.devices = tuple(devices)
+        self._clients_in_parallel = clients_in_parallel
+        self._pools = {}
+        self._lock = threading.Lock()
+
+    def in_order(
+        self, count: int, task: Callable[[int], Any]
+    ) -> Iterator[Any]:
+        """Yields `task(0)`, ..., `task(count - 1)`, computed under their devices.
+
+        If the caller stops early, or a task raises, no further tasks are started.
+        """
+        if len(self.devices) * self._clients_in_parallel == 1:
+            for index in range(count):
+                yield self._run(task, index)
+            return
+        window = _WINDOW * len(self.devices) * self._clients_in_parallel
+        futures = collections.deque()
+        submitted = 0
+        try:
+            while submitted < count or futures:
+                while submitted < count and len(futures) < window:
+                    pool = self._pool(self._device(submitted))
+                    futures.append(pool.submit(self._run, task, submitted))
+                    submitted += 1
+                yield futures.popleft().result()
+        finally:
+            for future in futures:
+                future.cancel()
+
+    def stop(self) -> None:
+        """Ends the threads, once they have done what they are doing."""
+        with self._lock:
+            for pool in self._pools.values():
+                pool.shutdown(wait=False)
+            self._pools.clear()
+
+    def _device(self, index: int) -> str:
+        return self.devices[index % len(self.devices)]
+
+    def _run(self, task: Callable[[int], Any], index: int) -> Any:
+        with tf.device(self._device(index)):
+            return task(index)
+
+    def _pool(self, device: str) -> concurrent.futures.ThreadPoolExecutor:
+        with self._lock:
+            if device not in self._pools:
+                self._pools[device] = concurrent.futures.ThreadPoolExecutor(
+                    self._clients_in_parallel,
+                    thread_name_prefix=f"tff_reg clients on {device}",
+                )
+            return self._pools[device]
