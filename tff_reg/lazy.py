@@ -47,9 +47,11 @@ def exports(package: str, modules: dict):
     origins = {name: module for module, names in modules.items() for name in names}
 
     def getattribute(name: str):
+        if name in modules:
+            return importlib.import_module(f"{package}.{name}")
         if name not in origins:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         module = importlib.import_module(f"{package}.{origins[name]}")
         return getattr(module, name)
 
-    return getattribute, lambda: sorted(origins), sorted(origins)
+    return getattribute, lambda: sorted({*origins, *modules}), sorted(origins)

@@ -374,7 +374,7 @@ def build_client_work(
     def initial_state():
         return collections.OrderedDict(
             hparams=collections.OrderedDict(
-                (k, tf.cast(v, hparams_dtype)) for k, v in hparams.items()
+                (k, tf.constant(v, hparams_dtype)) for k, v in hparams.items()
             ),
             round_num=tf.constant(0),
         )

@@ -34,7 +34,11 @@ class _SGD(tff.learning.optimizers.Optimizer):
 
     def next(self, state, weights, gradients):
         def hparam(name, like):
-            return tf.cast(state[name], like.dtype)
+            value = state[name]
+            if tf.is_tensor(value):
+                return tf.cast(value, like.dtype)
+            # tf.cast would round a Python number to float32 on the way.
+            return tf.constant(value, like.dtype)
 
         tf.nest.assert_same_structure(weights, gradients)
         flat_weights = tf.nest.flatten(weights)
