@@ -260,7 +260,8 @@ class BatchNorm(ForwardLayer):
             )
         else:
             axes = list(range(x.shape.rank - 1))
-            mean, variance = tf.nn.moments(x, axes)
+            mean = tf.reduce_mean(x, axes)
+            variance = tf.reduce_mean(tf.math.squared_difference(x, mean), axes)
             y = tf.nn.batch_normalization(x, mean, variance, beta, gamma, NORM_EPSILON)
             count = tf.cast(tf.size(x) // channels, x.dtype)
             unbiased_variance = variance * count / tf.maximum(count - 1, 1)
@@ -313,12 +314,24 @@ class GroupNorm(ForwardLayer):
         gamma, beta = self.gamma, self.beta
         if channels != gamma.shape[0]:
             gamma, beta = gamma[:channels], beta[:channels]
+        # Means over space first leave little to do for the groups, and nothing is
+        # reshaped to an axis of channels // groups, along which Eigen is slow. The
+        # variance is the mean of squared differences: stable far from zero too, and
+        # differentiable twice, which tf.nn.moments is not (it holds the mean constant).
         shape = tf.shape(x)
-        grouped = tf.reshape(x, [shape[0], -1, self._groups, channels // self._groups])
-        mean, variance = tf.nn.moments(grouped, [1, 3], keepdims=True)
-        inverse = tf.math.rsqrt(variance + NORM_EPSILON)
-        y = tf.reshape((grouped - mean) * inverse, shape)
-        return y * gamma + beta
+        x = tf.reshape(x, [shape[0], -1, channels])
+        difference = x - self._group_means(tf.reduce_mean(x, axis=1))
+        variance = self._group_means(tf.reduce_mean(tf.square(difference), axis=1))
+        scale = gamma * tf.math.rsqrt(variance + NORM_EPSILON)
+        return tf.reshape(difference * scale + beta, shape)
+
+    def _group_means(self, channel_means):
+        """[batch, channels] to [batch, 1, channels], equal within a group."""
+        channels = channel_means.shape[-1]
+        grouped = tf.reshape(channel_means, [-1, self._groups, channels // self._groups])
+        means = tf.reduce_mean(grouped, axis=2)
+        means = tf.repeat(means, channels // self._groups, axis=1)
+        return means[:, tf.newaxis]
 
 
 def build_norm(kind: str, channels: int, *, name: str, dtype: str):

@@ -1,0 +1,150 @@
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tff_reg import models
+from tff_reg.models import forward
+
+
+def _network(name, image_shape=(12, 12, 3), num_classes=10, **options):
+    model_fn = models.build_model_fn(
+        name, image_shape=image_shape, num_classes=num_classes, **options
+    )
+    return model_fn().network
+
+
+def _images(*shape):
+    return tf.constant(np.random.default_rng(0).normal(size=shape), tf.float32)
+
+
+def _count(network):
+    return sum(int(np.prod(v.shape)) for v in network.trainable_variables)
+
+
+@pytest.mark.parametrize("norm", models.NORM_NAMES)
+@pytest.mark.parametrize("num_classes, count", [(10, 591_322), (100, 614_452)])
+def test_resnet56_has_the_parameters_of_fedml(norm, num_classes, count):
+    network = _network("resnet56", (32, 32, 3), num_classes, norm=norm)
+    assert _count(network) == count
+
+
+def test_resnet20_and_resnet8_have_basic_blocks():
+    assert _count(_network("resnet20", (32, 32, 3))) == 272_474
+    assert _network("resnet20").num_branches == 9
+    assert _network("resnet8").num_branches == 3
+    assert _network("resnet56").num_branches == 18
+
+
+@pytest.mark.parametrize("image_shape", [(8, 8, 1), (13, 9, 3), (1, 1, 2)])
+@pytest.mark.parametrize("name", ["cnn", "resnet8"])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_takes_any_image_size_and_channels(image_shape, name, dtype):
+    network = _network(name, image_shape, 7, dtype=dtype)
+    outputs = network(_images(2, *image_shape), forward.ForwardPass(training=True))
+    assert outputs.logits.shape == [2, 7]
+    assert outputs.logits.dtype == dtype
+    assert np.isfinite(outputs.logits).all()
+
+
+@pytest.mark.parametrize("name", models.MODEL_NAMES)
+def test_running_from_a_block_continues_the_forward_pass(name):
+    network = _network(name)
+    whole = network(_images(2, 12, 12, 3))
+    assert len(whole.block_outputs) == len(network.blocks) == len(network.block_names)
+    for first in range(1, len(network.blocks)):
+        rest = network.run_from(
+            first, whole.block_outputs[first - 1], forward.ForwardPass()
+        )
+        np.testing.assert_allclose(rest.logits, whole.logits, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(rest.embedding, whole.embedding, rtol=1e-5, atol=1e-6)
+    logits = network.blocks[-1].classify(whole.embedding, forward.ForwardPass())
+    np.testing.assert_allclose(logits, whole.logits, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "name, count", [("cnn", 3), ("resnet8", 7), ("resnet20", 19), ("resnet56", 55)]
+)
+def test_records_every_activation_and_not_the_logits(name, count):
+    network = _network(name)
+    x = _images(2, 12, 12, 3)
+    outputs = network(x, forward.ForwardPass(record_activations=True))
+    assert len(outputs.activations) == count
+    assert all(np.min(a) >= 0 for a in outputs.activations)
+    assert not network(x).activations
+
+
+@pytest.mark.parametrize("norm", models.NORM_NAMES)
+def test_a_block_runs_at_a_fraction_of_its_width(norm):
+    network = _network("resnet8", norm=norm)
+    feature = network(_images(2, 12, 12, 3)).block_outputs[-3]
+    narrow = network.run_block(
+        -2, feature[..., :8], forward.ForwardPass(training=True, width=0.25)
+    )
+    assert narrow.shape == [2, 3, 3, 16]
+    whole = network(
+        _images(2, 12, 12, 3), forward.ForwardPass(training=True, width=0.5)
+    )
+    assert [o.shape[-1] for o in whole.block_outputs] == [8, 8, 16, 32, 10]
+
+
+def test_a_dropped_branch_leaves_the_shortcut_and_its_statistics():
+    network = _network("resnet8", norm="batch")
+    x = _images(4, 12, 12, 3)
+    stem = network.run_block(0, x, forward.ForwardPass(training=True))
+    before = {v.name: v.numpy() for v in network.non_trainable_variables}
+    dropped = network.run_block(
+        1, stem, forward.ForwardPass(training=True, branch_scales=[0.0, 1.0, 1.0])
+    )
+    # Stage 1 has one unit without a strided shortcut: it becomes the identity.
+    np.testing.assert_allclose(dropped, stem, atol=1e-6)
+    for variable in network.non_trainable_variables:
+        np.testing.assert_array_equal(variable, before[variable.name])
+
+
+def test_branches_of_scale_one_change_nothing():
+    network = _network("resnet8")
+    x = _images(2, 12, 12, 3)
+    for settings in (dict(), dict(training=True), dict(record_activations=True)):
+        kept = network(x, forward.ForwardPass(branch_scales=tf.ones([3]), **settings))
+        np.testing.assert_allclose(
+            kept.logits, network(x, forward.ForwardPass(**settings)).logits, rtol=1e-5
+        )
+
+
+def test_evaluation_scales_the_branches():
+    network = _network("resnet8")
+    x = _images(2, 12, 12, 3)
+    stem = network.run_block(0, x, forward.ForwardPass())
+    full = network.run_block(1, stem, forward.ForwardPass())
+    half = network.run_block(1, stem, forward.ForwardPass(branch_scales=[0.5, 1, 1]))
+    # Before the last ReLU, half the branch is halfway to the shortcut.
+    positive = (full > 0) & (half > 0)
+    np.testing.assert_allclose(
+        half[positive], (0.5 * (full + stem))[positive], rtol=1e-4, atol=1e-5
+    )
+
+
+def test_models_without_width_or_branches_say_so():
+    network = _network("cnn")
+    x = _images(1, 12, 12, 3)
+    with pytest.raises(models.MissingCapabilityError, match="width 0.5"):
+        network(x, forward.ForwardPass(width=0.5))
+    with pytest.raises(models.MissingCapabilityError, match="no residual branches"):
+        network(x, forward.ForwardPass(branch_scales=tf.ones([1])))
+
+
+def test_unknown_models_and_norms_are_named():
+    with pytest.raises(ValueError, match="Unknown model 'vgg'.*resnet8"):
+        _network("vgg")
+    with pytest.raises(ValueError, match="Unknown norm 'layer'.*group"):
+        _network("cnn", norm="layer")
+
+
+def test_a_model_needs_a_classifier_at_its_end():
+    blocks = _network("resnet8").blocks
+    with pytest.raises(ValueError, match="classifier last"):
+        models.BlockModel(blocks[:-1], input_shape=(8, 8, 1), num_classes=10)
+    with pytest.raises(ValueError, match="names must be different"):
+        models.BlockModel(
+            [blocks[0], blocks[0], blocks[-1]], input_shape=(8, 8, 1), num_classes=10
+        )

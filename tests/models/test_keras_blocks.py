@@ -1,0 +1,83 @@
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tff_reg import models
+from tff_reg.models import forward
+
+L = tf.keras.layers
+
+
+def _blocks():
+    return [
+        [L.Conv2D(4, 3, padding="same"), L.BatchNormalization(), L.ReLU()],
+        tf.keras.Sequential([L.Conv2D(6, 3, activation="relu"), L.MaxPool2D()]),
+        [L.Flatten(), L.Dense(8, "tanh"), L.Dense(5)],
+    ]
+
+
+def _flat(blocks):
+    for block in blocks:
+        if isinstance(block, tf.keras.Sequential):
+            yield from block.layers
+        else:
+            yield from block
+
+
+def _images(count=2):
+    values = np.random.default_rng(0).normal(size=(count, 8, 8, 3))
+    return tf.constant(values, tf.float32)
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_computes_what_the_layers_compute(training):
+    blocks = _blocks()
+    network = models.from_keras_blocks(blocks, input_shape=(8, 8, 3))
+    outputs = network(_images(), forward.ForwardPass(training=training))
+    x = _images()
+    for layer in _flat(blocks):
+        if isinstance(layer, L.BatchNormalization):
+            x = layer(x, training=training)
+        else:
+            x = layer(x)
+    np.testing.assert_allclose(outputs.logits, x, rtol=1e-5)
+    assert network.num_classes == 5
+    assert network.block_names == ["block1", "block2", "classifier"]
+
+
+def test_offers_activations_embedding_and_running_from_a_block():
+    network = models.from_keras_blocks(_blocks(), input_shape=(8, 8, 3))
+    outputs = network(_images(), forward.ForwardPass(record_activations=True))
+    assert [a.shape[-1] for a in outputs.activations] == [4, 6, 8]
+    assert outputs.activations[1].shape == [2, 6, 6, 6]  # Before pooling.
+    assert outputs.embedding.shape == [2, 8]
+    rest = network.run_from(1, outputs.block_outputs[0], forward.ForwardPass())
+    np.testing.assert_allclose(rest.logits, outputs.logits, rtol=1e-6)
+
+
+def test_has_all_variables_and_their_statistics():
+    network = models.from_keras_blocks(_blocks(), input_shape=(8, 8, 3))
+    assert len(network.trainable_variables) == 10
+    assert len(network.non_trainable_variables) == 2
+    names = [v.name for v in network.trainable_variables]
+    assert len(set(names)) == len(names)
+
+
+def test_says_that_width_is_missing():
+    network = models.from_keras_blocks(_blocks(), input_shape=(8, 8, 3))
+    with pytest.raises(models.MissingCapabilityError, match="ordinary Keras layers"):
+        network(_images(), forward.ForwardPass(width=0.5))
+
+
+@pytest.mark.parametrize(
+    "blocks, message",
+    [
+        ([[L.Flatten(), L.Dense(3)]], "at least two blocks"),
+        ([[L.Flatten()], []], r"blocks of \[1, 0\] layers"),
+        ([[L.Flatten()], [L.Dense(3, "softmax")]], "leave its softmax out"),
+        ([[L.ReLU()], [L.Dense(3)]], "one logit a class"),
+    ],
+)
+def test_raises_on_blocks_that_make_no_classifier(blocks, message):
+    with pytest.raises(ValueError, match=message):
+        models.from_keras_blocks(blocks, input_shape=(8, 8, 3))

@@ -1,0 +1,216 @@
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tff_reg.models import forward
+from tff_reg.models import layers
+
+TRAIN = forward.ForwardPass(training=True)
+EVALUATE = forward.ForwardPass()
+
+
+def _images(*shape, seed=0, dtype=np.float32):
+    return np.random.default_rng(seed).normal(size=shape).astype(dtype)
+
+
+@pytest.mark.parametrize(
+    "channels, width, expected",
+    [
+        (64, 1.0, 64),
+        (256, 0.25, 64),
+        (64, 0.25, 16),
+        (16, 0.8, 16),
+        (32, 0.88, 32),
+        (32, 0.87, 32),
+        (32, 0.8, 24),
+        (16, 0.1, 8),
+        (10, 1.0, 10),
+        (4, 0.5, 4),
+    ],
+)
+def test_channels_at_width_are_multiples_of_eight(channels, width, expected):
+    assert layers.channels_at_width(channels, width) == expected
+
+
+@pytest.mark.parametrize("stride, padding, kernel", [(1, 1, 3), (2, 1, 3), (2, 0, 1)])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_convolution_pads_both_ends_alike(stride, padding, kernel, dtype):
+    conv = layers.Conv2D(
+        2,
+        3,
+        kernel,
+        layers.Seeds(0),
+        stride=stride,
+        padding=padding,
+        use_bias=True,
+        name="conv",
+        dtype=dtype,
+    )
+    x = _images(2, 6, 6, 2, dtype=dtype)
+    y = conv(tf.constant(x), EVALUATE).numpy()
+    padded = np.pad(x, [(0, 0), (padding, padding), (padding, padding), (0, 0)])
+    weights = conv.kernel.numpy()
+    size = (6 + 2 * padding - kernel) // stride + 1
+    expected = np.zeros([2, size, size, 3])
+    for i in range(size):
+        for j in range(size):
+            window = padded[
+                :,
+                i * stride : i * stride + kernel,
+                j * stride : j * stride + kernel,
+            ]
+            expected[:, i, j] = np.einsum("bhwc,hwco->bo", window, weights)
+    np.testing.assert_allclose(y, expected + conv.bias.numpy(), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("shape", [(3, 4, 4, 5), (6, 5)])
+def test_batch_norm_keeps_the_unbiased_variance(dtype, shape):
+    norm = layers.BatchNorm(5, name="norm", dtype=dtype)
+    x = 2 + 3 * _images(*shape, dtype=dtype)
+    axes = tuple(range(len(shape) - 1))
+    y = norm(tf.constant(x), TRAIN).numpy()
+    expected = (x - x.mean(axes)) / np.sqrt(x.var(axes) + 1e-5)
+    np.testing.assert_allclose(y, expected, atol=1e-5)
+    np.testing.assert_allclose(norm.moving_mean, 0.1 * x.mean(axes), atol=1e-6)
+    np.testing.assert_allclose(
+        norm.moving_variance, 0.9 + 0.1 * x.var(axes, ddof=1), rtol=1e-5
+    )
+
+
+def test_batch_norm_evaluates_with_its_running_statistics():
+    norm = layers.BatchNorm(2, name="norm")
+    norm.moving_mean.assign([1.0, -1.0])
+    norm.moving_variance.assign([4.0, 9.0])
+    norm.gamma.assign([2.0, 3.0])
+    norm.beta.assign([0.5, 0.0])
+    x = _images(2, 3, 3, 2)
+    expected = (x - [1.0, -1.0]) / np.sqrt(np.array([4.0, 9.0]) + 1e-5)
+    y = norm(tf.constant(x), EVALUATE)
+    np.testing.assert_allclose(y, expected * [2.0, 3.0] + [0.5, 0.0], atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [dict(width=0.5), dict(update_statistics=False)],
+    ids=["below full width", "when told not to"],
+)
+def test_batch_norm_stores_nothing(settings):
+    norm = layers.BatchNorm(16, name="norm")
+    x = tf.constant(_images(4, 2, 2, 8 if "width" in settings else 16))
+    norm(x, forward.ForwardPass(training=True, **settings))
+    np.testing.assert_array_equal(norm.moving_mean, np.zeros(16))
+    np.testing.assert_array_equal(norm.moving_variance, np.ones(16))
+
+
+def _group_norm(x, groups, gamma, beta):
+    batch, height, width, channels = x.shape
+    grouped = x.reshape(batch, height * width, groups, channels // groups)
+    mean = grouped.mean((1, 3), keepdims=True)
+    variance = grouped.var((1, 3), keepdims=True)
+    y = ((grouped - mean) / np.sqrt(variance + 1e-5)).reshape(x.shape)
+    return y * gamma + beta
+
+
+@pytest.mark.parametrize("dtype, tolerance", [("float32", 2e-5), ("float64", 1e-12)])
+@pytest.mark.parametrize("groups", [1, 2, 4])
+def test_group_norm_is_the_formula(dtype, tolerance, groups):
+    norm = layers.GroupNorm(8, groups=groups, name="norm", dtype=dtype)
+    norm.gamma.assign(_images(8, seed=1, dtype=dtype))
+    norm.beta.assign(_images(8, seed=2, dtype=dtype))
+    # A mean far from zero shows whether the variance is computed stably.
+    x = 30 + _images(3, 4, 5, 8, dtype=dtype)
+    y = norm(tf.constant(x), TRAIN).numpy()
+    expected = _group_norm(
+        x.astype(np.float64), groups, norm.gamma.numpy(), norm.beta.numpy()
+    )
+    np.testing.assert_allclose(y, expected, atol=tolerance * 30)
+
+
+def test_group_norm_has_the_gradient_of_the_formula():
+    norm = layers.GroupNorm(4, groups=2, name="norm", dtype="float64")
+    norm.gamma.assign([0.5, -1.0, 2.0, 1.5])
+    norm.beta.assign([0.1, 0.2, 0.3, 0.4])
+    x = tf.constant(_images(2, 3, 3, 4, dtype=np.float64))
+    direction = tf.constant(_images(2, 3, 3, 4, seed=1, dtype=np.float64))
+
+    def value(x, gamma, beta):
+        norm.gamma.assign(gamma)
+        norm.beta.assign(beta)
+        return tf.reduce_sum(norm(x, TRAIN) * direction + norm(x, TRAIN) ** 3)
+
+    arguments = [x, tf.constant(norm.gamma), tf.constant(norm.beta)]
+    theoretical, numerical = tf.test.compute_gradient(
+        lambda x: value(x, *arguments[1:]), [x]
+    )
+    np.testing.assert_allclose(theoretical[0], numerical[0], rtol=1e-4, atol=1e-5)
+    with tf.GradientTape() as tape:
+        loss = value(*arguments)
+    gradients = tape.gradient(loss, [norm.gamma, norm.beta])
+    for position, gradient in zip((1, 2), gradients):
+        for i in range(4):
+            step = np.zeros(4)
+            step[i] = 1e-5
+            changed = []
+            for sign in (1, -1):
+                moved = list(arguments)
+                moved[position] = moved[position] + sign * step
+                changed.append(float(value(*moved)))
+            expected = (changed[0] - changed[1]) / 2e-5
+            np.testing.assert_allclose(gradient[i], expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["group", "batch"])
+def test_norms_have_second_derivatives(kind):
+    norm = layers.build_norm(kind, 4, name="norm", dtype="float64")
+    x = tf.constant(_images(2, 3, 3, 4, dtype=np.float64))
+    vector = tf.constant(_images(2, 3, 3, 4, seed=3, dtype=np.float64))
+
+    def gradient(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            value = tf.reduce_sum(norm(x, TRAIN) ** 3)
+        return tape.gradient(value, x)
+
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        projection = tf.reduce_sum(gradient(x) * vector)
+    product = tape.gradient(projection, x)
+    step = 1e-6
+    expected = (gradient(x + step * vector) - gradient(x - step * vector)) / (2 * step)
+    np.testing.assert_allclose(product, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_raises_when_groups_do_not_divide_the_channels():
+    with pytest.raises(ValueError, match="divides its 6 channels.*groups=4"):
+        layers.GroupNorm(6, groups=4, name="norm")
+
+
+def test_raises_on_an_unknown_norm():
+    with pytest.raises(ValueError, match="Unknown norm 'layer'"):
+        layers.build_norm("layer", 4, name="norm", dtype="float32")
+
+
+def test_layers_use_their_first_channels_below_full_width():
+    half = forward.ForwardPass(width=0.5)
+    conv = layers.Conv2D(16, 32, 3, layers.Seeds(0), padding=1, name="conv")
+    x = tf.constant(_images(1, 4, 4, 8))
+    expected = tf.nn.conv2d(x, conv.kernel[:, :, :8, :16], 1, "SAME")
+    np.testing.assert_allclose(conv(x, half), expected, rtol=1e-6)
+    dense = layers.Dense(16, 10, layers.Seeds(0), name="dense")
+    features = tf.constant(_images(2, 8))
+    expected = features @ dense.kernel[:8] + dense.bias
+    np.testing.assert_allclose(dense(features, half), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_initial_weights_depend_on_the_seed_and_the_layer_alone():
+    def kernels(seed):
+        seeds = layers.Seeds(seed)
+        return [
+            layers.Conv2D(8, 8, 3, seeds, name="conv").kernel.numpy() for _ in range(2)
+        ]
+
+    first, again, other = kernels(1), kernels(1), kernels(2)
+    np.testing.assert_array_equal(first, again)
+    assert not np.array_equal(first[0], first[1])
+    assert not np.array_equal(first[0], other[0])

@@ -1,0 +1,71 @@
+import collections
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_reg import models
+from tff_reg import runtime
+from tff_reg.models import learning_model
+
+MODEL_FN = models.build_model_fn("cnn", image_shape=(6, 6, 1), num_classes=3, seed=4)
+
+
+def _batch(count=5):
+    rng = np.random.default_rng(0)
+    return collections.OrderedDict(
+        x=tf.constant(rng.normal(size=(count, 6, 6, 1)), tf.float32),
+        y=tf.constant(rng.integers(0, 3, count), tf.int32),
+    )
+
+
+def test_metrics_are_means_over_examples_of_all_batches():
+    model = MODEL_FN()
+    small, large = _batch(2), _batch(5)
+    losses = [model.forward_pass(b, training=False).loss for b in (small, large)]
+    finalizers = model.metric_finalizers()
+    values = {
+        name: finalizers[name](value)
+        for name, value in model.report_local_unfinalized_metrics().items()
+    }
+    np.testing.assert_allclose(values["loss"], (2 * losses[0] + 5 * losses[1]) / 7)
+    assert values["num_examples"] == 7
+    correct = sum(
+        np.sum(np.argmax(model.predict_on_batch(b["x"], False), -1) == b["y"])
+        for b in (small, large)
+    )
+    np.testing.assert_allclose(values["accuracy"], correct / 7)
+    model.reset_metrics()
+    assert all(not v.numpy() for v in model.local_variables)
+
+
+def test_cross_entropy_of_an_empty_batch_is_zero():
+    loss = learning_model.sparse_cross_entropy(
+        tf.zeros([0], tf.int32), tf.zeros([0, 3])
+    )
+    assert loss == 0.0
+
+
+def test_initial_weights_follow_the_seed():
+    first = models.initial_weights(MODEL_FN)
+    again = models.initial_weights(MODEL_FN)
+    other = models.initial_weights(
+        models.build_model_fn("cnn", image_shape=(6, 6, 1), num_classes=3, seed=5)
+    )
+    eager = [v.numpy() for v in MODEL_FN().trainable_variables]
+    for a, b, c in zip(first.trainable, again.trainable, eager):
+        np.testing.assert_array_equal(a, b)
+        np.testing.assert_array_equal(a, c)
+    assert not np.array_equal(first.trainable[0], other.trainable[0])
+
+
+def test_tffs_own_processes_take_it():
+    process = tff.learning.algorithms.build_weighted_fed_avg(
+        MODEL_FN, tff.learning.optimizers.build_sgdm(0.1)
+    )
+    data = tf.data.Dataset.from_tensors(_batch())
+    with runtime.running("in_process"):
+        output = process.next(process.initialize(), [data, data])
+    train = output.metrics["client_work"]["train"]
+    assert train["num_examples"] == 10
+    assert 0.0 < train["loss"] < 10.0
