@@ -15,6 +15,7 @@ from tff_reg.runtime.choice import program_context
 from tff_reg.runtime.choice import running
 from tff_reg.runtime.choice import shutdown
 from tff_reg.runtime.choice import use
+from tff_reg.runtime.choice import worker_pid
 from tff_reg.runtime.devices import NoGpuError
 
 __all__ = [
@@ -25,4 +26,5 @@ __all__ = [
     "running",
     "shutdown",
     "use",
+    "worker_pid",
 ]

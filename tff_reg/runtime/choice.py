@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import dataclasses
 import sys
 import threading
-from typing import Iterator, Optional, Sequence, Union
+from typing import Any, Callable, Iterator, Optional, Sequence, Union
 
 from tff_reg.runtime import devices as devices_lib
 from tff_reg.runtime import workers as workers_lib
@@ -16,14 +17,15 @@ KINDS = ("in_process", "native")
 Devices = Union[str, Sequence[str], None]
 
 
+@dataclasses.dataclass(frozen=True)
 class _Runtime:
-    """One chosen runtime: its contexts and how to end it."""
+    """One chosen runtime: its contexts, and how to end it."""
 
-    def __init__(self, description, context, async_context, stop):
-        self.description = description
-        self.context = context
-        self.async_context = async_context
-        self.stop = stop
+    description: str
+    context: Any
+    async_context: Any
+    stop: Callable[[], None]
+    worker_pid: Callable[[], Optional[int]] = lambda: None
 
 
 _lock = threading.RLock()
@@ -67,7 +69,10 @@ def use(
         NoGpuError: If `require_gpu` and TensorFlow sees no GPU.
     """
     with _lock:
-        runtime = _create(kind, devices, clients_in_parallel, require_gpu, intra_op_threads)
+        runtime = _create(
+            kind,
+            _Options(devices, clients_in_parallel, require_gpu, intra_op_threads),
+        )
         previous = _current
         _install(runtime)
         if previous is not None:
@@ -89,7 +94,10 @@ def running(
     `running` blocks of different kinds.
     """
     with _lock:
-        runtime = _create(kind, devices, clients_in_parallel, require_gpu, intra_op_threads)
+        runtime = _create(
+            kind,
+            _Options(devices, clients_in_parallel, require_gpu, intra_op_threads),
+        )
         previous = _current
         _install(runtime)
     try:
@@ -106,6 +114,11 @@ def describe() -> str:
     if _current is None:
         return "clients run in TFF's own default context (its C++ worker, on the CPU)"
     return _current.description
+
+
+def worker_pid() -> Optional[int]:
+    """The process id of the native runtime's worker; None if there is none."""
+    return None if _current is None else _current.worker_pid()
 
 
 def shutdown() -> None:
@@ -136,75 +149,83 @@ def program_context():
     return tff.program.NativeFederatedContext(_current.async_context)
 
 
-def _create(kind, devices, clients_in_parallel, require_gpu, intra_op_threads) -> _Runtime:
+@dataclasses.dataclass(frozen=True)
+class _Options:
+    """The arguments of `use` after the kind."""
+
+    devices: Devices
+    clients_in_parallel: Optional[int]
+    require_gpu: bool
+    intra_op_threads: Optional[int]
+
+    def check(self) -> None:
+        for name in ("clients_in_parallel", "intra_op_threads"):
+            value = getattr(self, name)
+            if value is not None and (type(value) is not int or value < 1):
+                raise ValueError(
+                    f"{name} must be a whole number of at least 1 (or None for the "
+                    f"default), found {value!r}."
+                )
+
+
+def _create(kind: str, options: _Options) -> _Runtime:
     if kind not in KINDS:
         raise ValueError(
             f"The runtime kind must be one of {', '.join(KINDS)}, found {kind!r}."
         )
-    if clients_in_parallel is not None and (
-        isinstance(clients_in_parallel, bool)
-        or not isinstance(clients_in_parallel, int)
-        or clients_in_parallel < 1
-    ):
-        raise ValueError(
-            "clients_in_parallel must be a whole number of at least 1 (or None for "
-            f"the default), found {clients_in_parallel!r}."
-        )
-    if intra_op_threads is not None and (
-        isinstance(intra_op_threads, bool)
-        or not isinstance(intra_op_threads, int)
-        or intra_op_threads < 1
-    ):
-        raise ValueError(
-            "intra_op_threads must be a whole number of at least 1 (or None for the "
-            f"default), found {intra_op_threads!r}."
-        )
-    if kind == "native":
-        return _create_native(devices, clients_in_parallel, require_gpu, intra_op_threads)
-    return _create_in_process(devices, clients_in_parallel, require_gpu, intra_op_threads)
+    options.check()
+    return _create_native(options) if kind == "native" else _create_in_process(options)
 
 
-def _create_native(devices, clients_in_parallel, require_gpu, intra_op_threads) -> _Runtime:
-    if devices is not None:
+def _create_native(options: _Options) -> _Runtime:
+    if options.devices is not None:
         raise ValueError(
             "The native runtime runs on the CPU only and takes no devices, found "
-            f"{devices!r}; use the in_process runtime to choose devices."
+            f"{options.devices!r}; use the in_process runtime to choose devices."
         )
-    if require_gpu:
+    if options.require_gpu:
         raise ValueError(
             "The native runtime cannot use a GPU: use the in_process runtime with "
             "require_gpu."
         )
+    if options.intra_op_threads is not None:
+        raise ValueError(
+            "The native runtime's worker has threads of its own: intra_op_threads is "
+            "for the in_process runtime."
+        )
     from tff_reg.runtime import native
 
-    worker = native.Worker(clients_in_parallel)
+    limit = options.clients_in_parallel
+    worker = native.Worker(limit)
     context = native.create_context(worker)
 
     def stop():
         context.close()
         worker.stop()
 
-    limit = "" if clients_in_parallel is None else f" ({clients_in_parallel} at a time)"
+    at_a_time = "" if limit is None else f" ({limit} at a time)"
     return _Runtime(
-        f"clients run in TFF's C++ worker, on the CPU{limit}",
+        f"clients run in TFF's C++ worker, on the CPU{at_a_time}",
         context,
         native.create_async_context(worker),
         stop,
+        lambda: worker.pid,
     )
 
 
-def _create_in_process(devices, clients_in_parallel, require_gpu, intra_op_threads) -> _Runtime:
-    names = devices_lib.parse(devices)
-    devices_lib.set_threads(intra_op_threads)
-    names = devices_lib.resolve(names, require_gpu)
-    if clients_in_parallel is None:
-        clients_in_parallel = devices_lib.default_clients_in_parallel(names)
+def _create_in_process(options: _Options) -> _Runtime:
+    names = devices_lib.parse(options.devices)
+    devices_lib.set_threads(options.intra_op_threads)
+    names = devices_lib.resolve(names, options.require_gpu)
+    at_a_time = options.clients_in_parallel
+    if at_a_time is None:
+        at_a_time = devices_lib.default_clients_in_parallel(names)
     from tff_reg.runtime import context as context_lib
 
-    workers = workers_lib.ClientWorkers(names, clients_in_parallel)
+    workers = workers_lib.ClientWorkers(names, at_a_time)
     context = context_lib.InProcessContext(workers)
     return _Runtime(
-        devices_lib.description(names, clients_in_parallel),
+        devices_lib.description(names, at_a_time),
         context,
         context_lib.InProcessAsyncContext(context),
         workers.stop,

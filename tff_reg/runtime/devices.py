@@ -110,25 +110,29 @@ def default_clients_in_parallel(names: Sequence[str]) -> int:
     """The number of clients at a time on each of the devices `names`."""
     if any(name.startswith("GPU:") for name in names):
         return 1
-    threads = tf.config.threading.get_intra_op_parallelism_threads()
-    return max(1, cores() // max(1, threads or cores()) // len(names))
+    threads = intra_op_threads() or cores()
+    return max(1, cores() // threads // len(names))
 
 
-def set_threads(intra_op_threads: Optional[int]) -> None:
+def intra_op_threads() -> int:
+    """TensorFlow's setting; 0 if it was left to TensorFlow, which takes all cores."""
+    found = tf.config.threading.get_intra_op_parallelism_threads()
+    return found or int(os.environ.get("TF_NUM_INTRAOP_THREADS") or 0)
+
+
+def set_threads(wanted: Optional[int]) -> None:
     """Sets TensorFlow's intra-op threads, if that can still be done.
 
     Args:
-        intra_op_threads: The number, or None for the number of cores divided by
+        wanted: The number, or None for the number of cores divided by
             the number of clients that run in parallel by default. What somebody
             has set before is kept if this is None.
     """
-    current = tf.config.threading.get_intra_op_parallelism_threads()
-    if intra_op_threads is None:
+    current = intra_op_threads()
+    if wanted is None:
         if current:
             return
         wanted = cores() // min(cores(), _MAX_CLIENTS_IN_PARALLEL)
-    else:
-        wanted = intra_op_threads
     if wanted == current:
         return
     try:

@@ -44,6 +44,7 @@ def _sequence_map(argument, type_spec):
     element_type = type_spec.parameter[1].element
     result_type = type_spec.result.element
 
+    @tf.autograph.experimental.do_not_convert
     def map_element(*components):
         element = components[0] if len(components) == 1 else components
         mapped = function(_from_element(element, element_type))

@@ -1,0 +1,122 @@
+"""`use`, `running`, `describe`, `shutdown`."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import tensorflow_federated as tff
+
+from tff_reg import runtime
+from tff_reg.runtime import devices
+
+
+@pytest.fixture(autouse=True)
+def _nothing_chosen():
+    yield
+    runtime.shutdown()
+
+
+def _increment():
+    return tff.tensorflow.computation(lambda x: x + 1, np.int32)
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (dict(kind="gpu"), "must be one of in_process, native, found 'gpu'"),
+        (dict(kind="in_process", clients_in_parallel=0), "at least 1"),
+        (dict(kind="in_process", clients_in_parallel=1.5), "found 1.5"),
+        (dict(kind="in_process", clients_in_parallel=True), "found True"),
+        (dict(kind="in_process", intra_op_threads=0), "intra_op_threads must be"),
+        (dict(kind="in_process", devices=[]), "is empty"),
+        (dict(kind="in_process", devices="TPU:0"), "like CPU:0 or GPU:1, found 'TPU:0'"),
+        (dict(kind="in_process", devices="CPU:x"), "found 'CPU:x'"),
+        (dict(kind="in_process", devices=["CPU:0", "cpu:0"]), "named twice"),
+        (dict(kind="in_process", devices="CPU:77"), "no device CPU:77; it has CPU:0"),
+        (dict(kind="native", devices="CPU:0"), "takes no devices"),
+        (dict(kind="native", require_gpu=True), "cannot use a GPU"),
+        (dict(kind="native", intra_op_threads=1), "threads of its own"),
+    ],
+    ids=str,
+)
+def test_wrong_choices_are_refused_in_one_sentence(arguments, message):
+    runtime.use("in_process", clients_in_parallel=1)
+    before = runtime.describe()
+    with pytest.raises(ValueError, match=message) as caught:
+        runtime.use(**arguments)
+    assert "\n" not in str(caught.value)
+    assert runtime.describe() == before
+
+
+def test_requiring_a_gpu_fails_where_there_is_none(monkeypatch):
+    monkeypatch.setattr(
+        devices.tf.config, "list_physical_devices", lambda kind=None: []
+    )
+    with pytest.raises(runtime.NoGpuError, match="TensorFlow sees none"):
+        runtime.use("in_process", require_gpu=True)
+
+
+def test_describe_says_where_clients_run():
+    assert "TFF's own default context" in runtime.describe()
+    runtime.use("in_process", devices="CPU:0", clients_in_parallel=3)
+    expected = "clients run in process on 1 CPU device (3 at a time)"
+    assert runtime.describe() == expected
+    runtime.use("native", clients_in_parallel=3)
+    assert runtime.describe() == "clients run in TFF's C++ worker, on the CPU (3 at a time)"
+    assert (
+        devices.description(["GPU:0", "GPU:1"], 1)
+        == "clients run in process on 2 GPU devices (1 at a time on each)"
+    )
+
+
+def test_running_ends_with_what_was_in_use_before():
+    original = tff.framework.get_context_stack().current
+    with runtime.running("in_process", clients_in_parallel=1):
+        inner = runtime.describe()
+        with pytest.raises(KeyError), runtime.running("native"):
+            assert "worker" in runtime.describe()
+            raise KeyError
+        assert runtime.describe() == inner
+        assert _increment()(1) == 2
+    assert tff.framework.get_context_stack().current is original
+
+
+def test_a_program_context_needs_a_runtime():
+    with pytest.raises(RuntimeError, match="No runtime is in use"):
+        runtime.program_context()
+
+
+def test_intra_op_threads_do_not_depend_on_clients_in_parallel(monkeypatch):
+    """They have an influence on the last bits of gradients."""
+    threading = devices.tf.config.threading
+    monkeypatch.delenv("TF_NUM_INTRAOP_THREADS", raising=False)
+    monkeypatch.setattr(threading, "get_intra_op_parallelism_threads", lambda: 0)
+    monkeypatch.setattr(devices, "cores", lambda: 32)
+    wanted = []
+    monkeypatch.setattr(threading, "set_intra_op_parallelism_threads", wanted.append)
+    for clients_in_parallel in (1, 2, None):
+        runtime.use("in_process", clients_in_parallel=clients_in_parallel)
+    assert wanted == [4, 4, 4]
+
+
+def test_default_clients_in_parallel_times_threads_is_the_number_of_cores(monkeypatch):
+    monkeypatch.setattr(devices, "cores", lambda: 16)
+    monkeypatch.setattr(devices, "intra_op_threads", lambda: 4)
+    assert devices.default_clients_in_parallel(["CPU:0"]) == 4
+    assert devices.default_clients_in_parallel(["CPU:0", "CPU:1"]) == 2
+    assert devices.default_clients_in_parallel(["GPU:0"]) == 1
+
+
+def test_importing_the_package_imports_neither_tensorflow_nor_tff():
+    code = (
+        "import sys, tff_reg.runtime\n"
+        "assert 'numpy' not in sys.modules\n"
+        "assert 'tensorflow' not in sys.modules\n"
+        "assert 'tensorflow_federated' not in sys.modules\n"
+        "tff_reg.runtime.describe(), tff_reg.runtime.shutdown()\n"
+        "try: tff_reg.runtime.use('neither')\n"
+        "except ValueError: pass\n"
+        "assert 'tensorflow' not in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
