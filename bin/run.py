@@ -92,8 +92,7 @@ def prepare(values, directory):
     )
 
 
-def main(argv):
-    del argv
+def main():
     verbose = _FLAGS["verbosity"].present and _FLAGS.verbosity >= 0
     quiet.silence(verbose)
     if not verbose:
@@ -128,5 +127,10 @@ def main(argv):
 
 
 if __name__ == "__main__":
+    # Not absl's app.run: TensorFlow asks for its devices when it is imported inside
+    # that, before it has switched to eager execution, and from then on `==` of two
+    # tensors in a tf.function of this thread is False, whatever they hold.
+    app.define_help_flags()
     command_line.define_flags()
-    app.run(main, flags_parser=functools.partial(command_line.parse, tasks=tasks))
+    command_line.parse(sys.argv, tasks=tasks)
+    main()

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import pathlib
+import textwrap
 from typing import Any, Mapping
 
 from tff_reg.experiment import progress, settings
+
+_WIDTH = 88
 
 
 def header(
@@ -20,21 +23,21 @@ def header(
       num_weights: Trainable numbers of the model.
 
     Returns:
-      Lines of at most some 100 characters.
+      Lines of at most 88 characters, where words allow; some have a line break.
     """
     strengths = settings.strengths(values)
     names = {name: name.split("_", 1)[1] for name in strengths}
     if "+" in values["process"]:
         names = {name: name for name in strengths}
     chosen = ", ".join(f"{names[name]} {_text(v)}" for name, v in strengths.items())
+    examples = f"{num_train:,} training and {num_test:,} test examples"
+    model = f"{values['model']}, {values['norm']} norm, {num_weights:,} weights"
+    batches = f"batches of {values['batch_size']}"
     return [
         _line("process", values["process"] + (f" ({chosen})" if chosen else "")),
-        _line("task", f"{values['task']}, {num_train:,} training and {num_test:,} test"
-              f" examples, {_partition(values)}"),
-        _line("model", f"{values['model']}, {values['norm']} norm,"
-              f" {num_weights:,} weights"),
-        _line("clients", f"{_cohort(values)}, {_epochs(values)} in batches of"
-              f" {values['batch_size']}"),
+        _line("task", f"{values['task']}, {examples}, {_partition(values)}"),
+        _line("model", model),
+        _line("clients", f"{_cohort(values)}, {_epochs(values)}, {batches}"),
         _line("", _client_optimizer(values)),
         _line("server", _server(values)),
         _line("rounds", f"{values['total_rounds']}, seed {values['seed']}"),
@@ -43,7 +46,9 @@ def header(
 
 
 def _line(name: str, text: str) -> str:
-    return f"{name:8} {text}"
+    return textwrap.fill(
+        f"{name:8} {text}", _WIDTH, subsequent_indent=" " * 9, break_on_hyphens=False
+    )
 
 
 def _text(value: Any) -> str:

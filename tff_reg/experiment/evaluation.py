@@ -62,7 +62,7 @@ class CentralEvaluation:
             batch = collections.OrderedDict(x=features, y=y)
             output = self._model.forward_pass(batch, training=False)
             predicted = tf.argmax(output.predictions, axis=-1, output_type=y.dtype)
-            correct = tf.reduce_sum(tf.cast(predicted == y, tf.int64))
+            correct = tf.math.count_nonzero(tf.equal(predicted, y))
             return tf.cast(output.loss, tf.float64), correct
 
         self._batch_totals = batch_totals

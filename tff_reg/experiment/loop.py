@@ -300,12 +300,16 @@ class _Experiment:
 
     def _report(self, round_num: int, row: Mapping[str, Any]) -> None:
         self._progress.after_round(round_num, row)
-        rejected = int(row.get("client_work/rejected_clients", 0))
+        rejected = int(
+            row.get("training/rejected_clients")
+            or row.get("client_work/rejected_clients")
+            or 0
+        )
         if rejected:
+            of_all = f"{rejected} of {self._settings['clients_per_round']} clients"
             self._progress.say(
-                f"Round {round_num}: {rejected} of"
-                f" {self._settings['clients_per_round']} clients had updates that were"
-                " not finite; they were left out."
+                f"Round {round_num}: the updates of {of_all} were not finite and were"
+                " left out."
             )
         loss = row[metrics.TRAINING_LOSS]
         if loss is None or math.isfinite(loss) or self._not_finite_reported:
