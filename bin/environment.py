@@ -267,7 +267,7 @@ class Environment:
         if not only_gpu:
             self._clear()
             what = ".venv with Python %d.%d.%d" % sys.version_info[:3]
-            needed, size = NEEDED_GIGABYTES, "0.8 GB to download, 2.8 GB on the disk"
+            needed, size = NEEDED_GIGABYTES, "0.9 GB to download, 2.8 GB on the disk"
             if gpu:
                 needed += NEEDED_GIGABYTES_GPU
                 size = "2.3 GB to download, 6 GB on the disk"
