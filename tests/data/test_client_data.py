@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tff_reg import runtime
 from tff_reg.data import augmentation
 from tff_reg.data import client_data as client_data_lib
 from tff_reg.data import keys
@@ -171,23 +172,40 @@ def test_a_client_without_examples_has_valid_empty_data():
 
 
 def test_both_forms_pass_through_a_tff_computation():
-    _, _, _, data = _data()
-    key = keys.client_key(0, 0, "client_0000")
-    whole_type = tff.SequenceType(
-        collections.OrderedDict(
-            x=tff.TensorType(np.uint8, [None, 2, 3, 2]),
-            y=tff.TensorType(np.int32, [None]),
-            key=tff.TensorType(np.int64, [2]),
-        )
+    _, y, partition, data = _data()
+    whole = collections.OrderedDict(
+        x=tff.TensorType(np.uint8, [None, 2, 3, 2]),
+        y=tff.TensorType(np.int32, [None]),
+        key=tff.TensorType(np.int64, [2]),
     )
-    for client_id in data.client_ids:
-        dataset = data.whole_client_dataset(client_id, key)
-        given = tff.types.to_type(
-            tff.SequenceType(tff.types.tensorflow_to_type(dataset.element_spec))
-            if hasattr(tff.types, "tensorflow_to_type")
-            else whole_type
+    batched = collections.OrderedDict(
+        x=tff.TensorType(np.float32, [None, 2, 3, 2]), y=tff.TensorType(np.int32, [None])
+    )
+
+    def label_sums(element):
+        @tff.tensorflow.computation(tff.SequenceType(element))
+        def one(dataset):
+            return dataset.reduce(
+                0, lambda total, batch: total + tf.reduce_sum(batch["y"])
+            )
+
+        @tff.federated_computation(
+            tff.FederatedType(tff.SequenceType(element), tff.CLIENTS)
         )
-        assert whole_type.is_assignable_from(given)
+        def total(datasets):
+            return tff.federated_sum(tff.federated_map(one, datasets))
+
+        return total
+
+    key = keys.client_key(0, 0, "anybody")
+    expected = sum(y[positions].sum() for positions in partition)
+    with runtime.running("in_process"):
+        assert expected == label_sums(whole)(
+            [data.whole_client_dataset(name, key) for name in data.client_ids]
+        )
+        assert 3 * expected == label_sums(batched)(
+            [data.batched_dataset(name, key, 4, 3) for name in data.client_ids]
+        )
 
 
 def test_the_images_are_never_copied():

@@ -10,7 +10,10 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 import tasks
+from tff_reg import client
 from tff_reg import models
+from tff_reg import processes
+from tff_reg import runtime
 from tff_reg.data import keys
 from tff_reg.data import partitions
 
@@ -107,6 +110,41 @@ def test_the_training_form_has_keys_and_uint8_and_the_augmentation_fits(task):
     assert whole["x"].dtype == tf.uint8
     images = task.augment_fn(whole["x"], whole["key"])
     assert images.dtype == tf.float32 and images.shape == whole["x"].shape
+
+
+def test_a_round_over_batches_trains_the_model_that_a_round_over_whole_clients_does(
+    task,
+):
+    # Two epochs and a short last batch, so that order, cuts and keys all matter.
+    data = task.client_data
+    smallest = [data.client_ids[row] for row in np.argsort(data.client_sizes)[:2]]
+    by_client = {name: keys.client_key(3, 0, name) for name in smallest}
+    forms = {
+        client.WholeClientData(
+            batch_size=32,
+            local_epochs=2,
+            preprocess_fn=task.augment_fn,
+            example_dtype="uint8",
+        ): [data.whole_client_dataset(name, key) for name, key in by_client.items()],
+        client.BatchedData(keyed=True): [
+            data.batched_dataset(name, key, 32, 2, task.augment_fn, include_key=True)
+            for name, key in by_client.items()
+        ],
+    }
+    weights = []
+    with runtime.running("in_process"):
+        for form, datasets in forms.items():
+            process = processes.build_fed_avg(
+                task.model_fn, client.build_sgd(0.05, 0.9), client_data=form
+            )
+            before = process.initialize()
+            after = process.next(before, datasets).state
+            weights.append(process.get_model_weights(after).trainable)
+        start = process.get_model_weights(before).trainable
+    for whole, batched in zip(*weights):
+        np.testing.assert_allclose(whole, batched, rtol=1e-5, atol=1e-6)
+    moved = [np.abs(one - two).max() for one, two in zip(weights[0], start)]
+    assert max(moved) > 0.01
 
 
 def test_the_seed_changes_the_partition_but_not_the_test_images(task):
