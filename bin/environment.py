@@ -262,15 +262,15 @@ class Environment:
     def _make(self, lock: int, gpu: bool) -> None:
         """Installs what is missing. The caller holds the exclusive lock."""
         only_gpu = gpu and self._usable(gpu=False)
-        what = "the CUDA libraries for .venv"
-        needed, size = NEEDED_GIGABYTES_GPU, "1.5 GB to download"
+        what = "the CUDA libraries in .venv"
+        needed, size = NEEDED_GIGABYTES_GPU, "2 GB to download, 3.2 GB on the disk"
         if not only_gpu:
             self._clear()
-            what = ".venv with Python %d.%d.%d" % sys.version_info[:3]
+            what = ".venv for Python %d.%d.%d" % sys.version_info[:3]
             needed, size = NEEDED_GIGABYTES, "0.9 GB to download, 2.8 GB on the disk"
             if gpu:
                 needed += NEEDED_GIGABYTES_GPU
-                size = "2.3 GB to download, 6 GB on the disk"
+                size = "2.8 GB to download, 6 GB on the disk"
         free = shutil.disk_usage(self.folder).free / 1e9
         if free < needed:
             raise SetupError(
@@ -280,7 +280,7 @@ class Environment:
         started = time.monotonic()
         with open(self.log, "wb") as log:
             installer = _Installer(self, log, lock)
-            say(f"installing {what} and {installer.name}, once ({size}) ...")
+            say(f"installing {what} with {installer.name}, once ({size}) ...")
             try:
                 if not only_gpu:
                     installer.make_folder()
