@@ -80,11 +80,11 @@ def write_accuracy_plot(
             annotation_clip=False,
         )
         best_round, best = max(measured, key=lambda point: point[1])
-        if best_round != last_round:
+        if best >= last + 0.5:
             axes.annotate(
                 f"best {best:.1f} %",
                 (best_round, best),
-                xytext=(0, 12),
+                xytext=(0, -20),
                 textcoords="offset points",
                 ha="center",
                 fontsize=11,
@@ -100,7 +100,7 @@ def write_accuracy_plot(
     axes.set_xlabel("Communication round", fontsize=13, color=_INK)
     axes.set_ylabel("Accuracy (%)", fontsize=13, color=_INK)
     axes.yaxis.set_major_formatter(PercentFormatter(decimals=0, symbol=""))
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
     axes.tick_params(labelsize=12, colors=_INK)
     axes.grid(True, color=_GRID, linewidth=0.8)
     axes.set_axisbelow(True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shutil
 import statistics
 import sys
 import time
@@ -107,13 +108,16 @@ class Bar(Silence):
     def start(self, rounds_done: int) -> None:
         import tqdm
 
+        # Some terminals say that they have no columns at all.
+        known_width = shutil.get_terminal_size(fallback=(0, 0)).columns > 0
         self._time_left = _TimeLeft(self._total_rounds)
         self._bar = tqdm.tqdm(
             total=self._total_rounds,
             initial=rounds_done,
             desc="round",
             bar_format="{desc} {n_fmt}/{total_fmt} |{bar}| {postfix}",
-            dynamic_ncols=True,
+            dynamic_ncols=known_width,
+            ncols=None if known_width else 100,
             leave=True,
         )
         self._bar.set_postfix_str("first round: tracing and compiling")
@@ -122,12 +126,12 @@ class Bar(Silence):
         left = self._time_left.after(round_num)
         if row.get(metrics.EVALUATION_ACCURACY) is not None:
             self._accuracy = row[metrics.EVALUATION_ACCURACY]
-        which, accuracy = "test accuracy", self._accuracy
+        which, accuracy = "test", self._accuracy
         if accuracy is None:
-            which, accuracy = "accuracy", row[metrics.TRAINING_ACCURACY]
+            which, accuracy = "training", row[metrics.TRAINING_ACCURACY]
         self._bar.set_postfix_str(
-            f"{which} {percent(accuracy)}, loss {_number(row[metrics.TRAINING_LOSS])},"
-            f" {row[metrics.SECONDS]:.2f} s a round, {duration(left)} left",
+            f"{which} accuracy {percent(accuracy)}, loss {_number(row[metrics.TRAINING_LOSS])},"
+            f" {row[metrics.SECONDS]:.1f} s a round, {duration(left)} left",
             refresh=False,
         )
         self._bar.update(1)
