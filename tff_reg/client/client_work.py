@@ -83,6 +83,7 @@ class LocalStep:
 
     Raises:
       TypeError: If a regulariser needs the network and the model has none.
+      ValueError: If the network lacks what a regulariser needs.
     """
 
     def __init__(self, model, global_model, regularizers):
@@ -97,6 +98,8 @@ class LocalStep:
                     "return a tff_reg.models.LearningModel, but returned "
                     f"{type(model).__name__}. See tff_reg.models.from_keras_blocks."
                 )
+            if self._has_network:
+                regularizer.check_network(model.network)
         self._records_activations = any(r.records_activations for r in regularizers)
 
     @property
@@ -186,7 +189,8 @@ class LocalStep:
 def _reduce_elements(loop_implementation, step_fn, data, state):
     """Folds `step_fn(state, element)` over a data set."""
     if loop_implementation == tff.learning.LoopImplementation.DATASET_REDUCE:
-        return data.reduce(state, step_fn)
+        # A tf.function of its own: AutoGraph does not reach what reduce calls.
+        return data.reduce(state, tf.function(step_fn))
     for element in iter(data):
         state = step_fn(state, element)
     return state
@@ -344,13 +348,14 @@ def build_client_work(
     """
     with tf.Graph().as_default():
         model = model_fn()
-        LocalStep(model, model, training.regularizers)  # Checks that they fit.
+        # Made before anything is traced, so that what does not fit is said plainly.
+        local_step = LocalStep(model, model, training.regularizers)
         weights_type = tff.learning.models.weights_type_from_model(model)
         finalizers = collections.OrderedDict(model.metric_finalizers())
         hparams_dtype = tf.float32
         if any(v.dtype == tf.float64 for v in model.trainable_variables):
             hparams_dtype = tf.float64
-    for name in LocalStep(model, model, training.regularizers).measurement_names:
+    for name in local_step.measurement_names:
         finalizers[name] = learning_model.finalize_ratio
     finalizers[_REJECTED] = learning_model.finalize_identity
     aggregate_metrics = (

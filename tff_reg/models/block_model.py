@@ -130,7 +130,7 @@ class BlockModel:
         for index in range(first_block, len(self.blocks) - 1):
             x = self.run_block(index, x, forward)
             block_outputs.append(x)
-        self._check(forward)
+        self.check_supports(forward)
         classifier = self.blocks[-1]
         embedding = classifier.embed(x, forward)
         logits = classifier.classify(embedding, forward)
@@ -157,10 +157,18 @@ class BlockModel:
         Raises:
           MissingCapabilityError: If the pass needs what the model's layers lack.
         """
-        self._check(forward)
+        self.check_supports(forward)
         return self.blocks[index](x, forward)
 
-    def _check(self, forward: ForwardPass):
+    def check_supports(self, forward: ForwardPass):
+        """Checks that the model's layers can do what a pass asks for.
+
+        Args:
+          forward: The pass's settings.
+
+        Raises:
+          MissingCapabilityError: If they cannot.
+        """
         if forward.width != 1.0 and not self.supports_width:
             raise MissingCapabilityError(
                 f"This model cannot run at width {forward.width}: its blocks are "

@@ -67,25 +67,29 @@ class FedAlign(regularizer.Regularizer):
                 f"{self.power_iterations!r}."
             )
 
-    def __call__(self, step: regularizer.Step) -> regularizer.Term:
-        from tff_reg.models import forward, layers  # They import TensorFlow.
-
-        if len(step.outputs.block_outputs) < 3:
+    def check_network(self, network) -> None:
+        if len(network.blocks) < 3:
             raise ValueError(
                 "fedalign: the model needs at least two blocks before its classifier."
             )
+        network.check_supports(self._sub_pass())
+
+    def _sub_pass(self):
+        from tff_reg.models import forward
+
+        return forward.ForwardPass(
+            training=True, width=self.width, update_statistics=False
+        )
+
+    def __call__(self, step: regularizer.Step) -> regularizer.Term:
+        from tff_reg.models import layers  # Imports TensorFlow.
+
         previous, full = step.outputs.block_outputs[-3:-1]
         if self.stop_gradients:
             previous, full = tf.stop_gradient(previous), tf.stop_gradient(full)
         channels = layers.channels_at_width(previous.shape[-1], self.width)
         sub_input = previous[..., :channels]
-        sub = step.network.run_block(
-            -2,
-            sub_input,
-            forward.ForwardPass(
-                training=True, width=self.width, update_statistics=False
-            ),
-        )
+        sub = step.network.run_block(-2, sub_input, self._sub_pass())
         full_norm = self._norm(previous, full)
         sub_norm = self._norm(sub_input, sub)
         gap = tf.reduce_mean(tf.math.squared_difference(sub_norm, full_norm))

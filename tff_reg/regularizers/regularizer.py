@@ -102,6 +102,16 @@ class Regularizer:
         """
         raise NotImplementedError
 
+    def check_network(self, network) -> None:
+        """Checks, before anything is traced, that a network has what the term needs.
+
+        Args:
+          network: The `tff_reg.models.BlockModel`.
+
+        Raises:
+          ValueError: If it does not.
+        """
+
 
 def check_nonnegative(method: str, **strengths: float) -> None:
     """Raises a ValueError unless every strength is a finite number from 0.

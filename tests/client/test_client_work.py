@@ -1,0 +1,212 @@
+import collections
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_reg import client
+from tff_reg import data
+from tff_reg import models
+from tff_reg import processes
+from tff_reg import regularizers
+from tff_reg import runtime
+from tff_reg.client import client_work
+
+MODEL_FN = models.build_model_fn("cnn", image_shape=(4, 4, 1), num_classes=3)
+SGD = client.build_sgd(0.1, 0.9, nesterov=True, weight_decay=1e-3)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _runtime():
+    with runtime.running("in_process"):
+        yield
+
+
+def _examples(count, seed=0):
+    rng = np.random.default_rng(seed)
+    return collections.OrderedDict(
+        x=rng.normal(size=(count, 4, 4, 1)).astype(np.float32),
+        y=rng.integers(0, 3, count).astype(np.int32),
+    )
+
+
+def _whole(count, key=(0, 0), seed=0):
+    element = _examples(count, seed)
+    element["key"] = np.array(key, np.int64)
+    return tf.data.Dataset.from_tensors(element)
+
+
+def _weights(process, state):
+    weights = process.get_model_weights(state)
+    return [*weights.trainable, *weights.non_trainable]
+
+
+def _assert_equal(first, second):
+    for a, b in zip(first, second):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_clipping_scales_to_the_norm_and_leaves_small_gradients():
+    gradients = [tf.constant([3.0, 0.0]), tf.constant([[4.0]])]
+    clipped, norm = client_work.clip_by_global_norm(gradients, 1.0)
+    assert norm == 5.0
+    np.testing.assert_allclose(clipped[0], [0.6, 0.0], rtol=1e-6)
+    same, _ = client_work.clip_by_global_norm(gradients, 6.0)
+    _assert_equal(same, gradients)
+
+
+@pytest.mark.parametrize("loop", list(tff.learning.LoopImplementation))
+def test_both_forms_and_both_loops_train_alike(loop):
+    examples = _examples(10)
+    arrays = data.ArrayClientData(examples["x"], examples["y"], [np.arange(10)])
+    key = data.client_key(1, 2, "3")
+    (client_id,) = arrays.client_ids
+    batched = arrays.batched_dataset(client_id, key, batch_size=4, local_epochs=2)
+    forms = [
+        (client.WholeClientData(batch_size=4, local_epochs=2), _whole(10, key)),
+        (client.BatchedData(keyed="key" in batched.element_spec), batched),
+    ]
+    results = []
+    for form, data_set in forms:
+        process = processes.build_fed_prox(
+            MODEL_FN, 0.1, SGD, client_data=form, loop_implementation=loop
+        )
+        output = process.next(process.initialize(), [data_set])
+        results.append(_weights(process, output.state))
+    for a, b in zip(*results):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+
+
+def test_a_client_that_diverges_is_rejected_and_counted():
+    form = client.WholeClientData(batch_size=4)
+    process = processes.build_fed_prox(MODEL_FN, 0.1, SGD, client_data=form)
+    start = process.initialize()
+    alone = process.next(start, [_whole(6)])
+    broken = _examples(6)
+    broken["x"][2] = np.nan
+    broken["key"] = np.zeros([2], np.int64)
+    nan_client = tf.data.Dataset.from_tensors(broken)
+    both = process.next(start, [_whole(6), nan_client])
+    _assert_equal(_weights(process, both.state), _weights(process, alone.state))
+    train = both.metrics["client_work"]["train"]
+    assert train["rejected_clients"] == 1
+    assert train["num_examples"] == 6
+    assert train["loss"] == alone.metrics["client_work"]["train"]["loss"]
+    assert np.isfinite(train["fedprox/term"])
+
+
+def test_with_all_clients_rejected_the_model_stays():
+    process = processes.build_fed_avg(
+        MODEL_FN, client.build_sgd(1e30), client_data=client.WholeClientData(4, 5)
+    )
+    start = process.initialize()
+    output = process.next(start, [_whole(8), _whole(8, seed=1)])
+    assert output.metrics["client_work"]["train"]["rejected_clients"] == 2
+    assert output.metrics["finalizer"]["update_non_finite"] == 1
+    _assert_equal(_weights(process, output.state), _weights(process, start))
+
+
+@pytest.mark.parametrize("weighting", list(tff.learning.ClientWeighting))
+def test_an_empty_client_weighs_nothing(weighting):
+    process = processes.build_fed_avg(
+        MODEL_FN,
+        SGD,
+        client_weighting=weighting,
+        client_data=client.WholeClientData(batch_size=4),
+    )
+    start = process.initialize()
+    alone = process.next(start, [_whole(6)])
+    with_empty = process.next(start, [_whole(0), _whole(6)])
+    _assert_equal(_weights(process, with_empty.state), _weights(process, alone.state))
+
+
+def test_clients_weigh_by_examples_or_alike():
+    clients = [_whole(2), _whole(6, seed=1)]
+    for weighting, shares in (("NUM_EXAMPLES", (0.25, 0.75)), ("UNIFORM", (0.5, 0.5))):
+        process = processes.build_fed_avg(
+            MODEL_FN,
+            SGD,
+            client_weighting=tff.learning.ClientWeighting[weighting],
+            client_data=client.WholeClientData(batch_size=4),
+        )
+        start = process.initialize()
+        single = [
+            _weights(process, process.next(start, [c]).state) for c in clients
+        ]
+        both = _weights(process, process.next(start, clients).state)
+        for value, first, second in zip(both, *single):
+            np.testing.assert_allclose(
+                value, shares[0] * first + shares[1] * second, rtol=1e-4, atol=1e-6
+            )
+
+
+def test_the_schedule_changes_the_rate_and_hparams_keep_the_undecayed_one():
+    process = processes.build_fed_avg(
+        MODEL_FN,
+        client.build_sgd(0.1),
+        client_data=client.WholeClientData(batch_size=8),
+        learning_rate_schedule=client.exponential(0.5),
+    )
+    moves, state = [], process.initialize()
+    start = process.get_model_weights(state)
+    for _ in range(3):
+        output = process.next(state, [_whole(8)])
+        moved = process.get_model_weights(output.state).trainable
+        moves.append(moved[-1] - start.trainable[-1])
+        # Only the round number goes on: every round starts from the same weights.
+        state = process.set_model_weights(output.state, start)
+    np.testing.assert_allclose(moves[1], 0.5 * moves[0], rtol=1e-4, atol=1e-7)
+    np.testing.assert_allclose(moves[2], 0.25 * moves[0], rtol=1e-4, atol=1e-7)
+    hparams = process.get_hparams(state)
+    assert hparams["client_work"]["learning_rate"] == np.float32(0.1)
+    hparams["client_work"]["learning_rate"] = np.float32(0.0)
+    state = process.set_hparams(state, hparams)
+    output = process.next(state, [_whole(8)])
+    _assert_equal(_weights(process, output.state), _weights(process, state))
+
+
+def test_any_tff_model_trains_where_the_network_is_not_looked_into():
+    def model_fn():
+        keras_model = tf.keras.Sequential(
+            [
+                tf.keras.layers.Flatten(input_shape=(4, 4, 1)),
+                tf.keras.layers.Dense(3, kernel_initializer="zeros"),
+            ]
+        )
+        return tff.learning.models.from_keras_model(
+            keras_model,
+            loss=tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+            input_spec=collections.OrderedDict(
+                x=tf.TensorSpec([None, 4, 4, 1]), y=tf.TensorSpec([None], tf.int32)
+            ),
+            metrics=[tf.keras.metrics.SparseCategoricalAccuracy()],
+        )
+
+    # Not TFF's FedProx: 0.87 adds the proximal gradient with the wrong sign
+    # (initial minus local weights), which drives clients away from the global model.
+    sgd = tff.learning.optimizers.build_sgdm(0.1)
+    theirs = tff.learning.algorithms.build_weighted_fed_avg(model_fn, sgd)
+    ours = processes.build_fed_avg(model_fn, sgd)
+    near = processes.build_fed_prox(model_fn, 5.0, sgd)
+    batches = tf.data.Dataset.from_tensor_slices(_examples(12)).batch(4)
+    outputs = [p.next(p.initialize(), [batches]) for p in (theirs, ours, near)]
+    weights = [
+        _weights(p, o.state) for p, o in zip((theirs, ours, near), outputs)
+    ]
+    for a, b in zip(*weights[:2]):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7)
+    # The initial weights are zero.
+    assert np.linalg.norm(weights[2][0]) < 0.9 * np.linalg.norm(weights[1][0])
+    first, second = (o.metrics["client_work"]["train"] for o in outputs[:2])
+    assert first["loss"] == pytest.approx(second["loss"])
+    with pytest.raises(TypeError, match="man looks inside the network.*LearningModel"):
+        processes.build_man(model_fn, 0.1, SGD)
+
+
+def test_raises_on_settings_that_make_no_sense():
+    with pytest.raises(ValueError, match="max_gradient_norm must be above 0"):
+        client.LocalTraining(SGD, max_gradient_norm=0.0)
+    twice = [regularizers.FedProx(), regularizers.FedProx(strength=1.0)]
+    with pytest.raises(ValueError, match="once"):
+        client.LocalTraining(SGD, regularizers=twice)

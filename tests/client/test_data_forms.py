@@ -1,0 +1,121 @@
+import collections
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tff_reg.client import data_forms
+from tff_reg.data import keys
+
+SPEC = collections.OrderedDict(
+    x=tf.TensorSpec([None, 1], tf.float32), y=tf.TensorSpec([None], tf.int32)
+)
+KEY = np.array([3, 4], np.int64)
+
+
+def _element(count):
+    return collections.OrderedDict(
+        x=tf.reshape(tf.range(count, dtype=tf.float32), [-1, 1]),
+        y=tf.range(count),
+        key=tf.constant(KEY),
+    )
+
+
+def _visited(form, count, with_keys=False):
+    """The labels of every batch, run in a graph as a client does."""
+
+    @tf.function
+    def run(element):
+        def step(state, batch, compute_key):
+            labels, step_keys, index = state
+            tf.debugging.assert_equal(tf.cast(batch["x"][:, 0], tf.int32), batch["y"])
+            padded = tf.pad(batch["y"], [[0, 10 - tf.size(batch["y"])]], "CONSTANT", -1)
+            return (
+                labels.write(index, padded),
+                step_keys.write(index, compute_key()),
+                index + 1,
+            )
+
+        labels = tf.TensorArray(tf.int32, 0, True, element_shape=[10])
+        step_keys = tf.TensorArray(tf.int64, 0, True, element_shape=[2])
+        labels, step_keys, _ = form.run(step, (labels, step_keys, 0), element)
+        return labels.stack(), step_keys.stack()
+
+    labels, step_keys = run(_element(count))
+    batches = [[int(v) for v in row if v >= 0] for row in labels.numpy()]
+    return (batches, step_keys.numpy()) if with_keys else batches
+
+
+def test_whole_client_data_visit_every_example_once_an_epoch():
+    form = data_forms.WholeClientData(batch_size=4, local_epochs=3)
+    batches = _visited(form, 10)
+    assert [len(b) for b in batches] == [4, 4, 2] * 3
+    epochs = [sum(batches[i : i + 3], []) for i in (0, 3, 6)]
+    for number, epoch in enumerate(epochs):
+        assert epoch == list(keys.epoch_order(KEY, number, 10).numpy())
+        assert sorted(epoch) == list(range(10))
+    assert epochs[0] != epochs[1]
+
+
+def test_whole_client_data_give_every_step_its_own_key():
+    form = data_forms.WholeClientData(batch_size=4, local_epochs=2)
+    _, step_keys = _visited(form, 10, with_keys=True)
+    expected = [keys.step_key(KEY, s).numpy() for s in range(6)]
+    np.testing.assert_array_equal(step_keys, expected)
+
+
+def test_whole_client_data_can_drop_the_remainder_and_keep_the_order():
+    form = data_forms.WholeClientData(batch_size=4, drop_remainder=True, shuffle=False)
+    assert _visited(form, 10) == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    assert _visited(form, 3) == []
+
+
+def test_a_client_without_examples_takes_no_step():
+    assert _visited(data_forms.WholeClientData(batch_size=4, local_epochs=2), 0) == []
+
+
+def test_preprocessing_sees_each_batch_with_its_step_key():
+    seen = []
+
+    def preprocess(features, key):
+        seen.append((features.shape, key.shape))
+        return tf.cast(features, tf.float32) / 10
+
+    form = data_forms.WholeClientData(
+        batch_size=2, preprocess_fn=preprocess, example_dtype="uint8", shuffle=False
+    )
+    element = _element(2)
+    element["x"] = tf.constant([[10], [20]], tf.uint8)
+    batches = form.run(lambda s, batch, key: [*s, batch["x"].numpy()], [], element)
+    np.testing.assert_allclose(batches, [[[1.0], [2.0]]])
+    assert seen == [((2, 1), (2,))]
+
+
+def test_element_specs_say_what_the_data_must_be():
+    whole = data_forms.WholeClientData(2, example_shape=[3], example_dtype="uint8")
+    spec = whole.element_spec(SPEC)
+    assert list(spec) == ["x", "y", "key"]
+    assert spec["x"] == tf.TensorSpec([None, 3], tf.uint8)
+    assert spec["key"] == tf.TensorSpec([2], tf.int64)
+    assert data_forms.BatchedData().element_spec(SPEC) == SPEC
+    assert list(data_forms.BatchedData(keyed=True).element_spec(SPEC)) == list(spec)
+
+
+def test_batches_carry_their_key_or_get_a_fresh_one():
+    def step(state, batch, compute_key):
+        assert list(batch) == ["x", "y"]
+        return compute_key().numpy()
+
+    keyed = data_forms.BatchedData(keyed=True).run(step, None, _element(2))
+    np.testing.assert_array_equal(keyed, KEY)
+    element = _element(2)
+    del element["key"]
+    plain = data_forms.BatchedData()
+    first, second = (plain.run(step, None, element) for _ in range(2))
+    assert list(first) != list(second)
+
+
+@pytest.mark.parametrize("name", ["batch_size", "local_epochs"])
+def test_raises_below_one(name):
+    with pytest.raises(ValueError, match=f"{name} must be at least 1, but is 0"):
+        data_forms.WholeClientData(**{"batch_size": 1, name: 0})

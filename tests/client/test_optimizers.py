@@ -1,0 +1,83 @@
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tff_reg.client import optimizers
+
+WEIGHTS = (np.array([1.0, -2.0]), np.array([[3.0]]))
+GRADIENTS = [
+    (np.array([0.5, 0.25]), np.array([[-1.0]])),
+    (np.array([-0.5, 1.0]), np.array([[2.0]])),
+    (np.array([0.0, 0.5]), np.array([[1.0]])),
+]
+
+
+def _specs():
+    return tuple(tf.TensorSpec(w.shape, tf.float64) for w in WEIGHTS)
+
+
+def _run(optimizer):
+    state = optimizer.initialize(_specs())
+    weights = tuple(tf.constant(w) for w in WEIGHTS)
+    for gradients in GRADIENTS:
+        state, weights = optimizer.next(
+            state, weights, tuple(tf.constant(g) for g in gradients)
+        )
+    return weights
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+@pytest.mark.parametrize("nesterov", [False, True])
+@pytest.mark.parametrize("weight_decay", [0.0, 0.1])
+def test_steps_are_those_of_pytorch(momentum, nesterov, weight_decay):
+    if nesterov and not momentum:
+        pytest.skip("Nesterov's form needs a momentum")
+    optimizer = optimizers.build_sgd(
+        0.1, momentum, nesterov=nesterov, weight_decay=weight_decay
+    )
+    for i, weight in enumerate(WEIGHTS):
+        weight, buffer = weight.copy(), None
+        for gradients in GRADIENTS:
+            direction = gradients[i] + weight_decay * weight
+            if momentum:
+                # PyTorch's first buffer is the first gradient itself.
+                buffer = direction if buffer is None else momentum * buffer + direction
+                direction = direction + momentum * buffer if nesterov else buffer
+            weight = weight - 0.1 * direction
+        np.testing.assert_allclose(_run(optimizer)[i], weight, rtol=1e-12)
+
+
+def test_a_missing_gradient_counts_as_zero():
+    optimizer = optimizers.build_sgd(0.1, weight_decay=0.5)
+    weights = (tf.constant([2.0]), tf.constant([4.0]))
+    state = optimizer.initialize(tuple(tf.TensorSpec([1]) for _ in weights))
+    _, weights = optimizer.next(state, weights, (None, tf.constant([1.0])))
+    np.testing.assert_allclose(weights, [[1.9], [3.7]])
+
+
+def test_hparams_are_what_is_not_zero_and_can_be_set():
+    plain = optimizers.build_sgd(0.1)
+    assert list(plain.get_hparams(plain.initialize(_specs()))) == ["learning_rate"]
+    optimizer = optimizers.build_sgd(0.1, 0.9, nesterov=True, weight_decay=0.01)
+    state = optimizer.initialize(_specs())
+    hparams = optimizer.get_hparams(state)
+    assert hparams == dict(learning_rate=0.1, momentum=0.9, weight_decay=0.01)
+    state = optimizer.set_hparams(state, dict(hparams, learning_rate=0.0))
+    weights = tuple(tf.constant(w) for w in WEIGHTS)
+    _, moved = optimizer.next(state, weights, weights)
+    np.testing.assert_array_equal(moved[0], WEIGHTS[0])
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (dict(learning_rate=-1.0), "learning_rate must be at least 0"),
+        (dict(learning_rate=float("nan")), "learning_rate must be at least 0"),
+        (dict(learning_rate=0.1, momentum=1.0), r"momentum must be in \[0, 1\)"),
+        (dict(learning_rate=0.1, weight_decay=-1.0), "weight_decay must be"),
+        (dict(learning_rate=0.1, nesterov=True), "needs a momentum"),
+    ],
+)
+def test_raises_on_values_out_of_range(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        optimizers.build_sgd(**arguments)

@@ -1,0 +1,142 @@
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tff_reg import models
+from tff_reg import regularizers
+from tff_reg.models import forward
+from tff_reg.regularizers import fedalign
+
+
+def _random(*shape, seed=0):
+    return tf.constant(np.random.default_rng(seed).normal(size=shape))
+
+
+def test_the_transmitting_matrix_is_the_mean_outer_product_over_positions():
+    x, y = _random(2, 4, 4, 3), _random(2, 2, 2, 5, seed=1)
+    pooled = x.numpy().reshape(2, 2, 2, 2, 2, 3).mean((2, 4))
+    expected = np.einsum("bhwc,bhwd->bcd", pooled, y) / 4
+    np.testing.assert_allclose(fedalign.transmitting_matrix(x, y), expected)
+
+
+def test_the_spectral_norm_converges_to_the_largest_singular_value():
+    matrix = _random(3, 4, 6)
+    exact = np.linalg.svd(matrix, compute_uv=False)[:, 0]
+    np.testing.assert_allclose(
+        fedalign.spectral_norm(matrix, 300), exact, rtol=1e-6
+    )
+    assert (fedalign.spectral_norm(matrix, 10) <= exact * (1 + 1e-12)).numpy().all()
+
+
+def test_the_spectral_norm_of_nothing_is_zero_with_zero_gradient():
+    matrix = tf.zeros([1, 3, 3])
+    with tf.GradientTape() as tape:
+        tape.watch(matrix)
+        norm = fedalign.spectral_norm(matrix, 10)
+    assert norm == 0.0
+    np.testing.assert_array_equal(tape.gradient(norm, matrix), matrix)
+
+
+@pytest.mark.parametrize("rows, columns", [(8, 8), (7, 5), (9, 4), (4, 4), (2, 3)])
+def test_adaptive_pooling_averages_the_windows(rows, columns):
+    x = _random(1, rows, columns, 2)
+    pooled = fedalign.adaptive_average_pool(x, 4, 3)
+    if rows <= 4 and columns <= 3:
+        np.testing.assert_array_equal(pooled, x)
+        return
+    expected = np.zeros([4, 3, 2])
+    for i in range(4):
+        for j in range(3):
+            window = x[
+                0,
+                i * rows // 4 : -(-(i + 1) * rows // 4),
+                j * columns // 3 : -(-(j + 1) * columns // 3),
+            ]
+            expected[i, j] = np.mean(window, (0, 1))
+    np.testing.assert_allclose(pooled[0], expected)
+
+
+def _step(name="resnet8", norm="batch"):
+    model = models.build_model_fn(
+        name, image_shape=(8, 8, 1), num_classes=3, norm=norm, dtype="float64"
+    )()
+    outputs = model.network(
+        _random(4, 8, 8, 1), forward.ForwardPass(training=True)
+    )
+    labels = tf.constant([0, 1, 2, 0])
+    return model, regularizers.Step(
+        network=model.network,
+        outputs=outputs,
+        features=None,
+        labels=labels,
+        task_loss=model.loss_fn(labels, outputs.logits),
+        weights=model.trainable_variables,
+        global_weights=(),
+        compute_global_outputs=None,
+        compute_key=None,
+    )
+
+
+def test_relative_scaling_makes_it_a_share_of_the_cross_entropy():
+    _, step = _step()
+    relative = regularizers.FedAlign(strength=0.3)(step)
+    absolute = regularizers.FedAlign(strength=0.3, lipschitz_scaling="absolute")(step)
+    assert float(relative.weighted) == pytest.approx(0.3 * float(step.task_loss))
+    assert float(absolute.weighted) == pytest.approx(0.3 * float(absolute.raw))
+    assert relative.raw == absolute.raw
+
+
+def test_only_the_sub_block_learns_from_it_and_keeps_no_statistics():
+    model, _ = _step()
+    before = None
+    with tf.GradientTape() as tape:
+        model, step = _step()
+        before = [v.numpy() for v in model.non_trainable_variables]
+        tape.watch(model.trainable_variables)
+        value = regularizers.FedAlign()(step).weighted
+    for variable, gradient in zip(
+        model.trainable_variables, tape.gradient(value, model.trainable_variables)
+    ):
+        if not variable.name.startswith("stage3"):
+            assert gradient is None
+            continue
+        gradient = tf.convert_to_tensor(gradient)
+        assert np.any(gradient[..., :16]), variable.name
+        np.testing.assert_array_equal(gradient[..., 16:], 0)
+    for variable, value in zip(model.non_trainable_variables, before):
+        np.testing.assert_array_equal(variable, value)
+
+
+def test_a_model_without_width_is_refused_with_a_sentence():
+    with pytest.raises(models.MissingCapabilityError, match="cannot run at width 0.25"):
+        model = models.from_keras_blocks(
+            [
+                tf.keras.layers.Conv2D(4, 3),
+                tf.keras.layers.Conv2D(4, 3),
+                [tf.keras.layers.Flatten(), tf.keras.layers.Dense(3)],
+            ],
+            input_shape=(8, 8, 1),
+        )
+        regularizers.FedAlign().check_network(model)
+
+
+def test_a_model_of_one_block_is_refused_with_a_sentence():
+    model = models.from_keras_blocks(
+        [[tf.keras.layers.Flatten()], [tf.keras.layers.Dense(3)]], input_shape=(4, 4, 1)
+    )
+    with pytest.raises(ValueError, match="at least two blocks before"):
+        regularizers.FedAlign().check_network(model)
+
+
+@pytest.mark.parametrize(
+    "changes, message",
+    [
+        (dict(width=0.0), "width must be between 0 and 1"),
+        (dict(width=1.0), "width must be between 0 and 1"),
+        (dict(lipschitz_scaling="both"), "'relative' or 'absolute'"),
+        (dict(power_iterations=0), "power_iterations must be at least 1"),
+    ],
+)
+def test_raises_on_settings_out_of_range(changes, message):
+    with pytest.raises(ValueError, match=message):
+        regularizers.FedAlign(**changes)

@@ -1,0 +1,169 @@
+"""What all regularisers have in common."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tff_reg import models
+from tff_reg import regularizers
+from tff_reg.client import client_work
+from tff_reg.models import forward
+from tff_reg.processes import catalog
+
+TERMS = [
+    catalog.method(name).regularizer()
+    for name in catalog.names()
+    if catalog.method(name).regularizer is not None
+]
+# FedAlign rescaled to the cross-entropy has a gradient that is not its value's; the
+# value's is checked without the rescaling.
+DIFFERENTIABLE = [
+    dataclasses.replace(t, lipschitz_scaling="absolute") if t.name == "fedalign" else t
+    for t in TERMS
+]
+
+
+def _model(norm="group"):
+    model = models.build_model_fn(
+        "resnet8", image_shape=(8, 8, 2), num_classes=3, norm=norm, dtype="float64"
+    )()
+    rng = np.random.default_rng(0)
+    for variable in model.trainable_variables:
+        variable.assign_add(0.05 * rng.normal(size=variable.shape))
+    return model
+
+
+def _batch(size=4, seed=0, scale=1.0):
+    rng = np.random.default_rng(seed)
+    return dict(
+        x=tf.constant(scale * rng.normal(size=(size, 8, 8, 2))),
+        y=tf.constant(rng.integers(0, 3, size), tf.int32),
+    )
+
+
+def _term(model, term, batch, global_weights):
+    outputs = model.network(
+        batch["x"],
+        forward.ForwardPass(
+            training=True, update_statistics=False, record_activations=True
+        ),
+    )
+    return term(
+        regularizers.Step(
+            network=model.network,
+            outputs=outputs,
+            features=batch["x"],
+            labels=batch["y"],
+            task_loss=model.loss_fn(batch["y"], outputs.logits),
+            weights=model.trainable_variables,
+            global_weights=global_weights,
+            compute_global_outputs=None,
+            compute_key=None,
+        )
+    )
+
+
+def _global_weights(model, distance):
+    rng = np.random.default_rng(7)
+    return [
+        tf.constant(v.numpy() + distance * rng.normal(size=v.shape))
+        for v in model.trainable_variables
+    ]
+
+
+@pytest.mark.parametrize("term", DIFFERENTIABLE, ids=lambda t: t.name)
+def test_the_gradient_is_that_of_the_value(term):
+    model = _model()
+    if term.name == "fedalign":
+        term = dataclasses.replace(term, stop_gradients=False)
+    variables, batch = model.trainable_variables, _batch()
+    global_weights = _global_weights(model, 0.1)
+    with tf.GradientTape() as tape:
+        value = _term(model, term, batch, global_weights).weighted
+    gradients = tape.gradient(
+        value, variables, unconnected_gradients=tf.UnconnectedGradients.ZERO
+    )
+    rng = np.random.default_rng(1)
+    for _ in range(3):
+        direction = [rng.normal(size=v.shape) for v in variables]
+        expected = sum(np.sum(g * d) for g, d in zip(gradients, direction))
+        values, step = [], 1e-6
+        start = [v.numpy() for v in variables]
+        for sign in (1, -1):
+            for variable, value, d in zip(variables, start, direction):
+                variable.assign(value + sign * step * d)
+            values.append(float(_term(model, term, batch, global_weights).weighted))
+        for variable, value in zip(variables, start):
+            variable.assign(value)
+        assert expected == pytest.approx(
+            (values[0] - values[1]) / (2 * step), rel=1e-4, abs=1e-8
+        )
+
+
+_SITUATIONS = {
+    "at the global weights": dict(distance=0.0),
+    "with zero features": dict(scale=0.0),
+    "with one example": dict(size=1),
+    "with huge features": dict(scale=1e6),
+}
+
+
+@pytest.mark.parametrize("norm", models.NORM_NAMES)
+@pytest.mark.parametrize("situation", _SITUATIONS)
+@pytest.mark.parametrize("term", TERMS, ids=lambda t: t.name)
+def test_value_and_gradient_are_finite(term, situation, norm):
+    options = dict(_SITUATIONS[situation])
+    model = _model(norm)
+    global_weights = _global_weights(model, options.pop("distance", 0.1))
+    batch = _batch(**options)
+    step = client_work.LocalStep(model, None, [term])
+    gradients, _, measurements = step.gradient(batch, global_weights, None)
+    assert all(np.isfinite(g).all() for g in gradients)
+    assert all(np.isfinite(m) for m in measurements.values())
+
+
+@pytest.mark.parametrize("term", TERMS, ids=lambda t: t.name)
+def test_reports_its_raw_term_its_share_and_what_it_lists(term):
+    model, batch = _model(), _batch()
+    global_weights = _global_weights(model, 0.1)
+    step = client_work.LocalStep(model, None, [term])
+    _, _, measurements = step.gradient(batch, global_weights, None)
+    assert list(measurements) == step.measurement_names
+    value = _term(model, term, batch, global_weights)
+    ce = model.loss_fn(batch["y"], model.network(
+        batch["x"], forward.ForwardPass(training=True)
+    ).logits)
+    assert float(measurements[f"{term.name}/term"]) == pytest.approx(float(value.raw), rel=1e-5)
+    assert float(measurements[f"{term.name}/share"]) == pytest.approx(
+        float(value.weighted / (ce + value.weighted)), rel=1e-5
+    )
+
+
+@pytest.mark.parametrize("term", TERMS, ids=lambda t: t.name)
+def test_strength_zero_leaves_the_gradient_to_the_bit_but_is_measured(term):
+    model, batch = _model(), _batch()
+    global_weights = _global_weights(model, 0.1)
+    plain, _, _ = client_work.LocalStep(model, None, []).gradient(batch, (), None)
+    zero = dataclasses.replace(term, strength=0.0)
+    step = client_work.LocalStep(model, None, [zero])
+    gradients, _, measurements = step.gradient(batch, global_weights, None)
+    for expected, gradient in zip(plain, gradients):
+        np.testing.assert_array_equal(gradient, expected)
+    assert measurements[f"{term.name}/term"] > 0
+    assert measurements[f"{term.name}/share"] == 0
+
+
+@pytest.mark.parametrize("term", TERMS, ids=lambda t: t.name)
+@pytest.mark.parametrize("strength", [-0.1, float("nan"), float("inf"), "1", True])
+def test_raises_on_a_strength_out_of_range(term, strength):
+    with pytest.raises(ValueError, match=f"{term.name}: strength must be"):
+        dataclasses.replace(term, strength=strength)
+
+
+@pytest.mark.parametrize("term", TERMS, ids=lambda t: t.name)
+def test_every_strength_is_described(term):
+    fields = [f for f in catalog.strength_fields(term.name)]
+    assert [f.field for f in fields] == [f.name for f in dataclasses.fields(term)]
+    assert all(f.help.endswith(".") for f in fields)

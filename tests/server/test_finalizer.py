@@ -1,0 +1,106 @@
+import collections
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_reg import client
+from tff_reg import models
+from tff_reg import processes
+from tff_reg import runtime
+
+BATCH_NORM = models.build_model_fn(
+    "cnn", image_shape=(4, 4, 1), num_classes=3, norm="batch"
+)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _runtime():
+    with runtime.running("in_process"):
+        yield
+
+
+def _client(count, seed):
+    rng = np.random.default_rng(seed)
+    return tf.data.Dataset.from_tensors(
+        collections.OrderedDict(
+            x=(3 + rng.normal(size=(count, 4, 4, 1))).astype(np.float32),
+            y=rng.integers(0, 3, count).astype(np.int32),
+            key=np.zeros([2], np.int64),
+        )
+    )
+
+
+def _process(server_optimizer=None):
+    return processes.build_fed_avg(
+        BATCH_NORM,
+        client.build_sgd(0.1),
+        server_optimizer,
+        client_data=client.WholeClientData(batch_size=4),
+    )
+
+
+def test_statistics_become_the_clients_weighted_average():
+    process = _process()
+    start = process.initialize()
+    clients = [_client(4, 0), _client(12, 1)]
+    alone = [
+        process.get_model_weights(process.next(start, [c]).state) for c in clients
+    ]
+    both = process.get_model_weights(process.next(start, clients).state)
+    initial = process.get_model_weights(start)
+    assert both.non_trainable
+    for value, first, second, before in zip(
+        both.non_trainable,
+        alone[0].non_trainable,
+        alone[1].non_trainable,
+        initial.non_trainable,
+    ):
+        np.testing.assert_allclose(value, (first + 3 * second) / 4, rtol=1e-5)
+        assert not np.allclose(value, before)
+
+
+def test_statistics_stay_out_of_the_server_optimizer():
+    plain = _process()
+    adam = _process(tff.learning.optimizers.build_adam(0.01))
+    clients = [_client(8, 0), _client(8, 1)]
+    outputs = [
+        p.get_model_weights(p.next(p.initialize(), clients).state)
+        for p in (plain, adam)
+    ]
+    for a, b in zip(outputs[0].non_trainable, outputs[1].non_trainable):
+        np.testing.assert_array_equal(a, b)
+    assert not np.allclose(outputs[0].trainable[0], outputs[1].trainable[0])
+
+
+def test_evaluation_uses_the_averaged_statistics():
+    process = _process()
+    output = process.next(process.initialize(), [_client(40, 0), _client(40, 1)])
+    model = BATCH_NORM()
+    process.get_model_weights(output.state).assign_weights_to(model)
+    element = next(iter(_client(40, 2)))
+    before = model.predict_on_batch(element["x"], training=False).numpy()
+    for variable in model.non_trainable_variables:
+        variable.assign_add(tf.ones_like(variable))
+    after = model.predict_on_batch(element["x"], training=False).numpy()
+    assert not np.allclose(before, after, atol=1e-3)
+
+
+def test_server_momentum_is_fedavgm():
+    process = _process(tff.learning.optimizers.build_sgdm(1.0, 0.5))
+    plain = _process()
+    clients = [_client(8, 0)]
+    state = process.initialize()
+    start = process.get_model_weights(state)
+    first = process.next(state, clients)
+    again = process.next(
+        process.set_model_weights(first.state, start), clients
+    )
+    one_step = plain.get_model_weights(plain.next(plain.initialize(), clients).state)
+    for a, b, w0 in zip(
+        process.get_model_weights(again.state).trainable,
+        one_step.trainable,
+        start.trainable,
+    ):
+        np.testing.assert_allclose(a - w0, 1.5 * (b - w0), rtol=1e-3, atol=1e-6)
