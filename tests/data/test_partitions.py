@@ -237,6 +237,32 @@ def test_balanced_has_the_distribution_of_taking_examples_one_at_a_time():
     np.testing.assert_allclose(np.mean(found, axis=0), expected, atol=0.45)
 
 
+def test_balanced_picks_the_next_client_uniformly_among_those_with_room():
+    # Two clients of two examples both want class 0, of which there are two. Picked
+    # uniformly, they share it with probability 1/2 (the first two turns differ).
+    labels = np.array([0, 0, 1, 1])
+    shared = 0
+    with mock.patch.object(
+        partitions, "_log_dirichlet", lambda *_: np.log([[1.0, 1e-12], [1.0, 1e-12]])
+    ):
+        for seed in range(2000):
+            dealt = partitions.dirichlet_balanced(
+                labels, 2, concentration=1.0, seed=seed
+            )
+            shared += partitions.class_counts(labels, dealt)[0, 0] == 1
+    # 1000 expected, standard deviation 22.
+    assert 890 < shared < 1110
+
+
+@pytest.mark.parametrize("name", _SCHEMES)
+def test_which_examples_of_a_class_a_client_gets_is_random(name):
+    labels = np.zeros(2000, dtype=np.int32)
+    dealt = _make(name, labels, 2, 0, 1000.0)
+    for positions in dealt:
+        # About 1000 of 2000 positions: their mean is 1000, standard deviation 13.
+        assert abs(positions.mean() - 1000) < 80
+
+
 def test_unbalanced_cuts_each_class_at_the_cumulated_proportions_under_the_cap():
     # Hand computed: 12 examples, 3 clients, mean 4.
     # Class 0 (6): 0.5, 0.25, 0.25 -> ends 3, 4, 6 -> 3, 1, 2.
