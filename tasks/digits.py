@@ -32,12 +32,12 @@ LARGEST_PIXEL = 16
 NUM_TEST = 360
 _SPLIT_SEED = 1797
 
-# Every setting of FedAlign's paper suits the task, so there are no overrides: 16 clients
-# hold about 90 images each, two batches an epoch. What differs is the network, ResNet-8
-# for ResNet-56: on a busy 2-core machine a round of FedAlign took 71 s with ResNet-56
-# and 4 to 13 s with ResNet-8. Not `cnn`, which FedAlign cannot cut to a fraction of its
-# width. BatchNorm is what the FedAlign paper trains with; after 25 rounds of FedAlign it
-# gave 98.1 and 97.5 % (seeds 0 and 1), GroupNorm 96.4 % (seed 0).
+# Every setting of FedAlign's paper suits the task, so there are no overrides: 16
+# clients hold about 90 images each, two batches an epoch. What differs is the network,
+# ResNet-8 for ResNet-56: on a busy 2-core machine a round of FedAlign took 71 s with
+# ResNet-56 and 4 to 13 s with ResNet-8. Not `cnn`, which FedAlign cannot cut to a
+# fraction of its width. BatchNorm is what the FedAlign paper trains with; after 25
+# rounds of FedAlign it gave 98.1 and 97.5 % (seeds 0 and 1), GroupNorm 96.4 % (seed 0).
 DEFAULTS = TaskDefaults(
     name="digits",
     summary="1,797 handwritten digits of 8x8 pixels that ship with scikit-learn",

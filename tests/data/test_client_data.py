@@ -179,7 +179,8 @@ def test_both_forms_pass_through_a_tff_computation():
         key=tff.TensorType(np.int64, [2]),
     )
     batched = collections.OrderedDict(
-        x=tff.TensorType(np.float32, [None, 2, 3, 2]), y=tff.TensorType(np.int32, [None])
+        x=tff.TensorType(np.float32, [None, 2, 3, 2]),
+        y=tff.TensorType(np.int32, [None]),
     )
 
     def label_sums(element):

@@ -7,11 +7,11 @@ partition. No two clients ever share an example.
 Three papers say "Dirichlet(alpha)" and mean two different things, so each scheme
 has its own name:
 
-| name                 | the Dirichlet runs over        | sizes    | all examples used |
-|----------------------|--------------------------------|----------|-------------------|
-| `dirichlet_unbalanced` | clients, once for each class | vary     | yes               |
-| `dirichlet_balanced`   | classes, once for each client | equal   | all but N mod clients |
-| `iid`                  | -                            | differ by at most 1 | yes    |
+| name                 | the Dirichlet runs over       | sizes      | nobody gets   |
+|----------------------|-------------------------------|------------|---------------|
+| dirichlet_unbalanced | clients, once for each class  | vary       | nothing       |
+| dirichlet_balanced   | classes, once for each client | equal      | N mod clients |
+| iid                  | -                             | within one | nothing       |
 
 `PARTITIONS` has them by name with what each needs; `partition` calls one by name.
 
