@@ -322,7 +322,7 @@ def test_a_learning_program(contexts, tmp_path):
                 evaluation_periodicity=10,
             )
         )
-    released = metrics.released[2]["client_work"]["train"]
+    released = metrics.released[2]["model_metrics"]
     train = expected.metrics["client_work"]["train"]
     assert released["num_examples"] == train["num_examples"]
     np.testing.assert_allclose(released["loss"], train["loss"], rtol=1e-5)

@@ -7,6 +7,7 @@ Python lists for structures, whose names live in the types only.
 from __future__ import annotations
 
 import threading
+import weakref
 from typing import Any, Callable, List
 
 from tff_reg.lazy import tf
@@ -121,6 +122,20 @@ class TensorFlowFunction:
             self._function = tf.compat.v1.wrap_function(
                 body, [signature[name] for name in names]
             )
+        library = [f.signature.name for f in graph_def.library.function]
+        weakref.finalize(self, _remove_from_tensorflow, library).atexit = False
+
+
+def _remove_from_tensorflow(names: List[str]) -> None:
+    """Makes TensorFlow forget library functions, which it would keep for ever.
+
+    It removes a wrapped function when that goes, but not the functions it calls.
+    """
+    from tensorflow.python.eager import context  # there is no public way
+
+    for name in names:
+        if context.context().has_function(name):
+            context.context().remove_function(name)
 
 
 def _leaf_names(binding) -> list:
