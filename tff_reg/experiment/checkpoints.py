@@ -150,7 +150,6 @@ class CheckpointStore:
           The checkpoint.
         """
         self._directory.mkdir(parents=True, exist_ok=True)
-        files.delete_leftovers(self._directory)
         for checkpoint in self.all():
             if checkpoint.round_num >= round_num:
                 files.delete_directory_at_once(checkpoint.path)

@@ -174,12 +174,16 @@ class RunDirectory:
             self.path.mkdir(parents=True, exist_ok=True)
             self._lock = self._take_lock()
             files.delete_leftovers(self.path)
+            files.delete_leftovers(self._file("checkpoints"))
             if overwrite:
                 self._delete_run()
             made_by = f"{_MADE_BY} {config.get('versions', {}).get('tff_reg', '')}"
             self._config = {"made_by": made_by.strip(), **config}
             self._write_json("config.json", self._config)
-        except PermissionError as error:
+        except BaseException as error:
+            self.close()
+            if not isinstance(error, PermissionError):
+                raise
             raise DirectoryError(
                 f"--output_dir: {self.path} cannot be written to ({error.strerror})."
             ) from error

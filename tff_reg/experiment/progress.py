@@ -30,8 +30,8 @@ def percent(share: Optional[float]) -> str:
     return f"{100 * share:.1f} %"
 
 
-def _number(value: Optional[float]) -> str:
-    return "-" if value is None else f"{value:.4f}"
+def _number(value: Optional[float], digits: int = 4) -> str:
+    return "-" if value is None else f"{value:.{digits}f}"
 
 
 class _TimeLeft:
@@ -108,19 +108,18 @@ class Bar(Silence):
     def start(self, rounds_done: int) -> None:
         import tqdm
 
-        # Some terminals say that they have no columns at all.
-        known_width = shutil.get_terminal_size(fallback=(0, 0)).columns > 0
+        # Some terminals say that they have no columns and no lines at all.
+        known_size = shutil.get_terminal_size(fallback=(0, 0)).columns > 0
+        size = {"dynamic_ncols": True} if known_size else {"ncols": 100, "nrows": 24}
         self._time_left = _TimeLeft(self._total_rounds)
         self._bar = tqdm.tqdm(
             total=self._total_rounds,
             initial=rounds_done,
-            desc="round",
-            bar_format="{desc} {n_fmt}/{total_fmt} |{bar}| {postfix}",
-            dynamic_ncols=known_width,
-            ncols=None if known_width else 100,
+            desc="tracing and compiling",
+            bar_format="round {n_fmt}/{total_fmt} |{bar}| {desc}",
             leave=True,
+            **size,
         )
-        self._bar.set_postfix_str("first round: tracing and compiling")
 
     def after_round(self, round_num: int, row: Row) -> None:
         left = self._time_left.after(round_num)
@@ -129,8 +128,8 @@ class Bar(Silence):
         which, accuracy = "test", self._accuracy
         if accuracy is None:
             which, accuracy = "training", row[metrics.TRAINING_ACCURACY]
-        self._bar.set_postfix_str(
-            f"{which} accuracy {percent(accuracy)}, loss {_number(row[metrics.TRAINING_LOSS])},"
+        self._bar.set_description_str(
+            f"{which} accuracy {percent(accuracy)}, loss {_number(row[metrics.TRAINING_LOSS], 3)},"
             f" {row[metrics.SECONDS]:.1f} s a round, {duration(left)} left",
             refresh=False,
         )

@@ -1,0 +1,107 @@
+import json
+import shutil
+
+import pytest
+from tff_reg.experiment import checkpoints
+
+
+@pytest.fixture
+def store(tmp_path):
+    return checkpoints.CheckpointStore(tmp_path / "checkpoints")
+
+
+def save(store, round_num, text="state"):
+    def write_clients(path):
+        path.mkdir()
+        (path / "client_1").write_text(f"{text} of client 1")
+
+    return store.save(
+        round_num,
+        {"state": lambda path: path.write_text(text), "clients": write_clients},
+    )
+
+
+def test_latest_is_the_newest_with_its_parts(store):
+    save(store, 9, "nine")
+    save(store, 10, "ten")
+    found = store.latest()
+    assert found.round_num == 10
+    assert found.part("state").read_text() == "ten"
+    assert (found.part("clients") / "client_1").read_text() == "ten of client 1"
+
+
+def test_there_is_none_in_the_beginning(store):
+    assert store.latest() is None
+    assert store.all() == []
+
+
+def test_only_the_newest_are_kept(tmp_path):
+    store = checkpoints.CheckpointStore(tmp_path, keep=2)
+    for round_num in range(1, 6):
+        save(store, round_num)
+    assert [checkpoint.round_num for checkpoint in store.all()] == [4, 5]
+
+
+def test_keeping_one_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="at least 2"):
+        checkpoints.CheckpointStore(tmp_path, keep=1)
+
+
+def flip_a_bit(path):
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(bytes(content))
+
+
+def change_the_round(manifest):
+    content = json.loads(manifest.read_text())
+    content["round_num"] = 1
+    manifest.write_text(json.dumps(content))
+
+
+DAMAGES = {
+    "state has changed": lambda path: flip_a_bit(path / "state"),
+    "clients/client_1 has changed": lambda path: flip_a_bit(
+        path / "clients" / "client_1"
+    ),
+    "state is missing": lambda path: (path / "state").unlink(),
+    "manifest.json cannot be read": lambda path: (path / "manifest.json").write_text(""),
+    "manifest.json is of round 1": lambda path: change_the_round(path / "manifest.json"),
+    "extra does not belong there": lambda path: (path / "extra").write_text("1"),
+}
+
+
+@pytest.mark.parametrize("what", DAMAGES)
+def test_a_damaged_one_is_reported_and_the_one_before_it_taken(store, what):
+    save(store, 1)
+    DAMAGES[what](save(store, 2).path)
+    lines = []
+    assert store.latest(lines.append).round_num == 1
+    (line,) = lines
+    assert "round 2 is damaged" in line and what in line
+    # It is gone: the round is done again.
+    assert [checkpoint.round_num for checkpoint in store.all()] == [1]
+
+
+def test_a_manifest_without_files_is_damaged(store):
+    checkpoint = save(store, 1)
+    (checkpoint.path / "manifest.json").write_text('{"round_num": 1}')
+    with pytest.raises(checkpoints.CheckpointDamagedError):
+        checkpoint.verify()
+
+
+def test_half_written_ones_are_not_seen(store, tmp_path):
+    save(store, 1)
+    half = tmp_path / "checkpoints" / ".tmp-tff_reg-7-round_000002"
+    shutil.copytree(tmp_path / "checkpoints" / "round_000001", half)
+    assert store.latest().round_num == 1
+    save(store, 2)
+    assert store.latest().round_num == 2
+
+
+def test_saving_a_round_again_replaces_it_and_what_came_after(store):
+    for round_num in (1, 2, 3):
+        save(store, round_num, "old")
+    save(store, 2, "new")
+    assert [checkpoint.round_num for checkpoint in store.all()] == [1, 2]
+    assert store.latest().part("state").read_text() == "new"

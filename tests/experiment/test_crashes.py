@@ -1,0 +1,182 @@
+"""A crash at every single step of every write, and what the next run makes of it."""
+
+import json
+import os
+import pathlib
+import shutil
+
+import numpy as np
+import pytest
+from tff_reg import experiment
+from tff_reg.experiment import progress
+
+
+class Killed(BaseException):
+    """Stands for kill -9: nothing of ours runs after it."""
+
+
+class Disk:
+    """Counts what changes the disk and lets nothing through after a given count.
+
+    What is written at the moment of death is half-written.
+    """
+
+    def __init__(self, monkeypatch):
+        self.count = 0
+        self.last = None
+        patch = monkeypatch.setattr
+        patch(os, "replace", self._guard(os.replace))
+        patch(os, "fsync", self._guard(lambda descriptor: None))
+        patch(pathlib.Path, "unlink", self._guard(pathlib.Path.unlink))
+        patch(pathlib.Path, "mkdir", self._guard(pathlib.Path.mkdir))
+        patch(shutil, "rmtree", self._guard(shutil.rmtree, self._half_rmtree))
+        patch(
+            pathlib.Path,
+            "write_bytes",
+            self._guard(pathlib.Path.write_bytes, self._half_write),
+        )
+        patch(np, "savez", self._guard(np.savez, self._half_savez))
+
+    def _guard(self, function, dying=None):
+        def guarded(*args, **kwargs):
+            self.count += 1
+            if self.last is not None and self.count >= self.last:
+                if dying is not None and self.count == self.last:
+                    dying(function, *args, **kwargs)
+                raise Killed
+            return function(*args, **kwargs)
+
+        return guarded
+
+    @staticmethod
+    def _half_write(function, path, content):
+        function(path, content[: len(content) // 2])
+
+    @staticmethod
+    def _half_savez(function, file, **arrays):
+        file.write(b"PK\x03\x04 half of an archive")
+
+    @staticmethod
+    def _half_rmtree(function, path):
+        files = [each for each in pathlib.Path(path).rglob("*") if each.is_file()]
+        os.remove(files[0])
+
+
+class Counting:
+    """A learning process without TFF: its state is a walk that the data steer."""
+
+    def initialize(self):
+        return {"weights": [np.zeros(3)], "round": 0}
+
+    def next(self, state, datasets):
+        weights = state["weights"][0] * 0.9
+        for key in datasets:
+            weights = weights + np.random.default_rng(np.abs(key)).normal(size=3)
+        metrics = {"client_work": {"train": {"loss": weights[0], "accuracy": 0.5}}}
+        new_state = {"weights": [weights], "round": state["round"] + 1}
+        return type("Output", (), {"state": new_state, "metrics": metrics})
+
+    def get_model_weights(self, state):
+        return type("W", (), {"trainable": state["weights"], "non_trainable": []})
+
+
+class Clients:
+    client_ids = ["a", "b", "c"]
+
+    def whole_client_dataset(self, client_id, key):
+        return key
+
+
+@pytest.fixture
+def run(monkeypatch):
+    from tff_reg.experiment import checkpoints, environment, plot
+
+    # So few that old ones are deleted in these short runs, too.
+    defaults = checkpoints.CheckpointStore.__init__.__kwdefaults__
+    monkeypatch.setitem(defaults, "keep", 2)
+    # Neither matters here, and both are slow.
+    monkeypatch.setattr(environment, "describe", lambda: {})
+    monkeypatch.setattr(
+        plot, "write_accuracy_plot", lambda path, **_: path.write_bytes(b"plot")
+    )
+
+    def run_in(directory, **arguments):
+        return experiment.run(
+            Counting(),
+            Clients(),
+            total_rounds=arguments.pop("total_rounds", 3),
+            clients_per_round=2,
+            evaluate=lambda weights: {"loss": 1.0, "accuracy": weights.trainable[0][1]},
+            output_dir=directory,
+            progress=progress.Silence(),
+            **arguments,
+        )
+
+    return run_in
+
+
+def results(directory):
+    table = [
+        line.split(",")[:5] + line.split(",")[6:]
+        for line in (directory / "metrics.csv").read_text().splitlines()
+    ]
+    summary = json.loads((directory / "summary.json").read_text())
+    summary = {k: v for k, v in summary.items() if "seconds" not in k}
+    return table, summary, (directory / "final_weights.npz").read_bytes()
+
+
+def crash_everywhere(run, monkeypatch, tmp_path, prepare, **arguments):
+    """Runs with a crash at the first, the second, ... step until there is none."""
+    run(tmp_path / "unbroken", total_rounds=3)
+    expected = results(tmp_path / "unbroken")
+    step = 0
+    while True:
+        step += 1
+        directory = tmp_path / f"crash_{step}"
+        prepare(directory)
+        with monkeypatch.context() as patched:
+            disk = Disk(patched)
+            disk.last = step
+            try:
+                run(directory, **arguments)
+                crashed = False
+            except Killed:
+                crashed = True
+        if crashed or arguments:
+            run(directory)
+        assert results(directory) == expected, f"crashed at step {step}"
+        assert not list(directory.rglob(".tmp-tff_reg-*"))
+        shutil.rmtree(directory)
+        if not crashed:
+            return step
+
+
+def test_a_crash_at_any_step_of_a_run_changes_nothing(run, monkeypatch, tmp_path):
+    steps = crash_everywhere(run, monkeypatch, tmp_path, lambda directory: None)
+    assert steps > 60  # It did look at them all.
+
+
+def test_a_crash_at_any_step_of_a_continued_run_changes_nothing(
+    run, monkeypatch, tmp_path
+):
+    steps = crash_everywhere(
+        run,
+        monkeypatch,
+        tmp_path,
+        lambda directory: run(directory, total_rounds=2),
+        rounds_per_checkpoint=2,
+    )
+    assert steps > 20
+
+
+def test_a_crash_at_any_step_of_an_overwriting_run_changes_nothing(
+    run, monkeypatch, tmp_path
+):
+    steps = crash_everywhere(
+        run,
+        monkeypatch,
+        tmp_path,
+        lambda directory: run(directory, total_rounds=2),
+        overwrite=True,
+    )
+    assert steps > 60

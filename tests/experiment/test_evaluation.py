@@ -1,0 +1,99 @@
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+from tff_reg import experiment, models
+
+
+@pytest.fixture(scope="module")
+def data():
+    generator = np.random.default_rng(3)
+    x = generator.integers(0, 255, size=[23, 8, 8, 1]).astype(np.uint8)
+    return x, generator.integers(0, 4, size=[23]).astype(np.int32)
+
+
+@pytest.fixture(scope="module")
+def model_fn():
+    return models.build_model_fn(
+        "cnn", image_shape=(8, 8, 1), num_classes=4, norm="batch"
+    )
+
+
+def scale(images):
+    return tf.cast(images, tf.float32) / 255
+
+
+def random_weights(model_fn, seed):
+    generator = np.random.default_rng(seed)
+    weights = tff.learning.models.ModelWeights.from_model(model_fn())
+
+    def draw(variable):
+        return generator.uniform(0.1, 1.0, variable.shape).astype(np.float32) - (
+            0.0 if "moving" in variable.name else 0.5
+        )
+
+    return tff.learning.models.ModelWeights(
+        [draw(v) for v in weights.trainable], [draw(v) for v in weights.non_trainable]
+    )
+
+
+def test_means_over_examples_are_exact_whatever_the_batch_size(model_fn, data):
+    x, y = data
+    weights = random_weights(model_fn, 1)
+    model = model_fn()
+    weights.assign_weights_to(model)
+    logits = model.predict_on_batch(scale(x), training=False).numpy()
+    losses = tf.nn.sparse_softmax_cross_entropy_with_logits(y, logits).numpy()
+    for batch_size in (1, 5, 23, 100):
+        evaluate = experiment.CentralEvaluation(
+            model_fn, x, y, preprocess_fn=scale, batch_size=batch_size
+        )
+        result = evaluate(weights)
+        assert result["accuracy"] == np.mean(logits.argmax(-1) == y)
+        np.testing.assert_allclose(result["loss"], losses.mean(), rtol=1e-5)
+
+
+def test_batch_norm_uses_and_keeps_its_moving_statistics(model_fn, data):
+    x, y = data
+    evaluate = experiment.CentralEvaluation(model_fn, x, y, preprocess_fn=scale)
+    weights = random_weights(model_fn, 1)
+    first = evaluate(weights)
+    assert evaluate(weights) == first
+    others = tff.learning.models.ModelWeights(
+        weights.trainable, [2 * value for value in weights.non_trainable]
+    )
+    assert evaluate(others) != first
+
+
+def test_the_forward_pass_is_traced_once(model_fn, data):
+    x, y = data
+    traces = []
+
+    def count(images):
+        traces.append(images)
+        return scale(images)
+
+    evaluate = experiment.CentralEvaluation(
+        model_fn, x, y, preprocess_fn=count, batch_size=10
+    )
+    for seed in range(3):
+        evaluate(random_weights(model_fn, seed))
+    assert len(traces) == 1
+
+
+def test_names_of_weights_are_unique_and_in_order(model_fn, data):
+    evaluate = experiment.CentralEvaluation(model_fn, *data, preprocess_fn=scale)
+    trainable, others = evaluate.weight_names
+    model = model_fn()
+    assert len(set(trainable + others)) == len(trainable) + len(others)
+    assert trainable == [v.name.split(":")[0] for v in model.trainable_variables]
+    assert evaluate.num_weights == sum(
+        int(tf.size(v)) for v in model.trainable_variables
+    )
+
+
+def test_a_test_set_without_examples_or_labels_is_refused(model_fn, data):
+    x, y = data
+    for bad_x, bad_y in ((x[:0], y[:0]), (x, y[:-1])):
+        with pytest.raises(ValueError, match="one label an example"):
+            experiment.CentralEvaluation(model_fn, bad_x, bad_y)

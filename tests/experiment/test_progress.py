@@ -1,0 +1,60 @@
+import io
+
+import pytest
+from tff_reg.experiment import metrics, progress
+
+
+def row(evaluation=None, loss=0.5):
+    return {
+        metrics.TRAINING_LOSS: loss,
+        metrics.TRAINING_ACCURACY: 0.25,
+        metrics.EVALUATION_ACCURACY: evaluation,
+        metrics.SECONDS: 1.5,
+    }
+
+
+def test_lines_tell_round_loss_accuracy_seconds_and_time_left():
+    stream = io.StringIO()
+    lines = progress.Lines(10, stream)
+    lines.start(0)
+    lines.after_round(1, row())
+    lines.after_round(2, row(evaluation=0.75))
+    first, second = stream.getvalue().splitlines()
+    assert first.startswith(
+        "round  1/10  loss 0.5000  accuracy 25.0 %  1.50 s a round  "
+    )
+    assert "test accuracy 75.0 %" in second and second.endswith(" left")
+
+
+def test_metrics_that_a_process_does_not_have_are_dashes():
+    stream = io.StringIO()
+    lines = progress.Lines(1, stream)
+    lines.start(0)
+    lines.after_round(1, {**row(loss=None), metrics.TRAINING_ACCURACY: None})
+    assert "loss -  accuracy -" in stream.getvalue()
+
+
+def test_the_bar_keeps_the_last_test_accuracy(capsys):
+    bar = progress.Bar(4)
+    bar.start(2)
+    bar.after_round(3, row(evaluation=0.75))
+    bar.after_round(4, row())
+    bar.say("A message.")
+    bar.close()
+    out, err = capsys.readouterr()
+    assert out == "A message.\n"
+    last = err.replace("\r", "\n").split("\n")[-2]
+    assert last.startswith("round 4/4 |")
+    assert "test accuracy 75.0 %, loss 0.500, 1.5 s a round" in last
+
+
+def test_no_bar_where_output_is_kept(capsys):
+    assert isinstance(progress.for_this_output(3), progress.Lines)
+
+
+@pytest.mark.parametrize(
+    "seconds, text",
+    [(0.04, "0.0 s"), (59.9, "59.9 s"), (60.4, "1:00"), (3600, "1:00:00")],
+)
+def test_durations_are_readable(seconds, text):
+    assert progress.duration(seconds) == text
