@@ -37,7 +37,7 @@ _SPLIT_SEED = 1797
 # ResNet-8 for ResNet-56: on a busy 2-core machine a round of FedAlign took 71 s with
 # ResNet-56 and 4 to 13 s with ResNet-8. Not `cnn`, which FedAlign cannot cut to a
 # fraction of its width. BatchNorm is what the FedAlign paper trains with; after 25
-# rounds of FedAlign it gave 98.1 and 97.5 % (seeds 0 and 1), GroupNorm 96.4 % (seed 0).
+# rounds of FedAlign it gave 97.5 to 98.1 % (three runs), GroupNorm 96.4 % (one run).
 DEFAULTS = TaskDefaults(
     name="digits",
     summary="1,797 handwritten digits of 8x8 pixels that ship with scikit-learn",
