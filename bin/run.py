@@ -4,7 +4,9 @@ The thin end of `tff_reg.experiment`: what it does can all be done from Python.
 """
 
 import functools
+import os
 import pathlib
+import signal
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
@@ -132,5 +134,10 @@ if __name__ == "__main__":
     # tensors in a tf.function of this thread is False, whatever they hold.
     app.define_help_flags()
     command_line.define_flags()
-    command_line.parse(sys.argv, tasks=tasks)
-    main()
+    try:
+        command_line.parse(sys.argv, tasks=tasks)
+        main()
+    except BrokenPipeError:
+        # Whoever read our output, `head` perhaps, has gone. The run can be resumed.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(128 + signal.SIGPIPE)

@@ -288,6 +288,24 @@ def test_a_loss_that_is_not_finite_is_reported_and_recorded(
     assert result.rows[0]["client_work/rejected_clients"] == 2
 
 
+def test_a_round_without_accepted_clients_has_no_loss(run, tiny_process):
+    def reject_all(output):
+        train = output.metrics["client_work"]["train"]
+        train.update(
+            loss=np.float32(0),
+            num_examples=np.int32(0),
+            rejected_clients=np.int32(3),
+        )
+        return output
+
+    notes = Notes()
+    process = FailingProcess(tiny_process, reject_all)
+    result = run(process=process, total_rounds=1, progress=notes)
+    assert np.isnan(result.rows[0]["training/loss"])
+    assert result.summary["final_training_loss"] is None
+    assert any("3 of 3 clients" in line for line in notes.lines)
+
+
 @pytest.mark.parametrize("name", ["total_rounds", "rounds_per_evaluation"])
 def test_numbers_below_one_are_refused(run, name):
     with pytest.raises(ValueError, match=f"{name} is 0"):

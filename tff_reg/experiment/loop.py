@@ -277,6 +277,10 @@ class _Experiment:
             ) from error
         self._state = output.state
         row = metrics.round_metrics(output.metrics)
+        if row.get("training/num_examples") == 0:
+            # All clients were rejected: there is no mean, though the sums say 0.
+            for name in (metrics.TRAINING_LOSS, metrics.TRAINING_ACCURACY):
+                row[name] = math.nan
         return {
             metrics.ROUND: round_num,
             metrics.TRAINING_LOSS: row.pop(metrics.TRAINING_LOSS, None),

@@ -1,0 +1,75 @@
+import re
+import subprocess
+import sys
+
+import pytest
+import tasks
+from tff_reg.experiment import command_line, settings
+
+PROGRAM = """
+import sys
+import tasks
+from tff_reg.experiment import command_line
+
+command_line.define_flags()
+command_line.parse(["run", *sys.argv[1:]], tasks=tasks)
+print(sorted(command_line.requested().items()))
+"""
+
+
+def parse(*arguments):
+    # absl's flags are one set for a whole process.
+    return subprocess.run(
+        [sys.executable, "-c", PROGRAM, *arguments], capture_output=True, text=True
+    )
+
+
+def test_only_what_was_given_is_requested():
+    result = parse("--process=fedavg", "--batch_size=3", "--nooverwrite")
+    assert result.stdout == (
+        "[('batch_size', 3), ('overwrite', False), ('process', 'fedavg')]\n"
+    )
+
+
+def test_flags_are_read_from_a_file_too(tmp_path):
+    (tmp_path / "recipe").write_text("--process=man\n# remark\n--man_strength=0.2\n")
+    result = parse(f"--flagfile={tmp_path / 'recipe'}")
+    assert result.stdout == "[('man_strength', 0.2), ('process', 'man')]\n"
+
+
+@pytest.mark.parametrize(
+    "argument, line",
+    [
+        (
+            "--batchsize=3",
+            "--batchsize: there is no such flag (did you mean --batch_size?); --help"
+            " lists them.",
+        ),
+        ("--batch_size=x", "--batch_size=x: it must be a whole number."),
+        ("--overwrite=perhaps", "--overwrite=perhaps: it must be true or false."),
+        ("word", "word is not a flag; flags look like --process=fedalign."),
+    ],
+)
+def test_errors_are_one_line_and_exit_code_2(argument, line):
+    result = parse(argument)
+    assert result.returncode == 2
+    assert result.stderr == f"bin/run: {line}\n"
+
+
+def test_help_names_every_flag_once_in_lines_of_88():
+    text = command_line.help_text({}, tasks=tasks)
+    for name in command_line.names():
+        heads = re.findall(rf"^  --(?:\[no\])?{name}\b", text, re.MULTILINE)
+        assert len(heads) == 1, name
+    assert max(len(line) for line in text.splitlines()) <= 88
+
+
+def test_help_with_a_process_shows_its_values():
+    text = command_line.help_text({"process": "man"}, tasks=tasks)
+    assert "--process=man on --task=digits" in text
+    paper = settings.resolve(
+        {"process": "man"}, task_names=tasks.names(), task_defaults=tasks.defaults
+    )
+    (line,) = [part for part in text.splitlines() if "--client_learning_rate" in part]
+    assert line.endswith(f"[{paper['client_learning_rate']}]")
+    assert "--fedalign_width" not in text

@@ -1,0 +1,34 @@
+import json
+import subprocess
+
+import tff_reg
+from tff_reg.experiment import environment
+
+
+def test_describes_versions_devices_and_commit_as_json():
+    found = environment.describe()
+    assert json.loads(json.dumps(found)) == found
+    assert found["versions"]["tensorflow"].startswith("2.14.")
+    assert found["tensorflow_devices"]
+
+
+def test_commit_is_gits_or_none(tmp_path, monkeypatch):
+    package = tmp_path / "tff_reg" / "__init__.py"
+    package.parent.mkdir()
+    package.write_text("")
+    monkeypatch.setattr(tff_reg, "__file__", str(package))
+    assert environment.git_commit() is None
+
+    def git(*arguments):
+        name = ["-c", "user.name=a", "-c", "user.email=a@b.example"]
+        command = ["git", "-C", str(tmp_path), *name, *arguments]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+    git("init")
+    assert environment.git_commit() is None
+    git("add", ".")
+    git("commit", "-m", "first")
+    commit = git("rev-parse", "HEAD").strip()
+    assert environment.git_commit() == commit
+    package.write_text("changed")
+    assert environment.git_commit() == f"{commit}-modified"

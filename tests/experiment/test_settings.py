@@ -1,0 +1,128 @@
+import dataclasses
+import types
+
+import pytest
+import tasks
+from tff_reg.experiment import settings
+from tff_reg.processes import catalog
+
+
+def resolve(**requested):
+    requested.setdefault("process", "fedalign")
+    return settings.resolve(
+        requested, task_names=tasks.names(), task_defaults=tasks.defaults
+    )
+
+
+def resolve_on_a_task_with(overrides, **requested):
+    """Resolves on a task that replaces some of the papers' settings."""
+    defaults = types.SimpleNamespace(
+        model="cnn",
+        norm="group",
+        num_train_examples=100,
+        override_values=lambda: overrides,
+    )
+    return settings.resolve(
+        {"process": "fedalign", "task": "t", **requested},
+        task_names=["t"],
+        task_defaults=lambda name: defaults,
+    )
+
+
+def test_what_nobody_gives_is_as_in_the_paper():
+    values = resolve()
+    paper = dataclasses.asdict(catalog.settings("fedalign"))
+    overridden = tasks.defaults("digits").override_values()
+    for name, value in {**paper, **overridden}.items():
+        assert values[name] == value, name
+    assert values["fedalign_strength"] == 0.45
+    assert values["task"] == "digits" and values["seed"] == 0
+    assert values["output_dir"] == "runs/fedalign-digits-seed0"
+
+
+def test_the_user_goes_before_the_task_and_the_task_before_the_paper():
+    overrides = {"local_epochs": 3, "batch_size": 7}
+    values = resolve_on_a_task_with(overrides, batch_size=9)
+    assert values["local_epochs"] == 3
+    assert values["batch_size"] == 9
+    assert values["client_momentum"] == 0.9
+    assert values["model"] == "cnn" and values["norm"] == "group"
+
+
+def test_a_sum_has_the_settings_of_its_first_method_and_all_strengths():
+    values = resolve(process="man+FedAlign+fedavg", man_strength=0.3)
+    assert values["process"] == "man+fedalign"
+    assert values["client_learning_rate"] == 0.1
+    assert settings.strengths(values)["man_strength"] == 0.3
+    assert settings.strengths(values)["fedalign_width"] == 0.25
+
+
+def test_participation_becomes_a_number_of_clients():
+    values = resolve(num_clients=30, participation=0.1)
+    assert values["clients_per_round"] == 3
+    assert "participation" not in values
+    assert resolve(num_clients=3, participation=0.01)["clients_per_round"] == 1
+
+
+def test_fewer_clients_than_the_paper_samples_all_take_part():
+    assert resolve(num_clients=5)["clients_per_round"] == 5
+
+
+def test_iid_has_no_concentration_and_no_momentum_no_nesterov():
+    assert resolve(partition="iid")["concentration"] is None
+    assert resolve(client_momentum=0.0)["client_nesterov"] is False
+
+
+def test_zero_turns_clipping_off():
+    assert resolve()["max_gradient_norm"] == 10.0
+    assert resolve(max_gradient_norm=0.0)["max_gradient_norm"] is None
+
+
+def test_process_settings_are_a_catalog_settings_object():
+    values = resolve(batch_size=5)
+    found = settings.process_settings(values)
+    assert isinstance(found, catalog.Settings) and found.batch_size == 5
+
+
+@pytest.mark.parametrize(
+    "requested, words",
+    [
+        ({"process": ""}, "--process is missing"),
+        ({"process": "fedalign+fedalign"}, "twice"),
+        ({"server_optimizer": "adan"}, "did you mean adam"),
+        ({"concentration": 0.0}, "--concentration=0.0: it must be greater than 0"),
+        ({"client_momentum": 1.5}, "--client_momentum=1.5: it must be at most 1"),
+        ({"client_learning_rate": float("inf")}, "finite"),
+        ({"fedalign_width": 1.5}, "--fedalign_width=1.5"),
+        ({"fedalign_strength": float("nan")}, "--fedalign_strength=nan"),
+        ({"man_strength": 0.1}, "man is not part of --process=fedalign"),
+        ({"no_such": 1}, "--no_such"),
+        ({"client_nesterov": True, "client_momentum": 0.0}, "--client_nesterov=true"),
+        ({"learning_rate_decay": 0.9}, "--learning_rate_schedule=exponential"),
+        ({"server_epsilon": 0.1}, "--server_epsilon"),
+        ({"server_optimizer": "yogi", "server_momentum": 0.9}, "yogi has none"),
+        ({"runtime": "native", "devices": "GPU:0"}, "--devices=GPU:0"),
+        ({"num_clients": 10**6}, "only 1437 training examples"),
+    ],
+)
+def test_what_makes_no_run_is_refused_with_the_flags_name(requested, words):
+    with pytest.raises(settings.SettingError) as caught:
+        resolve(**requested)
+    assert words in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_dirichlet_partition_needs_a_concentration():
+    with pytest.raises(settings.SettingError, match="--concentration is missing"):
+        resolve_on_a_task_with({"concentration": None})
+
+
+def test_every_setting_of_the_catalog_can_be_set():
+    fields = {field.name for field in dataclasses.fields(catalog.Settings)}
+    assert fields <= {option.name for option in settings.OPTIONS}
+
+
+def test_the_runtimes_are_those_that_there_are():
+    from tff_reg import runtime
+
+    assert settings.RUNTIMES == runtime.KINDS

@@ -1,0 +1,45 @@
+import tensorflow as tf
+from tff_reg.experiment import tensorboard
+
+
+def scalars(directory):
+    """(step, tag, value) of all event files, in the order of writing."""
+    found = []
+    for path in sorted(directory.glob("events.out.tfevents.*")):
+        for event in tf.compat.v1.train.summary_iterator(str(path)):
+            for value in event.summary.value:
+                number = float(tf.make_ndarray(value.tensor))
+                found.append((event.step, value.tag, number))
+    return found
+
+
+def row(number):
+    return {
+        "round_num": number,
+        "training/loss": number / 2,
+        "evaluation/loss": 1.0 if number == 2 else None,
+    }
+
+
+def test_rows_can_be_seen_before_the_file_is_closed(tmp_path):
+    events = tensorboard.TensorBoardEvents(tmp_path)
+    events.add(row(1))
+    events.add(row(2))
+    assert scalars(tmp_path) == [
+        (1, "training/loss", 0.5),
+        (2, "training/loss", 1.0),
+        (2, "evaluation/loss", 1.0),
+    ]
+    events.close()
+
+
+def test_a_resumed_run_replaces_the_files_of_the_one_before(tmp_path):
+    first = tensorboard.TensorBoardEvents(tmp_path)
+    for number in (1, 2, 3):
+        first.add(row(number))
+    first.close()
+    second = tensorboard.TensorBoardEvents(tmp_path, [row(1)])
+    second.add(row(2))
+    second.close()
+    steps = [step for step, tag, _ in scalars(tmp_path) if tag == "training/loss"]
+    assert steps == [1, 2]
