@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-import shutil
+import os
 import statistics
 import sys
 import time
@@ -96,6 +96,14 @@ class Lines(Silence):
         print(line, file=self._stream or sys.stdout, flush=True)
 
 
+def _knows_size() -> bool:
+    """Whether stderr is a terminal that does not say it has no columns at all."""
+    try:
+        return os.get_terminal_size(sys.stderr.fileno()).columns > 0
+    except (OSError, ValueError):  # No terminal, or not even a file.
+        return False
+
+
 class Bar(Silence):
     """A progress bar that is drawn over itself."""
 
@@ -108,9 +116,7 @@ class Bar(Silence):
     def start(self, rounds_done: int) -> None:
         import tqdm
 
-        # Some terminals say that they have no columns and no lines at all.
-        known_size = shutil.get_terminal_size(fallback=(0, 0)).columns > 0
-        size = {"dynamic_ncols": True} if known_size else {"ncols": 100, "nrows": 24}
+        size = {"dynamic_ncols": True} if _knows_size() else {"ncols": 100, "nrows": 24}
         self._time_left = _TimeLeft(self._total_rounds)
         self._bar = tqdm.tqdm(
             total=self._total_rounds,
