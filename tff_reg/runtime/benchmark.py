@@ -1,0 +1,523 @@
+"""How long a round takes: by hand, in process, and in TFF's own runtime.
+
+A round is 8 clients of 200 images of 32x32x3 each, one epoch in batches of 20,
+momentum SGD, and the weighted mean of the clients' models; the model (a Keras model)
+and the data are the same for every way to run it. The ways take turns, so that what
+else happens on the machine happens to all of them, and medians are compared.
+
+TensorFlow's number of threads is fixed when it starts, and should be the number of
+cores divided by the clients that run in parallel. So there are two processes, one for
+one client at a time and one for two, which do one round each on demand.
+"""
+
+from __future__ import annotations
+
+import atexit
+import collections
+import dataclasses
+import functools
+import json
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+import time
+from typing import Callable, Dict, Iterable, List, Optional, Tuple
+
+from tff_reg.lazy import np
+from tff_reg.lazy import tf
+from tff_reg.lazy import tff
+from tff_reg.runtime import devices
+
+CASES = ("cnn", "resnet20")
+# The ways to run a round, as (name, clients in parallel), by the process they run in.
+_ONE_AT_A_TIME = (
+    ("hand_written", 1),
+    ("in_process", 1),
+    ("in_process_whole_client", 1),
+    ("native", 1),
+    ("native_iterator", 1),
+)
+_TWO_AT_A_TIME = (("in_process", 2), ("in_process_whole_client", 2))
+
+_CLIENTS, _EXAMPLES, _BATCH, _CLASSES = 8, 200, 20, 10
+_IMAGE = (32, 32, 3)
+_LEARNING_RATE, _MOMENTUM = 0.01, 0.9
+
+# Rounds of each case after the first one, in full and with `--quick`.
+_ROUNDS = {"cnn": (21, 7), "resnet20": (9, 3)}
+
+_MEMORY_CLIENTS, _MEMORY_MEGABYTES = 60, 20
+
+
+@dataclasses.dataclass(frozen=True)
+class Measurement:
+    """One line of the table."""
+
+    case: str
+    runtime: str
+    clients_in_parallel: int
+    seconds: Tuple[float, ...]
+    seconds_first: float
+
+    @property
+    def seconds_median(self) -> float:
+        return statistics.median(self.seconds)
+
+
+def measure(
+    quick: bool = False, report: Callable[[str], None] = lambda line: None
+) -> List[Measurement]:
+    """Runs the benchmark; takes about ten minutes, or three if `quick`.
+
+    Args:
+        quick: Fewer rounds.
+        report: Called with a line now and then, to show progress.
+
+    Returns:
+        A measurement for every case and way.
+    """
+    measurements = []
+    for case in CASES:
+        processes = [
+            _RoundsProcess(case, max(1, devices.cores() // parallel), ways)
+            for parallel, ways in ((1, _ONE_AT_A_TIME), (2, _TWO_AT_A_TIME))
+        ]
+        try:
+            turns = [(p, way) for p in processes for way in p.ways]
+            first = {}
+            for process, way in turns:
+                first[way] = process.round(way)
+                report(f"{case}: first round of {_way_name(way)}: {first[way]:.1f} s")
+            seconds = {way: [] for _, way in turns}
+            rounds = _ROUNDS[case][quick]
+            for index in range(rounds):
+                for process, way in turns:
+                    seconds[way].append(process.round(way))
+                report(f"{case}: {index + 1} of {rounds} rounds of each")
+        finally:
+            for process in processes:
+                process.stop()
+        measurements.extend(
+            Measurement(case, *way, tuple(seconds[way]), first[way]) for _, way in turns
+        )
+    return measurements
+
+
+def as_json(measurements: Iterable[Measurement]) -> List[dict]:
+    """The measurements as a list of dictionaries, with ratios to the loop by hand."""
+    measurements = list(measurements)
+    by_hand = {
+        m.case: m.seconds_median for m in measurements if m.runtime == "hand_written"
+    }
+    return [
+        {
+            "case": m.case,
+            "runtime": m.runtime,
+            "clients_in_parallel": m.clients_in_parallel,
+            "seconds_median": round(m.seconds_median, 4),
+            "ratio_to_hand_written": round(m.seconds_median / by_hand[m.case], 4),
+            "seconds_first": round(m.seconds_first, 2),
+            "seconds_min": round(min(m.seconds), 4),
+            "seconds_max": round(max(m.seconds), 4),
+            "rounds": len(m.seconds),
+        }
+        for m in measurements
+    ]
+
+
+def table(rows: Iterable[dict]) -> List[str]:
+    """The lines of a table of what `as_json` gives."""
+    lines = [
+        "| model | a round runs | seconds (median) | least - most | ratio | first |",
+        "|---|---|---|---|---|---|",
+    ]
+    for row in rows:
+        way = _way_name((row["runtime"], row["clients_in_parallel"]))
+        lines.append(
+            f"| {row['case']} | {way} | {row['seconds_median']:.3f} "
+            f"| {row['seconds_min']:.3f} - {row['seconds_max']:.3f} "
+            f"| {row['ratio_to_hand_written']:.2f} | {row['seconds_first']:.1f} |"
+        )
+    return lines
+
+
+_NAMES = {
+    "hand_written": "in a tf.function loop by hand, without TFF",
+    "in_process": "in process",
+    "in_process_whole_client": "in process, whole-client data",
+    "native": "in TFF's worker, its default loop",
+    "native_iterator": "in TFF's worker, DATASET_ITERATOR",
+}
+
+
+def _way_name(way: Tuple[str, int]) -> str:
+    runtime, parallel = way
+    return _NAMES[runtime] + (", 2 clients at a time" if parallel == 2 else "")
+
+
+# --- the processes that run rounds -------------------------------------------------
+
+
+class _RoundsProcess:
+    """A Python process that runs a round of any of `ways` when asked."""
+
+    def __init__(self, case: str, threads: int, ways):
+        self.ways = ways
+        root = pathlib.Path(__file__).resolve().parent.parent.parent
+        path = os.pathsep.join([str(root), os.environ.get("PYTHONPATH", "")])
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tff_reg.runtime.benchmark", case, str(threads)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": path},
+        )
+
+    def round(self, way: Tuple[str, int]) -> float:
+        """Runs a round; returns its seconds."""
+        return self.ask(json.dumps(way))
+
+    def ask(self, line: str):
+        self._process.stdin.write(line + "\n")
+        self._process.stdin.flush()
+        for answer in self._process.stdout:
+            if answer.startswith("answer "):
+                return float(answer.split()[1])
+        raise RuntimeError(
+            "A process of the benchmark ended before its time, with status "
+            f"{self._process.wait()}."
+        )
+
+    def stop(self) -> None:
+        self._process.stdin.close()
+        try:
+            self._process.wait(30)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+
+def _serve(case: str, threads: int) -> None:
+    """What a `_RoundsProcess` runs: a round for every line of standard input."""
+    from tff_reg import quiet
+
+    quiet.silence()
+    tf.config.threading.set_intra_op_parallelism_threads(threads)
+    tf.config.threading.set_inter_op_parallelism_threads(devices.cores())
+    rounds = {}
+    for line in sys.stdin:
+        way = tuple(json.loads(line))
+        if case == "memory":
+            print(f"answer {_memory_of_rounds(way[0])}", flush=True)
+            continue
+        if way not in rounds:
+            rounds[way] = _WAYS[way[0]](case, way[1])
+        start = time.perf_counter()
+        rounds[way]()
+        print(f"answer {time.perf_counter() - start}", flush=True)
+
+
+# --- models and data ----------------------------------------------------------------
+
+
+def _glorot(seed: int):
+    return tf.keras.initializers.GlorotUniform(seed)
+
+
+def _keras_cnn():
+    layers = tf.keras.layers
+    return tf.keras.Sequential([
+        layers.InputLayer(_IMAGE),
+        layers.Conv2D(32, 3, activation="relu", kernel_initializer=_glorot(1)),
+        layers.MaxPool2D(),
+        layers.Conv2D(64, 3, activation="relu", kernel_initializer=_glorot(2)),
+        layers.MaxPool2D(),
+        layers.Flatten(),
+        layers.Dense(64, activation="relu", kernel_initializer=_glorot(3)),
+        layers.Dense(_CLASSES, kernel_initializer=_glorot(4)),
+    ])
+
+
+def _keras_resnet20():
+    """He et al.'s ResNet-20 for CIFAR, with Keras's GroupNormalization."""
+    layers = tf.keras.layers
+    seeds = iter(range(1000))
+
+    def convolution(x, channels, size, stride):
+        kernel = _glorot(next(seeds))
+        return layers.Conv2D(
+            channels,
+            size,
+            stride,
+            padding="same",
+            use_bias=False,
+            kernel_initializer=kernel,
+        )(x)
+
+    def unit(x, channels, stride):
+        y = convolution(x, channels, 3, stride)
+        y = layers.ReLU()(layers.GroupNormalization(2)(y))
+        y = convolution(y, channels, 3, 1)
+        y = layers.GroupNormalization(2)(y)
+        if stride != 1:
+            x = layers.GroupNormalization(2)(convolution(x, channels, 1, stride))
+        return layers.ReLU()(x + y)
+
+    inputs = layers.Input(_IMAGE)
+    x = layers.ReLU()(layers.GroupNormalization(2)(convolution(inputs, 16, 3, 1)))
+    for channels, stride in ((16, 1), (32, 2), (64, 2)):
+        for index in range(3):
+            x = unit(x, channels, stride if index == 0 else 1)
+    x = layers.GlobalAveragePooling2D()(x)
+    outputs = layers.Dense(_CLASSES, kernel_initializer=_glorot(next(seeds)))(x)
+    return tf.keras.Model(inputs, outputs)
+
+
+_KERAS_MODELS = {"cnn": _keras_cnn, "resnet20": _keras_resnet20}
+
+
+def _client_arrays() -> list:
+    rng = np.random.default_rng(0)
+    return [
+        collections.OrderedDict(
+            x=rng.normal(size=(_EXAMPLES, *_IMAGE)).astype(np.float32),
+            y=rng.integers(0, _CLASSES, _EXAMPLES).astype(np.int32),
+        )
+        for _ in range(_CLIENTS)
+    ]
+
+
+def _batched_data() -> list:
+    return [
+        tf.data.Dataset.from_tensor_slices(arrays).batch(_BATCH)
+        for arrays in _client_arrays()
+    ]
+
+
+def _model_fn(case: str) -> Callable:
+    def model_fn():
+        return tff.learning.models.from_keras_model(
+            _KERAS_MODELS[case](),
+            loss=tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+            input_spec=collections.OrderedDict(
+                x=tf.TensorSpec([None, *_IMAGE], tf.float32),
+                y=tf.TensorSpec([None], tf.int32),
+            ),
+            metrics=[tf.keras.metrics.SparseCategoricalAccuracy()],
+        )
+
+    return model_fn
+
+
+# --- the ways to run a round --------------------------------------------------------
+
+
+def _hand_written(case: str, parallel: int) -> Callable[[], None]:
+    """What one would write without TFF: one traced loop, called for every client."""
+    del parallel
+    model = _KERAS_MODELS[case]()
+    loss_fn = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    weights = model.trainable_variables
+    momenta = [tf.Variable(tf.zeros_like(w)) for w in weights]
+    accuracy = tf.keras.metrics.SparseCategoricalAccuracy()
+    mean_loss = tf.keras.metrics.Mean()
+
+    @tf.function
+    def client_update(dataset, server_weights):
+        for weight, momentum, value in zip(weights, momenta, server_weights):
+            weight.assign(value)
+            momentum.assign(tf.zeros_like(momentum))
+        examples = 0
+        # `for batch in dataset` would be a ReduceDataset, three to five times slower.
+        for batch in iter(dataset):
+            with tf.GradientTape() as tape:
+                logits = model(batch["x"], training=True)
+                loss = loss_fn(batch["y"], logits)
+            for weight, momentum, gradient in zip(
+                weights, momenta, tape.gradient(loss, weights)
+            ):
+                momentum.assign(_MOMENTUM * momentum + gradient)
+                weight.assign_sub(_LEARNING_RATE * momentum)
+            accuracy.update_state(batch["y"], logits)
+            mean_loss.update_state(loss)
+            examples += tf.shape(batch["y"])[0]
+        return [w.read_value() for w in weights], tf.cast(examples, tf.float32)
+
+    server_weights = [w.read_value() for w in weights]
+    data = _batched_data()
+
+    def one_round():
+        nonlocal server_weights
+        total, total_weight = None, 0.0
+        for dataset in data:
+            client_weights, weight = client_update(dataset, server_weights)
+            weighted = [w * weight for w in client_weights]
+            total = weighted if total is None else [a + b for a, b in zip(total, weighted)]
+            total_weight += weight
+        server_weights = [w / total_weight for w in total]
+        for weight in server_weights:
+            weight.numpy()
+
+    return one_round
+
+
+class _ProcessRounds:
+    """Rounds of a learning process in a context of its own."""
+
+    def __init__(self, context, process, data):
+        self._context = context
+        self._process = process
+        self._data = data
+        self._state = None
+
+    def __call__(self) -> None:
+        with tff.framework.get_context_stack().install(self._context):
+            if self._state is None:
+                self._state = self._process.initialize()
+            self._state = self._process.next(self._state, self._data).state
+
+
+def _fed_avg(case: str, loop: str):
+    return tff.learning.algorithms.build_weighted_fed_avg(
+        _model_fn(case),
+        tff.learning.optimizers.build_sgdm(_LEARNING_RATE, _MOMENTUM),
+        tff.learning.optimizers.build_sgdm(1.0),
+        loop_implementation=getattr(tff.learning.LoopImplementation, loop),
+    )
+
+
+def _in_process_context(parallel: int):
+    from tff_reg.runtime import context
+    from tff_reg.runtime import workers
+
+    return context.InProcessContext(workers.ClientWorkers(["CPU:0"], parallel))
+
+
+def _in_process(case: str, parallel: int) -> Callable[[], None]:
+    process = _fed_avg(case, "DATASET_REDUCE")
+    return _ProcessRounds(_in_process_context(parallel), process, _batched_data())
+
+
+def _in_process_whole_client(case: str, parallel: int) -> Callable[[], None]:
+    from tff_reg import processes
+    from tff_reg.client import data_forms
+
+    process = processes.build_fed_avg(
+        _model_fn(case),
+        tff.learning.optimizers.build_sgdm(_LEARNING_RATE, _MOMENTUM),
+        client_data=data_forms.WholeClientData(batch_size=_BATCH),
+    )
+    data = [
+        tf.data.Dataset.from_tensors(
+            collections.OrderedDict(arrays, key=np.array([0, index], np.int64))
+        )
+        for index, arrays in enumerate(_client_arrays())
+    ]
+    return _ProcessRounds(_in_process_context(parallel), process, data)
+
+
+@functools.lru_cache(maxsize=None)
+def _native_context():
+    from tff_reg.runtime import native
+
+    worker = native.Worker()
+    worker.stub()  # so that the first round does not wait for its start
+    atexit.register(worker.stop)
+    return native.create_context(worker)
+
+
+def _native(case: str, parallel: int) -> Callable[[], None]:
+    del parallel
+    process = _fed_avg(case, "DATASET_REDUCE")
+    return _ProcessRounds(_native_context(), process, _batched_data())
+
+
+def _native_iterator(case: str, parallel: int) -> Callable[[], None]:
+    del parallel
+    process = _fed_avg(case, "DATASET_ITERATOR")
+    return _ProcessRounds(_native_context(), process, _batched_data())
+
+
+_WAYS: Dict[str, Callable[[str, int], Callable[[], None]]] = {
+    "hand_written": _hand_written,
+    "in_process": _in_process,
+    "in_process_whole_client": _in_process_whole_client,
+    "native": _native,
+    "native_iterator": _native_iterator,
+}
+
+
+# --- memory ---------------------------------------------------------------------------
+
+
+def measure_memory() -> Dict[str, float]:
+    """Peak memory of rounds of 60 clients with a model of 20 megabytes.
+
+    Returns:
+        By runtime, the megabytes that the Python process and the worker need at most
+        during two rounds, beyond what they hold before (with the server's model).
+        Empty where the system does not tell (elsewhere than on Linux).
+    """
+    found = {}
+    if not os.path.exists("/proc/self/clear_refs"):
+        return found
+    for kind in ("in_process", "native"):
+        process = _RoundsProcess("memory", devices.cores(), ())
+        try:
+            found[kind] = process.ask(json.dumps([kind, 1]))
+        finally:
+            process.stop()
+    return found
+
+
+def _next_round_of_a_large_model(size: int):
+    model_type = tff.TensorType(np.float32, [size])
+
+    @tff.tensorflow.computation(model_type, tff.SequenceType(np.float32))
+    def client_update(model, numbers):
+        return model * 0.5 + numbers.reduce(0.0, tf.add), tf.constant(1.0)
+
+    @tff.federated_computation(
+        tff.FederatedType(model_type, tff.SERVER),
+        tff.FederatedType(tff.SequenceType(np.float32), tff.CLIENTS),
+    )
+    def next_round(model, numbers):
+        updates, weights = tff.federated_map(
+            client_update, (tff.federated_broadcast(model), numbers)
+        )
+        return tff.federated_mean(updates, weights)
+
+    return next_round
+
+
+def _memory_of_rounds(kind: str) -> float:
+    """The megabytes of two rounds in the runtime `kind`."""
+    from tff_reg import runtime
+
+    size = _MEMORY_MEGABYTES * 2**20 // 4
+    data = [tf.data.Dataset.from_tensors(float(i)) for i in range(_MEMORY_CLIENTS)]
+    next_round = _next_round_of_a_large_model(size)
+    with runtime.running(kind):
+        _next_round_of_a_large_model(10)(np.ones(10, np.float32), data)  # loads code
+        model = np.ones(size, np.float32)
+        watched = ["self"] + [str(pid) for pid in [runtime.worker_pid()] if pid]
+        before = {pid: _status(pid, "VmRSS") for pid in watched}
+        for pid in watched:
+            with open(f"/proc/{pid}/clear_refs", "w", encoding="ascii") as references:
+                references.write("5")  # the peak starts anew
+        for _ in range(2):
+            model = next_round(model, data)
+        return sum(_status(pid, "VmHWM") - before[pid] for pid in watched)
+
+
+def _status(pid: str, field: str) -> float:
+    """A field of /proc/<pid>/status, in megabytes."""
+    with open(f"/proc/{pid}/status", encoding="ascii") as status:
+        line = next(line for line in status if line.startswith(field))
+    return int(line.split()[1]) / 1024
+
+
+if __name__ == "__main__":
+    _serve(sys.argv[1], int(sys.argv[2]))
