@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 import tensorflow as tf
+import tensorflow_federated as tff
 
 from tff_reg.client import optimizers
 
@@ -26,10 +27,26 @@ def _run(optimizer):
     return weights
 
 
+def _run_in_place(optimizer):
+    variables = [tf.Variable(w) for w in WEIGHTS]
+    updater = optimizers.Updater(optimizer, variables)
+    hparams = optimizer.get_hparams(optimizer.initialize(_specs()))
+    for _ in range(2):  # The second time from anew: buffers must not live on.
+        for variable, weight in zip(variables, WEIGHTS):
+            variable.assign(weight)
+        state = updater.begin(
+            {k: tf.constant(v, tf.float64) for k, v in hparams.items()}
+        )
+        for gradients in GRADIENTS:
+            state = updater.step(state, [tf.constant(g) for g in gradients])
+    return variables
+
+
+@pytest.mark.parametrize("run", [_run, _run_in_place])
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 @pytest.mark.parametrize("nesterov", [False, True])
 @pytest.mark.parametrize("weight_decay", [0.0, 0.1])
-def test_steps_are_those_of_pytorch(momentum, nesterov, weight_decay):
+def test_steps_are_those_of_pytorch(run, momentum, nesterov, weight_decay):
     if nesterov and not momentum:
         pytest.skip("Nesterov's form needs a momentum")
     optimizer = optimizers.build_sgd(
@@ -44,7 +61,18 @@ def test_steps_are_those_of_pytorch(momentum, nesterov, weight_decay):
                 buffer = direction if buffer is None else momentum * buffer + direction
                 direction = direction + momentum * buffer if nesterov else buffer
             weight = weight - 0.1 * direction
-        np.testing.assert_allclose(_run(optimizer)[i], weight, rtol=1e-12)
+        np.testing.assert_allclose(run(optimizer)[i], weight, rtol=1e-12)
+
+
+def test_any_optimizer_of_tff_takes_steps_on_variables():
+    adam = tff.learning.optimizers.build_adam(0.1)
+    state, weights = adam.initialize(_specs()), tuple(tf.constant(w) for w in WEIGHTS)
+    for gradients in GRADIENTS:
+        gradients = tuple(tf.constant(g) for g in gradients)
+        state, weights = adam.next(state, weights, gradients)
+    for expected, value in zip(weights, _run_in_place(adam)):
+        # Python numbers are rounded to float32 on the way into `next`.
+        np.testing.assert_allclose(value, expected, rtol=1e-6)
 
 
 def test_a_missing_gradient_counts_as_zero():

@@ -14,6 +14,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_reg.client import data_forms
+from tff_reg.client import optimizers
 from tff_reg.client import schedules
 from tff_reg.models import forward as forward_lib
 from tff_reg.models import learning_model
@@ -202,7 +203,8 @@ def _build_client_update(model_fn, training, weighting, loop_implementation):
     needs_global_model = any(r.needs_global_model for r in training.regularizers)
     global_model = model_fn() if needs_global_model else None
     local_step = LocalStep(model, global_model, training.regularizers)
-    optimizer, data_form = training.optimizer, training.data_form
+    updater = optimizers.Updater(training.optimizer, model.trainable_variables)
+    data_form = training.data_form
 
     @tf.function
     def client_update(optimizer_hparams, rate_factor, initial_weights, data):
@@ -225,11 +227,7 @@ def _build_client_update(model_fn, training, weighting, loop_implementation):
                 gradients, _ = clip_by_global_norm(
                     gradients, training.max_gradient_norm
                 )
-            optimizer_state, new_weights = optimizer.next(
-                optimizer_state, tuple(weights.trainable), tuple(gradients)
-            )
-            for variable, value in zip(weights.trainable, new_weights):
-                variable.assign(value)
+            optimizer_state = updater.step(optimizer_state, gradients)
             scale = tf.cast(batch_examples, tf.float32)
             sums = collections.OrderedDict(
                 (name, total + scale * measurements[name])
@@ -237,10 +235,7 @@ def _build_client_update(model_fn, training, weighting, loop_implementation):
             )
             return optimizer_state, num_examples + batch_examples, sums
 
-        specs = tuple(tf.TensorSpec(v.shape, v.dtype) for v in weights.trainable)
-        optimizer_state = optimizer.set_hparams(
-            optimizer.initialize(specs), _scaled(optimizer_hparams, rate_factor)
-        )
+        optimizer_state = updater.begin(_scaled(optimizer_hparams, rate_factor))
         zero_sums = collections.OrderedDict(
             (name, tf.constant(0.0)) for name in local_step.measurement_names
         )

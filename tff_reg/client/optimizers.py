@@ -72,6 +72,39 @@ class _SGD(tff.learning.optimizers.Optimizer):
         ]
         return state, tf.nest.pack_sequence_as(weights, new_weights)
 
+    def make_slots(self, variables):
+        """Makes the variables that `apply` needs: one buffer a weight, or none."""
+        if "momentum" not in self._hparams:
+            return []
+        return [tf.Variable(tf.zeros_like(v), trainable=False) for v in variables]
+
+    def apply(self, hparams, slots, variables, gradients):
+        """Takes the step of `next` in place, with one pass over each weight.
+
+        Args:
+          hparams: Scalars, as `get_hparams` gives them.
+          slots: What `make_slots` made; changed in place.
+          variables: The weights; changed in place.
+          gradients: One tensor a weight.
+        """
+        for i, (variable, gradient) in enumerate(zip(variables, gradients)):
+            scalar = {k: tf.cast(v, variable.dtype) for k, v in hparams.items()}
+            if "weight_decay" in scalar:
+                gradient = gradient + scalar["weight_decay"] * variable
+            if slots:
+                tf.raw_ops.ResourceApplyMomentum(
+                    var=variable.handle,
+                    accum=slots[i].handle,
+                    lr=scalar["learning_rate"],
+                    grad=gradient,
+                    momentum=scalar["momentum"],
+                    use_nesterov=self._nesterov,
+                )
+            else:
+                tf.raw_ops.ResourceApplyGradientDescent(
+                    var=variable.handle, alpha=scalar["learning_rate"], delta=gradient
+                )
+
     def get_hparams(self, state):
         return collections.OrderedDict((k, state[k]) for k in self._hparams)
 
@@ -79,6 +112,44 @@ class _SGD(tff.learning.optimizers.Optimizer):
         return collections.OrderedDict(
             (k, hparams[k] if k in self._hparams else v) for k, v in state.items()
         )
+
+
+class Updater:
+    """Steps of an optimiser on a model's variables, within one client's training.
+
+    An optimiser with `make_slots` and `apply`, like `build_sgd`'s, changes variables in
+    place. For any other one its state travels through the training loop and new
+    weights are assigned, as in TFF's own client work.
+
+    Args:
+      optimizer: A `tff.learning.optimizers.Optimizer`.
+      variables: The trainable variables.
+    """
+
+    def __init__(self, optimizer, variables):
+        self._optimizer = optimizer
+        self._variables = tuple(variables)
+        self._in_place = hasattr(optimizer, "apply")
+        self._slots = optimizer.make_slots(variables) if self._in_place else []
+
+    def begin(self, hparams):
+        """Resets the optimiser and returns the state of the loop."""
+        if self._in_place:
+            for slot in self._slots:
+                slot.assign(tf.zeros_like(slot))
+            return collections.OrderedDict(hparams)
+        specs = tuple(tf.TensorSpec(v.shape, v.dtype) for v in self._variables)
+        return self._optimizer.set_hparams(self._optimizer.initialize(specs), hparams)
+
+    def step(self, state, gradients):
+        """Changes the variables and returns the new state of the loop."""
+        if self._in_place:
+            self._optimizer.apply(state, self._slots, self._variables, gradients)
+            return state
+        state, weights = self._optimizer.next(state, self._variables, tuple(gradients))
+        for variable, weight in zip(self._variables, weights):
+            variable.assign(weight)
+        return state
 
 
 def build_sgd(
