@@ -94,6 +94,10 @@ def prepare(values, directory):
     )
 
 
+def print_result(summary, directory):
+    print(*description.result(summary, directory.path), sep="\n", flush=True)
+
+
 def main():
     verbose = _FLAGS["verbosity"].present and _FLAGS.verbosity >= 0
     quiet.silence(verbose)
@@ -110,7 +114,7 @@ def main():
             directory.check_settings(values)
             if directory.is_finished(values["total_rounds"]):
                 print(f"{directory.path} is finished already; --overwrite starts anew.")
-                print(*description.result(directory.summary(), directory.path), sep="\n")
+                print_result(directory.summary(), directory)
                 return
             directory.check_rounds(values)
         _INTERRUPTION.say(functools.partial(description.resumption, directory, values))
@@ -125,7 +129,7 @@ def main():
         if verbose or isinstance(error, BrokenPipeError):
             raise
         command_line.fail(error, exit_code=1)
-    print(*description.result(result.summary, directory.path), sep="\n")
+    print_result(result.summary, directory)
 
 
 if __name__ == "__main__":

@@ -73,3 +73,13 @@ def test_it_is_finished_with_the_rounds_of_its_summary(begun):
     assert not run.is_finished(1)
     run.write_summary({"rounds": 3})
     assert run.is_finished(3) and run.is_finished(2) and not run.is_finished(4)
+
+
+def test_a_run_that_began_in_between_is_noticed(tmp_path):
+    late = directory.RunDirectory(tmp_path / "run")
+    early = directory.RunDirectory(tmp_path / "run")
+    early.begin({"total_rounds": 1})
+    early.close()
+    with pytest.raises(directory.DirectoryError, match="just now; try again"):
+        late.begin({"total_rounds": 2})
+    assert directory.RunDirectory(tmp_path / "run").config["total_rounds"] == 1

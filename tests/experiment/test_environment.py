@@ -22,7 +22,8 @@ def test_commit_is_gits_or_none(tmp_path, monkeypatch):
     def git(*arguments):
         name = ["-c", "user.name=a", "-c", "user.email=a@b.example"]
         command = ["git", "-C", str(tmp_path), *name, *arguments]
-        return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+        result = subprocess.run(command, check=True, capture_output=True, text=True)
+        return result.stdout
 
     git("init")
     assert environment.git_commit() is None

@@ -168,5 +168,7 @@ def result(summary: Mapping[str, Any], path: pathlib.Path) -> list[str]:
         f", {progress.duration(summary['training_seconds'])} of training,"
         f" {summary['median_round_seconds']:.2f} s a round."
     )
-    names = sorted(p.name for p in path.glob("[a-z]*") if not p.name.startswith("events"))
+    names = sorted(
+        each.name for each in path.glob("[a-z]*") if not each.name.startswith("events")
+    )
     return [text, f"In {path}: {', '.join(names)}; tensorboard --logdir {path}"]

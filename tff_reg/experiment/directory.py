@@ -173,6 +173,11 @@ class RunDirectory:
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             self._lock = self._take_lock()
+            if self._read_config() != self._config:
+                raise DirectoryError(
+                    f"--output_dir: another process began a run in {self.path} just"
+                    " now; try again."
+                )
             files.delete_leftovers(self.path)
             files.delete_leftovers(self._file("checkpoints"))
             if overwrite:

@@ -96,7 +96,8 @@ class CentralEvaluation:
             `process.get_model_weights(state)` returns them.
 
         Returns:
-          `loss` (float, mean over the examples) and `accuracy` (float, share of examples whose most probable class is the label, 0 to 1).
+          `loss` (float, mean over the examples) and `accuracy` (float, share of the
+          examples whose most probable class is the label, 0 to 1).
         """
         weights.assign_weights_to(self._model)
         count = len(self._x)

@@ -134,8 +134,9 @@ class Bar(Silence):
         which, accuracy = "test", self._accuracy
         if accuracy is None:
             which, accuracy = "training", row[metrics.TRAINING_ACCURACY]
+        loss = _number(row[metrics.TRAINING_LOSS], 3)
         self._bar.set_description_str(
-            f"{which} accuracy {percent(accuracy)}, loss {_number(row[metrics.TRAINING_LOSS], 3)},"
+            f"{which} accuracy {percent(accuracy)}, loss {loss},"
             f" {row[metrics.SECONDS]:.1f} s a round, {duration(left)} left",
             refresh=False,
         )
