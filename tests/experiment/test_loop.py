@@ -5,8 +5,15 @@ import shutil
 
 import numpy as np
 import pytest
-from tff_reg import data, experiment
+from tff_reg import data, experiment, runtime
 from tff_reg.experiment import metrics, progress
+
+
+@pytest.fixture(scope="module", autouse=True)
+def in_process():
+    """Not TFF's own default, whose worker may outlive the tests."""
+    with runtime.running("in_process"):
+        yield
 
 
 class Notes(progress.Silence):
