@@ -171,9 +171,9 @@ class BlockModel:
         """
         if forward.width != 1.0 and not self.supports_width:
             raise MissingCapabilityError(
-                f"This model cannot run at width {forward.width}: its blocks are "
-                "ordinary Keras layers. Build it from tff_reg.models (for example "
-                "'resnet20'), whose layers can be cut to their first channels."
+                f"This model cannot run at width {forward.width}: its layers cannot be "
+                "cut to their first channels. Take one whose layers can, for example "
+                "'resnet8' or 'resnet20' of tff_reg.models."
             )
         if forward.branch_scales is not None and not self.num_branches:
             raise MissingCapabilityError(
