@@ -28,8 +28,9 @@ def test_resnet56_has_the_parameters_of_fedml(norm, num_classes, count):
     assert _count(network) == count
 
 
-def test_resnet20_and_resnet8_have_basic_blocks():
+def test_the_other_resnets_have_basic_blocks():
     assert _count(_network("resnet20", (32, 32, 3))) == 272_474
+    assert _count(_network("resnet18", (32, 32, 3))) == 11_173_962
     assert _network("resnet20").num_branches == 9
     assert _network("resnet8").num_branches == 3
     assert _network("resnet56").num_branches == 18

@@ -43,7 +43,17 @@ def _batch(size=4, seed=0, scale=1.0):
     )
 
 
+def _with_weights(model, weights):
+    """Another model of the same shape with other trainable weights."""
+    other = _model("batch" if model.non_trainable_variables else "group")
+    for variable, value in zip(other.trainable_variables, weights):
+        variable.assign(value)
+    return other
+
+
 def _term(model, term, batch, global_weights):
+    received = _with_weights(model, global_weights).network
+    constant = forward.ForwardPass(training=True, update_statistics=False)
     outputs = model.network(
         batch["x"],
         forward.ForwardPass(
@@ -59,10 +69,16 @@ def _term(model, term, batch, global_weights):
             task_loss=model.loss_fn(batch["y"], outputs.logits),
             weights=model.trainable_variables,
             global_weights=global_weights,
-            compute_global_outputs=None,
+            compute_global_outputs=lambda: received(batch["x"], constant),
             compute_key=None,
+            loss_fn=model.loss_fn,
+            run_global_from=lambda b, x: received.run_from(b, x, constant),
         )
     )
+
+
+def _local_step(model, terms, global_weights):
+    return client_work.LocalStep(model, _with_weights(model, global_weights), terms)
 
 
 def _global_weights(model, distance):
@@ -118,7 +134,7 @@ def test_value_and_gradient_are_finite(term, situation, norm):
     model = _model(norm)
     global_weights = _global_weights(model, options.pop("distance", 0.1))
     batch = _batch(**options)
-    step = client_work.LocalStep(model, None, [term])
+    step = _local_step(model, [term], global_weights)
     gradients, _, measurements = step.gradient(batch, global_weights, None)
     assert all(np.isfinite(g).all() for g in gradients)
     assert all(np.isfinite(m) for m in measurements.values())
@@ -128,7 +144,7 @@ def test_value_and_gradient_are_finite(term, situation, norm):
 def test_reports_its_raw_term_its_share_and_what_it_lists(term):
     model, batch = _model(), _batch()
     global_weights = _global_weights(model, 0.1)
-    step = client_work.LocalStep(model, None, [term])
+    step = _local_step(model, [term], global_weights)
     _, _, measurements = step.gradient(batch, global_weights, None)
     assert list(measurements) == step.measurement_names
     value = _term(model, term, batch, global_weights)
@@ -147,7 +163,7 @@ def test_strength_zero_leaves_the_gradient_to_the_bit_but_is_measured(term):
     global_weights = _global_weights(model, 0.1)
     plain, _, _ = client_work.LocalStep(model, None, []).gradient(batch, (), None)
     zero = dataclasses.replace(term, strength=0.0)
-    step = client_work.LocalStep(model, None, [zero])
+    step = _local_step(model, [zero], global_weights)
     gradients, _, measurements = step.gradient(batch, global_weights, None)
     for expected, gradient in zip(plain, gradients):
         np.testing.assert_array_equal(gradient, expected)

@@ -143,8 +143,10 @@ class LocalStep:
                 task_loss=task_loss,
                 weights=weights,
                 global_weights=global_weights,
-                compute_global_outputs=lambda: self._global_outputs(batch),
+                compute_global_outputs=lambda: self._global_outputs(batch, tape),
                 compute_key=compute_key,
+                loss_fn=getattr(self._model, "loss_fn", None),
+                run_global_from=self._run_global_from,
             )
             terms = [
                 tf.autograph.experimental.do_not_convert(regularizer)(step)
@@ -178,13 +180,19 @@ class LocalStep:
         self._model.update_metrics(batch["y"], outputs.logits, task_loss)
         return task_loss, tf.shape(outputs.logits)[0], outputs
 
-    def _global_outputs(self, batch):
-        return self._global_model.network(
-            batch["x"],
-            forward_lib.ForwardPass(
-                training=True, record_activations=self._records_activations
-            ),
+    def _global_pass(self):
+        return forward_lib.ForwardPass(
+            training=True,
+            update_statistics=False,
+            record_activations=self._records_activations,
         )
+
+    def _global_outputs(self, batch, tape):
+        with tape.stop_recording():  # No gradient is ever taken through them.
+            return self._global_model.network(batch["x"], self._global_pass())
+
+    def _run_global_from(self, block, feature):
+        return self._global_model.network.run_from(block, feature, self._global_pass())
 
 
 def _reduce_elements(loop_implementation, step_fn, data, state):

@@ -17,6 +17,7 @@ ForwardPass = block_model.ForwardPass
 _BUILDERS = {
     "cnn": cnn.cnn,
     "resnet8": resnet.resnet8,
+    "resnet18": resnet.resnet18,
     "resnet20": resnet.resnet20,
     "resnet56": resnet.resnet56,
 }

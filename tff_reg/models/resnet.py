@@ -5,9 +5,11 @@
   (591,322 parameters with BatchNorm and 10 classes, 614,452 with 100), not the
   9-9-9 basic blocks of the original paper.
 * `resnet20`, `resnet8`: basic blocks 3-3-3 and 1-1-1, stages 16-32-64.
+* `resnet18`: basic blocks 2-2-2-2, stages 64-128-256-512, with the stem for small
+  images that the FedMLB paper uses.
 
-All have a 3x3 stem with stride 1, halve the resolution at the second and third
-stage, and end in global average pooling and one linear layer. A shortcut whose
+All have a 3x3 stem with stride 1, halve the resolution at every stage but the
+first, and end in global average pooling and one linear layer. A shortcut whose
 shape changes is a strided 1x1 convolution with a norm. Convolutions are
 initialised as in torchvision (Kaiming normal over the fan-out), the classifier
 as PyTorch's linear layers.
@@ -224,3 +226,8 @@ def resnet20(**options) -> block_model.BlockModel:
 def resnet8(**options) -> block_model.BlockModel:
     """ResNet-8; options as in `build_resnet`."""
     return build_resnet(_basic, (1, 1, 1), **options)
+
+
+def resnet18(**options) -> block_model.BlockModel:
+    """ResNet-18 for small images; options as in `build_resnet`."""
+    return build_resnet(_basic, (2, 2, 2, 2), planes=(64, 128, 256, 512), **options)

@@ -13,9 +13,14 @@ import difflib
 from typing import Any, Mapping, NamedTuple, Optional
 
 from tff_reg.regularizers import fedalign
+from tff_reg.regularizers import fedmlb
+from tff_reg.regularizers import fedntd
 from tff_reg.regularizers import fedprox
+from tff_reg.regularizers import fitnet
+from tff_reg.regularizers import kd
 from tff_reg.regularizers import man
 from tff_reg.regularizers import regularizer as regularizer_lib
+from tff_reg.regularizers import univarfl
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,6 +105,22 @@ _MAN_PAPER = Settings(
     learning_rate_schedule="exponential",
     learning_rate_decay=0.998,
 )
+# FedMLB paper, Section 5; the clipping norm from the authors' code.
+_FEDMLB_PAPER = dataclasses.replace(
+    _MAN_PAPER, clients_per_round=5, total_rounds=1000
+)
+# UniVarFL paper, Section 6 (STL-10; 60 rounds on CIFAR-100 and PACS). It gives no batch
+# size.
+_UNIVARFL_PAPER = dataclasses.replace(
+    _FEDALIGN_PAPER,
+    num_clients=10,
+    clients_per_round=10,
+    total_rounds=100,
+    local_epochs=10,
+    concentration=0.01,
+    client_nesterov=False,
+    client_weight_decay=1e-5,
+)
 
 
 class Method(NamedTuple):
@@ -127,6 +148,15 @@ _METHODS: Mapping[str, Method] = {
         dataclasses.replace(_FEDALIGN_PAPER, max_gradient_norm=10.0),
     ),
     "man": Method("Minimal activation norms", man.MAN, _MAN_PAPER),
+    "fedmlb": Method(
+        "Hybrid paths through the global model", fedmlb.FedMLB, _FEDMLB_PAPER
+    ),
+    "kd": Method("Distillation of the global model", kd.KD, _FEDMLB_PAPER),
+    "fitnet": Method("Features near the global model's", fitnet.FitNet, _FEDMLB_PAPER),
+    "fedntd": Method("Not-true distillation", fedntd.FedNTD, _FEDMLB_PAPER),
+    "univarfl": Method(
+        "Uniform features, varied predictions", univarfl.UniVarFL, _UNIVARFL_PAPER
+    ),
 }
 
 

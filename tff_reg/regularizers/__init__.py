@@ -9,8 +9,13 @@ __getattr__, __dir__, __all__ = lazy.exports(
     __name__,
     {
         "fedalign": ["FedAlign"],
+        "fedmlb": ["FedMLB"],
+        "fedntd": ["FedNTD"],
         "fedprox": ["FedProx"],
+        "fitnet": ["FitNet"],
+        "kd": ["KD"],
         "man": ["MAN"],
+        "univarfl": ["UniVarFL"],
         "regularizer": ["Regularizer", "Step", "Term"],
     },
 )

@@ -40,7 +40,11 @@ class Step:
       weights: The local trainable weights.
       global_weights: The round's global trainable weights, in the same order;
         constants.
-      compute_global_outputs: Runs the global model on the batch.
+      loss_fn: The task loss, a function of (labels, logits).
+      compute_global_outputs: Runs the global model on the batch, as constants.
+      run_global_from: Runs the global model from a block on, as a function of (block,
+        feature) giving `Outputs`; its weights are constants, the feature is
+        differentiated. Only for regularisers with `needs_global_model`.
       compute_key: Makes the step's key.
     """
 
@@ -53,6 +57,8 @@ class Step:
     global_weights: Sequence[Any]
     compute_global_outputs: Callable[[], Any]
     compute_key: Callable[[], Any]
+    loss_fn: Callable = None
+    run_global_from: Callable = None
 
     @functools.cached_property
     def global_outputs(self):

@@ -1,0 +1,50 @@
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tff_reg import models
+from tff_reg import regularizers
+from tff_reg.client import client_work
+
+MODEL_FN = models.build_model_fn(
+    "resnet8", image_shape=(8, 8, 1), num_classes=3, dtype="float64"
+)
+
+
+def _measure(**settings):
+    local, received = MODEL_FN(), MODEL_FN()
+    rng = np.random.default_rng(0)
+    for variable in received.trainable_variables:
+        variable.assign_add(0.1 * rng.normal(size=variable.shape))
+    batch = dict(
+        x=tf.constant(rng.normal(size=(4, 8, 8, 1))), y=tf.constant([0, 1, 2, 0])
+    )
+    term = regularizers.FedMLB(**settings)
+    step = client_work.LocalStep(local, received, [term])
+    return step.gradient(batch, (), None)[2]
+
+
+def test_chosen_paths_add_up_to_all_of_them():
+    every = _measure()
+    parts = [_measure(paths=path) for path in ("1", "2,4", "3")]
+    for name in ("term", "cross_entropy", "divergence"):
+        total = sum(float(part[f"fedmlb/{name}"]) for part in parts)
+        assert total == pytest.approx(float(every[f"fedmlb/{name}"]), rel=1e-5)
+
+
+def test_the_term_weighs_its_two_parts():
+    measured = _measure(cross_entropy=0.5, distillation=2.0, temperature=2.0)
+    expected = 0.5 * measured["fedmlb/cross_entropy"]
+    expected += 2.0 * measured["fedmlb/divergence"]
+    assert float(measured["fedmlb/term"]) == pytest.approx(float(expected), rel=1e-5)
+
+
+@pytest.mark.parametrize("paths", ["0", "1,1", "a", "1,,2"])
+def test_raises_on_paths_that_are_no_list(paths):
+    with pytest.raises(ValueError, match="different numbers from 1"):
+        regularizers.FedMLB(paths=paths)
+
+
+def test_raises_on_a_path_that_the_model_does_not_have():
+    with pytest.raises(ValueError, match="5 blocks make only 4 paths"):
+        regularizers.FedMLB(paths="5").check_network(MODEL_FN().network)

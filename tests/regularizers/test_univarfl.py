@@ -1,0 +1,51 @@
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tff_reg import regularizers
+from tff_reg.regularizers import univarfl
+
+
+def test_predictions_that_never_vary_miss_the_whole_threshold():
+    uniform = tf.fill([4, 5], tf.constant(0.2, tf.float64))
+    assert float(univarfl.missing_variance(uniform, False)) == pytest.approx(0.16)
+    assert float(univarfl.missing_variance(uniform, True)) == pytest.approx(0.2)
+
+
+def test_every_class_predicted_once_misses_nothing():
+    certain = tf.eye(5, dtype=tf.float64)
+    for is_sample in (False, True):
+        missing = univarfl.missing_variance(certain, is_sample)
+        assert float(missing) == pytest.approx(0.0, abs=1e-15)
+
+
+def test_the_energy_is_the_sum_over_pairs():
+    features = tf.constant([[2.0, 0.0], [0.0, 3.0], [-1.0, 0.0]], tf.float64)
+    # Cosines 0, -1 and 0, each pair twice.
+    expected = 2 * (1 / 1.1 + 1 / 2.1 + 1 / 1.1) / 9
+    energy = univarfl.hyperspherical_energy(features, 0.1)
+    assert float(energy) == pytest.approx(expected)
+
+
+def test_spreading_features_lowers_the_energy():
+    close = tf.constant([[1.0, 0.0], [1.0, 0.1]])
+    with tf.GradientTape() as tape:
+        tape.watch(close)
+        energy = univarfl.hyperspherical_energy(close, 1e-3)
+    moved = close - 1e-4 * tape.gradient(energy, close)
+    assert univarfl.hyperspherical_energy(moved, 1e-3) < energy
+    angles = np.arctan2(moved[:, 1], moved[:, 0])
+    assert angles[1] - angles[0] > np.arctan(0.1)
+
+
+@pytest.mark.parametrize(
+    "changes, message",
+    [
+        (dict(epsilon=0.0), "epsilon must be above 0"),
+        (dict(variance_kind="biased"), "'population' or 'sample'"),
+        (dict(energy=-1.0), "energy must be a finite number"),
+    ],
+)
+def test_raises_on_settings_out_of_range(changes, message):
+    with pytest.raises(ValueError, match=message):
+        regularizers.UniVarFL(**changes)

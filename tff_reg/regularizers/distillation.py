@@ -1,0 +1,47 @@
+"""Divergences between two models' predictions, shared by the distilling methods."""
+
+from __future__ import annotations
+
+from tff_reg.lazy import tf
+
+
+def divergence(target_logits, logits, temperature: float = 1.0):
+    """KL(softmax(target / T) || softmax(logits / T)), mean over the batch.
+
+    Args:
+      target_logits: float [batch, classes]; differentiated too unless stopped.
+      logits: float [batch, classes].
+      temperature: T; the result is not multiplied by its square.
+
+    Returns:
+      A scalar; 0 for an empty batch.
+    """
+    target = tf.nn.log_softmax(target_logits / temperature)
+    difference = target - tf.nn.log_softmax(logits / temperature)
+    divergences = tf.reduce_sum(tf.exp(target) * difference, axis=-1)
+    count = tf.cast(tf.size(divergences), divergences.dtype)
+    return tf.math.divide_no_nan(tf.reduce_sum(divergences), count)
+
+
+def without_true_class(logits, labels):
+    """Removes each example's true class.
+
+    Args:
+      logits: float [batch, classes].
+      labels: int [batch].
+
+    Returns:
+      float [batch, classes - 1], the other classes in their order.
+    """
+    classes = logits.shape[-1]
+    others = tf.range(classes - 1, dtype=labels.dtype)[tf.newaxis]
+    others += tf.cast(others >= labels[:, tf.newaxis], labels.dtype)
+    return tf.gather(logits, others, axis=1, batch_dims=1)
+
+
+def check_temperature(method: str, temperature: float) -> None:
+    """Raises a ValueError unless the temperature is above 0."""
+    if not temperature > 0:
+        raise ValueError(
+            f"{method}: temperature must be above 0, but is {temperature!r}."
+        )

@@ -1,0 +1,45 @@
+"""FitNet: holds the features of the blocks near the global model's.
+
+Adriana Romero, Nicolas Ballas, Samira Ebrahimi Kahou, Antoine Chassang, Carlo Gatta,
+Yoshua Bengio. "FitNets: Hints for Thin Deep Nets." ICLR 2015.
+https://arxiv.org/abs/1412.6550
+
+As a baseline of the FedMLB paper: the term is the mean squared difference between the
+local and the global model's features, averaged over the blocks before the classifier;
+both models have the same shape, so no layer has to translate between them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from tff_reg.lazy import tf
+from tff_reg.regularizers import regularizer
+
+
+@dataclasses.dataclass(frozen=True)
+class FitNet(regularizer.Regularizer):
+    """The difference of features.
+
+    Attributes:
+      strength: Factor of the mean squared difference. 0 is FedAvg.
+    """
+
+    name = "fitnet"
+    needs_global_model = True
+
+    strength: float = 1.0
+
+    def __post_init__(self):
+        regularizer.check_nonnegative(self.name, strength=self.strength)
+
+    def __call__(self, step: regularizer.Step) -> regularizer.Term:
+        pairs = zip(
+            step.outputs.block_outputs[:-1], step.global_outputs.block_outputs[:-1]
+        )
+        differences = [
+            tf.reduce_mean(tf.math.squared_difference(local, received))
+            for local, received in pairs
+        ]
+        value = tf.add_n(differences) / len(differences)
+        return regularizer.Term(raw=value, weighted=self.strength * value)
