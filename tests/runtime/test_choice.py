@@ -30,7 +30,7 @@ def _increment():
         (dict(kind="in_process", clients_in_parallel=True), "found True"),
         (dict(kind="in_process", intra_op_threads=0), "intra_op_threads must be"),
         (dict(kind="in_process", devices=[]), "is empty"),
-        (dict(kind="in_process", devices="TPU:0"), "like CPU:0 or GPU:1, found 'TPU:0'"),
+        (dict(kind="in_process", devices="TPU:0"), "or GPU:1, found 'TPU:0'"),
         (dict(kind="in_process", devices="CPU:x"), "found 'CPU:x'"),
         (dict(kind="in_process", devices=["CPU:0", "cpu:0"]), "named twice"),
         (dict(kind="in_process", devices="CPU:77"), "no device CPU:77; it has CPU:0"),
@@ -63,7 +63,8 @@ def test_describe_says_where_clients_run():
     expected = "clients run in process on 1 CPU device (3 at a time)"
     assert runtime.describe() == expected
     runtime.use("native", clients_in_parallel=3)
-    assert runtime.describe() == "clients run in TFF's C++ worker, on the CPU (3 at a time)"
+    expected = "clients run in TFF's C++ worker, on the CPU (3 at a time)"
+    assert runtime.describe() == expected
     assert (
         devices.description(["GPU:0", "GPU:1"], 1)
         == "clients run in process on 2 GPU devices (1 at a time on each)"

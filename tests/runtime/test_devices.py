@@ -82,7 +82,7 @@ _SCRIPT = textwrap.dedent("""
 
 # How TensorFlow logs where the placer puts an operation, and where a call runs.
 _PLACED = re.compile(r"placer\.cc:\d+\] .*: \((\w+)\): \S*/device:(\S+)")
-_CALLED = re.compile(r"Executing op __inference_wrapped_function\S* in \S*.*device:(\S+)")
+_CALLED = re.compile(r"Executing op __inference_wrapped_function.* in .*device:(\S+)")
 
 
 @pytest.fixture(scope="module")

@@ -248,7 +248,14 @@ def test_run_training_process(both):
             rounds_per_evaluation=1,
         )
 
-    native, ours = both(train)
+    # It asks for the thread's event loop, which asyncio.run takes away.
+    loop = asyncio.new_event_loop()
+    asyncio.set_event_loop(loop)
+    try:
+        native, ours = both(train)
+    finally:
+        asyncio.set_event_loop(None)
+        loop.close()
     assert_same(native, ours, rtol=1e-4, atol=1e-5)
 
 

@@ -2,7 +2,9 @@
 
 A round is 8 clients of 200 images of 32x32x3 each, one epoch in batches of 20,
 momentum SGD, and the weighted mean of the clients' models; the model (a Keras model)
-and the data are the same for every way to run it. The ways take turns, so that what
+and the data are the same for every way to run it. Only "whole-client data", which is
+this package all through, has this package's GroupNorm instead of Keras's in the
+ResNet: it computes the same. The ways take turns, so that what
 else happens on the machine happens to all of them, and medians are compared.
 
 TensorFlow's number of threads is fixed when it starts, and should be the number of
@@ -43,6 +45,7 @@ _TWO_AT_A_TIME = (("in_process", 2), ("in_process_whole_client", 2))
 
 _CLIENTS, _EXAMPLES, _BATCH, _CLASSES = 8, 200, 20, 10
 _IMAGE = (32, 32, 3)
+_GROUPS = 2
 _LEARNING_RATE, _MOMENTUM = 0.01, 0.9
 
 # Rounds of each case after the first one, in full and with `--quick`.
@@ -240,9 +243,32 @@ def _keras_cnn():
     ])
 
 
-def _keras_resnet20():
-    """He et al.'s ResNet-20 for CIFAR, with Keras's GroupNormalization."""
+def _keras_group_norm():
+    from tff_reg.models import layers
+
+    return tf.keras.layers.GroupNormalization(_GROUPS, epsilon=layers.NORM_EPSILON)
+
+
+def _own_group_norm():
+    """This package's GroupNorm, which computes the same, as a Keras layer."""
+    from tff_reg.models import layers
+
+    class OwnGroupNorm(tf.keras.layers.Layer):
+
+        def build(self, shape):
+            self._norm = layers.GroupNorm(shape[-1], groups=_GROUPS, name="norm")
+            super().build(shape)
+
+        def call(self, x):
+            return self._norm.call(x, None)
+
+    return OwnGroupNorm()
+
+
+def _keras_resnet20(norm: Optional[Callable] = None):
+    """He et al.'s ResNet-20 for CIFAR, with GroupNorm (Keras's unless said)."""
     layers = tf.keras.layers
+    norm = norm or _keras_group_norm
     seeds = iter(range(1000))
 
     def convolution(x, channels, size, stride):
@@ -258,15 +284,15 @@ def _keras_resnet20():
 
     def unit(x, channels, stride):
         y = convolution(x, channels, 3, stride)
-        y = layers.ReLU()(layers.GroupNormalization(2)(y))
+        y = layers.ReLU()(norm()(y))
         y = convolution(y, channels, 3, 1)
-        y = layers.GroupNormalization(2)(y)
+        y = norm()(y)
         if stride != 1:
-            x = layers.GroupNormalization(2)(convolution(x, channels, 1, stride))
+            x = norm()(convolution(x, channels, 1, stride))
         return layers.ReLU()(x + y)
 
     inputs = layers.Input(_IMAGE)
-    x = layers.ReLU()(layers.GroupNormalization(2)(convolution(inputs, 16, 3, 1)))
+    x = layers.ReLU()(norm()(convolution(inputs, 16, 3, 1)))
     for channels, stride in ((16, 1), (32, 2), (64, 2)):
         for index in range(3):
             x = unit(x, channels, stride if index == 0 else 1)
@@ -296,10 +322,10 @@ def _batched_data() -> list:
     ]
 
 
-def _model_fn(case: str) -> Callable:
+def _model_fn(build_keras_model: Callable) -> Callable:
     def model_fn():
         return tff.learning.models.from_keras_model(
-            _KERAS_MODELS[case](),
+            build_keras_model(),
             loss=tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True),
             input_spec=collections.OrderedDict(
                 x=tf.TensorSpec([None, *_IMAGE], tf.float32),
@@ -314,7 +340,20 @@ def _model_fn(case: str) -> Callable:
 # --- the ways to run a round --------------------------------------------------------
 
 
-def _hand_written(case: str, parallel: int) -> Callable[[], None]:
+def _our_model(case: str):
+    """The same network as a `tff_reg.models.LearningModel`."""
+    from tff_reg import models
+
+    if case == "cnn":
+        *features, flatten, hidden, logits = _keras_cnn().layers
+        blocks = [features[:2], features[2:], [flatten, hidden, logits]]
+        network = models.from_keras_blocks(blocks, input_shape=_IMAGE)
+        return models.LearningModel(network)
+    model_fn = models.build_model_fn(case, image_shape=_IMAGE, num_classes=_CLASSES)
+    return model_fn()
+
+
+def _hand_written(case: str, parallel: int) -> Callable[[], list]:
     """What one would write without TFF: one traced loop, called for every client."""
     del parallel
     model = _KERAS_MODELS[case]()
@@ -354,11 +393,12 @@ def _hand_written(case: str, parallel: int) -> Callable[[], None]:
         for dataset in data:
             client_weights, weight = client_update(dataset, server_weights)
             weighted = [w * weight for w in client_weights]
-            total = weighted if total is None else [a + b for a, b in zip(total, weighted)]
+            if total is not None:
+                weighted = [a + b for a, b in zip(total, weighted)]
+            total = weighted
             total_weight += weight
         server_weights = [w / total_weight for w in total]
-        for weight in server_weights:
-            weight.numpy()
+        return [weight.numpy() for weight in server_weights]
 
     return one_round
 
@@ -381,7 +421,7 @@ class _ProcessRounds:
 
 def _fed_avg(case: str, loop: str):
     return tff.learning.algorithms.build_weighted_fed_avg(
-        _model_fn(case),
+        _model_fn(_KERAS_MODELS[case]),
         tff.learning.optimizers.build_sgdm(_LEARNING_RATE, _MOMENTUM),
         tff.learning.optimizers.build_sgdm(1.0),
         loop_implementation=getattr(tff.learning.LoopImplementation, loop),
@@ -401,11 +441,16 @@ def _in_process(case: str, parallel: int) -> Callable[[], None]:
 
 
 def _in_process_whole_client(case: str, parallel: int) -> Callable[[], None]:
+    """This package all through: its process, its form of data, its GroupNorm."""
     from tff_reg import processes
     from tff_reg.client import data_forms
 
+    keras_models = {
+        "cnn": _keras_cnn,
+        "resnet20": functools.partial(_keras_resnet20, _own_group_norm),
+    }
     process = processes.build_fed_avg(
-        _model_fn(case),
+        _model_fn(keras_models[case]),
         tff.learning.optimizers.build_sgdm(_LEARNING_RATE, _MOMENTUM),
         client_data=data_forms.WholeClientData(batch_size=_BATCH),
     )
@@ -449,6 +494,41 @@ _WAYS: Dict[str, Callable[[str, int], Callable[[], None]]] = {
 }
 
 
+def measure_group_norm(rounds: int = 30) -> Dict[str, float]:
+    """Seconds of GroupNorm, forward and backward, at ResNet-20's first stage.
+
+    Returns:
+        The medians for "keras" and "tff_reg", which take turns.
+    """
+    from tff_reg import quiet
+
+    quiet.silence()
+    x = tf.random.stateless_normal([_BATCH, 32, 32, 16], [1, 2])
+    layers = {"keras": _keras_group_norm(), "tff_reg": _own_group_norm()}
+
+    def build_step(layer):
+        layer(x)  # makes the weights, outside of the function
+
+        @tf.function
+        def step(x):
+            with tf.GradientTape() as tape:
+                tape.watch(x)
+                y = tf.reduce_sum(tf.square(layer(x)))
+            return tape.gradient(y, [x, *layer.trainable_variables])
+
+        return step
+
+    steps = {name: build_step(layer) for name, layer in layers.items()}
+    seconds = {name: [] for name in layers}
+    for index in range(rounds + 3):
+        for name, step in steps.items():
+            start = time.perf_counter()
+            step(x)
+            if index >= 3:
+                seconds[name].append(time.perf_counter() - start)
+    return {name: statistics.median(found) for name, found in seconds.items()}
+
+
 # --- memory ---------------------------------------------------------------------------
 
 
@@ -464,7 +544,7 @@ def measure_memory() -> Dict[str, float]:
     if not os.path.exists("/proc/self/clear_refs"):
         return found
     for kind in ("in_process", "native"):
-        process = _RoundsProcess("memory", devices.cores(), ())
+        process = _RoundsProcess("memory", 1, ())
         try:
             found[kind] = process.ask(json.dumps([kind, 1]))
         finally:

@@ -215,7 +215,8 @@ def _create_native(options: _Options) -> _Runtime:
 
 def _create_in_process(options: _Options) -> _Runtime:
     names = devices_lib.parse(options.devices)
-    devices_lib.set_threads(options.intra_op_threads)
+    if options.intra_op_threads is not None or not devices_lib.are_gpus(names):
+        devices_lib.set_threads(options.intra_op_threads)
     names = devices_lib.resolve(names, options.require_gpu)
     at_a_time = options.clients_in_parallel
     if at_a_time is None:
@@ -243,8 +244,7 @@ def _install(runtime: Optional[_Runtime]) -> None:
         atexit.register(_at_exit)
         _atexit_registered = True
     if runtime is None:
-        tff_internals.set_no_default_context()
-        tff_internals.set_default_context(_tff_default)
+        tff_internals.restore_default_context(_tff_default)
     else:
         tff_internals.set_default_context(runtime.context)
     _current = runtime

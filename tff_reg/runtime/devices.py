@@ -56,7 +56,7 @@ def parse(devices: Union[str, Sequence[str], None]) -> Optional[List[str]]:
         number = number or "0"
         if kind not in ("CPU", "GPU") or not number.isdigit():
             raise ValueError(
-                "A device must be named like CPU:0 or GPU:1, found " f"{text!r}."
+                f"A device must be named like CPU:0 or GPU:1, found {text!r}."
             )
         parsed.append(f"{kind}:{int(number)}")
     if not parsed:
@@ -64,6 +64,13 @@ def parse(devices: Union[str, Sequence[str], None]) -> Optional[List[str]]:
     if len(set(parsed)) != len(parsed):
         raise ValueError(f"A device is named twice in {', '.join(parsed)}.")
     return parsed
+
+
+def are_gpus(names: Optional[List[str]]) -> bool:
+    """Whether clients will run on GPUs, given `names` or (None) the default."""
+    if names is None:
+        return bool(tf.config.list_physical_devices("GPU"))
+    return any(name.startswith("GPU:") for name in names)
 
 
 def resolve(names: Optional[List[str]], require_gpu: bool) -> List[str]:
@@ -106,9 +113,9 @@ def resolve(names: Optional[List[str]], require_gpu: bool) -> List[str]:
     return names
 
 
-def default_clients_in_parallel(names: Sequence[str]) -> int:
+def default_clients_in_parallel(names: List[str]) -> int:
     """The number of clients at a time on each of the devices `names`."""
-    if any(name.startswith("GPU:") for name in names):
+    if are_gpus(names):
         return 1
     threads = intra_op_threads() or cores()
     return max(1, cores() // threads // len(names))

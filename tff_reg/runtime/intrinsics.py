@@ -167,8 +167,12 @@ class Aggregation:
         self._settings = settings
         self._type = type_spec
 
-    def accumulate(self, value: Any) -> None:
-        """Takes the value of the next client."""
+    def prepare(self, value: Any) -> Any:
+        """What can be done with a client's value before its turn, and is kept."""
+        return value
+
+    def accumulate(self, prepared: Any) -> None:
+        """Takes what `prepare` made of the next client's value."""
         raise NotImplementedError
 
     def result(self) -> Any:
@@ -205,16 +209,14 @@ class _Mean(Aggregation):
         self._total = None
         self._weight = None
 
-    def accumulate(self, value):
-        self._add(value, tf.constant(1.0))
+    def prepare(self, value):
+        return _weighted(value, tf.constant(1.0))
 
-    def _add(self, value, weight):
-        weighted = values.map_tensors(
-            lambda v: tf.multiply(v, tf.cast(weight, v.dtype)), value
-        )
+    def accumulate(self, prepared):
         if self._total is None:
-            self._total, self._weight = weighted, weight
+            self._total, self._weight = prepared
         else:
+            weighted, weight = prepared
             self._total = values.map_tensors(tf.add, self._total, weighted)
             self._weight = tf.add(self._weight, weight)
 
@@ -230,8 +232,13 @@ class _Mean(Aggregation):
 class _WeightedMean(_Mean):
     """The mean of <value, weight>."""
 
-    def accumulate(self, value):
-        self._add(*value)
+    def prepare(self, value):
+        return _weighted(*value)
+
+
+def _weighted(value, weight):
+    product = values.map_tensors(lambda v: v * tf.cast(weight, v.dtype), value)
+    return product, weight
 
 
 class _Aggregate(Aggregation):

@@ -145,7 +145,7 @@ class Plan:
 
         def visit(index):
             try:
-                return self._visit(stage, dict(bindings), index)
+                return self._visit(stage, folds, dict(bindings), index)
             except Exception as error:
                 client_id = values.client_id(argument, index)
                 raise ClientError(index, client_id, error) from error
@@ -154,14 +154,16 @@ class Plan:
         for kept_values, to_fold in workers.in_order(number_of_clients, visit):
             for name, value in zip(stage.kept, kept_values):
                 kept[name].append(value)
-            for fold, value in zip(folds, to_fold):
-                fold.accumulate(value)
+            for fold, prepared in zip(folds, to_fold):
+                fold.accumulate(prepared)
+            # Else the last client's values would live as long as the next client's.
+            kept_values = to_fold = prepared = None
         for name, members in kept.items():
             bindings[name] = values.ClientValues(members)
         for local, fold in zip(stage.folded, folds):
             bindings[local.name] = fold.result()
 
-    def _visit(self, stage, bindings, index):
+    def _visit(self, stage, folds, bindings, index):
         """One client's part of a stage: what is kept, and what is folded."""
         for local in stage.at_clients:
             argument = local.call.argument
@@ -172,11 +174,12 @@ class Plan:
             bindings[local.name] = _AtClient(evaluated)
         kept = [_at_client(bindings[name], index) for name in stage.kept]
         to_fold = []
-        for local in stage.folded:
+        for local, fold in zip(stage.folded, folds):
             argument = local.call.argument
             if local.uri in intrinsics.WITH_SETTINGS:
                 argument = argument[0]
-            to_fold.append(self._evaluate_at_client(argument, bindings, index))
+            value = self._evaluate_at_client(argument, bindings, index)
+            to_fold.append(fold.prepare(value))
         return kept, to_fold
 
     def _evaluate_at_client(self, block, bindings, index):

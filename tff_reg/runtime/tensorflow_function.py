@@ -6,6 +6,8 @@ Python lists for structures, whose names live in the types only.
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import threading
 import weakref
 from typing import Any, Callable, List
@@ -47,6 +49,12 @@ class TensorFlowFunction:
             )
         self._proto = block.proto.tensorflow
         self._result_type = block.type_signature.result
+        # Data sets live on the CPU, whatever the client's device.
+        self._device_scope = contextlib.nullcontext
+        if tff.types.contains(
+            self._result_type, lambda t: isinstance(t, tff.SequenceType)
+        ):
+            self._device_scope = functools.partial(tf.device, "CPU:0")
         self._lock = lock
         self._on_build = on_build
         self._built = False
@@ -63,7 +71,8 @@ class TensorFlowFunction:
             _flatten(argument, self._proto.parameter, leaves)
         fetched = []
         if self._function is not None:
-            fetched = self._function(*(_feed(leaves[i]) for i in self._feeds))
+            with self._device_scope():
+                fetched = self._function(*(_feed(leaves[i]) for i in self._feeds))
         flat = iter(
             [
                 leaves[position] if is_parameter else fetched[position]

@@ -71,6 +71,12 @@ def set_no_default_context() -> None:
     vars(error_context).pop("invoke", None)
 
 
+def restore_default_context(context) -> None:
+    """Makes TFF's own `context` the default again, as `default_context` found it."""
+    set_no_default_context()
+    tff.framework.set_default_context(context)
+
+
 def _stack():
     return tff.framework.get_context_stack()
 

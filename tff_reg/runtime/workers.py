@@ -9,11 +9,6 @@ from typing import Any, Callable, Iterator, Sequence
 
 from tff_reg.lazy import tf
 
-# How many clients, for each that can run at a time, are under way or done and
-# waiting for their turn: enough to keep the workers busy, few enough to be small.
-_WINDOW = 2
-
-
 class ClientWorkers:
     """Threads for each device.
 
@@ -35,11 +30,14 @@ class ClientWorkers:
 
         If the caller stops early, or a task raises, no further tasks are started.
         """
-        if len(self.devices) * self._clients_in_parallel == 1:
+        workers = len(self.devices) * self._clients_in_parallel
+        if workers == 1:
             for index in range(count):
                 yield self._run(task, index)
             return
-        window = _WINDOW * len(self.devices) * self._clients_in_parallel
+        # What is done and waits for its turn keeps the workers busy when one client
+        # takes long, but needs memory.
+        window = workers + max(1, workers // 2)
         futures = collections.deque()
         submitted = 0
         try:
