@@ -213,11 +213,13 @@ class _Mean(Aggregation):
         return _weighted(value, tf.constant(1.0))
 
     def accumulate(self, prepared):
+        weighted, weight = prepared
         if self._total is None:
-            self._total, self._weight = prepared
+            # Variables, because they are added to in place.
+            self._total = values.map_tensors(tf.Variable, weighted)
+            self._weight = weight
         else:
-            weighted, weight = prepared
-            self._total = values.map_tensors(tf.add, self._total, weighted)
+            values.map_tensors(lambda t, w: t.assign_add(w), self._total, weighted)
             self._weight = tf.add(self._weight, weight)
 
     def result(self):
@@ -225,7 +227,7 @@ class _Mean(Aggregation):
             self._total = values.filled(self._type.result.member, lambda dtype: 0)
             self._weight = tf.constant(0.0)
         return values.map_tensors(
-            lambda v: tf.divide(v, tf.cast(self._weight, v.dtype)), self._total
+            lambda v: v / tf.cast(self._weight, v.dtype), self._total
         )
 
 

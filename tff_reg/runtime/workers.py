@@ -35,9 +35,8 @@ class ClientWorkers:
             for index in range(count):
                 yield self._run(task, index)
             return
-        # What is done and waits for its turn keeps the workers busy when one client
-        # takes long, but needs memory.
-        window = workers + max(1, workers // 2)
+        # No more than can run: results that wait for their turn would need memory.
+        window = workers
         futures = collections.deque()
         submitted = 0
         try:
