@@ -265,10 +265,10 @@ def _own_group_norm():
     return OwnGroupNorm()
 
 
-def _keras_resnet20(norm: Optional[Callable] = None):
-    """He et al.'s ResNet-20 for CIFAR, with GroupNorm (Keras's unless said)."""
+def _keras_resnet20():
+    """He et al.'s ResNet-20 for CIFAR, with Keras's GroupNormalization."""
     layers = tf.keras.layers
-    norm = norm or _keras_group_norm
+    norm = _keras_group_norm
     seeds = iter(range(1000))
 
     def convolution(x, channels, size, stride):
@@ -441,18 +441,13 @@ def _in_process(case: str, parallel: int) -> Callable[[], None]:
 
 
 def _in_process_whole_client(case: str, parallel: int) -> Callable[[], None]:
-    """This package all through: its process, its form of data, its GroupNorm."""
-    from tff_reg import processes
-    from tff_reg.client import data_forms
+    """This package all through: its model, optimiser, process and form of data."""
+    from tff_reg import client, processes
 
-    keras_models = {
-        "cnn": _keras_cnn,
-        "resnet20": functools.partial(_keras_resnet20, _own_group_norm),
-    }
     process = processes.build_fed_avg(
-        _model_fn(keras_models[case]),
-        tff.learning.optimizers.build_sgdm(_LEARNING_RATE, _MOMENTUM),
-        client_data=data_forms.WholeClientData(batch_size=_BATCH),
+        functools.partial(_our_model, case),
+        client.build_sgd(_LEARNING_RATE, _MOMENTUM),
+        client_data=client.WholeClientData(batch_size=_BATCH),
     )
     data = [
         tf.data.Dataset.from_tensors(

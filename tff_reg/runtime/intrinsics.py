@@ -167,12 +167,8 @@ class Aggregation:
         self._settings = settings
         self._type = type_spec
 
-    def prepare(self, value: Any) -> Any:
-        """What can be done with a client's value before its turn, and is kept."""
-        return value
-
-    def accumulate(self, prepared: Any) -> None:
-        """Takes what `prepare` made of the next client's value."""
+    def accumulate(self, value: Any) -> None:
+        """Takes the next client's value."""
         raise NotImplementedError
 
     def result(self) -> Any:
@@ -209,17 +205,20 @@ class _Mean(Aggregation):
         self._total = None
         self._weight = None
 
-    def prepare(self, value):
-        return _weighted(value, tf.constant(1.0))
+    def accumulate(self, value):
+        self._add(value, tf.constant(1.0))
 
-    def accumulate(self, prepared):
-        weighted, weight = prepared
+    def _add(self, value, weight):
         if self._total is None:
             # Variables, because they are added to in place.
-            self._total = values.map_tensors(tf.Variable, weighted)
+            self._total = values.map_tensors(
+                lambda v: tf.Variable(v * tf.cast(weight, v.dtype)), value
+            )
             self._weight = weight
         else:
-            values.map_tensors(lambda t, w: t.assign_add(w), self._total, weighted)
+            values.map_tensors(
+                functools.partial(_add_weighted, weight), self._total, value
+            )
             self._weight = tf.add(self._weight, weight)
 
     def result(self):
@@ -234,13 +233,15 @@ class _Mean(Aggregation):
 class _WeightedMean(_Mean):
     """The mean of <value, weight>."""
 
-    def prepare(self, value):
-        return _weighted(*value)
+    def accumulate(self, value):
+        self._add(*value)
 
 
-def _weighted(value, weight):
-    product = values.map_tensors(lambda v: v * tf.cast(weight, v.dtype), value)
-    return product, weight
+def _add_weighted(weight, total, value):
+    """`total += weight * value` in one pass: the product is never in memory."""
+    tf.raw_ops.ResourceApplyGradientDescent(
+        var=total.handle, alpha=-tf.cast(weight, total.dtype), delta=value
+    )
 
 
 class _Aggregate(Aggregation):

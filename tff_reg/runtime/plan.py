@@ -145,25 +145,27 @@ class Plan:
 
         def visit(index):
             try:
-                return self._visit(stage, folds, dict(bindings), index)
+                return self._visit(stage, dict(bindings), index)
             except Exception as error:
                 client_id = values.client_id(argument, index)
                 raise ClientError(index, client_id, error) from error
 
         kept = {name: [] for name in stage.kept}
-        for kept_values, to_fold in workers.in_order(number_of_clients, visit):
+        for kept_values, to_fold in workers.in_order(
+            number_of_clients, visit, values.num_bytes
+        ):
             for name, value in zip(stage.kept, kept_values):
                 kept[name].append(value)
-            for fold, prepared in zip(folds, to_fold):
-                fold.accumulate(prepared)
+            for fold, value in zip(folds, to_fold):
+                fold.accumulate(value)
             # Else the last client's values would live as long as the next client's.
-            kept_values = to_fold = prepared = None
+            kept_values = to_fold = value = None
         for name, members in kept.items():
             bindings[name] = values.ClientValues(members)
         for local, fold in zip(stage.folded, folds):
             bindings[local.name] = fold.result()
 
-    def _visit(self, stage, folds, bindings, index):
+    def _visit(self, stage, bindings, index):
         """One client's part of a stage: what is kept, and what is folded."""
         for local in stage.at_clients:
             argument = local.call.argument
@@ -174,12 +176,11 @@ class Plan:
             bindings[local.name] = _AtClient(evaluated)
         kept = [_at_client(bindings[name], index) for name in stage.kept]
         to_fold = []
-        for local, fold in zip(stage.folded, folds):
+        for local in stage.folded:
             argument = local.call.argument
             if local.uri in intrinsics.WITH_SETTINGS:
                 argument = argument[0]
-            value = self._evaluate_at_client(argument, bindings, index)
-            to_fold.append(fold.prepare(value))
+            to_fold.append(self._evaluate_at_client(argument, bindings, index))
         return kept, to_fold
 
     def _evaluate_at_client(self, block, bindings, index):

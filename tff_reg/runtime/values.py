@@ -229,6 +229,15 @@ def map_tensors(fn: Callable[..., Any], *structures: Any) -> Any:
     return fn(*structures)
 
 
+def num_bytes(value: Any) -> int:
+    """The bytes that the tensors of a value hold; strings and data sets count as 0."""
+    if isinstance(value, (list, tuple)):
+        return sum(num_bytes(element) for element in value)
+    if tf.is_tensor(value) and value.dtype.size:
+        return value.dtype.size * value.shape.num_elements()
+    return 0
+
+
 def client_id(value: Any, index: int) -> Optional[str]:
     """The id of client `index` if its data sets have an attribute `client_id`."""
     if isinstance(value, ClientValues):

@@ -9,6 +9,11 @@ from typing import Any, Callable, Iterator, Sequence
 
 from tff_reg.lazy import tf
 
+# What results that are done and wait for their turn may hold altogether. They let
+# workers go on behind a slow client; of a large model's updates none may wait.
+_WAITING_BYTES = 16 * 2**20
+
+
 class ClientWorkers:
     """Threads for each device.
 
@@ -24,18 +29,25 @@ class ClientWorkers:
         self._lock = threading.Lock()
 
     def in_order(
-        self, count: int, task: Callable[[int], Any]
+        self, count: int, task: Callable[[int], Any], size: Callable[[Any], int]
     ) -> Iterator[Any]:
         """Yields `task(0)`, ..., `task(count - 1)`, computed under their devices.
 
         If the caller stops early, or a task raises, no further tasks are started.
+
+        Args:
+            count: How many tasks there are.
+            task: What to run, given its number.
+            size: The bytes of a result; the first one's decides how many may wait.
+
+        Yields:
+            The results in the order of their numbers.
         """
         workers = len(self.devices) * self._clients_in_parallel
         if workers == 1:
             for index in range(count):
                 yield self._run(task, index)
             return
-        # No more than can run: results that wait for their turn would need memory.
         window = workers
         futures = collections.deque()
         submitted = 0
@@ -45,7 +57,11 @@ class ClientWorkers:
                     pool = self._pool(self._device(submitted))
                     futures.append(pool.submit(self._run, task, submitted))
                     submitted += 1
-                yield futures.popleft().result()
+                result = futures.popleft().result()
+                if submitted == window == workers:
+                    window += min(workers, _WAITING_BYTES // max(1, size(result)))
+                yield result
+                del result
         finally:
             for future in futures:
                 future.cancel()
