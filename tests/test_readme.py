@@ -1,0 +1,43 @@
+"""The README's Python examples run as they are printed."""
+
+import collections
+import pathlib
+import re
+
+import numpy as np
+import tensorflow as tf
+
+from tff_reg import runtime
+
+README = pathlib.Path(__file__).parent.parent / "README.md"
+
+
+def _example(containing):
+    blocks = re.findall(r"```python\n(.*?)```", README.read_text("utf-8"), re.S)
+    (block,) = [block for block in blocks if containing in block]
+    return block
+
+
+def test_the_library_in_ten_lines_trains():
+    code = _example("processes.build(")
+    assert "range(25)" in code
+    rng = np.random.default_rng(0)
+
+    def my_client_dataset(client, round_num):
+        return tf.data.Dataset.from_tensors(
+            collections.OrderedDict(
+                x=rng.normal(size=(20, 8, 8, 1)).astype(np.float32),
+                y=rng.integers(0, 10, 20).astype(np.int32),
+                key=np.array([client, round_num], np.int64),
+            )
+        )
+
+    names = dict(my_client_dataset=my_client_dataset, my_clients=range(2))
+    try:
+        exec(code.replace("range(25)", "range(2)"), names)
+    finally:
+        runtime.shutdown()
+    train = names["output"].metrics["client_work"]["train"]
+    assert train["num_examples"] == 40
+    assert np.isfinite(train["loss"])
+    assert train["fedalign/term"] > 0
