@@ -23,6 +23,8 @@ from tff_reg.regularizers import regularizer as regularizer_lib
 _REJECTED = "rejected_clients"
 # Added to the norm in the clipping factor, as PyTorch's clip_grad_norm_ does.
 _CLIP_EPSILON = 1e-6
+# Global models train as local ones do, on the batch's statistics, but keep none.
+_GLOBAL_PASS = forward_lib.ForwardPass(training=True, update_statistics=False)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -180,19 +182,12 @@ class LocalStep:
         self._model.update_metrics(batch["y"], outputs.logits, task_loss)
         return task_loss, tf.shape(outputs.logits)[0], outputs
 
-    def _global_pass(self):
-        return forward_lib.ForwardPass(
-            training=True,
-            update_statistics=False,
-            record_activations=self._records_activations,
-        )
-
     def _global_outputs(self, batch, tape):
         with tape.stop_recording():  # No gradient is ever taken through them.
-            return self._global_model.network(batch["x"], self._global_pass())
+            return self._global_model.network(batch["x"], _GLOBAL_PASS)
 
     def _run_global_from(self, block, feature):
-        return self._global_model.network.run_from(block, feature, self._global_pass())
+        return self._global_model.network.run_from(block, feature, _GLOBAL_PASS)
 
 
 def _reduce_elements(loop_implementation, step_fn, data, state):

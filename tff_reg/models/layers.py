@@ -85,6 +85,12 @@ def uniform_fan_in(seeds: Seeds):
     )
 
 
+def uniform_bias(seeds: Seeds, fan_in: int):
+    """U(-1/sqrt(fan_in), 1/sqrt(fan_in)), PyTorch's default for biases."""
+    limit = fan_in**-0.5
+    return tf.keras.initializers.RandomUniform(-limit, limit, seed=seeds.next())
+
+
 class Conv2D(ForwardLayer):
     """A 2-D convolution over [batch, height, width, channels].
 
@@ -130,13 +136,10 @@ class Conv2D(ForwardLayer):
             )
             self.bias = None
             if use_bias:
-                limit = (kernel_size * kernel_size * in_channels) ** -0.5
                 self.bias = self.add_weight(
                     name="bias",
                     shape=(out_channels,),
-                    initializer=tf.keras.initializers.RandomUniform(
-                        -limit, limit, seed=seeds.next()
-                    ),
+                    initializer=uniform_bias(seeds, kernel_size**2 * in_channels),
                 )
         self.built = True
 
@@ -156,12 +159,12 @@ class Conv2D(ForwardLayer):
 class Dense(ForwardLayer):
     """A linear layer over [batch, features], initialised as PyTorch does.
 
+    Below full width only its input is cut: the classes of a classifier stay.
+
     Args:
       in_features: Features of the input at full width.
-      out_features: Features of the output at full width.
+      out_features: Features of the output at every width.
       seeds: Where the initialisers' seeds come from.
-      slice_output: Whether the pass's width applies to the output (False for a
-        classifier: the classes stay).
       name: Prefix of the variables' names.
       dtype: 'float32' or 'float64'.
     """
@@ -172,14 +175,10 @@ class Dense(ForwardLayer):
         out_features: int,
         seeds: Seeds,
         *,
-        slice_output: bool = False,
         name: str,
         dtype: str = "float32",
     ):
         super().__init__(name=name, dtype=dtype)
-        self._out_features = out_features
-        self._slice_output = slice_output
-        limit = in_features**-0.5
         with tf.name_scope(name):
             self.kernel = self.add_weight(
                 name="kernel",
@@ -189,20 +188,15 @@ class Dense(ForwardLayer):
             self.bias = self.add_weight(
                 name="bias",
                 shape=(out_features,),
-                initializer=tf.keras.initializers.RandomUniform(
-                    -limit, limit, seed=seeds.next()
-                ),
+                initializer=uniform_bias(seeds, in_features),
             )
         self.built = True
 
     def call(self, x, forward: ForwardPass):
-        kernel, bias = self.kernel, self.bias
-        features = self._out_features
-        if self._slice_output:
-            features = channels_at_width(features, forward.width)
-        if x.shape[-1] != kernel.shape[0] or features != kernel.shape[1]:
-            kernel, bias = kernel[: x.shape[-1], :features], bias[:features]
-        return tf.nn.bias_add(tf.linalg.matmul(x, kernel), bias)
+        kernel = self.kernel
+        if x.shape[-1] != kernel.shape[0]:
+            kernel = kernel[: x.shape[-1]]
+        return tf.nn.bias_add(tf.linalg.matmul(x, kernel), self.bias)
 
 
 class BatchNorm(ForwardLayer):

@@ -25,7 +25,7 @@ import statistics
 import subprocess
 import sys
 import time
-from typing import Callable, Dict, Iterable, List, Optional, Tuple
+from typing import Callable, Dict, Iterable, List, Tuple
 
 from tff_reg.lazy import np
 from tff_reg.lazy import tf
