@@ -22,7 +22,7 @@ from absl import app, flags, logging
 
 import tasks
 from tff_reg import experiment, processes, quiet, runtime
-from tff_reg.experiment import command_line, description, progress, settings
+from tff_reg.experiment import command_line, description, progress, settings, summary
 
 _FLAGS = flags.FLAGS
 
@@ -94,8 +94,8 @@ def prepare(values, directory):
     )
 
 
-def print_result(summary, directory):
-    print(*description.result(summary, directory.path), sep="\n", flush=True)
+def print_result(results, directory):
+    print(*description.result(results, directory.path), sep="\n", flush=True)
 
 
 def main():
@@ -112,9 +112,10 @@ def main():
         directory = experiment.RunDirectory(values["output_dir"])
         if not values["overwrite"]:
             directory.check_settings(values)
-            if directory.is_finished(values["total_rounds"]):
+            finished = summary.refresh(directory, values)
+            if finished is not None:
                 print(f"{directory.path} is finished already; --overwrite starts anew.")
-                print_result(directory.summary(), directory)
+                print_result(finished, directory)
                 return
             directory.check_rounds(values)
         _INTERRUPTION.say(functools.partial(description.resumption, directory, values))

@@ -35,6 +35,8 @@ FREE_SETTINGS = frozenset(
         "clients_in_parallel",
         "require_gpu",
         "data_dir",
+        "accuracy_at_rounds",
+        "target_accuracies",
     )
 )
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-import statistics
 import time
 from typing import Any, Callable, Mapping, Optional, Sequence, Union
 
@@ -21,6 +20,7 @@ from tff_reg.experiment import (
     plot,
     progress as progress_lib,
     state_file,
+    summary as summary_lib,
     tensorboard,
 )
 from tff_reg.lazy import np
@@ -348,36 +348,8 @@ class _Experiment:
         return RunResult(self._state, weights, self._table.rows(), summary)
 
     def _summary(self) -> dict[str, Any]:
-        """The results in a few numbers; None where there is none."""
-        rounds = [int(number) for number in self._table.column(metrics.ROUND)]
-        measured = [
-            (accuracy, round_num)
-            for accuracy, round_num in zip(
-                self._table.column(metrics.EVALUATION_ACCURACY), rounds
-            )
-            if not math.isnan(accuracy)
-        ]
-        best = max(measured, key=lambda pair: (pair[0], -pair[1]), default=(None, None))
-        seconds = self._table.column(metrics.SECONDS)
-        return {
-            "final_accuracy": measured[-1][0] if measured else None,
-            "best_accuracy": best[0],
-            "best_round": best[1],
-            "final_loss": self._last(metrics.EVALUATION_LOSS),
-            "final_training_loss": self._last(metrics.TRAINING_LOSS),
-            "final_training_accuracy": self._last(metrics.TRAINING_ACCURACY),
-            "rounds": self._rounds_done,
-            "process": self._settings.get("process"),
-            "task": self._settings.get("task"),
-            "seed": self._settings["seed"],
-            "clients_per_round": self._settings["clients_per_round"],
-            "training_seconds": round(sum(seconds), 3),
-            "median_round_seconds": round(statistics.median(seconds), 3),
-        }
-
-    def _last(self, column: str) -> Optional[float]:
-        value = self._table.column(column)[-1]
-        return value if math.isfinite(value) else None
+        """The results in a few numbers."""
+        return summary_lib.summarize(self._table, self._settings)
 
 
 def _named_arrays(

@@ -13,6 +13,7 @@ import math
 from typing import Any, Callable, Mapping, Optional, Sequence
 
 from tff_reg.data import partitions
+from tff_reg.experiment import summary
 from tff_reg.models import names as model_names
 from tff_reg.processes import catalog
 
@@ -37,6 +38,8 @@ class Option:
       above: The value that it must be greater than; None for none.
       maximum: The greatest value; None for none.
       choices: The names that it may be, or None.
+      parse: What reads it, where it is a list; its ValueError ends a sentence that
+        begins with the flag.
       default: The value where neither the user, the task nor the paper gives one.
     """
 
@@ -48,6 +51,7 @@ class Option:
     above: Optional[float] = None
     maximum: Optional[float] = None
     choices: Optional[Sequence[str]] = None
+    parse: Optional[Callable[[str], Any]] = None
     default: Any = None
 
     def check(self, value: Any) -> None:
@@ -56,6 +60,11 @@ class Option:
         Raises:
           SettingError: If it is out of range or no choice.
         """
+        if self.parse is not None:
+            try:
+                self.parse(value)
+            except ValueError as error:
+                raise SettingError(f"--{self.name}={value}: {error}") from error
         if self.choices is not None and value not in self.choices:
             raise SettingError(
                 f"--{self.name}={value}: there is no such {self.name.replace('_', ' ')}"
@@ -174,6 +183,20 @@ OPTIONS: tuple[Option, ...] = (
         "test the global model every so many rounds",
         minimum=1,
         default=1,
+    ),
+    Option(
+        "accuracy_at_rounds",
+        str,
+        RUN,
+        "rounds, such as 500,1000, whose test accuracy summary.json has too",
+        parse=summary.parse_rounds,
+    ),
+    Option(
+        "target_accuracies",
+        str,
+        RUN,
+        "such as 0.48,0.52: summary.json has the round whose moving average reaches it",
+        parse=summary.parse_targets,
     ),
     Option(
         "rounds_per_checkpoint",

@@ -1,0 +1,239 @@
+import json
+import math
+
+import pytest
+import tasks
+from tff_reg import experiment
+from tff_reg.experiment import directory as directory_lib
+from tff_reg.experiment import metrics, settings, summary
+
+NAN = math.nan
+SETTINGS = {
+    "process": "fedmlb",
+    "task": "digits",
+    "seed": 3,
+    "clients_per_round": 2,
+    "total_rounds": 4,
+}
+
+
+def table_of(accuracies, seconds=None):
+    """A table with a test accuracy a round, None where it was not evaluated."""
+    table = metrics.MetricsTable()
+    for index, accuracy in enumerate(accuracies):
+        row = {
+            metrics.ROUND: index + 1,
+            metrics.TRAINING_LOSS: 2.0 - index,
+            metrics.TRAINING_ACCURACY: 0.5,
+            metrics.SECONDS: seconds[index] if seconds else 1.0,
+        }
+        if accuracy is not None:
+            row[metrics.EVALUATION_ACCURACY] = accuracy
+            row[metrics.EVALUATION_LOSS] = 1 - accuracy
+        table.append(row)
+    return table
+
+
+@pytest.fixture
+def finished(tmp_path):
+    """The directory of a finished run of four rounds."""
+    run = experiment.RunDirectory(tmp_path / "run")
+    run.begin(SETTINGS)
+    table = table_of([0.2, 0.4, 0.3, 0.8])
+    run.write_metrics(table)
+    run.write_summary(summary.summarize(table, SETTINGS))
+    run.close()
+    return tmp_path / "run"
+
+
+def test_the_moving_average_starts_at_the_first_value():
+    # 0.2; 0.9 x 0.2 + 0.1 x 0.4 = 0.22; 0.9 x 0.22 + 0.1 x 0.3 = 0.228.
+    found = summary.moving_average([0.2, 0.4, 0.3])
+    assert found == pytest.approx([0.2, 0.22, 0.228], abs=1e-15)
+
+
+def test_rounds_without_evaluation_do_not_count_in_the_moving_average():
+    found = summary.moving_average([NAN, 0.2, NAN, 0.4], momentum=0.5)
+    assert math.isnan(found[0]) and math.isnan(found[2])
+    assert [found[1], found[3]] == pytest.approx([0.2, 0.3])
+    assert summary.moving_average([]) == []
+
+
+def test_a_summary_is_the_results_of_the_columns():
+    table = table_of([0.2, 0.8, None, 0.3], seconds=[9.0, 1.0, 2.0, 3.5])
+    found = summary.summarize(table, SETTINGS)
+    # 0.2; 0.9 x 0.2 + 0.1 x 0.8 = 0.26; 0.9 x 0.26 + 0.1 x 0.3 = 0.264.
+    assert found["ema_accuracy"] == pytest.approx(0.264)
+    assert found["best_ema_accuracy"] == pytest.approx(0.264)
+    del found["ema_accuracy"], found["best_ema_accuracy"]
+    assert found == {
+        "final_accuracy": 0.3,
+        "best_accuracy": 0.8,
+        "best_round": 2,
+        "final_loss": 0.7,
+        "final_training_loss": -1.0,
+        "final_training_accuracy": 0.5,
+        "rounds": 4,
+        "process": "fedmlb",
+        "task": "digits",
+        "seed": 3,
+        "clients_per_round": 2,
+        "training_seconds": 15.5,
+        "median_round_seconds": 2.75,
+        "accuracy_at_rounds": {},
+        "rounds_to_target": {},
+    }
+
+
+def test_the_best_round_is_the_first_of_the_best_and_the_best_average_its_own():
+    found = summary.summarize(table_of([0.5, 0.9, 0.9, 0.1]), SETTINGS)
+    assert found["best_round"] == 2
+    # 0.5, 0.54, 0.576, 0.5284.
+    assert found["best_ema_accuracy"] == pytest.approx(0.576)
+    assert found["ema_accuracy"] == pytest.approx(0.5284)
+
+
+def test_accuracies_at_rounds_are_none_where_nothing_was_measured():
+    found = summary.summarize(
+        table_of([0.2, None, 0.4]), {**SETTINGS, "accuracy_at_rounds": "3,2,9"}
+    )
+    at_rounds = found["accuracy_at_rounds"]
+    assert list(at_rounds) == ["3", "2", "9"]
+    assert at_rounds["3"]["accuracy"] == 0.4
+    assert at_rounds["3"]["ema_accuracy"] == pytest.approx(0.22)
+    assert at_rounds["2"] == at_rounds["9"] == {"accuracy": None, "ema_accuracy": None}
+
+
+def test_a_target_is_reached_by_the_moving_average_and_not_by_one_good_round():
+    # The averages are 0.5, 0.54, 0.526, 0.5634.
+    found = summary.summarize(
+        table_of([0.5, 0.9, 0.4, 0.9]),
+        {**SETTINGS, "target_accuracies": "0.50, 0.54,0.55,0.6"},
+    )
+    assert found["rounds_to_target"] == {"0.5": 1, "0.54": 2, "0.55": 4, "0.6": None}
+
+
+def test_a_run_without_evaluation_has_a_summary_of_nothing():
+    wanted = {"accuracy_at_rounds": "1", "target_accuracies": "0.1"}
+    found = summary.summarize(table_of([None, None]), {**SETTINGS, **wanted})
+    for name in ("final_accuracy", "best_round", "ema_accuracy", "best_ema_accuracy"):
+        assert found[name] is None
+    assert found["accuracy_at_rounds"]["1"]["ema_accuracy"] is None
+    assert found["rounds_to_target"] == {"0.1": None}
+    json.dumps(found, allow_nan=False)
+
+
+def test_each_round_and_target_counts_once():
+    assert summary.parse_rounds("500, 1000,500") == (500, 1000)
+    assert summary.parse_targets("0.50,1,0.5") == (0.5, 1.0)
+    assert summary.parse_rounds(None) == summary.parse_targets(None) == ()
+
+
+@pytest.mark.parametrize(
+    "name, value",
+    [
+        ("accuracy_at_rounds", "500,"),
+        ("accuracy_at_rounds", ""),
+        ("accuracy_at_rounds", "0"),
+        ("accuracy_at_rounds", "-5"),
+        ("accuracy_at_rounds", "1.5"),
+        ("accuracy_at_rounds", "five"),
+        ("target_accuracies", "0.5;0.6"),
+        ("target_accuracies", ""),
+        ("target_accuracies", "48"),
+        ("target_accuracies", "0"),
+        ("target_accuracies", "nan"),
+    ],
+)
+def test_bad_lists_are_refused_with_the_flags_name(name, value):
+    with pytest.raises(settings.SettingError) as caught:
+        settings.resolve(
+            {"process": "fedavg", name: value},
+            task_names=tasks.names(),
+            task_defaults=tasks.defaults,
+        )
+    assert str(caught.value).startswith(f"--{name}={value}: it must be ")
+    assert "\n" not in str(caught.value)
+
+
+def test_what_is_wanted_of_a_run_does_not_make_it_another(finished):
+    run = experiment.RunDirectory(finished)
+    run.check_settings({**SETTINGS, "accuracy_at_rounds": "2"})
+    wanted = {**SETTINGS, "target_accuracies": "0.22", "accuracy_at_rounds": "2"}
+    found = summary.of_finished_run(run, wanted)
+    assert found["rounds_to_target"] == {"0.22": 2}
+    assert found["accuracy_at_rounds"]["2"]["accuracy"] == 0.4
+    assert run.summary()["rounds_to_target"] == {}
+
+
+def test_a_refreshed_summary_is_written_and_recorded(finished):
+    run = experiment.RunDirectory(finished)
+    found = summary.refresh(run, {**SETTINGS, "target_accuracies": "0.22"})
+    assert found["rounds_to_target"] == {"0.22": 2}
+    again = experiment.RunDirectory(finished)
+    assert again.summary() == found
+    assert again.config["target_accuracies"] == "0.22"
+    # The lock is free again.
+    again.begin(again.config)
+    again.close()
+
+
+def test_a_summary_that_says_it_all_is_left_as_it_is(finished):
+    before = (finished / "summary.json").stat()
+    found = summary.refresh(experiment.RunDirectory(finished), SETTINGS)
+    assert found["final_accuracy"] == 0.8
+    assert (finished / "summary.json").stat() == before
+
+
+def test_a_summary_of_an_older_version_gets_what_it_lacks(finished):
+    old = json.loads((finished / "summary.json").read_text())
+    del old["ema_accuracy"], old["rounds_to_target"], old["accuracy_at_rounds"]
+    (finished / "summary.json").write_text(json.dumps(old))
+    found = summary.refresh(experiment.RunDirectory(finished), SETTINGS)
+    # 0.2, 0.22, 0.228, 0.2852.
+    assert found["ema_accuracy"] == pytest.approx(0.2852)
+    stored = json.loads((finished / "summary.json").read_text())
+    assert stored == found
+
+
+def damage_other_number(path):
+    path.write_text(path.read_text().replace("0.8", "0.9"))
+
+
+def damage_last_row(path):
+    path.write_text("".join(path.read_text().splitlines(True)[:-1]))
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda path: path.unlink(),
+        lambda path: path.write_bytes(b"\xff\x00"),
+        lambda path: path.write_text(""),
+        lambda path: path.write_text("round_num\nx\n"),
+        lambda path: path.write_text("a,b\n1,2\n3,4\n5,6\n7,8\n"),
+        damage_last_row,
+        damage_other_number,
+    ],
+)
+def test_a_run_whose_table_is_not_that_of_its_summary_is_not_finished(
+    finished, damage
+):
+    damage(finished / "metrics.csv")
+    assert summary.of_finished_run(experiment.RunDirectory(finished), SETTINGS) is None
+
+
+def test_a_run_of_fewer_rounds_or_none_is_not_finished(finished, tmp_path):
+    run = experiment.RunDirectory(finished)
+    assert summary.of_finished_run(run, {**SETTINGS, "total_rounds": 5}) is None
+    nothing = experiment.RunDirectory(tmp_path / "nothing")
+    assert summary.of_finished_run(nothing, SETTINGS) is None
+
+
+def test_a_directory_in_use_is_not_refreshed(finished):
+    busy = experiment.RunDirectory(finished)
+    busy.begin(busy.config)
+    late = experiment.RunDirectory(finished)
+    with pytest.raises(directory_lib.DirectoryError, match="another process"):
+        summary.refresh(late, {**SETTINGS, "target_accuracies": "0.22"})
+    busy.close()

@@ -1,0 +1,228 @@
+"""A run in numbers: what `summary.json` says, from the columns of `metrics.csv`.
+
+The moving average and the rounds to a target are the protocol of Kim et al.,
+"Multi-Level Branched Regularization for Federated Learning" (FedMLB), ICML 2022,
+https://proceedings.mlr.press/v162/kim22a.html, captions of Tables 10 and 11: both are
+taken from an exponential moving average with momentum 0.9 over rounds.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from typing import Any, Mapping, Optional, Sequence
+
+from tff_reg.experiment import metrics
+
+EMA_MOMENTUM = 0.9
+
+# The settings that say what else a summary has. They change nothing in a run.
+WANTED = ("accuracy_at_rounds", "target_accuracies")
+_ON_DEMAND = ("accuracy_at_rounds", "rounds_to_target")
+
+
+def parse_rounds(text: Optional[str]) -> tuple[int, ...]:
+    """The rounds of `--accuracy_at_rounds`.
+
+    Args:
+      text: Whole numbers of at least 1, separated by commas; None for no rounds.
+
+    Returns:
+      The numbers, each once, in their order.
+
+    Raises:
+      ValueError: If the text is something else.
+    """
+    if text is None:
+        return ()
+    parts = [part.strip() for part in text.split(",")]
+    # Not str.isdigit, which takes digits that int does not.
+    if not all(part.isdecimal() and int(part) >= 1 for part in parts):
+        raise ValueError(
+            "it must be whole numbers of at least 1, separated by commas, such as"
+            " 500,1000."
+        )
+    return tuple(dict.fromkeys(map(int, parts)))
+
+
+def parse_targets(text: Optional[str]) -> tuple[float, ...]:
+    """The accuracies of `--target_accuracies`.
+
+    Args:
+      text: Shares (above 0, at most 1), separated by commas; None for no targets.
+
+    Returns:
+      The numbers, each once, in their order.
+
+    Raises:
+      ValueError: If the text is something else.
+    """
+    if text is None:
+        return ()
+    try:
+        targets = tuple(dict.fromkeys(float(part) for part in text.split(",")))
+    except ValueError:
+        targets = ()
+    if not targets or not all(0 < target <= 1 for target in targets):
+        raise ValueError(
+            "it must be shares above 0 and of at most 1, separated by commas, such as"
+            " 0.48,0.52."
+        )
+    return targets
+
+
+def moving_average(
+    values: Sequence[float], momentum: float = EMA_MOMENTUM
+) -> list[float]:
+    """Exponential moving average over what was measured.
+
+    Args:
+      values: Numbers by round, NaN where nothing was measured.
+      momentum: m of a_t = m a_(t-1) + (1 - m) x_t, where a_0 = x_0.
+
+    Returns:
+      As many numbers, NaN where nothing was measured.
+    """
+    averages: list[float] = []
+    average = math.nan
+    for value in values:
+        if math.isnan(value):
+            averages.append(math.nan)
+            continue
+        if math.isnan(average):
+            average = value
+        else:
+            average = momentum * average + (1 - momentum) * value
+        averages.append(average)
+    return averages
+
+
+def summarize(
+    table: metrics.MetricsTable, settings: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The results of a run in a few numbers.
+
+    Args:
+      table: A row a round; at least one.
+      settings: The run's settings, of which `process`, `task`, `seed` and
+        `clients_per_round` are copied; `accuracy_at_rounds` and `target_accuracies`
+        say what else is wanted.
+
+    Returns:
+      JSON values by name. Accuracies are shares on the test set; `ema_accuracy` and
+      `best_ema_accuracy` are of their moving average. `accuracy_at_rounds` has
+      `accuracy` and `ema_accuracy` for each round asked for, `rounds_to_target` the
+      first round whose moving average reaches each target. None where there is no
+      such number: nothing was measured, in that round or at all, or the target was
+      not reached.
+
+    Raises:
+      ValueError: If the rounds or targets that are wanted cannot be read.
+    """
+    rounds = [int(number) for number in table.column(metrics.ROUND)]
+    accuracies = table.column(metrics.EVALUATION_ACCURACY)
+    averages = moving_average(accuracies)
+    measured = [
+        (round_num, accuracy, average)
+        for round_num, accuracy, average in zip(rounds, accuracies, averages)
+        if not math.isnan(accuracy)
+    ]
+    best = max(measured, key=lambda each: (each[1], -each[0]), default=None)
+    seconds = table.column(metrics.SECONDS)
+    return {
+        "final_accuracy": measured[-1][1] if measured else None,
+        "best_accuracy": best[1] if best else None,
+        "best_round": best[0] if best else None,
+        "ema_accuracy": measured[-1][2] if measured else None,
+        "best_ema_accuracy": max((average for *_, average in measured), default=None),
+        "final_loss": _last(table, metrics.EVALUATION_LOSS),
+        "final_training_loss": _last(table, metrics.TRAINING_LOSS),
+        "final_training_accuracy": _last(table, metrics.TRAINING_ACCURACY),
+        "rounds": len(rounds),
+        "process": settings.get("process"),
+        "task": settings.get("task"),
+        "seed": settings["seed"],
+        "clients_per_round": settings["clients_per_round"],
+        "training_seconds": round(sum(seconds), 3),
+        "median_round_seconds": round(statistics.median(seconds), 3),
+        "accuracy_at_rounds": {
+            str(asked): _measured_in(measured, asked)
+            for asked in parse_rounds(settings.get("accuracy_at_rounds"))
+        },
+        "rounds_to_target": {
+            str(target): next((r for r, _, ema in measured if ema >= target), None)
+            for target in parse_targets(settings.get("target_accuracies"))
+        },
+    }
+
+
+def _measured_in(
+    measured: Sequence[tuple[int, float, float]], asked: int
+) -> dict[str, Optional[float]]:
+    for round_num, accuracy, average in measured:
+        if round_num == asked:
+            return {"accuracy": accuracy, "ema_accuracy": average}
+    return {"accuracy": None, "ema_accuracy": None}
+
+
+def _last(table: metrics.MetricsTable, column: str) -> Optional[float]:
+    value = table.column(column)[-1]
+    return value if math.isfinite(value) else None
+
+
+def of_finished_run(
+    directory: Any, settings: Mapping[str, Any]
+) -> Optional[dict[str, Any]]:
+    """The summary of a finished run, with the rounds and targets wanted now.
+
+    Args:
+      directory: The `RunDirectory`; nothing is written there.
+      settings: Has `total_rounds`, and what else is wanted.
+
+    Returns:
+      What `summary.json` would hold; None if no run of so many rounds has finished
+      there, or its files do not belong together, so that it has to be done again from
+      its last checkpoint.
+
+    Raises:
+      ValueError: If the rounds or targets that are wanted cannot be read.
+    """
+    if directory.config is None or not directory.is_finished(settings["total_rounds"]):
+        return None
+    stored = directory.summary()
+    try:
+        text = (directory.path / "metrics.csv").read_text("utf-8")
+        table = metrics.MetricsTable.parse(text)
+        summary = summarize(table, directory.config)
+    except (OSError, ValueError, LookupError, TypeError):
+        return None
+    results = {name: summary[name] for name in summary if name not in _ON_DEMAND}
+    if any(stored.get(name, value) != value for name, value in results.items()):
+        return None
+    wanted = {name: settings.get(name) for name in WANTED}
+    return summarize(table, {**directory.config, **wanted})
+
+
+def refresh(directory: Any, settings: Mapping[str, Any]) -> Optional[dict[str, Any]]:
+    """The same, and `summary.json` is written anew if it says something else.
+
+    Args:
+      directory: The `RunDirectory`.
+      settings: As for `of_finished_run`.
+
+    Returns:
+      As `of_finished_run`.
+
+    Raises:
+      DirectoryError: If `summary.json` has to be written and cannot be.
+      ValueError: If the rounds or targets that are wanted cannot be read.
+    """
+    summary = of_finished_run(directory, settings)
+    if summary is not None and summary != directory.summary():
+        wanted = {name: settings.get(name) for name in WANTED}
+        directory.begin({**directory.config, **wanted})
+        try:
+            directory.write_summary(summary)
+        finally:
+            directory.close()
+    return summary
