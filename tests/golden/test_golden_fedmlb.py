@@ -8,6 +8,7 @@ import tensorflow as tf
 from tests.golden import replay
 from tff_reg import regularizers
 from tff_reg.client import client_work
+from tff_reg.client import local_step
 from tff_reg.client import optimizers
 from tff_reg.models import forward
 from tff_reg.regularizers import distillation
@@ -76,7 +77,7 @@ def test_fedmlb_step(name, dtype):
         distillation=config["lambda3"],
         temperature=config["temp"],
     )
-    step = client_work.LocalStep(local.model, received.model, [term])
+    step = local_step.LocalStep(local.model, {"global": received.model}, [term])
     gradients, _, measured = step.gradient(batch, (), None)
     total = float(ce) + measured["fedmlb/term"].numpy()
     case.check("loss_total", total, rtol64=1e-6)  # Measurements are float32.

@@ -7,6 +7,7 @@ from tests.golden import replay
 from tff_reg import models
 from tff_reg import regularizers
 from tff_reg.client import client_work
+from tff_reg.client import local_step
 from tff_reg.client import optimizers
 from tff_reg.models import forward
 
@@ -109,7 +110,7 @@ def test_man_step(name, dtype):
         if f"{key}.norm" in case:
             check(key, tensors)
 
-    computed, _, _ = client_work.LocalStep(model, None, [term]).gradient(
+    computed, _, _ = local_step.LocalStep(model, {}, [term]).gradient(
         batch, (), None
     )
     check("grad_total_preclip", computed)

@@ -9,6 +9,7 @@ import tensorflow as tf
 from tests.golden import replay
 from tff_reg import regularizers
 from tff_reg.client import client_work
+from tff_reg.client import local_step
 from tff_reg.client import optimizers
 from tff_reg.models import forward
 from tff_reg.regularizers import fedalign
@@ -44,7 +45,7 @@ class Trainer:
         Statistics of norms are as after one forward pass.
         """
         terms = [] if regularizer is None else [regularizer]
-        step = client_work.LocalStep(self.replayed.model, None, terms)
+        step = local_step.LocalStep(self.replayed.model, {}, terms)
         gradients, _, measurements = step.gradient(batch, global_weights or (), None)
         return gradients, measurements
 
@@ -171,8 +172,6 @@ def _bare_step(trainer, global_weights=(), batch=None, outputs=None, task_loss=N
         task_loss=task_loss,
         weights=trainer.variables,
         global_weights=global_weights,
-        compute_global_outputs=None,
-        compute_key=None,
     )
 
 

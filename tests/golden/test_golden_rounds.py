@@ -14,6 +14,7 @@ from tff_reg import processes
 from tff_reg import regularizers
 from tff_reg import runtime
 from tff_reg.client import client_work
+from tff_reg.client import local_step
 
 # Not what a process computes: inputs of the runs, and the mean over all clients' last
 # models, which the driver of a run makes.
@@ -151,7 +152,7 @@ def _tolerance(case, round_num):
 def _check_steps(case, variant, config):
     """Every recorded step, each from the recorded weights before it."""
     model = _model_fn(case, config["mlp"])()
-    step = client_work.LocalStep(model, None, _terms(config))
+    step = local_step.LocalStep(model, {}, _terms(config))
     variables = model.trainable_variables
     after = case.result(f"{variant}.trace.params_after_each_step")
     gradients = case.result(f"{variant}.trace.grad_seen_by_optimizer")

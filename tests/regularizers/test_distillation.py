@@ -32,13 +32,8 @@ def _step(**changes):
     settings = dict(
         network=None,
         outputs=local,
-        features=None,
         labels=tf.constant(LABELS),
-        task_loss=None,
-        weights=[],
-        global_weights=[],
-        compute_global_outputs=lambda: received,
-        compute_key=None,
+        outputs_of={"global": received}.get,
     )
     return regularizers.Step(**dict(settings, **changes))
 

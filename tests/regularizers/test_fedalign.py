@@ -67,13 +67,9 @@ def _step(name="resnet8", norm="batch"):
     return model, regularizers.Step(
         network=model.network,
         outputs=outputs,
-        features=None,
         labels=labels,
         task_loss=model.loss_fn(labels, outputs.logits),
         weights=model.trainable_variables,
-        global_weights=(),
-        compute_global_outputs=None,
-        compute_key=None,
     )
 
 

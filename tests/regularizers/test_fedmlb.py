@@ -4,7 +4,7 @@ import tensorflow as tf
 
 from tff_reg import models
 from tff_reg import regularizers
-from tff_reg.client import client_work
+from tff_reg.client import local_step
 
 MODEL_FN = models.build_model_fn(
     "resnet8", image_shape=(8, 8, 1), num_classes=3, dtype="float64"
@@ -20,7 +20,7 @@ def _measure(**settings):
         x=tf.constant(rng.normal(size=(4, 8, 8, 1))), y=tf.constant([0, 1, 2, 0])
     )
     term = regularizers.FedMLB(**settings)
-    step = client_work.LocalStep(local, received, [term])
+    step = local_step.LocalStep(local, {"global": received}, [term])
     return step.gradient(batch, (), None)[2]
 
 

@@ -9,13 +9,8 @@ def _step(weights, global_weights):
     return regularizers.Step(
         network=None,
         outputs=None,
-        features=None,
-        labels=None,
-        task_loss=None,
         weights=weights,
         global_weights=global_weights,
-        compute_global_outputs=None,
-        compute_key=None,
     )
 
 

@@ -8,9 +8,11 @@ import tensorflow as tf
 
 from tff_reg import models
 from tff_reg import regularizers
-from tff_reg.client import client_work
+from tff_reg.client import local_step
+from tff_reg.data import keys
 from tff_reg.models import forward
 from tff_reg.processes import catalog
+from tff_reg.regularizers import regularizer
 
 TERMS = [
     catalog.method(name).regularizer()
@@ -51,8 +53,21 @@ def _with_weights(model, weights):
     return other
 
 
+def _references(model, weights):
+    """A model of each kind, all with weights of their own."""
+    names = (regularizer.GLOBAL, regularizer.PREVIOUS, regularizer.AVERAGED)
+    return {
+        name: _with_weights(model, [w + 0.01 * i for w in weights])
+        for i, name in enumerate(names)
+    }
+
+
+def _key():
+    return tf.constant([3, 5], tf.int64)
+
+
 def _term(model, term, batch, global_weights):
-    received = _with_weights(model, global_weights).network
+    references = _references(model, global_weights)
     constant = forward.ForwardPass(training=True, update_statistics=False)
     outputs = model.network(
         batch["x"],
@@ -60,6 +75,10 @@ def _term(model, term, batch, global_weights):
             training=True, update_statistics=False, record_activations=True
         ),
     )
+
+    def run_from(name, block, feature):
+        return references[name].network.run_from(block, feature, constant)
+
     return term(
         regularizers.Step(
             network=model.network,
@@ -69,16 +88,16 @@ def _term(model, term, batch, global_weights):
             task_loss=model.loss_fn(batch["y"], outputs.logits),
             weights=model.trainable_variables,
             global_weights=global_weights,
-            compute_global_outputs=lambda: received(batch["x"], constant),
-            compute_key=None,
-            loss_fn=model.loss_fn,
-            run_global_from=lambda b, x: received.run_from(b, x, constant),
+            compute_loss=lambda logits: model.loss_fn(batch["y"], logits),
+            outputs_of=lambda name: references[name].network(batch["x"], constant),
+            run_from=run_from,
+            key=keys.part_key(_key(), term.name),
         )
     )
 
 
 def _local_step(model, terms, global_weights):
-    return client_work.LocalStep(model, _with_weights(model, global_weights), terms)
+    return local_step.LocalStep(model, _references(model, global_weights), terms)
 
 
 def _global_weights(model, distance):
@@ -135,7 +154,7 @@ def test_value_and_gradient_are_finite(term, situation, norm):
     global_weights = _global_weights(model, options.pop("distance", 0.1))
     batch = _batch(**options)
     step = _local_step(model, [term], global_weights)
-    gradients, _, measurements = step.gradient(batch, global_weights, None)
+    gradients, _, measurements = step.gradient(batch, global_weights, _key)
     assert all(np.isfinite(g).all() for g in gradients)
     assert all(np.isfinite(m) for m in measurements.values())
 
@@ -145,7 +164,7 @@ def test_reports_its_raw_term_its_share_and_what_it_lists(term):
     model, batch = _model(), _batch()
     global_weights = _global_weights(model, 0.1)
     step = _local_step(model, [term], global_weights)
-    _, _, measurements = step.gradient(batch, global_weights, None)
+    _, _, measurements = step.gradient(batch, global_weights, _key)
     assert list(measurements) == step.measurement_names
     value = _term(model, term, batch, global_weights)
     ce = model.loss_fn(batch["y"], model.network(
@@ -161,10 +180,10 @@ def test_reports_its_raw_term_its_share_and_what_it_lists(term):
 def test_strength_zero_leaves_the_gradient_to_the_bit_but_is_measured(term):
     model, batch = _model(), _batch()
     global_weights = _global_weights(model, 0.1)
-    plain, _, _ = client_work.LocalStep(model, None, []).gradient(batch, (), None)
+    plain, _, _ = local_step.LocalStep(model, {}, []).gradient(batch, (), None)
     zero = dataclasses.replace(term, strength=0.0)
     step = _local_step(model, [zero], global_weights)
-    gradients, _, measurements = step.gradient(batch, global_weights, None)
+    gradients, _, measurements = step.gradient(batch, global_weights, _key)
     for expected, gradient in zip(plain, gradients):
         np.testing.assert_array_equal(gradient, expected)
     assert measurements[f"{term.name}/term"] > 0

@@ -5,7 +5,7 @@ from tff_reg import lazy
 __getattr__, __dir__, __all__ = lazy.exports(
     __name__,
     {
-        "client_work": ["LocalTraining", "build_client_work"],
+        "client_work": ["LocalTraining", "StatefulClientWork", "build_client_work"],
         "data_forms": ["BatchedData", "WholeClientData"],
         "optimizers": ["build_sgd"],
         "schedules": ["constant", "cosine", "exponential"],

@@ -1,30 +1,30 @@
 """The one local training loop, and the TFF client work around it.
 
-Every method trains with this loop: a forward pass shared by the task loss and all
-regularisers, their sum's gradient, clipping, and a step of the client optimiser.
+Every method trains with this loop: the gradient of a `LocalStep`, clipping, and a step
+of the client optimiser.
 """
 
 from __future__ import annotations
 
 import collections
 import dataclasses
-from typing import Any, Callable, Optional, Sequence, Union
+from typing import Any, Callable, NamedTuple, Optional, Sequence, Union
 
 import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_reg.client import data_forms
+from tff_reg.client import local_step as local_step_lib
 from tff_reg.client import optimizers
 from tff_reg.client import schedules
-from tff_reg.models import forward as forward_lib
 from tff_reg.models import learning_model
 from tff_reg.regularizers import regularizer as regularizer_lib
 
 _REJECTED = "rejected_clients"
+# What the server sends, where that is more than the model.
+_MODEL = "model"
 # Added to the norm in the clipping factor, as PyTorch's clip_grad_norm_ does.
 _CLIP_EPSILON = 1e-6
-# Global models train as local ones do, on the batch's statistics, but keep none.
-_GLOBAL_PASS = forward_lib.ForwardPass(training=True, update_statistics=False)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,9 +54,28 @@ class LocalTraining:
                 "max_gradient_norm must be above 0, or None for no clipping, but is "
                 f"{self.max_gradient_norm!r}."
             )
-        names = [r.name for r in self.regularizers]
-        if len(set(names)) != len(names):
-            raise ValueError(f"A regulariser may stand in a sum once, but got {names}.")
+        regularizer_lib.check_sum(self.regularizers)
+
+    @property
+    def reference_models(self) -> tuple[str, ...]:
+        """The models beside the local one that some regulariser reads."""
+        asked = {name for r in self.regularizers for name in r.reference_models}
+        return tuple(sorted(asked))
+
+    @property
+    def averaged_rounds(self) -> int:
+        """How many global models the AVERAGED one is the mean of; 0 without one."""
+        averaging = {
+            r.name: r.averaged_rounds
+            for r in self.regularizers
+            if regularizer_lib.AVERAGED in r.reference_models
+        }
+        if len(set(averaging.values())) > 1:
+            raise ValueError(
+                "All regularisers that read the mean of the last global models must "
+                f"ask for the same number of them, but these ask for: {averaging}."
+            )
+        return max(averaging.values(), default=0)
 
 
 def clip_by_global_norm(gradients: Sequence[tf.Tensor], max_norm: float):
@@ -74,122 +93,6 @@ def clip_by_global_norm(gradients: Sequence[tf.Tensor], max_norm: float):
     return [g * factor for g in gradients], norm
 
 
-class LocalStep:
-    """Computes the loss and the gradient of one batch at the current weights.
-
-    Args:
-      model: The local model, a `tff.learning.models.VariableModel`; where a
-        regulariser needs the network, a `tff_reg.models.LearningModel`.
-      global_model: A second such model that holds the global weights, or `None` if no
-        regulariser needs it.
-      regularizers: The terms.
-
-    Raises:
-      TypeError: If a regulariser needs the network and the model has none.
-      ValueError: If the network lacks what a regulariser needs.
-    """
-
-    def __init__(self, model, global_model, regularizers):
-        self._model = model
-        self._global_model = global_model
-        self._regularizers = tuple(regularizers)
-        self._has_network = isinstance(model, learning_model.LearningModel)
-        for regularizer in regularizers:
-            if regularizer.needs_network and not self._has_network:
-                raise TypeError(
-                    f"{regularizer.name} looks inside the network: model_fn must "
-                    "return a tff_reg.models.LearningModel, but returned "
-                    f"{type(model).__name__}. See tff_reg.models.from_keras_blocks."
-                )
-            if self._has_network:
-                regularizer.check_network(model.network)
-        self._records_activations = any(r.records_activations for r in regularizers)
-
-    @property
-    def measurement_names(self) -> list[str]:
-        names = []
-        for regularizer in self._regularizers:
-            own = ("term", "share", *regularizer.measurement_names)
-            names += [f"{regularizer.name}/{name}" for name in own]
-        return names
-
-    def gradient(self, batch, global_weights: Sequence[Any], compute_key: Callable):
-        """Runs the batch forward and backward.
-
-        Args:
-          batch: What the model's `input_spec` says.
-          global_weights: The round's global trainable weights.
-          compute_key: Gives the step's int64 [2] key.
-
-        Returns:
-          The gradients in the order of the model's trainable variables (zeros where
-          the loss does not reach), the number of examples (int64), and an
-          `OrderedDict` of measurements, scalar means over the batch.
-        """
-        weights = list(self._model.trainable_variables)
-        with tf.GradientTape(watch_accessed_variables=False) as tape:
-            tape.watch(weights)
-            if self._has_network:
-                task_loss, num_examples, outputs = self._forward(batch)
-            else:
-                result = self._model.forward_pass(batch, training=True)
-                task_loss, outputs = result.loss, None
-                num_examples = result.num_examples
-                if num_examples is None:
-                    num_examples = tf.shape(result.predictions)[0]
-            step = regularizer_lib.Step(
-                network=self._model.network if self._has_network else None,
-                outputs=outputs,
-                features=batch["x"] if self._has_network else None,
-                labels=batch["y"] if self._has_network else None,
-                task_loss=task_loss,
-                weights=weights,
-                global_weights=global_weights,
-                compute_global_outputs=lambda: self._global_outputs(batch, tape),
-                compute_key=compute_key,
-                loss_fn=getattr(self._model, "loss_fn", None),
-                run_global_from=self._run_global_from,
-            )
-            terms = [
-                tf.autograph.experimental.do_not_convert(regularizer)(step)
-                for regularizer in self._regularizers
-            ]
-            total = task_loss
-            for regularizer, term in zip(self._regularizers, terms):
-                # A term of strength 0 is measured but kept out of the gradient.
-                if regularizer.strength:
-                    total += term.weighted
-        gradients = tape.gradient(
-            total, weights, unconnected_gradients=tf.UnconnectedGradients.ZERO
-        )
-        measurements = collections.OrderedDict()
-        for regularizer, term in zip(self._regularizers, terms):
-            share = tf.math.divide_no_nan(term.weighted, total)
-            values = dict(term=term.raw, share=share, **term.measurements)
-            for name, value in values.items():
-                measurements[f"{regularizer.name}/{name}"] = tf.cast(value, tf.float32)
-        gradients = [tf.convert_to_tensor(g) for g in gradients]
-        return gradients, tf.cast(num_examples, tf.int64), measurements
-
-    def _forward(self, batch):
-        outputs = self._model.network(
-            batch["x"],
-            forward_lib.ForwardPass(
-                training=True, record_activations=self._records_activations
-            ),
-        )
-        task_loss = self._model.loss_fn(batch["y"], outputs.logits)
-        self._model.update_metrics(batch["y"], outputs.logits, task_loss)
-        return task_loss, tf.shape(outputs.logits)[0], outputs
-
-    def _global_outputs(self, batch, tape):
-        with tape.stop_recording():  # No gradient is ever taken through them.
-            return self._global_model.network(batch["x"], _GLOBAL_PASS)
-
-    def _run_global_from(self, block, feature):
-        return self._global_model.network.run_from(block, feature, _GLOBAL_PASS)
-
-
 def _reduce_elements(loop_implementation, step_fn, data, state):
     """Folds `step_fn(state, element)` over a data set."""
     if loop_implementation == tff.learning.LoopImplementation.DATASET_REDUCE:
@@ -203,23 +106,27 @@ def _reduce_elements(loop_implementation, step_fn, data, state):
 def _build_client_update(model_fn, training, weighting, loop_implementation):
     """Makes the models and returns the `tf.function` that a client runs."""
     model = model_fn()
-    needs_global_model = any(r.needs_global_model for r in training.regularizers)
-    global_model = model_fn() if needs_global_model else None
-    local_step = LocalStep(model, global_model, training.regularizers)
+    references = {name: model_fn() for name in training.reference_models}
+    local_step = local_step_lib.LocalStep(model, references, training.regularizers)
     updater = optimizers.Updater(training.optimizer, model.trainable_variables)
     data_form = training.data_form
 
     @tf.function
-    def client_update(optimizer_hparams, rate_factor, initial_weights, data):
+    def client_update(optimizer_hparams, rate_factor, received, data, client_state):
         weights = tff.learning.models.ModelWeights.from_model(model)
-        for target in (model, global_model):
-            if target is not None:
-                tf.nest.map_structure(
-                    lambda variable, value: variable.assign(value),
-                    tff.learning.models.ModelWeights.from_model(target),
-                    initial_weights,
-                )
+        initial_weights = received[_MODEL]
         global_weights = tuple(initial_weights.trainable)
+        tf.nest.map_structure(
+            lambda variable, value: variable.assign(value), weights, initial_weights
+        )
+        values = {
+            regularizer_lib.GLOBAL: global_weights,
+            **{name: value for name, value in received.items() if name != _MODEL},
+            **client_state,
+        }
+        for name, reference in references.items():
+            for variable, value in zip(reference.trainable_variables, values[name]):
+                variable.assign(value)
 
         def train_on_batch(state, batch, compute_key):
             optimizer_state, num_examples, sums = state
@@ -276,7 +183,17 @@ def _build_client_update(model_fn, training, weighting, loop_implementation):
         result = tff.learning.templates.ClientResult(
             update=update, update_weight=weight
         )
-        return result, metrics
+        # A client that did not train, or diverged, keeps what it remembers.
+        has_trained = tf.logical_and(is_finite, num_examples > 0)
+        new_state = collections.OrderedDict()
+        if regularizer_lib.PREVIOUS in client_state:
+            new_state[regularizer_lib.PREVIOUS] = [
+                tf.where(has_trained, new, old)
+                for new, old in zip(
+                    weights.trainable, client_state[regularizer_lib.PREVIOUS]
+                )
+            ]
+        return result, metrics, new_state
 
     return client_update
 
@@ -307,6 +224,62 @@ def update_type(model_weights_type) -> tff.types.Type:
     return model_weights_type.trainable
 
 
+class StatefulClientWork(NamedTuple):
+    """Client work whose clients remember something from round to round.
+
+    Attributes:
+      initialize: As in `tff.learning.templates.ClientWorkProcess`.
+      next: As there, with the clients' states as fourth argument, and a
+        `StatefulClientWorkOutput` as result.
+      get_hparams: As there.
+      set_hparams: As there.
+      initial_client_state: From a `ModelWeights` to the state of a client that never
+        took part.
+    """
+
+    initialize: tff.Computation
+    next: tff.Computation
+    get_hparams: tff.Computation
+    set_hparams: tff.Computation
+    initial_client_state: tff.Computation
+
+
+class StatefulClientWorkOutput(NamedTuple):
+    """What `StatefulClientWork.next` gives.
+
+    Attributes:
+      state: At the server.
+      result: `tff.learning.templates.ClientResult`s at the clients.
+      client_states: The clients' new states, at the clients.
+      measurements: At the server.
+    """
+
+    state: Any
+    result: Any
+    client_states: Any
+    measurements: Any
+
+
+def received_type(weights_type, training: LocalTraining) -> tff.types.Type:
+    """The type of what the server sends to a client.
+
+    Args:
+      weights_type: The TFF type of the model's `ModelWeights`.
+      training: The client's half of the method.
+
+    Returns:
+      `weights_type` itself, or a structure of it as `model` and of the trainable
+      weights of the average of the last global models as `averaged`.
+    """
+    if not training.averaged_rounds:
+        return weights_type
+    return tff.types.to_type(
+        collections.OrderedDict(
+            [(_MODEL, weights_type), (regularizer_lib.AVERAGED, weights_type.trainable)]
+        )
+    )
+
+
 def build_client_work(
     model_fn: Callable[[], tff.learning.models.VariableModel],
     *,
@@ -318,17 +291,17 @@ def build_client_work(
     loop_implementation: tff.learning.LoopImplementation = (
         tff.learning.LoopImplementation.DATASET_ITERATOR
     ),
-) -> tff.learning.templates.ClientWorkProcess:
+) -> Union[tff.learning.templates.ClientWorkProcess, StatefulClientWork]:
     """Builds the client work of every method.
 
     Its state is the client optimiser's hparams and the round number. The metrics of a
-    round are the model's own, for each regulariser `name/term` (before its strength)
-    and `name/share` (of the whole loss) with what else it measures, and
+    round are the model's own, for each regulariser with a term `name/term` (before its
+    strength) and `name/share` (of the whole loss), for all what else they measure, and
     `rejected_clients`: a client whose update is not finite counts there, and nowhere
     else (its weight is 0).
 
     Args:
-      model_fn: Makes the model.
+      model_fn: Makes the model, as `regularizers.adapt_model_fn` leaves it.
       training: What is done with a batch.
       client_weighting: By examples or all alike; a client without examples weighs 0.
       metrics_aggregator: As in TFF's builders; by default sums and finalises.
@@ -336,18 +309,21 @@ def build_client_work(
         own runtime.
 
     Returns:
-      A `tff.learning.templates.ClientWorkProcess`. The update is what
-      `update_type` says.
+      A `tff.learning.templates.ClientWorkProcess`, or a `StatefulClientWork` if a
+      regulariser reads the clients' previous models. Clients receive what
+      `received_type` says, and their update is what `update_type` says.
 
     Raises:
       TypeError: If a regulariser needs the network and the model offers none.
       ValueError: If a regulariser or the model's layers cannot do what is asked, or
         a learning-rate schedule meets an optimiser without learning rate.
     """
+    is_stateful = regularizer_lib.PREVIOUS in training.reference_models
     with tf.Graph().as_default():
         model = model_fn()
         # Made before anything is traced, so that what does not fit is said plainly.
-        local_step = LocalStep(model, model, training.regularizers)
+        references = dict.fromkeys(training.reference_models, model)
+        local_step = local_step_lib.LocalStep(model, references, training.regularizers)
         weights_type = tff.learning.models.weights_type_from_model(model)
         finalizers = collections.OrderedDict(model.metric_finalizers())
         hparams_dtype = tf.float32
@@ -361,6 +337,7 @@ def build_client_work(
     )(finalizers)
     element_spec = training.data_form.element_spec(model.input_spec)
     data_type = tff.SequenceType(tff.types.tensorflow_to_type(element_spec))
+    from_server_type = received_type(weights_type, training)
 
     optimizer = training.optimizer
     hparams = optimizer.get_hparams(
@@ -396,32 +373,77 @@ def build_client_work(
     def set_hparams(state, hparams):
         return collections.OrderedDict(state, hparams=hparams)
 
-    @tff.tensorflow.computation(state_type, weights_type, data_type)
-    def client_update(state, weights, data):
+    @tff.tensorflow.computation(weights_type)
+    def initial_client_state(weights):
+        return collections.OrderedDict(
+            [(regularizer_lib.PREVIOUS, list(weights.trainable))]
+        )
+
+    def update_client(state, received, data, client_state):
+        if not training.averaged_rounds:
+            received = {_MODEL: received}
         update = _build_client_update(
             model_fn, training, client_weighting, loop_implementation
         )
-        return update(state["hparams"], schedule(state["round_num"]), weights, data)
+        rate_factor = schedule(state["round_num"])
+        return update(state["hparams"], rate_factor, received, data, client_state)
 
     @tff.federated_computation
     def init_fn():
         return tff.federated_eval(initial_state, tff.SERVER)
 
-    @tff.federated_computation(
-        init_fn.type_signature.result,
-        tff.FederatedType(weights_type, tff.CLIENTS),
-        tff.FederatedType(data_type, tff.CLIENTS),
-    )
-    def next_fn(state, weights, data):
-        state_at_clients = tff.federated_broadcast(state)
-        result, metrics = tff.federated_map(
-            client_update, (state_at_clients, weights, data)
-        )
-        measurements = tff.federated_zip(
+    def measure(metrics):
+        return tff.federated_zip(
             collections.OrderedDict(train=aggregate_metrics(metrics))
         )
+
+    if is_stateful:
+        client_state_type = initial_client_state.type_signature.result
+
+        @tff.tensorflow.computation(
+            state_type, from_server_type, data_type, client_state_type
+        )
+        def stateful_client_update(state, received, data, client_state):
+            return update_client(state, received, data, client_state)
+
+        @tff.federated_computation(
+            init_fn.type_signature.result,
+            tff.FederatedType(from_server_type, tff.CLIENTS),
+            tff.FederatedType(data_type, tff.CLIENTS),
+            tff.FederatedType(client_state_type, tff.CLIENTS),
+        )
+        def stateful_next_fn(state, received, data, client_states):
+            result, metrics, new_states = tff.federated_map(
+                stateful_client_update,
+                (tff.federated_broadcast(state), received, data, client_states),
+            )
+            return StatefulClientWorkOutput(
+                tff.federated_map(next_state, state),
+                result,
+                new_states,
+                measure(metrics),
+            )
+
+        return StatefulClientWork(
+            init_fn, stateful_next_fn, get_hparams, set_hparams, initial_client_state
+        )
+
+    @tff.tensorflow.computation(state_type, from_server_type, data_type)
+    def client_update(state, received, data):
+        result, metrics, _ = update_client(state, received, data, {})
+        return result, metrics
+
+    @tff.federated_computation(
+        init_fn.type_signature.result,
+        tff.FederatedType(from_server_type, tff.CLIENTS),
+        tff.FederatedType(data_type, tff.CLIENTS),
+    )
+    def next_fn(state, received, data):
+        result, metrics = tff.federated_map(
+            client_update, (tff.federated_broadcast(state), received, data)
+        )
         return tff.templates.MeasuredProcessOutput(
-            tff.federated_map(next_state, state), result, measurements
+            tff.federated_map(next_state, state), result, measure(metrics)
         )
 
     return tff.learning.templates.ClientWorkProcess(

@@ -134,3 +134,16 @@ def step_key(key, step):
       int64 [2] tensor.
     """
     return fold_in(fold_in(key, _STEPS_BRANCH), step)
+
+
+def part_key(key, name: str):
+    """The key of one part of a step, so that parts never share their draws.
+
+    Args:
+      key: int64 [2], the step's key.
+      name: The part's name, a regulariser's for instance.
+
+    Returns:
+      int64 [2] tensor.
+    """
+    return fold_in(key, int.from_bytes(_digest("part", (name,))[:7], "little"))

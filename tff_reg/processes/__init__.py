@@ -14,5 +14,6 @@ __getattr__, __dir__, __all__ = lazy.exports(
         ],
         "catalog": ["Settings", "names", "parse", "settings", "strength_fields"],
         "composition": ["build", "build_from_settings", "build_process"],
+        "stateful": ["StatefulLearningProcess", "StatefulLearningProcessOutput"],
     },
 )

@@ -207,7 +207,8 @@ def parse(process: str) -> tuple[str, ...]:
       `names`; empty for 'fedavg' itself.
 
     Raises:
-      UnknownProcessError: If a method does not exist or is named twice.
+      UnknownProcessError: If a method does not exist or is named twice, or the sum
+        makes no sense.
     """
     parts = [part.strip() for part in process.lower().split("+")]
     for part in parts:
@@ -222,7 +223,12 @@ def parse(process: str) -> tuple[str, ...]:
             raise UnknownProcessError(
                 f"The process {process!r} names {part!r} twice: name it once."
             )
-    return tuple(name for name in _METHODS if name in parts and name != "fedavg")
+    chosen = tuple(name for name in _METHODS if name in parts and name != "fedavg")
+    try:
+        regularizer_lib.check_sum([_METHODS[name].regularizer for name in chosen])
+    except regularizer_lib.IncompatibleMethodsError as error:
+        raise UnknownProcessError(f"The process {process!r}: {error}") from None
+    return chosen
 
 
 def settings(process: str) -> Settings:

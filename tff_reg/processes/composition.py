@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Callable, Mapping, Optional
+from typing import Any, Callable, Mapping, Optional, Union
 
 import numpy as np
 import tensorflow_federated as tff
@@ -13,7 +13,14 @@ from tff_reg.client import data_forms
 from tff_reg.client import optimizers
 from tff_reg.client import schedules
 from tff_reg.processes import catalog
+from tff_reg.processes import stateful
+from tff_reg.regularizers import adaptation
+from tff_reg.server import averaging
 from tff_reg.server import finalizer as finalizer_lib
+
+Process = Union[
+    tff.learning.templates.LearningProcess, stateful.StatefulLearningProcess
+]
 
 
 def build_process(
@@ -29,7 +36,7 @@ def build_process(
     loop_implementation: tff.learning.LoopImplementation = (
         tff.learning.LoopImplementation.DATASET_ITERATOR
     ),
-) -> tff.learning.templates.LearningProcess:
+) -> Process:
     """Builds a learning process from what its clients do.
 
     All builders of this package end here, and take these arguments in this order.
@@ -49,14 +56,18 @@ def build_process(
       loop_implementation: How clients go through their data.
 
     Returns:
-      A `tff.learning.templates.LearningProcess`. Clients' statistics that are not
-      trained (BatchNorm's) are averaged with the weights.
+      A `tff.learning.templates.LearningProcess`; a `stateful.StatefulLearningProcess`
+      if a regulariser reads the clients' previous models. Clients' statistics that are
+      not trained (BatchNorm's) are averaged with the weights. The weights are those of
+      the models of `regularizers.adapt_model_fn(model_fn, training.regularizers)`.
 
     Raises:
       TypeError: If `model_fn` does not fit a regulariser, or the aggregator changes
         the type of the update.
       ValueError: If the model's layers cannot do what a regulariser asks.
     """
+
+    model_fn = adaptation.adapt_model_fn(model_fn, training.regularizers)
 
     @tff.tensorflow.computation
     def initial_weights():
@@ -67,6 +78,12 @@ def build_process(
         server_optimizer_fn = tff.learning.optimizers.build_sgdm(1.0)
     if model_distributor is None:
         model_distributor = tff.learning.templates.build_broadcast_process(weights_type)
+    if training.averaged_rounds:
+        model_distributor = averaging.build_averaging_distributor(
+            model_distributor,
+            client_work_lib.received_type(weights_type, training),
+            training.averaged_rounds,
+        )
     if model_aggregator is None:
         model_aggregator = tff.aggregators.MeanFactory()
     update_type = client_work_lib.update_type(weights_type)
@@ -86,7 +103,10 @@ def build_process(
         metrics_aggregator=metrics_aggregator,
         loop_implementation=loop_implementation,
     )
-    return tff.learning.templates.compose_learning_process(
+    compose = tff.learning.templates.compose_learning_process
+    if isinstance(client_work, client_work_lib.StatefulClientWork):
+        compose = stateful.compose_stateful_learning_process
+    return compose(
         initial_weights,
         model_distributor,
         client_work,
@@ -95,9 +115,7 @@ def build_process(
     )
 
 
-def build(
-    name: str, model_fn: Callable, **overrides: Any
-) -> tff.learning.templates.LearningProcess:
+def build(name: str, model_fn: Callable, **overrides: Any) -> Process:
     """Builds a process by its name, with its paper's settings.
 
     Example:
@@ -161,7 +179,7 @@ def build_from_settings(
     client_preprocess_fn: Optional[Callable] = None,
     example_dtype: Optional[str] = None,
     **arguments: Any,
-) -> tff.learning.templates.LearningProcess:
+) -> Process:
     """Builds a process over whole-client data from all settings of a run.
 
     Args:

@@ -8,6 +8,7 @@ from tff_reg import lazy
 __getattr__, __dir__, __all__ = lazy.exports(
     __name__,
     {
+        "adaptation": ["adapt_model_fn"],
         "fedalign": ["FedAlign"],
         "fedmlb": ["FedMLB"],
         "fedntd": ["FedNTD"],
@@ -16,6 +17,6 @@ __getattr__, __dir__, __all__ = lazy.exports(
         "kd": ["KD"],
         "man": ["MAN"],
         "univarfl": ["UniVarFL"],
-        "regularizer": ["Regularizer", "Step", "Term"],
+        "regularizer": ["IncompatibleMethodsError", "Regularizer", "Step", "Term"],
     },
 )

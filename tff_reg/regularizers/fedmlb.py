@@ -11,6 +11,9 @@ their predictions at a temperature (Eqs. 6-8).
 As in the authors' code, nothing is detached: gradients flow through the paths into the
 local features in both parts, and the divergence is not multiplied by the squared
 temperature. (Their lambda1, lambda2, lambda3 are 1 and this paper's lambda1, lambda2.)
+
+Table 4's variant, global-to-local, turns the paths round: the global blocks up to m,
+then the local ones.
 """
 
 from __future__ import annotations
@@ -20,6 +23,8 @@ import dataclasses
 from tff_reg.lazy import tf
 from tff_reg.regularizers import distillation
 from tff_reg.regularizers import regularizer
+
+DIRECTIONS = ("local_to_global", "global_to_local")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,17 +39,19 @@ class FedMLB(regularizer.Regularizer):
       paths: Which paths take part, as numbers from 1 (only the first block is local) to
         M - 1 joined by commas; empty for all. The sums are divided by M - 1 all the
         same, as in the authors' code.
+      direction: 'local_to_global', or 'global_to_local' (Table 4).
     """
 
     name = "fedmlb"
     measurement_names = ("cross_entropy", "divergence")
-    needs_global_model = True
+    reference_models = (regularizer.GLOBAL,)
 
     strength: float = 1.0
     cross_entropy: float = 1.0
     distillation: float = 1.0
     temperature: float = 1.0
     paths: str = ""
+    direction: str = "local_to_global"
 
     def __post_init__(self):
         regularizer.check_nonnegative(
@@ -54,6 +61,11 @@ class FedMLB(regularizer.Regularizer):
             distillation=self.distillation,
         )
         distillation.check_temperature(self.name, self.temperature)
+        if self.direction not in DIRECTIONS:
+            raise ValueError(
+                f"fedmlb: direction must be one of {', '.join(DIRECTIONS)}, but is "
+                f"{self.direction!r}."
+            )
         self._chosen_paths(None)
 
     def _chosen_paths(self, num_paths):
@@ -80,12 +92,15 @@ class FedMLB(regularizer.Regularizer):
 
     def __call__(self, step: regularizer.Step) -> regularizer.Term:
         num_paths = len(step.network.blocks) - 1
+        if self.direction == "local_to_global":
+            features, rest = step.outputs.block_outputs, regularizer.GLOBAL
+        else:
+            features = step.outputs_of(regularizer.GLOBAL).block_outputs
+            rest = regularizer.LOCAL
         cross_entropies, divergences = [], []
         for path in self._chosen_paths(num_paths):
-            logits = step.run_global_from(
-                path, step.outputs.block_outputs[path - 1]
-            ).logits
-            cross_entropies.append(step.loss_fn(step.labels, logits))
+            logits = step.run_from(rest, path, features[path - 1]).logits
+            cross_entropies.append(step.compute_loss(logits))
             divergences.append(
                 distillation.divergence(logits, step.outputs.logits, self.temperature)
             )

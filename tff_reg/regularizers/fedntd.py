@@ -26,7 +26,8 @@ class FedNTD(regularizer.Regularizer):
     """
 
     name = "fedntd"
-    needs_global_model = True
+    reference_models = (regularizer.GLOBAL,)
+    needs_one_label = True
 
     strength: float = 1.0
     temperature: float = 1.0
@@ -43,8 +44,9 @@ class FedNTD(regularizer.Regularizer):
             )
 
     def __call__(self, step: regularizer.Step) -> regularizer.Term:
+        target = step.outputs_of(regularizer.GLOBAL).logits
         value = distillation.divergence(
-            distillation.without_true_class(step.global_outputs.logits, step.labels),
+            distillation.without_true_class(target, step.labels),
             distillation.without_true_class(step.outputs.logits, step.labels),
             self.temperature,
         )

@@ -26,7 +26,7 @@ class FitNet(regularizer.Regularizer):
     """
 
     name = "fitnet"
-    needs_global_model = True
+    reference_models = (regularizer.GLOBAL,)
 
     strength: float = 1.0
 
@@ -34,12 +34,10 @@ class FitNet(regularizer.Regularizer):
         regularizer.check_nonnegative(self.name, strength=self.strength)
 
     def __call__(self, step: regularizer.Step) -> regularizer.Term:
-        pairs = zip(
-            step.outputs.block_outputs[:-1], step.global_outputs.block_outputs[:-1]
-        )
+        received = step.outputs_of(regularizer.GLOBAL).block_outputs[:-1]
         differences = [
-            tf.reduce_mean(tf.math.squared_difference(local, received))
-            for local, received in pairs
+            tf.reduce_mean(tf.math.squared_difference(feature, target))
+            for feature, target in zip(step.outputs.block_outputs, received)
         ]
         value = tf.add_n(differences) / len(differences)
         return regularizer.Term(raw=value, weighted=self.strength * value)

@@ -25,7 +25,7 @@ class KD(regularizer.Regularizer):
     """
 
     name = "kd"
-    needs_global_model = True
+    reference_models = (regularizer.GLOBAL,)
 
     strength: float = 1.0
     temperature: float = 1.0
@@ -35,7 +35,6 @@ class KD(regularizer.Regularizer):
         distillation.check_temperature(self.name, self.temperature)
 
     def __call__(self, step: regularizer.Step) -> regularizer.Term:
-        value = distillation.divergence(
-            step.global_outputs.logits, step.outputs.logits, self.temperature
-        )
+        target = step.outputs_of(regularizer.GLOBAL).logits
+        value = distillation.divergence(target, step.outputs.logits, self.temperature)
         return regularizer.Term(raw=value, weighted=self.strength * value)

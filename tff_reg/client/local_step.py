@@ -1,0 +1,178 @@
+"""One local training step: the loss of a batch with all its regularisers."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import functools
+from typing import Any, Callable, Mapping, Sequence
+
+import tensorflow as tf
+
+from tff_reg.data import keys
+from tff_reg.models import forward as forward_lib
+from tff_reg.models import learning_model
+from tff_reg.regularizers import regularizer as regularizer_lib
+
+# Reference models train as local ones do, on the batch's statistics, but keep none.
+_CONSTANT_PASS = forward_lib.ForwardPass(training=True, update_statistics=False)
+
+
+class LocalStep:
+    """Computes the loss and the gradient of one batch at the current weights.
+
+    Args:
+      model: The local model, a `tff.learning.models.VariableModel`; where a
+        regulariser needs the network, a `tff_reg.models.LearningModel`.
+      reference_models: Further such models by the names that the regularisers'
+        `reference_models` hold; they keep their weights.
+      regularizers: The terms.
+
+    Raises:
+      TypeError: If a regulariser needs the network and the model has none.
+      ValueError: If the network lacks what a regulariser needs, or the sum of
+        regularisers makes no sense.
+    """
+
+    def __init__(
+        self,
+        model,
+        reference_models: Mapping[str, Any],
+        regularizers: Sequence[regularizer_lib.Regularizer],
+    ):
+        regularizer_lib.check_sum(regularizers)
+        self._model = model
+        self._reference_models = dict(reference_models)
+        self._regularizers = tuple(regularizers)
+        self._has_network = isinstance(model, learning_model.LearningModel)
+        for regularizer in regularizers:
+            regularizer_lib.check_has_network(regularizer, model)
+            if self._has_network:
+                regularizer.check_network(model.network)
+        self._records_activations = any(r.records_activations for r in regularizers)
+
+    @property
+    def measurement_names(self) -> list[str]:
+        names = []
+        for regularizer in self._regularizers:
+            own = [*regularizer.measurement_names]
+            if regularizer.has_term:
+                own = ["term", "share", *own]
+            names += [f"{regularizer.name}/{name}" for name in own]
+        return names
+
+    def gradient(self, batch, global_weights: Sequence[Any], compute_key: Callable):
+        """Runs the batch forward and backward.
+
+        Args:
+          batch: What the model's `input_spec` says.
+          global_weights: The round's global trainable weights.
+          compute_key: Gives the step's int64 [2] key; called only if a regulariser is
+            random.
+
+        Returns:
+          The gradients in the order of the model's trainable variables (zeros where
+          the loss does not reach), the number of examples (int64), and an
+          `OrderedDict` of measurements, scalar means over the batch.
+        """
+        weights = list(self._model.trainable_variables)
+        part_keys = self._part_keys(compute_key)
+        measured, terms = {}, {}
+        with tf.GradientTape(watch_accessed_variables=False) as tape:
+            tape.watch(weights)
+            if self._has_network:
+                step, num_examples = self._run_network(batch, part_keys, measured, tape)
+            else:
+                step, num_examples = self._run_model(batch)
+            step = dataclasses.replace(
+                step, weights=weights, global_weights=global_weights
+            )
+            total = step.task_loss
+            for regularizer in self._regularizers:
+                if not regularizer.has_term:
+                    continue
+                own = dataclasses.replace(step, key=part_keys[regularizer.name])
+                term = tf.autograph.experimental.do_not_convert(regularizer)(own)
+                terms[regularizer.name] = term
+                # A term of strength 0 is measured but kept out of the gradient.
+                if regularizer.strength:
+                    total += term.weighted
+        gradients = tape.gradient(
+            total, weights, unconnected_gradients=tf.UnconnectedGradients.ZERO
+        )
+        for name, term in terms.items():
+            share = tf.math.divide_no_nan(term.weighted, total)
+            measured[name] = dict(term=term.raw, share=share, **term.measurements)
+        measurements = collections.OrderedDict()
+        for full_name in self.measurement_names:
+            name, _, what = full_name.partition("/")
+            measurements[full_name] = tf.cast(measured[name][what], tf.float32)
+        gradients = [tf.convert_to_tensor(g) for g in gradients]
+        return gradients, tf.cast(num_examples, tf.int64), measurements
+
+    def _part_keys(self, compute_key):
+        """The key of every regulariser, None for those that draw nothing."""
+        part_keys = dict.fromkeys((r.name for r in self._regularizers), None)
+        random = [r.name for r in self._regularizers if r.is_random]
+        if random:
+            key = compute_key()
+            for name in random:
+                part_keys[name] = keys.part_key(key, name)
+        return part_keys
+
+    def _run_model(self, batch):
+        """Runs a model that does not show its network."""
+        result = self._model.forward_pass(batch, training=True)
+        num_examples = result.num_examples
+        if num_examples is None:
+            num_examples = tf.shape(result.predictions)[0]
+        step = regularizer_lib.Step(network=None, outputs=None, task_loss=result.loss)
+        return step, num_examples
+
+    def _run_network(self, batch, part_keys, measured, tape):
+        model, network = self._model, self._model.network
+        changed = regularizer_lib.Batch(batch["x"], [(batch["y"], 1.0)])
+        forward = forward_lib.ForwardPass(
+            training=True, record_activations=self._records_activations
+        )
+        for regularizer in self._regularizers:
+            key = part_keys[regularizer.name]
+            changed, from_batch = regularizer.change_batch(changed, key)
+            forward, from_pass = regularizer.change_pass(forward, network, key)
+            measured[regularizer.name] = {**from_batch, **from_pass}
+        outputs = network(changed.features, forward)
+        labels = changed.targets[0][0]
+
+        def compute_loss(logits):
+            if len(changed.targets) == 1:
+                return model.loss_fn(labels, logits)
+            return tf.add_n([w * model.loss_fn(y, logits) for y, w in changed.targets])
+
+        @functools.lru_cache(maxsize=None)
+        def outputs_of(name):
+            with tape.stop_recording():  # No gradient is ever taken through them.
+                reference = self._reference_models[name].network
+                return reference(changed.features, _CONSTANT_PASS)
+
+        def run_from(name, block, feature):
+            if name == regularizer_lib.LOCAL:
+                again = dataclasses.replace(
+                    forward, update_statistics=False, record_activations=False
+                )
+                return network.run_from(block, feature, again)
+            reference = self._reference_models[name].network
+            return reference.run_from(block, feature, _CONSTANT_PASS)
+
+        task_loss = compute_loss(outputs.logits)
+        model.update_metrics(labels, outputs.logits, task_loss)
+        step = regularizer_lib.Step(
+            network=network,
+            outputs=outputs,
+            features=changed.features,
+            labels=labels,
+            task_loss=task_loss,
+            compute_loss=compute_loss,
+            outputs_of=outputs_of,
+            run_from=run_from,
+        )
+        return step, tf.shape(outputs.logits)[0]

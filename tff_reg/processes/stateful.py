@@ -1,0 +1,217 @@
+"""Processes whose clients remember something from round to round.
+
+TFF's `LearningProcess` has no place for it: its `next` takes the clients' data and
+returns values at the server only. Here the clients of a round bring their states and
+take new ones home; between rounds their driver keeps them, as
+`tff_reg.experiment.run` does, or a store of the user's own.
+"""
+
+from __future__ import annotations
+
+import collections
+from typing import Any, NamedTuple
+
+import tensorflow_federated as tff
+
+from tff_reg.client import client_work as client_work_lib
+
+
+class StatefulLearningProcessOutput(NamedTuple):
+    """What `StatefulLearningProcess.next` gives.
+
+    Attributes:
+      state: The new state, at the server.
+      client_states: The clients' new states, in the order of their data.
+      metrics: As of a `tff.learning.templates.LearningProcess`.
+    """
+
+    state: Any
+    client_states: Any
+    metrics: Any
+
+
+class StatefulLearningProcess(tff.templates.IterativeProcess):
+    """A learning process with client state.
+
+    As a `tff.learning.templates.LearningProcess`, except that
+    `next(state, client_data, client_states)` takes a list of states beside the list of
+    data sets and returns a `StatefulLearningProcessOutput`. The state of a client that
+    never took part is `initial_client_state(state)`, of the state that training began
+    with.
+    """
+
+    def __init__(
+        self,
+        initialize_fn: tff.Computation,
+        next_fn: tff.Computation,
+        *,
+        initial_client_state: tff.Computation,
+        get_model_weights: tff.Computation,
+        set_model_weights: tff.Computation,
+        get_hparams: tff.Computation,
+        set_hparams: tff.Computation,
+    ):
+        """Keeps the computations.
+
+        Args:
+          initialize_fn: () -> S at the server.
+          next_fn: (S at the server, data at the clients, C at the clients) ->
+            `StatefulLearningProcessOutput`.
+          initial_client_state: S -> C, unplaced.
+          get_model_weights: S -> weights, unplaced.
+          set_model_weights: (S, weights) -> S, unplaced.
+          get_hparams: S -> hparams, unplaced.
+          set_hparams: (S, hparams) -> S, unplaced.
+        """
+        super().__init__(initialize_fn, next_fn)
+        self._initial_client_state = initial_client_state
+        self._get_model_weights = get_model_weights
+        self._set_model_weights = set_model_weights
+        self._get_hparams = get_hparams
+        self._set_hparams = set_hparams
+
+    @property
+    def initial_client_state(self) -> tff.Computation:
+        """From the state that training begins with to that of a client."""
+        return self._initial_client_state
+
+    @property
+    def get_model_weights(self) -> tff.Computation:
+        """From a state to its `tff.learning.models.ModelWeights`."""
+        return self._get_model_weights
+
+    @property
+    def set_model_weights(self) -> tff.Computation:
+        """From a state and weights to the state with them."""
+        return self._set_model_weights
+
+    @property
+    def get_hparams(self) -> tff.Computation:
+        """From a state to its hyper-parameters."""
+        return self._get_hparams
+
+    @property
+    def set_hparams(self) -> tff.Computation:
+        """From a state and hyper-parameters to the state with them."""
+        return self._set_hparams
+
+
+def compose_stateful_learning_process(
+    initial_model_weights_fn: tff.Computation,
+    model_distributor: tff.learning.templates.DistributionProcess,
+    client_work: client_work_lib.StatefulClientWork,
+    model_aggregator: tff.templates.AggregationProcess,
+    model_finalizer: tff.learning.templates.FinalizerProcess,
+) -> StatefulLearningProcess:
+    """`tff.learning.templates.compose_learning_process`, with client state.
+
+    Args:
+      initial_model_weights_fn: () -> `ModelWeights`, unplaced.
+      model_distributor: From the model to what clients receive.
+      client_work: What clients do.
+      model_aggregator: From their updates to one.
+      model_finalizer: Applies it to the model.
+
+    Returns:
+      The process. Its state is a `tff.learning.templates.LearningAlgorithmState`.
+    """
+    make_state = tff.learning.templates.LearningAlgorithmState
+    data_type, client_state_type = client_work.next.type_signature.parameter[2:4]
+
+    @tff.federated_computation
+    def init_fn():
+        weights = tff.federated_eval(initial_model_weights_fn, tff.SERVER)
+        return tff.federated_zip(
+            make_state(
+                weights,
+                model_distributor.initialize(),
+                client_work.initialize(),
+                model_aggregator.initialize(),
+                model_finalizer.initialize(),
+            )
+        )
+
+    @tff.federated_computation(
+        init_fn.type_signature.result, data_type, client_state_type
+    )
+    def next_fn(state, client_data, client_states):
+        sent = model_distributor.next(state.distributor, state.global_model_weights)
+        work = client_work.next(
+            state.client_work, sent.result, client_data, client_states
+        )
+        aggregate = model_aggregator.next(
+            state.aggregator, work.result.update, work.result.update_weight
+        )
+        finalized = model_finalizer.next(
+            state.finalizer, state.global_model_weights, aggregate.result
+        )
+        new_state = tff.federated_zip(
+            make_state(
+                finalized.result,
+                sent.state,
+                work.state,
+                aggregate.state,
+                finalized.state,
+            )
+        )
+        metrics = tff.federated_zip(
+            collections.OrderedDict(
+                distributor=sent.measurements,
+                client_work=work.measurements,
+                aggregator=aggregate.measurements,
+                finalizer=finalized.measurements,
+            )
+        )
+        return StatefulLearningProcessOutput(new_state, work.client_states, metrics)
+
+    state_type = init_fn.type_signature.result.member
+
+    def changed(state, **parts):
+        fields = ("global_model_weights", "distributor", "client_work", "aggregator")
+        return make_state(
+            **{
+                name: parts.get(name, getattr(state, name))
+                for name in (*fields, "finalizer")
+            }
+        )
+
+    @tff.tensorflow.computation(state_type)
+    def initial_client_state(state):
+        return client_work.initial_client_state(state.global_model_weights)
+
+    @tff.tensorflow.computation(state_type)
+    def get_model_weights(state):
+        return state.global_model_weights
+
+    @tff.tensorflow.computation(state_type, state_type.global_model_weights)
+    def set_model_weights(state, weights):
+        return changed(state, global_model_weights=weights)
+
+    @tff.tensorflow.computation(state_type)
+    def get_hparams(state):
+        return collections.OrderedDict(
+            client_work=client_work.get_hparams(state.client_work),
+            finalizer=model_finalizer.get_hparams(state.finalizer),
+        )
+
+    @tff.tensorflow.computation(state_type, get_hparams.type_signature.result)
+    def set_hparams(state, hparams):
+        return changed(
+            state,
+            client_work=client_work.set_hparams(
+                state.client_work, hparams["client_work"]
+            ),
+            finalizer=model_finalizer.set_hparams(
+                state.finalizer, hparams["finalizer"]
+            ),
+        )
+
+    return StatefulLearningProcess(
+        init_fn,
+        next_fn,
+        initial_client_state=initial_client_state,
+        get_model_weights=get_model_weights,
+        set_model_weights=set_model_weights,
+        get_hparams=get_hparams,
+        set_hparams=set_hparams,
+    )
