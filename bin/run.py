@@ -21,7 +21,7 @@ if __name__ == "__main__":
 from absl import app, flags, logging
 
 import tasks
-from tff_reg import experiment, processes, quiet, runtime
+from tff_reg import experiment, processes, quiet, regularizers, runtime
 from tff_reg.experiment import command_line, description, progress, settings, summary
 
 _FLAGS = flags.FLAGS
@@ -54,8 +54,9 @@ def prepare(values, directory):
         },
     )
     x_test, y_test = task.test_arrays()
+    parts = catalog.build_regularizers(values["process"], settings.strengths(values))
     evaluation = experiment.CentralEvaluation(
-        task.model_fn, x_test, y_test, preprocess_fn=task.normalize_fn
+        regularizers.adapt_model_fn(task.model_fn, parts), x_test, y_test, preprocess_fn=task.normalize_fn
     )
     lines = description.header(
         values,

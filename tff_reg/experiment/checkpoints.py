@@ -114,12 +114,16 @@ class CheckpointStore:
         return sorted(found, key=lambda checkpoint: checkpoint.round_num)
 
     def latest(
-        self, report: Callable[[str], None] = lambda line: None
+        self,
+        report: Callable[[str], None] = lambda line: None,
+        also_verify: Callable[[Checkpoint], None] = lambda checkpoint: None,
     ) -> Optional[Checkpoint]:
         """The newest checkpoint that is whole; damaged ones are deleted.
 
         Args:
           report: Called with one sentence for every damaged checkpoint.
+          also_verify: Verifies what a checkpoint names elsewhere; raises a
+            `CheckpointDamagedError` if that is not whole.
 
         Returns:
           The checkpoint, or None where no whole one is left.
@@ -127,6 +131,7 @@ class CheckpointStore:
         for checkpoint in reversed(self.all()):
             try:
                 checkpoint.verify()
+                also_verify(checkpoint)
             except CheckpointDamagedError as error:
                 report(
                     f"The checkpoint of round {checkpoint.round_num} is damaged"

@@ -3,6 +3,7 @@
     config.json         every setting, versions, devices, commit
     metrics.csv         a row a round
     checkpoints/        what a resumed run starts from
+    client_states/      what clients remember, for methods where they do
     events.out.tfevents.*
     final_weights.npz   \\
     accuracy.png         > when the run is finished
@@ -93,6 +94,11 @@ class RunDirectory:
             f"--output_dir: {self.path} is not empty and has no readable config.json of"
             " a run, so it is left alone; give another directory."
         )
+
+    @property
+    def client_states(self) -> pathlib.Path:
+        """Where what clients remember is kept."""
+        return self._file("client_states")
 
     @property
     def config(self) -> Optional[dict]:
@@ -222,8 +228,9 @@ class RunDirectory:
         self.delete_results()
         files.delete(self._file("metrics.csv"))
         tensorboard.delete_events(self.path)
-        if self._file("checkpoints").is_dir():
-            files.delete_directory_at_once(self._file("checkpoints"))
+        for name in ("checkpoints", "client_states"):
+            if self._file(name).is_dir():
+                files.delete_directory_at_once(self._file(name))
         files.delete(self._file("config.json"))
 
     def delete_results(self) -> None:

@@ -14,6 +14,7 @@ import time
 from typing import Any, Callable, Mapping, Optional, Sequence, Union
 
 from tff_reg.experiment import (
+    client_states,
     directory as directory_lib,
     environment,
     metrics,
@@ -26,6 +27,7 @@ from tff_reg.experiment import (
 from tff_reg.lazy import np
 
 _STATE, _METRICS = "server_state.npz", "metrics.csv"
+_CLIENT_STATES = "client_states.json"
 
 
 class TrainingError(RuntimeError):
@@ -68,7 +70,9 @@ def run(
     """Runs the rounds of a learning process, or what is left of them.
 
     Args:
-      process: Any `tff.learning.templates.LearningProcess`.
+      process: Any `tff.learning.templates.LearningProcess`, or a
+        `tff_reg.processes.StatefulLearningProcess`, whose clients' states are kept in
+        `output_dir`, or in memory without one.
       client_data: Has `client_ids` and `whole_client_dataset(client_id, key)`, like
         `tff_reg.data.ArrayClientData`.
       total_rounds: Rounds that the run has when it is finished.
@@ -199,6 +203,7 @@ class _Experiment:
         self._progress = progress
         self._events: Optional[tensorboard.TensorBoardEvents] = None
         self._state: Any = None
+        self._client_states: Optional[client_states.ClientStates] = None
         self._table = metrics.MetricsTable()
         self._rounds_done = 0
         self._not_finite_reported = False
@@ -206,10 +211,19 @@ class _Experiment:
     def restore(self) -> None:
         """Starts from the newest whole checkpoint, or from the beginning."""
         self._state = self._process.initialize()
+        if hasattr(self._process, "initial_client_state"):
+            self._client_states = client_states.ClientStates(
+                self._process.initial_client_state(self._state),
+                self._directory and self._directory.client_states,
+            )
         if self._directory is None:
             return
-        checkpoint = self._directory.checkpoints.latest(self._progress.say)
+        checkpoint = self._directory.checkpoints.latest(
+            self._progress.say, self._verify_client_states
+        )
         if checkpoint is not None:
+            if self._client_states is not None:
+                self._client_states.restore(checkpoint.part(_CLIENT_STATES))
             self._state = state_file.read_state(
                 checkpoint.part(_STATE), like=self._state
             )
@@ -227,6 +241,10 @@ class _Experiment:
         self._events = tensorboard.TensorBoardEvents(
             self._directory.path, self._table.rows()
         )
+
+    def _verify_client_states(self, checkpoint: Any) -> None:
+        if self._client_states is not None:
+            self._client_states.verify(checkpoint.part(_CLIENT_STATES))
 
     def run_rounds(self) -> None:
         """Runs the rounds that are left."""
@@ -269,13 +287,18 @@ class _Experiment:
             )
             for client_id in cohort
         ]
+        arguments = [self._state, datasets]
+        if self._client_states is not None:
+            arguments.append(self._client_states.load(cohort))
         try:
-            output = self._process.next(self._state, datasets)
+            output = self._process.next(*arguments)
         except Exception as error:
             raise TrainingError(
                 f"Round {round_num} failed: {type(error).__name__}: {error}"
             ) from error
         self._state = output.state
+        if self._client_states is not None:
+            self._client_states.store(cohort, output.client_states, round_num)
         row = metrics.round_metrics(output.metrics)
         if row.get("training/num_examples") == 0:
             # All clients were rejected: there is no mean, though the sums say 0.
@@ -294,13 +317,18 @@ class _Experiment:
         return {f"evaluation/{name}": value for name, value in results.items()}
 
     def _save(self) -> None:
-        self._directory.checkpoints.save(
-            self._rounds_done,
-            {
-                _STATE: lambda path: state_file.write_state(path, self._state),
-                _METRICS: lambda path: path.write_text(self._table.text(), "utf-8"),
-            },
-        )
+        parts = {
+            _STATE: lambda path: state_file.write_state(path, self._state),
+            _METRICS: lambda path: path.write_text(self._table.text(), "utf-8"),
+        }
+        if self._client_states is not None:
+            parts[_CLIENT_STATES] = self._client_states.write_index
+        store = self._directory.checkpoints
+        store.save(self._rounds_done, parts)
+        if self._client_states is not None:
+            self._client_states.delete_unnamed(
+                checkpoint.part(_CLIENT_STATES) for checkpoint in store.all()
+            )
 
     def _report(self, round_num: int, row: Mapping[str, Any]) -> None:
         self._progress.after_round(round_num, row)

@@ -175,6 +175,13 @@ OPTIONS: tuple[Option, ...] = (
     Option("concentration", float, DATA, "alpha of a Dirichlet partition", above=0),
     Option("model", str, DATA, "network", choices=model_names.MODEL_NAMES),
     Option("norm", str, DATA, "its normalisation", choices=model_names.NORM_NAMES),
+    Option(
+        "projector",
+        str,
+        DATA,
+        "layers before its classifier",
+        choices=model_names.PROJECTOR_NAMES,
+    ),
     Option("data_dir", str, DATA, "where a task's data are, if it needs files"),
     Option(
         "rounds_per_evaluation",

@@ -2,3 +2,4 @@
 
 MODEL_NAMES = ("cnn", "resnet8", "resnet18", "resnet20", "resnet56")
 NORM_NAMES = ("group", "batch")
+PROJECTOR_NAMES = ("none", "moon", "univarfl")

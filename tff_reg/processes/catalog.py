@@ -13,13 +13,19 @@ import difflib
 from typing import Any, Mapping, NamedTuple, Optional
 
 from tff_reg.regularizers import fedalign
+from tff_reg.regularizers import fedgkd
 from tff_reg.regularizers import fedmlb
 from tff_reg.regularizers import fedntd
 from tff_reg.regularizers import fedprox
 from tff_reg.regularizers import fitnet
+from tff_reg.regularizers import freeze
+from tff_reg.regularizers import gradaug
 from tff_reg.regularizers import kd
 from tff_reg.regularizers import man
+from tff_reg.regularizers import mixup
+from tff_reg.regularizers import moon
 from tff_reg.regularizers import regularizer as regularizer_lib
+from tff_reg.regularizers import stochdepth
 from tff_reg.regularizers import univarfl
 
 
@@ -47,6 +53,8 @@ class Settings:
       server_momentum: Momentum of the server's SGD.
       server_epsilon: epsilon (tau) of the adaptive server optimisers.
       client_weighting: 'num_examples' or 'uniform'.
+      projector: What stands before the model's classifier, one of
+        `tff_reg.models.PROJECTOR_NAMES`; whoever makes the model sees to it.
     """
 
     num_clients: int
@@ -68,6 +76,7 @@ class Settings:
     server_momentum: float = 0.0
     server_epsilon: float = 1e-3
     client_weighting: str = "num_examples"
+    projector: str = "none"
 
 
 # FedAlign paper, Section 4 and Table 2; Nesterov, weight decay and the batch size
@@ -120,6 +129,7 @@ _UNIVARFL_PAPER = dataclasses.replace(
     concentration=0.01,
     client_nesterov=False,
     client_weight_decay=1e-5,
+    projector="univarfl",
 )
 
 
@@ -147,6 +157,18 @@ _METHODS: Mapping[str, Method] = {
         # Only FedAlign's own training clips gradients in the authors' code.
         dataclasses.replace(_FEDALIGN_PAPER, max_gradient_norm=10.0),
     ),
+    "moon": Method(
+        "Features nearer to the global model's than to the previous ones",
+        moon.MOON,
+        dataclasses.replace(_FEDALIGN_PAPER, projector="moon"),
+    ),
+    "mixup": Method("Mixed examples", mixup.Mixup, _FEDALIGN_PAPER),
+    "stochdepth": Method(
+        "Residual branches left out at random", stochdepth.StochDepth, _FEDALIGN_PAPER
+    ),
+    "gradaug": Method(
+        "Narrower sub-networks on resized images", gradaug.GradAug, _FEDALIGN_PAPER
+    ),
     "man": Method("Minimal activation norms", man.MAN, _MAN_PAPER),
     "fedmlb": Method(
         "Hybrid paths through the global model", fedmlb.FedMLB, _FEDMLB_PAPER
@@ -154,9 +176,13 @@ _METHODS: Mapping[str, Method] = {
     "kd": Method("Distillation of the global model", kd.KD, _FEDMLB_PAPER),
     "fitnet": Method("Features near the global model's", fitnet.FitNet, _FEDMLB_PAPER),
     "fedntd": Method("Not-true distillation", fedntd.FedNTD, _FEDMLB_PAPER),
+    "fedgkd": Method(
+        "Distillation of the last global models' mean", fedgkd.FedGKD, _FEDMLB_PAPER
+    ),
     "univarfl": Method(
         "Uniform features, varied predictions", univarfl.UniVarFL, _UNIVARFL_PAPER
     ),
+    "freeze": Method("A random classifier, never trained", freeze.Freeze, _UNIVARFL_PAPER),
 }
 
 
@@ -238,17 +264,18 @@ def settings(process: str) -> Settings:
       process: A process name.
 
     Returns:
-      The settings of the sum's first method; FedAvg's for 'fedavg'.
+      The settings of the sum's first method; FedAvg's for 'fedavg'. The projector is
+      that of the first method that has one.
 
     Raises:
       UnknownProcessError: If the name is not one.
     """
     parse(process)
-    first = next(
-        (p.strip() for p in process.lower().split("+") if p.strip() != "fedavg"),
-        "fedavg",
-    )
-    return _METHODS[first].settings
+    parts = [part.strip() for part in process.lower().split("+")]
+    in_order = [_METHODS[p].settings for p in parts if p != "fedavg"]
+    first = in_order[0] if in_order else _METHODS["fedavg"].settings
+    projectors = [s.projector for s in in_order if s.projector != "none"]
+    return dataclasses.replace(first, projector=(projectors or ["none"])[0])
 
 
 def strength_fields(process: Optional[str] = None) -> list[StrengthField]:

@@ -56,16 +56,10 @@ class FedAlign(regularizer.Regularizer):
             raise ValueError(
                 f"fedalign: width must be between 0 and 1, but is {self.width!r}."
             )
-        if self.lipschitz_scaling not in LIPSCHITZ_SCALINGS:
-            raise ValueError(
-                "fedalign: lipschitz_scaling must be 'relative' or 'absolute', but is "
-                f"{self.lipschitz_scaling!r}."
-            )
-        if self.power_iterations < 1:
-            raise ValueError(
-                "fedalign: power_iterations must be at least 1, but is "
-                f"{self.power_iterations!r}."
-            )
+        regularizer.check_choice(
+            self.name, LIPSCHITZ_SCALINGS, lipschitz_scaling=self.lipschitz_scaling
+        )
+        regularizer.check_count(self.name, power_iterations=self.power_iterations)
 
     def check_network(self, network) -> None:
         if len(network.blocks) < 3:

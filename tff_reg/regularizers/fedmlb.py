@@ -61,11 +61,7 @@ class FedMLB(regularizer.Regularizer):
             distillation=self.distillation,
         )
         distillation.check_temperature(self.name, self.temperature)
-        if self.direction not in DIRECTIONS:
-            raise ValueError(
-                f"fedmlb: direction must be one of {', '.join(DIRECTIONS)}, but is "
-                f"{self.direction!r}."
-            )
+        regularizer.check_choice(self.name, DIRECTIONS, direction=self.direction)
         self._chosen_paths(None)
 
     def _chosen_paths(self, num_paths):

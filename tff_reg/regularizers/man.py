@@ -37,10 +37,7 @@ class MAN(regularizer.Regularizer):
 
     def __post_init__(self):
         regularizer.check_nonnegative(self.name, strength=self.strength)
-        if self.scaling not in ("code", "paper"):
-            raise ValueError(
-                f"man: scaling must be 'code' or 'paper', but is {self.scaling!r}."
-            )
+        regularizer.check_choice(self.name, ("code", "paper"), scaling=self.scaling)
 
     def __call__(self, step: regularizer.Step) -> regularizer.Term:
         if not step.outputs.activations:

@@ -270,3 +270,34 @@ def check_between(method: str, low: float, high: float, **values: float) -> None
                 f"{method}: {name} must be above {low} and at most {high}, but is "
                 f"{value!r}."
             )
+
+
+def check_count(method: str, **values: int) -> None:
+    """Raises a ValueError unless every value is a whole number from 1.
+
+    Args:
+      method: The method's name, for the message.
+      **values: The values by their names.
+    """
+    for name, value in values.items():
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise ValueError(
+                f"{method}: {name} must be a whole number of at least 1, but is "
+                f"{value!r}."
+            )
+
+
+def check_choice(method: str, choices: Sequence[str], **values: str) -> None:
+    """Raises a ValueError unless every value is one of the choices.
+
+    Args:
+      method: The method's name, for the message.
+      choices: What a value may be.
+      **values: The values by their names.
+    """
+    for name, value in values.items():
+        if value not in choices:
+            raise ValueError(
+                f"{method}: {name} must be one of {', '.join(choices)}, but is "
+                f"{value!r}."
+            )

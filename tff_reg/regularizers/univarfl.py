@@ -60,11 +60,9 @@ class UniVarFL(regularizer.Regularizer):
             raise ValueError(
                 f"univarfl: epsilon must be above 0, but is {self.epsilon!r}."
             )
-        if self.variance_kind not in VARIANCES:
-            raise ValueError(
-                "univarfl: variance_kind must be 'population' or 'sample', but is "
-                f"{self.variance_kind!r}."
-            )
+        regularizer.check_choice(
+            self.name, VARIANCES, variance_kind=self.variance_kind
+        )
 
     def __call__(self, step: regularizer.Step) -> regularizer.Term:
         logits = step.outputs.logits

@@ -1,0 +1,75 @@
+"""Stochastic depth: residual branches left out at random.
+
+Gao Huang, Yu Sun, Zhuang Liu, Daniel Sedra, Kilian Q. Weinberger. "Deep Networks with
+Stochastic Depth." ECCV 2016. https://arxiv.org/abs/1603.09382
+
+Of the L residual branches, the l-th is kept with a probability that falls linearly
+with l, one draw a branch and batch; a branch that is left out is not run, and its
+BatchNorm statistics stay. In evaluation every branch is multiplied by its probability.
+
+The paper's probabilities are 1 - l/L (1 - p_L), l = 1 to L (Eq. 4). The FedAlign
+authors' code begins at exactly 1: 1 - (l - 1)/(L - 1) (1 - p_L).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from tff_reg.lazy import tf
+from tff_reg.regularizers import regularizer
+
+SCHEDULES = ("code", "paper")
+
+
+@dataclasses.dataclass(frozen=True)
+class StochDepth(regularizer.Regularizer):
+    """Residual branches that are left out.
+
+    Attributes:
+      survival_probability: p_L, of the last branch, in (0, 1]. 1 is FedAvg.
+      schedule: 'code' keeps the first branch always, as the FedAlign authors' code
+        does; 'paper' is Eq. 4.
+    """
+
+    name = "stochdepth"
+    measurement_names = ("kept_branches",)
+    has_term = False
+    is_random = True
+
+    survival_probability: float = 0.9
+    schedule: str = "code"
+
+    def __post_init__(self):
+        regularizer.check_between(
+            self.name, 0, 1, survival_probability=self.survival_probability
+        )
+        regularizer.check_choice(self.name, SCHEDULES, schedule=self.schedule)
+
+    def probabilities(self, num_branches: int) -> tuple[float, ...]:
+        """The probabilities that the branches are kept, in their order."""
+        drop = 1.0 - self.survival_probability
+        if self.schedule == "paper":
+            return tuple(1.0 - (l + 1) / num_branches * drop for l in range(num_branches))
+        last = max(num_branches - 1, 1)
+        return tuple(1.0 - l * drop / last for l in range(num_branches))
+
+    def check_network(self, network) -> None:
+        if not network.num_branches:
+            raise ValueError(
+                "stochdepth: this model has no residual branches to leave out; take a "
+                "residual network of tff_reg.models, such as 'resnet20'."
+            )
+
+    def adapt_network(self, network) -> None:
+        self.check_network(network)
+        network.evaluation_branch_scales = self.probabilities(network.num_branches)
+
+    def change_pass(self, forward, network, key) -> regularizer.Change:
+        kept_with = tf.constant(self.probabilities(network.num_branches), tf.float64)
+        draws = tf.random.stateless_uniform(
+            kept_with.shape, key, dtype=tf.float64, alg="philox"
+        )
+        # Draws are below 1, so a probability of 1 keeps always.
+        kept = tf.cast(draws < kept_with, network.dtype)
+        changed = dataclasses.replace(forward, branch_scales=kept)
+        return regularizer.Change(changed, {"kept_branches": tf.reduce_mean(kept)})
