@@ -13,5 +13,6 @@ __getattr__, __dir__, __all__ = lazy.exports(
         "keras_blocks": ["from_keras_blocks"],
         "learning_model": ["LearningModel", "build_model_fn", "initial_weights"],
         "names": ["MODEL_NAMES", "NORM_NAMES"],
+        "resize": ["resize_bilinear"],
     },
 )

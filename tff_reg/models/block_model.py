@@ -169,9 +169,12 @@ class BlockModel:
         Raises:
           MissingCapabilityError: If they cannot.
         """
-        if forward.width != 1.0 and not self.supports_width:
+        if not forward.is_full_width and not self.supports_width:
+            width = "a width that is drawn at run time"
+            if forward.has_static_width:
+                width = f"width {forward.width}"
             raise MissingCapabilityError(
-                f"This model cannot run at width {forward.width}: its layers cannot be "
+                f"This model cannot run at {width}: its layers cannot be "
                 "cut to their first channels. Take one whose layers can, for example "
                 "'resnet8' or 'resnet20' of tff_reg.models."
             )

@@ -57,7 +57,15 @@ class HiddenLayerClassifier(block_model.Classifier):
         self.built = True
 
     def embed(self, x, forward: ForwardPass):
-        x = tf.reshape(x, [-1, x.shape[1] * x.shape[2] * x.shape[3]])
+        features = x.shape[1:].num_elements()
+        if features != self.hidden.kernel.shape[0]:
+            raise block_model.MissingCapabilityError(
+                "This model flattens its features, so it takes images of one size "
+                f"only, but they came as {x.shape}, not "
+                f"{self.hidden.kernel.shape[0]} numbers an image. Take a model that "
+                "pools, for example 'resnet8'."
+            )
+        x = tf.reshape(x, [-1, features])
         return forward.record(tf.nn.relu(self.hidden(x, forward)))
 
     def classify(self, embedding, forward: ForwardPass):

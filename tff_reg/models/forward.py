@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Optional, Sequence
+from typing import Optional, Sequence, Union
 
 from tff_reg.lazy import tf
 
@@ -17,7 +17,10 @@ class ForwardPass:
         statistics).
       width: Fraction of every layer's output channels that is used, in (0, 1].
         The first channels are taken; counts are rounded to multiples of 8 (see
-        `layers.channels_at_width`).
+        `layers.channels_at_width`). Either a Python float, with which all shapes
+        are static, or a float64 scalar tensor, with which the numbers of channels
+        are known only when the graph runs; a tensor is never full width, even if
+        it holds 1.
       update_statistics: Whether BatchNorm may update its running statistics in
         this pass. Only passes in training mode at full width ever do.
       branch_scales: `None`, or a float tensor [num_branches] that every residual
@@ -25,14 +28,26 @@ class ForwardPass:
         0 or 1 in training, the keeping probability in evaluation).
       record_activations: Whether the outputs of the non-linearities are kept.
       activations: The recorded outputs, in the order in which they were made.
+
+    Raises:
+      ValueError: If the width is a tensor but no float64 scalar.
     """
 
     training: bool = False
-    width: float = 1.0
+    width: Union[float, "tf.Tensor"] = 1.0
     update_statistics: bool = True
     branch_scales: Optional["tf.Tensor"] = None
     record_activations: bool = False
     activations: list = dataclasses.field(default_factory=list)
+
+    def __post_init__(self):
+        if not self.has_static_width and (
+            self.width.dtype != tf.float64 or self.width.shape.rank != 0
+        ):
+            raise ValueError(
+                "A width that is a tensor must be a float64 scalar, but is "
+                f"{self.width.dtype.name} of shape {self.width.shape}."
+            )
 
     def record(self, activation):
         """Keeps `activation` if this pass records them; returns it unchanged."""
@@ -41,8 +56,17 @@ class ForwardPass:
         return activation
 
     @property
+    def has_static_width(self) -> bool:
+        """Whether the width is a Python number, so that channels can be counted."""
+        return not tf.is_tensor(self.width)
+
+    @property
+    def is_full_width(self) -> bool:
+        return self.has_static_width and self.width == 1.0
+
+    @property
     def updates_statistics(self) -> bool:
-        return self.training and self.update_statistics and self.width == 1.0
+        return self.training and self.update_statistics and self.is_full_width
 
 
 @dataclasses.dataclass(frozen=True)

@@ -11,7 +11,7 @@ BatchNorm's running variance is updated with the unbiased batch variance.
 
 from __future__ import annotations
 
-from typing import Callable
+from typing import Callable, Union
 
 import numpy as np
 import tensorflow as tf
@@ -36,7 +36,9 @@ class ForwardLayer(tf.keras.layers.Layer):
         return self.call(x, forward)
 
 
-def channels_at_width(channels: int, width: float, divisor: int = 8) -> int:
+def channels_at_width(
+    channels: int, width: Union[float, tf.Tensor], divisor: int = 8
+) -> Union[int, tf.Tensor]:
     """The number of channels that a layer keeps at a fraction of its width.
 
     Rounds `channels * width` to the nearest multiple of `divisor`, never below
@@ -45,12 +47,15 @@ def channels_at_width(channels: int, width: float, divisor: int = 8) -> int:
 
     Args:
       channels: Channels at full width.
-      width: Fraction in (0, 1].
+      width: Fraction in (0, 1], a Python float or a float64 scalar tensor.
       divisor: The multiple.
 
     Returns:
-      The number of channels; `channels` itself at width 1.
+      The number of channels; `channels` itself at width 1. A Python int, or an
+      int32 scalar for a tensor: the number that the same float gives.
     """
+    if tf.is_tensor(width):
+        return _channels_at_tensor_width(channels, width, divisor)
     if width == 1.0:
         return channels
     exact = channels * width
@@ -58,6 +63,27 @@ def channels_at_width(channels: int, width: float, divisor: int = 8) -> int:
     if rounded < 0.9 * exact:
         rounded += divisor
     return min(rounded, channels)
+
+
+def _channels_at_tensor_width(channels: int, width: tf.Tensor, divisor: int):
+    exact = channels * width
+    rounded = tf.cast(exact + divisor / 2, tf.int32) // divisor * divisor
+    rounded = tf.maximum(rounded, divisor)
+    is_too_low = tf.cast(rounded, tf.float64) < 0.9 * exact
+    rounded = tf.minimum(tf.where(is_too_low, rounded + divisor, rounded), channels)
+    return tf.where(tf.equal(width, 1.0), channels, rounded)
+
+
+def number_of_channels(x) -> Union[int, tf.Tensor]:
+    """The size of the last axis: an int, or an int32 scalar if it is not static."""
+    return tf.shape(x)[-1] if x.shape[-1] is None else x.shape[-1]
+
+
+def _first_channels(vector, x):
+    """As many entries of a variable [channels] as `x` has channels."""
+    if x.shape[-1] == vector.shape[0]:
+        return vector
+    return vector[: number_of_channels(x)]
 
 
 class Seeds:
@@ -146,8 +172,9 @@ class Conv2D(ForwardLayer):
     def call(self, x, forward: ForwardPass):
         kernel, bias = self.kernel, self.bias
         channels = channels_at_width(self._out_channels, forward.width)
-        if x.shape[-1] != kernel.shape[2] or channels != kernel.shape[3]:
-            kernel = kernel[:, :, : x.shape[-1], :channels]
+        is_whole = forward.has_static_width and channels == kernel.shape[3]
+        if x.shape[-1] != kernel.shape[2] or not is_whole:
+            kernel = kernel[:, :, : number_of_channels(x), :channels]
             bias = None if bias is None else bias[:channels]
         if self._padding and not self._is_same:
             around = [self._padding, self._padding]
@@ -193,9 +220,7 @@ class Dense(ForwardLayer):
         self.built = True
 
     def call(self, x, forward: ForwardPass):
-        kernel = self.kernel
-        if x.shape[-1] != kernel.shape[0]:
-            kernel = kernel[: x.shape[-1]]
+        kernel = _first_channels(self.kernel, x)
         return tf.nn.bias_add(tf.linalg.matmul(x, kernel), self.bias)
 
 
@@ -237,11 +262,8 @@ class BatchNorm(ForwardLayer):
         self.built = True
 
     def call(self, x, forward: ForwardPass):
-        channels = x.shape[-1]
-        gamma, beta = self.gamma, self.beta
-        if channels != gamma.shape[0]:
-            gamma, beta = gamma[:channels], beta[:channels]
-        if not forward.training and forward.width == 1.0:
+        gamma, beta = _first_channels(self.gamma, x), _first_channels(self.beta, x)
+        if not forward.training and forward.is_full_width:
             scale = gamma * tf.math.rsqrt(self.moving_variance + NORM_EPSILON)
             return x * scale + (beta - self.moving_mean * scale)
         if x.dtype == tf.float32 and x.shape.rank == 4:
@@ -260,7 +282,7 @@ class BatchNorm(ForwardLayer):
             mean = tf.reduce_mean(x, axes)
             variance = tf.reduce_mean(tf.math.squared_difference(x, mean), axes)
             y = tf.nn.batch_normalization(x, mean, variance, beta, gamma, NORM_EPSILON)
-            count = tf.cast(tf.size(x) // channels, x.dtype)
+            count = tf.cast(tf.size(x) // number_of_channels(x), x.dtype)
             unbiased_variance = variance * count / tf.maximum(count - 1, 1)
         if forward.updates_statistics:
             rate = 1.0 - BATCH_NORM_MOMENTUM
@@ -307,10 +329,7 @@ class GroupNorm(ForwardLayer):
         self.built = True
 
     def call(self, x, forward: ForwardPass):
-        channels = x.shape[-1]
-        gamma, beta = self.gamma, self.beta
-        if channels != gamma.shape[0]:
-            gamma, beta = gamma[:channels], beta[:channels]
+        gamma, beta = _first_channels(self.gamma, x), _first_channels(self.beta, x)
         return _group_norm(x, gamma, beta, self._groups)
 
 
@@ -331,26 +350,29 @@ def _group_norm(x, gamma, beta, groups: int):
     Returns:
       A tensor like `x`, differentiable any number of times.
     """
-    channels = x.shape[-1]
+    channels = number_of_channels(x)
+    group_size = channels // groups
 
-    def over_groups(sums, count):
+    def over_groups(sums, share):
         """[batch, channels] sums to [batch, 1, channels] means of groups."""
-        grouped = tf.reshape(sums, [-1, groups, channels // groups])
-        means = tf.reduce_sum(grouped, axis=2) / (count * (channels // groups))
-        return tf.repeat(means, channels // groups, axis=1)[:, tf.newaxis]
+        grouped = tf.reshape(sums, [-1, groups, group_size])
+        means = tf.reduce_sum(grouped, axis=2) * share
+        return tf.repeat(means, group_size, axis=1)[:, tf.newaxis]
 
     @tf.custom_gradient
     def normalize(x, gamma, beta):
-        count = tf.cast(tf.shape(x)[1], x.dtype)
-        difference = x - over_groups(tf.reduce_sum(x, axis=1), count)
+        # TensorFlow turns a division by what it knows to be constant into this
+        # product. Written out, it is the same product for what is not.
+        share = 1 / tf.cast(tf.shape(x)[1] * group_size, x.dtype)
+        difference = x - over_groups(tf.reduce_sum(x, axis=1), share)
         squares = tf.reduce_sum(tf.square(difference), axis=1)
-        inverse = tf.math.rsqrt(over_groups(squares, count) + NORM_EPSILON)
+        inverse = tf.math.rsqrt(over_groups(squares, share) + NORM_EPSILON)
 
         def gradient(upstream):
             sums = tf.reduce_sum(upstream, axis=1)
             products = tf.reduce_sum(upstream * difference, axis=1)
-            shift = inverse * over_groups(gamma * sums, count)
-            slope = inverse**3 * over_groups(gamma * products, count)
+            shift = inverse * over_groups(gamma * sums, share)
+            slope = inverse**3 * over_groups(gamma * products, share)
             x_gradient = upstream * (gamma * inverse) - (difference * slope + shift)
             gamma_gradient = tf.reduce_sum(products * inverse[:, 0], axis=0)
             return x_gradient, gamma_gradient, tf.reduce_sum(sums, axis=0)

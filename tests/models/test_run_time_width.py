@@ -1,0 +1,244 @@
+"""Passes whose width is a tensor: the channels are known only at run time."""
+
+import functools
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tff_reg import models
+from tff_reg.models import forward
+from tff_reg.models import layers
+from tff_reg.models import resnet
+
+
+def _bottleneck_network(**options):
+    def bottleneck(planes, stride):
+        return [(1, planes, 1), (3, planes, stride), (1, 4 * planes, 1)]
+
+    return resnet.build_resnet(bottleneck, (2, 1), planes=(16, 32), **options)
+
+
+NETWORKS = {
+    "resnet8": resnet.resnet8,
+    "resnet20": resnet.resnet20,
+    "bottlenecks": _bottleneck_network,
+}
+
+
+def _images(*shape, dtype="float32"):
+    return np.random.default_rng(0).normal(size=shape).astype(dtype)
+
+
+def _compute(network, training, x, width):
+    """Every output of a pass and the gradient of a number made of its logits."""
+    settings = forward.ForwardPass(
+        training=training, width=width, record_activations=True, update_statistics=False
+    )
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        outputs = network(x, settings)
+        value = tf.reduce_sum(tf.math.sin(outputs.logits))
+    gradients = tape.gradient(value, [x, *network.trainable_variables])
+    return (
+        outputs.logits,
+        outputs.embedding,
+        *outputs.block_outputs,
+        *outputs.activations,
+        *(tf.convert_to_tensor(g) for g in gradients),
+    )
+
+
+def _traced(network, training, images, width=None):
+    """`_compute` as a graph: at a static width, or as a function of the width."""
+    compute = functools.partial(_compute, network, training)
+    if width is not None:
+        return tf.function(functools.partial(compute, width=width), [images])
+    return tf.function(compute, [images, tf.TensorSpec([], tf.float64)])
+
+
+@pytest.fixture
+def graphs_as_written():
+    """Keeps TensorFlow from reordering sums and products where it knows shapes."""
+    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
+    yield
+    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": False})
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("norm", models.NORM_NAMES)
+@pytest.mark.parametrize("name", NETWORKS)
+def test_one_trace_computes_what_static_passes_compute(
+    name, norm, dtype, graphs_as_written
+):
+    network = NETWORKS[name](
+        input_shape=(8, 8, 3), num_classes=5, norm=norm, dtype=dtype
+    )
+    x = tf.constant(_images(4, 8, 8, 3, dtype=dtype))
+    for training in (True, False) if name == "resnet8" else (True,):
+        dynamic = _traced(network, training, tf.TensorSpec([None, 8, 8, 3], dtype))
+        # Only in training is BatchNorm at the tensor 1.0 what it is at the float.
+        for width in (0.25, 0.5, 0.8, 0.93, 1.0)[: 5 if training else 4]:
+            got = dynamic(x, tf.constant(width, tf.float64))
+            for one, other in zip(got, _compute(network, training, x, width)):
+                np.testing.assert_array_equal(one, other, err_msg=f"width {width}")
+        assert dynamic.experimental_get_tracing_count() == 1
+
+
+@pytest.mark.parametrize("norm", models.NORM_NAMES)
+def test_optimized_graphs_compute_the_same_in_float32(norm):
+    network = resnet.resnet8(input_shape=(8, 8, 3), num_classes=5, norm=norm)
+    images = tf.TensorSpec([None, 8, 8, 3])
+    x = tf.constant(_images(4, 8, 8, 3))
+    dynamic = _traced(network, True, images)
+    # 24 channels make groups of 12, by which a division is not exact.
+    for width in (0.5, 0.8):
+        got = dynamic(x, tf.constant(width, tf.float64))
+        for one, other in zip(got, _traced(network, True, images, width)(x)):
+            np.testing.assert_array_equal(one, other, err_msg=f"width {width}")
+
+
+def test_batch_norm_takes_a_tensor_for_less_than_full_width():
+    network = resnet.resnet8(input_shape=(8, 8, 3), num_classes=5, norm="batch")
+    x = tf.constant(_images(4, 8, 8, 3))
+    before = [v.numpy() for v in network.non_trainable_variables]
+    full = tf.constant(1.0, tf.float64)
+    trained = network(x, forward.ForwardPass(training=True, width=full))
+    evaluated = network(x, forward.ForwardPass(width=full))
+    for variable, value in zip(network.non_trainable_variables, before):
+        np.testing.assert_array_equal(variable, value)
+    # Its running statistics are still 0 and 1, not the batch's.
+    np.testing.assert_array_equal(evaluated.logits, trained.logits)
+    static = network(x, forward.ForwardPass(training=True))
+    np.testing.assert_array_equal(trained.logits, static.logits)
+    assert np.abs(network(x).logits - static.logits).max() > 1e-3
+
+
+def test_what_is_known_of_the_shapes_stays_known():
+    network = resnet.resnet8(input_shape=(8, 8, 3), num_classes=5)
+
+    @tf.function(
+        input_signature=[
+            tf.TensorSpec([None, 8, 8, 3]),
+            tf.TensorSpec([], tf.float64),
+        ]
+    )
+    def check(x, width):
+        outputs = network(x, forward.ForwardPass(training=True, width=width))
+        shapes = [o.shape.as_list() for o in outputs.block_outputs]
+        assert shapes[:-1] == [
+            [None, 8, 8, None],
+            [None, 8, 8, None],
+            [None, 4, 4, None],
+            [None, 2, 2, None],
+        ]
+        assert shapes[-1] == outputs.logits.shape.as_list() == [None, 5]
+        assert outputs.embedding.shape.rank == 2
+        return tf.constant(True)
+
+    assert check(_images(2, 8, 8, 3), tf.constant(0.5, tf.float64))
+
+
+@pytest.mark.parametrize("norm", models.NORM_NAMES)
+def test_images_may_have_a_size_known_at_run_time(norm):
+    network = resnet.resnet8(input_shape=(8, 8, 3), num_classes=5, norm=norm)
+    dynamic = _traced(network, True, tf.TensorSpec([None, None, None, 3]))
+    for size, width in ((8, 0.5), (7, 0.8), (5, 0.25)):
+        x = tf.constant(_images(3, size, size, 3))
+        images = tf.TensorSpec([None, size, size, 3])
+        expected = _traced(network, True, images, width)(x)
+        for got, value in zip(dynamic(x, tf.constant(width, tf.float64)), expected):
+            np.testing.assert_array_equal(got, value)
+
+
+@pytest.mark.parametrize("norm", models.NORM_NAMES)
+def test_one_block_runs_on_channels_cut_at_run_time(norm):
+    network = resnet.resnet8(input_shape=(8, 8, 3), num_classes=5, norm=norm)
+    feature = network(tf.constant(_images(2, 8, 8, 3))).block_outputs[-3]
+
+    @tf.function
+    def run(feature, width):
+        channels = layers.channels_at_width(feature.shape[-1], width)
+        settings = forward.ForwardPass(
+            training=True, width=width, update_statistics=False
+        )
+        return network.run_block(-2, feature[..., :channels], settings)
+
+    for width, channels in ((0.25, 8), (0.5, 16), (0.8, 24)):
+        expected = network.run_block(
+            -2,
+            feature[..., :channels],
+            forward.ForwardPass(training=True, width=width, update_statistics=False),
+        )
+        got = run(feature, tf.constant(width, tf.float64))
+        np.testing.assert_allclose(got, expected, rtol=1e-6, atol=1e-6)
+
+
+def test_dropped_branches_and_run_time_widths_go_together():
+    network = resnet.resnet8(input_shape=(8, 8, 3), num_classes=5)
+    x = tf.constant(_images(2, 8, 8, 3))
+
+    @tf.function
+    def run(width):
+        scales = tf.constant([0.0, 1.0, 1.0])
+        return network(
+            x, forward.ForwardPass(training=True, width=width, branch_scales=scales)
+        ).block_outputs
+
+    stem, stage1, *_ = run(tf.constant(0.5, tf.float64))
+    np.testing.assert_array_equal(stem, stage1)
+    assert stage1.shape == [2, 8, 8, 8]
+
+
+def test_channels_at_a_tensor_width_follow_the_python_rule():
+    rng = np.random.default_rng(1)
+    widths = [*np.round(np.arange(1, 101) / 100, 2), *rng.uniform(1e-3, 1, 50), 1.0]
+    at_width = tf.function(
+        lambda width: [layers.channels_at_width(c, width) for c in channels]
+    )
+    channels = (1, 4, 8, 9, 10, 16, 17, 24, 32, 64, 100, 256, 512)
+    for width in widths:
+        got = at_width(tf.constant(width, tf.float64))
+        assert all(value.dtype == tf.int32 for value in got)
+        expected = [layers.channels_at_width(c, float(width)) for c in channels]
+        np.testing.assert_array_equal(got, expected, err_msg=str(width))
+
+
+@pytest.mark.parametrize("name", ["cnn", "keras"])
+def test_models_without_width_say_so_without_printing_the_tensor(name):
+    if name == "cnn":
+        model_fn = models.build_model_fn("cnn", image_shape=(8, 8, 3), num_classes=3)
+        network = model_fn().network
+    else:
+        flatten, dense = tf.keras.layers.Flatten(), tf.keras.layers.Dense(3)
+        network = models.from_keras_blocks([flatten, dense], input_shape=(8, 8, 3))
+    with pytest.raises(models.MissingCapabilityError) as error:
+        network(
+            tf.constant(_images(1, 8, 8, 3)),
+            forward.ForwardPass(width=tf.constant(0.5, tf.float64)),
+        )
+    assert "width that is drawn at run time" in str(error.value)
+    assert "tf.Tensor" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "width, message",
+    [
+        (tf.constant(0.5), r"but is float32 of shape \(\)"),
+        (tf.constant([0.5], tf.float64), r"but is float64 of shape \(1,\)"),
+    ],
+)
+def test_raises_on_a_tensor_that_is_no_float64_scalar(width, message):
+    with pytest.raises(ValueError, match=message):
+        forward.ForwardPass(width=width)
+
+
+def test_a_model_that_flattens_says_that_it_takes_one_size():
+    model_fn = models.build_model_fn("cnn", image_shape=(8, 8, 3), num_classes=3)
+    network = model_fn().network
+    with pytest.raises(models.MissingCapabilityError, match="images of one size"):
+        network(tf.constant(_images(1, 4, 4, 3)))
+    with pytest.raises(models.MissingCapabilityError, match="images of one size"):
+        tf.function(network, autograph=False).get_concrete_function(
+            tf.TensorSpec([None, None, None, 3])
+        )

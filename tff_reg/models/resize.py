@@ -1,0 +1,59 @@
+"""Bilinear resizing of images, in any floating-point type and to any size.
+
+TensorFlow's own returns float32 whatever it is given, and does not align corners.
+"""
+
+from __future__ import annotations
+
+from typing import Union
+
+import tensorflow as tf
+
+
+def resize_bilinear(
+    x: tf.Tensor, height: Union[int, tf.Tensor], width: Union[int, tf.Tensor]
+) -> tf.Tensor:
+    """Resizes images so that the centres of their corner pixels stay where they are.
+
+    It is PyTorch's `interpolate(mode="bilinear", align_corners=True)`: of n pixels,
+    the i-th of m new ones lies at i (n - 1) / (m - 1); a single new one at 0. An axis
+    that keeps its size keeps its values, to the bit.
+
+    Args:
+      x: float [batch, h, w, channels]; any of the sizes may be known only when the
+        graph runs.
+      height: The new h, at least 1: a Python int or an int32 scalar.
+      width: The new w, likewise.
+
+    Returns:
+      A tensor [batch, height, width, channels] of the type of `x`, computed in it.
+
+    Raises:
+      ValueError: If the images are not of a floating-point type and rank 4, or a size
+        is a Python int below 1.
+    """
+    x = tf.convert_to_tensor(x)
+    if x.shape.rank != 4 or not x.dtype.is_floating:
+        raise ValueError(
+            "resize_bilinear needs floating-point images [batch, height, width, "
+            f"channels], but got {x.dtype.name} of shape {x.shape}."
+        )
+    for size in (height, width):
+        if not tf.is_tensor(size) and size < 1:
+            raise ValueError(f"Images cannot be resized to {height} x {width} pixels.")
+    rows = _interpolation(x, 1, height)
+    columns = _interpolation(x, 2, width)
+    x = tf.einsum("ph,bhwc->bpwc", rows, x)
+    return tf.einsum("qw,bpwc->bpqc", columns, x)
+
+
+def _interpolation(x, axis: int, new_size):
+    """The matrix [new size, size] of `x`'s type that resizes one of its axes."""
+    size = tf.shape(x)[axis] if x.shape[axis] is None else x.shape[axis]
+    # Products of integers, so that an axis of the same size gets whole positions.
+    numerators = tf.range(new_size) * (size - 1)
+    positions = tf.cast(numerators, tf.float64) / tf.cast(
+        tf.maximum(new_size - 1, 1), tf.float64
+    )
+    distances = tf.abs(positions[:, tf.newaxis] - tf.range(size, dtype=tf.float64))
+    return tf.cast(tf.maximum(1 - distances, 0), x.dtype)
