@@ -23,6 +23,7 @@ from absl import app, flags, logging
 import tasks
 from tff_reg import experiment, processes, quiet, regularizers, runtime
 from tff_reg.experiment import command_line, description, progress, settings, summary
+from tff_reg.processes import catalog
 
 _FLAGS = flags.FLAGS
 
