@@ -80,6 +80,20 @@ class Counting:
         return type("W", (), {"trainable": state["weights"], "non_trainable": []})
 
 
+class Remembering(Counting):
+    """The same with clients that add to what they drew before."""
+
+    def initial_client_state(self, state):
+        return {"drawn": np.zeros(3)}
+
+    def next(self, state, datasets, client_states):
+        output = super().next(state, datasets)
+        drawn = [s["drawn"] + np.abs(k).sum() for s, k in zip(client_states, datasets)]
+        output.state["weights"][0] = output.state["weights"][0] + sum(drawn)
+        output.client_states = [{"drawn": d} for d in drawn]
+        return output
+
+
 class Clients:
     client_ids = ["a", "b", "c"]
 
@@ -87,8 +101,8 @@ class Clients:
         return key
 
 
-@pytest.fixture
-def run(monkeypatch):
+@pytest.fixture(params=[Counting, Remembering])
+def run(request, monkeypatch):
     from tff_reg.experiment import checkpoints, environment, plot
 
     # So few that old ones are deleted in these short runs, too.
@@ -102,7 +116,7 @@ def run(monkeypatch):
 
     def run_in(directory, **arguments):
         return experiment.run(
-            Counting(),
+            request.param(),
             Clients(),
             total_rounds=arguments.pop("total_rounds", 3),
             clients_per_round=2,

@@ -214,6 +214,7 @@ class Case:
 
 _STAGE = re.compile(r"layer(\d+)\.(\d+)\.(.*)")
 _NORM_PARTS = {"weight": "gamma", "bias": "beta"}
+_PROJECTOR = {"p1": "projector/dense1", "p2": "projector/dense2"}
 _STATISTICS = {"running_mean": "moving_mean", "running_var": "moving_variance"}
 
 
@@ -227,8 +228,10 @@ def our_name(torch_name: str) -> str:
         name = stage[3]
     layer, _, part = name.rpartition(".")
     part = {**_NORM_PARTS, **_STATISTICS}.get(part, part)
-    if layer in ("fc", "linear"):
-        return "classifier/dense/" + {"gamma": "kernel", "beta": "bias"}[part]
+    linear = {"fc": "dense", "linear": "dense", **_PROJECTOR}.get(layer)
+    if linear:
+        kind = {"gamma": "kernel", "beta": "bias"}[part]
+        return f"classifier/{linear}/{kind}"
     if layer in ("downsample.0", "shortcut.0"):
         return f"{prefix}shortcut_conv/kernel"
     if layer in ("downsample.1", "shortcut.1"):
@@ -258,7 +261,7 @@ class Replayed:
       model: The `LearningModel`.
     """
 
-    def __init__(self, case: Case, model_name: str, norm: str):
+    def __init__(self, case: Case, model_name: str, norm: str, **options):
         self._case = case
         self.model = models.build_model_fn(
             model_name,
@@ -266,6 +269,7 @@ class Replayed:
             num_classes=case.config["num_classes"],
             norm=norm,
             dtype=case.dtype,
+            **options,
         )()
 
     def _variable(self, torch_name: str) -> tf.Variable:

@@ -7,120 +7,26 @@ import pytest
 import tensorflow as tf
 
 from tests.golden import replay
+from tests.golden import trainer as trainer_lib
 from tff_reg import regularizers
 from tff_reg.client import client_work
-from tff_reg.client import local_step
-from tff_reg.client import optimizers
 from tff_reg.models import forward
 from tff_reg.regularizers import fedalign
-
-
-class Trainer:
-    """Steps of the product's own local training on a case's model."""
-
-    def __init__(self, case: replay.Case, regularizer=None):
-        self.case = case
-        self.replayed = replay.Replayed(case, "resnet56", "batch")
-        self.regularizer = regularizer
-        config = case.config
-        self.optimizer = optimizers.build_sgd(
-            config["lr"],
-            config["momentum"],
-            nesterov=config["nesterov"],
-            weight_decay=config["weight_decay"],
-        )
-        self.reset_optimizer()
-
-    @property
-    def variables(self):
-        return list(self.replayed.model.trainable_variables)
-
-    def reset_optimizer(self):
-        specs = tuple(tf.TensorSpec(v.shape, v.dtype) for v in self.variables)
-        self.state = self.optimizer.initialize(specs)
-
-    def gradient(self, batch, global_weights=None, regularizer=None):
-        """The gradient by the product's local step, and what it measured.
-
-        Statistics of norms are as after one forward pass.
-        """
-        terms = [] if regularizer is None else [regularizer]
-        step = local_step.LocalStep(self.replayed.model, {}, terms)
-        gradients, _, measurements = step.gradient(batch, global_weights or (), None)
-        return gradients, measurements
-
-    def without_statistics(self, function, *args, **kwargs):
-        """Calls a function and undoes its updates of running statistics."""
-        variables = self.replayed.model.non_trainable_variables
-        before = [v.numpy() for v in variables]
-        result = function(*args, **kwargs)
-        for variable, value in zip(variables, before):
-            variable.assign(value)
-        return result
-
-    def forward(self, batch):
-            return self.replayed.model.network(
-            batch["x"], forward.ForwardPass(training=True, update_statistics=False)
-        )
-
-    def clip(self, gradients, max_norm):
-        if max_norm is None:
-            return gradients
-        return client_work.clip_by_global_norm(gradients, max_norm)[0]
-
-    def apply(self, gradients):
-        """A step of the optimiser; returns the update in the file's order."""
-        before = self.replayed.weights_in_torch_order()
-        self.state, weights = self.optimizer.next(
-            self.state, tuple(self.variables), tuple(gradients)
-        )
-        for variable, value in zip(self.variables, weights):
-            variable.assign(value)
-        after = self.replayed.weights_in_torch_order()
-        return before, [a - b for a, b in zip(after, before)]
-
-    def check_summary(self, key, tensors, **kwargs):
-        self.case.check_summary(
-            key, self.replayed.in_torch_order(tensors), **kwargs
-        )
-
-    def check_step(self, prefix, gradients, step):
-        """Applies a clipped gradient and compares the weights after it."""
-        before, update = self.apply(gradients)
-        self.case.check_summary(f"{prefix}.delta", update, step=step, weights=before)
-        if f"{prefix}.param_after.norm" in self.case:
-            after = self.replayed.weights_in_torch_order()
-            self.case.check_summary(f"{prefix}.param_after", after, step=step)
-
-    def check_statistics(self, prefix, step):
-        for part in ("running_mean", "running_var"):
-            if f"{prefix}.bn.{part}.norm" in self.case:
-                values = self.replayed.statistics(part)
-                self.case.check_summary(f"{prefix}.bn.{part}", values, step=step)
-
-
-def _check_loss_and_logits(trainer, batch, prefix, step, loss="loss_ce"):
-    outputs = trainer.forward(batch)
-    ce = trainer.replayed.model.loss_fn(batch["y"], outputs.logits)
-    trainer.case.check(f"{prefix}{loss}", ce, step=step)
-    if f"{prefix}logits" in trainer.case:
-        trainer.case.check(f"{prefix}logits", outputs.logits, step=step)
-    return ce, outputs
 
 
 @replay.parametrize("Z_*")
 def test_fedavg_steps(name, dtype):
     case = replay.Case(name, dtype)
-    trainer = Trainer(case)
+    trainer = trainer_lib.Trainer(case)
     trainer.replayed.set_weights(case.weights(case.config["weights_phase"]))
     for step in range(1, case.config["steps"] + 1):
         batch = case.batch(step - 1)
-        _check_loss_and_logits(trainer, batch, f"step{step}.", step)
+        trainer_lib.check_loss_and_logits(trainer, batch, f"step{step}.", step)
         gradients, _ = trainer.gradient(batch)
         trainer.check_summary(f"step{step}.grad", gradients, step=step)
         gradients = trainer.clip(gradients, case.config["clip_norm"])
         trainer.check_step(f"step{step}", gradients, step)
-        trainer.check_statistics(f"step{step}", step)
+        trainer.check_statistics(f"step{step}.bn", step)
     if "eval_after.logits" in case:
         batch = case.batch(0)
         logits = trainer.replayed.model.predict_on_batch(batch["x"], training=False)
@@ -134,7 +40,7 @@ def test_fedprox_step(name, dtype):
     config = case.config
     strength = config["mu"]
     term = regularizers.FedProx(strength=strength)
-    trainer = Trainer(case)
+    trainer = trainer_lib.Trainer(case)
     trainer.replayed.set_weights(case.weights(config["global_phase"]))
     global_weights = [tf.constant(v.numpy()) for v in trainer.variables]
     match = re.fullmatch(
@@ -142,7 +48,7 @@ def test_fedprox_step(name, dtype):
     )
     trainer.replayed.set_weights(case.weights(float(match[1]), float(match[2])))
     batch = case.batch(0)
-    ce, _ = _check_loss_and_logits(trainer, batch, "", 1)
+    ce, _ = trainer_lib.check_loss_and_logits(trainer, batch, "", 1)
 
     plain, _ = trainer.without_statistics(trainer.gradient, batch)
     trainer.check_summary("grad_ce", plain)
@@ -153,7 +59,7 @@ def test_fedprox_step(name, dtype):
     case.check("sq_distance", measurements["fedprox/term"], rtol64=1e-6)
     with tf.GradientTape() as tape:
         tape.watch(trainer.variables)
-        value = term(_bare_step(trainer, global_weights))
+        value = term(trainer_lib.bare_step(trainer, global_weights))
     case.check("sq_distance", value.raw)
     case.check("loss_prox", value.weighted)
     case.check("loss_total", ce + value.weighted)
@@ -161,18 +67,6 @@ def test_fedprox_step(name, dtype):
     trainer.check_summary("grad_prox", expected)
     trainer.check_step("step1", trainer.clip(gradients, config["clip_norm"]), 1)
     case.check_all_read()
-
-
-def _bare_step(trainer, global_weights=(), batch=None, outputs=None, task_loss=None):
-    return regularizers.Step(
-        network=trainer.replayed.model.network,
-        outputs=outputs,
-        features=None if batch is None else batch["x"],
-        labels=None if batch is None else batch["y"],
-        task_loss=task_loss,
-        weights=trainer.variables,
-        global_weights=global_weights,
-    )
 
 
 def _alignment(config, **changes):
@@ -187,7 +81,7 @@ def test_fedalign_steps(name, dtype):
         _check_spectral_norms(case)
         return
     config = case.config
-    trainer = Trainer(case)
+    trainer = trainer_lib.Trainer(case)
     initial = case.weights(config["weights_phase"])
     trainer.replayed.set_weights(initial)
     for step in range(1, config["steps"] + 1):
@@ -227,7 +121,7 @@ def _check_clipping(trainer, prefix, gradients, step):
 def _check_fedalign_step(trainer, prefix, batch, step):
     case, config = trainer.case, trainer.case.config
     term = _alignment(config)
-    ce, outputs = _check_loss_and_logits(trainer, batch, f"{prefix}.", step)
+    ce, outputs = trainer_lib.check_loss_and_logits(trainer, batch, f"{prefix}.", step)
     previous, full = outputs.block_outputs[-3:-1]
     width, iterations = config["width"], term.power_iterations
     sub_input = previous[..., : int(previous.shape[-1] * width)]
@@ -251,7 +145,7 @@ def _check_fedalign_step(trainer, prefix, batch, step):
     with tf.GradientTape() as tape:
         tape.watch(trainer.variables)
         value = term(
-            _bare_step(trainer, batch=batch, outputs=outputs, task_loss=ce)
+            trainer_lib.bare_step(trainer, batch=batch, outputs=outputs, task_loss=ce)
         )
     case.check(f"{prefix}.lip_raw", value.raw, step=step, rtol64=1e-8)
     case.check(f"{prefix}.loss_lip_scaled", value.weighted, step=step)
@@ -263,7 +157,7 @@ def _check_fedalign_step(trainer, prefix, batch, step):
     trainer.check_summary(f"{prefix}.grad_lip_scaled", lipschitz, step=step)
     gradients, _ = trainer.gradient(batch, regularizer=term)
     _check_clipping(trainer, prefix, gradients, step)
-    trainer.check_statistics(prefix, step)
+    trainer.check_statistics(f"{prefix}.bn", step)
 
 
 def _check_equation_5(trainer, prefix, batch, term):
@@ -274,7 +168,7 @@ def _check_equation_5(trainer, prefix, batch, term):
             batch["x"], forward.ForwardPass(training=True, update_statistics=False)
         )
         ce = trainer.replayed.model.loss_fn(batch["y"], outputs.logits)
-        value = term(_bare_step(trainer, batch=batch, outputs=outputs, task_loss=ce))
+        value = term(trainer_lib.bare_step(trainer, batch=batch, outputs=outputs, task_loss=ce))
         total = ce + value.weighted
     case.check(f"{prefix}.loss_ce", ce)
     case.check(f"{prefix}.lip_raw", value.raw)

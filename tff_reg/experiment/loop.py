@@ -236,6 +236,7 @@ class _Experiment:
                 f" {self._settings['total_rounds']}."
             )
         # What the last process wrote beyond its checkpoint is done again.
+        self._delete_unnamed_client_states()
         self._directory.delete_results()
         self._directory.write_metrics(self._table)
         self._events = tensorboard.TensorBoardEvents(
@@ -245,6 +246,13 @@ class _Experiment:
     def _verify_client_states(self, checkpoint: Any) -> None:
         if self._client_states is not None:
             self._client_states.verify(checkpoint.part(_CLIENT_STATES))
+
+    def _delete_unnamed_client_states(self) -> None:
+        if self._client_states is not None:
+            self._client_states.delete_unnamed(
+                checkpoint.part(_CLIENT_STATES)
+                for checkpoint in self._directory.checkpoints.all()
+            )
 
     def run_rounds(self) -> None:
         """Runs the rounds that are left."""
@@ -323,12 +331,8 @@ class _Experiment:
         }
         if self._client_states is not None:
             parts[_CLIENT_STATES] = self._client_states.write_index
-        store = self._directory.checkpoints
-        store.save(self._rounds_done, parts)
-        if self._client_states is not None:
-            self._client_states.delete_unnamed(
-                checkpoint.part(_CLIENT_STATES) for checkpoint in store.all()
-            )
+        self._directory.checkpoints.save(self._rounds_done, parts)
+        self._delete_unnamed_client_states()
 
     def _report(self, round_num: int, row: Mapping[str, Any]) -> None:
         self._progress.after_round(round_num, row)

@@ -1,0 +1,270 @@
+"""Local steps of GradAug, MOON, Mixup and stochastic depth against the authors' code.
+
+What the cases fix instead of drawing (widths, resolutions, coefficient, permutation,
+kept branches) is fixed here by small sub-classes; all else is the product's.
+"""
+
+import dataclasses
+
+import numpy as np
+import tensorflow as tf
+
+from tests.golden import replay
+from tests.golden import trainer as trainer_lib
+from tff_reg import models
+from tff_reg import regularizers
+from tff_reg.models import forward
+from tff_reg.regularizers import gradaug
+from tff_reg.regularizers import mixup
+from tff_reg.regularizers import regularizer
+
+
+def _nchw(images) -> list:
+    """One tensor, in PyTorch's layout."""
+    return [np.transpose(images, (0, 3, 1, 2))]
+
+
+def _gradient(value, tape, trainer):
+    return tape.gradient(
+        value, trainer.variables, unconnected_gradients=tf.UnconnectedGradients.ZERO
+    )
+
+
+@replay.parametrize("B_gradaug*")
+def test_gradaug_step(name, dtype):
+    case = replay.Case(name, dtype)
+    config = case.config
+    draws = [
+        (width, size, size)
+        for width, size in zip(config["widths"], config["resolutions"])
+    ]
+
+    class FixedGradAug(regularizers.GradAug):
+        is_random = False
+
+        def draw(self, image_shape, key):
+            return draws
+
+    for channels_at_width in config["channels_at_width"].items():
+        width, counts = channels_at_width
+        for channels, count in counts.items():
+            assert models.channels_at_width(int(channels), float(width)) == count
+
+    term = FixedGradAug(strength=config["mult"], subnetworks=len(draws))
+    trainer = trainer_lib.Trainer(case)
+    trainer.replayed.set_weights(case.weights(config["weights_phase"]))
+    batch = case.batch(0)
+    ce, outputs = trainer_lib.check_loss_and_logits(trainer, batch, "", 1)
+    with tf.GradientTape(persistent=True) as tape:
+        tape.watch(trainer.variables)
+        again = trainer.forward(batch)
+        running = trainer.replayed.model.loss_fn(batch["y"], again.logits)
+        trainer.check_summary("grad_ce", _gradient(running, tape, trainer))
+        for i, (width, height, image_width) in enumerate(draws, start=1):
+            resized = models.resize_bilinear(batch["x"], height, image_width)
+            case.check_summary(f"resized{i}", _nchw(resized))
+            step = trainer_lib.bare_step(trainer, batch=batch, outputs=outputs)
+            logits = gradaug.subnetwork_logits(step, width, height, image_width)
+            case.check(f"log_softmax{i}", tf.nn.log_softmax(logits))
+            single = dataclasses.replace(term, subnetworks=1)
+            object.__setattr__(single, "draw", lambda *_, d=draws[i - 1]: [d])
+            part = single(step)
+            case.check(f"loss_kd{i}_raw", part.raw, rtol32=1e-4)
+            case.check(f"loss_kd{i}_weighted", part.weighted, rtol32=1e-4)
+            running += part.weighted
+            key = "grad_total" if i == len(draws) else f"grad_ce_plus_kd{i}"
+            trainer.check_summary(key, _gradient(running, tape, trainer))
+    case.check("total_loss", running)
+
+    trainer.replayed.reset_statistics()
+    gradients, measured = trainer.gradient(batch, regularizer=term)
+    total = float(ce) + config["mult"] * measured["gradaug/term"].numpy()
+    case.check("total_loss", total, rtol64=1e-6)  # Measurements are float32.
+    trainer.check_summary("grad_total", gradients)
+    trainer.check_statistics("bn_after", 1)
+    trainer.check_step("step1", gradients, 1)
+    case.check_all_read()
+
+
+@replay.parametrize("D_*")
+def test_moon_step(name, dtype):
+    case = replay.Case(name, dtype)
+    config = case.config
+    trainer = trainer_lib.Trainer(case, projector="moon")
+    batch = case.batch(0)
+    references, projections = {}, {}
+    for kind, key in (("global", "global"), ("previous", "prev")):
+        other = replay.Replayed(case, "resnet56", "batch", projector="moon")
+        other.set_weights(case.weights(config[f"phase_{key}"]))
+        references[kind] = other.model
+        projections[key] = other.model.network(
+            batch["x"], forward.ForwardPass(training=True, update_statistics=False)
+        ).embedding
+    trainer.replayed.set_weights(case.weights(config["phase_local"]))
+    ce, outputs = trainer_lib.check_loss_and_logits(trainer, batch, "", 1)
+    projections["local"] = outputs.embedding
+
+    units = {}
+    for key, projection in projections.items():
+        case.check_summary(f"proj_{key}", [projection])
+        units[key] = tf.math.l2_normalize(projection, axis=-1)
+    cosines = {
+        key: tf.reduce_sum(units["local"] * units[key], axis=-1)
+        for key in ("global", "prev")
+    }
+    for key, cosine in cosines.items():
+        case.check(f"cos_{key}", cosine)
+    logits = tf.stack(list(cosines.values()), axis=1) / config["temperature"]
+    case.check("con_logits", logits)
+
+    term = regularizers.MOON(strength=config["mu"], temperature=config["temperature"])
+    constant = {
+        kind: tf.nest.map_structure(
+            tf.stop_gradient,
+            model.network(
+                batch["x"], forward.ForwardPass(training=True, update_statistics=False)
+            ).embedding,
+        )
+        for kind, model in references.items()
+    }
+    with tf.GradientTape() as tape:
+        tape.watch(trainer.variables)
+        step = trainer_lib.bare_step(trainer, outputs=trainer.forward(batch))
+        step = dataclasses.replace(
+            step,
+            outputs_of=lambda kind: models.Outputs([], constant[kind], None, ()),
+        )
+        value = term(step)
+    case.check("loss_con_raw", value.raw)
+    case.check("loss_con_weighted", value.weighted)
+    case.check("loss_total", ce + value.weighted)
+    trainer.check_summary("grad_con", _gradient(value.weighted, tape, trainer))
+
+    plain, _ = trainer.without_statistics(trainer.gradient, batch)
+    trainer.check_summary("grad_ce", plain)
+    gradients, measured = trainer.gradient(
+        batch, regularizer=term, references=references
+    )
+    case.check("loss_con_raw", measured["moon/term"], rtol64=1e-6)
+    for key, kind in (("global", "global"), ("prev", "previous")):
+        mean = tf.reduce_mean(cosines[key])
+        np.testing.assert_allclose(measured[f"moon/{kind}_cosine"], mean, rtol=1e-5)
+    trainer.check_summary("grad_total", gradients)
+    trainer.check_statistics("bn_after", 1)
+    trainer.check_step("step1", gradients, 1)
+    case.check_all_read()
+
+
+@replay.parametrize("E_*")
+def test_mixup_step(name, dtype):
+    case = replay.Case(name, dtype)
+    config = case.config
+
+    class FixedMixup(regularizers.Mixup):
+        is_random = False
+
+        def change_batch(self, batch, key):
+            coefficient = tf.constant(config["lam"], tf.float64)
+            mixed = mixup.mix(batch, coefficient, tf.constant(config["perm"]))
+            return regularizer.Change(mixed, {"coefficient": coefficient})
+
+    trainer = trainer_lib.Trainer(case)
+    trainer.replayed.set_weights(case.weights(config["weights_phase"]))
+    batch = case.batch(0)
+    mixed, measured = FixedMixup().change_batch(
+        regularizer.Batch(batch["x"], [(batch["y"], 1.0)]), None
+    )
+    case.check_summary("mixed_x", _nchw(mixed.features))
+    outputs = trainer.forward(dict(x=mixed.features))
+    case.check("logits", outputs.logits)
+    total = 0.0
+    for key, (labels, weight) in zip("ab", mixed.targets):
+        case.check(f"targets_{key}", labels)
+        loss = trainer.replayed.model.loss_fn(labels, outputs.logits)
+        case.check(f"loss_{key}", loss)
+        total += weight * loss
+    case.check("lam", measured["coefficient"])
+    case.check("loss_total", total)
+
+    gradients, measured = trainer.gradient(batch, regularizer=FixedMixup())
+    case.check("lam", measured["mixup/coefficient"], rtol64=1e-6)
+    trainer.check_summary("grad_total", gradients)
+    trainer.check_statistics("bn_after", 1)
+    trainer.check_step("step1", gradients, 1)
+    case.check_all_read()
+
+
+@replay.parametrize("F_*")
+def test_stochdepth_step(name, dtype):
+    case = replay.Case(name, dtype)
+    config = case.config
+    first, last = config["stoch_depth"]
+    assert first == 1.0
+    term = regularizers.StochDepth(survival_probability=last)
+    paper = dataclasses.replace(term, schedule="paper")
+    count = len(config["keep_mask"])
+    for key, chosen in (("survival_prob", term), ("paper_survival_prob", paper)):
+        np.testing.assert_allclose(
+            chosen.probabilities(count), case.plain(key), rtol=1e-12
+        )
+
+    class FixedStochDepth(regularizers.StochDepth):
+        is_random = False
+        kept = config["keep_mask"]
+
+        def change_pass(self, forward, network, key):
+            scales = tf.constant(self.kept, network.dtype)
+            changed = dataclasses.replace(forward, branch_scales=scales)
+            return regularizer.Change(changed, {"kept_branches": 1.0})
+
+    class KeepAll(FixedStochDepth):
+        kept = [1] * count
+
+    fixed = FixedStochDepth(survival_probability=last)
+    trainer = trainer_lib.Trainer(case)
+    network = trainer.replayed.model.network
+    assert network.num_branches == count
+    fixed.adapt_network(network)
+    trainer.replayed.set_weights(case.weights(config["weights_phase"]))
+    batch = case.batch(0)
+
+    def check_evaluation(prefix, step):
+        logits = trainer.replayed.model.predict_on_batch(batch["x"], training=False)
+        case.check(f"{prefix}.logits", logits, step=step)
+        loss = trainer.replayed.model.loss_fn(batch["y"], logits)
+        case.check(f"{prefix}.loss", loss, step=step)
+
+    def run(term):
+        settings, _ = term.change_pass(
+            forward.ForwardPass(training=True, update_statistics=False), network, None
+        )
+        logits = network(batch["x"], settings).logits
+        return logits, trainer.replayed.model.loss_fn(batch["y"], logits)
+
+    check_evaluation("eval_fresh", 1)
+    logits, loss = run(KeepAll(survival_probability=last))
+    case.check("train_allkept.logits", logits)
+    case.check("train_allkept.loss", loss)
+    logits, loss = run(fixed)
+    case.check("train.logits", logits)
+    case.check("train.loss_ce", loss)
+    gradients, _ = trainer.gradient(batch, regularizer=fixed)
+    trainer.check_summary("train.grad_total", gradients)
+    trainer.check_statistics("train.bn_after", 1)
+
+    # The authors' PyTorch leaves zeros in the gradients of branches that did not run,
+    # which decay like all others; so does ours.
+    start = [v.numpy() for v in trainer.variables]
+    before, update = trainer.apply(gradients)
+    case.check_summary("zero_grad_not_none.delta", update, weights=before)
+    # A newer PyTorch passes them by.
+    unused = case.plain("param_unused_in_this_step").astype(bool)
+    update = [np.zeros_like(u) if skip else u for skip, u in zip(unused, update)]
+    case.check_summary("step1.delta", update, weights=before)
+    after = [b + u for b, u in zip(before, update)]
+    case.check_summary("step1.param_after", after)
+    names = [str(n) for n in case.plain("param_names")]
+    trainer.replayed.set_weights(dict(zip(names, after)))
+    assert any(not np.array_equal(a, v.numpy()) for a, v in zip(start, trainer.variables))
+    check_evaluation("eval_after_step", 2)
+    case.check_all_read()

@@ -1,0 +1,120 @@
+"""Steps of the product's own local training on a ResNet-56 case."""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+from tests.golden import replay
+from tff_reg import regularizers
+from tff_reg.client import client_work
+from tff_reg.client import local_step
+from tff_reg.client import optimizers
+from tff_reg.models import forward
+
+
+def _key():
+    return tf.constant([1, 2], tf.int64)
+
+
+class Trainer:
+    """Steps of the product's own local training on a case's model."""
+
+    def __init__(self, case: replay.Case, **model_options):
+        self.case = case
+        self.replayed = replay.Replayed(case, "resnet56", "batch", **model_options)
+        config = case.config
+        self.optimizer = optimizers.build_sgd(
+            config["lr"],
+            config["momentum"],
+            nesterov=config["nesterov"],
+            weight_decay=config["weight_decay"],
+        )
+        self.reset_optimizer()
+
+    @property
+    def variables(self):
+        return list(self.replayed.model.trainable_variables)
+
+    def reset_optimizer(self):
+        specs = tuple(tf.TensorSpec(v.shape, v.dtype) for v in self.variables)
+        self.state = self.optimizer.initialize(specs)
+
+    def gradient(self, batch, global_weights=(), regularizer=None, references=None):
+        """The gradient by the product's local step, and what it measured.
+
+        Statistics of norms are as after one forward pass.
+        """
+        terms = [] if regularizer is None else [regularizer]
+        step = local_step.LocalStep(self.replayed.model, references or {}, terms)
+        gradients, _, measurements = step.gradient(batch, global_weights, _key)
+        return gradients, measurements
+
+    def without_statistics(self, function, *args, **kwargs):
+        """Calls a function and undoes its updates of running statistics."""
+        variables = self.replayed.model.non_trainable_variables
+        before = [v.numpy() for v in variables]
+        result = function(*args, **kwargs)
+        for variable, value in zip(variables, before):
+            variable.assign(value)
+        return result
+
+    def forward(self, batch):
+        return self.replayed.model.network(
+            batch["x"], forward.ForwardPass(training=True, update_statistics=False)
+        )
+
+    def clip(self, gradients, max_norm):
+        if max_norm is None:
+            return gradients
+        return client_work.clip_by_global_norm(gradients, max_norm)[0]
+
+    def apply(self, gradients):
+        """A step of the optimiser; returns the update in the file's order."""
+        before = self.replayed.weights_in_torch_order()
+        self.state, weights = self.optimizer.next(
+            self.state, tuple(self.variables), tuple(gradients)
+        )
+        for variable, value in zip(self.variables, weights):
+            variable.assign(value)
+        after = self.replayed.weights_in_torch_order()
+        return before, [a - b for a, b in zip(after, before)]
+
+    def check_summary(self, key, tensors, **kwargs):
+        self.case.check_summary(
+            key, self.replayed.in_torch_order(tensors), **kwargs
+        )
+
+    def check_step(self, prefix, gradients, step):
+        """Applies a clipped gradient and compares the weights after it."""
+        before, update = self.apply(gradients)
+        self.case.check_summary(f"{prefix}.delta", update, step=step, weights=before)
+        if f"{prefix}.param_after.norm" in self.case:
+            after = self.replayed.weights_in_torch_order()
+            self.case.check_summary(f"{prefix}.param_after", after, step=step)
+
+    def check_statistics(self, prefix, step):
+        for part in ("running_mean", "running_var"):
+            if f"{prefix}.{part}.norm" in self.case:
+                values = self.replayed.statistics(part)
+                self.case.check_summary(f"{prefix}.{part}", values, step=step)
+
+
+def check_loss_and_logits(trainer, batch, prefix, step, loss="loss_ce"):
+    outputs = trainer.forward(batch)
+    ce = trainer.replayed.model.loss_fn(batch["y"], outputs.logits)
+    trainer.case.check(f"{prefix}{loss}", ce, step=step)
+    if f"{prefix}logits" in trainer.case:
+        trainer.case.check(f"{prefix}logits", outputs.logits, step=step)
+    return ce, outputs
+
+
+def bare_step(trainer, global_weights=(), batch=None, outputs=None, task_loss=None):
+    return regularizers.Step(
+        network=trainer.replayed.model.network,
+        outputs=outputs,
+        features=None if batch is None else batch["x"],
+        labels=None if batch is None else batch["y"],
+        task_loss=task_loss,
+        weights=trainer.variables,
+        global_weights=global_weights,
+    )
