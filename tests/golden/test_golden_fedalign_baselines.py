@@ -254,7 +254,6 @@ def test_stochdepth_step(name, dtype):
 
     # The authors' PyTorch leaves zeros in the gradients of branches that did not run,
     # which decay like all others; so does ours.
-    start = [v.numpy() for v in trainer.variables]
     before, update = trainer.apply(gradients)
     case.check_summary("zero_grad_not_none.delta", update, weights=before)
     # A newer PyTorch passes them by.
@@ -265,6 +264,5 @@ def test_stochdepth_step(name, dtype):
     case.check_summary("step1.param_after", after)
     names = [str(n) for n in case.plain("param_names")]
     trainer.replayed.set_weights(dict(zip(names, after)))
-    assert any(not np.array_equal(a, v.numpy()) for a, v in zip(start, trainer.variables))
     check_evaluation("eval_after_step", 2)
     case.check_all_read()

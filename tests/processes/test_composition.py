@@ -9,6 +9,7 @@ import tensorflow_federated as tff
 from tff_reg import client
 from tff_reg import models
 from tff_reg import processes
+from tff_reg import regularizers
 from tff_reg import runtime
 from tff_reg.processes import catalog
 
@@ -17,7 +18,18 @@ MODEL_FN = models.build_model_fn(
 )
 CNN_FN = models.build_model_fn("cnn", image_shape=(4, 4, 1), num_classes=3)
 WHOLE = client.WholeClientData(batch_size=4)
-REGULARIZED = [n for n in catalog.names() if catalog.parse(n)]
+WITH_TERM = [
+    name
+    for name in catalog.names()
+    if catalog.parse(name) and catalog.method(name).regularizer.has_term
+]
+# What makes the methods without a term FedAvg.
+NEUTRAL = {
+    "mixup": {"mixup_concentration": 0.0},
+    "stochdepth": {"stochdepth_survival_probability": 1.0},
+}
+# These need what the CNN does not have: width, branches.
+NEEDS_RESNET = ("fedalign", "gradaug", "stochdepth")
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -44,8 +56,15 @@ def _clients(size, counts=(6, 9)):
 
 def _run(process, clients, rounds):
     state = process.initialize()
+    is_stateful = isinstance(process, processes.StatefulLearningProcess)
+    if is_stateful:
+        client_states = [process.initial_client_state(state)] * len(clients)
     for _ in range(rounds):
-        output = process.next(state, clients)
+        if is_stateful:
+            output = process.next(state, clients, client_states)
+            client_states = output.client_states
+        else:
+            output = process.next(state, clients)
         state = output.state
     weights = process.get_model_weights(state)
     return [*weights.trainable, *weights.non_trainable], output.metrics
@@ -58,7 +77,7 @@ def _settings(name, **changes):
     )
 
 
-@pytest.mark.parametrize("name", REGULARIZED)
+@pytest.mark.parametrize("name", WITH_TERM)
 def test_strength_zero_is_fedavg_to_the_bit_over_three_rounds(name):
     clients = _clients(6)
     settings = _settings(name)
@@ -79,10 +98,27 @@ def test_strength_zero_is_fedavg_to_the_bit_over_three_rounds(name):
     assert any(not np.array_equal(a, b) for a, b in zip(regularized, plain))
 
 
-@pytest.mark.parametrize("name", catalog.names())
+@pytest.mark.parametrize("name", NEUTRAL)
+def test_methods_without_a_term_have_a_neutral_setting(name):
+    clients, settings = _clients(6), _settings("fedavg")
+
+    def run(process, strengths):
+        process = processes.build_from_settings(process, MODEL_FN, settings, strengths)
+        return _run(process, clients, 2)[0]
+
+    plain = run("fedavg", {})
+    for a, b in zip(run(name, NEUTRAL[name]), plain):
+        np.testing.assert_array_equal(a, b)
+    assert any(not np.array_equal(a, b) for a, b in zip(run(name, {}), plain))
+
+
+STATELESS = [name for name in catalog.names() if name != "moon"]
+
+
+@pytest.mark.parametrize("name", [*STATELESS, "mixup+fedgkd+freeze"])
 def test_processes_are_plain_learning_processes_fit_for_devices(name):
-    model_fn = MODEL_FN if name == "fedalign" else CNN_FN
-    size = 6 if name == "fedalign" else 4
+    model_fn = MODEL_FN if name in NEEDS_RESNET else CNN_FN
+    size = 6 if name in NEEDS_RESNET else 4
     process = processes.build(name, model_fn, client_data=WHOLE)
     assert isinstance(process, tff.learning.templates.LearningProcess)
     element = process.next.type_signature.parameter[1].member.element
@@ -120,6 +156,139 @@ def test_takes_any_aggregator(kind):
     assert all(np.isfinite(w).all() for w in weights)
     assert not np.allclose(weights[0], start.trainable[0], atol=1e-7)
     assert metrics["finalizer"]["update_non_finite"] == 0
+
+
+def test_moon_keeps_each_clients_last_model():
+    process = processes.build("moon", CNN_FN, client_data=WHOLE)
+    assert isinstance(process, processes.StatefulLearningProcess)
+    state, (small, large) = process.initialize(), _clients(4)
+    start = process.get_model_weights(state).trainable
+    fresh = process.initial_client_state(state)
+    for a, b in zip(fresh["previous"], start):
+        np.testing.assert_array_equal(a, b)
+    # Alone, the client's last model is the new global one.
+    output = process.next(state, [small], [fresh])
+    after = process.get_model_weights(output.state).trainable
+    for a, b in zip(output.client_states[0]["previous"], after):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7)
+    assert not np.array_equal(after[0], start[0])
+    # States come back in the order of the clients, whatever they were.
+    both = process.next(output.state, [large, small], [fresh, output.client_states[0]])
+    turned = process.next(output.state, [small, large], [output.client_states[0], fresh])
+    for one, other in zip(both.client_states, reversed(turned.client_states)):
+        for a, b in zip(one["previous"], other["previous"]):
+            np.testing.assert_array_equal(a, b)
+
+
+def test_a_client_that_does_not_train_keeps_its_state():
+    process = processes.build("moon", CNN_FN, client_data=WHOLE)
+    state = process.initialize()
+    mine = process.initial_client_state(state)
+    mine["previous"] = [w + np.float32(1) for w in mine["previous"]]
+    empty, diverging = _clients(4, counts=(0, 5))
+    diverging = diverging.map(lambda e: {**e, "x": e["x"] * np.float32("nan")})
+    output = process.next(state, [empty, diverging], [mine, mine])
+    assert output.metrics["client_work"]["train"]["rejected_clients"] == 1
+    for client_state in output.client_states:
+        for a, b in zip(client_state["previous"], mine["previous"]):
+            np.testing.assert_array_equal(a, b)
+
+
+def test_weights_and_hparams_of_a_stateful_process_can_be_set():
+    process = processes.build("moon", CNN_FN, client_data=WHOLE)
+    state = process.initialize()
+    weights = process.get_model_weights(state)
+    doubled = tff.learning.models.ModelWeights(
+        [2 * w for w in weights.trainable], weights.non_trainable
+    )
+    state = process.set_model_weights(state, doubled)
+    np.testing.assert_array_equal(
+        process.initial_client_state(state)["previous"][0], doubled.trainable[0]
+    )
+    hparams = process.get_hparams(state)
+    hparams["client_work"]["learning_rate"] = np.float32(0)
+    hparams["client_work"]["weight_decay"] = np.float32(0)
+    state = process.set_hparams(state, hparams)
+    client_state = process.initial_client_state(state)
+    output = process.next(state, _clients(4), [client_state, client_state])
+    np.testing.assert_array_equal(
+        process.get_model_weights(output.state).trainable[0], doubled.trainable[0]
+    )
+
+
+def test_fedgkd_distils_the_mean_of_the_last_global_models():
+    settings = _settings("fedgkd", client_momentum=0.0, client_weight_decay=0.0)
+
+    def build(rounds):
+        return processes.build_from_settings(
+            "fedgkd", CNN_FN, settings, {"fedgkd_averaged_rounds": rounds}
+        )
+
+    clients, process = _clients(4), build(2)
+    state, sent = process.initialize(), []
+    for _ in range(3):
+        sent.append(process.get_model_weights(state).trainable)
+        output = process.next(state, clients)
+        state = output.state
+    # The distributor remembers the model that it sent last, for the next mean.
+    (earlier,) = [
+        s["earlier"] for s in state.distributor if isinstance(s, dict) and "count" in s
+    ]
+    for kept, last in zip(earlier, sent[-1]):
+        np.testing.assert_array_equal(kept[0], last)
+    # One global model alone is KD with half the strength.
+    kd = processes.build_from_settings(
+        "kd", CNN_FN, settings, {"kd_strength": 0.1}
+    )
+    for a, b in zip(_run(build(1), clients, 2)[0], _run(kd, clients, 2)[0]):
+        np.testing.assert_array_equal(a, b)
+    assert any(
+        not np.array_equal(a, b)
+        for a, b in zip(_run(build(2), clients, 2)[0], _run(build(1), clients, 2)[0])
+    )
+
+
+def test_freeze_leaves_the_classifier_as_it_was():
+    process = processes.build("freeze", CNN_FN, client_data=WHOLE)
+    start = process.get_model_weights(process.initialize())
+    weights, _ = _run(process, _clients(4), 2)
+    after = weights[len(start.trainable) :]
+    assert [w.shape for w in after] == [(128, 3), (3,)]
+    for a, b in zip(after, start.non_trainable):
+        np.testing.assert_array_equal(a, b)
+    assert not np.array_equal(weights[0], start.trainable[0])
+
+
+@pytest.mark.parametrize(
+    "name, message",
+    [
+        ("fedntd+mixup", "fedntd needs the one true class of every example"),
+        ("man+fedprox+man", "names 'man' twice"),
+    ],
+)
+def test_sums_that_make_no_sense_are_refused(name, message):
+    with pytest.raises(catalog.UnknownProcessError, match=message):
+        processes.build(name, CNN_FN)
+
+
+def test_regularisers_of_a_list_are_checked_like_names():
+    @dataclasses.dataclass(frozen=True)
+    class OtherMixup(regularizers.Mixup):
+        name = "othermix"
+
+    both = [regularizers.Mixup(), OtherMixup()]
+    with pytest.raises(regularizers.IncompatibleMethodsError, match="replace the batch"):
+        processes.build_regularized(CNN_FN, both, client.build_sgd(0.1))
+
+
+def test_means_of_different_numbers_of_models_are_refused():
+    @dataclasses.dataclass(frozen=True)
+    class OtherGKD(regularizers.FedGKD):
+        name = "othergkd"
+
+    both = [regularizers.FedGKD(), OtherGKD(averaged_rounds=3)]
+    with pytest.raises(ValueError, match="the same number"):
+        processes.build_regularized(CNN_FN, both, client.build_sgd(0.1))
 
 
 def test_hparams_can_be_set():
@@ -169,9 +338,19 @@ def test_build_raises_on_settings_it_does_not_know(overrides, error, message):
         processes.build("fedprox", CNN_FN, **overrides)
 
 
-def test_a_model_that_lacks_what_a_method_needs_is_refused_with_a_sentence():
-    with pytest.raises(models.MissingCapabilityError, match="cannot run at width 0.25"):
-        processes.build("fedalign", CNN_FN, client_data=WHOLE)
+@pytest.mark.parametrize(
+    "name, message",
+    [
+        ("fedalign", "cannot run at width 0.25"),
+        ("gradaug", "cannot run at width 0.8"),
+        ("stochdepth", "has no residual branches"),
+    ],
+)
+def test_a_model_that_lacks_what_a_method_needs_is_refused_with_a_sentence(
+    name, message
+):
+    with pytest.raises(ValueError, match=message):
+        processes.build(name, CNN_FN, client_data=WHOLE)
 
 
 def test_builders_take_the_arguments_of_tff_in_their_order():

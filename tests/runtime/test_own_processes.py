@@ -14,7 +14,8 @@ from tests.runtime.comparison import assert_equal
 from tests.runtime.comparison import assert_same
 
 _SIZE, _CLASSES = 6, 3
-# FedAlign runs layers at a fraction of their width, which the CNN's cannot.
+# These run layers at a fraction of their width or drop branches; the CNN cannot.
+_NEED_RESNET = ("fedalign", "gradaug", "stochdepth")
 _MODEL_FNS = {
     name: models.build_model_fn(
         name, image_shape=(_SIZE, _SIZE, 1), num_classes=_CLASSES, norm=norm
@@ -24,7 +25,7 @@ _MODEL_FNS = {
 
 
 def _model_fn(name):
-    return _MODEL_FNS["resnet8" if "fedalign" in name else "cnn"]
+    return _MODEL_FNS["resnet8" if name in _NEED_RESNET else "cnn"]
 
 
 def _arrays(number=3):
@@ -37,7 +38,7 @@ def _arrays(number=3):
         )
 
 
-@pytest.mark.parametrize("name", [*catalog.names(), "fedprox+man"])
+@pytest.mark.parametrize("name", [*catalog.names(), "fedprox+man", "moon+fedgkd+mixup"])
 def test_one_round_over_whole_clients(contexts, name):
     settings = dataclasses.replace(
         catalog.settings(name), batch_size=4, local_epochs=2
@@ -63,13 +64,16 @@ def test_one_round_over_batches(contexts, name):
 
 def _compare(contexts, process, data):
     with contexts("native"):
-        state = process.initialize()
-        native = process.next(state, data)
+        arguments = [process.initialize(), data]
+        if isinstance(process, processes.StatefulLearningProcess):
+            client_state = process.initial_client_state(arguments[0])
+            arguments.append([client_state] * len(data))
+        native = process.next(*arguments)
     with contexts("in_process"):
-        ours = process.next(state, data)
-        again = process.next(state, data)
+        ours = process.next(*arguments)
+        again = process.next(*arguments)
     with contexts("two_at_a_time"):
-        two = process.next(state, data)
+        two = process.next(*arguments)
     assert_same(native, ours, rtol=1e-4, atol=1e-5)
     assert_equal(ours, again)
     assert_equal(ours, two)

@@ -1,21 +1,25 @@
 """One builder a method, with TFF's argument order.
 
-After the method's own strengths every builder takes `client_optimizer_fn` (a
+After the method's own strength every builder takes `client_optimizer_fn` (a
 `tff.learning.optimizers.Optimizer`; `tff_reg.client.build_sgd` is the papers') and
 then the arguments of `composition.build_process`, where they are described, in that
 order; and, by keyword only:
 
+* the other strengths of the method, the fields of its dataclass in
+  `tff_reg.regularizers`, with their defaults;
 * `client_data`: the form of the client data, `tff_reg.client.BatchedData()` (the
   default) or a `tff_reg.client.WholeClientData`;
 * `max_gradient_norm`: global-norm clipping of the gradient, `None` for none;
 * `learning_rate_schedule`: a `tff_reg.client.schedules.Schedule` over rounds.
 
-All return a `tff.learning.templates.LearningProcess`, and raise what
-`composition.build_process` raises and a ValueError for strengths out of range.
+All return what `composition.build_process` returns, a
+`tff.learning.templates.LearningProcess` except for `build_moon`, and raise what it
+raises and a ValueError for strengths out of range.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any, Callable, Optional, Sequence
 
 import tensorflow_federated as tff
@@ -37,7 +41,7 @@ def build_regularized(
     max_gradient_norm: Optional[float] = None,
     learning_rate_schedule: schedules.Schedule = schedules.constant(),
     **kwargs: Any,
-) -> tff.learning.templates.LearningProcess:
+) -> composition.Process:
     """Builds federated averaging with any sum of regularisers.
 
     Args:
@@ -71,6 +75,15 @@ def build_fed_avg(model_fn, client_optimizer_fn, *args, **kwargs):
     return build_regularized(model_fn, (), client_optimizer_fn, *args, **kwargs)
 
 
+def _build(method, model_fn, strength, client_optimizer_fn, args, kwargs):
+    """Builds one method; its fields are taken out of the keyword arguments."""
+    own = [f.name for f in dataclasses.fields(method) if f.name in kwargs]
+    fields = dict(strength, **{name: kwargs.pop(name) for name in own})
+    return build_regularized(
+        model_fn, [method(**fields)], client_optimizer_fn, *args, **kwargs
+    )
+
+
 def build_fed_prox(model_fn, proximal_strength, client_optimizer_fn, *args, **kwargs):
     """Builds FedProx (Li et al., MLSys 2020).
 
@@ -84,8 +97,9 @@ def build_fed_prox(model_fn, proximal_strength, client_optimizer_fn, *args, **kw
     Returns:
       The process.
     """
-    terms = [regularizers_lib.FedProx(strength=proximal_strength)]
-    return build_regularized(model_fn, terms, client_optimizer_fn, *args, **kwargs)
+    strength = dict(strength=proximal_strength)
+    method = regularizers_lib.FedProx
+    return _build(method, model_fn, strength, client_optimizer_fn, args, kwargs)
 
 
 def build_fed_align(
@@ -93,14 +107,10 @@ def build_fed_align(
     alignment_strength,
     client_optimizer_fn,
     *args,
-    width: float = 0.25,
-    lipschitz_scaling: str = "relative",
-    stop_gradients: bool = True,
-    power_iterations: int = 10,
     max_gradient_norm: Optional[float] = 10.0,
     **kwargs,
 ):
-    """Builds FedAlign (Mendieta et al., CVPR 2022).
+    """Builds FedAlign (Mendieta et al., CVPR 2022); see `regularizers.FedAlign`.
 
     Args:
       model_fn: Makes a `tff_reg.models.LearningModel` whose layers can run at a
@@ -108,55 +118,235 @@ def build_fed_align(
       alignment_strength: mu of Eq. 5; 0.0 is FedAvg with clipped gradients.
       client_optimizer_fn: The client optimiser.
       *args: See the module's docstring.
-      width: omega_S, the sub-block's fraction of the channels.
-      lipschitz_scaling: 'relative' (the authors' code) or 'absolute' (Eq. 5).
-      stop_gradients: Whether only the sub-block learns from the term.
-      power_iterations: Steps of the power iteration for the spectral norms.
       max_gradient_norm: Global-norm clipping; 10 in the authors' code.
       **kwargs: See the module's docstring.
 
     Returns:
       The process.
     """
-    terms = [
-        regularizers_lib.FedAlign(
-            strength=alignment_strength,
-            width=width,
-            lipschitz_scaling=lipschitz_scaling,
-            stop_gradients=stop_gradients,
-            power_iterations=power_iterations,
-        )
-    ]
-    return build_regularized(
-        model_fn,
-        terms,
-        client_optimizer_fn,
-        *args,
-        max_gradient_norm=max_gradient_norm,
-        **kwargs,
-    )
+    strength = dict(strength=alignment_strength)
+    kwargs["max_gradient_norm"] = max_gradient_norm
+    method = regularizers_lib.FedAlign
+    return _build(method, model_fn, strength, client_optimizer_fn, args, kwargs)
 
 
-def build_man(
-    model_fn,
-    activation_strength,
-    client_optimizer_fn,
-    *args,
-    scaling: str = "code",
-    **kwargs,
+def build_moon(model_fn, contrastive_strength, client_optimizer_fn, *args, **kwargs):
+    """Builds MOON (Li et al., CVPR 2021); see `regularizers.MOON`.
+
+    Args:
+      model_fn: Makes a `tff_reg.models.LearningModel`, in the paper with a projector.
+      contrastive_strength: mu of Eq. 4; 0.0 is FedAvg.
+      client_optimizer_fn: The client optimiser.
+      *args: See the module's docstring.
+      **kwargs: See the module's docstring.
+
+    Returns:
+      The process, a `stateful.StatefulLearningProcess`.
+    """
+    strength = dict(strength=contrastive_strength)
+    method = regularizers_lib.MOON
+    return _build(method, model_fn, strength, client_optimizer_fn, args, kwargs)
+
+
+def build_mixup(model_fn, client_optimizer_fn, *args, **kwargs):
+    """Builds FedAvg with Mixup (Zhang et al., ICLR 2018); see `regularizers.Mixup`.
+
+    Args:
+      model_fn: Makes a `tff_reg.models.LearningModel`.
+      client_optimizer_fn: The client optimiser.
+      *args: See the module's docstring.
+      **kwargs: See the module's docstring.
+
+    Returns:
+      The process.
+    """
+    method = regularizers_lib.Mixup
+    return _build(method, model_fn, {}, client_optimizer_fn, args, kwargs)
+
+
+def build_stochastic_depth(model_fn, client_optimizer_fn, *args, **kwargs):
+    """Builds FedAvg with stochastic depth (Huang et al., ECCV 2016).
+
+    See `regularizers.StochDepth`.
+
+    Args:
+      model_fn: Makes a `tff_reg.models.LearningModel` with residual branches.
+      client_optimizer_fn: The client optimiser.
+      *args: See the module's docstring.
+      **kwargs: See the module's docstring.
+
+    Returns:
+      The process.
+    """
+    method = regularizers_lib.StochDepth
+    return _build(method, model_fn, {}, client_optimizer_fn, args, kwargs)
+
+
+def build_grad_aug(
+    model_fn, augmentation_strength, client_optimizer_fn, *args, **kwargs
 ):
-    """Builds FedAvg with MAN (Yashwanth et al., WACV 2024).
+    """Builds GradAug (Yang et al., NeurIPS 2020); see `regularizers.GradAug`.
+
+    Args:
+      model_fn: Makes a `tff_reg.models.LearningModel` whose layers can run at a
+        fraction of their width.
+      augmentation_strength: mu of Eq. 2; 0.0 is FedAvg.
+      client_optimizer_fn: The client optimiser.
+      *args: See the module's docstring.
+      **kwargs: See the module's docstring.
+
+    Returns:
+      The process.
+    """
+    strength = dict(strength=augmentation_strength)
+    method = regularizers_lib.GradAug
+    return _build(method, model_fn, strength, client_optimizer_fn, args, kwargs)
+
+
+def build_man(model_fn, activation_strength, client_optimizer_fn, *args, **kwargs):
+    """Builds FedAvg with MAN (Yashwanth et al., WACV 2024); see `regularizers.MAN`.
 
     Args:
       model_fn: Makes a `tff_reg.models.LearningModel`.
       activation_strength: zeta of Eq. 15; 0.0 is FedAvg.
       client_optimizer_fn: The client optimiser.
       *args: See the module's docstring.
-      scaling: 'code' (zeta / 2, as published) or 'paper' (zeta, Eq. 15).
       **kwargs: See the module's docstring.
 
     Returns:
       The process.
     """
-    terms = [regularizers_lib.MAN(strength=activation_strength, scaling=scaling)]
-    return build_regularized(model_fn, terms, client_optimizer_fn, *args, **kwargs)
+    strength = dict(strength=activation_strength)
+    method = regularizers_lib.MAN
+    return _build(method, model_fn, strength, client_optimizer_fn, args, kwargs)
+
+
+def build_fed_mlb(model_fn, branch_strength, client_optimizer_fn, *args, **kwargs):
+    """Builds FedMLB (Kim et al., ICML 2022); see `regularizers.FedMLB`.
+
+    Args:
+      model_fn: Makes a `tff_reg.models.LearningModel`.
+      branch_strength: Factor of both losses of the paths, 1 in the paper; 0.0 is
+        FedAvg.
+      client_optimizer_fn: The client optimiser.
+      *args: See the module's docstring.
+      **kwargs: See the module's docstring.
+
+    Returns:
+      The process.
+    """
+    strength = dict(strength=branch_strength)
+    method = regularizers_lib.FedMLB
+    return _build(method, model_fn, strength, client_optimizer_fn, args, kwargs)
+
+
+def build_kd(model_fn, distillation_strength, client_optimizer_fn, *args, **kwargs):
+    """Builds FedAvg with KD (Hinton et al., 2015); see `regularizers.KD`.
+
+    Args:
+      model_fn: Makes a `tff_reg.models.LearningModel`.
+      distillation_strength: Factor of the divergence; 0.0 is FedAvg.
+      client_optimizer_fn: The client optimiser.
+      *args: See the module's docstring.
+      **kwargs: See the module's docstring.
+
+    Returns:
+      The process.
+    """
+    strength = dict(strength=distillation_strength)
+    method = regularizers_lib.KD
+    return _build(method, model_fn, strength, client_optimizer_fn, args, kwargs)
+
+
+def build_fit_net(model_fn, hint_strength, client_optimizer_fn, *args, **kwargs):
+    """Builds FedAvg with FitNet (Romero et al., ICLR 2015); see `regularizers.FitNet`.
+
+    Args:
+      model_fn: Makes a `tff_reg.models.LearningModel`.
+      hint_strength: Factor of the squared difference; 0.0 is FedAvg.
+      client_optimizer_fn: The client optimiser.
+      *args: See the module's docstring.
+      **kwargs: See the module's docstring.
+
+    Returns:
+      The process.
+    """
+    strength = dict(strength=hint_strength)
+    method = regularizers_lib.FitNet
+    return _build(method, model_fn, strength, client_optimizer_fn, args, kwargs)
+
+
+def build_fed_ntd(
+    model_fn, distillation_strength, client_optimizer_fn, *args, **kwargs
+):
+    """Builds FedNTD (Lee et al., NeurIPS 2022); see `regularizers.FedNTD`.
+
+    Args:
+      model_fn: Makes a `tff_reg.models.LearningModel`.
+      distillation_strength: beta; 0.0 is FedAvg.
+      client_optimizer_fn: The client optimiser.
+      *args: See the module's docstring.
+      **kwargs: See the module's docstring.
+
+    Returns:
+      The process.
+    """
+    strength = dict(strength=distillation_strength)
+    method = regularizers_lib.FedNTD
+    return _build(method, model_fn, strength, client_optimizer_fn, args, kwargs)
+
+
+def build_fed_gkd(
+    model_fn, distillation_strength, client_optimizer_fn, *args, **kwargs
+):
+    """Builds FedGKD (Yao et al., 2021); see `regularizers.FedGKD`.
+
+    Args:
+      model_fn: Makes a `tff_reg.models.LearningModel`.
+      distillation_strength: gamma; 0.0 is FedAvg.
+      client_optimizer_fn: The client optimiser.
+      *args: See the module's docstring.
+      **kwargs: See the module's docstring.
+
+    Returns:
+      The process.
+    """
+    strength = dict(strength=distillation_strength)
+    method = regularizers_lib.FedGKD
+    return _build(method, model_fn, strength, client_optimizer_fn, args, kwargs)
+
+
+def build_uni_var_fl(
+    model_fn, regularization_strength, client_optimizer_fn, *args, **kwargs
+):
+    """Builds UniVarFL (Gupta et al.); see `regularizers.UniVarFL`.
+
+    Args:
+      model_fn: Makes a `tff_reg.models.LearningModel`.
+      regularization_strength: Factor of both losses, 1 in the paper; 0.0 is FedAvg.
+      client_optimizer_fn: The client optimiser.
+      *args: See the module's docstring.
+      **kwargs: See the module's docstring.
+
+    Returns:
+      The process.
+    """
+    strength = dict(strength=regularization_strength)
+    method = regularizers_lib.UniVarFL
+    return _build(method, model_fn, strength, client_optimizer_fn, args, kwargs)
+
+
+def build_freeze(model_fn, client_optimizer_fn, *args, **kwargs):
+    """Builds FedAvg with a frozen classifier; see `regularizers.Freeze`.
+
+    Args:
+      model_fn: Makes a `tff_reg.models.LearningModel`.
+      client_optimizer_fn: The client optimiser.
+      *args: See the module's docstring.
+      **kwargs: See the module's docstring.
+
+    Returns:
+      The process.
+    """
+    method = regularizers_lib.Freeze
+    return _build(method, model_fn, {}, client_optimizer_fn, args, kwargs)

@@ -182,7 +182,9 @@ _METHODS: Mapping[str, Method] = {
     "univarfl": Method(
         "Uniform features, varied predictions", univarfl.UniVarFL, _UNIVARFL_PAPER
     ),
-    "freeze": Method("A random classifier, never trained", freeze.Freeze, _UNIVARFL_PAPER),
+    "freeze": Method(
+        "A random classifier, never trained", freeze.Freeze, _UNIVARFL_PAPER
+    ),
 }
 
 

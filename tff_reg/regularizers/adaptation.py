@@ -12,9 +12,9 @@ def adapt_model_fn(
 ) -> Callable:
     """Returns a `model_fn` whose models are as a sum of methods needs them.
 
-    Freeze makes the classifier's weights constants, stochastic depth scales the residual
-    branches in evaluation. Whoever evaluates or exports the weights of such a process
-    needs this model; for the other methods it is `model_fn` itself.
+    Freeze makes the classifier's weights constants, stochastic depth scales the
+    residual branches in evaluation. Whoever evaluates or exports the weights of such a
+    process needs this model; for the other methods it is `model_fn` itself.
 
     Args:
       model_fn: Makes a `tff_reg.models.LearningModel`, or, where no method looks inside

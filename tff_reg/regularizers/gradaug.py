@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import dataclasses
 
+from tff_reg import models
 from tff_reg.lazy import tf
 from tff_reg.models import forward as forward_lib
 from tff_reg.regularizers import distillation
@@ -36,8 +37,8 @@ class GradAug(regularizer.Regularizer):
       minimum_width: The narrowest width, in (0, 1].
       resolutions: The resolutions as fractions of the image's height and width, joined
         by commas; the default is 32, 28, 24 and 20 of 32 pixels.
-      width_choice: 'code' always takes the narrowest and draws the others, 'paper' draws
-        all.
+      width_choice: 'code' always takes the narrowest and draws the others, 'paper'
+        draws all.
     """
 
     name = "gradaug"
@@ -125,10 +126,8 @@ def subnetwork_logits(step: regularizer.Step, width, height, image_width):
     Returns:
       float [batch, classes].
     """
-    from tff_reg.models import resize
-
     forward = forward_lib.ForwardPass(
         training=True, width=width, update_statistics=False
     )
-    resized = resize.resize_bilinear(step.features, height, image_width)
+    resized = models.resize_bilinear(step.features, height, image_width)
     return step.network(resized, forward).logits

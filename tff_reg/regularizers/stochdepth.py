@@ -48,10 +48,10 @@ class StochDepth(regularizer.Regularizer):
     def probabilities(self, num_branches: int) -> tuple[float, ...]:
         """The probabilities that the branches are kept, in their order."""
         drop = 1.0 - self.survival_probability
+        numbers = range(num_branches)
         if self.schedule == "paper":
-            return tuple(1.0 - (l + 1) / num_branches * drop for l in range(num_branches))
-        last = max(num_branches - 1, 1)
-        return tuple(1.0 - l * drop / last for l in range(num_branches))
+            return tuple(1.0 - (l + 1) / num_branches * drop for l in numbers)
+        return tuple(1.0 - l * drop / max(num_branches - 1, 1) for l in numbers)
 
     def check_network(self, network) -> None:
         if not network.num_branches:

@@ -58,10 +58,11 @@ def build_averaging_distributor(
     @tff.tensorflow.computation(history_type, weights_type)
     def mean(history, weights):
         # Models that there have not been yet are zeros in the sum.
-        return [
-            (w + tf.reduce_sum(earlier, axis=0)) / tf.cast(history["count"] + 1, w.dtype)
+        total = [
+            w + tf.reduce_sum(earlier, axis=0)
             for w, earlier in zip(weights.trainable, history["earlier"])
         ]
+        return [t / tf.cast(history["count"] + 1, t.dtype) for t in total]
 
     @tff.federated_computation
     def init_fn():
