@@ -48,6 +48,7 @@ def build(
     concentration: float | None = None,
     model: str | None = None,
     norm: str | None = None,
+    projector: str = "none",
     data_dir: str | None = None,
 ) -> Task:
     """Loads a task's data and deals its training examples out to clients.
@@ -61,6 +62,7 @@ def build(
       concentration: Of the Dirichlet partitions.
       model: One of `tff_reg.models.MODEL_NAMES`; None is the task's default.
       norm: One of `tff_reg.models.NORM_NAMES`; None is the task's default.
+      projector: One of `tff_reg.models.PROJECTOR_NAMES`.
       data_dir: Where the data are on disk, for tasks that need that.
 
     Returns:
@@ -69,7 +71,7 @@ def build(
     Raises:
       TaskError: If there is no task of that name, or it cannot be built so.
       tff_reg.data.partitions.PartitionError: If the examples cannot be dealt so.
-      ValueError: If the model or the norm is unknown.
+      ValueError: If the model, the norm or the projector is unknown.
     """
     module = _module(name)
     from tasks import task
@@ -83,6 +85,7 @@ def build(
         seed=seed,
         model=model,
         norm=norm,
+        projector=projector,
     )
 
 

@@ -82,6 +82,7 @@ def build(
     seed: int,
     model: str | None,
     norm: str | None,
+    projector: str = "none",
 ) -> Task:
     """Makes a task of loaded data; see `tasks.build` for the arguments and errors."""
     dealt = partitions.partition(
@@ -93,6 +94,7 @@ def build(
         image_shape=defaults.image_shape,
         num_classes=defaults.num_classes,
         norm=norm or defaults.norm,
+        projector=projector,
         seed=seed,
     )
 

@@ -43,7 +43,8 @@ class Results:
 
 def _resize(images, size):
     """Images in the file's order of axes, resized."""
-    return tf.transpose(models.resize_bilinear(images, size, size), (0, 3, 1, 2)).numpy()
+    resized = models.resize_bilinear(images, size, size)
+    return np.transpose(resized, (0, 3, 1, 2))
 
 
 @replay.parametrize("B_unit_*")

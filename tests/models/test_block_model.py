@@ -125,6 +125,60 @@ def test_evaluation_scales_the_branches():
     )
 
 
+def test_evaluations_use_the_models_own_branch_scales():
+    network = _network("resnet8", dtype="float64")
+    x = tf.cast(_images(2, 12, 12, 3), tf.float64)
+    stem = network.run_block(0, x, forward.ForwardPass())
+    scales = (0.9, 0.3, 1.0)
+    unit = network.blocks[1].units[0]
+    plain = forward.ForwardPass()
+    branch = tf.nn.relu(unit.norms[0](unit.convs[0](stem, plain), plain))
+    branch = unit.norms[1](unit.convs[1](branch, plain), plain)
+    network.evaluation_branch_scales = np.array(scales)
+    assert network.evaluation_branch_scales == scales
+    scaled = network.run_block(1, stem, forward.ForwardPass())
+    # In float64: 0.9 has not been through float32.
+    expected = np.maximum(stem + 0.9 * branch, 0)
+    np.testing.assert_allclose(scaled, expected, rtol=1e-14, atol=1e-15)
+
+    given = forward.ForwardPass(branch_scales=tf.constant(scales, tf.float64))
+    whole = network(x)
+    np.testing.assert_array_equal(whole.block_outputs[1], scaled)
+    np.testing.assert_array_equal(whole.logits, network(x, given).logits)
+    rest = network.run_from(1, stem, forward.ForwardPass())
+    np.testing.assert_array_equal(rest.logits, whole.logits)
+    recorded = network(x, forward.ForwardPass(record_activations=True))
+    assert len(recorded.activations) == 7
+    # Training, and evaluations with scales of their own, do without them.
+    ones = network(x, forward.ForwardPass(branch_scales=tf.ones([3]))).logits
+    np.testing.assert_allclose(
+        ones, network(x, forward.ForwardPass(training=True)).logits, rtol=1e-12
+    )
+    assert np.abs(ones - whole.logits).max() > 1e-3
+    network.evaluation_branch_scales = None
+    np.testing.assert_allclose(network(x).logits, ones, rtol=1e-12)
+
+
+def test_evaluations_of_the_learning_model_scale_the_branches():
+    model = models.build_model_fn("resnet8", image_shape=(12, 12, 3), num_classes=10)()
+    x, y = _images(2, 12, 12, 3), tf.constant([1, 2])
+    training = model.predict_on_batch(x)
+    model.network.evaluation_branch_scales = (0.5, 0.5, 0.5)
+    half = model.network(x, forward.ForwardPass(branch_scales=tf.fill([3], 0.5))).logits
+    np.testing.assert_array_equal(model.predict_on_batch(x, training=False), half)
+    output = model.forward_pass(dict(x=x, y=y), training=False)
+    np.testing.assert_array_equal(output.predictions, half)
+    np.testing.assert_array_equal(model.predict_on_batch(x), training)
+    assert np.abs(half - training).max() > 1e-3
+
+
+def test_raises_on_evaluation_scales_that_do_not_fit():
+    with pytest.raises(models.MissingCapabilityError, match="no residual branches"):
+        _network("cnn").evaluation_branch_scales = (0.5,)
+    with pytest.raises(ValueError, match="3 residual branches, .* holds 2 numbers"):
+        _network("resnet8").evaluation_branch_scales = (0.5, 1.0)
+
+
 def test_models_without_width_or_branches_say_so():
     network = _network("cnn")
     x = _images(1, 12, 12, 3)

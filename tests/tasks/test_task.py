@@ -161,6 +161,20 @@ def test_the_seed_changes_the_partition_but_not_the_test_images(task):
     assert np.array_equal(task.test_arrays()[0], other.test_arrays()[0])
 
 
+def test_the_projector_is_passed_on_to_the_model():
+    def names(**options):
+        task = tasks.build(
+            "digits", partition="iid", num_clients=2, seed=0, model="cnn", **options
+        )
+        return {v.name for v in task.model_fn().trainable_variables}
+
+    assert "classifier/projector/dense2/kernel:0" in names(projector="moon")
+    assert "classifier/projector/norm/gamma:0" in names(projector="univarfl")
+    assert not any("projector" in name for name in names())
+    with pytest.raises(ValueError, match="Unknown projector 'no_such'"):
+        names(projector="no_such")
+
+
 def test_raises_on_an_unknown_task_and_lists_the_known():
     for call in (
         lambda: tasks.defaults("mnist"),

@@ -12,7 +12,7 @@ __getattr__, __dir__, __all__ = lazy.exports(
         "forward": ["ForwardPass", "Outputs"],
         "keras_blocks": ["from_keras_blocks"],
         "learning_model": ["LearningModel", "build_model_fn", "initial_weights"],
-        "names": ["MODEL_NAMES", "NORM_NAMES"],
+        "names": ["MODEL_NAMES", "NORM_NAMES", "PROJECTOR_NAMES"],
         "resize": ["resize_bilinear"],
     },
 )

@@ -8,6 +8,7 @@ all of that in terms of its blocks; the last block is the classifier.
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Optional, Sequence
 
 import tensorflow as tf
@@ -17,6 +18,7 @@ from tff_reg.models import layers
 
 ForwardPass = forward_lib.ForwardPass
 Outputs = forward_lib.Outputs
+FREEZE_INITIALIZATIONS = ("plain", "orthogonal")
 
 
 class MissingCapabilityError(ValueError):
@@ -32,6 +34,11 @@ class Block(layers.ForwardLayer):
 
 class Classifier(Block):
     """The last block: from features to an embedding, and from that to logits."""
+
+    @property
+    def linear_layer(self) -> Optional[tf.keras.layers.Layer]:
+        """The Keras layer that `classify` is, or None if it is not just one."""
+        return None
 
     def embed(self, x, forward: ForwardPass):
         """Features [batch, ...] to the embedding [batch, features]."""
@@ -85,6 +92,7 @@ class BlockModel:
         self.num_branches = num_branches
         self.supports_width = supports_width
         self.dtype = tf.as_dtype(dtype)
+        self._evaluation_branch_scales = None
 
     @property
     def trainable_variables(self) -> list[tf.Variable]:
@@ -93,6 +101,73 @@ class BlockModel:
     @property
     def non_trainable_variables(self) -> list[tf.Variable]:
         return [v for block in self.blocks for v in block.non_trainable_variables]
+
+    @property
+    def evaluation_branch_scales(self) -> Optional[tuple[float, ...]]:
+        """What evaluations multiply the residual branches with, one number a branch.
+
+        It holds for passes with `training=False` whose own `branch_scales` are None
+        (stochastic depth: the probabilities that the branches are kept). None, the
+        default, leaves the branches as they are.
+
+        Raises:
+          MissingCapabilityError: When set on a model without residual branches.
+          ValueError: When set to another number of scales than there are branches.
+        """
+        return self._evaluation_branch_scales
+
+    @evaluation_branch_scales.setter
+    def evaluation_branch_scales(self, scales: Optional[Sequence[float]]):
+        if scales is not None:
+            self._check_has_branches()
+            if len(scales) != self.num_branches:
+                raise ValueError(
+                    f"This model has {self.num_branches} residual branches, but "
+                    f"evaluation_branch_scales holds {len(scales)} numbers."
+                )
+            scales = tuple(float(scale) for scale in scales)
+        self._evaluation_branch_scales = scales
+
+    def freeze_classifier(self, initialization: str = "plain", seed: int = 0):
+        """Makes the classifier's linear layer keep its initial weights for good.
+
+        Its kernel and bias become non-trainable variables of the same names: they
+        still travel between server and clients and are saved with the model.
+
+        Args:
+          initialization: 'plain' keeps the layer's own random initial weights;
+            'orthogonal' makes the classes' weight vectors (the kernel's columns)
+            orthonormal and the biases 0. With more classes than features the
+            kernel's rows are orthonormal instead.
+          seed: Seed of the orthogonal kernel.
+
+        Raises:
+          ValueError: If the initialisation is unknown, or the layer is frozen already.
+          MissingCapabilityError: If the classifier does not end in a linear layer.
+        """
+        if initialization not in FREEZE_INITIALIZATIONS:
+            raise ValueError(
+                f"Unknown initialization {initialization!r} of a frozen classifier: "
+                f"choose one of {', '.join(FREEZE_INITIALIZATIONS)}."
+            )
+        layer = self.blocks[-1].linear_layer
+        kernel, bias = (getattr(layer, name, None) for name in ("kernel", "bias"))
+        is_linear = isinstance(kernel, tf.Variable) and kernel.shape.rank == 2
+        if not is_linear or len(layer.weights) != 1 + (bias is not None):
+            what = "unknown" if layer is None else type(layer).__name__
+            raise MissingCapabilityError(
+                "The classifier of this model cannot be frozen: its last layer "
+                f"({what}) is no linear layer with a kernel [features, classes]."
+            )
+        if not layer.trainable_variables:
+            raise ValueError("The classifier of this model is frozen already.")
+        kernel_initializer = bias_initializer = None
+        if initialization == "orthogonal":
+            kernel_initializer = tf.keras.initializers.Orthogonal(seed=seed)
+            bias_initializer = tf.keras.initializers.Zeros()
+        _fix_variable(layer, "kernel", kernel_initializer)
+        if bias is not None:
+            _fix_variable(layer, "bias", bias_initializer)
 
     @tf.autograph.experimental.do_not_convert
     def __call__(self, x, forward: Optional[ForwardPass] = None) -> Outputs:
@@ -126,11 +201,11 @@ class BlockModel:
         Raises:
           MissingCapabilityError: If the pass needs what the model's layers lack.
         """
+        forward = self._settings_of(forward)
         block_outputs = []
         for index in range(first_block, len(self.blocks) - 1):
             x = self.run_block(index, x, forward)
             block_outputs.append(x)
-        self.check_supports(forward)
         classifier = self.blocks[-1]
         embedding = classifier.embed(x, forward)
         logits = classifier.classify(embedding, forward)
@@ -157,8 +232,16 @@ class BlockModel:
         Raises:
           MissingCapabilityError: If the pass needs what the model's layers lack.
         """
+        return self.blocks[index](x, self._settings_of(forward))
+
+    def _settings_of(self, forward: ForwardPass) -> ForwardPass:
+        """A pass that the model can make, with the scales of its evaluations."""
         self.check_supports(forward)
-        return self.blocks[index](x, forward)
+        scales = self.evaluation_branch_scales
+        if forward.training or scales is None or forward.branch_scales is not None:
+            return forward
+        scales = tf.constant(scales, self.dtype)
+        return dataclasses.replace(forward, branch_scales=scales)
 
     def check_supports(self, forward: ForwardPass):
         """Checks that the model's layers can do what a pass asks for.
@@ -178,9 +261,40 @@ class BlockModel:
                 "cut to their first channels. Take one whose layers can, for example "
                 "'resnet8' or 'resnet20' of tff_reg.models."
             )
-        if forward.branch_scales is not None and not self.num_branches:
+        if forward.branch_scales is not None:
+            self._check_has_branches()
+
+    def _check_has_branches(self):
+        if not self.num_branches:
             raise MissingCapabilityError(
                 "This model has no residual branches to drop. Build it from "
                 "tff_reg.models (for example 'resnet20'), whose residual blocks "
                 "can leave their branch out."
             )
+
+
+def _fix_variable(layer: tf.keras.layers.Layer, name: str, initializer):
+    """Puts a non-trainable variable in the place of a layer's attribute.
+
+    Its first value is the variable's initialiser, not an assignment: TFF makes models
+    in graphs, of which it runs the initialisers.
+
+    Args:
+      layer: The layer.
+      name: The attribute: a trainable variable.
+      initializer: A Keras initialiser, or None for the variable's own first value.
+    """
+    variable = getattr(layer, name)
+    with tf.init_scope(), tf.name_scope(""):
+        if initializer is not None:
+            value = initializer(variable.shape, variable.dtype)
+        elif tf.executing_eagerly():
+            value = variable.read_value()
+        else:
+            value = variable.initial_value
+        fixed = tf.Variable(
+            value, trainable=False, name=variable.name.rpartition(":")[0]
+        )
+    # Keras lets go of a variable only when its attribute is deleted.
+    delattr(layer, name)
+    setattr(layer, name, fixed)

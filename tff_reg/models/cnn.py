@@ -7,6 +7,7 @@ from typing import Sequence
 import tensorflow as tf
 
 from tff_reg.models import block_model
+from tff_reg.models import classifiers
 from tff_reg.models import layers
 
 ForwardPass = layers.ForwardPass
@@ -42,21 +43,19 @@ class ConvBlock(block_model.Block):
         return tf.nn.max_pool2d(x, 2, 2, "SAME")
 
 
-class HiddenLayerClassifier(block_model.Classifier):
-    """Flattening, a hidden layer with ReLU (the embedding), and a linear layer."""
+class HiddenLayerClassifier(classifiers.LinearClassifier):
+    """Flattening, a hidden layer with ReLU (the features), and a linear layer."""
 
-    def __init__(self, features, hidden, num_classes, *, seeds, name, dtype):
+    def __init__(self, features, hidden, num_classes, *, projector, seeds, name, dtype):
         super().__init__(name=name, dtype=dtype)
         with tf.name_scope(name):
             self.hidden = layers.Dense(
                 features, hidden, seeds, name="hidden", dtype=dtype
             )
-            self.dense = layers.Dense(
-                hidden, num_classes, seeds, name="dense", dtype=dtype
-            )
+            self.add_head(hidden, num_classes, projector=projector, seeds=seeds)
         self.built = True
 
-    def embed(self, x, forward: ForwardPass):
+    def extract(self, x, forward: ForwardPass):
         features = x.shape[1:].num_elements()
         if features != self.hidden.kernel.shape[0]:
             raise block_model.MissingCapabilityError(
@@ -68,15 +67,13 @@ class HiddenLayerClassifier(block_model.Classifier):
         x = tf.reshape(x, [-1, features])
         return forward.record(tf.nn.relu(self.hidden(x, forward)))
 
-    def classify(self, embedding, forward: ForwardPass):
-        return self.dense(embedding, forward)
-
 
 def cnn(
     *,
     input_shape: Sequence[int],
     num_classes: int,
     norm: str = "group",
+    projector: str = "none",
     seed: int = 0,
     dtype: str = "float32",
     channels: Sequence[int] = (32, 64),
@@ -88,6 +85,7 @@ def cnn(
       input_shape: (height, width, channels) of an image; any size and channels.
       num_classes: Number of logits.
       norm: 'group', 'batch', or None for convolutions with biases.
+      projector: 'none', 'moon' or 'univarfl' (see `classifiers`).
       seed: Seed of the initial weights.
       dtype: 'float32' or 'float64'.
       channels: Output channels of the convolutions.
@@ -118,6 +116,7 @@ def cnn(
             height * width * in_channels,
             hidden,
             num_classes,
+            projector=projector,
             seeds=seeds,
             name="classifier",
             dtype=dtype,

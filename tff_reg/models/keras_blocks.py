@@ -73,6 +73,10 @@ class KerasClassifier(block_model.Classifier):
     def classify(self, embedding, forward: ForwardPass):
         return _run(self.layers[-1:], embedding, ForwardPass(training=forward.training))
 
+    @property
+    def linear_layer(self):
+        return self.layers[-1]
+
 
 def from_keras_blocks(
     blocks: Sequence, *, input_shape: Sequence[int]

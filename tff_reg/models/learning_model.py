@@ -152,6 +152,7 @@ def build_model_fn(
     image_shape: Sequence[int],
     num_classes: int,
     norm: Optional[str] = "group",
+    projector: str = "none",
     seed: int = 0,
     dtype: str = "float32",
 ) -> Callable[[], LearningModel]:
@@ -162,6 +163,8 @@ def build_model_fn(
       image_shape: (height, width, channels).
       num_classes: Number of classes.
       norm: 'group' or 'batch'.
+      projector: What stands between the features and the classifier's linear layer,
+        one of `names.PROJECTOR_NAMES`; see `classifiers`.
       seed: Seed of the initial weights.
       dtype: 'float32' or 'float64'.
 
@@ -169,7 +172,7 @@ def build_model_fn(
       A function without arguments that makes a `LearningModel`.
 
     Raises:
-      ValueError: If the name or the norm is unknown.
+      ValueError: If the name, the norm or the projector is unknown.
     """
     if model_name not in _BUILDERS:
         raise ValueError(
@@ -180,12 +183,18 @@ def build_model_fn(
         raise ValueError(
             f"Unknown norm {norm!r}: choose one of {', '.join(names.NORM_NAMES)}."
         )
+    if projector not in names.PROJECTOR_NAMES:
+        raise ValueError(
+            f"Unknown projector {projector!r}: choose one of "
+            f"{', '.join(names.PROJECTOR_NAMES)}."
+        )
 
     def model_fn() -> LearningModel:
         network = _BUILDERS[model_name](
             input_shape=tuple(image_shape),
             num_classes=num_classes,
             norm=norm,
+            projector=projector,
             seed=seed,
             dtype=dtype,
         )

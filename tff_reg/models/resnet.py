@@ -22,6 +22,7 @@ from typing import Sequence
 import tensorflow as tf
 
 from tff_reg.models import block_model
+from tff_reg.models import classifiers
 from tff_reg.models import layers
 
 ForwardPass = layers.ForwardPass
@@ -124,22 +125,17 @@ class Stage(block_model.Block):
         return x
 
 
-class PoolingClassifier(block_model.Classifier):
+class PoolingClassifier(classifiers.LinearClassifier):
     """Global average pooling and one linear layer."""
 
-    def __init__(self, in_channels, num_classes, *, seeds, name, dtype):
+    def __init__(self, in_channels, num_classes, *, projector, seeds, name, dtype):
         super().__init__(name=name, dtype=dtype)
         with tf.name_scope(name):
-            self.dense = layers.Dense(
-                in_channels, num_classes, seeds, name="dense", dtype=dtype
-            )
+            self.add_head(in_channels, num_classes, projector=projector, seeds=seeds)
         self.built = True
 
-    def embed(self, x, forward: ForwardPass):
+    def extract(self, x, forward: ForwardPass):
         return tf.reduce_mean(x, axis=[1, 2])
-
-    def classify(self, embedding, forward: ForwardPass):
-        return self.dense(embedding, forward)
 
 
 def _basic(planes, stride):
@@ -157,6 +153,7 @@ def build_resnet(
     input_shape: Sequence[int],
     num_classes: int,
     norm: str = "group",
+    projector: str = "none",
     seed: int = 0,
     dtype: str = "float32",
     planes: Sequence[int] = (16, 32, 64),
@@ -169,6 +166,7 @@ def build_resnet(
       input_shape: (height, width, channels) of an image; any size and channels.
       num_classes: Number of logits.
       norm: 'group' or 'batch'.
+      projector: 'none', 'moon' or 'univarfl' (see `classifiers`).
       seed: Seed of the initial weights; the same seed gives the same weights.
       dtype: 'float32' or 'float64'.
       planes: Planes of each stage.
@@ -200,7 +198,12 @@ def build_resnet(
         blocks.append(Stage(units, name=f"stage{stage + 1}", dtype=dtype))
     blocks.append(
         PoolingClassifier(
-            channels, num_classes, seeds=seeds, name="classifier", dtype=dtype
+            channels,
+            num_classes,
+            projector=projector,
+            seeds=seeds,
+            name="classifier",
+            dtype=dtype,
         )
     )
     return block_model.BlockModel(

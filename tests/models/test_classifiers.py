@@ -1,0 +1,168 @@
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tff_reg import models
+from tff_reg.models import cnn
+from tff_reg.models import forward
+
+TRAIN = forward.ForwardPass(training=True, update_statistics=False)
+
+
+def _network(name="resnet8", projector="moon", **options):
+    model_fn = models.build_model_fn(
+        name,
+        image_shape=(8, 8, 3),
+        num_classes=5,
+        projector=projector,
+        dtype="float64",
+        **options,
+    )
+    return model_fn().network
+
+
+def _images(count=4, size=8):
+    values = np.random.default_rng(0).normal(size=(count, size, size, 3))
+    return tf.constant(values)
+
+
+def _shapes(network):
+    return {v.name[:-2]: tuple(v.shape) for v in network.blocks[-1].trainable_variables}
+
+
+def _value(network, name):
+    (variable,) = [v for v in network.trainable_variables if v.name == f"{name}:0"]
+    return variable.numpy()
+
+
+def _projector_shapes(*sizes):
+    shapes = {}
+    for number, (size, next_size) in enumerate(zip(sizes, sizes[1:]), start=1):
+        shapes[f"classifier/projector/dense{number}/kernel"] = (size, next_size)
+        shapes[f"classifier/projector/dense{number}/bias"] = (next_size,)
+    shapes["classifier/dense/kernel"] = (sizes[-1], 5)
+    shapes["classifier/dense/bias"] = (5,)
+    return shapes
+
+
+@pytest.mark.parametrize(
+    "name, moon, univarfl",
+    [
+        ("cnn", (128, 128, 128), (128, 256, 256)),
+        ("resnet8", (64, 64, 64), (64, 256, 256)),
+        ("resnet18", (512, 512, 256), (512, 512, 512)),
+        ("resnet20", (64, 64, 64), (64, 256, 256)),
+        ("resnet56", (256, 256, 256), (256, 256, 256)),
+    ],
+)
+def test_projectors_have_the_sizes_of_the_papers(name, moon, univarfl):
+    hidden = {"classifier/hidden/kernel": (256, 128), "classifier/hidden/bias": (128,)}
+    hidden = hidden if name == "cnn" else {}
+    assert _shapes(_network(name, "moon")) == {**hidden, **_projector_shapes(*moon)}
+    norm = {
+        "classifier/projector/norm/gamma": (univarfl[1],),
+        "classifier/projector/norm/beta": (univarfl[1],),
+    }
+    network = _network(name, "univarfl")
+    assert _shapes(network) == {**hidden, **norm, **_projector_shapes(*univarfl)}
+    statistics = network.blocks[-1].non_trainable_variables
+    assert [v.name for v in statistics] == [
+        "classifier/projector/norm/moving_mean:0",
+        "classifier/projector/norm/moving_variance:0",
+    ]
+    assert network(_images()).embedding.shape == [4, univarfl[-1]]
+
+
+@pytest.mark.parametrize("name", ["cnn", "resnet8"])
+@pytest.mark.parametrize("projector", ["moon", "univarfl"])
+def test_the_classifier_reads_the_projected_features(name, projector):
+    plain, network = _network(name, "none"), _network(name, projector)
+    weights = {v.name: v for v in network.trainable_variables}
+    kept = [v for v in plain.trainable_variables if "classifier/dense" not in v.name]
+    # The features' own layers start as they do without a projector.
+    for variable in kept:
+        np.testing.assert_array_equal(weights[variable.name], variable)
+    features = plain(_images(), TRAIN).embedding.numpy()
+    hidden = features @ _value(network, "classifier/projector/dense1/kernel")
+    hidden += _value(network, "classifier/projector/dense1/bias")
+    if projector == "univarfl":
+        hidden = (hidden - hidden.mean(0)) / np.sqrt(hidden.var(0) + 1e-5)
+    hidden = np.maximum(hidden, 0)
+    expected = hidden @ _value(network, "classifier/projector/dense2/kernel")
+    expected += _value(network, "classifier/projector/dense2/bias")
+    settings = forward.ForwardPass(
+        training=True, update_statistics=False, record_activations=True
+    )
+    outputs = network(_images(), settings)
+    np.testing.assert_allclose(outputs.embedding, expected, rtol=1e-9, atol=1e-12)
+    logits = expected @ _value(network, "classifier/dense/kernel")
+    logits += _value(network, "classifier/dense/bias")
+    np.testing.assert_allclose(outputs.logits, logits, rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(outputs.activations[-1], hidden, rtol=1e-9, atol=1e-12)
+    settings.activations.clear()
+    count = len(plain(_images(), settings).activations)
+    assert len(outputs.activations) == count + 1
+
+
+def test_projected_statistics_are_kept_and_evaluated_with():
+    network = _network("resnet8", "univarfl", norm="group")
+    mean, variance = network.non_trainable_variables
+    for _ in range(200):
+        network(_images(), forward.ForwardPass(training=True))
+    hidden = network(_images(), TRAIN)
+    assert np.abs(mean).max() > 1e-3
+    # With four examples the stored variance is 4/3 of the batch's own.
+    variance.assign(variance * 3 / 4)
+    evaluated = network(_images())
+    np.testing.assert_allclose(evaluated.logits, hidden.logits, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("projector", ["moon", "univarfl"])
+@pytest.mark.parametrize("norm", models.NORM_NAMES)
+def test_projectors_run_below_full_width(projector, norm):
+    network = _network("resnet8", projector, norm=norm)
+    static = network(_images(), forward.ForwardPass(training=True, width=0.5))
+    features = network.blocks[-1].extract(static.block_outputs[-2], TRAIN)
+    assert features.shape == [4, 32]
+    assert static.embedding.shape == network(_images()).embedding.shape
+
+    @tf.function(input_signature=[tf.TensorSpec([], tf.float64)])
+    def run(width):
+        outputs = network(_images(), forward.ForwardPass(training=True, width=width))
+        assert outputs.embedding.shape == static.embedding.shape
+        return outputs.logits
+
+    got = run(tf.constant(0.5, tf.float64))
+    np.testing.assert_allclose(got, static.logits, rtol=1e-9, atol=1e-12)
+    if projector == "univarfl":
+        for variable in network.blocks[-1].non_trainable_variables:
+            assert np.ptp(variable.numpy()) == 0
+
+
+@pytest.mark.parametrize("projector", ["moon", "univarfl"])
+def test_gradients_reach_every_variable(projector):
+    network = _network("resnet8", projector)
+    with tf.GradientTape() as tape:
+        logits = network(_images(), TRAIN).logits
+        loss = tf.reduce_sum(logits * tf.range(5, dtype=tf.float64))
+    variables = network.trainable_variables
+    for variable, gradient in zip(variables, tape.gradient(loss, variables)):
+        largest = np.abs(gradient).max()
+        if projector == "univarfl" and variable.name.endswith("dense1/bias:0"):
+            # Batch norm takes it away again.
+            assert largest < 1e-10
+        else:
+            assert largest > 1e-6, variable.name
+
+
+def test_unknown_projectors_are_named():
+    with pytest.raises(ValueError, match="Unknown projector 'simclr'.*none, moon, uni"):
+        models.build_model_fn(
+            "cnn", image_shape=(8, 8, 1), num_classes=3, projector="simclr"
+        )
+    with pytest.raises(ValueError, match="Unknown projector 'simclr'"):
+        cnn.cnn(input_shape=(8, 8, 1), num_classes=3, projector="simclr")
+
+
+def test_the_names_are_those_of_the_package():
+    assert models.PROJECTOR_NAMES == ("none", "moon", "univarfl")

@@ -1,0 +1,225 @@
+import collections
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tff_reg import client
+from tff_reg import models
+from tff_reg import processes
+from tff_reg import runtime
+from tff_reg.models import block_model
+
+L = tf.keras.layers
+
+
+def _keras_network(num_classes=3):
+    # Seeds, because models of the same function must be the same.
+    def seeded(seed):
+        return tf.keras.initializers.GlorotUniform(seed)
+
+    return models.from_keras_blocks(
+        [
+            [
+                L.Conv2D(8, 3, activation="relu", kernel_initializer=seeded(1)),
+                L.BatchNormalization(),
+            ],
+            [L.Flatten(), L.Dense(num_classes, kernel_initializer=seeded(2))],
+        ],
+        input_shape=(6, 6, 1),
+    )
+
+
+def _network(name="cnn", num_classes=3, **options):
+    if name == "keras":
+        return _keras_network(num_classes)
+    model_fn = models.build_model_fn(
+        name, image_shape=(6, 6, 1), num_classes=num_classes, **options
+    )
+    return model_fn().network
+
+
+def _frozen_model_fn(name, initialization, **options):
+    def model_fn():
+        network = _network(name)
+        network.freeze_classifier(initialization, **options)
+        return models.LearningModel(network)
+
+    return model_fn
+
+
+def _images(count=4):
+    values = np.random.default_rng(0).normal(size=(count, 6, 6, 1))
+    return tf.constant(values, tf.float32)
+
+
+def _names(variables):
+    return [v.name for v in variables]
+
+
+NETWORKS = ["cnn", "resnet8", "keras"]
+
+
+@pytest.mark.parametrize("initialization", ["plain", "orthogonal"])
+@pytest.mark.parametrize("name", NETWORKS)
+def test_its_variables_move_to_the_non_trainable_ones(name, initialization):
+    network = _network(name)
+    trainable = _names(network.trainable_variables)
+    fixed = _names(network.non_trainable_variables)
+    before = network(_images()).logits
+    network.freeze_classifier(initialization)
+    assert _names(network.trainable_variables) == trainable[:-2]
+    assert _names(network.non_trainable_variables) == fixed + trainable[-2:]
+    same = np.array_equal(network(_images()).logits, before)
+    assert same == (initialization == "plain")
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_plain_keeps_the_layers_own_weights(name):
+    expected = [v.numpy() for v in _network(name).trainable_variables[-2:]]
+    network = _network(name)
+    network.freeze_classifier()
+    for got, value in zip(network.non_trainable_variables[-2:], expected):
+        np.testing.assert_array_equal(got, value)
+    assert np.ptp(expected[0]) > 0.1
+
+
+def test_plain_keeps_weights_that_were_assigned():
+    network = _network("keras")
+    kernel = network.blocks[-1].linear_layer.kernel
+    kernel.assign(tf.ones_like(kernel))
+    network.freeze_classifier()
+    assert np.all(network.non_trainable_variables[-2] == 1)
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_orthogonal_class_vectors_are_orthonormal(name):
+    network = _network(name)
+    network.freeze_classifier("orthogonal", seed=5)
+    kernel, bias = network.non_trainable_variables[-2:]
+    np.testing.assert_allclose(
+        tf.transpose(kernel) @ kernel, np.eye(3), atol=1e-6
+    )
+    assert not bias.numpy().any()
+    again, other = _network(name), _network(name)
+    again.freeze_classifier("orthogonal", seed=5)
+    other.freeze_classifier("orthogonal", seed=6)
+    np.testing.assert_array_equal(again.non_trainable_variables[-2], kernel)
+    assert not np.array_equal(other.non_trainable_variables[-2], kernel)
+
+
+@pytest.mark.parametrize("dtype, tolerance", [("float32", 1e-6), ("float64", 1e-13)])
+def test_with_more_classes_than_features_the_rows_are(dtype, tolerance):
+    network = _network("resnet8", num_classes=70, dtype=dtype)
+    network.freeze_classifier("orthogonal")
+    kernel = network.blocks[-1].linear_layer.kernel.numpy()
+    assert kernel.shape == (64, 70) and kernel.dtype == dtype
+    np.testing.assert_allclose(kernel @ kernel.T, np.eye(64), atol=tolerance)
+
+
+@pytest.mark.parametrize("initialization", ["plain", "orthogonal"])
+@pytest.mark.parametrize("name", NETWORKS)
+def test_graphs_initialise_it_as_eager_models_do(name, initialization):
+    model_fn = _frozen_model_fn(name, initialization)
+    weights = models.initial_weights(model_fn)
+    model = model_fn()
+    eager = [model.trainable_variables, model.non_trainable_variables]
+    for got, expected in zip([weights.trainable, weights.non_trainable], eager):
+        assert len(got) == len(expected)
+        for one, other in zip(got, expected):
+            np.testing.assert_allclose(one, other, rtol=0, atol=1e-6)
+    # Unlike a zero-initialised or an unfrozen one.
+    assert weights.non_trainable[-2].shape == expected[-2].shape
+    assert np.linalg.norm(weights.non_trainable[-2]) > 0.1
+
+
+def test_plain_keeps_unseeded_weights_in_graphs():
+    with tf.Graph().as_default():
+        network = models.from_keras_blocks(
+            [L.Flatten(), L.Dense(3)], input_shape=(2, 2)
+        )
+        old = list(network.trainable_variables)
+        network.freeze_classifier()
+        new = network.non_trainable_variables
+        with tf.compat.v1.Session() as session:
+            session.run([v.initializer for v in [*old, *new]])
+            old, new = session.run([old, new])
+    for one, other in zip(old, new):
+        np.testing.assert_array_equal(one, other)
+    assert np.ptp(new[0]) > 0
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_gradients_flow_through_it(name):
+    network = _network(name)
+    network.freeze_classifier("orthogonal")
+    with tf.GradientTape() as tape:
+        logits = network(_images()).logits
+        loss = tf.reduce_sum(logits * tf.range(3.0))
+    variables = network.trainable_variables
+    for variable, gradient in zip(variables, tape.gradient(loss, variables)):
+        assert np.abs(gradient).max() > 0, variable.name
+
+
+def test_below_a_projector_too():
+    network = _network("resnet8", projector="moon")
+    trainable = _names(network.trainable_variables)
+    network.freeze_classifier()
+    assert _names(network.trainable_variables) == trainable[:-2]
+    assert trainable[-2:] == ["classifier/dense/kernel:0", "classifier/dense/bias:0"]
+
+
+@pytest.mark.parametrize("name", ["cnn", "keras"])
+def test_a_round_of_training_leaves_it_as_it_is(name):
+    process = processes.build_fed_avg(
+        _frozen_model_fn(name, "orthogonal"), client.build_sgd(0.1, 0.9)
+    )
+    batch = collections.OrderedDict(x=_images(), y=tf.constant([0, 1, 2, 1]))
+    data = tf.data.Dataset.from_tensors(batch).repeat(2)
+    with runtime.running("in_process"):
+        state = process.initialize()
+        before = process.get_model_weights(state)
+        after = process.get_model_weights(process.next(state, [data, data]).state)
+    kernel, bias = after.non_trainable[-2:]
+    np.testing.assert_allclose(kernel.T @ kernel, np.eye(3), atol=1e-6)
+    np.testing.assert_array_equal(kernel, before.non_trainable[-2])
+    np.testing.assert_array_equal(bias, np.zeros(3))
+    assert np.abs(after.trainable[0] - before.trainable[0]).max() > 1e-4
+
+
+def test_unknown_initializations_are_named():
+    with pytest.raises(ValueError, match="'zeros'.*plain, orthogonal"):
+        _network().freeze_classifier("zeros")
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_a_second_call_says_that_it_is_frozen(name):
+    network = _network(name)
+    network.freeze_classifier()
+    with pytest.raises(ValueError, match="frozen already"):
+        network.freeze_classifier("orthogonal")
+
+
+class _Scores(block_model.Classifier):
+    """A classifier without a linear layer."""
+
+    def embed(self, x, forward):
+        return tf.reduce_mean(x, axis=[1, 2])
+
+    def classify(self, embedding, forward):
+        return embedding
+
+
+def test_classifiers_without_a_kernel_say_so():
+    scores = models.BlockModel(
+        [_network("cnn").blocks[0], _Scores(name="classifier")],
+        input_shape=(6, 6, 1),
+        num_classes=32,
+    )
+    with pytest.raises(models.MissingCapabilityError, match="unknown.*no linear layer"):
+        scores.freeze_classifier()
+    pooled = models.from_keras_blocks(
+        [L.Conv2D(3, 3), L.GlobalAveragePooling2D()], input_shape=(6, 6, 1)
+    )
+    with pytest.raises(models.MissingCapabilityError, match="GlobalAveragePooling2D"):
+        pooled.freeze_classifier()

@@ -1,0 +1,161 @@
+"""What stands between a network's features and its logits: projector, linear layer.
+
+A projector is part of the model. The classifier's linear layer reads its output,
+which is the embedding that MOON and UniVarFL look at.
+
+* `moon`: linear, ReLU, linear (Li, He, Song, "Model-Contrastive Federated Learning",
+  CVPR 2021), with the sizes of the FedAlign authors' networks: as many hidden units
+  as features, and 256 outputs, or as many as features where those are fewer. That is
+  256-256-256 for their ResNet-56 and 512-512-256 for ResNet-18.
+* `univarfl`: "a two-layer projector (batch normalization + ReLU)" of 256 neurons for
+  the small CNN and 512 for ResNet-18 (UniVarFL, Section 4). The paper says no more.
+  Here it is linear, batch norm, ReLU, linear, both linear layers with biases and of
+  as many units as there are features, but at least 256. That gives the paper's two
+  sizes, 256 for ResNet-56, and 256 for ResNet-8 and ResNet-20. Its norm is batch norm
+  whatever the network's own is, so that the model has running statistics.
+"""
+
+from __future__ import annotations
+
+from typing import Optional
+
+import tensorflow as tf
+
+from tff_reg.models import block_model
+from tff_reg.models import layers
+from tff_reg.models import names
+
+ForwardPass = layers.ForwardPass
+
+MOON_FEATURES = 256
+UNIVARFL_FEATURES = 256
+
+
+class Projector(layers.ForwardLayer):
+    """A linear layer, an optional batch norm, ReLU, and a linear layer.
+
+    Below full width only its input is cut.
+
+    Args:
+      in_features: Features of the input at full width.
+      hidden: Outputs of the first layer.
+      features: Outputs of the second layer.
+      has_norm: Whether batch norm comes before the ReLU.
+      seeds: Where the initialisers' seeds come from.
+      name: Prefix of the variables' names.
+      dtype: 'float32' or 'float64'.
+
+    Attributes:
+      features: Features of the output, at every width.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        hidden: int,
+        features: int,
+        *,
+        has_norm: bool,
+        seeds: layers.Seeds,
+        name: str,
+        dtype: str,
+    ):
+        super().__init__(name=name, dtype=dtype)
+        self.features = features
+        self.norm = None
+        with tf.name_scope(name):
+            self.dense1 = layers.Dense(
+                in_features, hidden, seeds, name="dense1", dtype=dtype
+            )
+            if has_norm:
+                self.norm = layers.BatchNorm(hidden, name="norm", dtype=dtype)
+            self.dense2 = layers.Dense(
+                hidden, features, seeds, name="dense2", dtype=dtype
+            )
+        self.built = True
+
+    def call(self, x, forward: ForwardPass):
+        x = self.dense1(x, forward)
+        if self.norm is not None:
+            x = self.norm(x, forward)
+        return self.dense2(forward.record(tf.nn.relu(x)), forward)
+
+
+def build_projector(
+    kind: str, in_features: int, *, seeds: layers.Seeds, name: str, dtype: str
+) -> Optional[Projector]:
+    """Makes the projector called `kind`; see the module's docstring.
+
+    Args:
+      kind: One of `names.PROJECTOR_NAMES`.
+      in_features: Features that the network gives.
+      seeds: Where the initialisers' seeds come from.
+      name: Prefix of the variables' names.
+      dtype: 'float32' or 'float64'.
+
+    Returns:
+      The layer, or None for 'none'.
+
+    Raises:
+      ValueError: If `kind` is something else.
+    """
+    options = dict(seeds=seeds, name=name, dtype=dtype)
+    if kind == "none":
+        return None
+    if kind == "moon":
+        features = min(in_features, MOON_FEATURES)
+        return Projector(in_features, in_features, features, has_norm=False, **options)
+    if kind == "univarfl":
+        features = max(in_features, UNIVARFL_FEATURES)
+        return Projector(in_features, features, features, has_norm=True, **options)
+    raise ValueError(
+        f"Unknown projector {kind!r}: choose one of {', '.join(names.PROJECTOR_NAMES)}."
+    )
+
+
+class LinearClassifier(block_model.Classifier):
+    """Features of a network, an optional projector, and a linear layer.
+
+    A sub-class makes the layers of its features, then calls `add_head` in the same
+    name scope, and defines `extract`.
+    """
+
+    def add_head(
+        self, features: int, num_classes: int, *, projector: str, seeds: layers.Seeds
+    ):
+        """Makes the projector and the linear layer.
+
+        Args:
+          features: Features that `extract` gives at full width.
+          num_classes: Number of logits.
+          projector: One of `names.PROJECTOR_NAMES`.
+          seeds: Where the initialisers' seeds come from.
+
+        Raises:
+          ValueError: If the projector is unknown.
+        """
+        self.projector = build_projector(
+            projector, features, seeds=seeds, name="projector", dtype=self.dtype
+        )
+        if self.projector is not None:
+            features = self.projector.features
+        self.dense = layers.Dense(
+            features, num_classes, seeds, name="dense", dtype=self.dtype
+        )
+
+    def extract(self, x, forward: ForwardPass):
+        """The last block's output to features [batch, features]."""
+        raise NotImplementedError
+
+    def embed(self, x, forward: ForwardPass):
+        features = self.extract(x, forward)
+        if self.projector is None:
+            return features
+        return self.projector(features, forward)
+
+    def classify(self, embedding, forward: ForwardPass):
+        return self.dense(embedding, forward)
+
+    @property
+    def linear_layer(self):
+        return self.dense
