@@ -10,6 +10,7 @@
 Importing this package imports neither TensorFlow nor TFF.
 """
 
+from tff_reg.experiment.comparison import ComparisonError, compare
 from tff_reg.experiment.directory import DirectoryError, RunDirectory
 from tff_reg.experiment.evaluation import CentralEvaluation
 from tff_reg.experiment.loop import RunResult, TrainingError, run
@@ -17,10 +18,12 @@ from tff_reg.experiment.state_file import StateMismatchError
 
 __all__ = [
     "CentralEvaluation",
+    "ComparisonError",
     "DirectoryError",
     "RunDirectory",
     "RunResult",
     "StateMismatchError",
     "TrainingError",
+    "compare",
     "run",
 ]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 import textwrap
-from typing import Any, Mapping, NoReturn, Optional, Sequence
+from typing import Any, Callable, Mapping, NoReturn, Optional, Sequence
 
 from absl import flags
 
@@ -54,43 +54,52 @@ def requested(flag_values: flags.FlagValues = flags.FLAGS) -> dict[str, Any]:
     }
 
 
-def fail(message: Any, *, exit_code: int = 2) -> NoReturn:
+def fail(message: Any, *, exit_code: int = 2, command: str = "bin/run") -> NoReturn:
     """Ends the command with one line on stderr; 2 says that the flags are wrong."""
-    print("bin/run: " + " ".join(str(message).split()), file=sys.stderr)
+    print(f"{command}: " + " ".join(str(message).split()), file=sys.stderr)
     raise SystemExit(exit_code)
 
 
-def parse(arguments: Sequence[str], *, tasks: Any) -> list[str]:
+def parse(
+    arguments: Sequence[str],
+    *,
+    tasks: Any,
+    command: str = "bin/run",
+    own_names: Sequence[str] = (),
+    help_fn: Optional[Callable[..., str]] = None,
+) -> list[str]:
     """Parses the command line; for `app.run`'s `flags_parser`.
 
     Args:
       arguments: The command line, the program's name first.
       tasks: The module `tasks`, or what has its `names` and `defaults`.
+      command: Who says that something is wrong.
+      own_names: The flags that the command has beside those of `define_flags`.
+      help_fn: Makes what `--help` prints, like `help_text`, which None stands for.
 
     Returns:
       What is not a flag: the program's name alone.
     """
-    if any(argument in _HELP_FLAGS for argument in arguments[1:]):
-        others = [a for a in arguments if a not in _HELP_FLAGS]
-        try:
-            flags.FLAGS(others)
-        except flags.Error as error:
-            fail(_flag_error(error))
-        print(help_text(requested(), tasks=tasks))
-        raise SystemExit(0)
+    wants_help = any(argument in _HELP_FLAGS for argument in arguments[1:])
     try:
-        rest = flags.FLAGS(list(arguments))
+        rest = flags.FLAGS([a for a in arguments if a not in _HELP_FLAGS])
     except flags.Error as error:
-        fail(_flag_error(error))
+        fail(_flag_error(error, own_names), command=command)
+    if wants_help:
+        print((help_fn or help_text)(requested(), tasks=tasks))
+        raise SystemExit(0)
     if len(rest) > 1:
-        fail(f"{rest[1]} is not a flag; flags look like --process=fedalign.")
+        fail(
+            f"{rest[1]} is not a flag; flags look like --process=fedalign.",
+            command=command,
+        )
     return rest
 
 
-def _flag_error(error: flags.Error) -> str:
+def _flag_error(error: flags.Error, own_names: Sequence[str]) -> str:
     if isinstance(error, flags.UnrecognizedFlagError):
         name = error.flagname
-        near = settings.near_names(name, names(), "--")
+        near = settings.near_names(name, [*names(), *own_names], "--")
         return f"--{name}: there is no such flag{near}; --help lists them."
     message = str(error).strip()
     # absl: "flag --batch_size=x: invalid literal for int() with base 10: 'x'"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Sequence
+from typing import Any, Sequence
 
 from tff_reg.experiment import files
 
@@ -29,11 +29,6 @@ def write_accuracy_plot(
       title: What was run.
       subtitle: How.
     """
-    # The object-oriented interface: no pyplot, so no window system, no global state.
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-    from matplotlib.ticker import MaxNLocator, PercentFormatter
-
     measured = [
         (round_num, 100 * value)
         for round_num, value in zip(rounds, evaluation_accuracy)
@@ -44,9 +39,7 @@ def write_accuracy_plot(
         for round_num, value in zip(rounds, training_accuracy)
         if not math.isnan(value)
     ]
-    figure = Figure(figsize=(9.6, 6.0), dpi=150, facecolor="white")
-    FigureCanvasAgg(figure)
-    axes = figure.add_subplot()
+    axes = new_axes()
     markers = "o" if len(measured) <= 40 else None
     if trained:
         axes.plot(
@@ -90,10 +83,54 @@ def write_accuracy_plot(
                 fontsize=11,
                 color=_TEST,
             )
+    style(
+        axes,
+        rounds=rounds,
+        values=[value for _, value in measured + trained],
+        title=title,
+        subtitle=subtitle,
+    )
+    if measured or trained:
+        axes.legend(fontsize=12, frameon=False, loc="lower right")
+    axes.figure.subplots_adjust(left=0.085, right=0.905, top=0.865, bottom=0.115)
+    save(axes, path)
+
+
+def new_axes() -> Any:
+    """Axes on a figure of 1440 x 900 pixels.
+
+    By the object-oriented interface: no pyplot, so no window system, no global state.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9.6, 6.0), dpi=150, facecolor="white")
+    FigureCanvasAgg(figure)
+    return figure.add_subplot()
+
+
+def style(
+    axes: Any,
+    *,
+    rounds: Sequence[int],
+    values: Sequence[float],
+    title: str,
+    subtitle: str,
+) -> None:
+    """Gives axes their limits, labels, grid and titles.
+
+    Args:
+      axes: From `new_axes`.
+      rounds: The rounds that are shown.
+      values: The accuracies that are shown, in percent.
+      title: What was run.
+      subtitle: How.
+    """
+    from matplotlib.ticker import MaxNLocator, PercentFormatter
+
     first, final = min(rounds), max(rounds)
     margin = max((final - first) * 0.02, 0.5)
     axes.set_xlim(first - margin, final + margin)
-    values = [value for _, value in measured + trained]
     bottom = min(values, default=0.0)
     # Start at 0 unless that would flatten the curve into the top of the picture.
     axes.set_ylim(0 if bottom < 50 else max(0.0, bottom - 5), 103)
@@ -106,12 +143,13 @@ def write_accuracy_plot(
     axes.set_axisbelow(True)
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
-    if measured or trained:
-        axes.legend(fontsize=12, frameon=False, loc="lower right")
     axes.set_title(title, fontsize=17, loc="left", pad=30, color=_INK)
     axes.text(
         0, 1.025, subtitle, transform=axes.transAxes, fontsize=11.5, color="#555555"
     )
-    figure.subplots_adjust(left=0.085, right=0.905, top=0.865, bottom=0.115)
+
+
+def save(axes: Any, path: files.PathLike) -> None:
+    """Writes the figure of the axes as a PNG whose bytes depend on it alone."""
     with files.atomic_path(path) as temporary:
-        figure.savefig(temporary, format="png", metadata={"Software": None})
+        axes.figure.savefig(temporary, format="png", metadata={"Software": None})

@@ -1,0 +1,220 @@
+"""Runs methods with seeds and tabulates: `bin/compare --help` says how.
+
+The thin end of `tff_reg.experiment.series`, which plans and runs, and of
+`tff_reg.experiment.compare`, which makes the table.
+"""
+
+import os
+import pathlib
+import signal
+import sys
+
+_ROOT = pathlib.Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(_ROOT))
+
+# pylint: disable=wrong-import-position
+from tff_reg.experiment import interruption
+
+if __name__ == "__main__":
+    # First of all, so that Ctrl-C is answered while the rest is imported, too.
+    _INTERRUPTION = interruption.Interruption()
+
+from absl import app, flags
+
+import tasks
+from tff_reg import experiment
+from tff_reg.experiment import command_line, comparison, progress, series
+from tff_reg.experiment import summary as summary_lib
+
+_COMMAND = "bin/compare"
+_FLAGS = flags.FLAGS
+_PROCESSES = flags.DEFINE_string("processes", None, "Methods, separated by commas.")
+_SEEDS = flags.DEFINE_string("seeds", "0", "Seeds, separated by commas.")
+_HELP = """\
+bin/compare --processes=NAME[+NAME...],... [--seeds=N,...] --output_dir=DIR [flags]
+
+Runs every method with every seed, one run after another, and makes the table and the
+figure that a paper would have. The same command again resumes: runs that are finished
+are not repeated. What fails is named, and the table has the rest.
+
+  --processes=NAME,...            methods, or sums of methods such as fedprox+man
+  --seeds=N,...                   such as 0,1,2; each method runs with each [0]
+  --output_dir=DIR                holds the runs, in DIR/NAME-seedN, and the results:
+                                  table.csv    a row a method: means and sample
+                                               deviations (n - 1) over the seeds, none
+                                               for one seed
+                                  table.md     the same in percent, the best in bold
+                                  curves.png   test accuracy by round, with bands of
+                                               one sample deviation
+  --accuracy_at_rounds=N,...      columns with the moving average after these rounds
+  --target_accuracies=X,...       columns with the rounds to these accuracies, such as
+                                  0.48,0.52
+
+All other flags are those of bin/run, whose --help lists them, and go to every run;
+strengths such as --fedprox_strength go to the methods that have them."""
+
+
+def fail(message, exit_code=2):
+    command_line.fail(message, exit_code=exit_code, command=_COMMAND)
+
+
+def plan():
+    """The runs that the flags ask for."""
+    requested = command_line.requested()
+    for name, own in (("process", _PROCESSES), ("seed", _SEEDS)):
+        if name in requested:
+            fail(f"--{name}: give --{own.name}, one or several separated by commas.")
+    for name in ("processes", "output_dir"):
+        if not _FLAGS[name].value:
+            fail(f"--{name} is missing; --help says what it is.")
+    return series.plan(
+        requested,
+        processes=_PROCESSES.value,
+        seeds=_SEEDS.value,
+        task_names=tasks.names(),
+        task_defaults=tasks.defaults,
+    )
+
+
+class Comparison:
+    """The runs of one command, what has come of them, and telling about it."""
+
+    def __init__(self, planned, is_watched, command):
+        self._planned = planned
+        self._is_watched = is_watched
+        self._series = series.Series(command, is_watched=is_watched)
+        self._finished = []
+        self._is_in_line = False
+        self.failed = []
+
+    def run(self):
+        """Runs what is not finished; tabulates whenever something has finished."""
+        for number, run in enumerate(self._planned, start=1):
+            head = f"run {number}/{len(self._planned)}  {run.name}"
+            if run.is_finished:
+                self._finished.append(run)
+                print(f"{head}: finished before, {_result(run)}", flush=True)
+                continue
+            self._begin(head)
+            why = self._series.run(run)
+            self._end(head, f"failed ({why})" if why else _result(run))
+            if why:
+                self.failed.append(run)
+            else:
+                self._finished.append(run)
+                self.tabulate()
+
+    def _begin(self, head):
+        # Watched, the run's own lines follow; else the result ends this line.
+        print(f"\n{head}" if self._is_watched else f"{head}: ", end="", flush=True)
+        self._is_in_line = True
+        if self._is_watched:
+            self._end_line()
+
+    def _end(self, head, text):
+        print(f"{head}: {text}" if self._is_watched else text, flush=True)
+        self._is_in_line = False
+
+    def _end_line(self):
+        if self._is_in_line:
+            print(flush=True)
+        self._is_in_line = False
+
+    def stop(self):
+        """Ends the run that is under way, for who interrupts us."""
+        self._series.stop()
+        self._end_line()
+
+    def say_where_it_stands(self):
+        again = "the same command"
+        if _FLAGS.overwrite:
+            again += " without --overwrite"
+        return (
+            f"{len(self._finished)} of {len(self._planned)} runs are finished in"
+            f" {_FLAGS.output_dir}, and {again} goes on from there"
+        )
+
+    def tabulate(self):
+        """Writes the files; returns whether there was anything to write."""
+        directories = {}
+        for run in sorted(self._finished, key=self._planned.index):
+            directories.setdefault(run.values["process"], []).append(run.directory)
+        if directories:
+            experiment.compare(
+                directories,
+                _FLAGS.output_dir,
+                accuracy_at_rounds=summary_lib.parse_rounds(_FLAGS.accuracy_at_rounds),
+                target_accuracies=summary_lib.parse_targets(_FLAGS.target_accuracies),
+            )
+        return bool(directories)
+
+
+def _result(run):
+    summary = run.result()
+    return (
+        f"test accuracy {progress.percent(summary['final_accuracy'])} after"
+        f" {summary['rounds']} rounds, {progress.duration(summary['training_seconds'])}"
+    )
+
+
+def main():
+    """Plans, runs, tabulates."""
+    is_verbose = _FLAGS["verbosity"].present and _FLAGS.verbosity >= 0
+    command = [sys.executable, str(_ROOT / "bin" / "run.py")]
+    if _FLAGS["verbosity"].present:
+        command.append(f"--verbosity={_FLAGS.verbosity}")
+    try:
+        planned = plan()
+    except ValueError as error:
+        fail(error)
+    on_terminal = sys.stdout.isatty() and sys.stderr.isatty()
+    comparison_ = Comparison(planned, on_terminal or is_verbose, command)
+    _INTERRUPTION.before_exit(comparison_.stop)
+    _INTERRUPTION.say(comparison_.say_where_it_stands)
+    try:
+        comparison_.run()
+        has_table = comparison_.tabulate()
+    except series.Interrupted as error:
+        # As if we had been sent the signal, which we may have been, too.
+        os.kill(os.getpid(), error.number)
+        while True:
+            signal.pause()
+    except series.WrongFlagsError as error:
+        if str(error):
+            fail(error)
+        sys.exit(2)
+    except (ValueError, OSError) as error:
+        if isinstance(error, BrokenPipeError):
+            raise
+        fail(error, exit_code=1)
+    if has_table:
+        directory = pathlib.Path(_FLAGS.output_dir)
+        print()
+        print((directory / "table.md").read_text("utf-8"))
+        names = [name for name in comparison.FILES if (directory / name).exists()]
+        print(f"In {directory}: {', '.join(names)}", flush=True)
+    if comparison_.failed:
+        names = "; ".join(run.name for run in comparison_.failed)
+        rest = "; the table has the rest" if has_table else ""
+        fail(
+            f"{len(comparison_.failed)} of {len(planned)} runs failed ({names}){rest}.",
+            exit_code=1,
+        )
+
+
+if __name__ == "__main__":
+    app.define_help_flags()
+    command_line.define_flags()
+    try:
+        command_line.parse(
+            sys.argv,
+            tasks=tasks,
+            command=_COMMAND,
+            own_names=[_PROCESSES.name, _SEEDS.name],
+            help_fn=lambda given, tasks: _HELP,
+        )
+        main()
+    except BrokenPipeError:
+        # Whoever read our output, `head` perhaps, has gone. The runs can be resumed.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(128 + signal.SIGPIPE)

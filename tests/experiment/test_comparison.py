@@ -1,0 +1,296 @@
+import csv
+import subprocess
+import sys
+
+import pytest
+from tff_reg import experiment
+from tff_reg.experiment import comparison, metrics, summary
+
+
+def write_run(path, accuracies, *, process="fedavg", seed=0, seconds=2.0, **others):
+    """Writes a finished run with a test accuracy a round (None: not evaluated)."""
+    settings = {
+        "process": process,
+        "task": "digits",
+        "seed": seed,
+        "clients_per_round": 2,
+        "total_rounds": len(accuracies),
+        "batch_size": 32,
+        **others,
+    }
+    table = metrics.MetricsTable()
+    for round_num, accuracy in enumerate(accuracies, start=1):
+        row = {
+            metrics.ROUND: round_num,
+            metrics.TRAINING_LOSS: 1.0,
+            metrics.TRAINING_ACCURACY: 0.5,
+            metrics.SECONDS: seconds,
+        }
+        if accuracy is not None:
+            row[metrics.EVALUATION_ACCURACY] = accuracy
+        table.append(row)
+    run = experiment.RunDirectory(path)
+    run.begin(settings)
+    run.write_metrics(table)
+    run.write_summary(summary.summarize(table, settings))
+    run.close()
+    return path
+
+
+@pytest.fixture
+def four_runs(tmp_path):
+    """FedAvg and FedProx with two seeds each."""
+    return [
+        write_run(tmp_path / "a0", [0.2, 0.4], seed=0, seconds=1.0),
+        write_run(tmp_path / "a1", [0.3, 0.6], seed=1, seconds=2.0),
+        write_run(tmp_path / "p0", [0.5, 0.4], seed=0, process="fedprox"),
+        write_run(tmp_path / "p1", [0.1, 0.9], seed=1, process="fedprox"),
+    ]
+
+
+def read_csv(path):
+    with open(path, newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def test_means_and_sample_deviations_by_hand():
+    assert comparison.mean([1.0, 2.0, 6.0]) == 3.0
+    # Squares 4 + 1 + 9 = 14; 14 / 2 = 7. (Of the population it would be 14 / 3.)
+    assert comparison.deviation([1.0, 2.0, 6.0]) == pytest.approx(7**0.5)
+    assert comparison.deviation([1.0]) is None
+    assert comparison.mean([1.0, None]) is None
+    assert comparison.deviation([1.0, None, 2.0]) is None
+
+
+def test_rows_are_means_over_seeds(four_runs, tmp_path):
+    rows = experiment.compare(
+        four_runs,
+        tmp_path / "out",
+        accuracy_at_rounds=[1, 2],
+        target_accuracies=[0.22, 0.4],
+    )
+    fedavg, fedprox = rows
+    assert list(fedavg) == [
+        "process",
+        "runs",
+        "accuracy_mean",
+        "accuracy_std",
+        "best_accuracy_mean",
+        "ema_accuracy_mean",
+        "ema_accuracy_std",
+        "seconds_per_round",
+        "rounds_to_0.22_mean",
+        "rounds_to_0.4_mean",
+        "ema_accuracy_at_1_mean",
+        "ema_accuracy_at_2_mean",
+    ]
+    assert fedavg["process"] == "fedavg" and fedavg["runs"] == 2
+    assert fedavg["accuracy_mean"] == pytest.approx(0.5)
+    # Deviations of 0.1 from the mean: (0.01 + 0.01) / 1 = 0.02.
+    assert fedavg["accuracy_std"] == pytest.approx(0.02**0.5)
+    # 0.9 x 0.2 + 0.1 x 0.4 = 0.22 and 0.9 x 0.3 + 0.1 x 0.6 = 0.33.
+    assert fedavg["ema_accuracy_mean"] == pytest.approx(0.275)
+    assert fedavg["ema_accuracy_std"] == pytest.approx((2 * 0.055**2) ** 0.5)
+    assert fedavg["seconds_per_round"] == 1.5
+    # One needs two rounds, the other one.
+    assert fedavg["rounds_to_0.22_mean"] == 1.5
+    assert fedavg["rounds_to_0.4_mean"] is None
+    assert fedavg["ema_accuracy_at_1_mean"] == pytest.approx(0.25)
+    assert fedavg["ema_accuracy_at_2_mean"] == pytest.approx(0.275)
+    assert fedprox["best_accuracy_mean"] == pytest.approx(0.7)
+    # The second seed's averages are 0.1 and 0.18: never 0.22.
+    assert fedprox["rounds_to_0.22_mean"] is None
+
+
+def test_the_csv_has_the_rows_at_full_precision(four_runs, tmp_path):
+    rows = experiment.compare(four_runs, tmp_path / "out", target_accuracies=[0.22])
+    found = read_csv(tmp_path / "out" / "table.csv")
+    for row, cells in zip(rows, found):
+        assert list(cells) == list(row)
+        for name, cell in cells.items():
+            expected = "" if row[name] is None else str(row[name])
+            assert cell == expected
+
+
+def test_the_markdown_is_a_table_in_percent_with_the_best_in_bold(four_runs, tmp_path):
+    experiment.compare(
+        four_runs, tmp_path, accuracy_at_rounds=[9], target_accuracies=[0.22]
+    )
+    lines = (tmp_path / "table.md").read_text("utf-8").splitlines()
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    assert cells[0] == [
+        "method",
+        "seeds",
+        "accuracy (%)",
+        "best (%)",
+        "EMA (%)",
+        "EMA at 9 (%)",
+        "rounds to 22 %",
+        "s a round",
+    ]
+    # Averages: 0.22, 0.33; 0.49, 0.18. Deviations: 0.055, 0.155, times sqrt(2).
+    assert cells[2] == [
+        "fedavg",
+        "2",
+        "50.00 ± 14.14",
+        "50.00",
+        "27.50 ± 7.78",
+        "-",
+        "**1.5**",
+        "1.50",
+    ]
+    assert cells[3] == [
+        "fedprox",
+        "2",
+        "**65.00 ± 35.36**",
+        "**70.00**",
+        "**33.50 ± 21.92**",
+        "-",
+        "2+",
+        "2.00",
+    ]
+    assert len({len(line) for line in lines[:4]}) == 1
+    caption = " ".join(lines[5:])
+    assert "on digits after 2 rounds" in caption
+    assert "sample deviation (n - 1)" in caption
+
+
+def test_one_seed_has_no_deviation_and_one_method_no_best(tmp_path):
+    rows = experiment.compare([write_run(tmp_path / "a", [0.5, 0.75])], tmp_path / "o")
+    assert rows[0]["accuracy_mean"] == 0.75 and rows[0]["accuracy_std"] is None
+    assert read_csv(tmp_path / "o" / "table.csv")[0]["ema_accuracy_std"] == ""
+    text = (tmp_path / "o" / "table.md").read_text("utf-8")
+    assert " 75.00 |" in text and "**" not in text and "bold" not in text
+
+
+def test_equal_means_are_both_in_bold(tmp_path):
+    runs = [
+        write_run(tmp_path / name, [0.75], process=name) for name in ("fedavg", "man")
+    ]
+    experiment.compare(runs, tmp_path)
+    assert (tmp_path / "table.md").read_text("utf-8").count("**75.00**") == 6
+
+
+def test_groups_can_be_named(tmp_path):
+    runs = {
+        "mu 0.1": [write_run(tmp_path / "a", [0.5], fedprox_strength=0.1)],
+        "mu 0.2": [write_run(tmp_path / "b", [0.6], fedprox_strength=0.2)],
+    }
+    rows = experiment.compare(runs, tmp_path)
+    assert [row["process"] for row in rows] == ["mu 0.1", "mu 0.2"]
+
+
+def test_runs_that_were_never_evaluated_have_empty_cells_and_no_picture(tmp_path):
+    (tmp_path / "curves.png").write_bytes(b"of other runs")
+    rows = experiment.compare([write_run(tmp_path / "a", [None, None])], tmp_path)
+    assert rows[0]["accuracy_mean"] is None and rows[0]["ema_accuracy_mean"] is None
+    assert rows[0]["seconds_per_round"] == 2.0
+    assert not (tmp_path / "curves.png").exists()
+
+
+def test_the_curves_are_means_of_the_rounds_that_all_seeds_have(tmp_path, monkeypatch):
+    drawn = []
+    monkeypatch.setattr(
+        comparison.curves, "write_curves", lambda path, each, **_: drawn.extend(each)
+    )
+    runs = [
+        write_run(tmp_path / "a", [0.2, None, 0.4], seed=0),
+        write_run(tmp_path / "b", [0.4, 0.7, 0.8], seed=1),
+    ]
+    experiment.compare(runs, tmp_path)
+    (curve,) = drawn
+    assert curve.rounds == [1, 3]
+    assert curve.mean == pytest.approx([0.3, 0.6])
+    assert curve.deviation == pytest.approx([0.02**0.5, 0.08**0.5])
+
+
+def test_the_same_runs_give_the_same_bytes_and_are_not_touched(four_runs, tmp_path):
+    def content():
+        return {
+            path: path.read_bytes()
+            for run in four_runs
+            for path in run.rglob("*")
+            if path.is_file()
+        }
+
+    before = content()
+    for name in ("x", "y"):
+        experiment.compare(four_runs, tmp_path / name, target_accuracies=[0.3])
+    for name in comparison.FILES:
+        first = (tmp_path / "x" / name).read_bytes()
+        assert first == (tmp_path / "y" / name).read_bytes()
+    assert content() == before
+
+
+def other_settings(folder):
+    return [
+        write_run(folder / "a", [0.5], seed=0, batch_size=8),
+        write_run(folder / "b", [0.5], seed=1, batch_size=16),
+    ]
+
+
+def other_numbers_of_rounds(folder):
+    return [
+        write_run(folder / "a", [0.5], seed=0),
+        write_run(folder / "b", [0.5, 0.6], seed=1),
+    ]
+
+
+def one_seed_twice(folder):
+    return [write_run(folder / "a", [0.5]), write_run(folder / "b", [0.5])]
+
+
+def not_finished(folder):
+    run = write_run(folder / "a", [0.5])
+    (run / "summary.json").unlink()
+    return [run]
+
+
+@pytest.mark.parametrize(
+    "make, words",
+    [
+        (lambda folder: [], "no runs"),
+        (lambda folder: {"fedavg": []}, "no runs"),
+        (not_finished, "a has no finished run"),
+        (lambda folder: [folder / "nothing"], "nothing has no finished run"),
+        (other_settings, "batch_size (8 and 16)"),
+        (other_numbers_of_rounds, "1 and 2 rounds"),
+        (one_seed_twice, "the same seed, 0"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused_in_one_sentence(tmp_path, make, words):
+    with pytest.raises(experiment.ComparisonError) as caught:
+        experiment.compare(make(tmp_path), tmp_path / "out")
+    assert words in str(caught.value) and "\n" not in str(caught.value)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    "wanted", [{"accuracy_at_rounds": [0]}, {"target_accuracies": [48]}]
+)
+def test_rounds_and_targets_out_of_range_are_refused(tmp_path, wanted):
+    run = write_run(tmp_path / "a", [0.5])
+    with pytest.raises(experiment.ComparisonError, match="it must be"):
+        experiment.compare([run], tmp_path / "out", **wanted)
+
+
+def test_somebody_elses_directory_is_no_run(tmp_path):
+    (tmp_path / "thesis.tex").write_text("precious")
+    with pytest.raises(experiment.DirectoryError):
+        experiment.compare([tmp_path], tmp_path / "out")
+
+
+def test_it_needs_no_tensorflow(four_runs, tmp_path):
+    program = (
+        "import sys\n"
+        "from tff_reg import experiment\n"
+        "experiment.compare(sys.argv[2:], sys.argv[1])\n"
+        "print([name for name in sys.modules if 'tensorflow' in name])\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path / "out"), *map(str, four_runs)],
+        capture_output=True,
+        text=True,
+    )
+    assert done.stdout == "[]\n", done.stderr
+    assert {p.name for p in (tmp_path / "out").iterdir()} == set(comparison.FILES)

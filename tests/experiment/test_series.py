@@ -1,0 +1,236 @@
+import os
+import select
+import signal
+import subprocess
+import sys
+
+import pytest
+import tasks
+from tff_reg import experiment
+from tff_reg.experiment import metrics, series, settings, summary
+
+TINY = {"num_clients": 4, "total_rounds": 2}
+
+
+def plan(folder, processes="fedavg,fedprox", seeds="0,1", **requested):
+    return series.plan(
+        {**TINY, "output_dir": str(folder), **requested},
+        processes=processes,
+        seeds=seeds,
+        task_names=tasks.names(),
+        task_defaults=tasks.defaults,
+    )
+
+
+def finish(planned, rounds=2):
+    """Writes what a finished run leaves."""
+    values = {**planned.values, "total_rounds": rounds}
+    table = metrics.MetricsTable()
+    for round_num in range(1, rounds + 1):
+        table.append(
+            {
+                metrics.ROUND: round_num,
+                metrics.TRAINING_LOSS: 1.0,
+                metrics.TRAINING_ACCURACY: 0.5,
+                metrics.EVALUATION_ACCURACY: 0.5,
+                metrics.SECONDS: 1.0,
+            }
+        )
+    run = experiment.RunDirectory(planned.directory)
+    run.begin(values)
+    run.write_metrics(table)
+    run.write_summary(summary.summarize(table, values))
+    run.close()
+
+
+def a_command(program):
+    return [sys.executable, "-c", program]
+
+
+def test_every_process_runs_with_every_seed_in_a_directory_of_its_own(tmp_path):
+    planned = plan(tmp_path / "d", batch_size=8, overwrite=False)
+    assert [run.name for run in planned] == [
+        "fedavg, seed 0",
+        "fedprox, seed 0",
+        "fedavg, seed 1",
+        "fedprox, seed 1",
+    ]
+    assert planned[3].directory == str(tmp_path / "d" / "fedprox-seed1")
+    assert set(planned[3].flags) == {
+        "--num_clients=4",
+        "--total_rounds=2",
+        f"--output_dir={tmp_path}/d/fedprox-seed1",
+        "--batch_size=8",
+        "--overwrite=false",
+        "--process=fedprox",
+        "--seed=1",
+    }
+    assert not any(run.is_finished for run in planned)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_sum_keeps_its_plus_and_fedavg_adds_nothing(tmp_path):
+    planned = plan(tmp_path, "FedAlign+man, fedavg+man", "7")
+    assert [os.path.basename(run.directory) for run in planned] == [
+        "fedalign+man-seed7",
+        "man-seed7",
+    ]
+
+
+def test_strengths_go_to_the_methods_that_have_them(tmp_path):
+    planned = plan(tmp_path, "fedavg,fedprox", "0", fedprox_strength=0.1)
+    assert not any(flag.startswith("--fedprox") for flag in planned[0].flags)
+    assert "--fedprox_strength=0.1" in planned[1].flags
+    assert planned[1].values["fedprox_strength"] == 0.1
+
+
+@pytest.mark.parametrize(
+    "arguments, words",
+    [
+        ({"processes": "fedavg,fedalgin"}, "fedalign"),
+        ({"processes": "fedavg,"}, "--processes=fedavg,:"),
+        ({"processes": "man,fedavg+man"}, "man is there twice"),
+        ({"seeds": "0,one"}, "--seeds=0,one"),
+        ({"seeds": "-1"}, "--seeds=-1"),
+        ({"seeds": ""}, "--seeds="),
+        ({"seeds": "1,01"}, "1 is there twice"),
+        ({"man_strength": 0.1}, "man is not part of --processes=fedavg,fedprox"),
+        ({"fedprox_strength": -1.0}, "--fedprox_strength=-1"),
+        ({"batch_size": 0}, "--batch_size=0"),
+    ],
+)
+def test_what_makes_no_series_is_refused_in_one_sentence(tmp_path, arguments, words):
+    with pytest.raises(settings.SettingError) as caught:
+        plan(tmp_path, **arguments)
+    assert words in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_finished_runs_are_seen_and_others_are_to_be_done(tmp_path):
+    finish(plan(tmp_path)[2])
+    assert [run.is_finished for run in plan(tmp_path)] == [False, False, True, False]
+    wanted = plan(tmp_path, target_accuracies="0.5")[2]
+    assert wanted.is_finished
+    assert wanted.result()["rounds_to_target"] == {"0.5": 1}
+    assert not any(run.is_finished for run in plan(tmp_path, overwrite=True))
+    assert not plan(tmp_path, total_rounds=3)[2].is_finished
+
+
+def test_a_run_with_other_settings_is_refused_before_anything_starts(tmp_path):
+    finish(plan(tmp_path)[3])
+    with pytest.raises(experiment.DirectoryError, match="fedprox-seed1 has a run with"):
+        plan(tmp_path, batch_size=8)
+
+
+def test_a_run_of_more_rounds_is_refused(tmp_path):
+    finish(plan(tmp_path)[0], rounds=3)
+    with pytest.raises(experiment.DirectoryError, match="finished run of 3 rounds"):
+        plan(tmp_path)
+
+
+def test_directories_that_hold_something_else_are_refused(tmp_path):
+    (tmp_path / "file").write_text("1")
+    with pytest.raises(experiment.DirectoryError, match="file is a file"):
+        plan(tmp_path / "file")
+    run = plan(tmp_path / "d")[0]
+    finish(run)
+    with pytest.raises(experiment.DirectoryError, match="directory of one run"):
+        plan(run.directory)
+    (tmp_path / "e" / "fedprox-seed0").mkdir(parents=True)
+    (tmp_path / "e" / "fedprox-seed0" / "thesis.tex").write_text("precious")
+    with pytest.raises(experiment.DirectoryError, match="left alone"):
+        plan(tmp_path / "e")
+
+
+@pytest.mark.parametrize(
+    "program, why",
+    [
+        ("import sys; sys.exit('bin/run: first\\nbin/run: boom')", "exit code 1: boom"),
+        ("import sys; sys.exit(3)", "exit code 3"),
+        ("import os; os.kill(os.getpid(), 9)", "killed by SIGKILL"),
+        ("print('nothing done')", "it left no finished run in "),
+    ],
+)
+def test_a_failure_is_one_line_and_the_run_is_silent(tmp_path, capfd, program, why):
+    runs = series.Series(a_command(program), is_watched=False)
+    found = runs.run(plan(tmp_path)[0])
+    assert found.startswith(why) and "\n" not in found
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_watched_run_is_heard(tmp_path, capfd):
+    program = "import sys; print('round 1'); sys.exit('boom')"
+    runs = series.Series(a_command(program), is_watched=True)
+    assert runs.run(plan(tmp_path)[0]) == "exit code 1"
+    assert capfd.readouterr() == ("round 1\n", "boom\n")
+
+
+def test_the_run_gets_its_flags_and_is_finished_when_it_says_so(tmp_path):
+    run = plan(tmp_path)[0]
+    finish(run)
+    program = f"import sys; sys.exit(sys.argv[1:] != {list(run.flags)!r})"
+    assert series.Series(a_command(program), is_watched=False).run(run) is None
+
+
+def test_wrong_flags_of_the_first_run_are_wrong_flags_of_all(tmp_path):
+    program = (
+        "import sys; print('bin/run: --devices: no', file=sys.stderr); sys.exit(2)"
+    )
+    runs = series.Series(a_command(program), is_watched=False)
+    run = plan(tmp_path)[0]
+    with pytest.raises(series.WrongFlagsError) as caught:
+        runs.run(run)
+    assert str(caught.value) == "--devices: no"
+    assert runs.run(run) == "exit code 2: --devices: no"
+
+
+@pytest.mark.parametrize(
+    "program, number",
+    [
+        ("import sys; sys.exit(130)", signal.SIGINT),
+        ("import sys; sys.exit(143)", signal.SIGTERM),
+        ("import os; os.kill(os.getpid(), 15)", signal.SIGTERM),
+    ],
+)
+def test_a_run_that_somebody_stopped_stops_the_series(tmp_path, program, number):
+    runs = series.Series(a_command(program), is_watched=False)
+    with pytest.raises(series.Interrupted) as caught:
+        runs.run(plan(tmp_path)[0])
+    assert caught.value.number == number
+
+
+# Says that it is there, and stays. When it is gone, its end of our pipe is closed.
+STAYS = "import signal; print('ready', flush=True); signal.pause()"
+PARENT = f"""
+import os, signal, sys, threading
+from tff_reg.experiment import interruption, series
+
+stop = interruption.Interruption()
+runs = series.Series([sys.executable, "-c", {STAYS!r}], is_watched=True)
+stop.before_exit(runs.stop)
+try:
+    runs.run(series.PlannedRun({{"output_dir": "x"}}, (), False))
+except series.Interrupted:
+    signal.pause()
+"""
+
+
+@pytest.mark.parametrize(
+    "number, status",
+    [(signal.SIGKILL, -9), (signal.SIGINT, 130), (signal.SIGTERM, 143)],
+)
+def test_the_run_ends_with_whoever_started_it(number, status):
+    process = subprocess.Popen(
+        [sys.executable, "-c", PARENT],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        assert process.stdout.readline() == b"ready\n"
+        process.send_signal(number)
+        assert select.select([process.stdout], [], [], 30)[0]
+        assert process.stdout.read() == b""
+        assert process.wait(30) == status
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()

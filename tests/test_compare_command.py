@@ -1,0 +1,343 @@
+"""`bin/compare` as a user meets it: runs, table, signals, exit codes."""
+
+import csv
+import json
+import os
+import pathlib
+import pty
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import uuid
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+COMMAND = [sys.executable, str(ROOT / "bin" / "compare.py")]
+TINY = [
+    "--total_rounds=2",
+    "--local_epochs=1",
+    "--num_clients=4",
+    "--model=cnn",
+    "--fedprox_strength=0.1",
+    "--target_accuracies=0.1,0.99",
+    "--accuracy_at_rounds=1",
+]
+FOUR_RUNS = ["--processes=fedavg,fedprox", "--seeds=0,1", *TINY]
+NAMES = ["fedavg-seed0", "fedprox-seed0", "fedavg-seed1", "fedprox-seed1"]
+FILES = ["curves.png", "table.csv", "table.md"]
+PATIENCE_SECONDS = 240
+
+
+def run(arguments, env=None):
+    """Runs the command to its end."""
+    return subprocess.run(
+        [*COMMAND, *arguments],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        env={**os.environ, **(env or {})},
+        timeout=PATIENCE_SECONDS,
+    )
+
+
+def processes_with(mark):
+    """The processes that have inherited `mark` in their environment."""
+    found = []
+    for folder in pathlib.Path("/proc").glob("[0-9]*"):
+        try:
+            if mark.encode() in (folder / "environ").read_bytes():
+                found.append(int(folder.name))
+        except OSError:  # It has ended meanwhile, or is somebody else's.
+            continue
+    return found
+
+
+def is_run(pid):
+    """Whether a process is a `bin/run`."""
+    try:
+        command = pathlib.Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return False
+    return any(part.endswith(b"bin/run.py") for part in command[1:2])
+
+
+def interrupt_first_run(arguments):
+    """Starts the command, interrupts it when its first run has begun, and waits.
+
+    Returns:
+      Its exit status, its output, and the processes that are left of it.
+    """
+    mark = f"mark-{uuid.uuid4()}"
+    process = subprocess.Popen(
+        [*COMMAND, *arguments],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        env={**os.environ, "TFF_REG_TEST_MARK": mark},
+        text=True,
+    )
+    try:
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while not any(map(is_run, processes_with(mark))):
+            assert process.poll() is None, process.stdout.read()
+            assert time.monotonic() < deadline
+            time.sleep(0.002)
+        process.send_signal(signal.SIGINT)
+        output, _ = process.communicate(timeout=PATIENCE_SECONDS)
+        return process.returncode, output, processes_with(mark)
+    finally:
+        process.kill()
+        for pid in processes_with(mark):
+            os.kill(pid, signal.SIGKILL)
+
+
+def written(directory):
+    """Which files there are, and when they were written."""
+    return {path: path.stat().st_mtime_ns for path in directory.rglob("*")}
+
+
+def content(directory):
+    return {name: (directory / name).read_bytes() for name in FILES}
+
+
+@pytest.fixture(scope="module")
+def no_tensorflow(tmp_path_factory):
+    """An environment in which no run can be: importing TensorFlow fails."""
+    folder = tmp_path_factory.mktemp("forbidden")
+    for name in ("tensorflow", "tensorflow_federated"):
+        (folder / f"{name}.py").write_text("raise SystemExit('no TensorFlow here')\n")
+    return {"PYTHONPATH": str(folder)}
+
+
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory):
+    """A comparison that was interrupted in its first run and then finished."""
+    directory = tmp_path_factory.mktemp("compared") / "d"
+    arguments = [*FOUR_RUNS, f"--output_dir={directory}"]
+    interrupted = interrupt_first_run(arguments)
+    finished = run(arguments)
+    assert finished.returncode == 0, finished.stdout + finished.stderr
+    return {
+        "directory": directory,
+        "arguments": arguments,
+        "interrupted": interrupted,
+        "finished": finished,
+    }
+
+
+@pytest.fixture
+def copied(compared, tmp_path):
+    """A copy of the finished comparison, and the flags that made it."""
+    directory = tmp_path / "d"
+    shutil.copytree(compared["directory"], directory)
+    return directory, [*FOUR_RUNS, f"--output_dir={directory}"]
+
+
+def test_ctrl_c_ends_the_run_too_and_says_how_to_go_on(compared):
+    status, output, left = compared["interrupted"]
+    assert status == 130
+    assert left == []
+    assert "Traceback" not in output
+    assert output.splitlines()[-1] == (
+        f"Interrupted: 0 of 4 runs are finished in {compared['directory']}, and the"
+        " same command goes on from there."
+    )
+
+
+def test_one_line_a_run_and_the_table_on_stdout(compared):
+    lines = compared["finished"].stdout.splitlines()
+    heads = [
+        "run 1/4  fedavg, seed 0: test accuracy ",
+        "run 2/4  fedprox, seed 0: test accuracy ",
+        "run 3/4  fedavg, seed 1: test accuracy ",
+        "run 4/4  fedprox, seed 1: test accuracy ",
+    ]
+    assert [line.startswith(head) for line, head in zip(lines, heads)] == [True] * 4
+    table = (compared["directory"] / "table.md").read_text("utf-8")
+    assert table in compared["finished"].stdout
+    assert lines[-1] == (
+        f"In {compared['directory']}: table.csv, table.md, curves.png"
+    )
+    assert compared["finished"].stderr == ""
+
+
+def test_every_run_is_a_run_of_its_own_with_the_flags_given(compared):
+    directory = compared["directory"]
+    assert sorted(path.name for path in directory.iterdir()) == sorted(NAMES + FILES)
+    for name in NAMES:
+        config = json.loads((directory / name / "config.json").read_text())
+        assert f"{config['process']}-seed{config['seed']}" == name
+        assert config["model"] == "cnn" and config["num_clients"] == 4
+        assert config.get("fedprox_strength") == (
+            0.1 if config["process"] == "fedprox" else None
+        )
+        summary = json.loads((directory / name / "summary.json").read_text())
+        assert summary["rounds_to_target"]["0.99"] is None
+        assert list(summary["accuracy_at_rounds"]) == ["1"]
+
+
+def test_the_table_is_that_of_the_summaries(compared):
+    directory = compared["directory"]
+    with open(directory / "table.csv", newline="", encoding="utf-8") as file:
+        rows = {row["process"]: row for row in csv.DictReader(file)}
+    assert list(rows) == ["fedavg", "fedprox"]
+    for process, row in rows.items():
+        first, second = (
+            json.loads((directory / f"{process}-seed{seed}/summary.json").read_text())
+            for seed in (0, 1)
+        )
+        a, b = first["final_accuracy"], second["final_accuracy"]
+        assert float(row["accuracy_mean"]) == pytest.approx((a + b) / 2)
+        assert float(row["accuracy_std"]) == pytest.approx(abs(a - b) / 2**0.5)
+        assert float(row["ema_accuracy_at_1_mean"]) == pytest.approx(
+            sum(s["accuracy_at_rounds"]["1"]["accuracy"] for s in (first, second)) / 2
+        )
+        assert row["rounds_to_0.99_mean"] == ""
+        assert row["runs"] == "2"
+
+
+def test_configs_hold_settings_and_what_comparisons_know_of(compared):
+    import tasks
+    from tff_reg.experiment import comparison, settings
+
+    config = json.loads((compared["directory"] / NAMES[0] / "config.json").read_text())
+    values = settings.resolve(
+        {"process": "fedavg"}, task_names=tasks.names(), task_defaults=tasks.defaults
+    )
+    assert set(config) - set(values) == comparison.NOT_SETTINGS
+
+
+def test_nothing_is_run_again_and_the_bytes_are_the_same(compared, no_tensorflow):
+    before = content(compared["directory"])
+    again = run(compared["arguments"], no_tensorflow)
+    assert again.returncode == 0, again.stderr
+    assert again.stdout.count("finished before") == 4
+    assert content(compared["directory"]) == before
+
+
+def test_lost_tables_are_made_again_from_the_runs(copied, compared, no_tensorflow):
+    directory, arguments = copied
+    for name in FILES:
+        (directory / name).unlink()
+    assert run(arguments, no_tensorflow).returncode == 0
+    assert content(directory) == content(compared["directory"])
+
+
+def test_other_columns_need_no_run(copied, no_tensorflow):
+    directory, arguments = copied
+    again = run([*arguments, "--target_accuracies=0.05"], no_tensorflow)
+    assert again.returncode == 0, again.stderr
+    header = (directory / "table.csv").read_text().splitlines()[0]
+    assert "rounds_to_0.05_mean" in header and "0.99" not in header
+
+
+def test_runs_that_fail_are_named_and_the_table_has_the_rest(copied, no_tensorflow):
+    directory, arguments = copied
+    shutil.rmtree(directory / NAMES[1])
+    (directory / NAMES[2] / "summary.json").unlink()
+    failed = run(arguments, no_tensorflow)
+    assert failed.returncode == 1
+    assert "Traceback" not in failed.stdout + failed.stderr
+    lines = failed.stdout.splitlines()
+    assert lines[1] == (
+        "run 2/4  fedprox, seed 0: failed (exit code 1: no TensorFlow here)"
+    )
+    assert lines[2].startswith("run 3/4  fedavg, seed 1: failed (")
+    assert lines[3].startswith("run 4/4  fedprox, seed 1: finished before")
+    (line,) = failed.stderr.splitlines()
+    assert line == (
+        "bin/compare: 2 of 4 runs failed (fedprox, seed 0; fedavg, seed 1); the table"
+        " has the rest."
+    )
+    with open(directory / "table.csv", newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert [(row["process"], row["runs"], row["accuracy_std"]) for row in rows] == [
+        ("fedavg", "1", ""),
+        ("fedprox", "1", ""),
+    ]
+
+
+def test_only_the_damaged_run_is_run_again_and_a_terminal_shows_it(copied, compared):
+    directory, arguments = copied
+    # The summary says that the run is finished, the table not.
+    (directory / NAMES[3] / "metrics.csv").write_text("round_num\n")
+    others = {name: written(directory / name) for name in NAMES[:3]}
+    main, terminal = pty.openpty()
+    process = subprocess.Popen(
+        [*COMMAND, *arguments],
+        stdin=subprocess.DEVNULL,
+        stdout=terminal,
+        stderr=terminal,
+    )
+    os.close(terminal)
+    shown = b""
+    try:
+        while block := os.read(main, 4096):
+            shown += block
+    except OSError:  # How Linux says that the other end is closed.
+        pass
+    finally:
+        os.close(main)
+        process.wait(PATIENCE_SECONDS)
+    text = shown.decode("utf-8", "replace")
+    assert process.returncode == 0, text
+    assert text.count("finished before") == 3
+    head = text.index("run 4/4  fedprox, seed 1\r\n")
+    assert head < text.index("Resuming after round 2 of 2.")
+    assert head < text.index("round 2/2 |")
+    assert {name: written(directory / name) for name in NAMES[:3]} == others
+    metrics = [d / NAMES[3] / "metrics.csv" for d in (directory, compared["directory"])]
+    assert metrics[0].read_bytes() == metrics[1].read_bytes()
+    assert content(directory) == content(compared["directory"])
+
+
+@pytest.mark.parametrize(
+    "arguments, words",
+    [
+        ([], ["--processes is missing"]),
+        (["--processes=fedavg,fedalgin"], ["fedalgin", "fedalign"]),
+        (["--processes=fedavg,fedavg"], ["fedavg is there twice"]),
+        (["--process=fedavg"], ["--process", "--processes"]),
+        (["--procesess=fedavg"], ["--procesess", "did you mean --processes?"]),
+        (["--processes=fedavg", "--seed=1"], ["--seed", "--seeds"]),
+        (["--processes=fedavg", "--seeds=0,x"], ["--seeds=0,x"]),
+        (["--processes=fedavg", "--batchsize=3"], ["--batchsize", "--batch_size"]),
+        (["--processes=fedavg", "--batch_size=x"], ["--batch_size=x", "number"]),
+        (["--processes=fedavg", "--local_epochs=0"], ["--local_epochs=0"]),
+        (["--processes=fedavg", "--target_accuracies=48"], ["--target_accuracies=48"]),
+        (["--processes=fedavg", "--man_strength=1"], ["man is not part of"]),
+        (["--processes=fedavg", "word"], ["word", "flag"]),
+        (["--processes=fedavg", "--output_dir="], ["--output_dir is missing"]),
+    ],
+)
+def test_wrong_flags_are_told_in_one_line_before_anything_starts(
+    arguments, words, tmp_path, no_tensorflow
+):
+    directory = tmp_path / "d"
+    result = run([f"--output_dir={directory}", *arguments], no_tensorflow)
+    assert result.returncode == 2
+    assert result.stdout == ""
+    (line,) = result.stderr.splitlines()
+    assert line.startswith("bin/compare: ")
+    for word in words:
+        assert word in line
+    assert not directory.exists()
+
+
+def test_other_settings_in_the_same_directory_are_refused(compared, no_tensorflow):
+    refused = run([*compared["arguments"], "--batch_size=7"], no_tensorflow)
+    assert refused.returncode == 2 and refused.stdout == ""
+    (line,) = refused.stderr.splitlines()
+    assert "--batch_size=64" in line and "--batch_size=7" in line
+
+
+def test_help_says_what_it_does(no_tensorflow):
+    told = run(["--help"], no_tensorflow)
+    assert told.returncode == 0 and told.stderr == ""
+    text = " ".join(told.stdout.split())
+    for words in ("--processes=", "--seeds=", "--output_dir=", "table.csv", "(n - 1)"):
+        assert words in text
+    assert max(len(line) for line in told.stdout.splitlines()) <= 88

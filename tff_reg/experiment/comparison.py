@@ -1,0 +1,353 @@
+"""Finished runs side by side: the table and the figure that a paper would have.
+
+    table.csv    a row a method, shares and means at full precision
+    table.md     the same in percent, mean and deviation, the best in bold
+    curves.png   test accuracy by round
+
+Deviations are sample deviations (n - 1) over seeds; one seed has none.
+"""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import io
+import math
+import pathlib
+import statistics
+import textwrap
+from typing import Any, Mapping, Optional, Sequence, Union
+
+from tff_reg.experiment import (
+    curves,
+    directory as directory_lib,
+    files,
+    metrics,
+    summary as summary_lib,
+)
+
+_WIDTH = 88
+
+FILES = ("table.csv", "table.md", "curves.png")
+
+# What config.json says about where and by what a run was made.
+NOT_SETTINGS = frozenset(
+    (
+        "made_by",
+        "clients_run",
+        "tensorflow_devices",
+        "machine",
+        "versions",
+        "git_commit",
+    )
+)
+
+Row = dict[str, Union[str, int, float, None]]
+
+
+class ComparisonError(ValueError):
+    """Raised when runs cannot be compared; says which and why."""
+
+
+@dataclasses.dataclass(frozen=True)
+class _Run:
+    """A finished run as it is on the disk."""
+
+    path: pathlib.Path
+    config: Mapping[str, Any]
+    summary: Mapping[str, Any]
+    # Test accuracy, a share, by the rounds that were evaluated.
+    accuracies: Mapping[int, float]
+
+
+def compare(
+    runs: Union[
+        Sequence[files.PathLike], Mapping[str, Sequence[files.PathLike]]
+    ],
+    output_dir: files.PathLike,
+    *,
+    accuracy_at_rounds: Sequence[int] = (),
+    target_accuracies: Sequence[float] = (),
+) -> list[Row]:
+    """Compares finished runs and writes `table.csv`, `table.md` and `curves.png`.
+
+    Nothing is written to the runs' directories.
+
+    Args:
+      runs: Directories of runs, to be grouped by their process; or directories by the
+        name that the table has for them. The runs of a group differ in their seed
+        only.
+      output_dir: Where the three files are written; made if it is not there.
+      accuracy_at_rounds: Rounds that get a column.
+      target_accuracies: Accuracies (0 to 1) that get a column with the rounds that
+        it took to reach them.
+
+    Returns:
+      The rows of `table.csv`, numbers by column, None where a cell is empty.
+      `accuracy` is the one after the last round, `ema_accuracy` its exponential moving
+      average with momentum 0.9 over the evaluated rounds, `seconds_per_round` the mean
+      of the runs' medians. `rounds_to_TARGET_mean` is empty where a seed never reached
+      the target.
+
+    Raises:
+      ComparisonError: If there is no run, one is not finished, a group has different
+        settings or numbers of rounds or a seed twice, or a round or a target is out of
+        range.
+      DirectoryError: If a directory is not a run's.
+    """
+    try:
+        rounds = summary_lib.parse_rounds(_list(accuracy_at_rounds))
+        targets = summary_lib.parse_targets(_list(target_accuracies))
+    except ValueError as error:
+        raise ComparisonError(f"A round or a target accuracy: {error}") from error
+    wanted = {
+        "accuracy_at_rounds": _list(rounds),
+        "target_accuracies": _list(targets),
+    }
+    groups = _groups(runs, wanted)
+    rows = [_row(name, group, rounds, targets) for name, group in groups.items()]
+    directory = pathlib.Path(output_dir)
+    directory.mkdir(parents=True, exist_ok=True)
+    files.delete_leftovers(directory)
+    _write_curves(directory / "curves.png", groups)
+    files.write_text(directory / "table.md", _markdown(groups, rows, rounds, targets))
+    files.write_text(directory / "table.csv", _csv(rows))
+    return rows
+
+
+def _list(numbers: Sequence[float]) -> Optional[str]:
+    return ",".join(map(str, numbers)) or None
+
+
+def _groups(runs: Any, wanted: Mapping[str, Any]) -> dict[str, list[_Run]]:
+    groups: dict[str, list[_Run]] = {}
+    if isinstance(runs, Mapping):
+        groups = {
+            name: [_read(path, wanted) for path in paths]
+            for name, paths in runs.items()
+        }
+    else:
+        for path in runs:
+            run = _read(path, wanted)
+            name = run.config.get("process") or run.path.name
+            groups.setdefault(name, []).append(run)
+    if not all(groups.values()) or not groups:
+        raise ComparisonError("There are no runs to compare.")
+    for group in groups.values():
+        _check_alike(group)
+    return groups
+
+
+def _read(path: files.PathLike, wanted: Mapping[str, Any]) -> _Run:
+    directory = directory_lib.RunDirectory(path)
+    summary = summary_lib.of_finished_run(directory, {"total_rounds": 1, **wanted})
+    if summary is None:
+        raise ComparisonError(f"{path} has no finished run.")
+    text = (directory.path / "metrics.csv").read_text("utf-8")
+    table = metrics.MetricsTable.parse(text)
+    accuracies = {
+        int(round_num): accuracy
+        for round_num, accuracy in zip(
+            table.column(metrics.ROUND), table.column(metrics.EVALUATION_ACCURACY)
+        )
+        if not math.isnan(accuracy)
+    }
+    return _Run(directory.path, directory.config, summary, accuracies)
+
+
+def _check_alike(group: Sequence[_Run]) -> None:
+    first, *others = group
+    free = directory_lib.FREE_SETTINGS | NOT_SETTINGS | {"seed"}
+    paths_by_seed = {first.summary["seed"]: first.path}
+    for run in others:
+        where = f"{first.path} and {run.path}"
+        if run.summary["rounds"] != first.summary["rounds"]:
+            raise ComparisonError(
+                f"{where} have {first.summary['rounds']} and {run.summary['rounds']}"
+                " rounds, so they have no mean."
+            )
+        for name in sorted((first.config.keys() | run.config.keys()) - free):
+            values = [each.config.get(name) for each in (first, run)]
+            if values[0] != values[1]:
+                raise ComparisonError(
+                    f"{where} differ in {name} ({values[0]} and {values[1]}), so they"
+                    " have no mean; give them names of their own."
+                )
+        seed = run.summary["seed"]
+        if seed in paths_by_seed:
+            raise ComparisonError(
+                f"{paths_by_seed[seed]} and {run.path} are the same run with the same"
+                f" seed, {seed}."
+            )
+        paths_by_seed[seed] = run.path
+
+
+def _row(
+    name: str, group: Sequence[_Run], rounds: Sequence[int], targets: Sequence[float]
+) -> Row:
+    def values(key: str) -> list[Optional[float]]:
+        return [run.summary[key] for run in group]
+
+    row: Row = {
+        "process": name,
+        "runs": len(group),
+        "accuracy_mean": mean(values("final_accuracy")),
+        "accuracy_std": deviation(values("final_accuracy")),
+        "best_accuracy_mean": mean(values("best_accuracy")),
+        "ema_accuracy_mean": mean(values("ema_accuracy")),
+        "ema_accuracy_std": deviation(values("ema_accuracy")),
+        "seconds_per_round": mean(values("median_round_seconds")),
+    }
+    for target in targets:
+        row[f"rounds_to_{target}_mean"] = mean(
+            [run.summary["rounds_to_target"][str(target)] for run in group]
+        )
+    for round_num in rounds:
+        row[f"ema_accuracy_at_{round_num}_mean"] = mean(
+            [
+                run.summary["accuracy_at_rounds"][str(round_num)]["ema_accuracy"]
+                for run in group
+            ]
+        )
+    return row
+
+
+def mean(values: Sequence[Optional[float]]) -> Optional[float]:
+    """The mean; None if one of the values is."""
+    if any(value is None for value in values):
+        return None
+    return statistics.fmean(values)
+
+
+def deviation(values: Sequence[Optional[float]]) -> Optional[float]:
+    """The sample deviation (n - 1); None for one value, or if one of them is None."""
+    if len(values) < 2 or any(value is None for value in values):
+        return None
+    return statistics.stdev(values)
+
+
+def _csv(rows: Sequence[Row]) -> str:
+    buffer = io.StringIO()
+    writer = csv.DictWriter(buffer, list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return buffer.getvalue()
+
+
+def _markdown(
+    groups: Mapping[str, Sequence[_Run]],
+    rows: Sequence[Row],
+    rounds: Sequence[int],
+    targets: Sequence[float],
+) -> str:
+    columns = {
+        "method": [row["process"] for row in rows],
+        "seeds": [str(row["runs"]) for row in rows],
+        "accuracy (%)": _percents(rows, "accuracy"),
+        "best (%)": _percents(rows, "best_accuracy"),
+        "EMA (%)": _percents(rows, "ema_accuracy"),
+    }
+    for number in rounds:
+        columns[f"EMA at {number} (%)"] = _percents(rows, f"ema_accuracy_at_{number}")
+    last = [group[0].summary["rounds"] for group in groups.values()]
+    for target in targets:
+        columns[f"rounds to {100 * target:g} %"] = _rounds_to(rows, target, last)
+    columns["s a round"] = [f"{row['seconds_per_round']:.2f}" for row in rows]
+    lines = _aligned(columns)
+    return "\n".join([*lines, "", _caption(groups, last, targets), ""])
+
+
+def _percents(rows: Sequence[Row], name: str) -> list[str]:
+    """Means in percent, with deviations where there are any, the highest in bold."""
+    shown = [_percent(row[f"{name}_mean"]) for row in rows]
+    measured = [float(text) for text in shown if text != "-"]
+    best = max(measured) if len(measured) > 1 else None
+    texts = []
+    for row, text in zip(rows, shown):
+        spread = row.get(f"{name}_std")
+        cell = text if spread is None else f"{text} ± {_percent(spread)}"
+        is_best = best is not None and text != "-" and float(text) == best
+        texts.append(f"**{cell}**" if is_best else cell)
+    return texts
+
+
+def _percent(share: Optional[float]) -> str:
+    return "-" if share is None else f"{100 * share:.2f}"
+
+
+def _rounds_to(rows: Sequence[Row], target: float, last: Sequence[int]) -> list[str]:
+    """Mean numbers of rounds, the lowest in bold; `25+` where 25 were not enough."""
+    means = [row[f"rounds_to_{target}_mean"] for row in rows]
+    reached = [number for number in means if number is not None]
+    best = f"{min(reached):.1f}" if reached and len(means) > 1 else None
+    shown = [
+        f"{limit}+" if number is None else f"{number:.1f}"
+        for number, limit in zip(means, last)
+    ]
+    return [f"**{text}**" if text == best else text for text in shown]
+
+
+def _aligned(columns: Mapping[str, Sequence[str]]) -> list[str]:
+    """A Markdown table whose source is a table, too; numbers to the right."""
+    widths = [max(map(len, [name, *cells])) for name, cells in columns.items()]
+
+    def line(cells: Sequence[str]) -> str:
+        first = cells[0].ljust(widths[0])
+        others = [cell.rjust(width) for cell, width in zip(cells[1:], widths[1:])]
+        return f"| {' | '.join([first, *others])} |"
+
+    rule = ["-" * widths[0], *("-" * (width - 1) + ":" for width in widths[1:])]
+    return [line(list(columns)), line(rule), *map(line, zip(*columns.values()))]
+
+
+def _task(groups: Mapping[str, Sequence[_Run]]) -> str:
+    tasks = {run.summary["task"] for group in groups.values() for run in group}
+    (task,) = tasks if len(tasks) == 1 else (None,)
+    return f" on {task}" if task else ""
+
+
+def _range(numbers: Sequence[int]) -> str:
+    low, high = min(numbers), max(numbers)
+    return str(low) if low == high else f"{low} to {high}"
+
+
+def _caption(
+    groups: Mapping[str, Sequence[_Run]], last: Sequence[int], targets: Sequence[float]
+) -> str:
+    text = (
+        f"Test accuracy{_task(groups)} after {_range(last)} rounds, mean over seeds ±"
+        " sample deviation (n - 1), which one seed does not have. EMA: exponential"
+        f" moving average with momentum {summary_lib.EMA_MOMENTUM} over the evaluated"
+        " rounds."
+    )
+    if len(groups) > 1:
+        text += " The best is in bold."
+    if targets:
+        text += (
+            " Rounds to a target: the first whose EMA reaches it; with a + where a seed"
+            " never did."
+        )
+    return textwrap.fill(text, _WIDTH)
+
+
+def _write_curves(path: pathlib.Path, groups: Mapping[str, Sequence[_Run]]) -> None:
+    drawn = []
+    for name, group in groups.items():
+        common = set.intersection(*(set(run.accuracies) for run in group))
+        rounds = sorted(common)
+        values = [[run.accuracies[number] for run in group] for number in rounds]
+        if rounds:
+            means = [statistics.fmean(each) for each in values]
+            bands = [deviation(each) or 0.0 for each in values]
+            drawn.append(curves.Curve(name, rounds, means, bands))
+    if not drawn:
+        # Nothing was evaluated; an old picture would be of other runs.
+        files.delete(path)
+        return
+    numbers = [len(group) for group in groups.values()]
+    subtitle = "one seed"
+    if max(numbers) > 1:
+        subtitle = f"mean of {_range(numbers)} seeds, bands of one sample deviation"
+    curves.write_curves(
+        path, drawn, title=f"Test accuracy{_task(groups)}", subtitle=subtitle
+    )

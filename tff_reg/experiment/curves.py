@@ -1,0 +1,171 @@
+"""The picture of a comparison: test accuracy by round, a curve a method."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Sequence
+
+from tff_reg.experiment import files, plot
+
+# Okabe and Ito's colours, which all kinds of colour vision tell apart, without their
+# yellow, which is faint on white. (https://jfly.uni-koeln.de/color/)
+_COLORS = (
+    "#0072b2",
+    "#d55e00",
+    "#009e73",
+    "#cc79a7",
+    "#000000",
+    "#e69f00",
+    "#56b4e9",
+)
+# When the colours are used up, they come again with the next kind of line.
+_DASHES = ("solid", (0, (5, 1.6)), (0, (1.2, 1.4)), (0, (6, 1.6, 1.2, 1.6)))
+_LABEL_SIZE = 11.0
+_POINTS_PER_INCH = 72
+
+
+@dataclasses.dataclass(frozen=True)
+class Curve:
+    """A method's accuracies.
+
+    Attributes:
+      name: What it is called in the picture.
+      rounds: Round numbers, ascending; at least one.
+      mean: A share (0 to 1) for each of them.
+      deviation: Half the width of the band there, a share.
+    """
+
+    name: str
+    rounds: Sequence[int]
+    mean: Sequence[float]
+    deviation: Sequence[float]
+
+
+def write_curves(
+    path: files.PathLike, curves: Sequence[Curve], *, title: str, subtitle: str = ""
+) -> None:
+    """Draws curves with bands and writes a PNG of 1440 x 900 pixels.
+
+    Each curve's name and last value stand to the right of its end.
+
+    Args:
+      path: The file.
+      curves: At least one.
+      title: What is compared.
+      subtitle: How.
+    """
+    axes = plot.new_axes()
+    bounds = []
+    for index, curve in enumerate(curves):
+        mean = [100 * value for value in curve.mean]
+        lower = [m - 100 * d for m, d in zip(mean, curve.deviation)]
+        upper = [m + 100 * d for m, d in zip(mean, curve.deviation)]
+        bounds += [*lower, *upper]
+        color = _color(index)
+        axes.fill_between(
+            curve.rounds, lower, upper, color=color, alpha=0.13, linewidth=0
+        )
+        axes.plot(
+            curve.rounds,
+            mean,
+            color=color,
+            linestyle=_DASHES[index // len(_COLORS) % len(_DASHES)],
+            linewidth=2.0,
+            zorder=3,
+        )
+        axes.plot(curve.rounds[-1], mean[-1], "o", color=color, markersize=6, zorder=4)
+    plot.style(
+        axes,
+        rounds=[number for curve in curves for number in curve.rounds],
+        values=bounds,
+        title=title,
+        subtitle=subtitle,
+    )
+    bottom, _ = axes.get_ylim()
+    top = max(bounds)
+    axes.set_ylim(bottom, min(103.0, top + max(0.04 * (top - bottom), 1.0)))
+    axes.figure.subplots_adjust(left=0.085, right=0.8, top=0.865, bottom=0.115)
+    _label_ends(axes, curves)
+    plot.save(axes, path)
+
+
+def _color(index: int) -> str:
+    return _COLORS[index % len(_COLORS)]
+
+
+def _label_ends(axes: Any, curves: Sequence[Curve]) -> None:
+    """Writes names beside the right edge, none upon another, and makes room."""
+    from matplotlib.text import Text
+
+    figure = axes.figure
+    height = axes.get_position().height * figure.get_figheight() * _POINTS_PER_INCH
+    size = min(_LABEL_SIZE, height / (1.3 * len(curves)))
+    bottom, top = axes.get_ylim()
+    gap = 1.3 * size * (top - bottom) / height
+    ends = [100 * curve.mean[-1] for curve in curves]
+    labels = []
+    for index, place in enumerate(spread(ends, gap, bottom, top)):
+        labels.append(
+            axes.annotate(
+                f"{curves[index].name} {ends[index]:.1f} %",
+                (curves[index].rounds[-1], ends[index]),
+                xytext=(1.03, place),
+                textcoords=axes.get_yaxis_transform(),
+                va="center",
+                fontsize=size,
+                color=_color(index),
+                annotation_clip=False,
+                arrowprops={
+                    "arrowstyle": "-",
+                    "color": _color(index),
+                    "linewidth": 0.8,
+                    "alpha": 0.6,
+                    "shrinkA": 4,
+                    "shrinkB": 3,
+                    "patchA": None,
+                    "relpos": (0, 0.5),
+                },
+            )
+        )
+    # The label that reaches furthest decides how wide the axes may be.
+    renderer = figure.canvas.get_renderer()
+    # The text's own extent; an annotation's includes the line that leads to it.
+    widest = max(Text.get_window_extent(label, renderer).width for label in labels)
+    left = axes.get_position().x0
+    room = 0.99 - widest / figure.bbox.width
+    figure.subplots_adjust(right=max(0.4, left + (room - left) / 1.03))
+
+
+def spread(
+    wanted: Sequence[float], gap: float, low: float, high: float
+) -> list[float]:
+    """Places near the wanted ones, in their order, that keep a distance.
+
+    Args:
+      wanted: Where each would like to be.
+      gap: The least distance of two; `(len(wanted) - 1) * gap` at most `high - low`.
+      low: The least place.
+      high: The greatest place.
+
+    Returns:
+      The places with the least sum of squared distances to the wanted ones.
+    """
+    order = sorted(range(len(wanted)), key=lambda index: wanted[index])
+    # Without the gaps it is the nearest ascending sequence: neighbours in the wrong
+    # order are pooled at their mean.
+    pools: list[list[float]] = []
+    for rank, index in enumerate(order):
+        pools.append([wanted[index] - rank * gap])
+        while len(pools) > 1 and _mean(pools[-2]) > _mean(pools[-1]):
+            last = pools.pop()
+            pools[-1] += last
+    highest = high - (len(wanted) - 1) * gap
+    places = [0.0] * len(wanted)
+    means = (_mean(pool) for pool in pools for _ in pool)
+    for rank, (index, mean) in enumerate(zip(order, means)):
+        places[index] = min(max(mean, low), highest) + rank * gap
+    return places
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
