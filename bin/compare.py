@@ -105,17 +105,18 @@ class Comparison:
                 self.tabulate()
 
     def _begin(self, head):
-        # Watched, the run's own lines follow; else the result ends this line.
-        print(f"\n{head}" if self._is_watched else f"{head}: ", end="", flush=True)
-        self._is_in_line = True
         if self._is_watched:
-            self._end_line()
+            print(f"\n{head}", flush=True)
+        else:  # The result will end this line.
+            print(f"{head}: ", end="", flush=True)
+            self._is_in_line = True
 
     def _end(self, head, text):
         print(f"{head}: {text}" if self._is_watched else text, flush=True)
         self._is_in_line = False
 
-    def _end_line(self):
+    def end_line(self):
+        """Ends the line that waits for a result, for what is said instead."""
         if self._is_in_line:
             print(flush=True)
         self._is_in_line = False
@@ -123,7 +124,7 @@ class Comparison:
     def stop(self):
         """Ends the run that is under way, for who interrupts us."""
         self._series.stop()
-        self._end_line()
+        self.end_line()
 
     def say_where_it_stands(self):
         again = "the same command"
@@ -136,9 +137,10 @@ class Comparison:
 
     def tabulate(self):
         """Writes the files; returns whether there was anything to write."""
-        directories = {}
-        for run in sorted(self._finished, key=self._planned.index):
-            directories.setdefault(run.values["process"], []).append(run.directory)
+        directories = {run.values["process"]: [] for run in self._planned}
+        for run in self._finished:
+            directories[run.values["process"]].append(run.directory)
+        directories = {name: paths for name, paths in directories.items() if paths}
         if directories:
             experiment.compare(
                 directories,
@@ -180,6 +182,7 @@ def main():
         while True:
             signal.pause()
     except series.WrongFlagsError as error:
+        comparison_.end_line()
         if str(error):
             fail(error)
         sys.exit(2)

@@ -236,22 +236,26 @@ def test_other_columns_need_no_run(copied, no_tensorflow):
 
 def test_runs_that_fail_are_named_and_the_table_has_the_rest(copied, no_tensorflow):
     directory, arguments = copied
-    shutil.rmtree(directory / NAMES[1])
-    (directory / NAMES[2] / "summary.json").unlink()
+    shutil.rmtree(directory / NAMES[0])
+    (directory / NAMES[3] / "summary.json").unlink()
+    # Runs that fail are no reason to touch the others.
+    others = {name: written(directory / name) for name in NAMES[1:3]}
     failed = run(arguments, no_tensorflow)
     assert failed.returncode == 1
     assert "Traceback" not in failed.stdout + failed.stderr
     lines = failed.stdout.splitlines()
-    assert lines[1] == (
-        "run 2/4  fedprox, seed 0: failed (exit code 1: no TensorFlow here)"
+    assert lines[0] == (
+        "run 1/4  fedavg, seed 0: failed (exit code 1: no TensorFlow here)"
     )
-    assert lines[2].startswith("run 3/4  fedavg, seed 1: failed (")
-    assert lines[3].startswith("run 4/4  fedprox, seed 1: finished before")
+    assert lines[1].startswith("run 2/4  fedprox, seed 0: finished before")
+    assert lines[2].startswith("run 3/4  fedavg, seed 1: finished before")
+    assert lines[3].startswith("run 4/4  fedprox, seed 1: failed (")
     (line,) = failed.stderr.splitlines()
     assert line == (
-        "bin/compare: 2 of 4 runs failed (fedprox, seed 0; fedavg, seed 1); the table"
+        "bin/compare: 2 of 4 runs failed (fedavg, seed 0; fedprox, seed 1); the table"
         " has the rest."
     )
+    assert {name: written(directory / name) for name in NAMES[1:3]} == others
     with open(directory / "table.csv", newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     assert [(row["process"], row["runs"], row["accuracy_std"]) for row in rows] == [
@@ -292,6 +296,29 @@ def test_only_the_damaged_run_is_run_again_and_a_terminal_shows_it(copied, compa
     metrics = [d / NAMES[3] / "metrics.csv" for d in (directory, compared["directory"])]
     assert metrics[0].read_bytes() == metrics[1].read_bytes()
     assert content(directory) == content(compared["directory"])
+
+
+def test_a_finished_run_of_its_own_takes_other_targets(copied, no_tensorflow):
+    directory, _ = copied
+    again = subprocess.run(
+        [
+            *(sys.executable, str(ROOT / "bin" / "run.py"), "--process=fedavg"),
+            *(flag for flag in TINY if not flag.startswith("--fedprox")),
+            f"--output_dir={directory / NAMES[0]}",
+            "--target_accuracies=0.05",
+            "--accuracy_at_rounds=2,7",
+        ],
+        capture_output=True,
+        text=True,
+        env={**os.environ, **no_tensorflow},
+    )
+    assert again.returncode == 0, again.stderr
+    assert "is finished already" in again.stdout
+    summary = json.loads((directory / NAMES[0] / "summary.json").read_text())
+    assert summary["rounds_to_target"] == {"0.05": 1}
+    at_rounds = summary["accuracy_at_rounds"]
+    assert at_rounds["2"]["accuracy"] == summary["final_accuracy"]
+    assert at_rounds["7"] == {"accuracy": None, "ema_accuracy": None}
 
 
 @pytest.mark.parametrize(
