@@ -46,6 +46,7 @@ def prepare(values, directory):
             for name in (
                 "model",
                 "norm",
+                "projector",
                 "partition",
                 "concentration",
                 "num_clients",

@@ -14,6 +14,7 @@ from tests.golden import trainer as trainer_lib
 from tff_reg import models
 from tff_reg import regularizers
 from tff_reg.models import forward
+from tff_reg.models import layers
 from tff_reg.regularizers import gradaug
 from tff_reg.regularizers import mixup
 from tff_reg.regularizers import regularizer
@@ -30,6 +31,16 @@ def _gradient(value, tape, trainer):
     )
 
 
+def _fixed_gradaug(draws, strength):
+    class FixedGradAug(regularizers.GradAug):
+        is_random = False
+
+        def draw(self, image_shape, key):
+            return draws
+
+    return FixedGradAug(strength=strength)
+
+
 @replay.parametrize("B_gradaug*")
 def test_gradaug_step(name, dtype):
     case = replay.Case(name, dtype)
@@ -38,19 +49,11 @@ def test_gradaug_step(name, dtype):
         (width, size, size)
         for width, size in zip(config["widths"], config["resolutions"])
     ]
-
-    class FixedGradAug(regularizers.GradAug):
-        is_random = False
-
-        def draw(self, image_shape, key):
-            return draws
-
-    for channels_at_width in config["channels_at_width"].items():
-        width, counts = channels_at_width
+    for width, counts in config["channels_at_width"].items():
         for channels, count in counts.items():
-            assert models.channels_at_width(int(channels), float(width)) == count
+            assert layers.channels_at_width(int(channels), float(width)) == count
 
-    term = FixedGradAug(strength=config["mult"], subnetworks=len(draws))
+    term = _fixed_gradaug(draws, config["mult"])
     trainer = trainer_lib.Trainer(case)
     trainer.replayed.set_weights(case.weights(config["weights_phase"]))
     batch = case.batch(0)
@@ -66,9 +69,7 @@ def test_gradaug_step(name, dtype):
             step = trainer_lib.bare_step(trainer, batch=batch, outputs=outputs)
             logits = gradaug.subnetwork_logits(step, width, height, image_width)
             case.check(f"log_softmax{i}", tf.nn.log_softmax(logits))
-            single = dataclasses.replace(term, subnetworks=1)
-            object.__setattr__(single, "draw", lambda *_, d=draws[i - 1]: [d])
-            part = single(step)
+            part = _fixed_gradaug([draws[i - 1]], config["mult"])(step)
             case.check(f"loss_kd{i}_raw", part.raw, rtol32=1e-4)
             case.check(f"loss_kd{i}_weighted", part.weighted, rtol32=1e-4)
             running += part.weighted

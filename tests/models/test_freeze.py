@@ -39,10 +39,10 @@ def _network(name="cnn", num_classes=3, **options):
     return model_fn().network
 
 
-def _frozen_model_fn(name, initialization, **options):
+def _frozen_model_fn(name, initialization):
     def model_fn():
         network = _network(name)
-        network.freeze_classifier(initialization, **options)
+        network.freeze_classifier(initialization)
         return models.LearningModel(network)
 
     return model_fn
@@ -95,15 +95,17 @@ def test_plain_keeps_weights_that_were_assigned():
 @pytest.mark.parametrize("name", NETWORKS)
 def test_orthogonal_class_vectors_are_orthonormal(name):
     network = _network(name)
-    network.freeze_classifier("orthogonal", seed=5)
+    network.seed = 5
+    network.freeze_classifier("orthogonal")
     kernel, bias = network.non_trainable_variables[-2:]
     np.testing.assert_allclose(
         tf.transpose(kernel) @ kernel, np.eye(3), atol=1e-6
     )
     assert not bias.numpy().any()
     again, other = _network(name), _network(name)
-    again.freeze_classifier("orthogonal", seed=5)
-    other.freeze_classifier("orthogonal", seed=6)
+    again.seed, other.seed = 5, 6
+    again.freeze_classifier("orthogonal")
+    other.freeze_classifier("orthogonal")
     np.testing.assert_array_equal(again.non_trainable_variables[-2], kernel)
     assert not np.array_equal(other.non_trainable_variables[-2], kernel)
 

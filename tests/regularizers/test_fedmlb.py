@@ -5,6 +5,7 @@ import tensorflow as tf
 from tff_reg import models
 from tff_reg import regularizers
 from tff_reg.client import local_step
+from tff_reg.models import forward
 
 MODEL_FN = models.build_model_fn(
     "resnet8", image_shape=(8, 8, 1), num_classes=3, dtype="float64"
@@ -48,3 +49,34 @@ def test_raises_on_paths_that_are_no_list(paths):
 def test_raises_on_a_path_that_the_model_does_not_have():
     with pytest.raises(ValueError, match="5 blocks make only 4 paths"):
         regularizers.FedMLB(paths="5").check_network(MODEL_FN().network)
+
+
+def test_global_to_local_paths_begin_with_the_global_blocks():
+    local, received = MODEL_FN(), MODEL_FN()
+    for variable in received.trainable_variables:
+        variable.assign(1.1 * variable)
+    x = tf.random.stateless_normal([4, 8, 8, 1], [1, 2], dtype=tf.float64)
+    batch = dict(x=x, y=tf.constant([0, 1, 2, 0]))
+    settings = forward.ForwardPass(training=True)
+    blocks = received.network(x, settings).block_outputs
+    losses = [
+        local.loss_fn(
+            batch["y"], local.network.run_from(m, blocks[m - 1], settings).logits
+        )
+        for m in range(1, 5)
+    ]
+    term = regularizers.FedMLB(direction="global_to_local")
+    step = local_step.LocalStep(local, {"global": received}, [term])
+    gradients, _, measured = step.gradient(batch, (), None)
+    assert float(measured["fedmlb/cross_entropy"]) == pytest.approx(
+        float(tf.add_n(losses)) / 4, rel=1e-5
+    )
+    # The local classifier ends these paths too, so it learns from them; it is no part of
+    # the local-to-global ones.
+    plain, _, _ = local_step.LocalStep(local, {}, []).gradient(batch, (), None)
+    assert not np.allclose(gradients[-1], plain[-1])
+
+
+def test_raises_on_an_unknown_direction():
+    with pytest.raises(ValueError, match="direction must be one of local_to_global"):
+        regularizers.FedMLB(direction="sideways")

@@ -26,5 +26,5 @@ def test_raises_without_activations():
 
 
 def test_raises_on_an_unknown_scaling():
-    with pytest.raises(ValueError, match="'code' or 'paper', but is 'half'"):
+    with pytest.raises(ValueError, match="scaling must be one of code, paper"):
         regularizers.MAN(scaling="half")

@@ -42,7 +42,7 @@ def test_spreading_features_lowers_the_energy():
     "changes, message",
     [
         (dict(epsilon=0.0), "epsilon must be above 0"),
-        (dict(variance_kind="biased"), "'population' or 'sample'"),
+        (dict(variance_kind="biased"), "one of population, sample"),
         (dict(energy=-1.0), "energy must be a finite number"),
     ],
 )

@@ -64,6 +64,7 @@ class BlockModel:
         scales); 0 if the model has none that can be dropped.
       supports_width: Whether passes below full width are possible.
       dtype: Data type of weights and computation.
+      seed: Seed of what is drawn for the model later (an orthogonal classifier).
     """
 
     def __init__(
@@ -75,6 +76,7 @@ class BlockModel:
         num_branches: int = 0,
         supports_width: bool = False,
         dtype: str = "float32",
+        seed: int = 0,
     ):
         if len(blocks) < 2 or not isinstance(blocks[-1], Classifier):
             raise ValueError(
@@ -92,6 +94,7 @@ class BlockModel:
         self.num_branches = num_branches
         self.supports_width = supports_width
         self.dtype = tf.as_dtype(dtype)
+        self.seed = seed
         self._evaluation_branch_scales = None
 
     @property
@@ -128,7 +131,7 @@ class BlockModel:
             scales = tuple(float(scale) for scale in scales)
         self._evaluation_branch_scales = scales
 
-    def freeze_classifier(self, initialization: str = "plain", seed: int = 0):
+    def freeze_classifier(self, initialization: str = "plain"):
         """Makes the classifier's linear layer keep its initial weights for good.
 
         Its kernel and bias become non-trainable variables of the same names: they
@@ -139,7 +142,6 @@ class BlockModel:
             'orthogonal' makes the classes' weight vectors (the kernel's columns)
             orthonormal and the biases 0. With more classes than features the
             kernel's rows are orthonormal instead.
-          seed: Seed of the orthogonal kernel.
 
         Raises:
           ValueError: If the initialisation is unknown, or the layer is frozen already.
@@ -163,7 +165,7 @@ class BlockModel:
             raise ValueError("The classifier of this model is frozen already.")
         kernel_initializer = bias_initializer = None
         if initialization == "orthogonal":
-            kernel_initializer = tf.keras.initializers.Orthogonal(seed=seed)
+            kernel_initializer = tf.keras.initializers.Orthogonal(seed=self.seed)
             bias_initializer = tf.keras.initializers.Zeros()
         _fix_variable(layer, "kernel", kernel_initializer)
         if bias is not None:

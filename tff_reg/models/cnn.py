@@ -123,5 +123,9 @@ def cnn(
         )
     )
     return block_model.BlockModel(
-        blocks, input_shape=input_shape, num_classes=num_classes, dtype=dtype
+        blocks,
+        input_shape=input_shape,
+        num_classes=num_classes,
+        dtype=dtype,
+        seed=seed,
     )

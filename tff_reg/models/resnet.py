@@ -213,6 +213,7 @@ def build_resnet(
         num_branches=branch_index,
         supports_width=True,
         dtype=dtype,
+        seed=seed,
     )
 
 

@@ -21,7 +21,8 @@ class Freeze(regularizer.Regularizer):
 
     Attributes:
       initialization: 'plain' keeps the classifier's own initial weights, 'orthogonal'
-        makes the classes' vectors orthonormal and the biases zero.
+        makes the classes' vectors orthonormal (drawn from the model's seed) and the
+        biases zero.
     """
 
     name = "freeze"

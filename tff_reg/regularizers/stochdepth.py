@@ -65,6 +65,8 @@ class StochDepth(regularizer.Regularizer):
         network.evaluation_branch_scales = self.probabilities(network.num_branches)
 
     def change_pass(self, forward, network, key) -> regularizer.Change:
+        if self.survival_probability == 1:
+            return regularizer.Change(forward, {"kept_branches": 1.0})
         kept_with = tf.constant(self.probabilities(network.num_branches), tf.float64)
         draws = tf.random.stateless_uniform(
             kept_with.shape, key, dtype=tf.float64, alg="philox"

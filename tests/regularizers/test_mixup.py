@@ -1,0 +1,89 @@
+import numpy as np
+import pytest
+import tensorflow as tf
+from scipy import stats
+
+from tff_reg import models
+from tff_reg import regularizers
+from tff_reg.client import local_step
+from tff_reg.regularizers import mixup
+from tff_reg.regularizers import regularizer
+
+
+def _batch(size=6):
+    rng = np.random.default_rng(0)
+    x = tf.constant(rng.normal(size=(size, 8, 8, 1)))
+    return regularizer.Batch(x, [(tf.range(size) % 3, 1.0)])
+
+
+def _key(number):
+    return tf.constant([number, 7], tf.int64)
+
+
+def test_mixes_examples_and_weighs_their_labels():
+    x, labels = tf.constant([[1.0], [2.0], [4.0]]), tf.constant([0, 1, 2])
+    mixed = mixup.mix(
+        regularizer.Batch(x, [(labels, 1.0)]), tf.constant(0.25), tf.constant([2, 0, 1])
+    )
+    np.testing.assert_allclose(mixed.features, [[3.25], [1.25], [2.5]])
+    (own, own_weight), (others, others_weight) = mixed.targets
+    np.testing.assert_array_equal(own, [0, 1, 2])
+    np.testing.assert_array_equal(others, [2, 0, 1])
+    assert (float(own_weight), float(others_weight)) == (0.25, 0.75)
+
+
+@pytest.mark.parametrize("concentration", [0.1, 1.0, 4.0])
+def test_coefficients_are_beta_distributed(concentration):
+    draw = tf.function(lambda key: mixup._beta(concentration, key))
+    draws = np.array([draw(_key(i)).numpy() for i in range(600)])
+    assert stats.kstest(draws, stats.beta(concentration, concentration).cdf).pvalue > 0.01
+
+
+def test_tiny_concentrations_give_zeros_and_ones_and_no_nan():
+    draws = np.array([mixup._beta(1e-4, _key(i)).numpy() for i in range(50)])
+    assert np.isfinite(draws).all()
+    assert np.all((draws < 1e-6) | (draws > 1 - 1e-6))
+    assert 0.2 < draws.mean() < 0.8
+
+
+def test_draws_follow_from_the_key_alone():
+    term = regularizers.Mixup(concentration=1.0)
+    first, measured = term.change_batch(_batch(), _key(1))
+    again, _ = term.change_batch(_batch(), _key(1))
+    other, _ = term.change_batch(_batch(), _key(2))
+    np.testing.assert_array_equal(first.features, again.features)
+    assert not np.array_equal(first.features, other.features)
+    assert 0 <= measured["coefficient"] <= 1
+
+
+def test_all_terms_of_a_sum_see_the_mixed_loss():
+    model = models.build_model_fn(
+        "resnet8", image_shape=(8, 8, 1), num_classes=3, dtype="float64"
+    )()
+    seen = []
+
+    class Spy(regularizers.FedProx):
+        needs_network = True
+
+        def __call__(self, step):
+            seen.append((step.task_loss, step.compute_loss(step.outputs.logits)))
+            return super().__call__(step)
+
+    terms = [regularizers.Mixup(concentration=1.0), Spy()]
+    batch = _batch()
+    global_weights = [tf.constant(v) for v in model.trainable_variables]
+    step = local_step.LocalStep(model, {}, terms)
+    step.gradient(
+        dict(x=batch.features, y=batch.targets[0][0]), global_weights, lambda: _key(3)
+    )
+    ((task_loss, again),) = seen
+    assert float(task_loss) == pytest.approx(float(again))
+    plain = model.loss_fn(
+        batch.targets[0][0], model.network(batch.features).logits
+    )
+    assert float(task_loss) != pytest.approx(float(plain), rel=1e-6)
+
+
+def test_raises_on_a_negative_concentration():
+    with pytest.raises(ValueError, match="mixup: concentration must be"):
+        regularizers.Mixup(concentration=-0.1)
