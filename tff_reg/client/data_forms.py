@@ -68,6 +68,8 @@ class WholeClientData:
       example_shape: Shape of one example; `None` means the model's input shape.
       example_dtype: Data type of x; `None` means the model's.
       shuffle: Whether the order is drawn anew in every epoch, or is the data's own.
+      local_steps: If given, every client takes exactly so many steps, in as many epochs
+        as that needs, and `local_epochs` does not count.
     """
 
     batch_size: int
@@ -77,10 +79,11 @@ class WholeClientData:
     example_shape: Optional[Sequence[int]] = None
     example_dtype: Optional[str] = None
     shuffle: bool = True
+    local_steps: Optional[int] = None
 
     def __post_init__(self):
-        for name in ("batch_size", "local_epochs"):
-            if getattr(self, name) < 1:
+        for name in ("batch_size", "local_epochs", "local_steps"):
+            if getattr(self, name) is not None and getattr(self, name) < 1:
                 raise ValueError(
                     f"{name} must be at least 1, but is {getattr(self, name)!r}."
                 )
@@ -95,6 +98,10 @@ class WholeClientData:
             key=tf.TensorSpec([2], tf.int64),
         )
 
+    def num_examples(self, element):
+        """The number of a client's examples, an int32 scalar."""
+        return tf.shape(element["y"])[0]
+
     def run(self, step_fn: Callable, state, element):
         """Calls `step_fn(state, batch, compute_key)` for all batches of all epochs."""
         features, labels, key = element["x"], element["y"], element["key"]
@@ -105,12 +112,23 @@ class WholeClientData:
         else:
             steps_per_epoch = -(-num_examples // self.batch_size)
         step = tf.constant(0)
-        for epoch in tf.range(self.local_epochs):
+        local_epochs = self.local_epochs
+        if self.local_steps is not None:
+            # A client without batches has no steps to take.
+            local_epochs = tf.math.divide_no_nan(
+                tf.constant(float(self.local_steps), tf.float64),
+                tf.cast(steps_per_epoch, tf.float64),
+            )
+            local_epochs = tf.cast(tf.math.ceil(local_epochs), tf.int32)
+        for epoch in tf.range(local_epochs):
             if self.shuffle:
                 order = keys.epoch_order(key, epoch, num_examples)
             else:
                 order = tf.range(num_examples)
-            for i in tf.range(steps_per_epoch):
+            steps_left = steps_per_epoch
+            if self.local_steps is not None:
+                steps_left = tf.minimum(steps_per_epoch, self.local_steps - step)
+            for i in tf.range(steps_left):
                 chosen = order[i * self.batch_size : (i + 1) * self.batch_size]
                 step_key = keys.step_key(key, step)
                 batch = collections.OrderedDict(

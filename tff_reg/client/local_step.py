@@ -10,6 +10,7 @@ from typing import Any, Callable, Mapping, Sequence
 import tensorflow as tf
 
 from tff_reg.data import keys
+from tff_reg.gradient_rules import gradient_rule as gradient_rule_lib
 from tff_reg.models import forward as forward_lib
 from tff_reg.models import learning_model
 from tff_reg.regularizers import regularizer as regularizer_lib
@@ -61,29 +62,58 @@ class LocalStep:
             names += [f"{regularizer.name}/{name}" for name in own]
         return names
 
-    def gradient(self, batch, global_weights: Sequence[Any], compute_key: Callable):
-        """Runs the batch forward and backward.
+    def gradient(
+        self,
+        batch,
+        global_weights: Sequence[Any],
+        compute_key: Callable,
+        rule: gradient_rule_lib.GradientRule = gradient_rule_lib.GradientRule(),
+        slots: Sequence[Any] = (),
+    ):
+        """Runs the batch forward and backward, as often as the gradient rule asks.
+
+        What is random in the step is drawn once. Metrics, measurements and the
+        statistics of norms are those of the first pass.
 
         Args:
           batch: What the model's `input_spec` says.
           global_weights: The round's global trainable weights.
           compute_key: Gives the step's int64 [2] key; called only if a regulariser is
             random.
+          rule: How the gradient is taken.
+          slots: What `rule.make_slots` made.
 
         Returns:
           The gradients in the order of the model's trainable variables (zeros where
           the loss does not reach), the number of examples (int64), and an
           `OrderedDict` of measurements, scalar means over the batch.
         """
-        weights = list(self._model.trainable_variables)
         part_keys = self._part_keys(compute_key)
+        first = []
+
+        def compute_gradient():
+            gradients, *measured = self._pass(
+                batch, global_weights, part_keys, is_first=not first
+            )
+            first.append(measured)
+            return gradients
+
+        gradients = rule(compute_gradient, self._model.trainable_variables, slots)
+        num_examples, measurements = first[0]
+        return gradients, num_examples, measurements
+
+    def _pass(self, batch, global_weights, part_keys, is_first):
+        """The gradient at the present weights, and what was measured."""
+        weights = list(self._model.trainable_variables)
         measured, terms = {}, {}
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch(weights)
             if self._has_network:
-                step, num_examples = self._run_network(batch, part_keys, measured, tape)
+                step, num_examples = self._run_network(
+                    batch, part_keys, measured, tape, is_first
+                )
             else:
-                step, num_examples = self._run_model(batch)
+                step, num_examples = self._run_model(batch, is_first)
             step = dataclasses.replace(
                 step, weights=weights, global_weights=global_weights
             )
@@ -120,8 +150,14 @@ class LocalStep:
                 part_keys[name] = keys.part_key(key, name)
         return part_keys
 
-    def _run_model(self, batch):
+    def _run_model(self, batch, is_first):
         """Runs a model that does not show its network."""
+        if not is_first:
+            raise TypeError(
+                "A gradient rule that runs a batch twice needs a "
+                "tff_reg.models.LearningModel, since another model would count it "
+                f"twice: model_fn returned {type(self._model).__name__}."
+            )
         result = self._model.forward_pass(batch, training=True)
         num_examples = result.num_examples
         if num_examples is None:
@@ -129,11 +165,13 @@ class LocalStep:
         step = regularizer_lib.Step(network=None, outputs=None, task_loss=result.loss)
         return step, num_examples
 
-    def _run_network(self, batch, part_keys, measured, tape):
+    def _run_network(self, batch, part_keys, measured, tape, is_first):
         model, network = self._model, self._model.network
         changed = regularizer_lib.Batch(batch["x"], [(batch["y"], 1.0)])
         forward = forward_lib.ForwardPass(
-            training=True, record_activations=self._records_activations
+            training=True,
+            update_statistics=is_first,
+            record_activations=self._records_activations,
         )
         for regularizer in self._regularizers:
             key = part_keys[regularizer.name]
@@ -164,7 +202,8 @@ class LocalStep:
             return reference.run_from(block, feature, _CONSTANT_PASS)
 
         task_loss = compute_loss(outputs.logits)
-        model.update_metrics(labels, outputs.logits, task_loss)
+        if is_first:
+            model.update_metrics(labels, outputs.logits, task_loss)
         step = regularizer_lib.Step(
             network=network,
             outputs=outputs,

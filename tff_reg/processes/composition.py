@@ -17,6 +17,7 @@ from tff_reg.processes import stateful
 from tff_reg.regularizers import adaptation
 from tff_reg.server import averaging
 from tff_reg.server import finalizer as finalizer_lib
+from tff_reg.server import memory as memory_lib
 
 Process = Union[
     tff.learning.templates.LearningProcess, stateful.StatefulLearningProcess
@@ -103,15 +104,18 @@ def build_process(
         metrics_aggregator=metrics_aggregator,
         loop_implementation=loop_implementation,
     )
-    compose = tff.learning.templates.compose_learning_process
-    if isinstance(client_work, client_work_lib.StatefulClientWork):
-        compose = stateful.compose_stateful_learning_process
-    return compose(
+    parts = (
         initial_weights,
         model_distributor,
         client_work,
         aggregator,
         finalizer_lib.build_finalizer(server_optimizer_fn, weights_type),
+    )
+    if not training.is_stateful:
+        return tff.learning.templates.compose_learning_process(*parts)
+    return stateful.compose_stateful_learning_process(
+        *parts,
+        memory_lib.build_memory_update(training, client_work, weights_type, update_type),
     )
 
 

@@ -102,6 +102,7 @@ def compose_stateful_learning_process(
     client_work: client_work_lib.StatefulClientWork,
     model_aggregator: tff.templates.AggregationProcess,
     model_finalizer: tff.learning.templates.FinalizerProcess,
+    memory_update: tff.Computation,
 ) -> StatefulLearningProcess:
     """`tff.learning.templates.compose_learning_process`, with client state.
 
@@ -111,9 +112,12 @@ def compose_stateful_learning_process(
       client_work: What clients do.
       model_aggregator: From their updates to one.
       model_finalizer: Applies it to the model.
+      memory_update: Updates the server's memory, see `tff_reg.server.memory`.
 
     Returns:
-      The process. Its state is a `tff.learning.templates.LearningAlgorithmState`.
+      The process. Its state is a `tff.learning.templates.LearningAlgorithmState` whose
+      finalizer part holds the finalizer's state as `optimizer` and the server's
+      memory as `memory`.
     """
     make_state = tff.learning.templates.LearningAlgorithmState
     data_type, client_state_type = client_work.next.type_signature.parameter[2:4]
@@ -121,13 +125,17 @@ def compose_stateful_learning_process(
     @tff.federated_computation
     def init_fn():
         weights = tff.federated_eval(initial_model_weights_fn, tff.SERVER)
+        memory = tff.federated_map(client_work.initial_memory, weights)
+        finalizer = collections.OrderedDict(
+            optimizer=model_finalizer.initialize(), memory=memory
+        )
         return tff.federated_zip(
             make_state(
                 weights,
                 model_distributor.initialize(),
                 client_work.initialize(),
                 model_aggregator.initialize(),
-                model_finalizer.initialize(),
+                tff.federated_zip(finalizer),
             )
         )
 
@@ -136,22 +144,33 @@ def compose_stateful_learning_process(
     )
     def next_fn(state, client_data, client_states):
         sent = model_distributor.next(state.distributor, state.global_model_weights)
+        optimizer_state, memory = state.finalizer
         work = client_work.next(
-            state.client_work, sent.result, client_data, client_states
+            state.client_work, sent.result, client_data, client_states, memory
         )
         aggregate = model_aggregator.next(
             state.aggregator, work.result.update, work.result.update_weight
         )
         finalized = model_finalizer.next(
-            state.finalizer, state.global_model_weights, aggregate.result
+            optimizer_state, state.global_model_weights, aggregate.result
+        )
+        uploads, count = tff.federated_sum(
+            tff.federated_zip((work.uploads, work.has_trained))
+        )
+        new_memory, new_weights = tff.federated_map(
+            memory_update,
+            (memory, finalized.result, aggregate.result, uploads, count),
+        )
+        new_finalizer = collections.OrderedDict(
+            optimizer=finalized.state, memory=new_memory
         )
         new_state = tff.federated_zip(
             make_state(
-                finalized.result,
+                new_weights,
                 sent.state,
                 work.state,
                 aggregate.state,
-                finalized.state,
+                tff.federated_zip(new_finalizer),
             )
         )
         metrics = tff.federated_zip(
@@ -191,7 +210,7 @@ def compose_stateful_learning_process(
     def get_hparams(state):
         return collections.OrderedDict(
             client_work=client_work.get_hparams(state.client_work),
-            finalizer=model_finalizer.get_hparams(state.finalizer),
+            finalizer=model_finalizer.get_hparams(state.finalizer["optimizer"]),
         )
 
     @tff.tensorflow.computation(state_type, get_hparams.type_signature.result)
@@ -201,8 +220,11 @@ def compose_stateful_learning_process(
             client_work=client_work.set_hparams(
                 state.client_work, hparams["client_work"]
             ),
-            finalizer=model_finalizer.set_hparams(
-                state.finalizer, hparams["finalizer"]
+            finalizer=collections.OrderedDict(
+                state.finalizer,
+                optimizer=model_finalizer.set_hparams(
+                    state.finalizer["optimizer"], hparams["finalizer"]
+                ),
             ),
         )
 
