@@ -7,6 +7,7 @@ import functools
 import os
 import pathlib
 import signal
+import statistics
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
@@ -56,9 +57,9 @@ def prepare(values, directory):
         },
     )
     x_test, y_test = task.test_arrays()
-    parts = catalog.build_regularizers(values["process"], settings.strengths(values))
+    parts = catalog.build_parts(values["process"], settings.strengths(values))
     evaluation = experiment.CentralEvaluation(
-        regularizers.adapt_model_fn(task.model_fn, parts), x_test, y_test, preprocess_fn=task.normalize_fn
+        regularizers.adapt_model_fn(task.model_fn, parts.regularizers), x_test, y_test, preprocess_fn=task.normalize_fn
     )
     lines = description.header(
         values,
@@ -72,6 +73,7 @@ def prepare(values, directory):
         task.model_fn,
         settings.process_settings(values),
         settings.strengths(values),
+        mean_examples=statistics.mean(task.client_data.client_sizes),
         client_preprocess_fn=task.augment_fn,
         example_dtype=task.client_data.element_type_structure["x"].dtype.name,
     )

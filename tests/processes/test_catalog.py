@@ -14,7 +14,7 @@ def test_names_are_the_methods():
 def test_needs_no_tensorflow():
     script = (
         "import sys; from tff_reg.processes import catalog;"
-        "catalog.strength_fields(); catalog.build_regularizers('fedalign', {});"
+        "catalog.strength_fields(); catalog.build_parts('fedalign', {});"
         "assert not {'tensorflow', 'tensorflow_federated', 'numpy'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", script], check=True)
@@ -69,10 +69,10 @@ def test_strength_fields_are_flags_with_defaults():
 
 
 def test_strengths_reach_their_methods():
-    first, second = catalog.build_regularizers(
+    first, second = catalog.build_parts(
         "man+fedprox", {"man_strength": 0.3, "fedprox_strength": 0.7}
-    )
+    ).regularizers
     assert dataclasses.asdict(first) == dict(strength=0.7)
     assert second.strength == 0.3 and second.scaling == "code"
     with pytest.raises(ValueError, match="man_strength is not a setting of .*fedprox"):
-        catalog.build_regularizers("fedprox", {"man_strength": 0.3})
+        catalog.build_parts("fedprox", {"man_strength": 0.3})

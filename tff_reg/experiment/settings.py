@@ -134,6 +134,12 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option("local_epochs", int, CLIENTS, "passes over a client's data", minimum=1),
     Option("batch_size", int, CLIENTS, "examples of a step", minimum=1),
+    Option(
+        "same_local_steps",
+        bool,
+        CLIENTS,
+        "whether all clients take the steps of one of mean size",
+    ),
     Option("client_learning_rate", float, CLIENTS, "of SGD, first round", above=0),
     Option(
         "learning_rate_schedule",
@@ -161,6 +167,12 @@ OPTIONS: tuple[Option, ...] = (
         SERVER,
         "applied to the average update; sgd with learning rate 1 is averaging",
         choices=_SERVER_OPTIMIZERS,
+    ),
+    Option(
+        "averages_all_clients",
+        bool,
+        SERVER,
+        "whether the mean of all clients' last models is kept and tested too",
     ),
     Option("server_learning_rate", float, SERVER, "its learning rate", above=0),
     Option("server_momentum", float, SERVER, "of sgd", minimum=0, maximum=1),
@@ -391,7 +403,7 @@ def _strengths(process: str, given: Mapping[str, Any]) -> dict[str, Any]:
         if isinstance(value, float) and not math.isfinite(value):
             raise SettingError(f"--{name}={value}: it must be a finite number.")
         try:
-            catalog.build_regularizers(process, {name: value})
+            catalog.build_parts(process, {name: value})
         except ValueError as error:
             raise SettingError(f"--{name}={_shown(value)}: {error}") from error
     return {name: chosen.get(name, field.default) for name, field in own.items()}

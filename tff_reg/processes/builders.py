@@ -28,6 +28,8 @@ from tff_reg import regularizers as regularizers_lib
 from tff_reg.client import client_work
 from tff_reg.client import data_forms
 from tff_reg.client import schedules
+from tff_reg.corrections import correction as correction_lib
+from tff_reg.gradient_rules import gradient_rule as gradient_rule_lib
 from tff_reg.processes import composition
 from tff_reg.regularizers import regularizer as regularizer_lib
 
@@ -40,9 +42,13 @@ def build_regularized(
     client_data=data_forms.BatchedData(),
     max_gradient_norm: Optional[float] = None,
     learning_rate_schedule: schedules.Schedule = schedules.constant(),
+    gradient_rule: gradient_rule_lib.GradientRule = gradient_rule_lib.GradientRule(),
+    correction: Optional[correction_lib.Correction] = None,
+    population: Optional[correction_lib.Population] = None,
+    averages_all_clients: bool = False,
     **kwargs: Any,
 ) -> composition.Process:
-    """Builds federated averaging with any sum of regularisers.
+    """Builds federated averaging with any sum of parts.
 
     Args:
       model_fn: Makes the model.
@@ -52,6 +58,10 @@ def build_regularized(
       client_data: The form of the client data.
       max_gradient_norm: Global-norm clipping; None for none.
       learning_rate_schedule: The client learning rate's factor by round.
+      gradient_rule: How clients take gradients, from `tff_reg.gradient_rules`.
+      correction: A drift correction from `tff_reg.corrections`, or None.
+      population: What it knows of all clients.
+      averages_all_clients: Whether the mean of all clients' last models is kept.
       **kwargs: As in `composition.build_process`.
 
     Returns:
@@ -63,6 +73,10 @@ def build_regularized(
         max_gradient_norm=max_gradient_norm,
         learning_rate_schedule=learning_rate_schedule,
         data_form=client_data,
+        gradient_rule=gradient_rule,
+        correction=correction,
+        population=population,
+        averages_all_clients=averages_all_clients,
     )
     return composition.build_process(model_fn, training, *args, **kwargs)
 

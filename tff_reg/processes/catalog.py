@@ -10,8 +10,16 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-from typing import Any, Mapping, NamedTuple, Optional
+from typing import Any, Mapping, NamedTuple, Optional, Sequence
 
+from tff_reg.corrections import correction as correction_lib
+from tff_reg.corrections import feddc
+from tff_reg.corrections import feddyn
+from tff_reg.corrections import fedspeed
+from tff_reg.corrections import scaffold
+from tff_reg.gradient_rules import asam
+from tff_reg.gradient_rules import gradient_rule as gradient_rule_lib
+from tff_reg.gradient_rules import sam
 from tff_reg.regularizers import fedalign
 from tff_reg.regularizers import fedgkd
 from tff_reg.regularizers import fedmlb
@@ -55,6 +63,10 @@ class Settings:
       client_weighting: 'num_examples' or 'uniform'.
       projector: What stands before the model's classifier, one of
         `tff_reg.models.PROJECTOR_NAMES`; whoever makes the model sees to it.
+      same_local_steps: Whether all clients take as many steps as one of mean size
+        takes in its epochs.
+      averages_all_clients: Whether the server keeps the mean of all clients' last
+        models, to be evaluated beside its own.
     """
 
     num_clients: int
@@ -77,6 +89,8 @@ class Settings:
     server_epsilon: float = 1e-3
     client_weighting: str = "num_examples"
     projector: str = "none"
+    same_local_steps: bool = False
+    averages_all_clients: bool = False
 
 
 # FedAlign paper, Section 4 and Table 2; Nesterov, weight decay and the batch size
@@ -129,7 +143,6 @@ _UNIVARFL_PAPER = dataclasses.replace(
     concentration=0.01,
     client_nesterov=False,
     client_weight_decay=1e-5,
-    projector="univarfl",
 )
 
 
@@ -138,16 +151,46 @@ class Method(NamedTuple):
 
     Attributes:
       summary: One line.
-      regularizer: Its regulariser class, or None.
+      part: The class of its regulariser, gradient rule or correction; None for FedAvg
+        and for server optimisers.
       settings: The settings of its paper.
+      overrides: Those settings that it brings into every sum.
     """
 
     summary: str
-    regularizer: Optional[type[regularizer_lib.Regularizer]]
+    part: Optional[type]
     settings: Settings
+    overrides: Mapping[str, Any] = {}
+
+    @property
+    def regularizer(self) -> Optional[type[regularizer_lib.Regularizer]]:
+        """Its regulariser class, or None."""
+        return self._part_of(regularizer_lib.Regularizer)
+
+    @property
+    def gradient_rule(self) -> Optional[type[gradient_rule_lib.GradientRule]]:
+        """The class of its gradient rule, or None."""
+        return self._part_of(gradient_rule_lib.GradientRule)
+
+    @property
+    def correction(self) -> Optional[type[correction_lib.Correction]]:
+        """The class of its correction, or None."""
+        return self._part_of(correction_lib.Correction)
+
+    @property
+    def is_server(self) -> bool:
+        """Whether it is a server optimiser."""
+        return "server_optimizer" in self.overrides
+
+    def _part_of(self, kind: type) -> Optional[type]:
+        return self.part if self.part and issubclass(self.part, kind) else None
 
 
-# A new regulariser is one line here.
+_UNIFORM = {"client_weighting": "uniform"}
+# As FedDyn's, FedDC's and FedSpeed's papers report it.
+_WITH_ALL_CLIENTS = {**_UNIFORM, "averages_all_clients": True}
+
+# A new method is one line here.
 _METHODS: Mapping[str, Method] = {
     "fedavg": Method("Federated averaging", None, _FEDALIGN_PAPER),
     "fedprox": Method("Proximal term", fedprox.FedProx, _FEDALIGN_PAPER),
@@ -160,7 +203,8 @@ _METHODS: Mapping[str, Method] = {
     "moon": Method(
         "Features nearer to the global model's than to the previous ones",
         moon.MOON,
-        dataclasses.replace(_FEDALIGN_PAPER, projector="moon"),
+        _FEDALIGN_PAPER,
+        {"projector": "moon"},
     ),
     "mixup": Method("Mixed examples", mixup.Mixup, _FEDALIGN_PAPER),
     "stochdepth": Method(
@@ -180,10 +224,51 @@ _METHODS: Mapping[str, Method] = {
         "Distillation of the last global models' mean", fedgkd.FedGKD, _FEDMLB_PAPER
     ),
     "univarfl": Method(
-        "Uniform features, varied predictions", univarfl.UniVarFL, _UNIVARFL_PAPER
+        "Uniform features, varied predictions",
+        univarfl.UniVarFL,
+        _UNIVARFL_PAPER,
+        {"projector": "univarfl"},
     ),
     "freeze": Method(
         "A random classifier, never trained", freeze.Freeze, _UNIVARFL_PAPER
+    ),
+    "fedsam": Method("Sharpness-aware gradients", sam.FedSAM, _MAN_PAPER),
+    "fedasam": Method("Adaptive sharpness-aware gradients", asam.FedASAM, _MAN_PAPER),
+    "scaffold": Method(
+        "Control variates",
+        scaffold.Scaffold,
+        _MAN_PAPER,
+        {**_UNIFORM, "same_local_steps": True},
+    ),
+    "feddyn": Method(
+        "Dynamic regularisation", feddyn.FedDyn, _MAN_PAPER, _WITH_ALL_CLIENTS
+    ),
+    "feddc": Method(
+        "Drift decoupling and correction", feddc.FedDC, _MAN_PAPER, _WITH_ALL_CLIENTS
+    ),
+    "fedspeed": Method(
+        "Dynamic regularisation with a gradient from higher up",
+        fedspeed.FedSpeed,
+        _MAN_PAPER,
+        _WITH_ALL_CLIENTS,
+    ),
+    "fedavgm": Method(
+        "Server momentum",
+        None,
+        _FEDMLB_PAPER,
+        # The FedMLB paper chooses among 0.4, 0.6 and 0.8.
+        {"server_optimizer": "sgd", "server_momentum": 0.6},
+    ),
+    "fedadam": Method(
+        "Adam at the server",
+        None,
+        _FEDMLB_PAPER,
+        {
+            "server_optimizer": "adam",
+            "server_learning_rate": 0.01,
+            "server_epsilon": 1e-3,
+            "client_learning_rate": 0.01,
+        },
     ),
 }
 
@@ -253,10 +338,34 @@ def parse(process: str) -> tuple[str, ...]:
             )
     chosen = tuple(name for name in _METHODS if name in parts and name != "fedavg")
     try:
-        regularizer_lib.check_sum([_METHODS[name].regularizer for name in chosen])
+        _check_sum(chosen)
     except regularizer_lib.IncompatibleMethodsError as error:
         raise UnknownProcessError(f"The process {process!r}: {error}") from None
     return chosen
+
+
+def _check_sum(chosen: Sequence[str]) -> None:
+    """Raises an `IncompatibleMethodsError` if the methods cannot be added up."""
+    methods = {name: _METHODS[name] for name in chosen}
+    regularizer_lib.check_sum([m.regularizer for m in methods.values() if m.regularizer])
+    kinds = {
+        "correct the drift of clients": [n for n, m in methods.items() if m.correction],
+        "say how the gradient is taken": [
+            n
+            for n, m in methods.items()
+            if m.gradient_rule or (m.correction and m.correction.has_own_gradient_rule)
+        ],
+        "say how the server takes its step": [
+            n
+            for n, m in methods.items()
+            if m.is_server or (m.correction and m.correction.added_to_model)
+        ],
+    }
+    for what, those in kinds.items():
+        if len(those) > 1:
+            raise regularizer_lib.IncompatibleMethodsError(
+                f"{' and '.join(those)} both {what}: leave one of them out."
+            )
 
 
 def settings(process: str) -> Settings:
@@ -266,18 +375,21 @@ def settings(process: str) -> Settings:
       process: A process name.
 
     Returns:
-      The settings of the sum's first method; FedAvg's for 'fedavg'. The projector is
-      that of the first method that has one.
+      The settings of the sum's first method, FedAvg's for 'fedavg', with what every
+      method of the sum brings along; where two bring the same setting, the first.
 
     Raises:
       UnknownProcessError: If the name is not one.
     """
     parse(process)
     parts = [part.strip() for part in process.lower().split("+")]
-    in_order = [_METHODS[p].settings for p in parts if p != "fedavg"]
-    first = in_order[0] if in_order else _METHODS["fedavg"].settings
-    projectors = [s.projector for s in in_order if s.projector != "none"]
-    return dataclasses.replace(first, projector=(projectors or ["none"])[0])
+    in_order = [_METHODS[part] for part in parts if part != "fedavg"]
+    if not in_order:
+        return _METHODS["fedavg"].settings
+    overrides = {}
+    for method_ in in_order:
+        overrides = {**method_.overrides, **overrides}
+    return dataclasses.replace(in_order[0].settings, **overrides)
 
 
 def strength_fields(process: Optional[str] = None) -> list[StrengthField]:
@@ -295,11 +407,11 @@ def strength_fields(process: Optional[str] = None) -> list[StrengthField]:
     chosen = names() if process is None else parse(process)
     result = []
     for name in chosen:
-        regularizer = _METHODS[name].regularizer
-        if regularizer is None:
+        part = _METHODS[name].part
+        if part is None or not dataclasses.fields(part):
             continue
-        texts = _attribute_texts(regularizer.__doc__)
-        for field in dataclasses.fields(regularizer):
+        texts = _attribute_texts(part.__doc__)
+        for field in dataclasses.fields(part):
             result.append(
                 StrengthField(
                     name,
@@ -312,8 +424,22 @@ def strength_fields(process: Optional[str] = None) -> list[StrengthField]:
     return result
 
 
-def build_regularizers(process: str, strengths: Mapping[str, Any]) -> tuple:
-    """Makes the regularisers of a process.
+class Parts(NamedTuple):
+    """What the methods of a sum bring to the local training.
+
+    Attributes:
+      regularizers: The regularisers.
+      gradient_rule: The gradient rule.
+      correction: The correction, or None.
+    """
+
+    regularizers: tuple[regularizer_lib.Regularizer, ...]
+    gradient_rule: gradient_rule_lib.GradientRule
+    correction: Optional[correction_lib.Correction]
+
+
+def build_parts(process: str, strengths: Mapping[str, Any]) -> Parts:
+    """Makes the parts of a process.
 
     Args:
       process: A process name.
@@ -321,7 +447,7 @@ def build_regularizers(process: str, strengths: Mapping[str, Any]) -> tuple:
         their defaults.
 
     Returns:
-      The regularisers.
+      The parts.
 
     Raises:
       UnknownProcessError: If the name is not one.
@@ -334,17 +460,21 @@ def build_regularizers(process: str, strengths: Mapping[str, Any]) -> tuple:
                 f"{flag} is not a setting of the process {process!r}"
                 + (f", which has {', '.join(fields)}." if fields else ".")
             )
-    result = []
+    regularizers, rule, correction = [], gradient_rule_lib.GradientRule(), None
     for name in parse(process):
-        regularizer = _METHODS[name].regularizer
+        method_ = _METHODS[name]
         own = {
             fields[flag].field: value
             for flag, value in strengths.items()
             if fields[flag].method == name
         }
-        if regularizer is not None:
-            result.append(regularizer(**own))
-    return tuple(result)
+        if method_.regularizer:
+            regularizers.append(method_.part(**own))
+        elif method_.gradient_rule:
+            rule = method_.part(**own)
+        elif method_.correction:
+            correction = method_.part(**own)
+    return Parts(tuple(regularizers), rule, correction)
 
 
 def _attribute_texts(docstring: str) -> dict[str, str]:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Any, Callable, Mapping, Optional, Union
 
 import numpy as np
+import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_reg.client import client_work as client_work_lib
 from tff_reg.client import data_forms
 from tff_reg.client import optimizers
 from tff_reg.client import schedules
+from tff_reg.corrections import correction as correction_lib
 from tff_reg.processes import catalog
 from tff_reg.processes import stateful
 from tff_reg.regularizers import adaptation
@@ -58,25 +61,26 @@ def build_process(
 
     Returns:
       A `tff.learning.templates.LearningProcess`; a `stateful.StatefulLearningProcess`
-      if a regulariser reads the clients' previous models. Clients' statistics that are
+      if clients remember something (MOON, corrections). Clients' statistics that are
       not trained (BatchNorm's) are averaged with the weights. The weights are those of
       the models of `regularizers.adapt_model_fn(model_fn, training.regularizers)`.
 
     Raises:
       TypeError: If `model_fn` does not fit a regulariser, or the aggregator changes
         the type of the update.
-      ValueError: If the model's layers cannot do what a regulariser asks.
+      ValueError: If the model's layers cannot do what a regulariser asks, or a
+        correction's server does not go with the server optimiser or the weighting.
     """
-
     model_fn = adaptation.adapt_model_fn(model_fn, training.regularizers)
+    if server_optimizer_fn is None:
+        server_optimizer_fn = tff.learning.optimizers.build_sgdm(1.0)
+    _check_server(training.correction, server_optimizer_fn, client_weighting)
 
     @tff.tensorflow.computation
     def initial_weights():
         return tff.learning.models.ModelWeights.from_model(model_fn())
 
     weights_type = initial_weights.type_signature.result
-    if server_optimizer_fn is None:
-        server_optimizer_fn = tff.learning.optimizers.build_sgdm(1.0)
     if model_distributor is None:
         model_distributor = tff.learning.templates.build_broadcast_process(weights_type)
     if training.averaged_rounds:
@@ -119,6 +123,26 @@ def build_process(
     )
 
 
+def _check_server(correction, server_optimizer, client_weighting) -> None:
+    """Checks that a correction's server half has the mean that it needs."""
+    if correction is None:
+        return
+    is_uniform = client_weighting == tff.learning.ClientWeighting.UNIFORM
+    if correction.from_update and not is_uniform:
+        raise ValueError(
+            f"{correction.name} takes the plain mean of the clients' models: give "
+            "client_weighting UNIFORM ('uniform')."
+        )
+    spec = tf.TensorSpec([], tf.float32)
+    hparams = server_optimizer.get_hparams(server_optimizer.initialize(spec))
+    if correction.added_to_model and dict(hparams) != {"learning_rate": 1.0}:
+        raise ValueError(
+            f"{correction.name} sets the model to the mean of the clients' models plus "
+            "what the server remembers, so a server optimiser has no place: leave it "
+            "SGD with learning rate 1."
+        )
+
+
 def build(name: str, model_fn: Callable, **overrides: Any) -> Process:
     """Builds a process by its name, with its paper's settings.
 
@@ -132,7 +156,9 @@ def build(name: str, model_fn: Callable, **overrides: Any) -> Process:
       **overrides: Fields of `catalog.Settings` that concern the process, strengths as
         `<method>_<field>`, and keyword arguments of `build_process` (`client_data`,
         `server_optimizer_fn`, `model_aggregator`, ...). `client_optimizer_fn` stands
-        in place of the client's learning rate, momentum, Nesterov and weight decay.
+        in place of the client's learning rate, momentum, Nesterov and weight decay. A
+        drift correction needs `num_clients`, or a `tff_reg.corrections.Population` as
+        `population`, which says more.
 
     Returns:
       The process. Its client data are ordinary batches unless `client_data` is a
@@ -149,6 +175,7 @@ def build(name: str, model_fn: Callable, **overrides: Any) -> Process:
     arguments = {
         "client_data",
         "client_optimizer_fn",
+        "population",
         "server_optimizer_fn",
         "model_distributor",
         "model_aggregator",
@@ -170,6 +197,13 @@ def build(name: str, model_fn: Callable, **overrides: Any) -> Process:
                 f"({', '.join(sorted(strength_names))}), nor one of "
                 f"{', '.join(sorted(arguments))}."
             )
+    if catalog.build_parts(name, strengths).correction and not (
+        "num_clients" in chosen or "population" in rest
+    ):
+        raise TypeError(
+            f"{name} has to know how many clients there are in all, in a round or not: "
+            "give num_clients, or a population."
+        )
     settings = dataclasses.replace(settings, **chosen)
     return _build(name, model_fn, settings, strengths, rest)
 
@@ -180,6 +214,7 @@ def build_from_settings(
     settings: catalog.Settings,
     strengths: Mapping[str, Any],
     *,
+    mean_examples: Optional[float] = None,
     client_preprocess_fn: Optional[Callable] = None,
     example_dtype: Optional[str] = None,
     **arguments: Any,
@@ -191,6 +226,8 @@ def build_from_settings(
       model_fn: Makes the `tff_reg.models.LearningModel`.
       settings: The run's settings.
       strengths: Strengths by flag name.
+      mean_examples: Mean number of examples of all clients, which corrections and
+        `same_local_steps` use; without it they take clients as equally large.
       client_preprocess_fn: Function of (examples, key) giving the model's input.
       example_dtype: Data type of the clients' examples, if not the model's.
       **arguments: Further keyword arguments of `build_process`.
@@ -201,13 +238,21 @@ def build_from_settings(
     Raises:
       ValueError: If a value is out of range.
     """
+    local_steps = None
+    if mean_examples is not None:
+        steps_per_epoch = math.ceil(mean_examples / settings.batch_size)
+        local_steps = settings.local_epochs * steps_per_epoch
     client_data = data_forms.WholeClientData(
         batch_size=settings.batch_size,
         local_epochs=settings.local_epochs,
+        local_steps=local_steps if settings.same_local_steps else None,
         preprocess_fn=client_preprocess_fn,
         example_dtype=example_dtype,
     )
-    arguments = dict(arguments, client_data=client_data)
+    population = correction_lib.Population(
+        settings.num_clients, mean_examples, local_steps
+    )
+    arguments = dict(arguments, client_data=client_data, population=population)
     return _build(name, model_fn, settings, strengths, arguments)
 
 
@@ -221,9 +266,15 @@ def _build(name, model_fn, settings, strengths, arguments):
             nesterov=settings.client_nesterov,
             weight_decay=settings.client_weight_decay,
         )
+    parts = catalog.build_parts(name, strengths)
     training = client_work_lib.LocalTraining(
         optimizer=client_optimizer,
-        regularizers=catalog.build_regularizers(name, strengths),
+        regularizers=parts.regularizers,
+        gradient_rule=parts.gradient_rule,
+        correction=parts.correction,
+        population=arguments.pop("population", None)
+        or correction_lib.Population(settings.num_clients),
+        averages_all_clients=settings.averages_all_clients,
         max_gradient_norm=settings.max_gradient_norm,
         learning_rate_schedule=_schedule(settings),
         data_form=arguments.pop("client_data", data_forms.BatchedData()),
