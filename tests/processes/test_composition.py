@@ -21,7 +21,7 @@ WHOLE = client.WholeClientData(batch_size=4)
 WITH_TERM = [
     name
     for name in catalog.names()
-    if catalog.parse(name) and catalog.method(name).regularizer.has_term
+    if catalog.method(name).regularizer and catalog.method(name).regularizer.has_term
 ]
 # What makes the methods without a term FedAvg, and what does not.
 NEUTRAL = {"mixup_concentration": (0.0, 0.1), "stochdepth_survival_probability": (1, 0.3)}
@@ -111,7 +111,8 @@ def test_methods_without_a_term_have_a_neutral_setting(setting):
     assert any(not np.array_equal(a, b) for a, b in zip(changed, plain))
 
 
-STATELESS = [name for name in catalog.names() if name != "moon"]
+STATEFUL = [n for n in catalog.names() if n == "moon" or catalog.method(n).correction]
+STATELESS = [name for name in catalog.names() if name not in STATEFUL]
 
 
 @pytest.mark.parametrize("name", [*STATELESS, "mixup+fedgkd+freeze"])
@@ -155,6 +156,19 @@ def test_takes_any_aggregator(kind):
     assert all(np.isfinite(w).all() for w in weights)
     assert not np.allclose(weights[0], start.trainable[0], atol=1e-7)
     assert metrics["finalizer"]["update_non_finite"] == 0
+
+
+@pytest.mark.parametrize("name", STATEFUL)
+def test_processes_whose_clients_remember_say_so(name):
+    process = processes.build(name, CNN_FN, client_data=WHOLE, num_clients=2)
+    assert isinstance(process, processes.StatefulLearningProcess)
+    weights, _ = _run(process, _clients(4), 2)
+    assert all(np.isfinite(w).all() for w in weights)
+
+
+def test_a_correction_has_to_know_how_many_clients_there_are():
+    with pytest.raises(TypeError, match="give num_clients, or a population"):
+        processes.build("feddyn+man", CNN_FN)
 
 
 def test_moon_keeps_each_clients_last_model():
