@@ -7,7 +7,16 @@ from tff_reg import experiment
 from tff_reg.experiment import comparison, metrics, summary
 
 
-def write_run(path, accuracies, *, process="fedavg", seed=0, seconds=2.0, **others):
+def write_run(
+    path,
+    accuracies,
+    *,
+    process="fedavg",
+    seed=0,
+    seconds=2.0,
+    all_clients=None,
+    **others,
+):
     """Writes a finished run with a test accuracy a round (None: not evaluated)."""
     settings = {
         "process": process,
@@ -28,6 +37,8 @@ def write_run(path, accuracies, *, process="fedavg", seed=0, seconds=2.0, **othe
         }
         if accuracy is not None:
             row[metrics.EVALUATION_ACCURACY] = accuracy
+        if all_clients is not None:
+            row[metrics.ALL_CLIENTS_ACCURACY] = all_clients[round_num - 1]
         table.append(row)
     run = experiment.RunDirectory(path)
     run.begin(settings)
@@ -78,6 +89,8 @@ def test_rows_are_means_over_seeds(four_runs, tmp_path):
         "best_accuracy_mean",
         "ema_accuracy_mean",
         "ema_accuracy_std",
+        "all_clients_accuracy_mean",
+        "all_clients_accuracy_std",
         "seconds_per_round",
         "rounds_to_0.22_mean",
         "rounds_to_0.4_mean",
@@ -153,6 +166,26 @@ def test_the_markdown_is_a_table_in_percent_with_the_best_in_bold(four_runs, tmp
     caption = " ".join(lines[5:])
     assert "on digits after 2 rounds" in caption
     assert "sample deviation (n - 1)" in caption
+
+
+def test_the_mean_of_all_clients_has_a_column_where_a_run_has_it(four_runs, tmp_path):
+    dyn = [
+        write_run(tmp_path / "d0", [0.1], process="feddyn", all_clients=[0.2]),
+        write_run(tmp_path / "d1", [0.1], process="feddyn", seed=1, all_clients=[0.4]),
+    ]
+    rows = experiment.compare([*four_runs, *dyn], tmp_path / "out")
+    assert rows[2]["all_clients_accuracy_mean"] == pytest.approx(0.3)
+    # Deviations of 0.1 from the mean: (0.01 + 0.01) / 1 = 0.02.
+    assert rows[2]["all_clients_accuracy_std"] == pytest.approx(0.02**0.5)
+    cells = [r["all_clients_accuracy_mean"] for r in read_csv(tmp_path / "out/table.csv")]
+    assert cells[:2] == ["", ""] and float(cells[2]) == pytest.approx(0.3)
+    lines = (tmp_path / "out" / "table.md").read_text("utf-8").splitlines()
+    table = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[:5]]
+    column = table[0].index("all clients (%)")
+    assert [row[column] for row in table[2:]] == ["-", "-", "30.00 ± 14.14"]
+    assert "mean of all clients' last models" in " ".join(lines[5:])
+    experiment.compare(four_runs, tmp_path / "without")
+    assert "all clients" not in (tmp_path / "without" / "table.md").read_text("utf-8")
 
 
 def test_one_seed_has_no_deviation_and_one_method_no_best(tmp_path):

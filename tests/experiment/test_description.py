@@ -46,10 +46,61 @@ def test_the_header_says_what_runs():
         ({"server_optimizer": "adam"}, "adam, learning rate 1, epsilon 0.001"),
         ({"server_momentum": 0.5}, "sgd, learning rate 1, momentum 0.5"),
         ({"client_weighting": "uniform"}, "all weighing the same"),
+        ({"process": "moon"}, "77,754 weights, moon projector before the classifier"),
+        # 4 x 77,754 bytes; times 16 clients.
+        (
+            {"process": "moon"},
+            "a client remembers its last model's weights: 0.3 MB a client, 5.0 MB for"
+            " all, kept in runs/moon-digits-seed0/client_states",
+        ),
+        (
+            {"process": "feddc"},
+            "a client remembers feddc's h and s, its last model's weights: 0.9 MB",
+        ),
+        (
+            {"process": "feddc"},
+            "plain mean of the clients plus feddc's memory, the mean of h over all"
+            " clients; feddc's s is sent along; the mean of all clients' last models is"
+            " tested too",
+        ),
+        (
+            {"process": "feddyn+man", "averages_all_clients": False},
+            "a client remembers feddyn's h: 0.3 MB a client, 31.1 MB for all",
+        ),
+        # 1437 / 4 = 359.25 examples a client: 8 batches of 50.
+        (
+            {"process": "scaffold", "num_clients": 4, "local_epochs": 3},
+            "3 local epochs, batches of 50, exactly 24 steps",
+        ),
+        (
+            {"process": "scaffold+fedavgm"},
+            "momentum 0.6; clients all weighing the same; scaffold's s is sent along",
+        ),
     ],
 )
 def test_the_header_says_what_differs(requested, words):
     assert words in header(**requested).replace("\n         ", " ")
+
+
+@pytest.mark.parametrize("process", ["fedavg", "fedalign+man", "fedadam"])
+def test_nothing_is_said_of_what_is_not_there(process):
+    text = header(process=process)
+    for word in ("projector", "memory", "remembers", "exactly", "tested too", "sent"):
+        assert word not in text
+
+
+@pytest.mark.parametrize(
+    "num_weights, words",
+    [(25, "0.2 kB a client, 20.0 kB"), (11_000_000, "88.0 MB a client, 8.8 GB for all")],
+)
+def test_sizes_are_readable(num_weights, words):
+    lines = description.header(
+        resolve(process="feddyn"),
+        num_train=1437,
+        num_test=360,
+        num_weights=num_weights,
+    )
+    assert words in "\n".join(lines).replace("\n         ", " ")
 
 
 def test_the_plot_is_titled_with_process_task_clients_and_concentration():
@@ -67,6 +118,8 @@ def test_the_result_names_accuracy_time_and_files(tmp_path):
         final_accuracy=0.9,
         best_accuracy=0.95,
         best_round=7,
+        all_clients_accuracy=None,
+        best_all_clients_accuracy=None,
         rounds=10,
         training_seconds=61.0,
         median_round_seconds=6.0,
@@ -77,6 +130,12 @@ def test_the_result_names_accuracy_time_and_files(tmp_path):
         " training, 6.00 s a round."
     )
     assert f"In {tmp_path}: metrics.csv, summary.json;" in where
+    both = {**summary, "all_clients_accuracy": 0.8, "best_all_clients_accuracy": 0.85}
+    (text, _) = description.result(both, tmp_path)
+    assert (
+        "(best 95.00 % after round 7), of the mean of all clients' last models 80.00 %"
+        " (best 85.00 %), 1:01 of training"
+    ) in text
     (text, _) = description.result({**summary, "final_accuracy": None}, tmp_path)
     assert text.startswith("10 rounds done, ")
 

@@ -5,12 +5,13 @@ import pytest
 from tff_reg.experiment import plot
 
 
-def draw(path, rounds, training, evaluation):
+def draw(path, rounds, training, evaluation, all_clients=()):
     plot.write_accuracy_plot(
         path,
         rounds=rounds,
         training_accuracy=training,
         evaluation_accuracy=evaluation,
+        all_clients_accuracy=all_clients,
         title="fedalign on digits",
         subtitle="4 of 16 clients a round",
     )
@@ -42,3 +43,13 @@ def test_shows_what_it_is_given(tmp_path):
     draw(tmp_path / "c", [1, 2], [0.1, 0.5], [0.2, 0.7])
     assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
     assert (tmp_path / "a").read_bytes() != (tmp_path / "c").read_bytes()
+
+
+def test_shows_the_mean_of_all_clients_where_there_is_one(tmp_path):
+    draw(tmp_path / "a", [1, 2], [0.1, 0.5], [0.2, 0.6])
+    draw(tmp_path / "b", [1, 2], [0.1, 0.5], [0.2, 0.6], [NAN, NAN])
+    draw(tmp_path / "c", [1, 2], [0.1, 0.5], [0.2, 0.6], [0.3, 0.8])
+    draw(tmp_path / "d", [1, 2], [0.1, 0.5], [0.2, 0.6], [NAN, 0.8])
+    a, b, c, d = [(tmp_path / name).read_bytes() for name in "abcd"]
+    assert a == b
+    assert len({a, c, d}) == 3

@@ -4,8 +4,9 @@ import pytest
 from tff_reg.experiment import metrics, progress
 
 
-def row(evaluation=None, loss=0.5):
+def row(evaluation=None, loss=0.5, all_clients=None):
     return {
+        metrics.ALL_CLIENTS_ACCURACY: all_clients,
         metrics.TRAINING_LOSS: loss,
         metrics.TRAINING_ACCURACY: 0.25,
         metrics.EVALUATION_ACCURACY: evaluation,
@@ -24,6 +25,21 @@ def test_lines_tell_round_loss_accuracy_seconds_and_time_left():
         "round  1/10  loss 0.5000  accuracy 25.0 %  1.50 s a round  "
     )
     assert "test accuracy 75.0 %" in second and second.endswith(" left")
+
+
+def test_the_mean_of_all_clients_is_told_where_there_is_one(capsys):
+    stream = io.StringIO()
+    lines, bar = progress.Lines(2, stream), progress.Bar(2)
+    for told in (lines, bar):
+        told.start(0)
+        told.after_round(1, row(evaluation=0.75, all_clients=0.5))
+        told.after_round(2, row())
+        told.close()
+    first, second = stream.getvalue().splitlines()
+    assert "  test accuracy 75.0 %  all clients' mean 50.0 %  1.50 s a round" in first
+    assert "all clients" not in second
+    last = capsys.readouterr().err.replace("\r", "\n").split("\n")[-2]
+    assert "test accuracy 75.0 % (all clients' mean 50.0 %), loss 0.500" in last
 
 
 def test_metrics_that_a_process_does_not_have_are_dashes():

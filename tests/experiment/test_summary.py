@@ -17,7 +17,7 @@ SETTINGS = {
 }
 
 
-def table_of(accuracies, seconds=None):
+def table_of(accuracies, seconds=None, all_clients=None):
     """A table with a test accuracy a round, None where it was not evaluated."""
     table = metrics.MetricsTable()
     for index, accuracy in enumerate(accuracies):
@@ -27,6 +27,8 @@ def table_of(accuracies, seconds=None):
             metrics.TRAINING_ACCURACY: 0.5,
             metrics.SECONDS: seconds[index] if seconds else 1.0,
         }
+        if all_clients is not None:
+            row[metrics.ALL_CLIENTS_ACCURACY] = all_clients[index]
         if accuracy is not None:
             row[metrics.EVALUATION_ACCURACY] = accuracy
             row[metrics.EVALUATION_LOSS] = 1 - accuracy
@@ -70,6 +72,9 @@ def test_a_summary_is_the_results_of_the_columns():
         "final_accuracy": 0.3,
         "best_accuracy": 0.8,
         "best_round": 2,
+        "all_clients_accuracy": None,
+        "best_all_clients_accuracy": None,
+        "ema_all_clients_accuracy": None,
         "final_loss": 0.7,
         "final_training_loss": -1.0,
         "final_training_accuracy": 0.5,
@@ -91,6 +96,16 @@ def test_the_best_round_is_the_first_of_the_best_and_the_best_average_its_own():
     # 0.5, 0.54, 0.576, 0.5284.
     assert found["best_ema_accuracy"] == pytest.approx(0.576)
     assert found["ema_accuracy"] == pytest.approx(0.5284)
+
+
+def test_the_mean_of_all_clients_has_accuracies_of_its_own():
+    table = table_of([0.1, None, 0.2, 0.3], all_clients=[0.4, None, 0.9, 0.6])
+    found = summary.summarize(table, SETTINGS)
+    assert found["final_accuracy"] == 0.3
+    assert found["all_clients_accuracy"] == 0.6
+    assert found["best_all_clients_accuracy"] == 0.9
+    # 0.4; 0.9 x 0.4 + 0.1 x 0.9 = 0.45; 0.9 x 0.45 + 0.1 x 0.6 = 0.465.
+    assert found["ema_all_clients_accuracy"] == pytest.approx(0.465)
 
 
 def test_accuracies_at_rounds_are_none_where_nothing_was_measured():
@@ -188,6 +203,7 @@ def test_a_summary_that_says_it_all_is_left_as_it_is(finished):
 def test_a_summary_of_an_older_version_gets_what_it_lacks(finished):
     old = json.loads((finished / "summary.json").read_text())
     del old["ema_accuracy"], old["rounds_to_target"], old["accuracy_at_rounds"]
+    del old["all_clients_accuracy"]
     (finished / "summary.json").write_text(json.dumps(old))
     found = summary.refresh(experiment.RunDirectory(finished), SETTINGS)
     # 0.2, 0.22, 0.228, 0.2852.

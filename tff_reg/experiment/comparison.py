@@ -85,8 +85,9 @@ def compare(
     Returns:
       The rows of `table.csv`, numbers by column, None where a cell is empty.
       `accuracy` is the one after the last round, `ema_accuracy` its exponential moving
-      average with momentum 0.9 over the evaluated rounds, `seconds_per_round` the mean
-      of the runs' medians. `rounds_to_TARGET_mean` is empty where a seed never reached
+      average with momentum 0.9 over the evaluated rounds, `all_clients_accuracy` that
+      of the mean of all clients' last models, `seconds_per_round` the mean of the runs'
+      medians. `rounds_to_TARGET_mean` is empty where a seed never reached
       the target.
 
     Raises:
@@ -196,6 +197,8 @@ def _row(
         "best_accuracy_mean": mean(values("best_accuracy")),
         "ema_accuracy_mean": mean(values("ema_accuracy")),
         "ema_accuracy_std": deviation(values("ema_accuracy")),
+        "all_clients_accuracy_mean": mean(values("all_clients_accuracy")),
+        "all_clients_accuracy_std": deviation(values("all_clients_accuracy")),
         "seconds_per_round": mean(values("median_round_seconds")),
     }
     for target in targets:
@@ -247,6 +250,8 @@ def _markdown(
         "best (%)": _percents(rows, "best_accuracy"),
         "EMA (%)": _percents(rows, "ema_accuracy"),
     }
+    if _have_all_clients(rows):
+        columns["all clients (%)"] = _percents(rows, "all_clients_accuracy")
     for number in rounds:
         columns[f"EMA at {number} (%)"] = _percents(rows, f"ema_accuracy_at_{number}")
     last = [group[0].summary["rounds"] for group in groups.values()]
@@ -254,7 +259,12 @@ def _markdown(
         columns[f"rounds to {100 * target:g} %"] = _rounds_to(rows, target, last)
     columns["s a round"] = [f"{row['seconds_per_round']:.2f}" for row in rows]
     lines = _aligned(columns)
-    return "\n".join([*lines, "", _caption(groups, last, targets), ""])
+    caption = _caption(groups, last, targets, _have_all_clients(rows))
+    return "\n".join([*lines, "", caption, ""])
+
+
+def _have_all_clients(rows: Sequence[Row]) -> bool:
+    return any(row["all_clients_accuracy_mean"] is not None for row in rows)
 
 
 def _percents(rows: Sequence[Row], name: str) -> list[str]:
@@ -312,7 +322,10 @@ def _range(numbers: Sequence[int]) -> str:
 
 
 def _caption(
-    groups: Mapping[str, Sequence[_Run]], last: Sequence[int], targets: Sequence[float]
+    groups: Mapping[str, Sequence[_Run]],
+    last: Sequence[int],
+    targets: Sequence[float],
+    have_all_clients: bool,
 ) -> str:
     text = (
         f"Test accuracy{_task(groups)} after {_range(last)} rounds, mean over seeds ±"
@@ -320,6 +333,8 @@ def _caption(
         f" moving average with momentum {summary_lib.EMA_MOMENTUM} over the evaluated"
         " rounds."
     )
+    if have_all_clients:
+        text += " All clients: that of the mean of all clients' last models."
     if len(groups) > 1:
         text += " The best is in bold."
     if targets:

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import pathlib
 import textwrap
-from typing import Any, Mapping
+from typing import Any, Mapping, Optional
 
+from tff_reg.corrections import correction as correction_lib
 from tff_reg.experiment import progress, settings
+from tff_reg.processes import catalog
+from tff_reg.regularizers import regularizer
 
 _WIDTH = 88
+_BYTES_OF_A_WEIGHT = 4  # float32, as all models that tasks make.
 
 
 def header(
@@ -32,13 +36,19 @@ def header(
     chosen = ", ".join(f"{names[name]} {_text(v)}" for name, v in strengths.items())
     examples = f"{num_train:,} training and {num_test:,} test examples"
     model = f"{values['model']}, {values['norm']} norm, {num_weights:,} weights"
-    batches = f"batches of {values['batch_size']}"
+    if values["projector"] != "none":
+        model += f", {values['projector']} projector before the classifier"
+    training = f"{_epochs(values)}, batches of {values['batch_size']}"
+    if values["same_local_steps"]:
+        training += f", exactly {_count(_steps(values, num_train), 'step')}"
+    memory = _memory(values, num_weights)
     return [
         _line("process", values["process"] + (f" ({chosen})" if chosen else "")),
         _line("task", f"{values['task']}, {examples}, {_partition(values)}"),
         _line("model", model),
-        _line("clients", f"{_cohort(values)}, {_epochs(values)}, {batches}"),
+        _line("clients", f"{_cohort(values)}, {training}"),
         _line("", _client_optimizer(values)),
+        *([_line("memory", memory)] if memory else []),
         _line("server", _server(values)),
         _line("rounds", f"{values['total_rounds']}, seed {values['seed']}"),
         _line("output", values["output_dir"]),
@@ -75,6 +85,48 @@ def _epochs(values: Mapping[str, Any]) -> str:
     return _count(values["local_epochs"], "local epoch")
 
 
+def _steps(values: Mapping[str, Any], num_train: int) -> int:
+    """The local steps of a client of mean size."""
+    steps_per_epoch = -(-num_train // (values["num_clients"] * values["batch_size"]))
+    return values["local_epochs"] * steps_per_epoch
+
+
+def _correction(values: Mapping[str, Any]) -> Optional[type[correction_lib.Correction]]:
+    methods = map(catalog.method, catalog.parse(values["process"]))
+    return next((m.correction for m in methods if m.correction), None)
+
+
+def _memory(values: Mapping[str, Any], num_weights: int) -> Optional[str]:
+    """What a client remembers from round to round; None for nothing."""
+    kept, times = [], 0
+    correction = _correction(values)
+    if correction and correction.client_memories:
+        times += len(correction.client_memories)
+        kept.append(f"{correction.name}'s {' and '.join(correction.client_memories)}")
+    methods = map(catalog.method, catalog.parse(values["process"]))
+    if values["averages_all_clients"] or any(
+        regularizer.PREVIOUS in method.regularizer.reference_models
+        for method in methods
+        if method.regularizer
+    ):
+        times += 1
+        kept.append("its last model's weights")
+    if not kept:
+        return None
+    megabytes = times * num_weights * _BYTES_OF_A_WEIGHT / 1e6
+    return (
+        f"a client remembers {', '.join(kept)}: {_size(megabytes)} a client,"
+        f" {_size(megabytes * values['num_clients'])} for all, kept in"
+        f" {values['output_dir']}/client_states"
+    )
+
+
+def _size(megabytes: float) -> str:
+    if megabytes >= 1000:
+        return f"{megabytes / 1000:.1f} GB"
+    return f"{megabytes:.1f} MB" if megabytes >= 0.1 else f"{1000 * megabytes:.1f} kB"
+
+
 def _client_optimizer(values: Mapping[str, Any]) -> str:
     parts = [f"SGD, learning rate {_text(values['client_learning_rate'])}"]
     if values["learning_rate_schedule"] == "exponential":
@@ -92,6 +144,23 @@ def _client_optimizer(values: Mapping[str, Any]) -> str:
 
 
 def _server(values: Mapping[str, Any]) -> str:
+    correction = _correction(values)
+    if correction and correction.added_to_model:
+        # Its server takes no other optimiser and no other weighting.
+        text = (
+            f"plain mean of the clients plus {correction.name}'s memory, the mean of"
+            f" {correction.added_to_model} over all clients"
+        )
+    else:
+        text = _averaging(values)
+    if correction and correction.sent:
+        text += f"; {correction.name}'s {' and '.join(correction.sent)} is sent along"
+    if values["averages_all_clients"]:
+        text += "; the mean of all clients' last models is tested too"
+    return text
+
+
+def _averaging(values: Mapping[str, Any]) -> str:
     rate, momentum = values["server_learning_rate"], values["server_momentum"]
     weighted = {
         "num_examples": "weighted by their numbers of examples",
@@ -162,6 +231,12 @@ def result(summary: Mapping[str, Any], path: pathlib.Path) -> list[str]:
     if final is not None:
         text = f"Test accuracy {100 * final:.2f} % after {text}"
         text += f" (best {100 * best:.2f} % after round {summary['best_round']})"
+        if summary["all_clients_accuracy"] is not None:
+            text += (
+                ", of the mean of all clients' last models"
+                f" {100 * summary['all_clients_accuracy']:.2f} %"
+                f" (best {100 * summary['best_all_clients_accuracy']:.2f} %)"
+            )
     else:
         text = f"{text} done"
     text += (

@@ -8,6 +8,8 @@
     final_weights.npz   \\
     accuracy.png         > when the run is finished
     summary.json        /
+    final_all_clients_weights.npz, where the server keeps the mean of all clients' last
+                        models, with them
 
 `config.json` is written first and `summary.json` last, so the one says that a
 directory is ours and the other that its run is finished.
@@ -24,6 +26,9 @@ from typing import Any, Mapping, Optional
 from tff_reg.experiment import checkpoints, files, metrics, tensorboard
 
 _MADE_BY = "tff_reg"
+
+WEIGHTS = "final_weights.npz"
+ALL_CLIENTS_WEIGHTS = "final_all_clients_weights.npz"
 
 # What may differ between a run and its continuation without changing its numbers.
 FREE_SETTINGS = frozenset(
@@ -235,7 +240,7 @@ class RunDirectory:
 
     def delete_results(self) -> None:
         """Deletes what only a finished run has; `summary.json` first."""
-        for name in ("summary.json", "accuracy.png", "final_weights.npz"):
+        for name in ("summary.json", "accuracy.png", WEIGHTS, ALL_CLIENTS_WEIGHTS):
             files.delete(self._file(name))
 
     def _file(self, name: str) -> pathlib.Path:
@@ -249,11 +254,16 @@ class RunDirectory:
         """Writes `metrics.csv`."""
         files.write_text(self._file("metrics.csv"), table.text())
 
-    def write_weights(self, arrays: Mapping[str, Any]) -> None:
-        """Writes `final_weights.npz`: arrays by the name of their variable."""
+    def write_weights(self, arrays: Mapping[str, Any], name: str = WEIGHTS) -> None:
+        """Writes arrays by the name of their variable.
+
+        Args:
+          arrays: The arrays.
+          name: The file, `WEIGHTS` or `ALL_CLIENTS_WEIGHTS`.
+        """
         from tff_reg.lazy import np
 
-        with files.atomic_path(self._file("final_weights.npz")) as temporary:
+        with files.atomic_path(self._file(name)) as temporary:
             with open(temporary, "wb") as file:
                 np.savez(file, **arrays)
 

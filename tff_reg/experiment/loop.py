@@ -42,6 +42,8 @@ class RunResult:
     state: Any
     # `process.get_model_weights(state)`.
     weights: Any
+    # `process.get_all_clients_weights(state)`; None where there is no such mean.
+    all_clients_weights: Any
     # A row a round, numbers by column, None where a cell is empty.
     rows: list[dict[str, Optional[float]]]
     # What `summary.json` holds.
@@ -72,7 +74,8 @@ def run(
     Args:
       process: Any `tff.learning.templates.LearningProcess`, or a
         `tff_reg.processes.StatefulLearningProcess`, whose clients' states are kept in
-        `output_dir`, or in memory without one.
+        `output_dir`, or in memory without one. Where its server keeps the mean of all
+        clients' last models, that is evaluated and written beside the server model.
       client_data: Has `client_ids` and `whole_client_dataset(client_id, key)`, like
         `tff_reg.data.ArrayClientData`.
       total_rounds: Rounds that the run has when it is finished.
@@ -92,7 +95,7 @@ def run(
       title: Title of `accuracy.png`.
       subtitle: The line below the title.
       weight_names: Names of the trainable and the other variables, for
-        `final_weights.npz`; None for `trainable/0` and so on.
+        `final_weights.npz` and its like; None for `trainable/0` and so on.
       progress: Told of every round; None for a bar on a terminal and lines
         elsewhere. `progress.Silence()` says nothing.
 
@@ -207,6 +210,10 @@ class _Experiment:
         self._table = metrics.MetricsTable()
         self._rounds_done = 0
         self._not_finite_reported = False
+        # Not every process has it, and where it has, it may be None.
+        self._get_all_clients_weights: Optional[Callable[[Any], Any]] = getattr(
+            process, "get_all_clients_weights", None
+        )
 
     def restore(self) -> None:
         """Starts from the newest whole checkpoint, or from the beginning."""
@@ -312,17 +319,27 @@ class _Experiment:
             # All clients were rejected: there is no mean, though the sums say 0.
             for name in (metrics.TRAINING_LOSS, metrics.TRAINING_ACCURACY):
                 row[name] = math.nan
+        # Columns are those of the first row, in whatever round they are filled.
+        to_fill = (metrics.ALL_CLIENTS_LOSS, metrics.ALL_CLIENTS_ACCURACY)
+        if self._evaluate is None or self._get_all_clients_weights is None:
+            to_fill = ()
         return {
             metrics.ROUND: round_num,
             metrics.TRAINING_LOSS: row.pop(metrics.TRAINING_LOSS, None),
             metrics.TRAINING_ACCURACY: row.pop(metrics.TRAINING_ACCURACY, None),
             metrics.SECONDS: round(time.monotonic() - began, 3),
+            **dict.fromkeys(to_fill),
             **row,
         }
 
     def _evaluate_state(self) -> dict[str, float]:
         results = self._evaluate(self._process.get_model_weights(self._state))
-        return {f"evaluation/{name}": value for name, value in results.items()}
+        row = {f"evaluation/{name}": value for name, value in results.items()}
+        if self._get_all_clients_weights is not None:
+            results = self._evaluate(self._get_all_clients_weights(self._state))
+            for name, value in results.items():
+                row[f"evaluation_all_clients/{name}"] = value
+        return row
 
     def _save(self) -> None:
         parts = {
@@ -364,20 +381,31 @@ class _Experiment:
     ) -> RunResult:
         """Writes the results; `summary.json` last."""
         weights = self._process.get_model_weights(self._state)
+        all_clients_weights = None
+        if self._get_all_clients_weights is not None:
+            all_clients_weights = self._get_all_clients_weights(self._state)
         summary = self._summary()
         if self._directory is not None:
             self._events.close()
             self._directory.write_weights(_named_arrays(weights, weight_names))
+            if all_clients_weights is not None:
+                self._directory.write_weights(
+                    _named_arrays(all_clients_weights, weight_names),
+                    directory_lib.ALL_CLIENTS_WEIGHTS,
+                )
             plot.write_accuracy_plot(
                 self._directory.path / "accuracy.png",
                 rounds=[int(number) for number in self._table.column(metrics.ROUND)],
                 training_accuracy=self._table.column(metrics.TRAINING_ACCURACY),
                 evaluation_accuracy=self._table.column(metrics.EVALUATION_ACCURACY),
+                all_clients_accuracy=self._table.column(metrics.ALL_CLIENTS_ACCURACY),
                 title=title,
                 subtitle=subtitle,
             )
             self._directory.write_summary(summary)
-        return RunResult(self._state, weights, self._table.rows(), summary)
+        return RunResult(
+            self._state, weights, all_clients_weights, self._table.rows(), summary
+        )
 
     def _summary(self) -> dict[str, Any]:
         """The results in a few numbers."""

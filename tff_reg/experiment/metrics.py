@@ -17,6 +17,9 @@ TRAINING_LOSS = "training/loss"
 TRAINING_ACCURACY = "training/accuracy"
 EVALUATION_LOSS = "evaluation/loss"
 EVALUATION_ACCURACY = "evaluation/accuracy"
+# Of the mean of all clients' last models, where the server keeps it.
+ALL_CLIENTS_LOSS = "evaluation_all_clients/loss"
+ALL_CLIENTS_ACCURACY = "evaluation_all_clients/accuracy"
 
 FIRST_COLUMNS = (
     ROUND,

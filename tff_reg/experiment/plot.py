@@ -7,7 +7,8 @@ from typing import Any, Sequence
 
 from tff_reg.experiment import files
 
-_TEST, _TRAINING, _INK, _GRID = "#0b5fa5", "#e08a1e", "#222222", "#d9d9d9"
+_TEST, _TRAINING, _ALL_CLIENTS = "#0b5fa5", "#e08a1e", "#2e8b57"
+_INK, _GRID = "#222222", "#d9d9d9"
 
 
 def write_accuracy_plot(
@@ -16,6 +17,7 @@ def write_accuracy_plot(
     rounds: Sequence[int],
     training_accuracy: Sequence[float],
     evaluation_accuracy: Sequence[float],
+    all_clients_accuracy: Sequence[float] = (),
     title: str,
     subtitle: str = "",
 ) -> None:
@@ -26,19 +28,14 @@ def write_accuracy_plot(
       rounds: Round numbers.
       training_accuracy: A share (0 to 1) a round, mean over the round's clients.
       evaluation_accuracy: The same on the test set; NaN where it was not measured.
+      all_clients_accuracy: The same of the mean of all clients' last models; NaN or
+        nothing where there is none.
       title: What was run.
       subtitle: How.
     """
-    measured = [
-        (round_num, 100 * value)
-        for round_num, value in zip(rounds, evaluation_accuracy)
-        if not math.isnan(value)
-    ]
-    trained = [
-        (round_num, 100 * value)
-        for round_num, value in zip(rounds, training_accuracy)
-        if not math.isnan(value)
-    ]
+    measured = _points(rounds, evaluation_accuracy)
+    trained = _points(rounds, training_accuracy)
+    of_all_clients = _points(rounds, all_clients_accuracy)
     axes = new_axes()
     markers = "o" if len(measured) <= 40 else None
     if trained:
@@ -48,6 +45,17 @@ def write_accuracy_plot(
             linewidth=1.6,
             alpha=0.9,
             label="training, mean over the round's clients",
+        )
+    if of_all_clients:
+        axes.plot(
+            *zip(*of_all_clients),
+            color=_ALL_CLIENTS,
+            linewidth=1.8,
+            linestyle="--",
+            marker=markers,
+            markersize=4,
+            label="test set, mean of all clients' last models",
+            zorder=2.5,
         )
     if measured:
         axes.plot(
@@ -86,7 +94,7 @@ def write_accuracy_plot(
     style(
         axes,
         rounds=rounds,
-        values=[value for _, value in measured + trained],
+        values=[value for _, value in measured + trained + of_all_clients],
         title=title,
         subtitle=subtitle,
     )
@@ -94,6 +102,17 @@ def write_accuracy_plot(
         axes.legend(fontsize=12, frameon=False, loc="lower right")
     axes.figure.subplots_adjust(left=0.085, right=0.905, top=0.865, bottom=0.115)
     save(axes, path)
+
+
+def _points(
+    rounds: Sequence[int], shares: Sequence[float]
+) -> list[tuple[int, float]]:
+    """What was measured, in percent, by round."""
+    return [
+        (round_num, 100 * share)
+        for round_num, share in zip(rounds, shares)
+        if not math.isnan(share)
+    ]
 
 
 def new_axes() -> Any:

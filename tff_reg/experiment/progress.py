@@ -30,6 +30,12 @@ def percent(share: Optional[float]) -> str:
     return f"{100 * share:.1f} %"
 
 
+def _of_all_clients(row: Row) -> Optional[str]:
+    """The test accuracy of the mean of all clients' last models, if there is one."""
+    accuracy = row.get(metrics.ALL_CLIENTS_ACCURACY)
+    return None if accuracy is None else f"all clients' mean {percent(accuracy)}"
+
+
 def _number(value: Optional[float], digits: int = 4) -> str:
     return "-" if value is None else f"{value:.{digits}f}"
 
@@ -88,6 +94,8 @@ class Lines(Silence):
         ]
         if row.get(metrics.EVALUATION_ACCURACY) is not None:
             parts.append(f"test accuracy {percent(row[metrics.EVALUATION_ACCURACY])}")
+        if _of_all_clients(row):
+            parts.append(_of_all_clients(row))
         parts.append(f"{row[metrics.SECONDS]:.2f} s a round")
         parts.append(f"{duration(left)} left")
         self.say("  ".join(parts))
@@ -110,6 +118,7 @@ class Bar(Silence):
     def __init__(self, total_rounds: int):
         self._total_rounds = total_rounds
         self._accuracy: Optional[float] = None
+        self._of_all_clients: Optional[str] = None
         self._bar = None
         self._time_left: Optional[_TimeLeft] = None
 
@@ -131,13 +140,15 @@ class Bar(Silence):
         left = self._time_left.after(round_num)
         if row.get(metrics.EVALUATION_ACCURACY) is not None:
             self._accuracy = row[metrics.EVALUATION_ACCURACY]
+        self._of_all_clients = _of_all_clients(row) or self._of_all_clients
         which, accuracy = "test", self._accuracy
         if accuracy is None:
             which, accuracy = "training", row[metrics.TRAINING_ACCURACY]
         loss = _number(row[metrics.TRAINING_LOSS], 3)
         self._bar.set_description_str(
-            f"{which} accuracy {percent(accuracy)}, loss {loss},"
-            f" {row[metrics.SECONDS]:.1f} s a round, {duration(left)} left",
+            f"{which} accuracy {percent(accuracy)}"
+            f"{f' ({self._of_all_clients})' if self._of_all_clients else ''},"
+            f" loss {loss}, {row[metrics.SECONDS]:.1f} s a round, {duration(left)} left",
             refresh=False,
         )
         self._bar.update(1)

@@ -110,7 +110,8 @@ def summarize(
 
     Returns:
       JSON values by name. Accuracies are shares on the test set; `ema_accuracy` and
-      `best_ema_accuracy` are of their moving average. `accuracy_at_rounds` has
+      `best_ema_accuracy` are of their moving average; those with `all_clients` are of
+      the mean of all clients' last models. `accuracy_at_rounds` has
       `accuracy` and `ema_accuracy` for each round asked for, `rounds_to_target` the
       first round whose moving average reaches each target. None where there is no
       such number: nothing was measured, in that round or at all, or the target was
@@ -128,6 +129,11 @@ def summarize(
         if not math.isnan(accuracy)
     ]
     best = max(measured, key=lambda each: (each[1], -each[0]), default=None)
+    of_all_clients = [
+        accuracy
+        for accuracy in table.column(metrics.ALL_CLIENTS_ACCURACY)
+        if not math.isnan(accuracy)
+    ]
     seconds = table.column(metrics.SECONDS)
     return {
         "final_accuracy": measured[-1][1] if measured else None,
@@ -135,6 +141,11 @@ def summarize(
         "best_round": best[0] if best else None,
         "ema_accuracy": measured[-1][2] if measured else None,
         "best_ema_accuracy": max((average for *_, average in measured), default=None),
+        "all_clients_accuracy": of_all_clients[-1] if of_all_clients else None,
+        "best_all_clients_accuracy": max(of_all_clients, default=None),
+        "ema_all_clients_accuracy": (
+            moving_average(of_all_clients)[-1] if of_all_clients else None
+        ),
         "final_loss": _last(table, metrics.EVALUATION_LOSS),
         "final_training_loss": _last(table, metrics.TRAINING_LOSS),
         "final_training_accuracy": _last(table, metrics.TRAINING_ACCURACY),

@@ -9,8 +9,9 @@ take new ones home; between rounds their driver keeps them, as
 from __future__ import annotations
 
 import collections
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Optional
 
+import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_reg.client import client_work as client_work_lib
@@ -50,6 +51,7 @@ class StatefulLearningProcess(tff.templates.IterativeProcess):
         set_model_weights: tff.Computation,
         get_hparams: tff.Computation,
         set_hparams: tff.Computation,
+        get_all_clients_weights: Optional[tff.Computation] = None,
     ):
         """Keeps the computations.
 
@@ -62,6 +64,8 @@ class StatefulLearningProcess(tff.templates.IterativeProcess):
           set_model_weights: (S, weights) -> S, unplaced.
           get_hparams: S -> hparams, unplaced.
           set_hparams: (S, hparams) -> S, unplaced.
+          get_all_clients_weights: S -> weights, unplaced; None where the server does
+            not keep the mean of all clients' last models.
         """
         super().__init__(initialize_fn, next_fn)
         self._initial_client_state = initial_client_state
@@ -69,6 +73,7 @@ class StatefulLearningProcess(tff.templates.IterativeProcess):
         self._set_model_weights = set_model_weights
         self._get_hparams = get_hparams
         self._set_hparams = set_hparams
+        self._get_all_clients_weights = get_all_clients_weights
 
     @property
     def initial_client_state(self) -> tff.Computation:
@@ -94,6 +99,15 @@ class StatefulLearningProcess(tff.templates.IterativeProcess):
     def set_hparams(self) -> tff.Computation:
         """From a state and hyper-parameters to the state with them."""
         return self._set_hparams
+
+    @property
+    def get_all_clients_weights(self) -> Optional[tff.Computation]:
+        """From a state to the mean of all clients' last models, or None.
+
+        `ModelWeights`: the mean of the trainable weights, clients that never took part
+        counting with the initial ones, and the server model's other variables.
+        """
+        return self._get_all_clients_weights
 
 
 def compose_stateful_learning_process(
@@ -204,7 +218,16 @@ def compose_stateful_learning_process(
 
     @tff.tensorflow.computation(state_type, state_type.global_model_weights)
     def set_model_weights(state, weights):
-        return changed(state, global_model_weights=weights)
+        # Before the first round the server remembers the model that training begins
+        # with, whose clients' states are made from it.
+        is_first = tf.equal(state.client_work["round_num"], 0)
+        memory = tf.nest.map_structure(
+            lambda first, old: tf.where(is_first, first, old),
+            collections.OrderedDict(client_work.initial_memory(weights)),
+            collections.OrderedDict(state.finalizer["memory"]),
+        )
+        finalizer = collections.OrderedDict(state.finalizer, memory=memory)
+        return changed(state, global_model_weights=weights, finalizer=finalizer)
 
     @tff.tensorflow.computation(state_type)
     def get_hparams(state):
@@ -228,6 +251,17 @@ def compose_stateful_learning_process(
             ),
         )
 
+    get_all_clients_weights = None
+    memory_type = state_type.finalizer["memory"]
+    if client_work_lib.ALL_CLIENTS in tff.structure.name_list(memory_type):
+
+        @tff.tensorflow.computation(state_type)
+        def get_all_clients_weights(state):
+            return tff.learning.models.ModelWeights(
+                state.finalizer["memory"][client_work_lib.ALL_CLIENTS],
+                state.global_model_weights.non_trainable,
+            )
+
     return StatefulLearningProcess(
         init_fn,
         next_fn,
@@ -236,4 +270,5 @@ def compose_stateful_learning_process(
         set_model_weights=set_model_weights,
         get_hparams=get_hparams,
         set_hparams=set_hparams,
+        get_all_clients_weights=get_all_clients_weights,
     )
