@@ -120,3 +120,11 @@ def test_importing_loads_neither_tensorflow_nor_numpy():
         text=True,
     )
     assert done.stdout.strip() == "set()"
+
+
+def test_parts_of_a_step_do_not_share_their_draws():
+    key = tf.constant([3, 4], tf.int64)
+    parts = [tuple(keys.part_key(key, name).numpy()) for name in ("a", "b", "mixup")]
+    assert len(set(parts)) == 3
+    assert parts[0] == tuple(keys.part_key(key, "a").numpy())
+    assert tuple(keys.part_key(keys.step_key(key, 1), "a").numpy()) not in parts

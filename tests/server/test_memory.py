@@ -1,0 +1,96 @@
+import collections
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_reg import client
+from tff_reg import corrections
+from tff_reg import models
+from tff_reg import processes
+from tff_reg import runtime
+
+MODEL_FN = models.build_model_fn(
+    "cnn", image_shape=(4, 4, 1), num_classes=3, dtype="float64", norm="batch"
+)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _runtime():
+    with runtime.running("in_process"):
+        yield
+
+
+def _client(seed, count=6):
+    rng = np.random.default_rng(seed)
+    return tf.data.Dataset.from_tensors(
+        collections.OrderedDict(
+            x=rng.normal(size=(count, 4, 4, 1)),
+            y=rng.integers(0, 3, count).astype(np.int32),
+            key=np.array([seed, 1], np.int64),
+        )
+    )
+
+
+def _process(correction, weighting=tff.learning.ClientWeighting.UNIFORM, **options):
+    return processes.build_regularized(
+        MODEL_FN,
+        (),
+        client.build_sgd(0.1),
+        None,
+        weighting,
+        client_data=client.WholeClientData(batch_size=3),
+        correction=correction,
+        population=corrections.Population(num_clients=4, mean_examples=6.0),
+        **options,
+    )
+
+
+def _two_rounds(process):
+    """Rounds of clients 0 and 1, then 1 and 2; all states by round."""
+    states = {i: None for i in range(4)}
+    state = process.initialize()
+    fresh = process.initial_client_state(state)
+    history = []
+    for cohort in ([0, 1], [1, 2]):
+        output = process.next(
+            state,
+            [_client(i, 6 + 2 * (i == 2)) for i in cohort],
+            [states[i] or fresh for i in cohort],
+        )
+        states.update(zip(cohort, output.client_states))
+        history.append((state, output.state, dict(states)))
+        state = output.state
+    return history, fresh
+
+
+def test_h_of_the_server_is_the_mean_over_all_clients_and_is_added_to_the_model():
+    history, fresh = _two_rounds(_process(corrections.FedDyn()))
+    for _, after, states in history:
+        known = [s or fresh for s in states.values()]
+        for i, kept in enumerate(after.finalizer["memory"]["h"]):
+            expected = np.mean([s["h"][i] for s in known], axis=0)
+            np.testing.assert_allclose(kept, expected, rtol=1e-9, atol=1e-12)
+    # The first round: clients begin at the initial model, and h is what they moved.
+    before, after, states = history[0]
+    start = before.global_model_weights.trainable
+    for i, weights in enumerate(after.global_model_weights.trainable):
+        moved = [states[c]["h"][i] for c in (0, 1)]
+        expected = start[i] + np.mean(moved, axis=0) + np.sum(moved, axis=0) / 4
+        np.testing.assert_allclose(weights, expected, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("weighting", list(tff.learning.ClientWeighting))
+def test_the_mean_of_all_clients_counts_absent_ones_with_the_initial_model(weighting):
+    process = _process(None, weighting, averages_all_clients=True)
+    history, fresh = _two_rounds(process)
+    _, after, states = history[-1]
+    known = [s or fresh for s in states.values()]
+    sizes = np.array([6, 6, 8, 4])  # Their mean is mean_examples.
+    shares = np.full(4, 1 / 4)
+    if weighting == tff.learning.ClientWeighting.NUM_EXAMPLES:
+        shares = sizes / sizes.sum()
+    for i, kept in enumerate(after.finalizer["memory"]["all_clients"]):
+        expected = sum(w * s["previous"][i] for w, s in zip(shares, known))
+        np.testing.assert_allclose(kept, expected, rtol=1e-9, atol=1e-12)
