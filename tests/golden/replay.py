@@ -26,13 +26,17 @@ FOLDER = pathlib.Path(
 FLOAT32_GROWTH_PER_STEP = 10.0
 
 
+def names(pattern: str) -> list[str]:
+    """The files that match, without their endings."""
+    return sorted(path.stem for path in FOLDER.glob(f"{pattern}.npz"))
+
+
 def parametrize(pattern: str):
     """Runs a test for all files that match, in float64 and in float32."""
-    names = sorted(path.stem for path in FOLDER.glob(f"{pattern}.npz"))
 
     def decorate(test):
         test = pytest.mark.parametrize("dtype", ["float64", "float32"])(test)
-        test = pytest.mark.parametrize("name", names)(test)
+        test = pytest.mark.parametrize("name", names(pattern))(test)
         return pytest.mark.golden(test)
 
     return decorate
@@ -41,13 +45,18 @@ def parametrize(pattern: str):
 class Case:
     """One file.
 
+    Args:
+      name: Its name without the ending.
+      dtype: As below.
+      folder: Where it is.
+
     Attributes:
       config: Its settings.
       dtype: The data type of the replay.
     """
 
-    def __init__(self, name: str, dtype: str):
-        with np.load(FOLDER / f"{name}.npz", allow_pickle=False) as file:
+    def __init__(self, name: str, dtype: str, folder: pathlib.Path = FOLDER):
+        with np.load(folder / f"{name}.npz", allow_pickle=False) as file:
             self._values = {key: file[key] for key in file.files}
         self.dtype = dtype
         self.config = json.loads(str(self._values["config"]))
@@ -67,6 +76,11 @@ class Case:
 
     def has_prefix(self, prefix: str) -> bool:
         return any(key.startswith(f"f64.{prefix}") for key in self._values)
+
+    def keys_below(self, prefix: str) -> list[str]:
+        """What follows `prefix.` in the keys of results."""
+        start = f"f64.{prefix}."
+        return [k[len(start) :] for k in self._values if k.startswith(start)]
 
     def prefixes(self, pattern: str) -> list[str]:
         """The first parts of result keys that match."""

@@ -1,30 +1,32 @@
-"""Whole federated rounds of FedAvg and FedProx, with MAN, against the authors' code."""
+"""Whole federated rounds against the authors' code: FedAvg and all drift corrections.
+
+Every J file in the folder is replayed. For the algorithms without one there,
+`numpy_rounds` makes one from the formulae; it is itself held against the files.
+"""
 
 import collections
+import dataclasses
+from typing import Any
 
 import numpy as np
 import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tests.golden import numpy_rounds
 from tests.golden import replay
 from tff_reg import client
+from tff_reg import corrections
 from tff_reg import models
 from tff_reg import processes
 from tff_reg import regularizers
 from tff_reg import runtime
 from tff_reg.client import client_work
 from tff_reg.client import local_step
+from tff_reg.corrections import correction as correction_lib
+from tff_reg.regularizers import regularizer as regularizer_lib
 
-# Not what a process computes: inputs of the runs, and the mean over all clients' last
-# models, which the driver of a run makes.
-_EXEMPT = (
-    r".*\.weight_list",
-    r".*\.selected",
-    r".*\.model\.all_model",
-    r".*\.trace\.lr",
-    r".*\.trace\.weight_decay_in_optimizer",
-)
+PREVIOUS = regularizer_lib.PREVIOUS
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -64,17 +66,63 @@ def _flatten(weights):
     return np.concatenate([np.asarray(w).T.ravel() for w in weights])
 
 
+def _algorithm(config):
+    return config["algorithm"].lower()
+
+
 def _terms(config):
     terms = []
-    if config["algorithm"] == "FedProx":
+    if _algorithm(config) == "fedprox":
         terms.append(regularizers.FedProx(strength=config["mu"]))
     if config["with_man"]:
         terms.append(regularizers.MAN(strength=config["mu_mean"]))
     return terms
 
 
-def _optimizer(config):
-    return client.build_sgd(config["lr"], weight_decay=config["weight_decay"])
+def _correction(config):
+    strength = config["alpha_coef"]
+    makers = {
+        "fedavg": lambda: None,
+        "fedprox": lambda: None,
+        "feddyn": lambda: corrections.FedDyn(strength=strength),
+        "feddc": lambda: corrections.FedDC(strength=strength),
+        "fedspeed": lambda: corrections.FedSpeed(
+            strength=strength,
+            radius=config["rho"],
+            ascent=config.get("ascent", "code"),
+        ),
+        "scaffold": corrections.Scaffold,
+    }
+    return makers[_algorithm(config)]()
+
+
+def _training(case, config):
+    sizes = case.plain("client_sizes")
+    correction = _correction(config)
+    mean_steps = config["epochs"] * -(-sizes.mean() // config["batch"])
+    # What the authors computed, where the file says it.
+    assert config.get("n_minibatch") in (None, mean_steps)
+    return client_work.LocalTraining(
+        optimizer=client.build_sgd(config["lr"], weight_decay=config["weight_decay"]),
+        regularizers=_terms(config),
+        max_gradient_norm=config["clip_norm"],
+        learning_rate_schedule=client.exponential(config["lr_decay_per_round"]),
+        data_form=client.WholeClientData(
+            batch_size=config["batch"],
+            local_epochs=config["epochs"],
+            local_steps=(
+                int(mean_steps) if _algorithm(config) == "scaffold" else None
+            ),
+            shuffle=False,
+        ),
+        correction=correction,
+        population=corrections.Population(
+            num_clients=len(sizes),
+            mean_examples=float(sizes.mean()),
+            local_steps=int(mean_steps),
+        ),
+        averages_all_clients=True,
+    )
 
 
 def _examples(case, number):
@@ -87,61 +135,196 @@ def _examples(case, number):
     )
 
 
-@replay.parametrize("J_fed[ap][vr]*")
+def _data_set(case, number):
+    x, y = _examples(case, number)
+    key = np.zeros([2], np.int64)
+    return tf.data.Dataset.from_tensors(collections.OrderedDict(x=x, y=y, key=key))
+
+
+@dataclasses.dataclass
+class _Start:
+    """What a round began with.
+
+    Attributes:
+      cloud: The model sent out, flat.
+      clients: All clients' states.
+      memory: What the server remembers.
+    """
+
+    cloud: np.ndarray
+    clients: list
+    memory: Any
+
+
+@replay.parametrize("J_*")
 def test_rounds(name, dtype):
-    case = replay.Case(name, dtype)
+    _check_case(replay.Case(name, dtype))
+
+
+@pytest.mark.golden
+@pytest.mark.parametrize("name", replay.names("J_*"))
+def test_the_replay_in_numpy_is_the_authors(name):
+    case = replay.Case(name, "float64")
+    initial, x, y = (case.plain(key) for key in ("initial_params", "x", "y"))
     for variant, config in case.config.items():
-        _check_rounds(case, variant, config)
-        _check_steps(case, variant, config)
-    case.check_all_read(*_EXEMPT)
+        run = numpy_rounds.Run(config, x.astype(float), y.astype(int), initial)
+        for key, value in run.arrays.items():
+            full_key = f"{variant}.{key}"
+            if full_key in case:
+                expected = case.result(full_key)
+                np.testing.assert_allclose(value, expected, rtol=0, atol=1e-14)
+        assert f"{variant}.trace.params_after_each_step" in case
 
 
-def _check_rounds(case, variant, config):
-    sizes = config["mlp"]
-    process = processes.build_regularized(
-        _model_fn(case, sizes),
-        _terms(config),
-        _optimizer(config),
-        client_data=client.WholeClientData(
-            batch_size=config["batch"], local_epochs=config["epochs"], shuffle=False
-        ),
-        max_gradient_norm=config["clip_norm"],
-        learning_rate_schedule=client.exponential(config["lr_decay_per_round"]),
+# As in the files, but for what each algorithm needs of its own.
+_BASE = dict(
+    sizes=[10, 7, 13, 5],
+    cohorts=[[0, 1], [1, 2, 3], [0, 3]],
+    lr=0.1,
+    lr_decay_per_round=0.9,
+    batch=4,
+    epochs=2,
+    weight_decay=1e-3,
+    alpha_coef=0.1,
+    rho=0.05,
+    mu=None,
+    n_minibatch=6,
+    mlp=[6, 5, 3],
+)
+_VARIANTS = dict(
+    base=dict(with_man=False, mu_mean=0.0, clip_norm=10.0),
+    clip=dict(with_man=False, mu_mean=0.0, clip_norm=1.0),
+    man=dict(with_man=True, mu_mean=0.15, clip_norm=1.0),
+)
+
+
+@pytest.mark.golden
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize(
+    "algorithm, options",
+    [
+        ("FedDC", {}),
+        ("FedSpeed", {}),
+        ("FedSpeed", dict(ascent="clean", rho=0.5)),
+        ("SCAFFOLD", {}),
+    ],
+    ids=["feddc", "fedspeed", "fedspeed_clean", "scaffold"],
+)
+def test_rounds_without_a_file(tmp_path, algorithm, options, dtype):
+    rng = np.random.default_rng(7)
+    configs = {
+        variant: {**_BASE, **own, **options, "algorithm": algorithm}
+        for variant, own in _VARIANTS.items()
+    }
+    examples = sum(_BASE["sizes"])
+    numpy_rounds.write_case(
+        tmp_path / "J_made.npz",
+        configs,
+        rng.normal(size=(examples, 6)).astype(np.float32).astype(float),
+        rng.integers(0, 3, examples),
+        rng.normal(0, 0.5, 53).astype(np.float32).astype(float),
     )
+    case = replay.Case("J_made", dtype, tmp_path)
+    _check_case(case)
+    norms = np.linalg.norm(case.result("clip.trace.grad_seen_by_optimizer"), axis=1)
+    assert 0.5 < np.mean(norms > 0.9999) < 1.0
 
-    def data_set(number):
-        x, y = _examples(case, number)
-        key = np.zeros([2], np.int64)
-        return tf.data.Dataset.from_tensors(
-            collections.OrderedDict(x=x, y=y, key=key)
-        )
 
-    def model_after(state, cohort):
-        output = process.next(state, [data_set(number) for number in cohort])
-        weights = process.get_model_weights(output.state)
-        return output.state, _flatten(weights.trainable)
+def _check_case(case):
+    for variant, config in case.config.items():
+        training = _training(case, config)
+        starts = _check_rounds(case, variant, config, training)
+        _check_steps(case, variant, config, training, starts)
+    case.check_all_read()
 
+
+def _check_rounds(case, variant, config, training):
+    """Compares all that a round leaves behind; returns each round's `_Start`."""
+    sizes = case.plain("client_sizes")
+    is_weighted = _algorithm(config) in ("fedavg", "fedprox")
+    weighting = tff.learning.ClientWeighting
+    process = processes.build_process(
+        _model_fn(case, config["mlp"]),
+        training,
+        client_weighting=weighting.NUM_EXAMPLES if is_weighted else weighting.UNIFORM,
+    )
     state = process.set_model_weights(
         process.initialize(),
         tff.learning.models.ModelWeights(
-            _unflatten(case.plain("initial_params"), sizes, case.dtype), []
+            _unflatten(case.plain("initial_params"), config["mlp"], case.dtype), []
         ),
     )
-    clients = {}
+    clients = [process.initial_client_state(state)] * len(sizes)
+    starts = []
     for number, cohort in enumerate(config["cohorts"], start=1):
-        prefix = f"{variant}.round{number}"
-        for one in cohort:
-            # A cohort of one client gives that client's own model.
-            clients[one] = model_after(state, [one])[1]
-        expected = case.result(f"{prefix}.clnt_params_list")
-        for one, parameters in clients.items():
-            np.testing.assert_allclose(
-                parameters, expected[one], **_tolerance(case, number)
-            )
-        state, averaged = model_after(state, cohort)
-        np.testing.assert_allclose(
-            averaged, case.result(f"{prefix}.model.avg_model"), **_tolerance(case, number)
+        starts.append(_start(process, state, clients))
+        output = process.next(
+            state,
+            [_data_set(case, one) for one in cohort],
+            [clients[one] for one in cohort],
         )
+        state, clients = output.state, list(clients)
+        for one, client_state in zip(cohort, output.client_states):
+            clients[one] = client_state
+        prefix = f"{variant}.round{number}"
+        computed = _computed(
+            case, config, cohort, starts[0], _start(process, state, clients)
+        )
+        for key in case.keys_below(prefix):
+            np.testing.assert_allclose(
+                computed[key],
+                case.result(f"{prefix}.{key}"),
+                **_tolerance(case, number),
+                err_msg=f"{prefix}.{key}",
+            )
+    return starts
+
+
+def _start(process, state, clients):
+    cloud = _flatten(process.get_model_weights(state).trainable)
+    return _Start(cloud, clients, state.finalizer["memory"])
+
+
+def _computed(case, config, cohort, first, after):
+    """What the files have of a round, by its name there."""
+    sizes = case.plain("client_sizes")
+
+    def of_clients(name):
+        return np.stack([_flatten(state[name]) for state in after.clients])
+
+    average, cloud = after.cloud, after.cloud
+    all_clients = _flatten(after.memory[client_work.ALL_CLIENTS])
+    result = {
+        "clnt_params_list": of_clients(PREVIOUS),
+        "selected": cohort,
+        "weight_list": sizes / sizes.mean(),
+        "cld_mdl_param": cloud,
+        "model.cld_model": cloud,
+        "model.all_model": all_clients,
+    }
+    algorithm = _algorithm(config)
+    if algorithm in ("fedavg", "fedprox"):
+        result["weight_list"] = sizes.reshape(-1, 1)
+    if "h" in after.memory:
+        mean_drift = _flatten(after.memory["h"])
+        average = cloud - mean_drift
+        drifts = of_clients("h")
+        np.testing.assert_allclose(
+            mean_drift, drifts.mean(axis=0), **_tolerance(case, len(config["cohorts"]))
+        )
+        for name in ("local_param_list", "parameter_drifts", "hist_params_diffs"):
+            result[name] = drifts
+    if "s" in after.memory:
+        states = np.vstack([of_clients("s"), _flatten(after.memory["s"])])
+        result["state_param_list"] = result["state_gadient_diffs"] = states
+    for name in ("avg_mdl_param", "avg_model_params", "model.avg_model"):
+        result[name] = average
+    if algorithm == "fedspeed":
+        # The authors call the cloud 'all_model' here, and never set 'avg_model'.
+        result["all_model_param"] = result["model.all_model"] = cloud
+        result["model.server_model"] = all_clients
+        result["model.avg_model"] = first.cloud
+    return result
 
 
 def _tolerance(case, round_num):
@@ -149,50 +332,79 @@ def _tolerance(case, round_num):
     return dict(rtol=rtol, atol=rtol)
 
 
-def _check_steps(case, variant, config):
+def _check_steps(case, variant, config, training, starts):
     """Every recorded step, each from the recorded weights before it."""
     model = _model_fn(case, config["mlp"])()
-    step = local_step.LocalStep(model, {}, _terms(config))
     variables = model.trainable_variables
-    after = case.result(f"{variant}.trace.params_after_each_step")
-    gradients = case.result(f"{variant}.trace.grad_seen_by_optimizer")
+    step = local_step.LocalStep(model, {}, training.regularizers)
+    rule = training.effective_gradient_rule
+    slots = rule.make_slots(variables)
+    sizes = case.plain("client_sizes")
+
+    def unflatten(flat):
+        return _unflatten(flat, config["mlp"], case.dtype)
+
+    def trace(name):
+        return case.result(f"{variant}.trace.{name}")
+
+    def check(value, expected):
+        np.testing.assert_allclose(value, expected, **_tolerance(case, 1))
+
+    after, gradients = trace("params_after_each_step"), trace("grad_seen_by_optimizer")
+    rates, decays = trace("lr"), trace("weight_decay_in_optimizer")
     rounds = case.plain(f"{variant}.trace.round")
-    traced_clients = case.plain(f"{variant}.trace.client")
-    first_round = rounds.min()
-    server = {first_round: case.plain("initial_params")}
-    for number in range(1, len(config["cohorts"])):
-        server[first_round + number] = case.result(
-            f"{variant}.round{number}.model.avg_model"
-        )
     previous = None
-    for i, (round_num, number) in enumerate(zip(rounds, traced_clients)):
+    for i, (round_num, number) in enumerate(
+        zip(rounds, case.plain(f"{variant}.trace.client"))
+    ):
+        start = starts[round_num - rounds.min()]
         if (round_num, number) != previous:
-            position, weights = 0, server[round_num]
+            position, weights = 0, start.cloud
             previous = (round_num, number)
+            for slot in slots:
+                slot.assign(tf.zeros_like(slot))
         x, y = _examples(case, number)
         batches_per_epoch = -(-len(y) // config["batch"])
-        start = position % batches_per_epoch * config["batch"]
-        rows = slice(start, start + config["batch"])
-        for variable, value in zip(
-            variables, _unflatten(weights, config["mlp"], case.dtype)
-        ):
+        begin = position % batches_per_epoch * config["batch"]
+        rows = slice(begin, begin + config["batch"])
+        for variable, value in zip(variables, unflatten(weights)):
             variable.assign(value)
-        received = _unflatten(server[round_num], config["mlp"], case.dtype)
+        received = unflatten(start.cloud)
         computed, count, _ = step.gradient(
-            dict(x=tf.constant(x[rows]), y=tf.constant(y[rows])), received, None
+            dict(x=tf.constant(x[rows]), y=tf.constant(y[rows])),
+            received,
+            None,
+            rule,
+            slots,
         )
         assert count == len(y[rows])
+        unclipped = [tf.zeros_like(v) for v in variables]
+        if training.correction is not None:
+            local = correction_lib.Local(
+                weights=variables,
+                cloud=received,
+                client=start.clients[number],
+                server=start.memory,
+                relative_size=tf.constant(sizes[number] / sizes.mean(), case.dtype),
+            )
+            added = training.correction.before_clipping(local)
+            computed = [g + a for g, a in zip(computed, added)]
+            unclipped = training.correction.after_clipping(local) or unclipped
         computed, _ = client_work.clip_by_global_norm(computed, config["clip_norm"])
-        np.testing.assert_allclose(
-            _flatten(computed), gradients[i], **_tolerance(case, 1)
+        check(_flatten(computed), gradients[i])
+        rule.after_clipping(computed, slots)
+        strength = np.dot(_flatten(unclipped), weights) / np.dot(weights, weights)
+        check(config["weight_decay"] + strength, decays[i])
+        rate = config["lr"] * float(
+            training.learning_rate_schedule(round_num - rounds.min())
         )
-        optimizer = client.build_sgd(
-            config["lr"] * config["lr_decay_per_round"] ** (round_num - first_round),
-            weight_decay=config["weight_decay"],
-        )
+        check(rate, rates[i])
+        optimizer = client.build_sgd(rate, weight_decay=config["weight_decay"])
         specs = tuple(tf.TensorSpec(v.shape, v.dtype) for v in variables)
         _, stepped = optimizer.next(
-            optimizer.initialize(specs), tuple(variables), tuple(computed)
+            optimizer.initialize(specs),
+            tuple(variables),
+            tuple(g + u for g, u in zip(computed, unclipped)),
         )
-        np.testing.assert_allclose(_flatten(stepped), after[i], **_tolerance(case, 1))
+        check(_flatten(stepped), after[i])
         weights, position = after[i], position + 1

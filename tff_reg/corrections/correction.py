@@ -16,7 +16,6 @@ from tff_reg.lazy import tf
 from tff_reg.regularizers import regularizer
 
 
-
 @dataclasses.dataclass(frozen=True)
 class Population:
     """What a correction knows of all clients.
@@ -115,7 +114,8 @@ class Correction:
 def alpha_of(strength: float, local: Local):
     """alpha_i = alpha / wt_i, a scalar; 0 for a client without examples."""
     size = local.relative_size
-    return tf.math.divide_no_nan(tf.cast(strength, size.dtype), size)
+    # tf.cast would round a Python number to float32 on the way.
+    return tf.math.divide_no_nan(tf.constant(strength, size.dtype), size)
 
 
 def moved(local: Local) -> list:
