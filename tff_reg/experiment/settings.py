@@ -168,15 +168,15 @@ OPTIONS: tuple[Option, ...] = (
         "applied to the average update; sgd with learning rate 1 is averaging",
         choices=_SERVER_OPTIMIZERS,
     ),
+    Option("server_learning_rate", float, SERVER, "its learning rate", above=0),
+    Option("server_momentum", float, SERVER, "of sgd", minimum=0, maximum=1),
+    Option("server_epsilon", float, SERVER, "of adam, yogi and adagrad", above=0),
     Option(
         "averages_all_clients",
         bool,
         SERVER,
         "whether the mean of all clients' last models is kept and tested too",
     ),
-    Option("server_learning_rate", float, SERVER, "its learning rate", above=0),
-    Option("server_momentum", float, SERVER, "of sgd", minimum=0, maximum=1),
-    Option("server_epsilon", float, SERVER, "of adam, yogi and adagrad", above=0),
     Option(
         "partition",
         str,

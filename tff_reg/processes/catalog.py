@@ -340,7 +340,7 @@ def parse(process: str) -> tuple[str, ...]:
     try:
         _check_sum(chosen)
     except regularizer_lib.IncompatibleMethodsError as error:
-        raise UnknownProcessError(f"The process {process!r}: {error}") from None
+        raise UnknownProcessError(str(error)) from None
     return chosen
 
 
