@@ -1,0 +1,147 @@
+import collections
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_reg import client
+from tff_reg import corrections
+from tff_reg import models
+from tff_reg import processes
+from tff_reg import runtime
+
+NUM_CLIENTS = 5
+MODEL_FN = models.build_model_fn(
+    "cnn", image_shape=(4, 4, 1), num_classes=3, norm="batch"
+)
+WHOLE = client.WholeClientData(batch_size=4)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _runtime():
+    with runtime.running("in_process"):
+        yield
+
+
+def _client(seed, count):
+    rng = np.random.default_rng(seed)
+    return tf.data.Dataset.from_tensors(
+        collections.OrderedDict(
+            x=rng.normal(size=(count, 4, 4, 1)).astype(np.float32),
+            y=rng.integers(0, 3, count).astype(np.int32),
+            key=np.array([seed, 1], np.int64),
+        )
+    )
+
+
+def _build(name, **overrides):
+    return processes.build(
+        name, MODEL_FN, client_data=WHOLE, num_clients=NUM_CLIENTS, **overrides
+    )
+
+
+def _train(process, cohorts, counts):
+    """Rounds with the clients of each cohort; returns the state and all clients'."""
+    state = process.initialize()
+    remembered = [process.initial_client_state(state)] * NUM_CLIENTS
+    for cohort in cohorts:
+        output = process.next(
+            state,
+            [_client(number, counts[number]) for number in cohort],
+            [remembered[number] for number in cohort],
+        )
+        state = output.state
+        for number, client_state in zip(cohort, output.client_states):
+            remembered[number] = client_state
+    return state, remembered
+
+
+def _assert_equal(found, expected):
+    assert len(found) == len(expected)
+    for a, b in zip(found, expected):
+        np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("name", ["feddyn+man", "feddc", "fedspeed"])
+def test_the_mean_of_all_clients_is_that_of_their_last_models(name):
+    process = _build(name)
+    counts = [6, 9, 4, 7, 5]
+    # Client 1 takes part twice, clients 3 and 4 never.
+    state, remembered = _train(process, [[0, 1], [1, 2]], counts)
+    found = process.get_all_clients_weights(state)
+    served = process.get_model_weights(state)
+    initial = process.get_model_weights(process.initialize())
+    _assert_equal(remembered[3]["previous"], initial.trainable)
+    for index, mean in enumerate(found.trainable):
+        models_ = [client_state["previous"][index] for client_state in remembered]
+        np.testing.assert_allclose(mean, np.mean(models_, axis=0), rtol=0, atol=1e-6)
+    assert not np.allclose(found.trainable[0], served.trainable[0], atol=1e-4)
+    assert not np.allclose(found.trainable[0], initial.trainable[0], atol=1e-4)
+    _assert_equal(found.non_trainable, served.non_trainable)
+    assert found.non_trainable and not np.array_equal(
+        found.non_trainable[0], initial.non_trainable[0]
+    )
+
+
+def test_a_mean_weighted_like_the_cohort_counts_clients_by_their_examples():
+    counts = [6, 9, 4, 7, 5]
+    population = corrections.Population(NUM_CLIENTS, mean_examples=np.mean(counts))
+    process = _build("fedavg", averages_all_clients=True, population=population)
+    state, remembered = _train(process, [[0, 2], [1, 3, 4]], counts)
+    found = process.get_all_clients_weights(state)
+    for index, mean in enumerate(found.trainable):
+        models_ = [client_state["previous"][index] for client_state in remembered]
+        expected = np.average(models_, axis=0, weights=counts)
+        np.testing.assert_allclose(mean, expected, rtol=0, atol=1e-6)
+
+
+def test_the_mean_begins_as_the_initial_model_and_has_the_models_type():
+    process = _build("feddyn")
+    state = process.initialize()
+    found, served = (
+        get(state)
+        for get in (process.get_all_clients_weights, process.get_model_weights)
+    )
+    assert isinstance(found, tff.learning.models.ModelWeights)
+    _assert_equal(found.trainable, served.trainable)
+    _assert_equal(found.non_trainable, served.non_trainable)
+    result_type = process.get_all_clients_weights.type_signature.result
+    assert result_type == process.get_model_weights.type_signature.result
+
+
+@pytest.mark.parametrize(
+    "name, overrides",
+    [("moon", {}), ("scaffold", {}), ("feddyn", {"averages_all_clients": False})],
+)
+def test_a_process_that_does_not_keep_the_mean_has_none(name, overrides):
+    process = _build(name, **overrides)
+    assert isinstance(process, processes.StatefulLearningProcess)
+    assert process.get_all_clients_weights is None
+
+
+def test_setting_weights_or_hparams_leaves_the_memory_as_it_is():
+    process = _build("feddyn")
+    state, _ = _train(process, [[0, 1]], [6, 9, 4, 7, 5])
+    before = process.get_all_clients_weights(state)
+    weights = process.get_model_weights(state)
+    doubled = tff.learning.models.ModelWeights(
+        [2 * w for w in weights.trainable], weights.non_trainable
+    )
+    hparams = process.get_hparams(state)
+    hparams["client_work"]["learning_rate"] = np.float32(0.5)
+    state = process.set_hparams(process.set_model_weights(state, doubled), hparams)
+    assert process.get_hparams(state)["client_work"]["learning_rate"] == 0.5
+    _assert_equal(process.get_model_weights(state).trainable, doubled.trainable)
+    _assert_equal(process.get_all_clients_weights(state).trainable, before.trainable)
+    assert any(np.any(h) for h in state.finalizer["memory"]["h"])
+
+
+def test_the_server_state_does_not_grow_with_the_number_of_clients():
+    def num_values(num_clients):
+        process = processes.build(
+            "feddc", MODEL_FN, client_data=WHOLE, num_clients=num_clients
+        )
+        return sum(np.size(v) for v in tf.nest.flatten(process.initialize().finalizer))
+
+    assert num_values(2) == num_values(500)
