@@ -13,11 +13,11 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tests.golden import mlp
 from tests.golden import numpy_rounds
 from tests.golden import replay
 from tff_reg import client
 from tff_reg import corrections
-from tff_reg import models
 from tff_reg import processes
 from tff_reg import regularizers
 from tff_reg import runtime
@@ -33,37 +33,6 @@ PREVIOUS = regularizer_lib.PREVIOUS
 def _runtime():
     with runtime.running("in_process"):
         yield
-
-
-def _model_fn(case, sizes):
-    features, hidden, classes = sizes
-
-    def make():
-        network = models.from_keras_blocks(
-            [
-                tf.keras.layers.Dense(hidden, "relu", dtype=case.dtype),
-                tf.keras.layers.Dense(classes, dtype=case.dtype),
-            ],
-            input_shape=[features],
-        )
-        return models.LearningModel(network)
-
-    return make
-
-
-def _unflatten(flat, sizes, dtype):
-    """PyTorch's flat parameters as our weights."""
-    features, hidden, classes = sizes
-    result, start = [], 0
-    for shape in ([hidden, features], [hidden], [classes, hidden], [classes]):
-        size = int(np.prod(shape))
-        result.append(flat[start : start + size].reshape(shape).T.astype(dtype))
-        start += size
-    return result
-
-
-def _flatten(weights):
-    return np.concatenate([np.asarray(w).T.ravel() for w in weights])
 
 
 def _algorithm(config):
@@ -244,14 +213,14 @@ def _check_rounds(case, variant, config, training):
     is_weighted = _algorithm(config) in ("fedavg", "fedprox")
     weighting = tff.learning.ClientWeighting
     process = processes.build_process(
-        _model_fn(case, config["mlp"]),
+        mlp.model_fn(config["mlp"], case.dtype),
         training,
         client_weighting=weighting.NUM_EXAMPLES if is_weighted else weighting.UNIFORM,
     )
     state = process.set_model_weights(
         process.initialize(),
         tff.learning.models.ModelWeights(
-            _unflatten(case.plain("initial_params"), config["mlp"], case.dtype), []
+            mlp.unflatten(case.plain("initial_params"), config["mlp"], case.dtype), []
         ),
     )
     clients = [process.initial_client_state(state)] * len(sizes)
@@ -281,7 +250,7 @@ def _check_rounds(case, variant, config, training):
 
 
 def _start(process, state, clients):
-    cloud = _flatten(process.get_model_weights(state).trainable)
+    cloud = mlp.flatten(process.get_model_weights(state).trainable)
     return _Start(cloud, clients, state.finalizer["memory"])
 
 
@@ -290,10 +259,10 @@ def _computed(case, config, cohort, first, after):
     sizes = case.plain("client_sizes")
 
     def of_clients(name):
-        return np.stack([_flatten(state[name]) for state in after.clients])
+        return np.stack([mlp.flatten(state[name]) for state in after.clients])
 
     average, cloud = after.cloud, after.cloud
-    all_clients = _flatten(after.memory[client_work.ALL_CLIENTS])
+    all_clients = mlp.flatten(after.memory[client_work.ALL_CLIENTS])
     result = {
         "clnt_params_list": of_clients(PREVIOUS),
         "selected": cohort,
@@ -306,7 +275,7 @@ def _computed(case, config, cohort, first, after):
     if algorithm in ("fedavg", "fedprox"):
         result["weight_list"] = sizes.reshape(-1, 1)
     if "h" in after.memory:
-        mean_drift = _flatten(after.memory["h"])
+        mean_drift = mlp.flatten(after.memory["h"])
         average = cloud - mean_drift
         drifts = of_clients("h")
         np.testing.assert_allclose(
@@ -315,7 +284,7 @@ def _computed(case, config, cohort, first, after):
         for name in ("local_param_list", "parameter_drifts", "hist_params_diffs"):
             result[name] = drifts
     if "s" in after.memory:
-        states = np.vstack([of_clients("s"), _flatten(after.memory["s"])])
+        states = np.vstack([of_clients("s"), mlp.flatten(after.memory["s"])])
         result["state_param_list"] = result["state_gadient_diffs"] = states
     for name in ("avg_mdl_param", "avg_model_params", "model.avg_model"):
         result[name] = average
@@ -334,7 +303,7 @@ def _tolerance(case, round_num):
 
 def _check_steps(case, variant, config, training, starts):
     """Every recorded step, each from the recorded weights before it."""
-    model = _model_fn(case, config["mlp"])()
+    model = mlp.model_fn(config["mlp"], case.dtype)()
     variables = model.trainable_variables
     step = local_step.LocalStep(model, {}, training.regularizers)
     rule = training.effective_gradient_rule
@@ -342,7 +311,7 @@ def _check_steps(case, variant, config, training, starts):
     sizes = case.plain("client_sizes")
 
     def unflatten(flat):
-        return _unflatten(flat, config["mlp"], case.dtype)
+        return mlp.unflatten(flat, config["mlp"], case.dtype)
 
     def trace(name):
         return case.result(f"{variant}.trace.{name}")
@@ -391,9 +360,9 @@ def _check_steps(case, variant, config, training, starts):
             computed = [g + a for g, a in zip(computed, added)]
             unclipped = training.correction.after_clipping(local) or unclipped
         computed, _ = client_work.clip_by_global_norm(computed, config["clip_norm"])
-        check(_flatten(computed), gradients[i])
+        check(mlp.flatten(computed), gradients[i])
         rule.after_clipping(computed, slots)
-        strength = np.dot(_flatten(unclipped), weights) / np.dot(weights, weights)
+        strength = np.dot(mlp.flatten(unclipped), weights) / np.dot(weights, weights)
         check(config["weight_decay"] + strength, decays[i])
         rate = config["lr"] * float(
             training.learning_rate_schedule(round_num - rounds.min())
@@ -406,5 +375,5 @@ def _check_steps(case, variant, config, training, starts):
             tuple(variables),
             tuple(g + u for g, u in zip(computed, unclipped)),
         )
-        check(_flatten(stepped), after[i])
+        check(mlp.flatten(stepped), after[i])
         weights, position = after[i], position + 1

@@ -1,0 +1,167 @@
+"""Steps and local training of SAM and ASAM against the authors' code."""
+
+import collections
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tests.golden import mlp
+from tests.golden import replay
+from tff_reg import client
+from tff_reg import gradient_rules
+from tff_reg import processes
+from tff_reg import regularizers
+from tff_reg import runtime
+from tff_reg.client import client_work
+from tff_reg.client import local_step
+from tff_reg.models import forward
+
+TOLERANCE = dict(rtol64=1e-10, rtol32=1e-5)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _runtime():
+    with runtime.running("in_process"):
+        yield
+
+
+def _rule(name, settings):
+    if name == "sam":
+        return gradient_rules.FedSAM(radius=settings["rho_sam"])
+    return gradient_rules.FedASAM(
+        radius=settings["rho_asam"], offset=settings["eta_asam"]
+    )
+
+
+def _examples(case, prefix=""):
+    return (
+        case.plain(f"{prefix}x").astype(case.dtype),
+        case.plain(f"{prefix}y").astype(np.int32),
+    )
+
+
+def _assign(model, case, flat):
+    values = mlp.unflatten(flat, case.config["mlp"], case.dtype)
+    for variable, value in zip(model.trainable_variables, values):
+        variable.assign(value)
+
+
+def _optimizer(config):
+    return client.build_sgd(config["lr"], weight_decay=config["weight_decay"])
+
+
+def _stepped(config, variables, gradient):
+    optimizer = _optimizer(config)
+    specs = tuple(tf.TensorSpec(v.shape, v.dtype) for v in variables)
+    state = optimizer.initialize(specs)
+    return optimizer.next(state, tuple(variables), tuple(gradient))[1]
+
+
+@replay.parametrize("I_*")
+def test_one_step(name, dtype):
+    case = replay.Case(name, dtype)
+    config = case.config
+    x, y = (tf.constant(part) for part in _examples(case))
+    for rule_name in ("sam", "asam"):
+        rule = _rule(rule_name, config)
+        model = mlp.model_fn(config["mlp"], dtype)()
+        variables = model.trainable_variables
+        _assign(model, case, case.plain("initial_params"))
+
+        def check(key, value):
+            case.check(f"{rule_name}.{key}", value, **TOLERANCE)
+
+        def check_loss(key):
+            outputs = model.network(x, forward.ForwardPass(training=True))
+            check(key, model.loss_fn(y, outputs.logits))
+            return outputs.logits
+
+        check("logits_at_w", check_loss("loss_at_w"))
+        step = local_step.LocalStep(model, {}, ())
+        plain, _, _ = step.gradient(dict(x=x, y=y), (), None)
+        check("grad_at_w", mlp.flatten(plain))
+        ascent = rule.ascent(variables, plain)
+        check("eps", mlp.flatten(ascent))
+        check("eps_norm", np.linalg.norm(mlp.flatten(ascent)))
+        gradient, _, _ = step.gradient(dict(x=x, y=y), (), None, rule)
+        check("grad_at_w_plus_eps", mlp.flatten(gradient))
+        after = _stepped(config, variables, gradient)
+        check("params_after_step", mlp.flatten(after))
+        for variable, displacement in zip(variables, ascent):
+            variable.assign_add(displacement)
+        check("params_perturbed", mlp.flatten(variables))
+        check_loss("loss_at_w_plus_eps")
+    case.check_all_read(r"train_.*")
+
+
+@replay.parametrize("I_*")
+def test_local_training(name, dtype):
+    case = replay.Case(name, dtype)
+    keys = case.prefixes(r"train_a?sam\.mu_mean[\d.]+\.max_norm[\d.]+")
+    for prefix in keys:
+        rule_name, rest = prefix[len("train_") :].split(".mu_mean")
+        zeta, max_norm = (float(number) for number in rest.split(".max_norm"))
+        training = client_work.LocalTraining(
+            optimizer=_optimizer(case.config),
+            regularizers=[regularizers.MAN(strength=zeta)] if zeta else [],
+            max_gradient_norm=max_norm,
+            gradient_rule=_rule(rule_name, case.config["train"]),
+            data_form=client.WholeClientData(
+                batch_size=case.config["train"]["batch"],
+                local_epochs=case.config["train"]["epochs"],
+                shuffle=False,
+            ),
+        )
+        expected = case.result(f"{prefix}.params_after_each_step")
+        _check_steps(case, training, expected)
+        _check_client(case, training, expected[-1])
+    case.check_all_read(r"a?sam\..*")
+
+
+def _close(case, value, expected, steps):
+    rtol = 1e-10 if case.dtype == "float64" else 1e-5 * steps
+    np.testing.assert_allclose(value, expected, rtol=rtol, atol=rtol)
+
+
+def _check_steps(case, training, expected):
+    """Every step from the recorded weights before it."""
+    x, y = _examples(case, "train_")
+    batch = case.config["train"]["batch"]
+    begins = [*range(0, len(y), batch)] * case.config["train"]["epochs"]
+    model = mlp.model_fn(case.config["mlp"], case.dtype)()
+    step = local_step.LocalStep(model, {}, training.regularizers)
+    assert len(begins) == len(expected)
+    weights = case.plain("initial_params")
+    for begin, after in zip(begins, expected):
+        _assign(model, case, weights)
+        rows = slice(begin, begin + batch)
+        gradient, _, _ = step.gradient(
+            dict(x=tf.constant(x[rows]), y=tf.constant(y[rows])),
+            (),
+            None,
+            training.gradient_rule,
+        )
+        gradient, _ = client_work.clip_by_global_norm(
+            gradient, training.max_gradient_norm
+        )
+        stepped = _stepped(case.config, model.trainable_variables, gradient)
+        _close(case, mlp.flatten(stepped), after, 1)
+        weights = after
+
+
+def _check_client(case, training, expected):
+    """All steps by a process with one client."""
+    sizes = case.config["mlp"]
+    process = processes.build_process(mlp.model_fn(sizes, case.dtype), training)
+    initial = mlp.unflatten(case.plain("initial_params"), sizes, case.dtype)
+    state = process.set_model_weights(
+        process.initialize(), tff.learning.models.ModelWeights(initial, [])
+    )
+    x, y = _examples(case, "train_")
+    element = collections.OrderedDict(x=x, y=y, key=np.zeros([2], np.int64))
+    data_set = tf.data.Dataset.from_tensors(element)
+    state = process.next(state, [data_set]).state
+    weights = process.get_model_weights(state).trainable
+    _close(case, mlp.flatten(weights), expected, 6)
