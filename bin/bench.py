@@ -1,8 +1,7 @@
-"""Measures: `bin/bench runtime` compares the ways to run a round.
+"""Measures how long things take: `bin/bench --help` says what and how.
 
-bin/bench runtime [--quick] [--json=FILE]: the same rounds by a loop written by hand,
-in process, and in TFF's own runtime; prints a table, and the memory that a round of 60
-clients with a model of 20 megabytes needs. `tff_reg.runtime.benchmark` does it.
+The thin end of `tff_reg.runtime.benchmark` and of
+`tff_reg.experiment.method_benchmark`.
 """
 
 import json
@@ -16,25 +15,61 @@ from absl import app
 from absl import flags
 
 from tff_reg import quiet
+from tff_reg.experiment import command_line
+from tff_reg.experiment import method_benchmark
+from tff_reg.models import names
 from tff_reg.runtime import benchmark
 
-_QUICK = flags.DEFINE_bool("quick", False, "Fewer rounds: minutes instead of ten.")
+_COMMAND = "bin/bench"
+_QUICK = flags.DEFINE_bool("quick", False, "Fewer rounds.")
 _JSON = flags.DEFINE_string("json", None, "File to write the measurements to.")
+_METHODS = flags.DEFINE_string("methods", None, "Methods, separated by commas.")
+_MODEL = flags.DEFINE_enum("model", None, names.MODEL_NAMES, "Network of all methods.")
+_BATCH_SIZE = flags.DEFINE_integer(
+    "batch_size", 32, "Examples of a step, with --model.", lower_bound=1
+)
+_HELP = """\
+bin/bench runtime [--quick] [--json=FILE]
+  The same rounds by a loop written by hand, in process, and in TFF's own runtime; then
+  the memory that a round of 60 clients with a model of 20 megabytes needs. Ten minutes,
+  or three with --quick.
+
+bin/bench methods [--methods=NAME,...] [--quick] [--json=FILE]
+  Time of a local step of every method, or of those named, relative to FedAvg's, beside
+  the targets and what the authors' code takes. Ten minutes, or four with --quick.
+
+  --methods=NAME,...    methods, or sums such as fedprox+man
+  --model=NAME          the network that all methods run on, and FedAvg; by default
+                        ResNet-20 with batches of 32, and ResNet-18 with batches of 8
+                        for FedMLB
+  --batch_size=N        examples of a step, with --model [32]
+
+Both print a table, and --json writes what they found to a file."""
 
 
-def runtime() -> None:
-    """Measures rounds and memory; prints a table."""
-    quiet.silence()
-    rows = benchmark.as_json(
-        benchmark.measure(_QUICK.value, report=lambda line: print(line, flush=True))
-    )
+def fail(message):
+    command_line.fail(message, command=_COMMAND)
+
+
+def _say(line):
+    print(line, flush=True)
+
+
+def _finish(rows, lines):
+    """Prints the table; writes the file."""
     print()
-    print(*benchmark.table(rows), sep="\n")
+    print(*lines, sep="\n")
     if _JSON.value:
         pathlib.Path(_JSON.value).write_text(
             json.dumps(rows, indent=2) + "\n", encoding="utf-8"
         )
     print()
+
+
+def runtime() -> None:
+    """Measures rounds and memory; prints a table."""
+    rows = benchmark.as_json(benchmark.measure(_QUICK.value, report=_say))
+    _finish(rows, benchmark.table(rows))
     seconds = benchmark.measure_group_norm()
     print(
         "GroupNorm, forward and backward: Keras's "
@@ -45,18 +80,63 @@ def runtime() -> None:
         print(f"60 clients, a model of 20 MB, {kind}: {megabytes:.0f} MB at most")
 
 
-_SUBJECTS = {"runtime": runtime}
+def methods() -> None:
+    """Measures local steps; prints a table."""
+    setting = None
+    if _MODEL.value:
+        setting = method_benchmark.Setting(_MODEL.value, _BATCH_SIZE.value)
+    try:
+        rows = method_benchmark.as_json(
+            method_benchmark.measure(
+                method_benchmark.parse_methods(_METHODS.value),
+                quick=_QUICK.value,
+                setting=setting,
+                report=_say,
+            )
+        )
+    except ValueError as error:  # A method that is none, or not for this model.
+        fail(error)
+    _finish(rows, method_benchmark.table(rows))
+    print(
+        "Processor time on one core; arithmetic is the ratio of multiply-adds. "
+        "FedAvg itself: "
+        + "; ".join(
+            f"{1000 * seconds:.1f} ms on {model}, {batch_size}"
+            for model, batch_size, seconds in dict.fromkeys(
+                (row["model"], row["batch_size"], row["fedavg_seconds_median"])
+                for row in rows
+            )
+        )
+    )
+
+
+_SUBJECTS = {"runtime": runtime, "methods": methods}
+
+
+def _parse(arguments):
+    """Parses the flags; says in a line what is wrong with them."""
+    if {"--help", "-h", "--helpshort", "--helpfull"} & set(arguments):
+        print(_HELP)
+        sys.exit()
+    try:
+        return flags.FLAGS(arguments)
+    except flags.Error as error:
+        fail(error)
 
 
 def main(argv):
     """Runs the benchmark that is named."""
     if len(argv) != 2 or argv[1] not in _SUBJECTS:
-        raise app.UsageError(
-            f"Say what to measure, one of: {', '.join(_SUBJECTS)}; found "
-            f"{' '.join(argv[1:]) or 'nothing'}."
+        found = " ".join(argv[1:]) or "nothing"
+        fail(
+            f"say what to measure, one of: {', '.join(_SUBJECTS)} (found {found}); "
+            "--help says what they do."
         )
+    if _JSON.value and not pathlib.Path(_JSON.value).absolute().parent.is_dir():
+        fail(f"--json={_JSON.value}: there is no such directory.")
+    quiet.silence()
     _SUBJECTS[argv[1]]()
 
 
 if __name__ == "__main__":
-    app.run(main)
+    app.run(main, flags_parser=_parse)

@@ -1,0 +1,483 @@
+"""How long a local step of each method takes, against one of FedAvg.
+
+What is timed are rounds of the method's own process (`processes.build`) in the
+in-process runtime, with one client that takes a few steps from the initial weights:
+all of what a local step is, with the batch's gathering, the gradient, any clipping,
+the optimiser and the measurements. From each round's time that of a round whose
+client has no examples is taken: the server's part, and what a client does once a
+round, such as the copies of the reference models' weights. In the papers' rounds of
+50 to 1000 steps that is less than a thousandth of a step's time.
+
+Time is the processor time of the process, which runs each operation on one thread and
+one operation at a time: that is what a client has while clients in parallel fill all
+cores, and other programs hardly change it. Wall-clock times are measured beside it.
+The methods take turns of one round, many times over, and a method's ratio is the
+median of those within a round of turns, so that what else happens on the machine
+happens to all.
+
+All methods have their default strengths, and train on the CPU with FedAvg's optimiser
+of the FedAlign paper. Only FedAlign clips gradients, as in its authors' comparison.
+MOON and UniVarFL have their projectors, and FedAvg has none. FedMLB runs on the
+FedMLB paper's ResNet-18, against FedAvg on the same.
+"""
+
+from __future__ import annotations
+
+import collections
+import concurrent.futures
+import dataclasses
+import math
+import statistics
+import time
+from typing import Any, Callable, Iterable, NamedTuple, Optional, Sequence
+
+from tff_reg import corrections, gradient_rules, processes, runtime
+from tff_reg.lazy import np, tf
+from tff_reg.processes import catalog
+
+_FEDAVG = "fedavg"
+_IMAGE, _CLASSES = (32, 32, 3), 10
+# Of whom one takes part; drift corrections want to know.
+_CLIENTS = 10
+_STEPS = 3
+# Rounds of turns, in full and with `quick`.
+_TURNS = (25, 3)
+# Steps whose random draws are counted, of a method whose multiply-adds depend on them.
+_DRAWS = 64
+
+# Ratios to FedAvg's time that the methods are meant to keep.
+TARGETS = {
+    "fedprox": 1.05,
+    "mixup": 1.05,
+    "stochdepth": 1.0,
+    "fedalign": 1.15,
+    "moon": 1.8,
+    "gradaug": 2.2,
+    "man": 1.08,
+    "univarfl": 1.10,
+    "kd": 1.40,
+    "fedntd": 1.40,
+    "fedmlb": 2.4,
+}
+# Wall-clock ratios of the authors' own code: Table 5 of the FedAlign paper, on a GPU;
+# FedMLB's as we measured it, on two cores.
+AUTHORS = {
+    "fedprox": 1.18,
+    "moon": 3.02,
+    "mixup": 1.00,
+    "stochdepth": 1.00,
+    "gradaug": 2.36,
+    "fedalign": 1.21,
+    "fedmlb": 2.69,
+}
+
+
+class Setting(NamedTuple):
+    """On what a method is timed.
+
+    Attributes:
+      model: Name of the network, with group norm, for images of 32x32x3, 10 classes.
+      batch_size: Examples of a step.
+    """
+
+    model: str
+    batch_size: int
+
+
+_SETTING, _SETTING_OF = Setting("resnet20", 32), {"fedmlb": Setting("resnet18", 8)}
+
+
+@dataclasses.dataclass(frozen=True)
+class Measurement:
+    """What was found of one method.
+
+    Attributes:
+      method: The process name.
+      setting: On what.
+      seconds: Processor seconds a step, one number a turn.
+      fedavg_seconds: FedAvg's on the same, in the same rounds of turns.
+      wall_seconds: Wall-clock seconds a step.
+      fedavg_wall_seconds: FedAvg's.
+      empty_round_seconds: Processor seconds of a round without a step, the median.
+      multiply_adds_ratio: Multiply-adds of a step over those of FedAvg's.
+    """
+
+    method: str
+    setting: Setting
+    seconds: Sequence[float]
+    fedavg_seconds: Sequence[float]
+    wall_seconds: Sequence[float]
+    fedavg_wall_seconds: Sequence[float]
+    empty_round_seconds: float
+    multiply_adds_ratio: float
+
+
+def parse_methods(names: Optional[str]) -> list[str]:
+    """Checks the methods to measure; needs no TensorFlow.
+
+    Args:
+      names: Process names joined by commas, or None for all methods but server
+        optimisers, whose local step is FedAvg's.
+
+    Returns:
+      The process names, each once.
+
+    Raises:
+      UnknownProcessError: If one does not exist.
+    """
+    if names is None:
+        return [n for n in processes.names() if not catalog.method(n).is_server]
+    chosen = ["+".join(catalog.parse(name)) or _FEDAVG for name in names.split(",")]
+    return list(dict.fromkeys(chosen))
+
+
+def measure(
+    methods: Sequence[str],
+    *,
+    quick: bool = False,
+    setting: Optional[Setting] = None,
+    report: Callable[[str], None] = lambda line: None,
+) -> list[Measurement]:
+    """Measures methods; before anything else uses TensorFlow, whose threads it sets.
+
+    Takes about ten minutes for all, three to four if `quick`, most of them tracing.
+
+    Args:
+      methods: As `parse_methods` gives them.
+      quick: Fewer turns.
+      setting: On what all methods are timed; None means ResNet-20 with batches of 32,
+        and for FedMLB ResNet-18 with batches of 8.
+      report: Called with a line now and then, to show progress.
+
+    Returns:
+      A measurement for each method.
+
+    Raises:
+      ValueError: If a method cannot be trained on the model.
+    """
+    settings = {
+        name: setting
+        or next((_SETTING_OF[m] for m in name.split("+") if m in _SETTING_OF), _SETTING)
+        for name in methods
+    }
+    cases = list(
+        dict.fromkeys(
+            [(_FEDAVG, used) for used in dict.fromkeys(settings.values())]
+            + list(settings.items())
+        )
+    )
+    tf.config.threading.set_inter_op_parallelism_threads(1)
+    with runtime.running(
+        "in_process", devices="CPU:0", clients_in_parallel=1, intra_op_threads=1
+    ):
+        rounds, multiply_adds = _prepare(cases, report)
+        empty, full = ({case: [] for case in cases} for _ in range(2))
+        for turn in range(_TURNS[quick]):
+            for case in cases:
+                empty[case].append(rounds[case].time(0, turn))
+                full[case].append(rounds[case].time(_STEPS, turn))
+            report(f"{turn + 1} of {_TURNS[quick]} turns of each")
+
+    def per_step(case, kind):
+        # Not the same turn's empty round, whose noise would be added.
+        once = statistics.median(found[kind] for found in empty[case])
+        return tuple((found[kind] - once) / _STEPS for found in full[case])
+
+    result = []
+    for case in settings.items():
+        fedavg = (_FEDAVG, case[1])
+        result.append(
+            Measurement(
+                *case,
+                seconds=per_step(case, 0),
+                fedavg_seconds=per_step(fedavg, 0),
+                wall_seconds=per_step(case, 1),
+                fedavg_wall_seconds=per_step(fedavg, 1),
+                empty_round_seconds=statistics.median(t[0] for t in empty[case]),
+                multiply_adds_ratio=multiply_adds[case] / multiply_adds[fedavg],
+            )
+        )
+    return result
+
+
+def as_json(measurements: Iterable[Measurement]) -> list[dict[str, Any]]:
+    """The measurements as dictionaries: medians, and quartiles of the ratios.
+
+    Args:
+      measurements: Of at least two turns each.
+
+    Returns:
+      One dictionary a method. Seconds are processor seconds a step, and the ratio is
+      that of them, except where a key says `wall` or `round`.
+    """
+    rows = []
+    for found in measurements:
+        ratios = [a / b for a, b in zip(found.seconds, found.fedavg_seconds)]
+        walls = [a / b for a, b in zip(found.wall_seconds, found.fedavg_wall_seconds)]
+        low, median, high = statistics.quantiles(ratios, n=4, method="inclusive")
+        rows.append(
+            {
+                "method": found.method,
+                "model": found.setting.model,
+                "batch_size": found.setting.batch_size,
+                "seconds_median": round(statistics.median(found.seconds), 6),
+                "fedavg_seconds_median": round(
+                    statistics.median(found.fedavg_seconds), 6
+                ),
+                "ratio_to_fedavg": round(median, 4),
+                "ratio_quartiles": [round(low, 4), round(high, 4)],
+                "target": TARGETS.get(found.method),
+                "authors_ratio": AUTHORS.get(found.method),
+                "arithmetic_ratio": round(found.multiply_adds_ratio, 4),
+                "wall_seconds_median": round(statistics.median(found.wall_seconds), 6),
+                "wall_ratio_to_fedavg": round(statistics.median(walls), 4),
+                "empty_round_seconds": round(found.empty_round_seconds, 6),
+                "turns": len(ratios),
+            }
+        )
+    return rows
+
+
+def table(rows: Iterable[dict[str, Any]]) -> list[str]:
+    """The lines of a Markdown table of what `as_json` gives."""
+    lines = [
+        "| method | on | ms a step | ratio to FedAvg | quartiles | target "
+        "| authors' code | arithmetic |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for row in rows:
+        low, high = row["ratio_quartiles"]
+        target = _number(row["target"])
+        if row["target"] is not None and row["ratio_to_fedavg"] > row["target"]:
+            target += " missed"
+        lines.append(
+            f"| {row['method']} | {row['model']}, {row['batch_size']} "
+            f"| {1000 * row['seconds_median']:.1f} | {row['ratio_to_fedavg']:.2f} "
+            f"| {low:.2f} - {high:.2f} | {target} | {_number(row['authors_ratio'])} "
+            f"| {row['arithmetic_ratio']:.2f} |"
+        )
+    return lines
+
+
+def _number(value: Optional[float]) -> str:
+    return "" if value is None else f"{value:.2f}"
+
+
+# --- rounds -------------------------------------------------------------------------
+
+
+def _model_fn(method: str, setting: Setting):
+    from tff_reg import models
+
+    return models.build_model_fn(
+        setting.model,
+        image_shape=_IMAGE,
+        num_classes=_CLASSES,
+        projector=catalog.settings(method).projector,
+    )
+
+
+class _Rounds:
+    """Rounds of one process, always from its initial state."""
+
+    def __init__(self, method: str, setting: Setting):
+        from tff_reg import client
+
+        self._batch_size = setting.batch_size
+        fedavg = catalog.settings(_FEDAVG)
+        max_norm = fedavg.max_gradient_norm
+        if "fedalign" in method.split("+"):
+            max_norm = catalog.settings("fedalign").max_gradient_norm
+        self._process = processes.build(
+            method,
+            _model_fn(method, setting),
+            client_data=client.WholeClientData(batch_size=setting.batch_size),
+            num_clients=_CLIENTS,
+            client_learning_rate=fedavg.client_learning_rate,
+            client_momentum=fedavg.client_momentum,
+            client_nesterov=fedavg.client_nesterov,
+            client_weight_decay=fedavg.client_weight_decay,
+            max_gradient_norm=max_norm,
+        )
+        self._state = self._process.initialize()
+        self._client_states = []
+        if isinstance(self._process, processes.StatefulLearningProcess):
+            self._client_states = [[self._process.initial_client_state(self._state)]]
+
+    def time(self, steps: int, turn: int) -> tuple[float, float]:
+        """Runs a round of one client; returns its processor and wall seconds."""
+        examples = steps * self._batch_size
+        generator = np.random.default_rng(turn)
+        arrays = collections.OrderedDict(
+            x=generator.normal(size=(examples, *_IMAGE)).astype(np.float32),
+            y=generator.integers(0, _CLASSES, examples).astype(np.int32),
+            key=np.array([0, turn], np.int64),
+        )
+        data = [tf.data.Dataset.from_tensors(arrays)]
+        wall, processor = time.perf_counter(), time.process_time()
+        self._process.next(self._state, data, *self._client_states)
+        return time.process_time() - processor, time.perf_counter() - wall
+
+
+def _prepare(cases, report):
+    """Makes the processes, runs their first rounds, counts their multiply-adds.
+
+    Tracing, which is Python, and TensorFlow's work at the first round, which is not,
+    overlap.
+    """
+    rounds, multiply_adds = {}, {}
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        first = []
+        for number, case in enumerate(cases, start=1):
+            rounds[case] = _Rounds(*case)
+            first.append(pool.submit(rounds[case].time, 1, 0))
+            multiply_adds[case] = count_multiply_adds(*case)
+            report(f"{number} of {len(cases)} processes made: {case[0]}")
+        for future in first:
+            future.result()
+    return rounds, multiply_adds
+
+
+# --- arithmetic ---------------------------------------------------------------------
+
+
+def count_multiply_adds(method: str, setting: Setting) -> float:
+    """Counts the multiply-adds of a local step, for one example.
+
+    Those of the convolutions and matrix products that the gradient and the
+    measurements of a step depend on are counted in the traced graph: what reads
+    constants only has no backward pass in it. The mean over draws of a method in which
+    they are random.
+
+    Args:
+      method: The process name.
+      setting: On what; the batch size does not matter.
+
+    Returns:
+      The multiply-adds.
+    """
+    from tff_reg import regularizers
+    from tff_reg.client import client_work, local_step, optimizers
+
+    parts = catalog.build_parts(method, {})
+    training = client_work.LocalTraining(
+        optimizers.build_sgd(0.0),
+        parts.regularizers,
+        gradient_rule=parts.gradient_rule,
+        correction=parts.correction,
+        population=corrections.Population(_CLIENTS),
+    )
+    with tf.Graph().as_default() as graph:
+        model_fn = _model_fn(method, setting)
+        model_fn = regularizers.adapt_model_fn(model_fn, parts.regularizers)
+        model = model_fn()
+        references = {name: model_fn() for name in training.reference_models}
+        key = tf.compat.v1.placeholder(tf.int64, [2])
+        rule = _RecordingRule(training.effective_gradient_rule)
+        _, _, measurements = local_step.LocalStep(
+            model, references, parts.regularizers
+        ).gradient(
+            {"x": tf.zeros([1, *_IMAGE]), "y": tf.zeros([1], tf.int32)},
+            [tf.identity(v) for v in model.trainable_variables],
+            lambda: key,
+            rule,
+            rule.make_slots(model.trainable_variables),
+        )
+        count = _multiply_adds([*rule.gradients, *measurements.values()])
+        if not tf.is_tensor(count):
+            return count
+        with tf.compat.v1.Session(graph=graph) as session:
+            session.run(tf.compat.v1.global_variables_initializer())
+            return statistics.fmean(
+                float(session.run(count, {key: [0, draw]})) for draw in range(_DRAWS)
+            )
+
+
+class _RecordingRule(gradient_rules.GradientRule):
+    """Another rule; keeps every gradient that it computes."""
+
+    def __init__(self, rule: gradient_rules.GradientRule):
+        self._rule = rule
+        self.gradients = []
+
+    def make_slots(self, variables):
+        return self._rule.make_slots(variables)
+
+    def __call__(self, compute_gradient, variables, slots):
+        def recorded():
+            gradient = compute_gradient()
+            self.gradients.extend(gradient)
+            return gradient
+
+        return self._rule(recorded, variables, slots)
+
+
+def _multiply_adds(tensors):
+    """The multiply-adds that tensors of a graph need.
+
+    Args:
+      tensors: Tensors of one graph.
+
+    Returns:
+      A Python int, or a float64 scalar of that graph if they are known only when it
+      runs.
+    """
+    outputs, seen, pending = {}, set(), list(tensors)
+    while pending:
+        tensor = pending.pop()
+        if tensor.ref() in seen:
+            continue
+        seen.add(tensor.ref())
+        if tensor.op not in outputs:
+            pending.extend(tensor.op.inputs)
+        outputs.setdefault(tensor.op, []).append(tensor.value_index)
+    total = 0
+    for op, indices in outputs.items():
+        if op.type in ("If", "StatelessIf"):
+            counts = []
+            for branch in ("then_branch", "else_branch"):
+                # There is no public way from a branch's name to its graph.
+                function = op.graph._get_function(op.get_attr(branch).name)
+                counts.append(
+                    _multiply_adds([function.graph.outputs[i] for i in indices])
+                )
+            kept, left_out = (tf.constant(c, tf.float64) for c in counts)
+            total += tf.where(op.inputs[0], kept, left_out)
+        elif op.type in _COUNTS:
+            total += _COUNTS[op.type](op)
+    return total
+
+
+def _size(tensor, start: int = 0, end: Optional[int] = None):
+    """The product of some of the axes, as a Python int if it is known."""
+    shape = tensor.shape[start:end]
+    if shape.is_fully_defined():
+        return math.prod(shape)
+    return tf.reduce_prod(tf.cast(tf.shape(tensor)[start:end], tf.float64))
+
+
+def _product(a, b):
+    if tf.is_tensor(a) or tf.is_tensor(b):
+        return tf.cast(a, tf.float64) * tf.cast(b, tf.float64)
+    return a * b
+
+
+def _matrix_product(op):
+    is_turned = op.get_attr("transpose_a" if op.type == "MatMul" else "adj_x")
+    axis = op.inputs[0].shape.rank - (2 if is_turned else 1)
+    return _product(_size(op.outputs[0]), _size(op.inputs[0], axis, axis + 1))
+
+
+# By operation: every output of a convolution takes as many products as a kernel has
+# entries for an output channel, forward and in either part of the gradient.
+_COUNTS = {
+    "Conv2D": lambda op: _product(_size(op.outputs[0]), _size(op.inputs[1], 0, 3)),
+    "Conv2DBackpropInput": lambda op: _product(
+        _size(op.inputs[2]), _size(op.inputs[1], 0, 3)
+    ),
+    "Conv2DBackpropFilter": lambda op: _product(
+        _size(op.inputs[2]), _size(op.outputs[0], 0, 3)
+    ),
+    "MatMul": _matrix_product,
+    "BatchMatMulV2": _matrix_product,
+}
