@@ -75,14 +75,30 @@ def rows(directory):
 
 def results(directory):
     """The bytes that must not depend on interruptions, timings aside."""
-    table = [
-        {name: cell for name, cell in row.items() if name != "round_seconds"}
-        for row in rows(directory)
-    ]
     summary = json.loads((directory / "summary.json").read_text())
     summary = {k: v for k, v in summary.items() if "seconds" not in k}
-    weights = (directory / "final_weights.npz").read_bytes()
-    return table, summary, weights
+    weights = [path.read_bytes() for path in sorted(directory.glob("final_*.npz"))]
+    return without_seconds(rows(directory)), summary, weights
+
+
+def without_seconds(table):
+    return [
+        {name: cell for name, cell in row.items() if name != "round_seconds"}
+        for row in table
+    ]
+
+
+def kept_states(directory):
+    """What is kept of clients and in checkpoints, by name, timings aside."""
+    kept = {
+        path.relative_to(directory).as_posix(): path.read_bytes()
+        for folder in ("checkpoints", "client_states")
+        for path in (directory / folder).rglob("*")
+        if path.suffix == ".npz" or path.name == "client_states.json"
+    }
+    for path in directory.glob("checkpoints/*/metrics.csv"):
+        kept[f"metrics of {path.parent.name}"] = without_seconds(rows(path.parent))
+    return kept
 
 
 @pytest.fixture(scope="module")
@@ -135,6 +151,42 @@ def broken(tmp_path_factory):
         "interrupted": interrupted,
         "damaged_round": int(newest.name.removeprefix("round_")),
         "finished": finished,
+    }
+
+
+@pytest.fixture(scope="module")
+def remembering(tmp_path_factory):
+    """FedDyn with MAN: a run from end to end, and one that was killed and damaged."""
+    folder = tmp_path_factory.mktemp("remembering")
+    arguments = ["--process=feddyn+man", *TINY[1:], "--total_rounds=4"]
+    unbroken = run([*arguments, f"--output_dir={folder / 'unbroken'}"])
+    assert unbroken.returncode == 0, unbroken.stderr
+    directory = folder / "broken"
+    arguments.append(f"--output_dir={directory}")
+
+    def third_round_has_stored_a_client():
+        return any(directory.glob("client_states/*-000003.npz"))
+
+    killed, _, _ = stop_when(
+        third_round_has_stored_a_client, arguments, signal.SIGKILL, folder / "log"
+    )
+    left = max(
+        int(path.name.removeprefix("round_"))
+        for path in (directory / "checkpoints").glob("round_*")
+    )
+    # One of the files that the newest checkpoint names and the one before does not.
+    damaged = min((directory / "client_states").glob(f"*-{left:06d}.npz"))
+    content = bytearray(damaged.read_bytes())
+    content[len(content) // 2] ^= 1
+    damaged.write_bytes(content)
+    return {
+        "unbroken": folder / "unbroken",
+        "printed": unbroken.stdout,
+        "broken": directory,
+        "killed": killed,
+        "left": left,
+        "damaged": damaged.name,
+        "finished": run(arguments),
     }
 
 
@@ -238,6 +290,69 @@ def test_damaged_checkpoint_is_reported_in_a_line(broken):
         " since it was written): using the one before it."
     ]
     assert f"Resuming after round {number - 1} of 6." in lines
+
+
+def test_clients_states_survive_kill_9_and_damage_to_the_byte(remembering):
+    assert remembering["killed"] == -signal.SIGKILL
+    assert remembering["left"] in (2, 3)
+    finished = remembering["finished"]
+    assert finished.returncode == 0, finished.stderr
+    directory, unbroken = remembering["broken"], remembering["unbroken"]
+    assert results(directory) == results(unbroken)
+    expected = kept_states(unbroken)
+    assert kept_states(directory) == expected
+    # Three checkpoints of three parts each; 2 of 4 clients a round.
+    assert len(expected) > 3 * 3 + 2
+    assert not list(directory.rglob(".tmp-tff_reg-*"))
+
+
+def test_a_damaged_state_of_a_client_is_reported_in_a_line(remembering):
+    number, name = remembering["left"], remembering["damaged"]
+    lines = remembering["finished"].stdout.splitlines()
+    assert [line for line in lines if "damaged" in line] == [
+        f"The checkpoint of round {number} is damaged (client_states/{name} has changed"
+        " since it was written): using the one before it."
+    ]
+    assert f"Resuming after round {number - 1} of 4." in lines
+
+
+def test_the_mean_of_all_clients_is_tested_printed_and_written(remembering):
+    directory, printed = remembering["unbroken"], remembering["printed"]
+    for row in rows(directory):
+        assert float(row["evaluation_all_clients/loss"]) > 0
+        assert 0 <= float(row["evaluation_all_clients/accuracy"]) <= 1
+    summary = json.loads((directory / "summary.json").read_text())
+    last = float(rows(directory)[-1]["evaluation_all_clients/accuracy"])
+    assert summary["all_clients_accuracy"] == last
+    told = [line for line in printed.splitlines() if line.startswith("round ")]
+    assert told and all("  all clients' mean " in line for line in told)
+    assert f"of the mean of all clients' last models {100 * last:.2f} %" in printed
+    with np.load(directory / "final_weights.npz") as served, np.load(
+        directory / "final_all_clients_weights.npz"
+    ) as mean:
+        assert served.files == mean.files
+        assert any(not np.array_equal(served[n], mean[n]) for n in served.files)
+
+
+@pytest.mark.parametrize(
+    "changed, words",
+    [
+        (["--process=moon"], "--process=feddyn+man, this one has --process=moon"),
+        (["--process=man"], "--process=feddyn+man, this one has --process=man"),
+        (["--process=feddyn+man", "--model=resnet8"], "has a run with --model=cnn"),
+    ],
+)
+def test_clients_states_of_another_method_or_model_are_refused(
+    remembering, changed, words, forbid_tensorflow
+):
+    directory = remembering["unbroken"]
+    before = kept_states(directory)
+    arguments = [*TINY[1:], *changed, "--total_rounds=5", f"--output_dir={directory}"]
+    refused = run(arguments, forbid_tensorflow)
+    assert refused.returncode == 2
+    (line,) = refused.stderr.splitlines()
+    assert words in line and "give another --output_dir" in line
+    assert kept_states(directory) == before
 
 
 def test_a_finished_directory_gives_its_result_at_once(unbroken, forbid_tensorflow):
