@@ -1,12 +1,14 @@
 import asyncio
 import csv
+import dataclasses
 import json
 import shutil
+import types
 
 import numpy as np
 import pytest
 from tff_reg import data, experiment, runtime
-from tff_reg.experiment import metrics, progress
+from tff_reg.experiment import client_states, metrics, progress, state_file
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -245,6 +247,167 @@ def test_a_state_of_another_process_is_refused(run, tmp_path, tiny_model):
     )
     with pytest.raises(experiment.StateMismatchError, match="another process"):
         run(tmp_path / "a", total_rounds=2, process=other)
+
+
+class Remembering:
+    """MOON, whose clients keep their last model, on the digits."""
+
+    def __init__(self):
+        import tasks
+        from tff_reg import processes
+        from tff_reg.processes import catalog
+
+        self.task = tasks.build(
+            "digits",
+            model="cnn",
+            projector="moon",
+            partition="dirichlet_balanced",
+            concentration=0.5,
+            num_clients=6,
+            seed=0,
+        )
+        settings = dataclasses.replace(
+            catalog.settings("moon"), num_clients=6, local_epochs=1
+        )
+        self.process = processes.build_from_settings(
+            "moon",
+            self.task.model_fn,
+            settings,
+            {"moon_strength": 5.0},
+            client_preprocess_fn=self.task.augment_fn,
+            example_dtype="uint8",
+        )
+
+    def run(self, output_dir=None, **arguments):
+        defaults = dict(
+            total_rounds=4,
+            clients_per_round=3,
+            output_dir=output_dir,
+            settings={"process": "moon", "task": "digits"},
+            progress=Notes(),
+        )
+        return experiment.run(
+            self.process, self.task.client_data, **{**defaults, **arguments}
+        )
+
+
+@pytest.fixture(scope="module")
+def moon():
+    return Remembering()
+
+
+def kept_states(directory):
+    """The bytes of client states and of checkpoints' states."""
+    return {
+        path.relative_to(directory): path.read_bytes()
+        for path in directory.glob("c*/**/*.*")
+        if path.suffix == ".npz" or path.name == "client_states.json"
+    }
+
+
+@pytest.mark.parametrize("rounds_per_checkpoint", [1, 3])
+def test_moon_continues_with_what_its_clients_remember(
+    moon, tmp_path, rounds_per_checkpoint
+):
+    period = dict(rounds_per_checkpoint=rounds_per_checkpoint)
+    whole = moon.run(tmp_path / "unbroken", **period)
+    with pytest.raises(StopHere):
+        moon.run(tmp_path / "broken", progress=StopsAfter(3), **period)
+    notes = Notes()
+    moon.run(tmp_path / "broken", progress=notes, **period)
+    assert notes.lines == ["Resuming after round 3 of 4."]
+    assert results(tmp_path / "broken") == results(tmp_path / "unbroken")
+    kept = kept_states(tmp_path / "unbroken")
+    assert kept_states(tmp_path / "broken") == kept
+    assert any(path.parts[0] == "client_states" for path in kept)
+    # And in memory.
+    in_memory = moon.run()
+    for a, b in zip(in_memory.weights.trainable, whole.weights.trainable):
+        np.testing.assert_array_equal(a, b)
+    assert whole.all_clients_weights is None
+    assert not (tmp_path / "unbroken" / "final_all_clients_weights.npz").exists()
+
+
+def test_what_moons_clients_remember_is_used(moon, monkeypatch):
+    whole = moon.run(total_rounds=3)
+    # As if every client came for the first time.
+    monkeypatch.setattr(
+        client_states.ClientStates, "store", lambda self, *arguments: None
+    )
+    forgetful = moon.run(total_rounds=3)
+    assert any(
+        not np.array_equal(a, b)
+        for a, b in zip(forgetful.weights.trainable, whole.weights.trainable)
+    )
+
+
+def test_a_round_loads_the_states_of_its_cohort_only(moon, tmp_path, monkeypatch):
+    loaded = []
+
+    def read_state(path, like):
+        loaded.append(path)
+        return state_file.read_state(path, like)
+
+    monkeypatch.setattr(
+        client_states, "state_file", types.SimpleNamespace(**vars(state_file))
+    )
+    monkeypatch.setattr(client_states.state_file, "read_state", read_state)
+    moon.run(tmp_path / "a", total_rounds=1)
+    assert not loaded  # All came for the first time.
+    moon.run(tmp_path / "a", total_rounds=4)
+    assert 0 < len(loaded) <= 3 * 3
+
+
+class KeepsTheMean:
+    """A process that has, beside its model, one that is half of it."""
+
+    def __init__(self, process):
+        self._process = process
+        self.initialize, self.next = process.initialize, process.next
+        self.get_model_weights = process.get_model_weights
+
+    def get_all_clients_weights(self, state):
+        import tensorflow_federated as tff
+
+        weights = self._process.get_model_weights(state)
+        return tff.learning.models.ModelWeights(
+            [w / 2 for w in weights.trainable], weights.non_trainable
+        )
+
+
+def test_the_mean_of_all_clients_is_evaluated_with_the_server_model(
+    run, tiny_process, tiny_evaluation, tmp_path
+):
+    process = KeepsTheMean(tiny_process)
+    result = run(tmp_path / "a", process=process, rounds_per_evaluation=4)
+    # The mean's columns are filled in the same rounds, of which the first is none.
+    for row in result.rows:
+        due = row["round_num"] in (4, 6)
+        for name in ("evaluation", "evaluation_all_clients"):
+            assert (row[f"{name}/loss"] is not None) == due
+            assert (row[f"{name}/accuracy"] is not None) == due
+    expected = tiny_evaluation(process.get_all_clients_weights(result.state))
+    last = result.rows[-1]
+    assert last["evaluation_all_clients/loss"] == expected["loss"]
+    assert last["evaluation_all_clients/loss"] != last["evaluation/loss"]
+    assert result.summary["all_clients_accuracy"] == expected["accuracy"]
+    with np.load(tmp_path / "a" / "final_all_clients_weights.npz") as mean:
+        np.testing.assert_array_equal(
+            mean["trainable/0"], result.weights.trainable[0] / 2
+        )
+    # A run of more rounds has none until it is finished again.
+    with pytest.raises(StopHere):
+        run(
+            tmp_path / "a",
+            process=process,
+            rounds_per_evaluation=4,
+            total_rounds=8,
+            progress=StopsAfter(7),
+        )
+    assert not list((tmp_path / "a").glob("final_*"))
+    # Without evaluation there are no columns of it.
+    rows = run(process=process, evaluate=None, total_rounds=1).rows
+    assert "evaluation_all_clients/loss" not in rows[0]
 
 
 def test_a_directory_in_use_is_refused(run, tmp_path):
