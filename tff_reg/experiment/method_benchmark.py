@@ -40,6 +40,8 @@ _IMAGE, _CLASSES = (32, 32, 3), 10
 # Of whom one takes part; drift corrections want to know.
 _CLIENTS = 10
 _STEPS = 3
+# FedAvg has a turn among so many methods.
+_BETWEEN = 4
 # Rounds of turns, in full and with `quick`.
 _TURNS = (25, 3)
 # Steps whose random draws are counted, of a method whose multiply-adds depend on them.
@@ -174,14 +176,20 @@ def measure(
         empty, full = ({case: [] for case in cases} for _ in range(2))
         for turn in range(_TURNS[quick]):
             for case in cases:
-                empty[case].append(rounds[case].time(0, turn))
-                full[case].append(rounds[case].time(_STEPS, turn))
+                full[case].append([])
+            for number, case in enumerate(cases):
+                # FedAvg's are in every ratio: several of them, spread over the turns.
+                again = [] if number % _BETWEEN else [(_FEDAVG, case[1])]
+                for each in dict.fromkeys([*again, case]):
+                    empty[each].append(rounds[each].time(0, turn))
+                    full[each][-1].append(rounds[each].time(_STEPS, turn))
             report(f"{turn + 1} of {_TURNS[quick]} turns of each")
 
     def per_step(case, kind):
         # Not the same turn's empty round, whose noise would be added.
         once = statistics.median(found[kind] for found in empty[case])
-        return tuple((found[kind] - once) / _STEPS for found in full[case])
+        in_turns = [statistics.fmean(t[kind] for t in found) for found in full[case]]
+        return tuple((seconds - once) / _STEPS for seconds in in_turns)
 
     result = []
     for case in settings.items():
