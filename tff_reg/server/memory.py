@@ -19,7 +19,9 @@ def build_memory_update(
     """Builds the server half of a correction.
 
     Every memory grows by the sum of the clients' uploads divided by the number of all
-    clients; the correction may have one of them added to the new model.
+    clients; the correction may have one of them added to the new model. After a round
+    without an update, in which no client trained or the aggregate is not finite, all
+    stays as it was.
 
     Args:
       training: The client's half of the method.
@@ -42,10 +44,18 @@ def build_memory_update(
     def update_memory(memory, weights, mean_update, uploads, count):
         if isinstance(mean_update, tff.learning.models.ModelWeights):
             mean_update = mean_update.trainable
+        is_finite = [tf.reduce_all(tf.math.is_finite(u)) for u in mean_update]
+        has_update = tf.logical_and(tf.reduce_all(is_finite), count > 0)
+
+        def if_updated(value):
+            return tf.where(has_update, value, tf.zeros_like(value))
+
         sums = dict(uploads)
         for name in correction.from_update if correction else ():
             # The update is cloud - w_i.
-            sums[name] = [-tf.cast(count, u.dtype) * u for u in mean_update]
+            sums[name] = [
+                if_updated(-tf.cast(count, u.dtype) * u) for u in mean_update
+            ]
         new_memory = collections.OrderedDict(
             (name, [m + s / population.num_clients for m, s in zip(old, sums[name])])
             for name, old in memory.items()
@@ -53,7 +63,7 @@ def build_memory_update(
         if correction is not None and correction.added_to_model:
             added = new_memory[correction.added_to_model]
             weights = tff.learning.models.ModelWeights(
-                [w + a for w, a in zip(weights.trainable, added)],
+                [w + if_updated(a) for w, a in zip(weights.trainable, added)],
                 weights.non_trainable,
             )
         return new_memory, weights
