@@ -1,0 +1,256 @@
+"""Measures what it costs to keep the states of clients between rounds.
+
+Rounds without training: the cohort's states are loaded, replaced and stored, and a
+checkpoint is committed, as `tff_reg.experiment.run` does it. All clients come once first,
+so that the rounds measured load what was written. `bin/bench client_states` prints it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+import shutil
+import statistics
+import tempfile
+import time
+from typing import Any, Callable, Optional, Sequence
+
+from tff_reg.experiment import checkpoints, client_states, state_file
+from tff_reg.lazy import np
+
+_ARRAYS = 62  # As many trainable variables as a ResNet-18 has.
+_STATE, _INDEX = "server_state.npz", "client_states.json"
+# A cohort's states may be there once more for every checkpoint that is kept, and for
+# the round under way.
+_SUPERSEDED_COHORTS = 4
+
+
+class NotEnoughDiskError(ValueError):
+    """Raised when the states would not fit on the disk."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Setting:
+    """How much is kept.
+
+    Attributes:
+      num_clients: Clients.
+      clients_per_round: Of them in a round.
+      rounds: Rounds that are measured, after those in which all come once.
+      megabytes: Size of a client's state, in 10^6 bytes; the default is 11 million
+        float32, a ResNet-18. The server's state is three times that.
+    """
+
+    num_clients: int = 500
+    clients_per_round: int = 10
+    rounds: int = 10
+    megabytes: float = 44.0
+
+    @property
+    def most_megabytes_on_disk(self) -> float:
+        """Upper bound of what is written and not yet deleted."""
+        states = self.num_clients + _SUPERSEDED_COHORTS * self.clients_per_round
+        return (states + 3 * _SUPERSEDED_COHORTS) * self.megabytes
+
+
+QUICK = Setting(num_clients=40, rounds=4)
+
+
+@dataclasses.dataclass(frozen=True)
+class Measurement:
+    """What was found; seconds are medians over the rounds measured.
+
+    Attributes:
+      setting: What was kept.
+      load_seconds: Of loading a cohort's states.
+      store_seconds: Of storing them.
+      commit_seconds: Of committing a checkpoint.
+      slowest_round_seconds: The most that the three took together.
+      verify_seconds: Of comparing the newest checkpoint and all clients' files with
+        their sums, once: what a resumed run waits for.
+      peak_megabytes: The most memory that was resident beyond what was at the
+        beginning, with the cohort's old and new states; None where the system does
+        not tell (elsewhere than on Linux).
+      disk_megabytes: What is on the disk after the last round.
+      files: The clients' files among that.
+    """
+
+    setting: Setting
+    load_seconds: float
+    store_seconds: float
+    commit_seconds: float
+    slowest_round_seconds: float
+    verify_seconds: float
+    peak_megabytes: Optional[float]
+    disk_megabytes: float
+    files: int
+
+    @property
+    def round_seconds(self) -> float:
+        """Of the three parts of a round together."""
+        return self.load_seconds + self.store_seconds + self.commit_seconds
+
+
+def measure(
+    setting: Setting = Setting(),
+    *,
+    report: Callable[[str], None] = lambda line: None,
+) -> Measurement:
+    """Runs the rounds in a new folder under the system's for temporary files.
+
+    Args:
+      setting: How much is kept.
+      report: Called with a line now and then.
+
+    Returns:
+      The measurement. The folder is deleted.
+
+    Raises:
+      NotEnoughDiskError: If the disk has too little room.
+    """
+    root = pathlib.Path(tempfile.gettempdir())
+    free = shutil.disk_usage(root).free / 1e6
+    if setting.most_megabytes_on_disk > 0.9 * free:
+        raise NotEnoughDiskError(
+            f"{root} has {free / 1000:.1f} GB free, but this writes up to"
+            f" {setting.most_megabytes_on_disk / 1000:.1f} GB: set TMPDIR to a folder"
+            " on another disk, or give --quick."
+        )
+    with tempfile.TemporaryDirectory(prefix="tff_reg-bench-", dir=root) as folder:
+        return _Rounds(setting, pathlib.Path(folder)).measure(report)
+
+
+class _Rounds:
+    """Rounds in which every weight of a client's state grows by 1."""
+
+    def __init__(self, setting: Setting, folder: pathlib.Path):
+        self._setting = setting
+        size = int(setting.megabytes * 1e6 / 4 / _ARRAYS)
+        initial = {"h": [np.zeros(size, np.float32) for _ in range(_ARRAYS)]}
+        self._server_state = {name: initial["h"] for name in ("model", "h", "mean")}
+        self._folder = folder
+        self._states = client_states.ClientStates(initial, folder / "client_states")
+        self._checkpoints = checkpoints.CheckpointStore(folder / "checkpoints")
+        self._client_ids = [f"client {n}" for n in range(setting.num_clients)]
+        self._visits = dict.fromkeys(self._client_ids, 0)
+        self._round_num = 0
+
+    def measure(self, report: Callable[[str], None]) -> Measurement:
+        first = -(-self._setting.num_clients // self._setting.clients_per_round)
+        for index in range(first):
+            self._run_round()
+            if index % 10 == 9:
+                report(f"{sum(self._visits.values())} clients stored")
+        before = _reset_peak()
+        seconds = []
+        for _ in range(self._setting.rounds):
+            seconds.append(self._run_round())
+            report(f"round of {sum(seconds[-1]):.2f} s")
+        peak = None if before is None else _status("VmHWM") - before
+        load, store, commit = map(statistics.median, zip(*seconds))
+        began = time.perf_counter()
+        self._checkpoints.latest(
+            also_verify=lambda c: self._states.verify(c.part(_INDEX))
+        )
+        return Measurement(
+            setting=self._setting,
+            load_seconds=load,
+            store_seconds=store,
+            commit_seconds=commit,
+            slowest_round_seconds=max(map(sum, seconds)),
+            verify_seconds=time.perf_counter() - began,
+            peak_megabytes=peak,
+            disk_megabytes=_bytes_in(self._folder) / 1e6,
+            files=len(list((self._folder / "client_states").iterdir())),
+        )
+
+    def _run_round(self) -> tuple[float, float, float]:
+        """One round; returns the seconds of loading, storing and committing."""
+        per_round = self._setting.clients_per_round
+        begin = self._round_num * per_round
+        count = len(self._client_ids)
+        cohort = [self._client_ids[n % count] for n in range(begin, begin + per_round)]
+        self._round_num += 1
+        times = [time.perf_counter()]
+        states = self._states.load(cohort)
+        times.append(time.perf_counter())
+        new_states = [self._grown(name, state) for name, state in zip(cohort, states)]
+        waited = time.perf_counter() - times[-1]
+        self._states.store(cohort, new_states, self._round_num)
+        times.append(time.perf_counter() - waited)
+        self._commit()
+        times.append(time.perf_counter() - waited)
+        return tuple(after - before for before, after in zip(times, times[1:]))
+
+    def _grown(self, client_id: str, state: Any) -> Any:
+        arrays = state["h"]
+        if not all(np.all(a == self._visits[client_id]) for a in arrays):
+            raise RuntimeError(f"The state of {client_id} is not the one stored last.")
+        self._visits[client_id] += 1
+        return {"h": [array + np.float32(1) for array in arrays]}
+
+    def _commit(self) -> None:
+        self._checkpoints.save(
+            self._round_num,
+            {
+                _STATE: lambda path: state_file.write_state(path, self._server_state),
+                _INDEX: self._states.write_index,
+            },
+        )
+        self._states.delete_unnamed(c.part(_INDEX) for c in self._checkpoints.all())
+
+
+def _bytes_in(folder: pathlib.Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
+def _reset_peak() -> Optional[float]:
+    """Lets the peak begin anew; returns the megabytes now, None if it cannot."""
+    try:
+        with open("/proc/self/clear_refs", "w", encoding="ascii") as references:
+            references.write("5")
+    except OSError:
+        return None
+    return _status("VmRSS")
+
+
+def _status(field: str) -> float:
+    """A field of /proc/self/status, in 10^6 bytes."""
+    with open("/proc/self/status", encoding="ascii") as status:
+        line = next(line for line in status if line.startswith(field))
+    return int(line.split()[1]) * 1024 / 1e6
+
+
+def as_json(measurement: Measurement) -> dict[str, Any]:
+    """The measurement as JSON values by name."""
+    return {
+        **dataclasses.asdict(measurement),
+        "round_seconds": measurement.round_seconds,
+    }
+
+
+def table(row: dict[str, Any]) -> Sequence[str]:
+    """Lines for a person.
+
+    Args:
+      row: From `as_json`.
+    """
+    setting = row["setting"]
+    peak = row["peak_megabytes"]
+    lines = [
+        f"{setting['num_clients']} clients, {setting['clients_per_round']} a round,"
+        f" {setting['megabytes']:g} MB a client; medians of {setting['rounds']} rounds",
+        f"load                {row['load_seconds']:8.2f} s",
+        f"store               {row['store_seconds']:8.2f} s",
+        f"commit a checkpoint {row['commit_seconds']:8.2f} s",
+        f"together            {row['round_seconds']:8.2f} s"
+        f" (at most {row['slowest_round_seconds']:.2f} s)",
+        f"verify on resuming  {row['verify_seconds']:8.2f} s",
+    ]
+    if peak is not None:
+        lines.append(f"memory              {peak:8.0f} MB at most beyond the beginning")
+    lines.append(
+        f"disk                {row['disk_megabytes']:8.0f} MB, {row['files']} clients'"
+        " files"
+    )
+    return lines
