@@ -203,3 +203,18 @@ def test_a_model_needs_a_classifier_at_its_end():
         models.BlockModel(
             [blocks[0], blocks[0], blocks[-1]], input_shape=(8, 8, 1), num_classes=10
         )
+
+
+@pytest.mark.parametrize("norm", models.NORM_NAMES)
+@pytest.mark.parametrize("chosen", [[1, 2, 3, 4], [2, 4], [4], [3]])
+def test_classifying_features_of_several_blocks_is_running_from_each(norm, chosen):
+    network = _network("resnet8", (8, 8, 1), 3, norm=norm, dtype="float64")
+    x = tf.random.stateless_normal([3, 8, 8, 1], [1, 2], dtype=tf.float64)
+    settings = forward.ForwardPass(training=True, update_statistics=False)
+    blocks = network(x, settings).block_outputs
+    features = [(m, blocks[m - 1] * (1 + 0.1 * m)) for m in chosen]
+    joined = network.classify_from(features, settings)
+    assert network.has_independent_examples == (norm == "group")
+    for (first, feature), logits in zip(features, joined):
+        alone = network.run_from(first, feature, settings).logits
+        np.testing.assert_allclose(logits, alone, rtol=1e-12)

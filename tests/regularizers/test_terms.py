@@ -81,9 +81,6 @@ def _term(model, term, batch, global_weights, outputs=None):
     constant = forward.ForwardPass(training=True, update_statistics=False)
     outputs = outputs or _outputs(model, batch)
 
-    def run_from(name, block, feature):
-        return references[name].network.run_from(block, feature, constant)
-
     return term(
         regularizers.Step(
             network=model.network,
@@ -95,7 +92,9 @@ def _term(model, term, batch, global_weights, outputs=None):
             global_weights=global_weights,
             compute_loss=lambda logits: model.loss_fn(batch["y"], logits),
             outputs_of=lambda name: references[name].network(batch["x"], constant),
-            run_from=run_from,
+            classify_from=lambda name, features: references[name].network.classify_from(
+                features, constant
+            ),
             key=keys.part_key(_key(), term.name),
         )
     )

@@ -192,14 +192,14 @@ class LocalStep:
                 reference = self._reference_models[name].network
                 return reference(changed.features, _CONSTANT_PASS)
 
-        def run_from(name, block, feature):
+        def classify_from(name, features):
             if name == regularizer_lib.LOCAL:
                 again = dataclasses.replace(
                     forward, update_statistics=False, record_activations=False
                 )
-                return network.run_from(block, feature, again)
+                return network.classify_from(features, again)
             reference = self._reference_models[name].network
-            return reference.run_from(block, feature, _CONSTANT_PASS)
+            return reference.classify_from(features, _CONSTANT_PASS)
 
         task_loss = compute_loss(outputs.logits)
         if is_first:
@@ -212,6 +212,6 @@ class LocalStep:
             task_loss=task_loss,
             compute_loss=compute_loss,
             outputs_of=outputs_of,
-            run_from=run_from,
+            classify_from=classify_from,
         )
         return step, tf.shape(outputs.logits)[0]

@@ -65,6 +65,8 @@ class BlockModel:
       supports_width: Whether passes below full width are possible.
       dtype: Data type of weights and computation.
       seed: Seed of what is drawn for the model later (an orthogonal classifier).
+      has_independent_examples: Whether what the blocks before the classifier make of an
+        example depends on that example alone, and on no other of its batch.
     """
 
     def __init__(
@@ -77,6 +79,7 @@ class BlockModel:
         supports_width: bool = False,
         dtype: str = "float32",
         seed: int = 0,
+        has_independent_examples: bool = False,
     ):
         if len(blocks) < 2 or not isinstance(blocks[-1], Classifier):
             raise ValueError(
@@ -95,6 +98,7 @@ class BlockModel:
         self.supports_width = supports_width
         self.dtype = tf.as_dtype(dtype)
         self.seed = seed
+        self.has_independent_examples = has_independent_examples
         self._evaluation_branch_scales = None
 
     @property
@@ -217,6 +221,38 @@ class BlockModel:
             logits=logits,
             activations=tuple(forward.activations),
         )
+
+    @tf.autograph.experimental.do_not_convert
+    def classify_from(self, features, forward: ForwardPass) -> list[tf.Tensor]:
+        """Runs the later blocks on features of several blocks.
+
+        With independent examples a block runs once for all of them, on one larger
+        batch, which is faster: a small batch of a late block takes as long to read the
+        weights as to compute.
+
+        Args:
+          features: (first block, feature [batch, ...]) pairs in ascending order, where
+            each is what `run_from` takes.
+          forward: The pass's settings.
+
+        Returns:
+          The logits [batch, num_classes] of each pair, in their order.
+
+        Raises:
+          MissingCapabilityError: If the pass needs what the model's layers lack.
+        """
+        if not self.has_independent_examples:
+            return [self.run_from(*pair, forward).logits for pair in features]
+        forward = self._settings_of(forward)
+        joined = []
+        for index in range(features[0][0], len(self.blocks) - 1):
+            entering = [x for block, x in features if block == index]
+            joined = [self.blocks[index](tf.concat([*joined, *entering], 0), forward)]
+        last = [x for block, x in features if block == len(self.blocks) - 1]
+        sizes = [tf.shape(x)[0] for _, x in features]
+        done = len(features) - len(last)
+        parts = tf.split(joined[0], sizes[:done], num=done) if done else []
+        return [self.blocks[-1](x, forward) for x in [*parts, *last]]
 
     @tf.autograph.experimental.do_not_convert
     def run_block(self, index: int, x, forward: ForwardPass) -> tf.Tensor:

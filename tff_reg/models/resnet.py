@@ -214,6 +214,7 @@ def build_resnet(
         supports_width=True,
         dtype=dtype,
         seed=seed,
+        has_independent_examples=norm == "group",
     )
 
 

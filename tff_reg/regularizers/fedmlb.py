@@ -94,8 +94,9 @@ class FedMLB(regularizer.Regularizer):
             features = step.outputs_of(regularizer.GLOBAL).block_outputs
             rest = regularizer.LOCAL
         cross_entropies, divergences = [], []
-        for path in self._chosen_paths(num_paths):
-            logits = step.run_from(rest, path, features[path - 1]).logits
+        paths = sorted(self._chosen_paths(num_paths))
+        entering = [(path, features[path - 1]) for path in paths]
+        for logits in step.classify_from(rest, entering):
             cross_entropies.append(step.compute_loss(logits))
             divergences.append(
                 distillation.divergence(logits, step.outputs.logits, self.temperature)

@@ -75,9 +75,10 @@ class Step:
       outputs_of: Function of GLOBAL, PREVIOUS or AVERAGED giving that model's `Outputs`
         for the batch, as constants, computed once a step. Only for those among the
         regulariser's `reference_models`.
-      run_from: Function of (model, block, feature) giving the `Outputs` of the blocks
-        from `block` on, where the model is one of the regulariser's reference models,
-        whose weights are constants, or LOCAL; the feature is differentiated.
+      classify_from: Function of (model, features) giving the logits of features of
+        several blocks, as `BlockModel.classify_from`, where the model is one of the
+        regulariser's reference models, whose weights are constants, or LOCAL; the
+        features are differentiated.
       key: int64 [2], for what is random in this step, the regulariser's own.
     """
 
@@ -90,7 +91,7 @@ class Step:
     global_weights: Sequence[Any] = ()
     compute_loss: Callable[[Any], Any] = None
     outputs_of: Callable[[str], Any] = None
-    run_from: Callable[[str, int, Any], Any] = None
+    classify_from: Callable[[str, Sequence[Any]], Any] = None
     key: Any = None
 
 
