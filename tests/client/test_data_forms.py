@@ -1,4 +1,5 @@
 import collections
+import dataclasses
 
 import numpy as np
 import pytest
@@ -72,6 +73,38 @@ def test_whole_client_data_can_drop_the_remainder_and_keep_the_order():
 
 def test_a_client_without_examples_takes_no_step():
     assert _visited(data_forms.WholeClientData(batch_size=4, local_epochs=2), 0) == []
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+@pytest.mark.parametrize("drop_remainder", [False, True])
+@pytest.mark.parametrize("count", [1, 4, 7, 10])
+@pytest.mark.parametrize("steps", [1, 5, 6])
+def test_local_steps_are_the_first_of_as_many_epochs_as_they_need(
+    steps, count, drop_remainder, shuffle
+):
+    form = data_forms.WholeClientData(
+        batch_size=4,
+        local_epochs=2,
+        local_steps=steps,
+        drop_remainder=drop_remainder,
+        shuffle=shuffle,
+    )
+    batches, step_keys = _visited(form, count, with_keys=True)
+    has_batches = count >= 4 or not drop_remainder
+    assert len(batches) == (steps if has_batches else 0)
+    many = dataclasses.replace(form, local_steps=None, local_epochs=6)
+    expected, expected_keys = _visited(many, count, with_keys=True)
+    assert batches == expected[: len(batches)]
+    np.testing.assert_array_equal(step_keys, expected_keys[: len(batches)])
+
+
+def test_a_client_without_examples_takes_none_of_the_local_steps():
+    assert _visited(data_forms.WholeClientData(batch_size=4, local_steps=3), 0) == []
+
+
+def test_local_steps_below_1_are_refused():
+    with pytest.raises(ValueError, match="local_steps must be at least 1, but is 0"):
+        data_forms.WholeClientData(batch_size=4, local_steps=0)
 
 
 def test_preprocessing_sees_each_batch_with_its_step_key():

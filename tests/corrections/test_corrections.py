@@ -227,6 +227,19 @@ def test_a_round_in_which_nobody_trained_changes_nothing(name):
         _assert_close(output.client_states, client_states[:1], 0.0)
 
 
+def test_fedspeed_with_radius_0_is_feddyn_to_the_bit():
+    data_sets = [_data_set(*_examples(seed)) for seed in range(2)]
+    feddyn = _build(CORRECTIONS["feddyn"], num_clients=3)
+    start = feddyn.initialize()
+    expected = _run(feddyn, start, data_sets, 2)
+    results = {}
+    for radius in (0.0, 0.1):
+        fedspeed = _build(corrections.FedSpeed(strength=0.3, radius=radius), 3)
+        results[radius] = _run(fedspeed, start, data_sets, 2)
+    _assert_close(results[0.0], expected, 0.0)
+    assert np.any(results[0.1][1][0]["h"][0] != expected[1][0]["h"][0])
+
+
 def test_scaffold_with_identical_clients_is_fedavg():
     data_sets = [_data_set(*_examples(0))] * 3
     scaffold = _build(CORRECTIONS["scaffold"], num_clients=3)

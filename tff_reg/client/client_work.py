@@ -487,7 +487,8 @@ def build_client_work(
       `received_type` says, and their update is what `update_type` says.
 
     Raises:
-      TypeError: If a regulariser needs the network and the model offers none.
+      TypeError: If a regulariser or the gradient rule needs the network and the model
+        offers none.
       ValueError: If a regulariser or the model's layers cannot do what is asked, or
         a learning-rate schedule meets an optimiser without learning rate.
     """
@@ -496,6 +497,7 @@ def build_client_work(
         # Made before anything is traced, so that what does not fit is said plainly.
         references = dict.fromkeys(training.reference_models, model)
         local_step = local_step_lib.LocalStep(model, references, training.regularizers)
+        gradient_rule_lib.check_has_network(training.effective_gradient_rule, model)
         weights_type = tff.learning.models.weights_type_from_model(model)
         finalizers = collections.OrderedDict(model.metric_finalizers())
         hparams_dtype = tf.float32

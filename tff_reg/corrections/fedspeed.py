@@ -32,7 +32,7 @@ class FedSpeed(feddyn.FedDyn):
 
     Attributes:
       strength: alpha, as in FedDyn.
-      radius: rho.
+      radius: rho. 0 is FedDyn.
       ascent: 'code' adds the previous step's gradient to the direction of the ascent,
         'clean' does not.
     """
@@ -56,6 +56,9 @@ class FedSpeed(feddyn.FedDyn):
 
 @dataclasses.dataclass(frozen=True)
 class _Ascent(gradient_rule.GradientRule):
+    name = "fedspeed"
+    runs_twice = True
+
     radius: float
     adds_previous: bool
 
@@ -66,6 +69,8 @@ class _Ascent(gradient_rule.GradientRule):
 
     def __call__(self, compute_gradient, variables, slots) -> list:
         direction = compute_gradient()
+        if not self.radius:
+            return direction
         if self.adds_previous:
             direction = [g + previous for g, previous in zip(direction, slots)]
         norm = gradient_rule.global_norm(direction) + _NORM_EPSILON

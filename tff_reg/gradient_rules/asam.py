@@ -28,7 +28,7 @@ class FedASAM(sam.FedSAM):
     """Adaptive sharpness-aware gradients.
 
     Attributes:
-      radius: rho. 0 takes the gradient twice at the same weights and is FedAvg.
+      radius: rho. 0 is FedAvg.
       offset: eta, added to the size of a weight.
       scaled: Which weights are measured by their size: 'code' kernels and the scales of
         norms, 'kernels' kernels alone.

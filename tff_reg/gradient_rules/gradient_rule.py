@@ -12,9 +12,11 @@ class GradientRule:
 
     Attributes:
       name: What the rule is called on the command line.
+      runs_twice: Whether it runs a batch more than once.
     """
 
     name: ClassVar[str] = "plain"
+    runs_twice: ClassVar[bool] = False
 
     def make_slots(self, variables: Sequence[Any]) -> list:
         """Makes the variables that the rule keeps during a client's training.
@@ -48,6 +50,21 @@ class GradientRule:
           gradient: The gradient with everything that was added, clipped.
           slots: What `make_slots` made.
         """
+
+
+def check_has_network(rule: GradientRule, model) -> None:
+    """Raises a TypeError if a rule would have a model count a batch twice.
+
+    Args:
+      rule: The rule.
+      model: A `tff.learning.models.VariableModel`.
+    """
+    if rule.runs_twice and not hasattr(model, "network"):
+        raise TypeError(
+            f"{rule.name} runs every batch twice, and only a "
+            "tff_reg.models.LearningModel counts it once: model_fn returned "
+            f"{type(model).__name__}. See tff_reg.models.from_keras_blocks."
+        )
 
 
 def gradient_at(compute_gradient: Callable, variables, ascent) -> list:

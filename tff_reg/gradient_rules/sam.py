@@ -26,10 +26,11 @@ class FedSAM(gradient_rule.GradientRule):
     """Sharpness-aware gradients.
 
     Attributes:
-      radius: rho. 0 takes the gradient twice at the same weights and is FedAvg.
+      radius: rho. 0 is FedAvg.
     """
 
     name = "fedsam"
+    runs_twice = True
 
     radius: float = 0.05
 
@@ -42,5 +43,8 @@ class FedSAM(gradient_rule.GradientRule):
         return [factor * g for g in gradient]
 
     def __call__(self, compute_gradient, variables, slots) -> list:
+        if not self.radius:
+            # A second pass at the same weights could differ in the last bits.
+            return compute_gradient()
         ascent = self.ascent(variables, compute_gradient())
         return gradient_rule.gradient_at(compute_gradient, variables, ascent)
