@@ -177,10 +177,13 @@ def test_the_mean_of_all_clients_has_a_column_where_a_run_has_it(four_runs, tmp_
     assert rows[2]["all_clients_accuracy_mean"] == pytest.approx(0.3)
     # Deviations of 0.1 from the mean: (0.01 + 0.01) / 1 = 0.02.
     assert rows[2]["all_clients_accuracy_std"] == pytest.approx(0.02**0.5)
-    cells = [r["all_clients_accuracy_mean"] for r in read_csv(tmp_path / "out/table.csv")]
+    found = read_csv(tmp_path / "out" / "table.csv")
+    cells = [row["all_clients_accuracy_mean"] for row in found]
     assert cells[:2] == ["", ""] and float(cells[2]) == pytest.approx(0.3)
     lines = (tmp_path / "out" / "table.md").read_text("utf-8").splitlines()
-    table = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[:5]]
+    table = [
+        [cell.strip() for cell in line.strip("|").split("|")] for line in lines[:5]
+    ]
     column = table[0].index("all clients (%)")
     assert [row[column] for row in table[2:]] == ["-", "-", "30.00 ± 14.14"]
     assert "mean of all clients' last models" in " ".join(lines[5:])

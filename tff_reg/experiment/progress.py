@@ -144,11 +144,11 @@ class Bar(Silence):
         which, accuracy = "test", self._accuracy
         if accuracy is None:
             which, accuracy = "training", row[metrics.TRAINING_ACCURACY]
+        of_all_clients = f" ({self._of_all_clients})" if self._of_all_clients else ""
         loss = _number(row[metrics.TRAINING_LOSS], 3)
         self._bar.set_description_str(
-            f"{which} accuracy {percent(accuracy)}"
-            f"{f' ({self._of_all_clients})' if self._of_all_clients else ''},"
-            f" loss {loss}, {row[metrics.SECONDS]:.1f} s a round, {duration(left)} left",
+            f"{which} accuracy {percent(accuracy)}{of_all_clients}, loss {loss},"
+            f" {row[metrics.SECONDS]:.1f} s a round, {duration(left)} left",
             refresh=False,
         )
         self._bar.update(1)

@@ -1,8 +1,9 @@
 """Measures what it costs to keep the states of clients between rounds.
 
 Rounds without training: the cohort's states are loaded, replaced and stored, and a
-checkpoint is committed, as `tff_reg.experiment.run` does it. All clients come once first,
-so that the rounds measured load what was written. `bin/bench client_states` prints it.
+checkpoint is committed, as `tff_reg.experiment.run` does it. All clients come once
+first, so that the rounds measured load what was written (from the system's cache, where
+it fits there). `bin/bench client_states` prints it.
 """
 
 from __future__ import annotations
