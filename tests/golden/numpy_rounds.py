@@ -22,7 +22,8 @@ def gradient(flat, x, y, sizes, activation_strength=0.0):
     """The gradient of mean cross-entropy + strength / 2 * mean square of the ReLU.
 
     Args:
-      flat: float64 [P]: kernel [hidden, features], bias, kernel [classes, hidden], bias.
+      flat: float64 [P]: kernel [hidden, features], its bias, kernel [classes,
+        hidden], its bias.
       x: float64 [batch, features].
       y: int [batch].
       sizes: features, hidden, classes.
@@ -32,10 +33,8 @@ def gradient(flat, x, y, sizes, activation_strength=0.0):
       float64 [P].
     """
     features, hidden, classes = sizes
-    first, first_bias, second, second_bias = np.split(
-        flat,
-        np.cumsum([hidden * features, hidden, classes * hidden]),
-    )
+    ends = np.cumsum([hidden * features, hidden, classes * hidden])
+    first, first_bias, second, second_bias = np.split(flat, ends)
     first, second = first.reshape(hidden, features), second.reshape(classes, hidden)
     before = x @ first.T + first_bias
     active = np.maximum(before, 0.0)

@@ -1,4 +1,4 @@
-"""Local steps of FedAvg, FedProx and FedAlign on ResNet-56 against the authors' code."""
+"""Steps of FedAvg, FedProx and FedAlign on ResNet-56 against the authors' code."""
 
 import re
 
@@ -136,7 +136,8 @@ def _check_fedalign_step(trainer, prefix, batch, step):
     assert list(shape) == [sub.shape[i] for i in (0, 3, 1, 2)]
     for key, pair in (("K_S", (sub_input, sub)), ("K_F", (previous, full))):
         matrix = fedalign.transmitting_matrix(*pair)
-        case.check(f"{prefix}.{key}", fedalign.spectral_norm(matrix, iterations), step=step)
+        by_iteration = fedalign.spectral_norm(matrix, iterations)
+        case.check(f"{prefix}.{key}", by_iteration, step=step)
         exact = np.linalg.svd(matrix.numpy(), compute_uv=False)[:, 0]
         case.check(f"{prefix}.{key}_svd", exact, step=step)
 
@@ -168,7 +169,9 @@ def _check_equation_5(trainer, prefix, batch, term):
             batch["x"], forward.ForwardPass(training=True, update_statistics=False)
         )
         ce = trainer.replayed.model.loss_fn(batch["y"], outputs.logits)
-        value = term(trainer_lib.bare_step(trainer, batch=batch, outputs=outputs, task_loss=ce))
+        value = term(
+            trainer_lib.bare_step(trainer, batch=batch, outputs=outputs, task_loss=ce)
+        )
         total = ce + value.weighted
     case.check(f"{prefix}.loss_ce", ce)
     case.check(f"{prefix}.lip_raw", value.raw)

@@ -228,7 +228,8 @@ def _keras_model_fn():
 
 @_by_name([*RULES, corrections.FedSpeed().gradient_rule])
 def test_a_model_that_does_not_show_its_network_is_refused(rule):
-    with pytest.raises(TypeError, match=f"{rule.name} runs every batch twice") as caught:
+    message = f"{rule.name} runs every batch twice"
+    with pytest.raises(TypeError, match=message) as caught:
         processes.build_regularized(
             _keras_model_fn, (), client.build_sgd(0.1), gradient_rule=rule
         )

@@ -4,11 +4,11 @@ Liang Gao, Huazhu Fu, Li Li, Yingwen Chen, Ming Xu, Cheng-Zhong Xu. "FedDC: Fede
 Learning with Non-IID Data via Local Drift Decoupling and Correction." CVPR 2022.
 https://arxiv.org/abs/2203.11751
 
-The gradient is that of the loss plus alpha_i (w - (cloud - h_i)) - s_i + s / wt_i, clipped
-as a whole. Afterwards h_i += w_i - cloud,
-s_i' = s_i - s / wt_i + (cloud - w_i) / (K lr0) and s += 1/N sum of wt_i (s_i' - s_i) over
-the cohort; the new model is the unweighted mean of the cohort's models plus the mean of
-h over all clients.
+The gradient is that of the loss plus alpha_i (w - (cloud - h_i)) - s_i + s / wt_i,
+clipped as a whole. Afterwards h_i += w_i - cloud,
+s_i' = s_i - s / wt_i + (cloud - w_i) / (K lr0) and s += 1/N sum of wt_i (s_i' - s_i)
+over the cohort; the new model is the unweighted mean of the cohort's models plus the
+mean of h over all clients.
 """
 
 from __future__ import annotations

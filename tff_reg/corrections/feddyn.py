@@ -4,10 +4,10 @@ Durmus Alp Emre Acar, Yue Zhao, Ramon Matas, Matthew Mattina, Paul Whatmough, Ve
 Saligrama. "Federated Learning Based on Dynamic Regularization." ICLR 2021.
 https://arxiv.org/abs/2111.04263
 
-The gradient is that of the loss plus alpha_i (h_i - cloud), clipped, plus alpha_i w: half
-of the proximal term is not clipped, as in the authors' code, where it is extra weight
-decay. Afterwards h_i += w_i - cloud, and the new model is the unweighted mean of the
-cohort's models plus the mean of h over all clients.
+The gradient is that of the loss plus alpha_i (h_i - cloud), clipped, plus alpha_i w:
+half of the proximal term is not clipped, as in the authors' code, where it is extra
+weight decay. Afterwards h_i += w_i - cloud, and the new model is the unweighted mean of
+the cohort's models plus the mean of h over all clients.
 """
 
 from __future__ import annotations

@@ -4,13 +4,13 @@ Yan Sun, Li Shen, Tiansheng Huang, Liang Ding, Dacheng Tao. "FedSpeed: Larger Lo
 Interval, Less Communication Round, and Higher Generalization Accuracy." ICLR 2023.
 https://arxiv.org/abs/2302.10429
 
-The gradient of the loss is taken at w + rho g / (||g|| + 1e-7), with g the gradient at w;
-alpha_i (h_i - cloud) is added, the sum is clipped, and alpha_i w is added. Memories and
-server are FedDyn's.
+The gradient of the loss is taken at w + rho g / (||g|| + 1e-7), with g the gradient at
+w; alpha_i (h_i - cloud) is added, the sum is clipped, and alpha_i w is added. Memories
+and server are FedDyn's.
 
-In the MAN authors' code g has the client's previous clipped gradient added to it, since it
-is not cleared between the two passes (0 at a client's first step of a round). That is
-the default here; `ascent='clean'` leaves it out.
+In the MAN authors' code g has the client's previous clipped gradient added to it, since
+it is not cleared between the two passes (0 at a client's first step of a round). That
+is the default here; `ascent='clean'` leaves it out.
 """
 
 from __future__ import annotations

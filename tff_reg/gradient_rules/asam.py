@@ -6,8 +6,8 @@ https://arxiv.org/abs/2102.11600. On the clients of a federation: Caldarola et a
 2022.
 
 With t = |w| + eta for weights and 1 for biases, the displacement is
-rho t^2 g / ||t g||. As in the authors' code, weights are what PyTorch calls so: kernels,
-and the scales of norms.
+rho t^2 g / ||t g||. As in the authors' code, weights are what PyTorch calls so:
+kernels, and the scales of norms.
 """
 
 from __future__ import annotations

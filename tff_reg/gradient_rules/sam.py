@@ -3,8 +3,8 @@
 Pierre Foret, Ariel Kleiner, Hossein Mobahi, Behnam Neyshabur. "Sharpness-Aware
 Minimization for Efficiently Improving Generalization." ICLR 2021.
 https://arxiv.org/abs/2010.01412. On the clients of a federation: Debora Caldarola,
-Barbara Caputo, Marco Ciccone. "Improving Generalization in Federated Learning by Seeking
-Flat Minima." ECCV 2022. https://arxiv.org/abs/2203.11834
+Barbara Caputo, Marco Ciccone. "Improving Generalization in Federated Learning by
+Seeking Flat Minima." ECCV 2022. https://arxiv.org/abs/2203.11834
 
 A step from w uses the gradient of the whole loss, regularisers included, at
 w + rho g / ||g||, with g the gradient at w (Eq. 2 of SAM).
