@@ -113,7 +113,7 @@ class LocalStep:
                     batch, part_keys, measured, tape, is_first
                 )
             else:
-                step, num_examples = self._run_model(batch, is_first)
+                step, num_examples = self._run_model(batch)
             step = dataclasses.replace(
                 step, weights=weights, global_weights=global_weights
             )
@@ -132,7 +132,8 @@ class LocalStep:
         )
         for name, term in terms.items():
             share = tf.math.divide_no_nan(term.weighted, total)
-            measured[name] = dict(term=term.raw, share=share, **term.measurements)
+            own = dict(term=term.raw, share=share, **term.measurements)
+            measured[name] = {**measured.get(name, {}), **own}
         measurements = collections.OrderedDict()
         for full_name in self.measurement_names:
             name, _, what = full_name.partition("/")
@@ -150,14 +151,8 @@ class LocalStep:
                 part_keys[name] = keys.part_key(key, name)
         return part_keys
 
-    def _run_model(self, batch, is_first):
+    def _run_model(self, batch):
         """Runs a model that does not show its network."""
-        if not is_first:
-            raise TypeError(
-                "A gradient rule that runs a batch twice needs a "
-                "tff_reg.models.LearningModel, since another model would count it "
-                f"twice: model_fn returned {type(self._model).__name__}."
-            )
         result = self._model.forward_pass(batch, training=True)
         num_examples = result.num_examples
         if num_examples is None:
