@@ -266,8 +266,11 @@ class BatchNorm(ForwardLayer):
         if not forward.training and forward.is_full_width:
             scale = gamma * tf.math.rsqrt(self.moving_variance + NORM_EPSILON)
             return x * scale + (beta - self.moving_mean * scale)
-        if x.dtype == tf.float32 and x.shape.rank == 4:
-            # The fused kernel returns the unbiased variance.
+        is_static = x.shape[-1] is not None
+        if x.dtype == tf.float32 and x.shape.rank == 4 and is_static:
+            # The fused kernel returns the unbiased variance. oneDNN's keeps the number
+            # of channels in the kernel object: two clients that run it at the same
+            # time with different numbers overwrite each other's memory.
             y, mean, unbiased_variance, *_ = tf.raw_ops.FusedBatchNormV3(
                 x=x,
                 scale=gamma,
