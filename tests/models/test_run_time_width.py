@@ -57,6 +57,16 @@ def _traced(network, training, images, width=None):
     return tf.function(compute, [images, tf.TensorSpec([], tf.float64)])
 
 
+def _assert_equal(got, expected, norm, dtype="float32", **options):
+    """To the bit, but for what the fused kernel of BatchNorm rounds otherwise.
+
+    Static passes in float32 use that kernel; passes of run-time widths must not.
+    """
+    tolerance = 1e-4 if (norm, dtype) == ("batch", "float32") else 0
+    scale = tolerance * np.abs(expected).max()
+    np.testing.assert_allclose(got, expected, rtol=0, atol=scale, **options)
+
+
 @pytest.fixture
 def graphs_as_written():
     """Keeps TensorFlow from reordering sums and products where it knows shapes."""
@@ -81,7 +91,7 @@ def test_one_trace_computes_what_static_passes_compute(
         for width in (0.25, 0.5, 0.8, 0.93, 1.0)[: 5 if training else 4]:
             got = dynamic(x, tf.constant(width, tf.float64))
             for one, other in zip(got, _compute(network, training, x, width)):
-                np.testing.assert_array_equal(one, other, err_msg=f"width {width}")
+                _assert_equal(one, other, norm, dtype, err_msg=f"width {width}")
         assert dynamic.experimental_get_tracing_count() == 1
 
 
@@ -95,7 +105,7 @@ def test_optimized_graphs_compute_the_same_in_float32(norm):
     for width in (0.5, 0.8):
         got = dynamic(x, tf.constant(width, tf.float64))
         for one, other in zip(got, _traced(network, True, images, width)(x)):
-            np.testing.assert_array_equal(one, other, err_msg=f"width {width}")
+            _assert_equal(one, other, norm, err_msg=f"width {width}")
 
 
 def test_batch_norm_takes_a_tensor_for_less_than_full_width():
@@ -148,7 +158,7 @@ def test_images_may_have_a_size_known_at_run_time(norm):
         images = tf.TensorSpec([None, size, size, 3])
         expected = _traced(network, True, images, width)(x)
         for got, value in zip(dynamic(x, tf.constant(width, tf.float64)), expected):
-            np.testing.assert_array_equal(got, value)
+            _assert_equal(got, value, norm)
 
 
 @pytest.mark.parametrize("norm", models.NORM_NAMES)
