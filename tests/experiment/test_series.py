@@ -3,6 +3,8 @@ import select
 import signal
 import subprocess
 import sys
+import threading
+import time
 
 import pytest
 import tasks
@@ -196,6 +198,32 @@ def test_a_run_that_somebody_stopped_stops_the_series(tmp_path, program, number)
     with pytest.raises(series.Interrupted) as caught:
         runs.run(plan(tmp_path)[0])
     assert caught.value.number == number
+
+
+def test_what_was_stopped_starts_no_other_run_whatever_its_status(tmp_path):
+    begun, run = tmp_path / "begun", plan(tmp_path)[0]
+    # As an interpreter ends that is still starting.
+    program = (
+        "import pathlib, signal, sys, time; "
+        "signal.signal(signal.SIGINT, lambda *_: sys.exit(1)); "
+        f"pathlib.Path({str(begun)!r}).touch(); time.sleep(60)"
+    )
+    runs = series.Series(a_command(program), is_watched=False)
+
+    def stop():
+        while not begun.exists():
+            time.sleep(0.002)
+        runs.stop()
+
+    stopper = threading.Thread(target=stop)
+    stopper.start()
+    with pytest.raises(series.Interrupted):
+        runs.run(run)
+    stopper.join()
+    begun.unlink()
+    with pytest.raises(series.Interrupted):
+        runs.run(run)
+    assert not begun.exists()
 
 
 # Says that it is there, and stays. When it is gone, its end of our pipe is closed.

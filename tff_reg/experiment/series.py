@@ -14,6 +14,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from typing import Any, Callable, Mapping, Optional, Sequence
 
 from tff_reg.experiment import (
@@ -231,6 +232,8 @@ class Series:
         self._is_watched = is_watched
         self._process: Optional[subprocess.Popen] = None
         self._is_first = True
+        self._is_stopped = False
+        self._lock = threading.Lock()
 
     def run(self, planned: PlannedRun) -> Optional[str]:
         """Runs one to its end.
@@ -251,18 +254,26 @@ class Series:
         is_first, self._is_first = self._is_first, False
         with tempfile.TemporaryFile() as errors:
             quiet = {"stdout": subprocess.DEVNULL, "stderr": errors}
-            self._process = subprocess.Popen(
-                [
-                    *(sys.executable, "-I", "-S", "-c", _BIND_AND_EXECUTE),
-                    str(os.getpid()),
-                    *self._command,
-                    *planned.flags,
-                ],
-                stdin=subprocess.DEVNULL,
-                **({} if self._is_watched else quiet),
-            )
+            with self._lock:
+                if self._is_stopped:
+                    raise Interrupted(signal.SIGINT)
+                self._process = subprocess.Popen(
+                    [
+                        *(sys.executable, "-I", "-S", "-c", _BIND_AND_EXECUTE),
+                        str(os.getpid()),
+                        *self._command,
+                        *planned.flags,
+                    ],
+                    stdin=subprocess.DEVNULL,
+                    **({} if self._is_watched else quiet),
+                )
             status = self._process.wait()
-            self._process = None
+            with self._lock:
+                self._process = None
+                if self._is_stopped:
+                    # Whatever the status: an interpreter that was still starting
+                    # ends with one of its own.
+                    raise Interrupted(signal.SIGINT)
             errors.seek(0)
             text = errors.read().decode("utf-8", "replace")
         if status in _INTERRUPTED:
@@ -280,8 +291,10 @@ class Series:
         return f"{why}: {said}" if said else why
 
     def stop(self) -> None:
-        """Ends the run that is under way, in which nothing is lost."""
-        process = self._process
+        """Ends the run under way, in which nothing is lost; no other is started."""
+        with self._lock:
+            self._is_stopped = True
+            process = self._process
         if process is None:
             return
         process.send_signal(signal.SIGINT)
