@@ -108,6 +108,20 @@ def test_optimized_graphs_compute_the_same_in_float32(norm):
             _assert_equal(one, other, norm, err_msg=f"width {width}")
 
 
+def test_run_time_widths_keep_off_the_fused_batch_norm():
+    # Its kernel for CPUs keeps the number of channels in the operation: two clients
+    # that run one at two widths at a time write beyond each other's buffers.
+    network = resnet.resnet8(input_shape=(8, 8, 3), num_classes=5, norm="batch")
+    images = tf.TensorSpec([None, 8, 8, 3])
+
+    def fused(width=None):
+        graph = _traced(network, True, images, width).get_concrete_function().graph
+        return [op for op in graph.get_operations() if "FusedBatchNorm" in op.type]
+
+    assert fused(0.5)
+    assert not fused()
+
+
 def test_batch_norm_takes_a_tensor_for_less_than_full_width():
     network = resnet.resnet8(input_shape=(8, 8, 3), num_classes=5, norm="batch")
     x = tf.constant(_images(4, 8, 8, 3))
