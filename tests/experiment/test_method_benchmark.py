@@ -6,13 +6,11 @@ import subprocess
 import sys
 
 import pytest
-import tensorflow as tf
 
 from tff_reg.experiment import method_benchmark
 from tff_reg.processes import catalog
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
-RESNET8 = method_benchmark.Setting("resnet8", 4)
 
 
 def run(*arguments):
@@ -89,72 +87,6 @@ def test_sums_are_named_in_one_way():
     with pytest.raises(catalog.UnknownProcessError, match="fedprx"):
         method_benchmark.parse_methods("fedavg,fedprx")
 
-
-def convolution(size, in_channels, out_channels, kernel):
-    return size**2 * in_channels * out_channels * kernel**2
-
-
-def test_counts_the_multiply_adds_of_a_step():
-    stem = convolution(32, 3, 16, 3)
-    forward = (
-        stem
-        + 2 * convolution(32, 16, 16, 3)
-        + convolution(16, 16, 32, 3)
-        + convolution(16, 32, 32, 3)
-        + convolution(16, 16, 32, 1)
-        + convolution(8, 32, 64, 3)
-        + convolution(8, 64, 64, 3)
-        + convolution(8, 32, 64, 1)
-        + 64 * 10
-    )
-    count = method_benchmark.count_multiply_adds
-    # The gradient of the images is not taken, nor any of the global model.
-    assert count("fedavg", RESNET8) == 3 * forward - stem
-    assert count("fedprox", RESNET8) == 3 * forward - stem
-    assert count("kd", RESNET8) == 4 * forward - stem
-    # Two gradients a step.
-    assert count("fedsam", RESNET8) == 2 * (3 * forward - stem)
-
-
-def test_counts_the_backward_pass_through_a_constant_path_once():
-    count = method_benchmark.count_multiply_adds
-    fedavg, fedmlb = (count(name, RESNET8) for name in ("fedavg", "fedmlb"))
-    stages = [
-        2 * convolution(32, 16, 16, 3),
-        convolution(16, 16, 32, 3)
-        + convolution(16, 32, 32, 3)
-        + convolution(16, 16, 32, 1),
-        convolution(8, 32, 64, 3)
-        + convolution(8, 64, 64, 3)
-        + convolution(8, 32, 64, 1),
-    ]
-    paths = sum((index + 1) * stage for index, stage in enumerate(stages)) + 4 * 640
-    assert fedmlb == fedavg + 2 * paths
-
-
-def test_counts_what_random_methods_run_on_average():
-    count = method_benchmark.count_multiply_adds
-    fedavg = count("fedavg", RESNET8)
-    # Branches are kept with probabilities 1, 0.95 and 0.9.
-    dropped = (
-        0.05 * (convolution(16, 16, 32, 3) + convolution(16, 32, 32, 3))
-        + 0.1 * (convolution(8, 32, 64, 3) + convolution(8, 64, 64, 3))
-    )
-    found = (fedavg - count("stochdepth", RESNET8)) / (3 * dropped)
-    assert 0.4 < found < 1.6
-    # Two narrower networks, on images of 0.65 times the pixels on average.
-    assert 1.6 < count("gradaug", RESNET8) / fedavg < 3.0
-
-
-def test_products_whose_size_is_known_only_when_the_graph_runs_are_counted():
-    with tf.Graph().as_default() as graph:
-        a = tf.compat.v1.placeholder(tf.float32, [None, 3])
-        b = tf.compat.v1.placeholder(tf.float32, [None, 5])
-        product = tf.linalg.matmul(a, b, transpose_a=True)
-        count = method_benchmark._multiply_adds([product])
-        with tf.compat.v1.Session(graph=graph) as session:
-            found = session.run(count, {a: [[1.0] * 3] * 7, b: [[1.0] * 5] * 7})
-    assert found == 3 * 5 * 7
 
 
 def test_the_command_measures_and_writes(tmp_path):

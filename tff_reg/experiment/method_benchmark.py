@@ -26,12 +26,12 @@ from __future__ import annotations
 import collections
 import concurrent.futures
 import dataclasses
-import math
 import statistics
 import time
 from typing import Any, Callable, Iterable, NamedTuple, Optional, Sequence
 
-from tff_reg import corrections, gradient_rules, processes, runtime
+from tff_reg import processes, runtime
+from tff_reg.analysis import cost
 from tff_reg.lazy import np, tf
 from tff_reg.processes import catalog
 
@@ -339,153 +339,10 @@ def _prepare(cases, report):
         for number, case in enumerate(cases, start=1):
             rounds[case] = _Rounds(*case)
             first.append(pool.submit(rounds[case].time, 1, 0))
-            multiply_adds[case] = count_multiply_adds(*case)
+            multiply_adds[case] = cost.count_multiply_adds(
+                case[0], _model_fn(*case), draws=_DRAWS
+            ).total
             report(f"{number} of {len(cases)} processes made: {case[0]}")
         for future in first:
             future.result()
     return rounds, multiply_adds
-
-
-# --- arithmetic ---------------------------------------------------------------------
-
-
-def count_multiply_adds(method: str, setting: Setting) -> float:
-    """Counts the multiply-adds of a local step, for one example.
-
-    Those of the convolutions and matrix products that the gradient and the
-    measurements of a step depend on are counted in the traced graph: what reads
-    constants only has no backward pass in it. The mean over draws of a method in which
-    they are random.
-
-    Args:
-      method: The process name.
-      setting: On what; the batch size does not matter.
-
-    Returns:
-      The multiply-adds.
-    """
-    from tff_reg import regularizers
-    from tff_reg.client import client_work, local_step, optimizers
-
-    parts = catalog.build_parts(method, {})
-    training = client_work.LocalTraining(
-        optimizers.build_sgd(0.0),
-        parts.regularizers,
-        gradient_rule=parts.gradient_rule,
-        correction=parts.correction,
-        population=corrections.Population(_CLIENTS),
-    )
-    with tf.Graph().as_default() as graph:
-        model_fn = _model_fn(method, setting)
-        model_fn = regularizers.adapt_model_fn(model_fn, parts.regularizers)
-        model = model_fn()
-        references = {name: model_fn() for name in training.reference_models}
-        key = tf.compat.v1.placeholder(tf.int64, [2])
-        rule = _RecordingRule(training.effective_gradient_rule)
-        _, _, measurements = local_step.LocalStep(
-            model, references, parts.regularizers
-        ).gradient(
-            {"x": tf.zeros([1, *_IMAGE]), "y": tf.zeros([1], tf.int32)},
-            [tf.identity(v) for v in model.trainable_variables],
-            lambda: key,
-            rule,
-            rule.make_slots(model.trainable_variables),
-        )
-        count = _multiply_adds([*rule.gradients, *measurements.values()])
-        if not tf.is_tensor(count):
-            return count
-        with tf.compat.v1.Session(graph=graph) as session:
-            session.run(tf.compat.v1.global_variables_initializer())
-            return statistics.fmean(
-                float(session.run(count, {key: [0, draw]})) for draw in range(_DRAWS)
-            )
-
-
-class _RecordingRule(gradient_rules.GradientRule):
-    """Another rule; keeps every gradient that it computes."""
-
-    def __init__(self, rule: gradient_rules.GradientRule):
-        self._rule = rule
-        self.gradients = []
-
-    def make_slots(self, variables):
-        return self._rule.make_slots(variables)
-
-    def __call__(self, compute_gradient, variables, slots):
-        def recorded():
-            gradient = compute_gradient()
-            self.gradients.extend(gradient)
-            return gradient
-
-        return self._rule(recorded, variables, slots)
-
-
-def _multiply_adds(tensors):
-    """The multiply-adds that tensors of a graph need.
-
-    Args:
-      tensors: Tensors of one graph.
-
-    Returns:
-      A Python int, or a float64 scalar of that graph if they are known only when it
-      runs.
-    """
-    outputs, seen, pending = {}, set(), list(tensors)
-    while pending:
-        tensor = pending.pop()
-        if tensor.ref() in seen:
-            continue
-        seen.add(tensor.ref())
-        if tensor.op not in outputs:
-            pending.extend(tensor.op.inputs)
-        outputs.setdefault(tensor.op, []).append(tensor.value_index)
-    total = 0
-    for op, indices in outputs.items():
-        if op.type in ("If", "StatelessIf"):
-            counts = []
-            for branch in ("then_branch", "else_branch"):
-                # There is no public way from a branch's name to its graph.
-                function = op.graph._get_function(op.get_attr(branch).name)
-                counts.append(
-                    _multiply_adds([function.graph.outputs[i] for i in indices])
-                )
-            kept, left_out = (tf.constant(c, tf.float64) for c in counts)
-            total += tf.where(op.inputs[0], kept, left_out)
-        elif op.type in _COUNTS:
-            total += _COUNTS[op.type](op)
-    return total
-
-
-def _size(tensor, start: int = 0, end: Optional[int] = None):
-    """The product of some of the axes, as a Python int if it is known."""
-    shape = tensor.shape[start:end]
-    if shape.is_fully_defined():
-        return math.prod(shape)
-    return tf.reduce_prod(tf.cast(tf.shape(tensor)[start:end], tf.float64))
-
-
-def _product(a, b):
-    if tf.is_tensor(a) or tf.is_tensor(b):
-        return tf.cast(a, tf.float64) * tf.cast(b, tf.float64)
-    return a * b
-
-
-def _matrix_product(op):
-    is_turned = op.get_attr("transpose_a" if op.type == "MatMul" else "adj_x")
-    axis = op.inputs[0].shape.rank - (2 if is_turned else 1)
-    return _product(_size(op.outputs[0]), _size(op.inputs[0], axis, axis + 1))
-
-
-# By operation: every output of a convolution takes as many products as a kernel has
-# entries for an output channel, forward and in either part of the gradient.
-_COUNTS = {
-    "Conv2D": lambda op: _product(_size(op.outputs[0]), _size(op.inputs[1], 0, 3)),
-    "Conv2DBackpropInput": lambda op: _product(
-        _size(op.inputs[2]), _size(op.inputs[1], 0, 3)
-    ),
-    "Conv2DBackpropFilter": lambda op: _product(
-        _size(op.inputs[2]), _size(op.outputs[0], 0, 3)
-    ),
-    "MatMul": _matrix_product,
-    "BatchMatMulV2": _matrix_product,
-}

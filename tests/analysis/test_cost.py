@@ -1,0 +1,165 @@
+"""Costs are those of the graphs that run, and the paper's for its network."""
+
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_reg import client
+from tff_reg import models
+from tff_reg import processes
+from tff_reg.analysis import cost
+from tff_reg.processes import catalog
+
+
+def convolution(size, in_channels, out_channels, kernel):
+    return size**2 * in_channels * out_channels * kernel**2
+
+
+# Multiply-adds of ResNet-8 on 32x32x3, 10 classes; of the stages' branches and
+# shortcuts apart.
+STEM = convolution(32, 3, 16, 3)
+BRANCHES = (
+    2 * convolution(32, 16, 16, 3),
+    convolution(16, 16, 32, 3) + convolution(16, 32, 32, 3),
+    convolution(8, 32, 64, 3) + convolution(8, 64, 64, 3),
+)
+SHORTCUTS = (0, convolution(16, 16, 32, 1), convolution(8, 32, 64, 1))
+STAGES = [sum(parts) for parts in zip(BRANCHES, SHORTCUTS)]
+CLASSIFIER = 64 * 10
+FORWARD = STEM + sum(STAGES) + CLASSIFIER
+
+
+def count(process, **options):
+    model_fn = models.build_model_fn(
+        "resnet8", image_shape=(32, 32, 3), num_classes=10
+    )
+    return cost.count_multiply_adds(process, model_fn, **options)
+
+
+@pytest.mark.parametrize(
+    "process, forward, backward",
+    [
+        # The gradient of the images is not taken, nor any of the global model.
+        ("fedavg", FORWARD, 2 * FORWARD - STEM),
+        ("fedprox", FORWARD, 2 * FORWARD - STEM),
+        ("kd", 2 * FORWARD, 2 * FORWARD - STEM),
+        # Two gradients a step.
+        ("fedsam", 2 * FORWARD, 2 * (2 * FORWARD - STEM)),
+        ("fedsam+kd", 4 * FORWARD, 2 * (2 * FORWARD - STEM)),
+        # The classifier's weights are no variables of the gradient.
+        ("freeze", FORWARD, 2 * FORWARD - STEM - CLASSIFIER),
+        ("scaffold+man", FORWARD, 2 * FORWARD - STEM),
+    ],
+)
+def test_counts_the_multiply_adds_of_a_step(process, forward, backward):
+    assert count(process) == cost.MultiplyAdds(forward, 0, backward)
+
+
+def test_counts_the_backward_pass_through_a_constant_path_once():
+    fedavg, fedmlb = count("fedavg"), count("fedmlb")
+    paths = sum(i * stage for i, stage in enumerate(STAGES, start=1)) + 4 * CLASSIFIER
+    assert fedmlb.layers == fedavg.layers + paths
+    assert fedmlb.backward == fedavg.backward + paths
+
+
+def test_counts_what_random_methods_run_on_average():
+    fedavg, stochdepth = count("fedavg"), count("stochdepth", draws=2000)
+    # Branches are kept with probabilities 1, 0.95 and 0.9.
+    dropped = 0.05 * BRANCHES[1] + 0.1 * BRANCHES[2]
+    assert fedavg.layers - stochdepth.layers == pytest.approx(dropped, rel=0.15)
+    assert fedavg.backward - stochdepth.backward == pytest.approx(2 * dropped, rel=0.15)
+    # The narrower network at width 0.8 rounds 16, 32 and 64 channels to 16, 24 and 48,
+    # on images of 0.6797 times the pixels on average.
+    narrow = (
+        STEM
+        + BRANCHES[0]
+        + convolution(16, 16, 24, 3)
+        + convolution(16, 24, 24, 3)
+        + convolution(16, 16, 24, 1)
+        + convolution(8, 24, 48, 3)
+        + convolution(8, 48, 48, 3)
+        + convolution(8, 24, 48, 1)
+    )
+    gradaug = count("gradaug", strengths={"gradaug_subnetworks": 1})
+    assert gradaug.layers - FORWARD == pytest.approx(0.6797 * narrow, rel=0.06)
+    assert gradaug.rest > 0  # resizing
+
+
+def test_products_whose_size_is_known_only_when_the_graph_runs_are_counted():
+    with tf.Graph().as_default() as graph:
+        a = tf.compat.v1.placeholder(tf.float32, [None, 3])
+        b = tf.compat.v1.placeholder(tf.float32, [None, 5])
+        product = tf.linalg.matmul(a, b, transpose_a=True)
+        summed = tf.einsum("ij,ik->jk", product, product)
+        counts = cost._multiply_adds([summed])
+        assert (counts["layers"], counts["backward"]) == (0, 0)
+        with tf.compat.v1.Session(graph=graph) as session:
+            found = session.run(counts["rest"], {a: [[1.0] * 3] * 7, b: [[1.0] * 5] * 7})
+    assert found == 3 * 5 * 7 + 3 * 5 * 5
+
+
+# Table 5 of the FedAlign paper: MFLOPs and stored parameters. Its GradAug is no count of
+# a step: 87.3 (1 + 0.66 (0.64 + 0.813 (n - 1))) for the mean of 26 pixels and squared
+# widths, where channels are rounded to multiples of 8.
+@pytest.mark.parametrize(
+    "process, mflops, params",
+    [
+        ("fedavg", 87.3, 0.61),
+        ("fedprox", 87.3, 1.21),
+        ("moon", 262.2, 2.21),
+        ("mixup", 87.3, 0.61),
+        ("fedalign", 89.1, 0.61),
+    ],
+)
+def test_the_papers_network_costs_what_the_paper_says(process, mflops, params):
+    found = cost.measure(
+        process, model="resnet56", image_shape=(32, 32, 3), num_classes=100
+    )
+    assert found.forward_mflops == pytest.approx(mflops, rel=0.002)
+    assert found.stored_params_m == pytest.approx(params, abs=0.0051)
+
+
+def _bytes_of(type_):
+    if isinstance(type_, tff.TensorType):
+        return type_.dtype.itemsize * int(tf.TensorShape(type_.shape).num_elements())
+    return sum(map(_bytes_of, type_))
+
+
+def _traffic(process):
+    """Bytes of a client's arguments of the broadcasts and aggregations of a round."""
+    down, up = [], []
+
+    def look(block):
+        if isinstance(block, tff.framework.Call) and isinstance(
+            block.function, tff.framework.Intrinsic
+        ):
+            uri = block.function.uri
+            type_ = block.argument.type_signature
+            if uri == "federated_broadcast":
+                down.append(_bytes_of(type_.member))
+            elif uri in ("federated_sum", "federated_weighted_mean"):
+                first = type_[0] if isinstance(type_, tff.StructType) else type_
+                up.append(_bytes_of(first.member))
+        return block, False
+
+    tff.framework.transform_postorder(process.next.to_building_block(), look)
+    return sum(down), sum(up)
+
+
+@pytest.mark.parametrize(
+    "name", ["fedprox", "fedgkd", "moon", "scaffold", "feddyn", "feddc", "fedspeed"]
+)
+def test_the_bytes_are_those_of_the_process(name):
+    options = dict(image_shape=(4, 4, 1), num_classes=3)
+    settings = catalog.settings(name)
+    process = processes.build(
+        name,
+        models.build_model_fn("cnn", projector=settings.projector, **options),
+        client_data=client.WholeClientData(4),
+        num_clients=3,
+    )
+    found = cost.measure(name, model="cnn", norm="group", **options)
+    down, up = _traffic(process)
+    # Beside them travel the optimiser's settings, weights and metrics.
+    assert 0 <= down - 1e6 * found.megabytes_down < 100
+    assert 0 <= up - 1e6 * found.megabytes_up < 200

@@ -1,0 +1,414 @@
+"""What a method costs: multiply-adds of a step, stored weights, bytes of a round.
+
+Counted in the graph of the local step that clients run, after every cut of the network,
+constant model and correction is in it: what the gradient and the measurements do not
+depend on is not counted, and what reads constants only has no backward pass.
+
+Papers print "FLOPs" and mean multiply-adds of convolutions and dense layers; so does
+`forward_mflops`, and `stored_params_m` counts, as FedAlign's Table 5, the weights of
+these layers without those of norms. What these leave out has numbers of its own.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import math
+import statistics
+from typing import Any, Mapping, Optional, Sequence
+
+from tff_reg import corrections
+from tff_reg.corrections import correction as correction_lib
+from tff_reg import gradient_rules
+from tff_reg.lazy import tf
+from tff_reg.processes import catalog
+
+# Steps whose random draws are averaged, where the count depends on them.
+DEFAULT_DRAWS = 256
+_CLIENTS = 10  # The number is in no graph.
+_NORM_WEIGHTS = ("gamma", "beta", "moving_mean", "moving_variance")
+_LAYERS, _REST, _BACKWARD = "layers", "rest", "backward"
+
+
+@dataclasses.dataclass(frozen=True)
+class MultiplyAdds:
+    """Multiply-adds of one example in a local step, means over random draws.
+
+    Attributes:
+      layers: Of convolutions and dense layers, in all forward passes of the step.
+      rest: Of other matrix products there: FedAlign's transmitting matrices and power
+        iterations, resized images, products of examples' features.
+      backward: Of all backward passes.
+    """
+
+    layers: float
+    rest: float
+    backward: float
+
+    @property
+    def total(self) -> float:
+        """All of them."""
+        return self.layers + self.rest + self.backward
+
+
+@dataclasses.dataclass(frozen=True)
+class Cost:
+    """What a method costs a client.
+
+    Attributes:
+      process: The process name.
+      forward_mflops: 10^6 multiply-adds of convolutions and dense layers in the
+        forward passes of a training step, for one example.
+      stored_params_m: 10^6 weights of convolutions and dense layers that a client
+        keeps during a step: the model and every constant model or memory of the same
+        shape that the step reads.
+      forward_rest_mflops: 10^6 multiply-adds of other matrix products there.
+      backward_mflops: 10^6 multiply-adds of the backward passes.
+      stored_values_m: As `stored_params_m`, with the norms' weights and the running
+        statistics of the model.
+      megabytes_down: 10^6 bytes that a client receives in a round.
+      megabytes_up: 10^6 bytes that it sends back.
+    """
+
+    process: str
+    forward_mflops: float
+    stored_params_m: float
+    forward_rest_mflops: float
+    backward_mflops: float
+    stored_values_m: float
+    megabytes_down: float
+    megabytes_up: float
+
+
+COLUMNS = tuple(field.name for field in dataclasses.fields(Cost))
+
+
+def measure(
+    process: str,
+    *,
+    model: str,
+    image_shape: Sequence[int],
+    num_classes: int,
+    norm: str = "batch",
+    projector: Optional[str] = None,
+    strengths: Mapping[str, Any] = {},
+    draws: int = DEFAULT_DRAWS,
+) -> Cost:
+    """Counts what a method costs on one of the package's networks.
+
+    Args:
+      process: A process name, such as "feddyn+man".
+      model: One of `tff_reg.models.MODEL_NAMES`.
+      image_shape: (height, width, channels).
+      num_classes: Number of classes.
+      norm: One of `tff_reg.models.NORM_NAMES`.
+      projector: One of `tff_reg.models.PROJECTOR_NAMES`; None is the method's own.
+      strengths: Strengths by flag name, such as {"gradaug_subnetworks": 1}.
+      draws: Steps over whose random draws the counts are averaged.
+
+    Returns:
+      The cost.
+
+    Raises:
+      catalog.UnknownProcessError: If the process is none.
+      ValueError: If the method does not go with the model.
+    """
+    from tff_reg import models
+
+    settings = catalog.settings(process)
+    model_fn = models.build_model_fn(
+        model,
+        image_shape=image_shape,
+        num_classes=num_classes,
+        norm=norm,
+        projector=projector or settings.projector,
+    )
+    step = _trace(process, model_fn, strengths, settings.averages_all_clients)
+    counts = step.count(draws)
+    return Cost(
+        process=process,
+        forward_mflops=counts.layers / 1e6,
+        stored_params_m=step.stored_layers / 1e6,
+        forward_rest_mflops=counts.rest / 1e6,
+        backward_mflops=counts.backward / 1e6,
+        stored_values_m=step.stored_values / 1e6,
+        megabytes_down=step.bytes_down / 1e6,
+        megabytes_up=step.bytes_up / 1e6,
+    )
+
+
+def count_multiply_adds(
+    process: str,
+    model_fn,
+    *,
+    strengths: Mapping[str, Any] = {},
+    draws: int = DEFAULT_DRAWS,
+) -> MultiplyAdds:
+    """Counts the multiply-adds of a method's local step, for one example.
+
+    Args:
+      process: A process name.
+      model_fn: Makes the `tff_reg.models.LearningModel`, with the method's projector.
+      strengths: Strengths by flag name.
+      draws: Steps over whose random draws the counts are averaged.
+
+    Returns:
+      The counts.
+
+    Raises:
+      catalog.UnknownProcessError: If the process is none.
+      ValueError: If the method does not go with the model.
+    """
+    return _trace(process, model_fn, strengths, False).count(draws)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Step:
+    """The traced step of one example."""
+
+    graph: Any
+    key: Any
+    outputs: Sequence[Any]
+    stored_layers: int
+    stored_values: int
+    bytes_down: int
+    bytes_up: int
+
+    def count(self, draws: int) -> MultiplyAdds:
+        with self.graph.as_default():
+            counts = _multiply_adds(self.outputs)
+            drawn = {kind: c for kind, c in counts.items() if tf.is_tensor(c)}
+            if drawn:
+                with tf.compat.v1.Session(graph=self.graph) as session:
+                    session.run(tf.compat.v1.global_variables_initializer())
+                    found = [
+                        session.run(drawn, {self.key: [0, draw]})
+                        for draw in range(draws)
+                    ]
+                for kind in drawn:
+                    counts[kind] = statistics.fmean(float(one[kind]) for one in found)
+        return MultiplyAdds(**counts)
+
+
+def _trace(process, model_fn, strengths, averages_all_clients) -> _Step:
+    from tff_reg import regularizers
+    from tff_reg.client import client_work, local_step, optimizers
+    from tff_reg.regularizers import regularizer
+
+    parts = catalog.build_parts(process, strengths)
+    training = client_work.LocalTraining(
+        optimizers.build_sgd(0.0),
+        parts.regularizers,
+        gradient_rule=parts.gradient_rule,
+        correction=parts.correction,
+        population=corrections.Population(_CLIENTS),
+        averages_all_clients=averages_all_clients,
+    )
+    model_fn = regularizers.adapt_model_fn(model_fn, parts.regularizers)
+    with tf.Graph().as_default() as graph:
+        model = model_fn()
+        references = {name: model_fn() for name in training.reference_models}
+        weights = list(model.trainable_variables)
+        key = tf.compat.v1.placeholder(tf.int64, [2])
+        cloud = _like(weights)
+        rule = _RecordingRule(training.effective_gradient_rule)
+        slots = rule.make_slots(weights)
+        spec = model.input_spec["x"]
+        gradient, _, measurements = local_step.LocalStep(
+            model, references, parts.regularizers
+        ).gradient(
+            {"x": tf.zeros([1, *spec.shape[1:]], spec.dtype), "y": tf.zeros([1], tf.int32)},
+            cloud,
+            lambda: key,
+            rule,
+            slots,
+        )
+        outputs = [*gradient, *rule.gradients, *measurements.values()]
+        memories = {regularizer.GLOBAL: cloud}
+        correction = parts.correction
+        if correction is not None:
+            client = {name: _like(weights) for name in correction.client_memories}
+            server = {name: _like(weights) for name in correction.sent}
+            local = correction_lib.Local(
+                weights=weights,
+                cloud=cloud,
+                client=client,
+                server=server,
+                relative_size=tf.constant(1.0, weights[0].dtype),
+            )
+            for added in (correction.before_clipping, correction.after_clipping):
+                outputs += added(local) or []
+            memories.update({("client", name): value for name, value in client.items()})
+            memories.update({("server", name): value for name, value in server.items()})
+        operations = _operations_behind(outputs)
+        read = {
+            name
+            for name, tensors in memories.items()
+            if any(tensor.op in operations for tensor in tensors)
+        }
+        copies = 1 + len(read | set(references)) + bool(slots)
+        fixed = list(model.non_trainable_variables)
+        weight_bytes = _bytes(weights)
+        model_bytes = weight_bytes + _bytes(fixed)
+        sent = len(correction.sent) if correction else 0
+        uploaded = 0
+        if correction is not None:
+            uploaded = len(set(correction.server_memories) - set(correction.from_update))
+        return _Step(
+            graph=graph,
+            key=key,
+            outputs=outputs,
+            stored_layers=copies * sum(map(_size, filter(_is_of_layer, weights)))
+            + sum(map(_size, filter(_is_of_layer, fixed))),
+            stored_values=copies * sum(map(_size, weights))
+            + sum(map(_size, fixed)),
+            bytes_down=model_bytes
+            + weight_bytes * (bool(training.averaged_rounds) + sent),
+            bytes_up=model_bytes + weight_bytes * (uploaded + averages_all_clients),
+        )
+
+
+def _like(weights):
+    return [tf.compat.v1.placeholder(w.dtype, w.shape) for w in weights]
+
+
+def _is_of_layer(variable) -> bool:
+    return variable.name.split("/")[-1].split(":")[0] not in _NORM_WEIGHTS
+
+
+def _bytes(variables) -> int:
+    return sum(_size(v) * v.dtype.size for v in variables)
+
+
+class _RecordingRule(gradient_rules.GradientRule):
+    """Another rule; keeps every gradient that it computes."""
+
+    def __init__(self, rule: gradient_rules.GradientRule):
+        self._rule = rule
+        self.gradients = []
+
+    def make_slots(self, variables):
+        return self._rule.make_slots(variables)
+
+    def __call__(self, compute_gradient, variables, slots):
+        def recorded():
+            gradient = compute_gradient()
+            self.gradients.extend(gradient)
+            return gradient
+
+        return self._rule(recorded, variables, slots)
+
+
+# --- counting in a graph --------------------------------------------------------------
+
+
+def _operations_behind(tensors) -> dict[Any, set]:
+    """The operations that tensors need, each with the outputs that are needed of it."""
+    outputs, pending = {}, list(tensors)
+    while pending:
+        tensor = pending.pop()
+        if tensor.op not in outputs:
+            outputs[tensor.op] = set()
+            pending.extend(tensor.op.inputs)
+        outputs[tensor.op].add(tensor.value_index)
+    return outputs
+
+
+def _multiply_adds(tensors, is_backward: bool = False) -> dict[str, Any]:
+    """The multiply-adds that tensors of a graph need, by kind.
+
+    Returns:
+      Python ints, or float64 scalars of that graph where they are known only when it
+      runs.
+    """
+    totals = collections.Counter({_LAYERS: 0, _REST: 0, _BACKWARD: 0})
+    for op, indices in _operations_behind(tensors).items():
+        # Gradient tapes name what they add so.
+        in_backward = is_backward or "gradient_tape/" in op.name
+        if op.type in ("If", "StatelessIf"):
+            counts = []
+            for branch in ("then_branch", "else_branch"):
+                # There is no public way from a branch's name to its graph.
+                function = op.graph._get_function(op.get_attr(branch).name)
+                counts.append(
+                    _multiply_adds(
+                        [function.graph.outputs[i] for i in indices], in_backward
+                    )
+                )
+            for kind in totals:
+                kept, left_out = (tf.constant(c[kind], tf.float64) for c in counts)
+                if any(c[kind] for c in counts):
+                    totals[kind] += tf.where(op.inputs[0], kept, left_out)
+        elif op.type in _COUNTS:
+            kind = _LAYERS if any(map(_is_weight, op.inputs)) else _REST
+            totals[_BACKWARD if in_backward else kind] += _COUNTS[op.type](op)
+    return dict(totals)
+
+
+def _is_weight(tensor) -> bool:
+    """Whether a tensor is a variable's value, or a cut of it."""
+    op = tensor.op
+    while op.type in _VIEWS:
+        op = op.inputs[0].op
+    return op.type == "ReadVariableOp"
+
+
+def _size(tensor, start: int = 0, end: Optional[int] = None):
+    """The product of some of the axes, as a Python int if it is known."""
+    shape = tensor.shape[start:end]
+    if shape.is_fully_defined():
+        return math.prod(shape)
+    return tf.reduce_prod(tf.cast(tf.shape(tensor)[start:end], tf.float64))
+
+
+def _product(a, b):
+    if tf.is_tensor(a) or tf.is_tensor(b):
+        return tf.cast(a, tf.float64) * tf.cast(b, tf.float64)
+    return a * b
+
+
+def _matrix_product(op):
+    is_turned = op.get_attr("transpose_a" if op.type == "MatMul" else "adj_x")
+    axis = op.inputs[0].shape.rank - (2 if is_turned else 1)
+    return _product(_size(op.outputs[0]), _size(op.inputs[0], axis, axis + 1))
+
+
+def _einsum(op):
+    """The product of the sizes of all axes that the equation names."""
+    terms = op.get_attr("equation").decode().split("->")[0].split(",")
+    sizes = {}
+    for term, tensor in zip(terms, op.inputs):
+        for axis, label in enumerate(term):
+            sizes[label] = _size(tensor, axis, axis + 1)
+    total = 1
+    for size in sizes.values():
+        total = _product(total, size)
+    return total
+
+
+# By operation: every output of a convolution takes as many products as a kernel has
+# entries for an output channel, forward and in either part of the gradient; of a
+# depthwise one, as many as a kernel has places.
+_COUNTS = {
+    "Conv2D": lambda op: _product(_size(op.outputs[0]), _size(op.inputs[1], 0, 3)),
+    "Conv2DBackpropInput": lambda op: _product(
+        _size(op.inputs[2]), _size(op.inputs[1], 0, 3)
+    ),
+    "Conv2DBackpropFilter": lambda op: _product(
+        _size(op.inputs[2]), _size(op.outputs[0], 0, 3)
+    ),
+    "DepthwiseConv2dNative": lambda op: _product(
+        _size(op.outputs[0]), _size(op.inputs[1], 0, 2)
+    ),
+    "DepthwiseConv2dNativeBackpropInput": lambda op: _product(
+        _size(op.inputs[2]), _size(op.inputs[1], 0, 2)
+    ),
+    "DepthwiseConv2dNativeBackpropFilter": lambda op: _product(
+        _size(op.inputs[2]), _size(op.outputs[0], 0, 2)
+    ),
+    "MatMul": _matrix_product,
+    "BatchMatMulV2": _matrix_product,
+    "Einsum": _einsum,
+}
+# What may stand between a variable and the product that uses it.
+_VIEWS = ("Identity", "StridedSlice", "Slice", "Reshape", "Transpose", "Cast")
