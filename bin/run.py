@@ -50,12 +50,22 @@ def prepare(values, directory):
                 "projector",
                 "partition",
                 "concentration",
+                "classes_per_client",
+                "split_file",
                 "num_clients",
                 "seed",
+                "augmentation",
+                "image_size",
+                "class_list",
                 "data_dir",
+                "synthetic_data",
+                "scale",
             )
         },
     )
+    recorded = {**values, "class_names": list(task.class_names)}
+    if not values["overwrite"]:
+        directory.check_settings(recorded)
     x_test, y_test = task.test_arrays()
     parts = catalog.build_parts(values["process"], settings.strengths(values))
     evaluation = experiment.CentralEvaluation(
@@ -91,7 +101,7 @@ def prepare(values, directory):
         rounds_per_checkpoint=values["rounds_per_checkpoint"],
         output_dir=directory,
         overwrite=values["overwrite"],
-        settings=values,
+        settings=recorded,
         title=description.plot_title(values),
         subtitle=description.plot_subtitle(values),
         weight_names=evaluation.weight_names,
@@ -124,6 +134,8 @@ def main():
                 return
             directory.check_rounds(values)
         _INTERRUPTION.say(functools.partial(description.resumption, directory, values))
+        if not values["synthetic_data"]:
+            tasks.check_data(values["task"], values["data_dir"])
         run = prepare(values, directory)
     except ValueError as error:
         command_line.fail(error)

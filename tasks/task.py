@@ -3,42 +3,24 @@
 from __future__ import annotations
 
 import collections
-import dataclasses
 from collections.abc import Callable
+from typing import Optional
 
+from absl import logging
 import attrs
 import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tasks.image_data import ImageData
 from tasks.task_defaults import TaskDefaults
 from tff_reg import models
+from tff_reg.data import augmentation as augmentation_lib
 from tff_reg.data import client_data as client_data_lib
 from tff_reg.data import partitions
 
 # Only for TFF's own view of a task, where no command gives a batch size.
 _BASELINE_BATCH_SIZE = 64
-
-
-@dataclasses.dataclass(frozen=True)
-class ImageData:
-    """What a task's module loads.
-
-    Images are kept as stored: scaling and normalising belong to the functions.
-    """
-
-    # uint8 [n, height, width, channels]
-    x_train: np.ndarray
-    # int32 [n]
-    y_train: np.ndarray
-    # uint8 [m, height, width, channels]
-    x_test: np.ndarray
-    # int32 [m]
-    y_test: np.ndarray
-    # (images, key int64 [2]) -> float32 images, for training.
-    augment_fn: Callable
-    # images -> float32 images, for evaluation.
-    normalize_fn: Callable
 
 
 @attrs.define(frozen=True)
@@ -52,20 +34,31 @@ class Task(tff.simulation.baselines.BaselineTask):
 
     Attributes:
       client_data: The training examples, by client.
-      num_classes: How many classes there are.
+      class_names: One a class, in the order of the labels.
       image_shape: (height, width, channels).
       augment_fn: (images, key int64 [2]) -> float32 images, for training.
       normalize_fn: images -> float32 images, for evaluation.
       partition: One array of positions in the training examples a client.
+      train_labels: int32 [n], of all training examples.
+      domains: int32 [n], their domains; None where there are none.
+      domain_names: One a domain.
     """
 
     client_data: client_data_lib.ArrayClientData
-    num_classes: int
+    class_names: tuple
     image_shape: tuple
     augment_fn: Callable
     normalize_fn: Callable
     partition: list
+    train_labels: np.ndarray
+    domains: Optional[np.ndarray]
+    domain_names: tuple
     _test_arrays: tuple
+
+    @property
+    def num_classes(self) -> int:
+        """How many classes there are."""
+        return len(self.class_names)
 
     def test_arrays(self) -> tuple[np.ndarray, np.ndarray]:
         """The test examples: images as stored, and int32 labels."""
@@ -77,22 +70,41 @@ def build(
     data: ImageData,
     *,
     partition: str,
-    concentration: float | None,
     num_clients: int,
     seed: int,
-    model: str | None,
-    norm: str | None,
+    concentration: float | None = None,
+    classes_per_client: int | None = None,
+    split_file: str | None = None,
+    augmentation: str | None = None,
+    model: str | None = None,
+    norm: str | None = None,
     projector: str = "none",
 ) -> Task:
     """Makes a task of loaded data; see `tasks.build` for the arguments and errors."""
+    expected = defaults.num_train_examples
+    if expected not in (None, len(data.y_train)):
+        logging.warning(
+            "The whole data set %s has %d training examples; here are %d.",
+            defaults.name,
+            expected,
+            len(data.y_train),
+        )
     dealt = partitions.partition(
-        partition, data.y_train, num_clients, seed=seed, concentration=concentration
+        partition,
+        data.y_train,
+        num_clients,
+        seed=seed,
+        concentration=concentration,
+        classes_per_client=classes_per_client,
+        domains=data.domains,
+        split_file=split_file,
     )
+    image_shape = data.x_train.shape[1:]
     client_data = client_data_lib.ArrayClientData(data.x_train, data.y_train, dealt)
     model_fn = models.build_model_fn(
         model or defaults.model,
-        image_shape=defaults.image_shape,
-        num_classes=defaults.num_classes,
+        image_shape=image_shape,
+        num_classes=len(data.class_names),
         norm=norm or defaults.norm,
         projector=projector,
         seed=seed,
@@ -118,10 +130,15 @@ def build(
         datasets=datasets,
         model_fn=model_fn,
         client_data=client_data,
-        num_classes=defaults.num_classes,
-        image_shape=defaults.image_shape,
-        augment_fn=data.augment_fn,
+        class_names=data.class_names,
+        image_shape=image_shape,
+        augment_fn=augmentation_lib.recipe(
+            augmentation or defaults.augmentation, data.normalize_fn
+        ),
         normalize_fn=data.normalize_fn,
         partition=dealt,
+        train_labels=data.y_train,
+        domains=data.domains,
+        domain_names=data.domain_names,
         test_arrays=(data.x_test, data.y_test),
     )

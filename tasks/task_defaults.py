@@ -12,6 +12,10 @@ class TaskError(ValueError):
     """A task that does not exist or cannot be built as asked."""
 
 
+class DataError(TaskError):
+    """Data that are not there, or not what they should be."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Override:
     """A setting of a paper that a task replaces."""
@@ -38,12 +42,26 @@ class TaskDefaults:
     model: str
     # A name of tff_reg.models.names.NORM_NAMES.
     norm: str
-    # [height, width, channels] of the images.
-    image_shape: tuple[int, int, int]
-    # How many classes there are.
-    num_classes: int
-    # How many training examples there are to deal out.
-    num_train_examples: int
+    # A name of tff_reg.data.augmentation.RECIPE_NAMES.
+    augmentation: str
+    # [height, width, channels] of the images; None where only the data say.
+    image_shape: tuple[int, int, int] | None
+    # How many classes there are; None where only the data say.
+    num_classes: int | None
+    # How many training examples the whole data set has; None where only the data say.
+    num_train_examples: int | None
+    # How many domains there are, 0 for none; None where only the data say.
+    num_domains: int | None = 0
+    # What the task can be told beside its split: data_dir, image_size, class_list.
+    options: tuple[str, ...] = ()
+    # The default of `image_size`; None where images are left as they are.
+    image_size: int | None = None
+    # Where to download the data, an address; empty where they are the user's own.
+    source: str = ""
+    # What `data_dir` holds, or is.
+    layout: str = ""
+    # The data set's name in TFDS, which loads it when `data_dir` is not given.
+    tfds_name: str | None = None
     # By the name of a field of tff_reg.processes.catalog.Settings; often empty.
     overrides: Mapping[str, Override] = dataclasses.field(
         default_factory=lambda: MappingProxyType({})
@@ -52,3 +70,14 @@ class TaskDefaults:
     def override_values(self) -> dict[str, Any]:
         """The replaced settings: field name -> the task's value."""
         return {field: override.value for field, override in self.overrides.items()}
+
+    def missing(self, why: str) -> DataError:
+        """An error that says what to download and where to put it.
+
+        Args:
+          why: What was found instead, the beginning of a sentence.
+        """
+        download = f"download {self.source}, unpack it, and " if self.source else ""
+        return DataError(
+            f"{why}: {download}give --data_dir={self.layout} (task {self.name})."
+        )

@@ -10,9 +10,17 @@ from hypothesis import strategies as st
 
 from tff_reg.data import partitions
 
-_SCHEMES = partitions.names()
-_DIRICHLETS = tuple(
-    name for name in _SCHEMES if partitions.PARTITIONS[name].uses_concentration
+# Those that draw, and need nothing that the labels do not say or a number does.
+_SCHEMES = tuple(
+    name
+    for name in partitions.names()
+    if not {"split_file", "domains"} & set(partitions.PARTITIONS[name].needs)
+)
+_DIRICHLETS = ("dirichlet_unbalanced", "dirichlet_balanced")
+_CONCENTRATED = tuple(
+    name
+    for name in _SCHEMES
+    if "concentration" in partitions.PARTITIONS[name].needs
 )
 
 _seeds = st.integers(0, 2**40)
@@ -34,9 +42,10 @@ def _labels_and_clients(draw):
 
 
 def _make(name, labels, num_clients, seed, concentration=0.5):
-    """Any scheme; the unbalanced one without its minimum, so that it always works."""
-    if name == "dirichlet_unbalanced":
-        return partitions.dirichlet_unbalanced(
+    """Any scheme, without a minimum, so that it always works."""
+    scheme = partitions.PARTITIONS[name]
+    if scheme.uses_minimum_examples:
+        return scheme.function(
             labels,
             num_clients,
             concentration=concentration,
@@ -44,8 +53,20 @@ def _make(name, labels, num_clients, seed, concentration=0.5):
             minimum_examples=0,
         )
     return partitions.partition(
-        name, labels, num_clients, seed=seed, concentration=concentration
+        name,
+        labels,
+        num_clients,
+        seed=seed,
+        concentration=concentration,
+        classes_per_client=_enough_classes(labels, num_clients),
     )
+
+
+def _enough_classes(labels, num_clients):
+    """The fewest classes a client with which the clients can hold all."""
+    if not isinstance(num_clients, int) or num_clients < 1:
+        return 1
+    return -(-np.unique(labels).size // num_clients)
 
 
 def _same(one, other):
@@ -358,7 +379,7 @@ class TestRefusals:
         with pytest.raises(partitions.PartitionError, match="at most 10 clients"):
             _make(name, np.arange(10), 11, 0)
 
-    @pytest.mark.parametrize("name", _DIRICHLETS)
+    @pytest.mark.parametrize("name", _CONCENTRATED)
     @pytest.mark.parametrize(
         "concentration", [0, -1.0, float("nan"), float("inf"), None, "0.5"]
     )

@@ -103,6 +103,19 @@ def test_sizes_are_readable(num_weights, words):
     assert words in "\n".join(lines).replace("\n         ", " ")
 
 
+@pytest.mark.parametrize(
+    "requested, words",
+    [
+        ({"partition": "shards", "classes_per_client": 2}, "shards(2 classes each)"),
+        ({"partition": "split_file", "split_file": "a/b.txt"}, "split_file b.txt"),
+        ({"partition": "quantity", "concentration": 0.5}, "quantity(0.5)"),
+        ({"partition": "iid"}, "iid"),
+    ],
+)
+def test_the_partition_is_named_with_what_it_needs(requested, words):
+    assert f", {words}, " in description.plot_subtitle(resolve(**requested))
+
+
 def test_the_plot_is_titled_with_process_task_clients_and_concentration():
     values = resolve(num_clients=8, clients_per_round=2, concentration=0.1, seed=3)
     assert description.plot_title(values) == "fedalign on digits"

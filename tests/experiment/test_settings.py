@@ -19,7 +19,11 @@ def resolve_on_a_task_with(overrides, **requested):
     defaults = types.SimpleNamespace(
         model="cnn",
         norm="group",
+        augmentation="none",
+        image_size=None,
         num_train_examples=100,
+        num_domains=0,
+        options=(),
         override_values=lambda: overrides,
     )
     return settings.resolve(
@@ -73,6 +77,28 @@ def test_iid_has_no_concentration_and_no_momentum_no_nesterov():
     assert resolve(client_momentum=0.0)["client_nesterov"] is False
 
 
+def test_a_partition_takes_what_it_needs_and_leaves_the_rest():
+    values = resolve(partition="shards", classes_per_client=2)
+    assert values["classes_per_client"] == 2 and values["concentration"] is None
+    values = resolve(partition="split_file", split_file="clients.txt")
+    assert values["split_file"] == "clients.txt"
+    assert resolve(partition="quantity")["concentration"] == 0.5
+    values = resolve(partition="domain", task="pacs", num_clients=8)
+    assert values["concentration"] is None
+
+
+def test_what_a_task_says_of_its_images_is_taken_unless_given():
+    values = resolve(task="pacs")
+    assert values["image_size"] == 64 and values["augmentation"] == "crop_flip"
+    values = resolve(task="pacs", image_size=96, augmentation="none")
+    assert values["image_size"] == 96 and values["augmentation"] == "none"
+    assert resolve(task="cifar10")["image_size"] is None
+
+
+def test_a_task_whose_size_only_its_data_say_takes_any_number_of_clients():
+    assert resolve(task="arrays", num_clients=10**6)["num_clients"] == 10**6
+
+
 def test_zero_turns_clipping_off():
     assert resolve()["max_gradient_norm"] == 10.0
     assert resolve(max_gradient_norm=0.0)["max_gradient_norm"] is None
@@ -103,6 +129,19 @@ def test_process_settings_are_a_catalog_settings_object():
         ({"server_optimizer": "yogi", "server_momentum": 0.9}, "yogi has none"),
         ({"runtime": "native", "devices": "GPU:0"}, "--devices=GPU:0"),
         ({"num_clients": 10**6}, "only 1437 training examples"),
+        ({"partition": "shards"}, "--classes_per_client is missing"),
+        ({"classes_per_client": 2}, "dirichlet_unbalanced has no classes per client"),
+        ({"partition": "split_file"}, "--split_file is missing"),
+        ({"split_file": "f", "partition": "iid"}, "iid has no split file"),
+        ({"partition": "domain"}, "the task digits has no domains"),
+        (
+            {"partition": "domain", "task": "pacs", "num_clients": 10},
+            "the task pacs has 4 domains",
+        ),
+        ({"data_dir": "/d"}, "--data_dir=/d: the task digits has no such option"),
+        ({"task": "cifar10", "image_size": 64}, "--image_size=64: the task cifar10"),
+        ({"task": "pacs", "class_list": "f"}, "--class_list=f: the task pacs"),
+        ({"augmentation": "crop_flop"}, "did you mean crop_flip"),
     ],
 )
 def test_what_makes_no_run_is_refused_with_the_flags_name(requested, words):

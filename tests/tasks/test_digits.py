@@ -5,8 +5,9 @@ import hashlib
 import numpy as np
 import pytest
 
+import tasks
 from tasks import digits
-from tasks import task_defaults
+from tff_reg.data import augmentation
 
 SPLIT_DIGEST = "c66e30e6f58bb213769ea8e8b20240dca1d846e6a58ed7aba19be413551ee499"
 DATA_DIGEST = "531fa76894125c4147b027cd9a95f3e880d546a191798e71e3caf5ac9f842568"
@@ -70,7 +71,8 @@ def test_normalised_training_images_have_mean_0_and_deviation_1(data):
 
 def test_augmentation_moves_by_at_most_a_pixel_and_never_mirrors(data):
     images = data.x_train[:200]
-    moved = data.augment_fn(images, np.array([1, 2])).numpy()
+    augment = augmentation.recipe(digits.DEFAULTS.augmentation, data.normalize_fn)
+    moved = augment(images, np.array([1, 2])).numpy()
     padded = np.pad(images, [(0, 0), (1, 1), (1, 1), (0, 0)])
     normal = data.normalize_fn(padded).numpy()
     places = set()
@@ -87,5 +89,5 @@ def test_augmentation_moves_by_at_most_a_pixel_and_never_mirrors(data):
 
 
 def test_raises_on_a_data_dir():
-    with pytest.raises(task_defaults.TaskError, match="data_dir"):
-        digits.load("/somewhere")
+    with pytest.raises(tasks.TaskError, match="data_dir"):
+        tasks.build("digits", partition="iid", num_clients=2, seed=0, data_dir="/")

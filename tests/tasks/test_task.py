@@ -14,6 +14,7 @@ from tff_reg import client
 from tff_reg import models
 from tff_reg import processes
 from tff_reg import runtime
+from tff_reg.data import augmentation
 from tff_reg.data import keys
 from tff_reg.data import partitions
 
@@ -37,7 +38,11 @@ def test_defaults_name_things_that_exist(name):
     assert defaults.name == name
     assert defaults.model in models.MODEL_NAMES
     assert defaults.norm in models.NORM_NAMES
-    assert len(defaults.image_shape) == 3
+    assert defaults.augmentation in augmentation.RECIPE_NAMES
+    assert defaults.image_shape is None or len(defaults.image_shape) == 3
+    assert set(defaults.options) <= {"data_dir", "image_size", "class_list"}
+    assert ("data_dir" in defaults.options) == bool(defaults.layout)
+    assert "image_size" in defaults.options or defaults.image_size is None
     assert all(override.reason for override in defaults.overrides.values())
     assert set(defaults.override_values()) == set(defaults.overrides)
 

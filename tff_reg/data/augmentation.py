@@ -12,6 +12,23 @@ GPU. Stored images stay uint8; the conversion to float32 happens here.
 A recipe is a composition, in the order in which it is written:
 
     augment = compose(pad_crop(4), horizontal_flip(), normalize(MEAN, STD))
+
+Those of the papers have names, `RECIPE_NAMES`; `recipe` makes them:
+
+| name             | used by                        | what it does                       |
+|------------------|--------------------------------|------------------------------------|
+| none             | -                              | normalises only                    |
+| shift            | our digits                     | pads by 1 and crops                |
+| crop_flip        | FedAlign, CIFAR                | pads by 4 and crops, flips         |
+| rotate_crop_flip | FedMLB's code, all data sets   | the same after a turn of up to     |
+|                  |                                | 10 degrees (not in the paper)      |
+| half_crop_flip   | MAN's code, all data sets      | normalises, flips, and for every   |
+|                  |                                | second image pads by 4 and crops   |
+| resized_crop     | FedAlign's code, ImageNet-200  | crops 8 to 100 % of the area, at   |
+|                  |                                | 3:4 to 4:3, enlarges it; jitter of |
+|                  |                                | 0.4; flips                         |
+
+UniVarFL says nothing of augmentation; our tasks take `crop_flip` there.
 """
 
 from __future__ import annotations
@@ -24,6 +41,20 @@ from tff_reg.data import keys
 from tff_reg.lazy import tf
 
 AugmentFn = Callable  # (images, key) -> float32 images
+
+RECIPE_NAMES = (
+    "none",
+    "shift",
+    "crop_flip",
+    "rotate_crop_flip",
+    "half_crop_flip",
+    "resized_crop",
+)
+
+# Of red, green and blue in the brightness of a pixel (ITU-R 601, as Pillow's).
+_LUMA = (0.299, 0.587, 0.114)
+# How often a box of the wanted area and shape is drawn before the whole image is taken.
+_BOX_DRAWS = 10
 
 
 class AugmentationError(ValueError):
@@ -43,6 +74,59 @@ def compose(*functions: AugmentFn) -> AugmentFn:
         return images
 
     return composed
+
+
+def recipe(name: str, normalize_fn: AugmentFn) -> AugmentFn:
+    """The augmentation of a paper; see the module's docstring.
+
+    Args:
+      name: One of `RECIPE_NAMES`.
+      normalize_fn: What turns stored pixels into the model's input.
+
+    Returns:
+      The batch function.
+
+    Raises:
+      AugmentationError: If the name is unknown.
+    """
+    if name == "none":
+        return compose(normalize_fn)
+    if name == "shift":
+        return compose(pad_crop(1), normalize_fn)
+    if name == "crop_flip":
+        return compose(pad_crop(4), horizontal_flip(), normalize_fn)
+    if name == "rotate_crop_flip":
+        return compose(rotate(10), pad_crop(4), horizontal_flip(), normalize_fn)
+    if name == "half_crop_flip":
+        return compose(normalize_fn, horizontal_flip(), sometimes(0.5, pad_crop(4)))
+    if name == "resized_crop":
+        jitter = color_jitter(brightness=0.4, contrast=0.4, saturation=0.4)
+        crop = random_resized_crop(0.08, 1.0)
+        return compose(crop, jitter, horizontal_flip(), normalize_fn)
+    raise AugmentationError(
+        f"There is no augmentation named {name!r}; use one of "
+        f"{', '.join(RECIPE_NAMES)}."
+    )
+
+
+def sometimes(probability: float, function: AugmentFn) -> AugmentFn:
+    """Applies a function that keeps the size to each image with a probability.
+
+    Raises:
+      AugmentationError: If the probability is not in 0 to 1.
+    """
+    if not 0 <= probability <= 1:
+        raise AugmentationError(f"probability is {probability}; it must be in 0 to 1.")
+
+    def apply(images, key):
+        images = tf.cast(images, tf.float32)
+        numbers = tf.random.stateless_uniform(
+            [tf.shape(images)[0], 1, 1, 1], seed=keys.fold_in(key, 0), alg="philox"
+        )
+        changed = function(images, keys.fold_in(key, 1))
+        return tf.where(numbers < probability, changed, images)
+
+    return apply
 
 
 def pad_crop(padding: int) -> AugmentFn:
@@ -105,6 +189,152 @@ def horizontal_flip() -> AugmentFn:
         return tf.gather(tf.reshape(images, [-1, channels]), pixels)
 
     return flip
+
+
+def rotate(degrees: float) -> AugmentFn:
+    """Turns each image about its centre by an angle of at most so many degrees.
+
+    The angle is uniform. Pixels come from their nearest neighbour, and what comes
+    from outside is 0, as in torchvision's RandomRotation, which FedMLB's code uses.
+
+    Raises:
+      AugmentationError: If `degrees` is negative or not finite.
+    """
+    if not (math.isfinite(degrees) and degrees >= 0):
+        raise AugmentationError(f"degrees is {degrees}; it must be 0 or above.")
+
+    def turn(images, key):
+        images = tf.cast(images, tf.float32)
+        batch, height, width, channels = _sizes(images)
+        largest = math.radians(degrees)
+        angles = tf.random.stateless_uniform(
+            [batch, 1, 1], seed=key, minval=-largest, maxval=largest, alg="philox"
+        )
+        cosines, sines = tf.cos(angles), tf.sin(angles)
+        # Of a pixel's centre from the image's, before and after.
+        y = tf.range(height, dtype=tf.float32) - (tf.cast(height, tf.float32) - 1) / 2
+        x = tf.range(width, dtype=tf.float32) - (tf.cast(width, tf.float32) - 1) / 2
+        y, x = y[tf.newaxis, :, tf.newaxis], x[tf.newaxis, tf.newaxis, :]
+        rows = cosines * y + sines * x + tf.cast(height, tf.float32) / 2
+        columns = cosines * x - sines * y + tf.cast(width, tf.float32) / 2
+        rows = tf.cast(tf.floor(rows), tf.int32)
+        columns = tf.cast(tf.floor(columns), tf.int32)
+        inside = (rows >= 0) & (rows < height) & (columns >= 0) & (columns < width)
+        first = height * tf.range(batch)[:, tf.newaxis, tf.newaxis]
+        pixels = (first + rows) * width + columns
+        found = tf.gather(
+            tf.reshape(images, [-1, channels]), tf.where(inside, pixels, 0)
+        )
+        return tf.where(inside[..., tf.newaxis], found, 0.0)
+
+    return turn
+
+
+def random_resized_crop(least_area: float, largest_area: float) -> AugmentFn:
+    """Cuts a box out of each image and brings it to the images' own size.
+
+    As torchvision's RandomResizedCrop: the area is uniform between two shares of the
+    image's, the logarithm of width / height uniform in log(3/4) to log(4/3); a box
+    that does not fit is drawn again, ten times, then the whole image is taken; the
+    resizing is bilinear, with a wider filter where it reduces (as Pillow's).
+
+    Raises:
+      AugmentationError: If not 0 < least_area <= largest_area <= 1.
+    """
+    if not 0 < least_area <= largest_area <= 1:
+        raise AugmentationError(
+            f"The areas are {least_area} and {largest_area}; they must be ascending, "
+            "above 0 and at most 1."
+        )
+
+    def crop(images, key):
+        images = tf.cast(images, tf.float32)
+        batch, height, width, _ = _sizes(images)
+        tall, wide = tf.cast(height, tf.float32), tf.cast(width, tf.float32)
+        numbers = tf.random.stateless_uniform(
+            [4, batch, _BOX_DRAWS], seed=key, alg="philox"
+        )
+        area = least_area + (largest_area - least_area) * numbers[0]
+        ratio = tf.exp((2 * numbers[1] - 1) * math.log(4 / 3))
+        rows = tf.round(tf.sqrt(area * tall * wide / ratio))
+        columns = tf.round(tf.sqrt(area * tall * wide * ratio))
+        fits = (rows >= 1) & (rows <= tall) & (columns >= 1) & (columns <= wide)
+        # The first that fits; argmax of all False is 0, replaced below.
+        chosen = tf.argmax(tf.cast(fits, tf.int32), axis=1)
+        some = tf.reduce_any(fits, axis=1)
+        pick = lambda values: tf.gather(values, chosen, batch_dims=1)
+        rows = tf.where(some, pick(rows), tall)
+        columns = tf.where(some, pick(columns), wide)
+        top = tf.floor(pick(numbers[2]) * (tall - rows + 1))
+        left = tf.floor(pick(numbers[3]) * (wide - columns + 1))
+        images = tf.einsum("bih,bhwc->biwc", _resizing(top, rows, height), images)
+        return tf.einsum("bjw,biwc->bijc", _resizing(left, columns, width), images)
+
+    return crop
+
+
+def _resizing(start, length, size):
+    """Weights that bring `length` pixels from `start` to `size`: [batch, size, size].
+
+    Args:
+      start: float32 [batch], the first pixel.
+      length: float32 [batch], how many.
+      size: How many there are before and after.
+    """
+    scale = length[:, tf.newaxis, tf.newaxis] / tf.cast(size, tf.float32)
+    start, length = start[:, tf.newaxis, tf.newaxis], length[:, tf.newaxis, tf.newaxis]
+    places = tf.range(size, dtype=tf.float32) + 0.5
+    centres = start + places[tf.newaxis, :, tf.newaxis] * scale
+    pixels = places[tf.newaxis, tf.newaxis, :]
+    weights = tf.nn.relu(1.0 - tf.abs(pixels - centres) / tf.maximum(scale, 1.0))
+    weights *= tf.cast((pixels > start) & (pixels < start + length), tf.float32)
+    return weights / tf.reduce_sum(weights, axis=-1, keepdims=True)
+
+
+def color_jitter(
+    *, brightness: float, contrast: float, saturation: float
+) -> AugmentFn:
+    """Varies the brightness, then the contrast, then the saturation of each image.
+
+    Each by a factor that is uniform in 1 - strength to 1 + strength, with pixels kept
+    in 0 to 255: contrast towards the mean grey of the image, saturation towards each
+    pixel's own grey. torchvision's ColorJitter, which FedAlign's code uses on
+    ImageNet-200, does them in a random order.
+
+    Raises:
+      AugmentationError: If a strength is not in 0 to 1. The batch function: if images
+        have not three channels.
+    """
+    strengths = (brightness, contrast, saturation)
+    if not all(0 <= strength <= 1 for strength in strengths):
+        raise AugmentationError(f"Strengths are {strengths}; all must be in 0 to 1.")
+
+    def jitter(images, key):
+        images = tf.cast(images, tf.float32)
+        batch, _, _, channels = _sizes(images)
+        if channels != 3:
+            raise AugmentationError(
+                f"Jitter of colours needs 3 channels, but the images have {channels}; "
+                "choose another augmentation."
+            )
+        numbers = tf.random.stateless_uniform(
+            [3, batch, 1, 1, 1], seed=key, minval=-1.0, maxval=1.0, alg="philox"
+        )
+        factors = [1 + strength * numbers[i] for i, strength in enumerate(strengths)]
+        images = tf.clip_by_value(images * factors[0], 0.0, 255.0)
+        images = _blend(tf.reduce_mean(_grey(images), [1, 2], True), images, factors[1])
+        return _blend(_grey(images), images, factors[2])
+
+    return jitter
+
+
+def _grey(images):
+    return tf.reduce_sum(images * tf.constant(_LUMA), axis=-1, keepdims=True)
+
+
+def _blend(base, images, factor):
+    """From `base` (factor 0) by way of the images (1) and beyond, in 0 to 255."""
+    return tf.clip_by_value(base + factor * (images - base), 0.0, 255.0)
 
 
 def normalize(

@@ -11,7 +11,11 @@ has its own name:
 |----------------------|-------------------------------|------------|---------------|
 | dirichlet_unbalanced | clients, once for each class  | vary       | nothing       |
 | dirichlet_balanced   | classes, once for each client | equal      | N mod clients |
+| quantity             | clients, once                 | vary       | nothing       |
 | iid                  | -                             | within one | nothing       |
+| shards               | -                             | near equal | nothing       |
+| domain               | -                             | vary       | nothing       |
+| split_file           | -                             | as written | as written    |
 
 `PARTITIONS` has them by name with what each needs; `partition` calls one by name.
 
@@ -24,10 +28,13 @@ the indices once; taking examples one at a time would be 50,000 Python steps.
 
 from __future__ import annotations
 
+import ast
 import dataclasses
+import heapq
 import math
 import numbers
 import operator
+import os
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
@@ -36,6 +43,10 @@ from tff_reg.lazy import np
 
 DEFAULT_MINIMUM_EXAMPLES = 10
 DEFAULT_MAX_DRAWS = 1000
+
+# Swaps that mix who holds which classes in `shards`, for each shard and at most.
+_SWAPS_PER_SHARD = 10
+_MOST_SWAPS = 50_000
 
 # Concentrations beyond these are drawn as these: nothing that can be seen in double
 # precision changes any more, and the gamma variates stay finite.
@@ -98,14 +109,8 @@ def dirichlet_unbalanced(
     classes, class_sizes = _classes(labels)
     num_clients = _check_num_clients(num_clients, classes.size)
     concentration = _check_concentration(concentration)
-    minimum_examples = _check_count("minimum_examples", minimum_examples, least=0)
+    minimum_examples = _check_minimum(minimum_examples, num_clients, classes.size)
     max_draws = _check_count("max_draws", max_draws, least=1)
-    if minimum_examples * num_clients > classes.size:
-        raise PartitionError(
-            f"{classes.size} examples cannot give {num_clients} clients "
-            f"{minimum_examples} each; use at most "
-            f"{classes.size // minimum_examples} clients or lower minimum_examples."
-        )
     generator = keys.driver_generator("dirichlet_unbalanced", seed)
     most = 0
     for _ in range(max_draws):
@@ -114,11 +119,13 @@ def dirichlet_unbalanced(
         if least >= minimum_examples:
             return _deal(classes, counts, generator)
         most = max(most, least)
-    raise PartitionError(
-        f"None of {max_draws} draws of Dir({concentration:g}) gave each of "
-        f"{num_clients} clients {minimum_examples} examples (the best left one with "
-        f"{most}); use fewer clients, a larger concentration, a smaller "
-        "minimum_examples, or dirichlet_balanced."
+    raise _draws_failed(
+        max_draws,
+        concentration,
+        num_clients,
+        minimum_examples,
+        most,
+        "dirichlet_balanced",
     )
 
 
@@ -201,6 +208,259 @@ def iid(labels: np.ndarray, num_clients: int, *, seed: int) -> list[np.ndarray]:
     ]
 
 
+def quantity(
+    labels: np.ndarray,
+    num_clients: int,
+    *,
+    concentration: float,
+    seed: int,
+    minimum_examples: int = DEFAULT_MINIMUM_EXAMPLES,
+    max_draws: int = DEFAULT_MAX_DRAWS,
+) -> list[np.ndarray]:
+    """Clients of very different sizes with the same mix of classes.
+
+    Source: "quantity skew" of Q. Li et al., "Federated Learning on Non-IID Data
+    Silos: An Experimental Study", ICDE 2022, Section IV-C.
+
+    The clients' shares of the examples are one draw of a symmetric Dirichlet; the
+    examples, shuffled, are cut at the rounded-down cumulated shares. If a client ends
+    with fewer than `minimum_examples`, the shares are drawn again.
+
+    Guaranteed: disjoint, complete, every client has at least `minimum_examples`.
+
+    Args:
+      labels: [N] whole numbers >= 0 of any dtype; only N matters.
+      num_clients: At least 1.
+      concentration: beta of Dir(beta), above 0 and finite. Large gives equal sizes.
+      seed: The same seed gives the same partition.
+      minimum_examples: 0 accepts empty clients.
+      max_draws: How often to try before giving up.
+
+    Returns:
+      `num_clients` ascending int64 arrays of positions in `labels`.
+
+    Raises:
+      PartitionError: As `dirichlet_unbalanced`.
+    """
+    classes, _ = _classes(labels)
+    num_clients = _check_num_clients(num_clients, classes.size)
+    concentration = _check_concentration(concentration)
+    minimum_examples = _check_minimum(minimum_examples, num_clients, classes.size)
+    max_draws = _check_count("max_draws", max_draws, least=1)
+    generator = keys.driver_generator("quantity", seed)
+    most = 0
+    for _ in range(max_draws):
+        logs = _log_dirichlet(generator, concentration, 1, num_clients)[0]
+        ends = _cumulated_counts(np.exp(logs - logs.max()), classes.size)
+        least = int(np.diff(ends, prepend=0).min())
+        if least >= minimum_examples:
+            order = generator.permutation(classes.size)
+            return [
+                np.sort(part).astype(np.int64) for part in np.split(order, ends[:-1])
+            ]
+        most = max(most, least)
+    raise _draws_failed(
+        max_draws, concentration, num_clients, minimum_examples, most, "iid"
+    )
+
+
+def shards(
+    labels: np.ndarray, num_clients: int, *, classes_per_client: int, seed: int
+) -> list[np.ndarray]:
+    """Each client holds examples of exactly so many classes.
+
+    Source: the "pathological" split of H. B. McMahan et al., "Communication-Efficient
+    Learning of Deep Networks from Decentralized Data", AISTATS 2017, Section 3: sort
+    by label, cut into num_clients * k shards, deal each client k.
+
+    There the shards are cut across the sorted labels, so one can hold two classes,
+    and a client may be dealt two shards of one class. Here every shard is of one
+    class and a client's k shards are of k different classes. Classes are cut so that
+    the largest shard is as small as it can be: with equally large classes all shards
+    have the same size, as in the paper. Who holds which classes is mixed by random
+    swaps.
+
+    Guaranteed: disjoint, complete, exactly `classes_per_client` classes each.
+
+    Args:
+      labels: [N] whole numbers >= 0 of any dtype.
+      num_clients: At least 1.
+      classes_per_client: k, from 1 to the number of classes.
+      seed: The same seed gives the same partition.
+
+    Returns:
+      `num_clients` ascending int64 arrays of positions in `labels`.
+
+    Raises:
+      PartitionError: If the labels are empty or no class numbers, a number is out of
+        range, the clients together cannot hold all classes, or there are too few
+        examples for so many shards.
+    """
+    classes, class_sizes = _classes(labels)
+    num_clients = _check_num_clients(num_clients, classes.size)
+    per_client = _check_count("classes_per_client", classes_per_client, least=1)
+    if per_client > class_sizes.size:
+        raise PartitionError(
+            f"classes_per_client is {per_client}, but there are only "
+            f"{class_sizes.size} classes; use at most {class_sizes.size}."
+        )
+    if num_clients * per_client < class_sizes.size:
+        raise PartitionError(
+            f"{num_clients} clients with {per_client} classes each cannot hold all "
+            f"{class_sizes.size} classes; use more clients or more classes a client."
+        )
+    shares = _shards_of_classes(class_sizes, num_clients, per_client)
+    generator = keys.driver_generator("shards", seed)
+    holds = _spread_shards(shares, num_clients, per_client, generator)
+    counts = holds * (class_sizes // shares)
+    # The first of a class's holders, in a random order of clients, get what is left.
+    order = generator.permutation(num_clients)
+    rank = holds[order].cumsum(axis=0)
+    counts[order] += holds[order] & (rank <= class_sizes % shares)
+    return _deal(classes, counts, generator)
+
+
+def domain(
+    labels: np.ndarray, num_clients: int, *, domains: np.ndarray, seed: int
+) -> list[np.ndarray]:
+    """Each client holds examples of one domain: feature shift.
+
+    The setting of UniVarFL's PACS experiments. The clients are shared out evenly, the
+    first num_clients / D of them to the first domain and so on; within a domain the
+    examples are shuffled and cut into equal parts.
+
+    Guaranteed: disjoint, complete, sizes within a domain that differ by at most one.
+
+    Args:
+      labels: [N] whole numbers >= 0 of any dtype; only N matters.
+      num_clients: A multiple of the number of domains.
+      domains: [N] whole numbers >= 0, each example's domain.
+      seed: The same seed gives the same partition.
+
+    Returns:
+      `num_clients` ascending int64 arrays of positions in `labels`.
+
+    Raises:
+      PartitionError: If the labels are empty or no class numbers, there are no
+        domains or not one an example, or the clients cannot be shared out evenly.
+    """
+    classes, _ = _classes(labels)
+    num_clients = _check_num_clients(num_clients, classes.size)
+    if domains is None:
+        raise PartitionError(
+            "The partition domain needs data with domains; choose another partition."
+        )
+    numbers_of_domains, domain_sizes = _classes(domains)
+    if numbers_of_domains.size != classes.size:
+        raise PartitionError(
+            f"There are {numbers_of_domains.size} domain numbers for {classes.size} "
+            "examples; pass one each."
+        )
+    clients_each, rest = divmod(num_clients, domain_sizes.size)
+    if rest:
+        raise PartitionError(
+            f"num_clients is {num_clients}, but there are {domain_sizes.size} domains; "
+            f"use a multiple of {domain_sizes.size}."
+        )
+    if domain_sizes.min() < clients_each:
+        raise PartitionError(
+            f"A domain has only {domain_sizes.min()} examples for {clients_each} "
+            "clients; use fewer clients."
+        )
+    generator = keys.driver_generator("domain", seed)
+    order = generator.permutation(classes.size)
+    order = order[np.argsort(numbers_of_domains[order], kind="stable")]
+    dealt = []
+    for part in np.split(order, domain_sizes.cumsum()[:-1]):
+        dealt += np.array_split(part, clients_each)
+    return [np.sort(part).astype(np.int64) for part in dealt]
+
+
+def split_file(
+    labels: np.ndarray,
+    num_clients: int,
+    *,
+    split_file: str | os.PathLike,
+    seed: int | None = None,
+) -> list[np.ndarray]:
+    """Deals out examples as a file says; draws nothing.
+
+    The format is that of the `client_data` files of the FedMLB authors' repository:
+    one Python dict from client numbers to lists (or sets, or tuples) of positions,
+    such as `{0: [3, 17], 1: [5]}`. It is read as a literal and never executed.
+
+    Guaranteed: disjoint. Examples that the file leaves out belong to nobody.
+
+    Args:
+      labels: [N] whole numbers >= 0 of any dtype; only N matters.
+      num_clients: As many as the file has.
+      split_file: The file's path.
+      seed: Not used.
+
+    Returns:
+      One ascending int64 array of positions in `labels` a client, in the order of the
+      clients' numbers.
+
+    Raises:
+      PartitionError: If the file cannot be read, is something else, has another
+        number of clients, or a position that is taken twice or beyond the labels.
+    """
+    del seed
+    size = _check_labels(labels).size
+    num_clients = _check_num_clients(num_clients, size)
+    clients = _read_split_file(split_file)
+    if len(clients) != num_clients:
+        raise PartitionError(
+            f"The split file {split_file} has {len(clients)} clients, but num_clients "
+            f"is {num_clients}; use num_clients={len(clients)}."
+        )
+    dealt = [np.sort(np.array(clients[number], np.int64)) for number in sorted(clients)]
+    together = np.sort(np.concatenate(dealt))
+    if together.size and not 0 <= together[0] <= together[-1] < size:
+        raise PartitionError(
+            f"The split file {split_file} has positions from {together[0]} to "
+            f"{together[-1]}, but there are {size} examples; it belongs to other data."
+        )
+    twice = together[1:][np.diff(together) == 0]
+    if twice.size:
+        raise PartitionError(
+            f"The split file {split_file} deals out the example {twice[0]} twice; each "
+            "may belong to one client."
+        )
+    return dealt
+
+
+def _read_split_file(path: str | os.PathLike) -> dict:
+    """The dict in a split file: whole numbers to collections of whole numbers."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            clients = ast.literal_eval(file.read().strip())
+    except OSError as error:
+        raise PartitionError(
+            f"The split file {path} cannot be read ({error.strerror})."
+        ) from error
+    # What literal_eval says of malformed, binary or endlessly nested text.
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError) as error:
+        raise PartitionError(
+            f"The split file {path} is not a Python dict of lists such as "
+            "{0: [3, 17], 1: [5]}."
+        ) from error
+    if (
+        not isinstance(clients, dict)
+        or not clients
+        or not all(type(number) is int for number in clients)
+        or not all(isinstance(own, (list, set, tuple)) for own in clients.values())
+        or not all(type(one) is int for own in clients.values() for one in own)
+    ):
+        raise PartitionError(
+            f"The split file {path} must hold one dict from client numbers to lists of "
+            "positions, such as {0: [3, 17], 1: [5]}."
+        )
+    if max((abs(one) for own in clients.values() for one in own), default=0) >= 2**63:
+        raise PartitionError(f"The split file {path} has positions beyond 64 bits.")
+    return clients
+
+
 @dataclasses.dataclass(frozen=True)
 class PartitionScheme:
     """What a caller, or a flag, needs to know about a scheme."""
@@ -209,8 +469,8 @@ class PartitionScheme:
     name: str
     # The function itself.
     function: Callable[..., list]
-    # Whether it takes `concentration` (then it is required).
-    uses_concentration: bool
+    # What it requires beside the number of clients and the seed: keyword arguments.
+    needs: tuple[str, ...]
     # Whether it takes `minimum_examples`.
     uses_minimum_examples: bool
     # Whether every example ends with a client, whatever the numbers.
@@ -228,7 +488,7 @@ PARTITIONS: Mapping[str, PartitionScheme] = MappingProxyType(
             PartitionScheme(
                 name="dirichlet_unbalanced",
                 function=dirichlet_unbalanced,
-                uses_concentration=True,
+                needs=("concentration",),
                 uses_minimum_examples=True,
                 complete=True,
                 equal_sizes=False,
@@ -240,7 +500,7 @@ PARTITIONS: Mapping[str, PartitionScheme] = MappingProxyType(
             PartitionScheme(
                 name="dirichlet_balanced",
                 function=dirichlet_balanced,
-                uses_concentration=True,
+                needs=("concentration",),
                 uses_minimum_examples=False,
                 complete=False,
                 equal_sizes=True,
@@ -252,11 +512,47 @@ PARTITIONS: Mapping[str, PartitionScheme] = MappingProxyType(
             PartitionScheme(
                 name="iid",
                 function=iid,
-                uses_concentration=False,
+                needs=(),
                 uses_minimum_examples=False,
                 complete=True,
                 equal_sizes=False,
                 summary="shuffled and cut into equal parts",
+            ),
+            PartitionScheme(
+                name="shards",
+                function=shards,
+                needs=("classes_per_client",),
+                uses_minimum_examples=False,
+                complete=True,
+                equal_sizes=False,
+                summary="McMahan et al.: exactly classes_per_client classes a client",
+            ),
+            PartitionScheme(
+                name="quantity",
+                function=quantity,
+                needs=("concentration",),
+                uses_minimum_examples=True,
+                complete=True,
+                equal_sizes=False,
+                summary="the same mix of classes, sizes by Dir(concentration)",
+            ),
+            PartitionScheme(
+                name="domain",
+                function=domain,
+                needs=("domains",),
+                uses_minimum_examples=False,
+                complete=True,
+                equal_sizes=False,
+                summary="UniVarFL: one domain a client, for data that have domains",
+            ),
+            PartitionScheme(
+                name="split_file",
+                function=split_file,
+                needs=("split_file",),
+                uses_minimum_examples=False,
+                complete=False,
+                equal_sizes=False,
+                summary="as FedMLB's client_data files: a dict of lists of positions",
             ),
         )
     }
@@ -275,15 +571,23 @@ def partition(
     *,
     seed: int,
     concentration: float | None = None,
+    classes_per_client: int | None = None,
+    domains: np.ndarray | None = None,
+    split_file: str | os.PathLike | None = None,
 ) -> list[np.ndarray]:
     """Deals out examples by a scheme's name.
+
+    What the scheme does not need (`PartitionScheme.needs`) is ignored.
 
     Args:
       name: One of `names()`.
       labels: [N] whole numbers >= 0 of any dtype.
       num_clients: How many clients.
       seed: The same seed gives the same partition.
-      concentration: Required by the Dirichlet schemes, ignored by the others.
+      concentration: Of the Dirichlet schemes and of `quantity`.
+      classes_per_client: Of `shards`.
+      domains: [N] whole numbers, each example's domain, for `domain`.
+      split_file: The path, for `split_file`.
 
     Returns:
       `num_clients` ascending int64 arrays of positions in `labels`.
@@ -297,10 +601,14 @@ def partition(
             f"There is no partition named {name!r}; use one of {', '.join(names())}."
         )
     scheme = PARTITIONS[name]
-    arguments = {"seed": seed}
-    if scheme.uses_concentration:
-        arguments["concentration"] = concentration
-    return scheme.function(labels, num_clients, **arguments)
+    offered = {
+        "concentration": concentration,
+        "classes_per_client": classes_per_client,
+        "domains": domains,
+        "split_file": split_file,
+    }
+    needed = {argument: offered[argument] for argument in scheme.needs}
+    return scheme.function(labels, num_clients, seed=seed, **needed)
 
 
 def class_counts(
@@ -401,6 +709,33 @@ def _check_num_clients(num_clients: int, num_examples: int) -> int:
     return num_clients
 
 
+def _check_minimum(minimum_examples: int, num_clients: int, num_examples: int) -> int:
+    minimum_examples = _check_count("minimum_examples", minimum_examples, least=0)
+    if minimum_examples * num_clients > num_examples:
+        raise PartitionError(
+            f"{num_examples} examples cannot give {num_clients} clients "
+            f"{minimum_examples} each; use at most "
+            f"{num_examples // minimum_examples} clients or lower minimum_examples."
+        )
+    return minimum_examples
+
+
+def _draws_failed(
+    draws: int,
+    concentration: float,
+    num_clients: int,
+    minimum_examples: int,
+    most: int,
+    instead: str,
+) -> PartitionError:
+    return PartitionError(
+        f"None of {draws} draws of Dir({concentration:g}) gave each of "
+        f"{num_clients} clients {minimum_examples} examples (the best left one with "
+        f"{most}); use fewer clients, a larger concentration, a smaller "
+        f"minimum_examples, or {instead}."
+    )
+
+
 def _check_concentration(concentration: float) -> float:
     if (
         not isinstance(concentration, numbers.Real)
@@ -438,6 +773,12 @@ def _log_dirichlet(
     return np.log(gamma) + np.log(uniform) / concentration
 
 
+def _cumulated_counts(weights: np.ndarray, size: int) -> np.ndarray:
+    """Where to cut `size` examples in proportion to weights: int64, ends with size."""
+    cumulated = weights.cumsum()
+    return (cumulated / cumulated[-1] * size).astype(np.int64)
+
+
 def _spread_classes(
     class_sizes: np.ndarray,
     num_clients: int,
@@ -455,11 +796,67 @@ def _spread_classes(
         # Somebody is always below the mean while a class is still to be spread.
         below = held < mean_size
         weights = np.where(below, np.exp(row - row[below].max()), 0.0)
-        cumulated = weights.cumsum()
-        ends = (cumulated / cumulated[-1] * size).astype(np.int64)
-        counts[:, column] = np.diff(ends, prepend=0)
+        counts[:, column] = np.diff(_cumulated_counts(weights, size), prepend=0)
         held += counts[:, column]
     return counts
+
+
+def _shards_of_classes(
+    class_sizes: np.ndarray, num_clients: int, classes_per_client: int
+) -> np.ndarray:
+    """Into how many shards each class is cut: int64 [classes].
+
+    One after the other the class with the largest shards is cut into one more, as
+    long as there are clients that could hold it and examples to put into it.
+    """
+    shares = np.ones(class_sizes.size, dtype=np.int64)
+    limits = np.minimum(class_sizes, num_clients)
+    heap = [(-size, c) for c, size in enumerate(class_sizes) if limits[c] > 1]
+    heapq.heapify(heap)
+    for _ in range(num_clients * classes_per_client - class_sizes.size):
+        if not heap:
+            raise PartitionError(
+                f"{class_sizes.sum()} examples are too few for {num_clients} clients "
+                f"with {classes_per_client} classes each; use fewer clients or fewer "
+                "classes a client."
+            )
+        _, c = heapq.heappop(heap)
+        shares[c] += 1
+        if shares[c] < limits[c]:
+            heapq.heappush(heap, (-class_sizes[c] / shares[c], c))
+    return shares
+
+
+def _spread_shards(
+    shares: np.ndarray,
+    num_clients: int,
+    classes_per_client: int,
+    generator: np.random.Generator,
+) -> np.ndarray:
+    """Who holds which classes: bool [clients, classes] with given sums.
+
+    A class goes to those clients that still need most: by the theorem of Havel and
+    Hakimi this never gets stuck. Then pairs of clients swap classes at random, which
+    keeps both sums.
+    """
+    holds = np.zeros((num_clients, shares.size), dtype=bool)
+    needs = np.full(num_clients, classes_per_client)
+    for column in generator.permutation(shares.size):
+        ties = generator.permutation(num_clients)
+        takers = ties[np.argsort(-needs[ties], kind="stable")][: shares[column]]
+        holds[takers, column] = True
+        needs[takers] -= 1
+    swaps = min(_SWAPS_PER_SHARD * int(shares.sum()), _MOST_SWAPS)
+    pairs = generator.integers(num_clients, size=(swaps, 2))
+    picks = generator.random((swaps, 2))
+    for (one, other), (mine, yours) in zip(pairs, picks):
+        own = np.flatnonzero(holds[one] & ~holds[other])
+        others = np.flatnonzero(holds[other] & ~holds[one])
+        if own.size:  # Then the other one, with as many classes, has as many.
+            given = own[int(mine * own.size)], others[int(yours * others.size)]
+            holds[one, given] = False, True
+            holds[other, given] = True, False
+    return holds
 
 
 def _draw_classes(

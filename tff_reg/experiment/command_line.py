@@ -197,6 +197,8 @@ def _entry(
 ) -> list[str]:
     places = {int: "=N", float: "=X", str: "=NAME", bool: "", None: ""}
     place = "=DIR" if name.endswith("_dir") else places[type_]
+    if name in ("split_file", "class_list"):
+        place = "=FILE"
     head = f"  --{'[no]' if type_ is bool else ''}{name}{place}"
     if values.get(name) is not None:
         text = text.rsplit(" [", 1)[0] if text.endswith("]") else text

@@ -35,6 +35,11 @@ def header(
         names = {name: name for name in strengths}
     chosen = ", ".join(f"{names[name]} {_text(v)}" for name, v in strengths.items())
     examples = f"{num_train:,} training and {num_test:,} test examples"
+    if values["synthetic_data"]:
+        examples += " of random pixels"
+    rounds = f"{values['total_rounds']}, seed {values['seed']}"
+    if values["scale"] is not None:
+        rounds += f", scale {values['scale']}"
     model = f"{values['model']}, {values['norm']} norm, {num_weights:,} weights"
     if values["projector"] != "none":
         model += f", {values['projector']} projector before the classifier"
@@ -50,7 +55,7 @@ def header(
         _line("", _client_optimizer(values)),
         *([_line("memory", memory)] if memory else []),
         _line("server", _server(values)),
-        _line("rounds", f"{values['total_rounds']}, seed {values['seed']}"),
+        _line("rounds", rounds),
         _line("output", values["output_dir"]),
     ]
 
@@ -70,9 +75,13 @@ def _count(number: int, noun: str) -> str:
 
 
 def _partition(values: Mapping[str, Any]) -> str:
-    if values["concentration"] is None:
-        return values["partition"]
-    return f"{values['partition']}({_text(values['concentration'])})"
+    if values["concentration"] is not None:
+        return f"{values['partition']}({_text(values['concentration'])})"
+    if values["classes_per_client"] is not None:
+        return f"{values['partition']}({values['classes_per_client']} classes each)"
+    if values["split_file"] is not None:
+        return f"{values['partition']} {pathlib.Path(values['split_file']).name}"
+    return values["partition"]
 
 
 def _cohort(values: Mapping[str, Any]) -> str:

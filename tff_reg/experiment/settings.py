@@ -12,8 +12,8 @@ import difflib
 import math
 from typing import Any, Callable, Mapping, Optional, Sequence
 
-from tff_reg.data import partitions
-from tff_reg.experiment import summary
+from tff_reg.data import augmentation, partitions
+from tff_reg.experiment import scale, summary
 from tff_reg.models import names as model_names
 from tff_reg.processes import catalog
 
@@ -112,6 +112,15 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "seed", int, WHAT, "everything random follows from it", minimum=0, default=0
     ),
+    Option(
+        "scale",
+        str,
+        WHAT,
+        "a run in small: such a fraction of the rounds, clients, local epochs and"
+        " examples that the other flags say, or tiny: at most one round of two clients"
+        " with 24 examples each, in batches of 8",
+        parse=scale.parse,
+    ),
     Option("total_rounds", int, FEDERATION, "rounds", minimum=1),
     Option("num_clients", int, FEDERATION, "clients that share the data", minimum=1),
     Option(
@@ -185,6 +194,10 @@ OPTIONS: tuple[Option, ...] = (
         choices=partitions.names(),
     ),
     Option("concentration", float, DATA, "alpha of a Dirichlet partition", above=0),
+    Option(
+        "classes_per_client", int, DATA, "of the partition shards", minimum=1
+    ),
+    Option("split_file", str, DATA, "what the partition split_file reads"),
     Option("model", str, DATA, "network", choices=model_names.MODEL_NAMES),
     Option("norm", str, DATA, "its normalisation", choices=model_names.NORM_NAMES),
     Option(
@@ -194,7 +207,29 @@ OPTIONS: tuple[Option, ...] = (
         "layers before its classifier",
         choices=model_names.PROJECTOR_NAMES,
     ),
-    Option("data_dir", str, DATA, "where a task's data are, if it needs files"),
+    Option(
+        "augmentation",
+        str,
+        DATA,
+        "how training images are varied",
+        choices=augmentation.RECIPE_NAMES,
+    ),
+    Option(
+        "image_size",
+        int,
+        DATA,
+        "height and width, for tasks whose images can have any",
+        minimum=8,
+    ),
+    Option("class_list", str, DATA, "file that names the classes of imagenet200"),
+    Option(
+        "synthetic_data",
+        bool,
+        DATA,
+        "random images of the task's shapes in place of its data",
+        default=False,
+    ),
+    Option("data_dir", str, DATA, "where a task's data are on the disk"),
     Option(
         "rounds_per_evaluation",
         int,
@@ -229,7 +264,8 @@ OPTIONS: tuple[Option, ...] = (
         "output_dir",
         str,
         RUN,
-        "where everything is written; the same directory again resumes",
+        "where everything is written, {seed} in it becoming the seed; the same directory"
+        " again resumes",
     ),
     Option("overwrite", bool, RUN, "start anew in that directory", default=False),
     Option(
@@ -261,8 +297,7 @@ def resolve(
       requested: What the user gave, by name; None counts as not given. Beside
         `OPTIONS`, strengths as `<method>_<field>`.
       task_names: The names of all tasks.
-      task_defaults: From a task's name to its defaults: `model`, `norm`,
-        `num_train_examples` and `override_values()`.
+      task_defaults: From a task's name to its `tasks.TaskDefaults`.
 
     Returns:
       Values by name, in the order of `OPTIONS`, then the strengths of the process.
@@ -283,17 +318,24 @@ def resolve(
     defaults = task_defaults(task)
     values = {option.name: option.default for option in OPTIONS}
     values.update(dataclasses.asdict(catalog.settings(process)))
-    values.update(model=defaults.model, norm=defaults.norm)
+    values.update(
+        model=defaults.model,
+        norm=defaults.norm,
+        augmentation=defaults.augmentation,
+        image_size=defaults.image_size,
+    )
     values.update(defaults.override_values())
     values.update({name: given[name] for name in given if name in _BY_NAME})
     values.update(process=process, task=task)
     _settle_clients(values, given, defaults.num_train_examples)
+    _settle_partition(values, given, defaults.num_domains)
+    _settle_data(values, given, defaults.options)
     _settle_training(values, given)
     _settle_runtime(values, given)
+    _settle_scale(values, given)
     del values["participation"]
-    values["output_dir"] = values["output_dir"] or (
-        f"runs/{process}-{task}-seed{values['seed']}"
-    )
+    directory = values["output_dir"] or f"runs/{process}-{task}-seed{{seed}}"
+    values["output_dir"] = directory.replace("{seed}", str(values["seed"]))
     values.update(_strengths(process, given))
     return values
 
@@ -321,9 +363,11 @@ def _shown(value: Any) -> Any:
     return str(value).lower() if isinstance(value, bool) else value
 
 
-def _settle_clients(values: dict, given: Mapping[str, Any], num_examples: int) -> None:
+def _settle_clients(
+    values: dict, given: Mapping[str, Any], num_examples: Optional[int]
+) -> None:
     num_clients = values["num_clients"]
-    if num_clients > num_examples:
+    if num_examples is not None and num_clients > num_examples:
         raise SettingError(
             f"--num_clients={num_clients}: the task {values['task']} has only"
             f" {num_examples} training examples."
@@ -339,16 +383,42 @@ def _settle_clients(values: dict, given: Mapping[str, Any], num_examples: int) -
             f"--clients_per_round={values['clients_per_round']}: there are only"
             f" {num_clients} clients (--num_clients); give at most {num_clients}."
         )
+
+
+def _settle_partition(
+    values: dict, given: Mapping[str, Any], num_domains: Optional[int]
+) -> None:
     scheme = partitions.PARTITIONS[values["partition"]]
-    if not scheme.uses_concentration:
-        _refuse(
-            given, "concentration", f"the partition {scheme.name} has no concentration."
-        )
-        values["concentration"] = None
-    elif values["concentration"] is None:
+    for name in ("concentration", "classes_per_client", "split_file"):
+        if name not in scheme.needs:
+            what = name.replace("_", " ")
+            _refuse(given, name, f"the partition {scheme.name} has no {what}.")
+            values[name] = None
+        elif values[name] is None:
+            raise SettingError(
+                f"--{name} is missing: the partition {scheme.name} needs it."
+            )
+    if "domains" not in scheme.needs or num_domains is None:
+        return
+    if not num_domains:
         raise SettingError(
-            f"--concentration is missing: the partition {scheme.name} needs it."
+            f"--partition={scheme.name}: the task {values['task']} has no domains;"
+            " choose another partition."
         )
+    if values["num_clients"] % num_domains:
+        raise SettingError(
+            f"--num_clients={values['num_clients']}: the task {values['task']} has"
+            f" {num_domains} domains, and the partition {scheme.name} needs a multiple"
+            " of that."
+        )
+
+
+def _settle_data(
+    values: dict, given: Mapping[str, Any], options: Sequence[str]
+) -> None:
+    for name in ("data_dir", "image_size", "class_list"):
+        if name not in options:
+            _refuse(given, name, f"the task {values['task']} has no such option.")
 
 
 def _settle_training(values: dict, given: Mapping[str, Any]) -> None:
@@ -383,6 +453,17 @@ def _settle_runtime(values: dict, given: Mapping[str, Any]) -> None:
         _refuse(given, "devices", why)
         if given.get("require_gpu"):
             _refuse(given, "require_gpu", why)
+
+
+def _settle_scale(values: dict, given: Mapping[str, Any]) -> None:
+    if values["synthetic_data"]:
+        _refuse(given, "data_dir", "--synthetic_data takes the place of all data.")
+    if values["scale"] is None:
+        return
+    if values["partition"] == "split_file":
+        why = "the partition split_file deals out all of a data set, never a part."
+        _refuse(given, "scale", why)
+    values.update(scale.parse(values["scale"]).settings(values))
 
 
 def _strengths(process: str, given: Mapping[str, Any]) -> dict[str, Any]:

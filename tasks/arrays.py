@@ -1,0 +1,155 @@
+"""Your own arrays in an .npz file: x_train, y_train, x_test, y_test.
+
+Images are uint8 [n, height, width, channels] (or without channels), normalised with
+the training images' own mean and deviation, or float32, which are taken as they are.
+Labels are whole numbers from 0. `domain` (whole numbers from 0, one a training
+example), `class_names` and `domain_names` may be there too. Pad-crop by 4 pixels and
+flip. The file is read without pickles.
+"""
+
+from __future__ import annotations
+
+import zipfile
+import zlib
+from collections.abc import Sequence
+
+from tasks import image_data
+from tasks.task_defaults import DataError
+from tasks.task_defaults import TaskDefaults
+from tff_reg.lazy import np
+
+_LARGEST_NUMBER = 100_000
+
+DEFAULTS = TaskDefaults(
+    name="arrays",
+    summary="your own arrays, in an .npz file",
+    model="resnet20",
+    norm="group",
+    augmentation="crop_flip",
+    image_shape=None,
+    num_classes=None,
+    num_train_examples=None,
+    num_domains=None,
+    options=("data_dir",),
+    layout="an .npz file with x_train, y_train, x_test and y_test",
+)
+
+
+def load(data_dir: str) -> image_data.ImageData:
+    """Reads the arrays.
+
+    Args:
+      data_dir: The .npz file.
+
+    Returns:
+      The data, with domains if the file has them.
+
+    Raises:
+      DataError: If the file is damaged or its arrays do not fit together.
+    """
+    names = ("x_train", "y_train", "x_test", "y_test")
+    extras = ("domain", "class_names", "domain_names")
+    content = read_npz(data_dir, names, extras)
+    x_train, y_train, x_test, y_test = (content[name] for name in names)
+    x_train = check_images(x_train, f"x_train in {data_dir}")
+    x_test = check_images(x_test, f"x_test in {data_dir}")
+    if x_train.shape[1:] != x_test.shape[1:] or x_train.dtype != x_test.dtype:
+        raise DataError(
+            f"{data_dir} has training images {x_train.dtype} {x_train.shape[1:]} and "
+            f"test images {x_test.dtype} {x_test.shape[1:]}; they must be alike."
+        )
+    if len(x_train) != len(y_train) or len(x_test) != len(y_test):
+        raise DataError(
+            f"{data_dir} has {len(x_train)} and {len(x_test)} images and "
+            f"{len(y_train)} and {len(y_test)} labels; there must be one each."
+        )
+    class_names = _names(content.get("class_names"), y_train, y_test)
+    domains = content.get("domain")
+    domain_names = ()
+    if domains is not None:
+        domain_names = _names(content.get("domain_names"), domains)
+        where = f"domain in {data_dir}"
+        domains = image_data.check_labels(domains, len(domain_names), where)
+        if len(domains) != len(y_train):
+            raise DataError(
+                f"{where} has {len(domains)} numbers for {len(y_train)} training "
+                "examples; there must be one each."
+            )
+    return image_data.ImageData(
+        x_train=x_train,
+        y_train=image_data.check_labels(y_train, len(class_names), data_dir),
+        x_test=x_test,
+        y_test=image_data.check_labels(y_test, len(class_names), data_dir),
+        normalize_fn=image_data.normalization_of(x_train),
+        class_names=class_names,
+        domains=domains,
+        domain_names=domain_names,
+    )
+
+
+def _names(names: np.ndarray | None, *numbers: np.ndarray) -> tuple[str, ...]:
+    """Given names, or the numbers from 0 to the largest."""
+    if names is not None:
+        return tuple(map(str, names.ravel()))
+    whole = [one for one in numbers if one.dtype.kind in "iu" and one.size]
+    largest = max((int(one.max()) for one in whole), default=0)
+    if largest > _LARGEST_NUMBER:
+        raise DataError(f"There is a class or domain {largest}; number them from 0.")
+    return tuple(map(str, range(largest + 1)))
+
+
+def read_npz(
+    path: str, names: Sequence[str], extras: Sequence[str] = ()
+) -> dict[str, np.ndarray]:
+    """Reads arrays of an .npz file, without pickles.
+
+    Args:
+      path: The file.
+      names: The arrays that must be there.
+      extras: Those that may.
+
+    Returns:
+      The arrays by name.
+
+    Raises:
+      DataError: If the file is damaged, lacks an array, or holds pickled objects.
+    """
+    try:
+        with np.load(path, allow_pickle=False) as content:
+            missing = [name for name in names if name not in content.files]
+            if missing:
+                raise DataError(f"{path} has no array {missing[0]}.")
+            present = [name for name in extras if name in content.files]
+            return {name: content[name] for name in (*names, *present)}
+    except DataError:
+        raise
+    except (
+        OSError,
+        ValueError,
+        AttributeError,  # A lone .npy has no names.
+        EOFError,
+        NotImplementedError,
+        RuntimeError,
+        TypeError,
+        zipfile.BadZipFile,
+        zlib.error,
+    ) as error:
+        raise DataError(
+            f"{path} is no .npz file of plain arrays that can be read ({error})."
+        ) from error
+
+
+def check_images(images: np.ndarray, where: str) -> np.ndarray:
+    """Images as [n, height, width, channels].
+
+    Raises:
+      DataError: If they have another shape, or are neither uint8 nor float32.
+    """
+    if images.ndim == 3:
+        images = images[..., np.newaxis]
+    if images.ndim != 4 or not images.size or images.dtype not in (np.uint8, np.float32):
+        raise DataError(
+            f"{where} is {images.dtype} {images.shape}; it must be uint8 or float32 "
+            "[n, height, width, channels]."
+        )
+    return images

@@ -1,0 +1,135 @@
+"""HAM10000: 10,015 dermatoscopic images of 7 kinds of skin lesions.
+
+Source: P. Tschandl, C. Rosendahl, H. Kittler, "The HAM10000 dataset, a large
+collection of multi-source dermatoscopic images of common pigmented skin lesions",
+Scientific Data 5, 2018. Read from its Dataverse files: the table `HAM10000_metadata`
+(.csv or without an ending) and the folders `HAM10000_images_part_1` and `_2`.
+
+Domains are the table's column `dataset`, the four sources of the images. Kaggle's copy
+of the table lacks it; without it there are no domains.
+
+There is no split: one lesion in ten, of each kind from each source, is for testing
+with all of its images (UniVarFL, Section 4, "90-10"), always the same ones, so that no
+lesion is in both parts. UniVarFL does not say how large its images are; 64x64 here,
+the middle of the 600x450 pixels. Normalised with the training images' own mean and
+deviation; pad-crop by 4 pixels and flip.
+"""
+
+from __future__ import annotations
+
+import csv
+import os
+
+from tasks import files
+from tasks import image_data
+from tasks import images
+from tasks import splits
+from tasks.task_defaults import DataError
+from tasks.task_defaults import TaskDefaults
+from tff_reg.lazy import np
+
+TEST_SHARE = 0.1
+_SPLIT_SEED = 10015
+_TABLES = ("HAM10000_metadata.csv", "HAM10000_metadata")
+_PARTS = ("HAM10000_images_part_1", "HAM10000_images_part_2")
+
+DEFAULTS = TaskDefaults(
+    name="ham10000",
+    summary="HAM10000, 10,015 images of skin lesions",
+    model="resnet18",
+    norm="batch",
+    augmentation="crop_flip",
+    image_shape=(64, 64, 3),
+    num_classes=7,
+    # About: lesions are split, and have one to six images.
+    num_train_examples=None,
+    num_domains=None,
+    options=("data_dir", "image_size"),
+    image_size=64,
+    source="https://doi.org/10.7910/DVN/DBW86T",
+    layout=f"the folder that holds {_TABLES[0]}, {_PARTS[0]}/ and {_PARTS[1]}/",
+)
+
+
+def load(data_dir: str, image_size: int = DEFAULTS.image_size) -> image_data.ImageData:
+    """Reads the images.
+
+    Args:
+      data_dir: Holds the table and the two folders.
+      image_size: Height and width.
+
+    Returns:
+      The data, with domains if the table has them.
+
+    Raises:
+      DataError: If files are missing or damaged.
+    """
+    files.require(data_dir, _PARTS, DEFAULTS)
+    tables = [os.path.join(data_dir, name) for name in _TABLES]
+    table = next(filter(os.path.exists, tables), None)
+    if table is None:
+        raise DEFAULTS.missing(f"{data_dir} has no {_TABLES[0]}")
+    rows = _read_table(table)
+    paths = _find(data_dir, [row["image_id"] for row in rows])
+    class_names, y = np.unique([row["dx"] for row in rows], return_inverse=True)
+    sources, domains = np.unique([row["dataset"] for row in rows], return_inverse=True)
+    _, first, lesions = np.unique(
+        [row["lesion_id"] for row in rows], return_index=True, return_inverse=True
+    )
+    groups = (domains * class_names.size + y)[first]
+    _, chosen = splits.by_share(
+        groups, round(first.size * TEST_SHARE), seed=_SPLIT_SEED
+    )
+    is_test = np.isin(lesions, chosen)
+    x_train = _read(paths, ~is_test, image_size)
+    return image_data.ImageData(
+        x_train=x_train,
+        y_train=image_data.check_labels(y[~is_test], class_names.size, table),
+        x_test=_read(paths, is_test, image_size),
+        y_test=image_data.check_labels(y[is_test], class_names.size, table),
+        normalize_fn=image_data.normalization_of(x_train),
+        class_names=tuple(map(str, class_names)),
+        domains=domains[~is_test].astype(np.int32) if sources[0] else None,
+        domain_names=tuple(map(str, sources)) if sources[0] else (),
+    )
+
+
+def _read(paths: list[str], chosen: np.ndarray, image_size: int) -> np.ndarray:
+    if not chosen.any():
+        raise DataError("The table of HAM10000 has too few lesions to split.")
+    return images.read([paths[row] for row in np.flatnonzero(chosen)], image_size)
+
+
+def _read_table(path: str) -> list[dict]:
+    """The rows, by image id; `dataset` is empty where the column is missing."""
+    try:
+        with open(path, encoding="utf-8-sig", newline="") as file:
+            reader = csv.DictReader(file)
+            rows = list(reader)
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise DataError(f"{path} is no table that can be read ({error}).") from error
+    for column in ("lesion_id", "image_id", "dx"):
+        if column not in (reader.fieldnames or ()):
+            raise DataError(f"{path} has no column {column}; download it again.")
+        if not all(row[column] for row in rows):
+            raise DataError(f"{path} has a row without {column}; it is cut off.")
+    has_sources = "dataset" in reader.fieldnames
+    if has_sources and not all(row["dataset"] for row in rows):
+        raise DataError(f"{path} has a row without dataset; it is cut off.")
+    if not rows:
+        raise DataError(f"{path} has no rows.")
+    for row in rows:
+        row.setdefault("dataset", "")
+    return sorted(rows, key=lambda row: row["image_id"])
+
+
+def _find(data_dir: str, image_ids: list[str]) -> list[str]:
+    """Each image's path in one of the two folders."""
+    found = {}
+    for part in _PARTS:
+        for path in images.list_folder(os.path.join(data_dir, part)):
+            found[os.path.splitext(os.path.basename(path))[0]] = path
+    for image_id in image_ids:
+        if image_id not in found:
+            raise DEFAULTS.missing(f"{data_dir} has no image {image_id}.jpg")
+    return [found[image_id] for image_id in image_ids]

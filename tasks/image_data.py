@@ -1,0 +1,87 @@
+"""What a task's module loads: arrays, names, normalisation. No TensorFlow here."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+from tasks.task_defaults import DataError
+from tff_reg.data import augmentation
+from tff_reg.lazy import np
+
+
+@dataclasses.dataclass(frozen=True)
+class ImageData:
+    """The examples of a task.
+
+    Images are kept as stored: scaling and normalising belong to `normalize_fn`.
+    """
+
+    # uint8 (or float32, where the user's are) [n, height, width, channels]
+    x_train: np.ndarray
+    # int32 [n]
+    y_train: np.ndarray
+    # As x_train, [m, height, width, channels].
+    x_test: np.ndarray
+    # int32 [m]
+    y_test: np.ndarray
+    # images -> float32 images; takes and ignores a key as its second argument.
+    normalize_fn: Callable
+    # One a class, in the order of the labels.
+    class_names: tuple[str, ...]
+    # int32 [n], each training example's domain; None where there are none.
+    domains: np.ndarray | None = None
+    # One a domain.
+    domain_names: tuple[str, ...] = ()
+
+
+def normalization_of(images: np.ndarray) -> Callable:
+    """Normalisation by the images' own mean and deviation, channel by channel.
+
+    From the histograms of the pixels, so that nothing of the images' size is made.
+
+    Args:
+      images: uint8 [n, height, width, channels]. float32 ones are taken for
+        normalised already.
+
+    Returns:
+      A function as `augmentation.normalize` returns.
+    """
+    if images.dtype != np.uint8:
+        return augmentation.normalize(0.0, 1.0, largest=1.0)
+    pixels = np.arange(256) / 255.0
+    means, deviations = [], []
+    for channel in range(images.shape[-1]):
+        counts = np.zeros(256, dtype=np.int64)
+        # A few at a time: bincount makes eight bytes of each pixel.
+        for start in range(0, len(images), 1000):
+            part = images[start : start + 1000, ..., channel]
+            counts += np.bincount(part.ravel(), minlength=256)
+        shares = counts / counts.sum()
+        mean = float(shares @ pixels)
+        deviation = float(np.sqrt(shares @ (pixels - mean) ** 2))
+        means.append(mean)
+        deviations.append(deviation or 1.0)
+    return augmentation.normalize(means, deviations)
+
+
+def check_labels(labels: np.ndarray, num_classes: int, where: str) -> np.ndarray:
+    """Labels as int32 [n].
+
+    Raises:
+      DataError: If there are none, or one is not in 0 .. num_classes - 1.
+    """
+    labels = np.asarray(labels)
+    if not labels.size:
+        raise DataError(f"{where} has no examples.")
+    if labels.ndim != 1 or labels.dtype.kind not in "iu":
+        raise DataError(
+            f"{where} has labels of shape {labels.shape} and dtype {labels.dtype}; "
+            "they must be one whole number an example."
+        )
+    if labels.min() < 0 or labels.max() >= num_classes:
+        raise DataError(
+            f"{where} has labels from {labels.min()} to {labels.max()}; they must be "
+            f"in 0 to {num_classes - 1}."
+        )
+    return labels.astype(np.int32)

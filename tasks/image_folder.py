@@ -1,0 +1,88 @@
+"""Your own photographs in folders: `train/<class>/*.jpg` and `test/<class>/*.jpg`.
+
+The layout that TFDS's ImageFolder reads, and its order of examples: an order of its
+own, which depends on the names alone. Normalised with the training images' own mean
+and deviation; pad-crop by 4 pixels and flip. Without an `image_size` all images must
+have one size.
+"""
+
+from __future__ import annotations
+
+import os
+
+from tasks import files
+from tasks import image_data
+from tasks import images
+from tasks.task_defaults import DataError
+from tasks.task_defaults import TaskDefaults
+from tff_reg.lazy import np
+
+DEFAULTS = TaskDefaults(
+    name="image_folder",
+    summary="your own image files, in a folder for each class",
+    model="resnet20",
+    norm="group",
+    augmentation="crop_flip",
+    image_shape=None,
+    num_classes=None,
+    num_train_examples=None,
+    options=("data_dir", "image_size"),
+    layout="the folder that holds train/<class>/ and test/<class>/ with .jpg or .png",
+)
+
+
+def load(data_dir: str, image_size: int | None = None) -> image_data.ImageData:
+    """Reads the images.
+
+    Args:
+      data_dir: Holds `train` and `test`.
+      image_size: Height and width; None leaves the images as they are.
+
+    Returns:
+      The data.
+
+    Raises:
+      DataError: If there are no images, or one is damaged or has another size.
+    """
+    import tensorflow_datasets as tfds
+
+    files.require(data_dir, ["train", "test"], DEFAULTS)
+    builder = tfds.folder_dataset.ImageFolder(data_dir)
+    for part in ("train", "test"):
+        if part not in builder.info.splits:
+            raise DEFAULTS.missing(f"{data_dir}/{part} has no images in class folders")
+    class_names = tuple(builder.info.features["label"].names)
+    x_train, y_train = _read(builder, "train", image_size)
+    x_test, y_test = _read(builder, "test", image_size)
+    if x_train.shape[1:] != x_test.shape[1:]:
+        raise DataError(
+            f"{data_dir}: images of train and test have different sizes; give "
+            "--image_size=N to bring all to one size."
+        )
+    return image_data.ImageData(
+        x_train=x_train,
+        y_train=image_data.check_labels(y_train, len(class_names), data_dir),
+        x_test=x_test,
+        y_test=image_data.check_labels(y_test, len(class_names), data_dir),
+        normalize_fn=image_data.normalization_of(x_train),
+        class_names=class_names,
+    )
+
+
+def _read(builder, part: str, image_size: int | None) -> tuple[np.ndarray, np.ndarray]:
+    """One split: uint8 [n, height, width, 3] and int64 [n]."""
+    import tensorflow_datasets as tfds
+
+    dataset = builder.as_dataset(
+        split=part, decoders={"image": tfds.decode.SkipDecoding()}
+    )
+    labels = []
+
+    def encoded():
+        for example in dataset.as_numpy_iterator():
+            labels.append(example["label"])
+            yield os.fsdecode(example["image/filename"]), example["image"]
+
+    count = builder.info.splits[part].num_examples
+    pixels = images.decode_all(encoded(), count, image_size)
+    return pixels, np.array(labels, dtype=np.int64)

@@ -1,0 +1,142 @@
+"""ImageNet-200: 200 classes of ImageNet-1k with 500 training photographs each.
+
+Source: O. Russakovsky et al., "ImageNet Large Scale Visual Recognition Challenge",
+IJCV 2015, https://image-net.org. The choice of classes is that of M. Mendieta et al.
+(FedAlign), CVPR 2022, Section 4.1, "we randomly sample 200 classes": their code draws
+them with NumPy's legacy generator and a fixed seed from the sorted names, and so does
+this module. NumPy has frozen that generator, so they are the same classes. A class
+list replaces them; either way the names end in the run's config.json. Their code then
+draws 500 of a class's training images in the order in which the disk lists them; here
+they are drawn from the sorted names. The test examples are all of `val`.
+
+The layout is the usual one, `train/<class>/*.JPEG` and `val/<class>/*.JPEG`; the
+official archive of `val` has no folders of classes and must be sorted into them first.
+
+Images are brought to 224x224 as the authors' code does for testing: the shorter side
+to 256, the middle cut out (large JPEGs are decoded at a fraction of their size that is
+at least twice that). Training crops are taken from these squares; theirs are taken
+from the whole image. 110,000 of them are 16.6 GB; --image_size=64 makes 1.4 GB.
+"""
+
+from __future__ import annotations
+
+import os
+
+from tasks import files
+from tasks import image_data
+from tasks import images
+from tasks.task_defaults import DataError
+from tasks.task_defaults import TaskDefaults
+from tff_reg.data import augmentation
+from tff_reg.lazy import np
+
+# Of ImageNet's training images.
+MEAN = (0.485, 0.456, 0.406)
+STD = (0.229, 0.224, 0.225)
+
+NUM_CLASSES = 200
+IMAGES_PER_CLASS = 500
+# The FedAlign authors' seed.
+SEED = 1993
+
+DEFAULTS = TaskDefaults(
+    name="imagenet200",
+    summary="200 classes of ImageNet-1k, 110,000 photographs of 224x224 pixels",
+    model="resnet18",
+    norm="batch",
+    augmentation="resized_crop",
+    image_shape=(224, 224, 3),
+    num_classes=NUM_CLASSES,
+    num_train_examples=NUM_CLASSES * IMAGES_PER_CLASS,
+    options=("data_dir", "image_size", "class_list"),
+    image_size=224,
+    source="https://image-net.org/download (ILSVRC2012)",
+    layout="the folder that holds train/<class>/ and val/<class>/",
+)
+
+
+def choose_classes(names: list[str]) -> list[str]:
+    """The authors' 200 of the 1,000 sorted names, sorted."""
+    chosen = np.random.RandomState(SEED).choice(names, NUM_CLASSES, replace=False)
+    return sorted(map(str, chosen))
+
+
+def load(
+    data_dir: str,
+    image_size: int = DEFAULTS.image_size,
+    class_list: str | None = None,
+) -> image_data.ImageData:
+    """Reads the images.
+
+    Args:
+      data_dir: Holds `train` and `val`.
+      image_size: Height and width.
+      class_list: A text file with a class, such as n01440764, a line; None draws them.
+
+    Returns:
+      The data.
+
+    Raises:
+      DataError: If files are missing or damaged, there are too few classes, or the
+        arrays would not fit into memory.
+    """
+    files.require(data_dir, ["train", "val"], DEFAULTS)
+    train, val = (os.path.join(data_dir, part) for part in ("train", "val"))
+    known = files.folders_in(train)
+    if class_list is not None:
+        class_names = sorted(_listed(class_list, known, train))
+    elif len(known) < NUM_CLASSES:
+        raise DataError(
+            f"{train} has {len(known)} classes; {NUM_CLASSES} are drawn from all 1,000, "
+            "or give --class_list=FILE."
+        )
+    else:
+        class_names = choose_classes(known)
+    if not files.folders_in(val):
+        raise DataError(
+            f"{val} has no folders of classes; sort its images into val/<class>/ first."
+        )
+    paths, y_train = images.read_classes(train, class_names, choose=_some)
+    test_paths, y_test = images.read_classes(val, class_names)
+    needed = 3 * image_size**2 * (len(paths) + len(test_paths))
+    available = _available_memory()
+    if needed > available:
+        raise DataError(
+            f"{len(paths) + len(test_paths):,} images of {image_size}x{image_size} need "
+            f"{needed / 1e9:.1f} GB, and {available / 1e9:.1f} GB are free; give a "
+            "smaller --image_size."
+        )
+    options = dict(margin=images.IMAGENET_MARGIN)
+    return image_data.ImageData(
+        x_train=images.read(paths, image_size, **options),
+        y_train=image_data.check_labels(y_train, len(class_names), train),
+        x_test=images.read(test_paths, image_size, **options),
+        y_test=image_data.check_labels(y_test, len(class_names), val),
+        normalize_fn=augmentation.normalize(MEAN, STD),
+        class_names=tuple(class_names),
+    )
+
+
+def _listed(class_list: str, known: list[str], train: str) -> list[str]:
+    names = files.read_lines(class_list)
+    if not names or len(set(names)) < len(names):
+        raise DataError(f"{class_list} must name each class once, one a line.")
+    for name in names:
+        if name not in known:
+            raise DataError(f"{class_list} names the class {name!r}; {train} has none.")
+    return names
+
+
+def _some(paths: list[str]) -> list[str]:
+    """The first `IMAGES_PER_CLASS` in an order that follows from the folder's name."""
+    if len(paths) <= IMAGES_PER_CLASS:
+        return paths
+    words = np.random.PCG64(
+        [SEED, *os.path.basename(os.path.dirname(paths[0])).encode()]
+    ).random_raw(len(paths))
+    chosen = np.argsort(words, kind="stable")[:IMAGES_PER_CLASS]
+    return [paths[row] for row in np.sort(chosen)]
+
+
+def _available_memory() -> int:
+    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

@@ -1,0 +1,171 @@
+"""Decoding image files into one uint8 array, with Pillow.
+
+Pillow is what the papers' PyTorch code decodes and resizes with: its pixels are
+theirs. (TensorFlow's JPEG decoder differs by up to 5.)
+"""
+
+from __future__ import annotations
+
+import collections
+import concurrent.futures
+import io
+import os
+from collections.abc import Callable, Iterable, Sequence
+
+from tasks.task_defaults import DataError
+from tff_reg.lazy import np
+
+SUFFIXES = (".jpg", ".jpeg", ".png")
+# ImageNet's usual test-time form: the shorter side becomes 256/224 of the crop's.
+IMAGENET_MARGIN = 256 / 224
+
+
+def list_folder(folder: str) -> list[str]:
+    """The paths of a folder's images, sorted by name.
+
+    Raises:
+      DataError: If it cannot be read or has none.
+    """
+    try:
+        names = sorted(os.listdir(folder))
+    except OSError as error:
+        raise DataError(f"{folder} cannot be read ({error.strerror}).") from error
+    paths = [os.path.join(folder, n) for n in names if n.lower().endswith(SUFFIXES)]
+    if not paths:
+        raise DataError(f"{folder} has no images ({', '.join(SUFFIXES)}).")
+    return paths
+
+
+def read(paths: Sequence[str], size: int | None, *, margin: float = 1.0) -> np.ndarray:
+    """Reads image files.
+
+    Args:
+      paths: The files.
+      size: As for `decode_all`.
+      margin: As for `decode_all`.
+
+    Returns:
+      uint8 [n, height, width, 3].
+
+    Raises:
+      DataError: If a file cannot be read, is damaged or has another size.
+    """
+    return decode_all(((path, None) for path in paths), len(paths), size, margin=margin)
+
+
+def decode_all(
+    items: Iterable[tuple[str, bytes | None]],
+    count: int,
+    size: int | None,
+    *,
+    margin: float = 1.0,
+) -> np.ndarray:
+    """Decodes images on all cores into one array.
+
+    Args:
+      items: Of each image its path, and its encoded bytes or None to read the file.
+      count: How many there are.
+      size: Height and width: the shorter side is resized to `size * margin` (bilinear,
+        antialiased), and the middle is cut out. None leaves images as they are; then
+        all must have one size.
+      margin: At least 1.
+
+    Returns:
+      uint8 [count, height, width, 3].
+
+    Raises:
+      DataError: If an image cannot be read, is damaged or has another size.
+    """
+    images = None
+    # A window, so that no more than a few are decoded before they are stored.
+    window = collections.deque()
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+        work = enumerate(items)
+        try:
+            for row in range(count):
+                while len(window) < 64 and (item := next(work, None)) is not None:
+                    path, content = item[1]
+                    job = pool.submit(_decode, path, content, size, margin)
+                    window.append((path, job))
+                path, job = window.popleft()
+                image = job.result()
+                if images is None:
+                    images = np.empty((count, *image.shape), np.uint8)
+                if image.shape != images.shape[1:]:
+                    raise DataError(
+                        f"{path} has {_shape(image)} pixels, the images before it "
+                        f"{_shape(images[0])}; give --image_size=N to bring all to one "
+                        "size."
+                    )
+                images[row] = image
+        finally:
+            for _, job in window:
+                job.cancel()
+    return images
+
+
+def _shape(image: np.ndarray) -> str:
+    return f"{image.shape[0]}x{image.shape[1]}"
+
+
+def _decode(
+    path: str, content: bytes | None, size: int | None, margin: float
+) -> np.ndarray:
+    """One image as uint8 [height, width, 3]."""
+    from PIL import Image
+
+    try:
+        with Image.open(path if content is None else io.BytesIO(content)) as image:
+            if size is not None:
+                # A JPEG is decoded at a fraction of its size where that is enough.
+                wanted = round(size * margin)
+                image.draft("RGB", (2 * wanted, 2 * wanted))
+                image = _resize(image.convert("RGB"), size, wanted)
+            return np.asarray(image.convert("RGB"))
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+        raise DataError(f"{path} is missing or no image that can be read.") from error
+
+
+def _resize(image, size: int, wanted: int):
+    """The shorter side to `wanted` pixels, then the middle of size x size."""
+    from PIL import Image
+
+    width, height = image.size
+    if min(width, height) != wanted:
+        if width <= height:
+            new = (wanted, max(wanted, int(height * wanted / width)))
+        else:
+            new = (max(wanted, int(width * wanted / height)), wanted)
+        image = image.resize(new, Image.Resampling.BILINEAR)
+    left = round((image.size[0] - size) / 2)
+    top = round((image.size[1] - size) / 2)
+    return image.crop((left, top, left + size, top + size))
+
+
+def read_classes(
+    folder: str,
+    class_names: Sequence[str],
+    *,
+    below: str = "",
+    choose: Callable[[list[str]], list[str]] = lambda paths: paths,
+) -> tuple[list[str], np.ndarray]:
+    """Lists a folder with a folder of images for each class.
+
+    Args:
+      folder: Holds `<class>/<below>/*.jpg`.
+      class_names: The classes, in the order of their labels.
+      below: A folder within each class's.
+      choose: Which of a class's sorted paths to take.
+
+    Returns:
+      Paths by class and then by name, and labels int64 [n].
+
+    Raises:
+      DataError: If a class has no images.
+    """
+    paths, labels = [], []
+    for label, name in enumerate(class_names):
+        own = choose(list_folder(os.path.join(folder, name, below)))
+        paths += own
+        labels += [label] * len(own)
+    return paths, np.array(labels, dtype=np.int64)

@@ -1,0 +1,90 @@
+"""STL-10: 5,000 training and 8,000 test photographs of 96x96 pixels, 10 classes.
+
+Source: A. Coates, H. Lee, A. Y. Ng, "An Analysis of Single Layer Networks in
+Unsupervised Feature Learning", AISTATS 2011, https://cs.stanford.edu/~acoates/stl10/.
+The unlabelled images are not read. Normalised with the training images' own mean and
+deviation. The UniVarFL paper, which uses the data, says nothing of augmentation:
+pad-crop by 4 pixels and flip.
+
+TFDS shuffles the examples and does not say which is which: positions in a split file
+are in the order of the official files with `data_dir` only.
+"""
+
+from __future__ import annotations
+
+import os
+
+from tasks import files
+from tasks import image_data
+from tasks import tfds_data
+from tasks.task_defaults import DataError
+from tasks.task_defaults import TaskDefaults
+from tff_reg.lazy import np
+
+_SIDE = 96
+_FOLDER = "stl10_binary"
+
+DEFAULTS = TaskDefaults(
+    name="stl10",
+    summary="STL-10, 13,000 photographs of 96x96 pixels",
+    model="cnn",
+    norm="group",
+    augmentation="crop_flip",
+    image_shape=(_SIDE, _SIDE, 3),
+    num_classes=10,
+    num_train_examples=5000,
+    options=("data_dir",),
+    source="http://ai.stanford.edu/~acoates/stl10/stl10_binary.tar.gz",
+    layout=f"the folder that holds {_FOLDER}",
+    tfds_name="stl10",
+)
+
+
+def load(data_dir: str | None = None) -> image_data.ImageData:
+    """Reads the images.
+
+    Args:
+      data_dir: `stl10_binary`, or what holds it; None reads through TFDS.
+
+    Returns:
+      The data.
+
+    Raises:
+      DataError: If files are missing, cut off or damaged.
+    """
+    if data_dir is None:
+        x_train, y_train = tfds_data.load(DEFAULTS, "train")
+        x_test, y_test = tfds_data.load(DEFAULTS, "test")
+        class_names = tfds_data.class_names(DEFAULTS)
+    else:
+        folder = files.find_folder(data_dir, [_FOLDER], DEFAULTS)
+        names = ["train_X.bin", "train_y.bin", "test_X.bin", "test_y.bin"]
+        files.require(folder, [*names, "class_names.txt"], DEFAULTS)
+        x_train, y_train, x_test, y_test = (os.path.join(folder, n) for n in names)
+        x_train, y_train = _read(x_train, y_train)
+        x_test, y_test = _read(x_test, y_test)
+        class_names = tuple(files.read_lines(os.path.join(folder, "class_names.txt")))
+    where = data_dir or "TFDS's stl10"
+    if len(class_names) != DEFAULTS.num_classes:
+        raise DataError(f"{where} names {len(class_names)} classes; there should be 10.")
+    return image_data.ImageData(
+        x_train=x_train,
+        y_train=image_data.check_labels(y_train, len(class_names), where),
+        x_test=x_test,
+        y_test=image_data.check_labels(y_test, len(class_names), where),
+        normalize_fn=image_data.normalization_of(x_train),
+        class_names=class_names,
+    )
+
+
+def _read(images: str, labels: str) -> tuple[np.ndarray, np.ndarray]:
+    """Images uint8 [n, 96, 96, 3] and labels int64 [n] from 0."""
+    # Colour planes, each column by column.
+    planes = files.read_rows(images, 3 * _SIDE * _SIDE).reshape(-1, 3, _SIDE, _SIDE)
+    numbers = files.read_rows(labels, 1)[:, 0].astype(np.int64) - 1
+    if len(numbers) != len(planes):
+        raise DataError(
+            f"{labels} has {len(numbers)} labels for {len(planes)} images; unpack the "
+            "download again."
+        )
+    return np.ascontiguousarray(planes.transpose(0, 3, 2, 1)), numbers
