@@ -18,7 +18,7 @@ from tff_reg.processes import catalog
 _WIDTH = 88
 _NAME_WIDTH = 34
 _STRENGTHS = "Strengths of the methods"
-_DEFINERS = {
+DEFINERS = {
     bool: flags.DEFINE_boolean,
     int: flags.DEFINE_integer,
     float: flags.DEFINE_float,
@@ -27,15 +27,15 @@ _DEFINERS = {
 _HELP_FLAGS = ("--help", "-help", "-h", "--h", "-?", "--helpshort", "-helpshort")
 
 
-def define_flags() -> None:
+def define_flags(flag_values: flags.FlagValues = flags.FLAGS) -> None:
     """Defines a flag for every option and for every strength of every method.
 
     All of them are None unless given, so that it is known what was.
     """
-    for option in settings.OPTIONS:
-        _DEFINERS[option.type](option.name, None, option.help)
-    for field in catalog.strength_fields():
-        _DEFINERS[field.type](field.flag, None, field.help)
+    entries = [(each.name, each.type, each.help) for each in settings.OPTIONS]
+    entries += [(f.flag, f.type, f.help) for f in catalog.strength_fields()]
+    for name, type_, text in entries:
+        DEFINERS[type_](name, None, text, flag_values=flag_values)
 
 
 def names() -> list[str]:

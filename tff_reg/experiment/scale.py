@@ -26,7 +26,13 @@ _TINY_MOST = {
     "test_examples": 40,
 }
 _NOT_IN_PROPORTION = ("batch_size",)
-SCALED = ("total_rounds", "num_clients", "clients_per_round", "local_epochs", "batch_size")
+SCALED = (
+    "total_rounds",
+    "num_clients",
+    "clients_per_round",
+    "local_epochs",
+    "batch_size",
+)
 
 
 @dataclasses.dataclass(frozen=True)

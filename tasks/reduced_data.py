@@ -1,0 +1,127 @@
+"""Part of a task's data, or random images in their place. No TensorFlow here.
+
+Both serve to try things out: what is learned from them means nothing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+from tasks import splits
+from tasks.image_data import ImageData
+from tasks.task_defaults import TaskDefaults
+from tasks.task_defaults import TaskError
+from tff_reg.data import augmentation
+from tff_reg.experiment import scale as scale_lib
+from tff_reg.lazy import np
+
+_SEED = 2718
+# So many examples a class and domain at least, or fewer classes: partitions by class
+# have nothing to deal with one example of each.
+_LEAST_OF_A_CLASS = 8
+# Random images of a whole ImageNet would be 39 GB.
+_MOST_BYTES = 2**32
+# Where a task says that only its data know.
+_NUM_EXAMPLES = 10_000
+_NUM_DOMAINS = 4
+
+
+def subset(data: ImageData, scale: scale_lib.Scale) -> ImageData:
+    """A part of the examples, the same one every time.
+
+    Args:
+      data: The whole.
+      scale: How much of the training and of the test examples.
+
+    Returns:
+      The part, every domain and class with its share. Where that would be fewer than
+      eight examples of a class and domain, only the first classes appear.
+    """
+    domains = data.domains
+    num_domains = len(data.domain_names) or 1
+    num_train = scale("train_examples", len(data.y_train))
+    num_test = scale("test_examples", len(data.y_test))
+    num_classes = _num_classes(len(data.class_names), num_train, num_domains)
+    groups = data.y_train.astype(np.int64) * num_domains
+    train = _chosen(
+        groups + (0 if domains is None else domains),
+        data.y_train < num_classes,
+        num_train,
+    )
+    test = _chosen(data.y_test, data.y_test < num_classes, num_test)
+    return dataclasses.replace(
+        data,
+        x_train=data.x_train[train],
+        y_train=data.y_train[train],
+        x_test=data.x_test[test],
+        y_test=data.y_test[test],
+        domains=None if domains is None else domains[train],
+    )
+
+
+def _num_classes(num_classes: int, num_examples: int, num_domains: int) -> int:
+    return max(1, min(num_classes, num_examples // (_LEAST_OF_A_CLASS * num_domains)))
+
+
+def _chosen(groups: np.ndarray, is_wanted: np.ndarray, count: int) -> np.ndarray:
+    """So many of the wanted positions, or all where there are fewer."""
+    wanted = np.flatnonzero(is_wanted)
+    if count >= wanted.size:
+        return wanted
+    _, chosen = splits.by_share(groups[wanted], count, seed=_SEED)
+    return wanted[chosen]
+
+
+def synthetic(
+    defaults: TaskDefaults, scale: scale_lib.Scale, image_size: int | None = None
+) -> ImageData:
+    """Random images with the shapes and numbers of a task's.
+
+    Args:
+      defaults: What the task says about itself. Where it leaves them to the data, there
+        are 10,000 training examples and 4 domains.
+      scale: How many of the training examples, and of 10,000 test examples.
+      image_size: Height and width, if not the task's own.
+
+    Returns:
+      Images of independent pixels; labels and domains take turns, so that all are
+      equally frequent. Of few examples only the first classes appear, as in `subset`.
+
+    Raises:
+      TaskError: If only the task's data say what shape the images have, or there is no
+        room for so many.
+    """
+    if defaults.image_shape is None or defaults.num_classes is None:
+        raise TaskError(
+            f"There is no synthetic data for the task {defaults.name}: only its own"
+            " data say how large the images are; choose another task."
+        )
+    height, width, channels = defaults.image_shape
+    shape = (image_size or height, image_size or width, channels)
+    num_domains = _NUM_DOMAINS if defaults.num_domains is None else defaults.num_domains
+    num_train = scale("train_examples", defaults.num_train_examples or _NUM_EXAMPLES)
+    num_test = scale("test_examples", _NUM_EXAMPLES)
+    num_bytes = (num_train + num_test) * math.prod(shape)
+    if num_bytes > _MOST_BYTES:
+        raise TaskError(
+            f"{num_train} random images for the task {defaults.name} would take"
+            f" {num_bytes / 1e9:.0f} GB; give a smaller --scale."
+        )
+    generator = np.random.default_rng(_SEED)
+    turn = np.arange(num_train, dtype=np.int32)
+    num_classes = _num_classes(defaults.num_classes, num_train, num_domains or 1)
+
+    def images(count: int) -> np.ndarray:
+        return generator.integers(0, 256, (count, *shape), dtype=np.uint8)
+
+    return ImageData(
+        x_train=images(num_train),
+        y_train=turn // (num_domains or 1) % num_classes,
+        x_test=images(num_test),
+        y_test=np.arange(num_test, dtype=np.int32) % num_classes,
+        normalize_fn=augmentation.normalize(0.5, 0.29),
+        class_names=tuple(map(str, range(defaults.num_classes))),
+        domains=turn % num_domains if num_domains else None,
+        domain_names=tuple(map(str, range(num_domains))),
+    )
