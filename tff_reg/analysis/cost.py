@@ -80,9 +80,6 @@ class Cost:
     megabytes_up: float
 
 
-COLUMNS = tuple(field.name for field in dataclasses.fields(Cost))
-
-
 def measure(
     process: str,
     *,
@@ -135,6 +132,24 @@ def measure(
         megabytes_down=step.bytes_down / 1e6,
         megabytes_up=step.bytes_up / 1e6,
     )
+
+
+def columns(costs: Sequence[Cost]) -> dict[str, list[str]]:
+    """The cells of a table by their column's head, numbers rounded for people."""
+    heads = {
+        "forward_mflops": "forward (M)",
+        "forward_rest_mflops": "other products (M)",
+        "backward_mflops": "backward (M)",
+        "stored_params_m": "stored (M)",
+        "stored_values_m": "with norms (M)",
+        "megabytes_down": "down (MB)",
+        "megabytes_up": "up (MB)",
+    }
+    cells = {"method": [cost.process for cost in costs]}
+    for name, head in heads.items():
+        digits = 1 if name.endswith("mflops") else 2
+        cells[head] = [f"{getattr(cost, name):.{digits}f}" for cost in costs]
+    return cells
 
 
 def count_multiply_adds(

@@ -9,9 +9,7 @@ Deviations are sample deviations (n - 1) over seeds; one seed has none.
 
 from __future__ import annotations
 
-import csv
 import dataclasses
-import io
 import math
 import pathlib
 import statistics
@@ -24,6 +22,7 @@ from tff_reg.experiment import (
     files,
     metrics,
     summary as summary_lib,
+    tables,
 )
 
 _WIDTH = 88
@@ -112,7 +111,7 @@ def compare(
     files.delete_leftovers(directory)
     _write_curves(directory / "curves.png", groups)
     files.write_text(directory / "table.md", _markdown(groups, rows, rounds, targets))
-    files.write_text(directory / "table.csv", _csv(rows))
+    files.write_text(directory / "table.csv", tables.to_csv(rows))
     return rows
 
 
@@ -229,14 +228,6 @@ def deviation(values: Sequence[Optional[float]]) -> Optional[float]:
     return statistics.stdev(values)
 
 
-def _csv(rows: Sequence[Row]) -> str:
-    buffer = io.StringIO()
-    writer = csv.DictWriter(buffer, list(rows[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return buffer.getvalue()
-
-
 def _markdown(
     groups: Mapping[str, Sequence[_Run]],
     rows: Sequence[Row],
@@ -258,7 +249,7 @@ def _markdown(
     for target in targets:
         columns[f"rounds to {100 * target:g} %"] = _rounds_to(rows, target, last)
     columns["s a round"] = [f"{row['seconds_per_round']:.2f}" for row in rows]
-    lines = _aligned(columns)
+    lines = tables.to_markdown(columns)
     caption = _caption(groups, last, targets, _have_all_clients(rows))
     return "\n".join([*lines, "", caption, ""])
 
@@ -295,19 +286,6 @@ def _rounds_to(rows: Sequence[Row], target: float, last: Sequence[int]) -> list[
         for number, limit in zip(means, last)
     ]
     return [f"**{text}**" if text == best else text for text in shown]
-
-
-def _aligned(columns: Mapping[str, Sequence[str]]) -> list[str]:
-    """A Markdown table whose source is a table, too; numbers to the right."""
-    widths = [max(map(len, [name, *cells])) for name, cells in columns.items()]
-
-    def line(cells: Sequence[str]) -> str:
-        first = cells[0].ljust(widths[0])
-        others = [cell.rjust(width) for cell, width in zip(cells[1:], widths[1:])]
-        return f"| {' | '.join([first, *others])} |"
-
-    rule = ["-" * widths[0], *("-" * (width - 1) + ":" for width in widths[1:])]
-    return [line(list(columns)), line(rule), *map(line, zip(*columns.values()))]
 
 
 def _task(groups: Mapping[str, Sequence[_Run]]) -> str:

@@ -1,0 +1,33 @@
+"""Tables: CSV for programs, Markdown whose source is a table, too."""
+
+from __future__ import annotations
+
+import csv
+import io
+from typing import Any, Mapping, Sequence
+
+
+def to_csv(rows: Sequence[Mapping[str, Any]]) -> str:
+    """A CSV with a line a row, the keys of the first as its head; None is empty."""
+    buffer = io.StringIO()
+    writer = csv.DictWriter(buffer, list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return buffer.getvalue()
+
+
+def to_markdown(columns: Mapping[str, Sequence[str]]) -> list[str]:
+    """The lines of a Markdown table, the first column to the left, others to the right.
+
+    Args:
+      columns: The cells of each column by its head; at least one column.
+    """
+    widths = [max(map(len, [name, *cells])) for name, cells in columns.items()]
+
+    def line(cells: Sequence[str]) -> str:
+        first = cells[0].ljust(widths[0])
+        others = [cell.rjust(width) for cell, width in zip(cells[1:], widths[1:])]
+        return f"| {' | '.join([first, *others])} |"
+
+    rule = ["-" * widths[0], *("-" * (width - 1) + ":" for width in widths[1:])]
+    return [line(list(columns)), line(rule), *map(line, zip(*columns.values()))]
