@@ -11,27 +11,6 @@ from tff_reg.client import local_step
 from tff_reg.client import optimizers
 from tff_reg.models import forward
 
-L = tf.keras.layers
-
-
-def _model(case):
-    options = dict(dtype=case.dtype)
-    network = models.from_keras_blocks(
-        [
-            [L.Conv2D(64, 5, activation="relu", **options), L.MaxPool2D(**options)],
-            [L.Conv2D(64, 5, activation="relu", **options), L.MaxPool2D(**options)],
-            [
-                L.Flatten(**options),
-                L.Dense(384, "relu", **options),
-                L.Dense(192, "relu", **options),
-                L.Dense(case.config["num_classes"], **options),
-            ],
-        ],
-        input_shape=(32, 32, 3),
-    )
-    return models.LearningModel(network)
-
-
 # The first linear layer reads 5x5 positions of 64 channels, which PyTorch flattens
 # channels first.
 _FLATTENED = (64, 5, 5)
@@ -56,7 +35,12 @@ def _to_torch(array, name):
 def test_man_step(name, dtype):
     case = replay.Case(name, dtype)
     config = case.config
-    model = _model(case)
+    model = models.build_model_fn(
+        "feddyn_cnn",
+        image_shape=(32, 32, 3),
+        num_classes=config["num_classes"],
+        dtype=dtype,
+    )()
     variables = model.trainable_variables
     names = [str(n) for n in case.plain("param_names")]
     weights = case.weights(config["weights_phase"])

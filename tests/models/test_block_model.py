@@ -21,7 +21,7 @@ def _count(network):
     return sum(int(np.prod(v.shape)) for v in network.trainable_variables)
 
 
-@pytest.mark.parametrize("norm", models.NORM_NAMES)
+@pytest.mark.parametrize("norm", models.norms_of("resnet56"))
 @pytest.mark.parametrize("num_classes, count", [(10, 591_322), (100, 614_452)])
 def test_resnet56_has_the_parameters_of_fedml(norm, num_classes, count):
     network = _network("resnet56", (32, 32, 3), num_classes, norm=norm)
@@ -47,21 +47,6 @@ def test_takes_any_image_size_and_channels(image_shape, name, dtype):
     assert np.isfinite(outputs.logits).all()
 
 
-@pytest.mark.parametrize("name", models.MODEL_NAMES)
-def test_running_from_a_block_continues_the_forward_pass(name):
-    network = _network(name)
-    whole = network(_images(2, 12, 12, 3))
-    assert len(whole.block_outputs) == len(network.blocks) == len(network.block_names)
-    for first in range(1, len(network.blocks)):
-        rest = network.run_from(
-            first, whole.block_outputs[first - 1], forward.ForwardPass()
-        )
-        np.testing.assert_allclose(rest.logits, whole.logits, rtol=1e-5, atol=1e-6)
-        np.testing.assert_allclose(rest.embedding, whole.embedding, rtol=1e-5, atol=1e-6)
-    logits = network.blocks[-1].classify(whole.embedding, forward.ForwardPass())
-    np.testing.assert_allclose(logits, whole.logits, rtol=1e-5, atol=1e-6)
-
-
 @pytest.mark.parametrize(
     "name, count", [("cnn", 3), ("resnet8", 7), ("resnet20", 19), ("resnet56", 55)]
 )
@@ -74,7 +59,7 @@ def test_records_every_activation_and_not_the_logits(name, count):
     assert not network(x).activations
 
 
-@pytest.mark.parametrize("norm", models.NORM_NAMES)
+@pytest.mark.parametrize("norm", models.norms_of("resnet8"))
 def test_a_block_runs_at_a_fraction_of_its_width(norm):
     network = _network("resnet8", norm=norm)
     feature = network(_images(2, 12, 12, 3)).block_outputs[-3]
@@ -193,6 +178,10 @@ def test_unknown_models_and_norms_are_named():
         _network("vgg")
     with pytest.raises(ValueError, match="Unknown norm 'layer'.*group"):
         _network("cnn", norm="layer")
+    with pytest.raises(ValueError, match="'resnet8' cannot have the norm 'none'.*group"):
+        _network("resnet8", norm="none")
+    with pytest.raises(ValueError, match="'feddyn_cnn' cannot have the norm 'batch'"):
+        _network("feddyn_cnn", norm="batch")
 
 
 def test_a_model_needs_a_classifier_at_its_end():
@@ -205,7 +194,7 @@ def test_a_model_needs_a_classifier_at_its_end():
         )
 
 
-@pytest.mark.parametrize("norm", models.NORM_NAMES)
+@pytest.mark.parametrize("norm", models.norms_of("resnet8"))
 @pytest.mark.parametrize("chosen", [[1, 2, 3, 4], [2, 4], [4], [3]])
 def test_classifying_features_of_several_blocks_is_running_from_each(norm, chosen):
     network = _network("resnet8", (8, 8, 1), 3, norm=norm, dtype="float64")

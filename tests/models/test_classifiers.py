@@ -118,7 +118,7 @@ def test_projected_statistics_are_kept_and_evaluated_with():
 
 
 @pytest.mark.parametrize("projector", ["moon", "univarfl"])
-@pytest.mark.parametrize("norm", models.NORM_NAMES)
+@pytest.mark.parametrize("norm", models.norms_of("resnet8"))
 def test_projectors_run_below_full_width(projector, norm):
     network = _network("resnet8", projector, norm=norm)
     static = network(_images(), forward.ForwardPass(training=True, width=0.5))

@@ -76,7 +76,7 @@ def graphs_as_written():
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("norm", models.NORM_NAMES)
+@pytest.mark.parametrize("norm", models.norms_of("resnet8"))
 @pytest.mark.parametrize("name", NETWORKS)
 def test_one_trace_computes_what_static_passes_compute(
     name, norm, dtype, graphs_as_written
@@ -95,7 +95,7 @@ def test_one_trace_computes_what_static_passes_compute(
         assert dynamic.experimental_get_tracing_count() == 1
 
 
-@pytest.mark.parametrize("norm", models.NORM_NAMES)
+@pytest.mark.parametrize("norm", models.norms_of("resnet8"))
 def test_optimized_graphs_compute_the_same_in_float32(norm):
     network = resnet.resnet8(input_shape=(8, 8, 3), num_classes=5, norm=norm)
     images = tf.TensorSpec([None, 8, 8, 3])
@@ -163,7 +163,7 @@ def test_what_is_known_of_the_shapes_stays_known():
     assert check(_images(2, 8, 8, 3), tf.constant(0.5, tf.float64))
 
 
-@pytest.mark.parametrize("norm", models.NORM_NAMES)
+@pytest.mark.parametrize("norm", models.norms_of("resnet8"))
 def test_images_may_have_a_size_known_at_run_time(norm):
     network = resnet.resnet8(input_shape=(8, 8, 3), num_classes=5, norm=norm)
     dynamic = _traced(network, True, tf.TensorSpec([None, None, None, 3]))
@@ -175,7 +175,7 @@ def test_images_may_have_a_size_known_at_run_time(norm):
             _assert_equal(got, value, norm)
 
 
-@pytest.mark.parametrize("norm", models.NORM_NAMES)
+@pytest.mark.parametrize("norm", models.norms_of("resnet8"))
 def test_one_block_runs_on_channels_cut_at_run_time(norm):
     network = resnet.resnet8(input_shape=(8, 8, 3), num_classes=5, norm=norm)
     feature = network(tf.constant(_images(2, 8, 8, 3))).block_outputs[-3]

@@ -8,11 +8,17 @@ from tff_reg import lazy
 __getattr__, __dir__, __all__ = lazy.exports(
     __name__,
     {
-        "block_model": ["Block", "BlockModel", "Classifier", "MissingCapabilityError"],
+        "block_model": [
+            "Block",
+            "BlockModel",
+            "Classifier",
+            "ImageSizeError",
+            "MissingCapabilityError",
+        ],
         "forward": ["ForwardPass", "Outputs"],
         "keras_blocks": ["from_keras_blocks"],
         "learning_model": ["LearningModel", "build_model_fn", "initial_weights"],
-        "names": ["MODEL_NAMES", "NORM_NAMES", "PROJECTOR_NAMES"],
+        "names": ["MODEL_NAMES", "NORM_NAMES", "PROJECTOR_NAMES", "norms_of"],
         "resize": ["resize_bilinear"],
     },
 )

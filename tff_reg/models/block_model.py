@@ -25,6 +25,32 @@ class MissingCapabilityError(ValueError):
     """Something was asked of a model that its layers cannot do."""
 
 
+class ImageSizeError(ValueError):
+    """The images are too small for a network."""
+
+
+def check_image_size(
+    model_name: str, input_shape: Sequence[int], minimum_side: int
+) -> None:
+    """Checks that a network's poolings leave something of an image.
+
+    Args:
+      model_name: The network's name.
+      input_shape: (height, width, channels) of an image.
+      minimum_side: The smallest height and width that the network takes.
+
+    Raises:
+      ImageSizeError: If the image is smaller.
+    """
+    height, width, _ = input_shape
+    if min(height, width) < minimum_side:
+        raise ImageSizeError(
+            f"The model {model_name!r} takes images from {minimum_side}x{minimum_side} "
+            f"pixels, but these have {height}x{width}. Take one that has no such limit, "
+            "for example 'cnn' or 'resnet8'."
+        )
+
+
 class Block(layers.ForwardLayer):
     """One block. Sub-classes make their layers and define `call(x, forward)`."""
 

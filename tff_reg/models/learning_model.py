@@ -10,16 +10,30 @@ import tensorflow_federated as tff
 
 from tff_reg.models import block_model
 from tff_reg.models import cnn
+from tff_reg.models import mobilenet
 from tff_reg.models import names
+from tff_reg.models import paper_cnns
 from tff_reg.models import resnet
+from tff_reg.models import shufflenet
+from tff_reg.models import squeezenet
+from tff_reg.models import vgg
 
 ForwardPass = block_model.ForwardPass
 _BUILDERS = {
     "cnn": cnn.cnn,
     "resnet8": resnet.resnet8,
     "resnet18": resnet.resnet18,
+    "resnet18_imagenet": resnet.resnet18_imagenet,
+    "resnet18_no_maxpool": resnet.resnet18_no_maxpool,
     "resnet20": resnet.resnet20,
     "resnet56": resnet.resnet56,
+    "vgg9": vgg.vgg9,
+    "mobilenet": mobilenet.mobilenet,
+    "shufflenet": shufflenet.shufflenet,
+    "squeezenet": squeezenet.squeezenet,
+    "feddyn_cnn": paper_cnns.feddyn_cnn,
+    "man_convnet": paper_cnns.man_convnet,
+    "univarfl_cnn": paper_cnns.univarfl_cnn,
 }
 
 
@@ -151,7 +165,7 @@ def build_model_fn(
     *,
     image_shape: Sequence[int],
     num_classes: int,
-    norm: Optional[str] = "group",
+    norm: Optional[str] = None,
     projector: str = "none",
     seed: int = 0,
     dtype: str = "float32",
@@ -162,26 +176,37 @@ def build_model_fn(
       model_name: One of `names.MODEL_NAMES`.
       image_shape: (height, width, channels).
       num_classes: Number of classes.
-      norm: 'group' or 'batch'.
+      norm: One of those that the model can have (`names.norms_of`), or None for the
+        first of them.
       projector: What stands between the features and the classifier's linear layer,
         one of `names.PROJECTOR_NAMES`; see `classifiers`.
       seed: Seed of the initial weights.
       dtype: 'float32' or 'float64'.
 
     Returns:
-      A function without arguments that makes a `LearningModel`.
+      A function without arguments that makes a `LearningModel`. It raises an
+      ImageSizeError if the images are too small for the model.
 
     Raises:
-      ValueError: If the name, the norm or the projector is unknown.
+      ValueError: If the name, the norm or the projector is unknown, or the model
+        cannot have that norm.
     """
     if model_name not in _BUILDERS:
         raise ValueError(
             f"Unknown model {model_name!r}: choose one of "
             f"{', '.join(names.MODEL_NAMES)}."
         )
+    norms = names.norms_of(model_name)
+    if norm is None:
+        norm = norms[0]
     if norm not in names.NORM_NAMES:
         raise ValueError(
             f"Unknown norm {norm!r}: choose one of {', '.join(names.NORM_NAMES)}."
+        )
+    if norm not in norms:
+        raise ValueError(
+            f"The model {model_name!r} cannot have the norm {norm!r}: choose "
+            f"{' or '.join(repr(one) for one in norms)}."
         )
     if projector not in names.PROJECTOR_NAMES:
         raise ValueError(

@@ -7,9 +7,13 @@
 * `resnet20`, `resnet8`: basic blocks 3-3-3 and 1-1-1, stages 16-32-64.
 * `resnet18`: basic blocks 2-2-2-2, stages 64-128-256-512, with the stem for small
   images that the FedMLB paper uses.
+* `resnet18_imagenet`: the same with the original stem, for the FedAlign paper's
+  ImageNet-200: 7x7 with stride 2, then 3x3 max-pooling with stride 2 (torchvision's
+  11,689,512 parameters with 1000 classes).
+* `resnet18_no_maxpool`: that without the max-pooling, for the UniVarFL paper.
 
-All have a 3x3 stem with stride 1, halve the resolution at every stage but the
-first, and end in global average pooling and one linear layer. A shortcut whose
+The others have a 3x3 stem with stride 1. All halve the resolution at every stage but
+the first, and end in global average pooling and one linear layer. A shortcut whose
 shape changes is a strided 1x1 convolution with a norm. Convolutions are
 initialised as in torchvision (Kaiming normal over the fan-out), the classifier
 as PyTorch's linear layers.
@@ -17,31 +21,59 @@ as PyTorch's linear layers.
 
 from __future__ import annotations
 
-from typing import Sequence
+from typing import NamedTuple, Sequence
 
 import tensorflow as tf
 
 from tff_reg.models import block_model
 from tff_reg.models import classifiers
 from tff_reg.models import layers
+from tff_reg.models import pooling
 
 ForwardPass = layers.ForwardPass
 
 
-class Stem(block_model.Block):
-    """A 3x3 convolution, norm and ReLU."""
+class StemShape(NamedTuple):
+    """What a stem is.
 
-    def __init__(self, in_channels, channels, *, norm, seeds, name, dtype):
+    Attributes:
+      kernel_size: Of its convolution.
+      stride: Of its convolution.
+      has_pool: Whether 3x3 max-pooling with stride 2 follows.
+    """
+
+    kernel_size: int
+    stride: int
+    has_pool: bool
+
+
+SMALL_STEM = StemShape(kernel_size=3, stride=1, has_pool=False)
+IMAGENET_STEM = StemShape(kernel_size=7, stride=2, has_pool=True)
+
+
+class Stem(block_model.Block):
+    """A convolution, norm and ReLU, and max-pooling if the shape says so."""
+
+    def __init__(self, in_channels, channels, shape, *, norm, seeds, name, dtype):
         super().__init__(name=name, dtype=dtype)
+        self._has_pool = shape.has_pool
         with tf.name_scope(name):
             self.conv = layers.Conv2D(
-                in_channels, channels, 3, seeds, padding=1, name="conv", dtype=dtype
+                in_channels,
+                channels,
+                shape.kernel_size,
+                seeds,
+                stride=shape.stride,
+                padding=shape.kernel_size // 2,
+                name="conv",
+                dtype=dtype,
             )
             self.norm = layers.build_norm(norm, channels, name="norm", dtype=dtype)
         self.built = True
 
     def call(self, x, forward: ForwardPass):
-        return forward.record(tf.nn.relu(self.norm(self.conv(x, forward), forward)))
+        x = forward.record(tf.nn.relu(self.norm(self.conv(x, forward), forward)))
+        return pooling.max_pool(x, 3, 2, padding=1) if self._has_pool else x
 
 
 class Residual(layers.ForwardLayer):
@@ -157,6 +189,7 @@ def build_resnet(
     seed: int = 0,
     dtype: str = "float32",
     planes: Sequence[int] = (16, 32, 64),
+    stem: StemShape = SMALL_STEM,
 ) -> block_model.BlockModel:
     """Builds a residual network; see the module's docstring for the shapes.
 
@@ -170,6 +203,7 @@ def build_resnet(
       seed: Seed of the initial weights; the same seed gives the same weights.
       dtype: 'float32' or 'float64'.
       planes: Planes of each stage.
+      stem: What comes before the stages.
 
     Returns:
       A `BlockModel` with the blocks stem, stage1, ..., classifier.
@@ -177,7 +211,7 @@ def build_resnet(
     seeds = layers.Seeds(seed)
     options = dict(norm=norm, seeds=seeds, dtype=dtype)
     channels = planes[0]
-    blocks = [Stem(input_shape[-1], channels, name="stem", **options)]
+    blocks = [Stem(input_shape[-1], channels, stem, name="stem", **options)]
     branch_index = 0
     for stage, (stage_planes, num_units) in enumerate(zip(planes, units_per_stage)):
         units = []
@@ -236,3 +270,13 @@ def resnet8(**options) -> block_model.BlockModel:
 def resnet18(**options) -> block_model.BlockModel:
     """ResNet-18 for small images; options as in `build_resnet`."""
     return build_resnet(_basic, (2, 2, 2, 2), planes=(64, 128, 256, 512), **options)
+
+
+def resnet18_imagenet(**options) -> block_model.BlockModel:
+    """ResNet-18 with the stem for ImageNet; options as in `build_resnet`."""
+    return resnet18(stem=IMAGENET_STEM, **options)
+
+
+def resnet18_no_maxpool(**options) -> block_model.BlockModel:
+    """ResNet-18 for ImageNet without max-pooling; options as in `build_resnet`."""
+    return resnet18(stem=IMAGENET_STEM._replace(has_pool=False), **options)

@@ -20,7 +20,8 @@ from __future__ import annotations
 
 import dataclasses
 
-from tff_reg.lazy import np, tf
+from tff_reg.lazy import tf
+from tff_reg.models import pooling
 from tff_reg.regularizers import regularizer
 
 LIPSCHITZ_SCALINGS = ("relative", "absolute")
@@ -169,21 +170,7 @@ def adaptive_average_pool(x, height: int, width: int):
     _, rows, columns, _ = x.shape
     if rows <= height and columns <= width:
         return x
-    if rows % height == 0 and columns % width == 0:
-        window = [1, rows // height, columns // width, 1]
-        return tf.nn.avg_pool2d(x, window, window, "VALID")
-    row_means = tf.constant(_window_means(rows, height), x.dtype)
-    column_means = tf.constant(_window_means(columns, width), x.dtype)
-    return tf.einsum("hr,brcf,wc->bhwf", row_means, x, column_means)
-
-
-def _window_means(size: int, result: int):
-    """A [result, size] matrix whose rows average the adaptive windows."""
-    means = np.zeros([result, size])
-    for i in range(result):
-        start, end = i * size // result, -(-(i + 1) * size // result)
-        means[i, start:end] = 1.0 / (end - start)
-    return means
+    return pooling.adaptive_average_pool(x, height, width)
 
 
 def _length(vector):

@@ -1,0 +1,84 @@
+"""Pooling with PyTorch's rules: zeros on both ends alike, windows that do not fit go."""
+
+from __future__ import annotations
+
+from tff_reg.lazy import np, tf
+
+
+def max_pool(x, size: int, stride: int, *, padding: int = 0):
+    """The largest value of each window; what is added around is never the largest.
+
+    Args:
+      x: float [batch, height, width, channels].
+      size: Height and width of the window.
+      stride: Of both axes.
+      padding: Rows and columns added on every side.
+
+    Returns:
+      float [batch, (height + 2 padding - size) // stride + 1, ..., channels].
+    """
+    x = pad(x, padding, x.dtype.min)
+    return tf.nn.max_pool2d(x, size, stride, "VALID")
+
+
+def average_pool(x, size: int, stride: int, *, padding: int = 0):
+    """The mean of each window, the zeros that are added around counted.
+
+    Args:
+      x: float [batch, height, width, channels].
+      size: Height and width of the window.
+      stride: Of both axes.
+      padding: Rows and columns of zeros added on every side.
+
+    Returns:
+      float [batch, (height + 2 padding - size) // stride + 1, ..., channels].
+    """
+    return tf.nn.avg_pool2d(pad(x, padding), size, stride, "VALID")
+
+
+def adaptive_average_pool(x, height: int, width: int):
+    """Averages over nearly equal windows, as PyTorch's adaptive pooling does.
+
+    Args:
+      x: float [batch, rows, columns, channels], the rows and columns known.
+      height: Rows of the result. With more than `x` has, rows are repeated.
+      width: Columns of the result, likewise.
+
+    Returns:
+      float [batch, height, width, channels].
+    """
+    _, rows, columns, _ = x.shape
+    if rows == height and columns == width:
+        return x
+    if rows % height == 0 and columns % width == 0:
+        window = [1, rows // height, columns // width, 1]
+        return tf.nn.avg_pool2d(x, window, window, "VALID")
+    row_means = tf.constant(_window_means(rows, height), x.dtype)
+    column_means = tf.constant(_window_means(columns, width), x.dtype)
+    return tf.einsum("hr,brcf,wc->bhwf", row_means, x, column_means)
+
+
+def _window_means(size: int, result: int):
+    """A [result, size] matrix whose rows average the adaptive windows."""
+    means = np.zeros([result, size])
+    for i in range(result):
+        start, end = i * size // result, -(-(i + 1) * size // result)
+        means[i, start:end] = 1.0 / (end - start)
+    return means
+
+
+def pad(x, padding: int, value: float = 0):
+    """Adds rows and columns of one value on every side.
+
+    Args:
+      x: float [batch, height, width, channels].
+      padding: How many.
+      value: What they hold.
+
+    Returns:
+      float [batch, height + 2 padding, width + 2 padding, channels].
+    """
+    if not padding:
+        return x
+    around = [padding, padding]
+    return tf.pad(x, [[0, 0], around, around, [0, 0]], constant_values=value)
