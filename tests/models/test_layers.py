@@ -220,3 +220,107 @@ def test_initial_weights_depend_on_the_seed_and_the_layer_alone():
     np.testing.assert_array_equal(first, again)
     assert not np.array_equal(first[0], first[1])
     assert not np.array_equal(first[0], other[0])
+
+
+@pytest.mark.parametrize("stride, padding, kernel", [(1, 1, 3), (2, 1, 3), (1, 0, 2)])
+def test_depthwise_convolution_is_a_convolution_channel_by_channel(
+    stride, padding, kernel
+):
+    layer = layers.DepthwiseConv2D(
+        5,
+        kernel,
+        layers.Seeds(0),
+        stride=stride,
+        padding=padding,
+        name="conv",
+        dtype="float64",
+    )
+    x = tf.constant(_images(2, 7, 6, 5, dtype=np.float64))
+    # The same as a whole convolution whose kernel is zero between channels.
+    dense = layer.kernel * tf.eye(5, dtype=tf.float64)
+    padded = np.pad(x, [(0, 0), (padding, padding), (padding, padding), (0, 0)])
+    expected = tf.nn.conv2d(padded, dense, stride, "VALID") + layer.bias
+    np.testing.assert_allclose(layer(x, TRAIN), expected, rtol=1e-12, atol=1e-14)
+    # Below full width it has the channels of its input.
+    narrow = layer(x[..., :3], forward.ForwardPass(training=True, width=0.5))
+    np.testing.assert_allclose(narrow, expected[..., :3], rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize("groups", [1, 2, 3])
+def test_grouped_convolution_is_one_for_each_run_of_channels(groups):
+    layer = layers.GroupedPointwiseConv2D(
+        6, 12, groups, layers.Seeds(0), name="conv", dtype="float64"
+    )
+    x = tf.constant(_images(2, 3, 4, 6, dtype=np.float64))
+    parts = [
+        tf.nn.conv2d(part, kernel[tf.newaxis, tf.newaxis], 1, "VALID")
+        for part, kernel in zip(tf.split(x, groups, -1), layer.kernel)
+    ]
+    expected = tf.concat(parts, -1) + layer.bias
+    np.testing.assert_allclose(layer(x, TRAIN), expected, rtol=1e-12, atol=1e-14)
+
+    @tf.function(input_signature=[tf.TensorSpec([None, 3, 4, 6], tf.float64)])
+    def traced(x):
+        y = layer(x, TRAIN)
+        assert y.shape.as_list() == [None, 3, 4, 12]
+        return y
+
+    np.testing.assert_allclose(traced(x), expected, rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize("dtype, step", [("float32", 1e-2), ("float64", 1e-5)])
+@pytest.mark.parametrize("kind", ["depthwise", "grouped"])
+def test_convolutions_in_groups_have_their_gradients(kind, dtype, step):
+    if kind == "depthwise":
+        layer = layers.DepthwiseConv2D(
+            6, 3, layers.Seeds(0), stride=2, padding=1, name="conv", dtype=dtype
+        )
+    else:
+        layer = layers.GroupedPointwiseConv2D(
+            6, 6, 3, layers.Seeds(0), name="conv", dtype=dtype
+        )
+    x = tf.constant(_images(2, 4, 4, 6, dtype=dtype))
+
+    def value(x):
+        return tf.reduce_sum(layer(x, TRAIN) ** 2)
+
+    variables = [layer.kernel, layer.bias]
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        total = value(x)
+    by_x, *by_variables = tape.gradient(total, [x, *variables])
+    # Quadratic in all of them: central differences are exact but for rounding.
+    direction = tf.constant(_images(*x.shape, seed=1, dtype=dtype))
+    slope = (value(x + step * direction) - value(x - step * direction)) / (2 * step)
+    rtol = 1e-2 if dtype == "float32" else 1e-8
+    np.testing.assert_allclose(slope, tf.reduce_sum(by_x * direction), rtol=rtol)
+    for variable, gradient in zip(variables, by_variables):
+        direction = tf.constant(_images(*variable.shape, seed=2, dtype=dtype))
+        variable.assign_add(step * direction)
+        above = value(x)
+        variable.assign_sub(2 * step * direction)
+        slope = (above - value(x)) / (2 * step)
+        variable.assign_add(step * direction)
+        np.testing.assert_allclose(
+            slope, tf.reduce_sum(gradient * direction), rtol=rtol
+        )
+
+
+def test_raises_on_groups_that_do_not_divide_the_channels():
+    for channels in ((4, 6), (6, 4)):
+        with pytest.raises(ValueError, match="divides its . input and . output.*=3"):
+            layers.GroupedPointwiseConv2D(*channels, 3, layers.Seeds(0), name="conv")
+
+
+def test_shuffled_channels_come_from_all_groups():
+    x = tf.reshape(tf.range(12.0), [2, 1, 1, 6])
+    shuffled = layers.shuffle_channels(x, 3)
+    np.testing.assert_array_equal(shuffled[0, 0, 0], [0, 2, 4, 1, 3, 5])
+    np.testing.assert_array_equal(shuffled[1, 0, 0], [6, 8, 10, 7, 9, 11])
+
+
+def test_group_norm_may_have_other_groups():
+    norm = layers.build_norm("group", 8, groups=4, name="norm", dtype="float64")
+    x = _images(2, 3, 3, 8, dtype=np.float64)
+    expected = _group_norm(x, 4, np.ones(8), np.zeros(8))
+    np.testing.assert_allclose(norm(tf.constant(x), TRAIN), expected, atol=1e-12)
