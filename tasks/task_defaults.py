@@ -58,7 +58,7 @@ class TaskDefaults:
     image_size: int | None = None
     # Where to download the data, an address; empty where they are the user's own.
     source: str = ""
-    # What `data_dir` holds, or is.
+    # What `data_dir` is, such as "the folder that holds train".
     layout: str = ""
     # The data set's name in TFDS, which loads it when `data_dir` is not given.
     tfds_name: str | None = None
@@ -79,5 +79,5 @@ class TaskDefaults:
         """
         download = f"download {self.source}, unpack it, and " if self.source else ""
         return DataError(
-            f"{why}: {download}give --data_dir={self.layout} (task {self.name})."
+            f"{why}: {download}give --data_dir=DIR, {self.layout} (task {self.name})."
         )

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from tasks.task_defaults import DataError
+import importlib.resources
+import sys
+
 from tasks.task_defaults import TaskDefaults
 from tff_reg.lazy import np
 
 _BATCH_SIZE = 1000
+_PATIENCE_SECONDS = 10
 
 
 def load(defaults: TaskDefaults, split: str) -> tuple[np.ndarray, np.ndarray]:
@@ -48,14 +51,22 @@ def class_names(defaults: TaskDefaults) -> tuple[str, ...]:
 
 
 def _builder(defaults: TaskDefaults):
+    import requests
     import tensorflow_datasets as tfds
     from tensorflow_datasets.core.utils import gcs_utils
 
+    # TFDS 4.9 downloads with a backport that it does not declare and that the lock has
+    # for Python 3.9 and 3.10 only. Since 3.11 it is the same as the library's own.
+    if sys.version_info >= (3, 11):
+        sys.modules.setdefault("importlib_resources", importlib.resources)
     # Asked for a data set, TFDS looks at a cloud address first and waits for it; there
     # is no public switch.
     gcs_utils._is_gcs_disabled = True  # pylint: disable=protected-access
     try:
         builder = tfds.builder(defaults.tfds_name, try_gcs=False)
+        if not builder.is_prepared():
+            # TFDS itself tries for minutes.
+            requests.head(defaults.source, timeout=_PATIENCE_SECONDS)
         builder.download_and_prepare()
     # A network that is not there has many names, and not all are OSErrors.
     except (OSError, AssertionError, RuntimeError, ValueError) as error:

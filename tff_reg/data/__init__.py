@@ -7,6 +7,7 @@ TFF when it is first used.
 from tff_reg import lazy
 from tff_reg.data import augmentation
 from tff_reg.data import keys
+from tff_reg.data import partition_report
 from tff_reg.data import partitions
 from tff_reg.data import sampling
 from tff_reg.data.keys import client_key
@@ -21,6 +22,7 @@ __all__ = _LAZY_NAMES + [
     "augmentation",
     "client_key",
     "keys",
+    "partition_report",
     "partitions",
     "sample_clients",
     "sample_clients_bernoulli",

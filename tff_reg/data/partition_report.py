@@ -1,0 +1,382 @@
+"""Who holds what: a partition as a table and as a picture.
+
+    held = report(labels, partition, class_names=names)
+    held.write_csv("partition.csv")
+    print(held.markdown())
+    held.write_figure("partition.png", title="Dir(0.5)")
+
+`of_task` makes the report of a task that was built by `tasks.build`.
+"""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from tff_reg.data import partitions
+from tff_reg.lazy import np
+
+# Up to so many, the table has a column a class, and the picture a colour a class.
+_FEW_CLASSES = 12
+# Up to so many, the picture has a bar a client.
+_FEW_CLIENTS = 50
+# How many classes of a client the table names where it cannot have a column for each.
+_NAMED_CLASSES = 3
+_INK, _FAINT, _BAR = "#222222", "#555555", "#0b5fa5"
+
+
+@dataclasses.dataclass(frozen=True)
+class PartitionReport:
+    """What each client holds.
+
+    Attributes:
+      counts: int64 [clients, classes], examples.
+      client_ids: One a client.
+      class_names: One a class.
+      num_examples: Of all that there are, dealt out or not.
+      domain_counts: int64 [clients, domains]; no columns where there are no domains.
+      domain_names: One a domain.
+    """
+
+    counts: np.ndarray
+    client_ids: tuple[str, ...]
+    class_names: tuple[str, ...]
+    num_examples: int
+    domain_counts: np.ndarray
+    domain_names: tuple[str, ...]
+
+    @property
+    def sizes(self) -> np.ndarray:
+        """int64 [clients], examples of each client."""
+        return self.counts.sum(axis=1)
+
+    @property
+    def entropies(self) -> np.ndarray:
+        """float64 [clients], bits: 0 for one class, log2(classes) for equal shares."""
+        return _entropy(self.counts)
+
+    @property
+    def _names_fit(self) -> bool:
+        """Whether the classes' names fit beside the rows of the map."""
+        return len(self.class_names) <= 25 and max(map(len, self.class_names)) <= 12
+
+    def rows(self) -> list[dict[str, Any]]:
+        """The table, a row a client.
+
+        Returns:
+          Dicts of `client`, `examples`, `classes` (how many it has any of),
+          `entropy_bits`, `domain/<name>` for each domain and `class/<name>` for each
+          class.
+        """
+        held = (self.counts > 0).sum(axis=1)
+        found = []
+        for row, client_id in enumerate(self.client_ids):
+            cells = {
+                "client": client_id,
+                "examples": int(self.sizes[row]),
+                "classes": int(held[row]),
+                "entropy_bits": round(float(self.entropies[row]), 4),
+            }
+            for kind, names, counts in (
+                ("domain", self.domain_names, self.domain_counts[row]),
+                ("class", self.class_names, self.counts[row]),
+            ):
+                cells.update(
+                    (f"{kind}/{name}", int(count)) for name, count in zip(names, counts)
+                )
+            found.append(cells)
+        return found
+
+    def write_csv(self, path: str | os.PathLike) -> None:
+        """Writes `rows` as comma-separated values."""
+        rows = self.rows()
+        with open(path, "w", encoding="utf-8", newline="") as file:
+            writer = csv.DictWriter(file, list(rows[0]))
+            writer.writeheader()
+            writer.writerows(rows)
+
+    def markdown(self) -> str:
+        """The table for people: with many classes it names each client's largest."""
+        header = ["client", "examples", "classes", "entropy (bits)"]
+        header += self.domain_names
+        few = len(self.class_names) <= _FEW_CLASSES
+        header += self.class_names if few else ["holds most of"]
+        lines = [header, ["---", *["---:"] * (len(header) - 1)]]
+        if not few:
+            lines[1][-1] = "---"
+        for row, cells in enumerate(self.rows()):
+            line = [cells["client"], cells["examples"], cells["classes"]]
+            line.append(f"{cells['entropy_bits']:.2f}")
+            line += self.domain_counts[row].tolist()
+            line += self.counts[row].tolist() if few else [self._largest(row)]
+            lines.append(line)
+        text = [[str(cell).replace("|", "\\|") for cell in line] for line in lines]
+        return "\n".join("| " + " | ".join(line) + " |" for line in text) + "\n"
+
+    def _largest(self, row: int) -> str:
+        counts = self.counts[row]
+        order = np.argsort(-counts, kind="stable")[:_NAMED_CLASSES]
+        return ", ".join(
+            f"{self.class_names[c]} {counts[c]}" for c in order if counts[c]
+        )
+
+    def summary(self) -> list[str]:
+        """The whole in a few lines."""
+        sizes, held = self.sizes, (self.counts > 0).sum(axis=1)
+        whole = _entropy(self.counts.sum(axis=0, keepdims=True))[0]
+        lines = [
+            f"{len(sizes)} clients hold {sizes.sum():,} of {self.num_examples:,} "
+            f"examples: {_spread(sizes)} each",
+            f"classes: {_spread(held)} of {len(self.class_names)} each",
+            f"label entropy: {_spread(self.entropies, '.2f')} bits each; all clients' "
+            f"examples together have {whole:.2f}",
+        ]
+        if self.domain_names:
+            own = (self.domain_counts > 0).sum(axis=1)
+            lines.append(f"domains: {_spread(own)} of {len(self.domain_names)} each")
+        return lines
+
+    def write_figure(
+        self, path: str | os.PathLike, *, title: str, subtitle: str = ""
+    ) -> None:
+        """Draws who holds what and writes a PNG of 1440 x 900 pixels.
+
+        Few clients and classes are stacked bars, a colour a class. More are a map
+        with a column a client and a row a class, under a bar a client for the sizes;
+        with more than 50 clients these stand in the order of the class that they hold
+        most of. Domains are a strip of colours below.
+
+        Args:
+          path: The file.
+          title: What was dealt out.
+          subtitle: How.
+        """
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+
+        figure = Figure(figsize=(9.6, 6.0), dpi=150, facecolor="white")
+        FigureCanvasAgg(figure)
+        few = (
+            len(self.client_ids) <= _FEW_CLIENTS
+            and len(self.class_names) <= _FEW_CLASSES
+        )
+        left = 0.09 if few or not self._names_fit else 0.14
+        figure.text(left, 0.95, title, fontsize=17, color=_INK, va="center")
+        figure.text(left, 0.905, subtitle, fontsize=11.5, color=_FAINT, va="center")
+        order = np.arange(len(self.client_ids))
+        if len(order) > _FEW_CLIENTS:
+            order = np.lexsort((-self.counts.max(axis=1), self.counts.argmax(axis=1)))
+        bottom = 0.21 if self.domain_names else 0.11
+        width = (0.81 if few else 0.9) - left
+        if few:
+            axes = figure.add_axes((left, bottom, width, 0.86 - bottom))
+            self._draw_bars(axes)
+        else:
+            axes = figure.add_axes((left, bottom, width, 0.68 - bottom))
+            self._draw_sizes(figure.add_axes((left, 0.71, width, 0.15)), order)
+            self._draw_map(axes, figure.add_axes((0.915, bottom, 0.015, 0.3)), order)
+        last = axes
+        if self.domain_names:
+            axes.tick_params(labelbottom=False)
+            last = figure.add_axes((left, bottom - 0.045, width, 0.03))
+            self._draw_domains(last, order)
+        label = "client"
+        if len(order) > _FEW_CLIENTS:
+            label = "clients, in the order of the class that they hold most of"
+        last.set_xlabel(label, fontsize=13, color=_INK)
+        with open(path, "wb") as file:
+            figure.savefig(file, format="png", metadata={"Software": None})
+
+    def _draw_bars(self, axes) -> None:
+        from matplotlib import colormaps
+
+        colours = colormaps["tab10" if len(self.class_names) <= 10 else "tab20"].colors
+        base = np.zeros(len(self.client_ids))
+        for c, name in enumerate(self.class_names):
+            axes.bar(
+                np.arange(base.size),
+                self.counts[:, c],
+                0.85,
+                bottom=base,
+                color=colours[c],
+                label=_short(name),
+            )
+            base += self.counts[:, c]
+        handles, labels = axes.get_legend_handles_labels()
+        axes.legend(
+            # Top down, as they are stacked.
+            handles[::-1],
+            labels[::-1],
+            loc="upper left",
+            bbox_to_anchor=(1.01, 1.0),
+            frameon=False,
+            fontsize=11,
+        )
+        axes.set_xlim(-0.6, base.size - 0.4)
+        axes.set_ylabel("examples", fontsize=13, color=_INK)
+        _style(axes)
+
+    def _draw_sizes(self, axes, order) -> None:
+        axes.bar(np.arange(order.size), self.sizes[order], 1.0, color=_BAR)
+        axes.set_xlim(-0.5, order.size - 0.5)
+        axes.set_ylim(0, None)
+        axes.set_ylabel("examples", fontsize=11, color=_INK)
+        _style(axes)
+        _whole_numbers(axes.yaxis, 3)
+        axes.tick_params(labelbottom=False)
+
+    def _draw_map(self, axes, bar_axes, order) -> None:
+        from matplotlib import colormaps
+        from matplotlib.colors import LinearSegmentedColormap, PowerNorm
+
+        # White is nothing at all; the least is visible.
+        blues = colormaps["Blues"](np.linspace(0.15, 1.0, 256))
+        colours = LinearSegmentedColormap.from_list("held", blues)
+        colours.set_bad("white")
+        shown = np.ma.masked_equal(self.counts[order].T, 0)
+        picture = axes.imshow(
+            shown,
+            aspect="auto",
+            interpolation="nearest",
+            cmap=colours,
+            norm=PowerNorm(0.5, vmin=0, vmax=max(1, self.counts.max())),
+        )
+        if self._names_fit:
+            axes.set_yticks(np.arange(len(self.class_names)), self.class_names)
+        else:
+            axes.set_ylabel("class", fontsize=13, color=_INK)
+            _whole_numbers(axes.yaxis)
+        axes.figure.colorbar(picture, cax=bar_axes)
+        bar_axes.set_title("examples", fontsize=10, color=_INK, loc="left")
+        bar_axes.tick_params(labelsize=10, colors=_INK)
+        axes.tick_params(labelsize=11, colors=_INK)
+        _whole_numbers(axes.xaxis)
+
+    def _draw_domains(self, axes, order) -> None:
+        from matplotlib import colormaps
+        from matplotlib.colors import ListedColormap
+        from matplotlib.patches import Patch
+
+        palette = colormaps["Set2"].colors
+        colours = [palette[i % len(palette)] for i in range(len(self.domain_names))]
+        main = self.domain_counts[order].argmax(axis=1)[np.newaxis]
+        axes.imshow(
+            main,
+            aspect="auto",
+            interpolation="nearest",
+            cmap=ListedColormap(colours),
+            vmin=-0.5,
+            vmax=len(colours) - 0.5,
+        )
+        mixed = ((self.domain_counts > 0).sum(axis=1) > 1).any()
+        axes.set_yticks([])
+        axes.tick_params(labelsize=11, colors=_INK)
+        _whole_numbers(axes.xaxis)
+        axes.figure.legend(
+            [Patch(color="none"), *(Patch(color=colour) for colour in colours)],
+            ["main domain:" if mixed else "domain:", *map(_short, self.domain_names)],
+            ncols=len(colours) + 1,
+            loc="lower right",
+            bbox_to_anchor=(0.91, 0.0),
+            frameon=False,
+            fontsize=11,
+            columnspacing=1.2,
+            handlelength=1.2,
+        )
+
+
+def report(
+    labels: np.ndarray,
+    partition: Sequence[np.ndarray],
+    *,
+    class_names: Sequence[str],
+    client_ids: Sequence[str] | None = None,
+    domains: np.ndarray | None = None,
+    domain_names: Sequence[str] = (),
+) -> PartitionReport:
+    """Counts what each client holds.
+
+    Args:
+      labels: [N] whole numbers >= 0.
+      partition: One array of positions in `labels` a client.
+      class_names: One a class, in the order of the labels.
+      client_ids: One a client; None numbers them.
+      domains: [N] whole numbers >= 0; None where there are no domains.
+      domain_names: One a domain.
+
+    Returns:
+      The report.
+
+    Raises:
+      PartitionError: If labels or domains are no numbers of those names, or there are
+        no clients or not one name each.
+    """
+    if client_ids is None:
+        client_ids = range(len(partition))
+    if not len(partition) or len(client_ids) != len(partition):
+        raise partitions.PartitionError(
+            f"There are {len(client_ids)} names for {len(partition)} clients; give one "
+            "each, and at least one client."
+        )
+    counts = partitions.class_counts(labels, partition, len(class_names))
+    domain_counts = np.zeros((len(partition), 0), np.int64)
+    if domains is not None:
+        domain_counts = partitions.class_counts(domains, partition, len(domain_names))
+    return PartitionReport(
+        counts=counts,
+        client_ids=tuple(map(str, client_ids)),
+        class_names=tuple(map(str, class_names)),
+        num_examples=len(labels),
+        domain_counts=domain_counts,
+        domain_names=() if domains is None else tuple(map(str, domain_names)),
+    )
+
+
+def of_task(task: Any) -> PartitionReport:
+    """The report of a task, as `tasks.build` makes them."""
+    return report(
+        task.train_labels,
+        task.partition,
+        class_names=task.class_names,
+        client_ids=task.client_data.client_ids,
+        domains=task.domains,
+        domain_names=task.domain_names,
+    )
+
+
+def _entropy(counts: np.ndarray) -> np.ndarray:
+    """Bits of the rows' distributions; 0 for an empty row."""
+    shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
+    logs = np.log2(shares, out=np.zeros_like(shares), where=shares > 0)
+    # Not -0.0.
+    return np.maximum(-(shares * logs).sum(axis=1), 0.0)
+
+
+def _spread(values: np.ndarray, form: str = "g") -> str:
+    least, middle, most = np.min(values), np.median(values), np.max(values)
+    if least == most:
+        return f"{least:{form}}"
+    return f"{least:{form}} to {most:{form}} (median {middle:{form}})"
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= 14 else f"{name[:13]}…"
+
+
+def _style(axes) -> None:
+    axes.tick_params(labelsize=11, colors=_INK)
+    axes.yaxis.grid(True, color="#d9d9d9", linewidth=0.8)
+    axes.set_axisbelow(True)
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+    _whole_numbers(axes.xaxis)
+    _whole_numbers(axes.yaxis, 8)
+
+
+def _whole_numbers(axis, most: int = 10) -> None:
+    from matplotlib.ticker import MaxNLocator
+
+    axis.set_major_locator(MaxNLocator(most, integer=True, steps=[1, 2, 5, 10]))
