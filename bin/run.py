@@ -40,36 +40,17 @@ def prepare(values, directory):
     where = runtime.describe()
     print(where[0].upper() + where[1:], flush=True)
     _INTERRUPTION.before_exit(runtime.shutdown)
-    task = tasks.build(
-        values["task"],
-        **{
-            name: values[name]
-            for name in (
-                "model",
-                "norm",
-                "projector",
-                "partition",
-                "concentration",
-                "classes_per_client",
-                "split_file",
-                "num_clients",
-                "seed",
-                "augmentation",
-                "image_size",
-                "class_list",
-                "data_dir",
-                "synthetic_data",
-                "scale",
-            )
-        },
-    )
+    task = tasks.build(values["task"], **settings.task_settings(values))
     recorded = {**values, "class_names": list(task.class_names)}
     if not values["overwrite"]:
         directory.check_settings(recorded)
     x_test, y_test = task.test_arrays()
     parts = catalog.build_parts(values["process"], settings.strengths(values))
     evaluation = experiment.CentralEvaluation(
-        regularizers.adapt_model_fn(task.model_fn, parts.regularizers), x_test, y_test, preprocess_fn=task.normalize_fn
+        regularizers.adapt_model_fn(task.model_fn, parts.regularizers),
+        x_test,
+        y_test,
+        preprocess_fn=task.normalize_fn,
     )
     lines = description.header(
         values,

@@ -26,8 +26,9 @@ from tff_reg.experiment import (
 )
 from tff_reg.lazy import np
 
-_STATE, _METRICS = "server_state.npz", "metrics.csv"
-_CLIENT_STATES = "client_states.json"
+# The parts of a checkpoint.
+STATE, CLIENT_STATES = "server_state.npz", "client_states.json"
+_METRICS = "metrics.csv"
 
 
 class TrainingError(RuntimeError):
@@ -230,9 +231,9 @@ class _Experiment:
         )
         if checkpoint is not None:
             if self._client_states is not None:
-                self._client_states.restore(checkpoint.part(_CLIENT_STATES))
+                self._client_states.restore(checkpoint.part(CLIENT_STATES))
             self._state = state_file.read_state(
-                checkpoint.part(_STATE), like=self._state
+                checkpoint.part(STATE), like=self._state
             )
             self._table = metrics.MetricsTable.parse(
                 checkpoint.part(_METRICS).read_text("utf-8")
@@ -252,12 +253,12 @@ class _Experiment:
 
     def _verify_client_states(self, checkpoint: Any) -> None:
         if self._client_states is not None:
-            self._client_states.verify(checkpoint.part(_CLIENT_STATES))
+            self._client_states.verify(checkpoint.part(CLIENT_STATES))
 
     def _delete_unnamed_client_states(self) -> None:
         if self._client_states is not None:
             self._client_states.delete_unnamed(
-                checkpoint.part(_CLIENT_STATES)
+                checkpoint.part(CLIENT_STATES)
                 for checkpoint in self._directory.checkpoints.all()
             )
 
@@ -343,11 +344,11 @@ class _Experiment:
 
     def _save(self) -> None:
         parts = {
-            _STATE: lambda path: state_file.write_state(path, self._state),
+            STATE: lambda path: state_file.write_state(path, self._state),
             _METRICS: lambda path: path.write_text(self._table.text(), "utf-8"),
         }
         if self._client_states is not None:
-            parts[_CLIENT_STATES] = self._client_states.write_index
+            parts[CLIENT_STATES] = self._client_states.write_index
         self._directory.checkpoints.save(self._rounds_done, parts)
         self._delete_unnamed_client_states()
 

@@ -326,6 +326,9 @@ def resolve(
     )
     values.update(defaults.override_values())
     values.update({name: given[name] for name in given if name in _BY_NAME})
+    norms = model_names.norms_of(values["model"])
+    if "norm" not in given and values["norm"] not in norms:
+        values["norm"] = norms[0]
     values.update(process=process, task=task)
     _settle_clients(values, given, defaults.num_train_examples)
     _settle_partition(values, given, defaults.num_domains)
@@ -494,6 +497,30 @@ def process_settings(values: Mapping[str, Any]) -> catalog.Settings:
     """The part of resolved settings that `build_from_settings` takes."""
     fields = dataclasses.fields(catalog.Settings)
     return catalog.Settings(**{field.name: values[field.name] for field in fields})
+
+
+_OF_TASKS = (
+    "model",
+    "norm",
+    "projector",
+    "partition",
+    "concentration",
+    "classes_per_client",
+    "split_file",
+    "num_clients",
+    "seed",
+    "augmentation",
+    "image_size",
+    "class_list",
+    "data_dir",
+    "synthetic_data",
+    "scale",
+)
+
+
+def task_settings(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of a run's settings that `tasks.build` takes, by name."""
+    return {name: values[name] for name in _OF_TASKS if name in values}
 
 
 def strengths(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,248 @@
+"""A run read back: its task, its model with the trained weights, its clients' models.
+
+Nothing is written to the run's directory.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import functools
+import statistics
+from typing import Any, Mapping, Optional, Sequence
+
+from tff_reg.experiment import (
+    checkpoints,
+    client_states,
+    directory as directory_lib,
+    files,
+    loop,
+    settings,
+    state_file,
+)
+from tff_reg.lazy import np, tff
+from tff_reg.processes import catalog
+
+_GLOBAL = "global_model_weights"
+
+
+class TrainedRunError(ValueError):
+    """Raised when a directory has no weights that can be read; says why."""
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainedRun:
+    """A run with the state that its newest whole checkpoint holds.
+
+    Attributes:
+      directory: The run's directory.
+      settings: All settings of the run, by name.
+      task: Its task, with its data.
+      round_num: The rounds that were trained.
+      checkpoint: Where that is written.
+    """
+
+    directory: directory_lib.RunDirectory
+    settings: Mapping[str, Any]
+    task: Any
+    round_num: int
+    checkpoint: checkpoints.Checkpoint
+
+    @property
+    def _parts(self) -> Any:
+        return catalog.build_parts(
+            self.settings["process"], settings.strengths(self.settings)
+        )
+
+    @property
+    def model_fn(self):
+        """Makes the `tff_reg.models.LearningModel` that the method trains."""
+        from tff_reg import regularizers
+
+        return regularizers.adapt_model_fn(self.task.model_fn, self._parts.regularizers)
+
+    @functools.cached_property
+    def weights(self) -> Any:
+        """The server's `tff.learning.models.ModelWeights`, arrays."""
+        with np.load(self.checkpoint.part(loop.STATE), allow_pickle=False) as stored:
+            found = {
+                kind: [
+                    stored[f"{_GLOBAL}/{kind}/{index}"]
+                    for index in range(
+                        sum(n.startswith(f"{_GLOBAL}/{kind}/") for n in stored.files)
+                    )
+                ]
+                for kind in ("trainable", "non_trainable")
+            }
+        return tff.learning.models.ModelWeights(**found)
+
+    def model(self, weights: Optional[Any] = None) -> Any:
+        """A model with weights, the server's by default.
+
+        Args:
+          weights: A `tff.learning.models.ModelWeights`.
+
+        Returns:
+          A new `tff_reg.models.LearningModel`.
+
+        Raises:
+          TrainedRunError: If the weights are not this model's.
+        """
+        weights = self.weights if weights is None else weights
+        model = self.model_fn()
+        own = tff.learning.models.ModelWeights.from_model(model)
+        shapes = [
+            [tuple(w.shape) for w in [*each.trainable, *each.non_trainable]]
+            for each in (own, weights)
+        ]
+        if shapes[0] != shapes[1]:
+            raise TrainedRunError(
+                f"{self.checkpoint.path} does not hold the weights of the model"
+                f" {self.settings['model']}."
+            )
+        weights.assign_weights_to(model)
+        return model
+
+    def test_examples(self, count: Optional[int] = None) -> tuple[Any, Any]:
+        """Test images as the model takes them, float32 [n, ...], and int32 labels [n].
+
+        Args:
+          count: The first so many; None for all.
+        """
+        x, y = self.task.test_arrays()
+        return np.asarray(self.task.normalize_fn(x[:count])), np.asarray(y[:count])
+
+    def client_examples(
+        self, client_id: str, count: Optional[int] = None
+    ) -> tuple[Any, Any]:
+        """A client's training images without augmentation, and labels, likewise."""
+        examples = self.task.client_data.client_examples(client_id)
+        x = np.asarray(self.task.normalize_fn(examples["x"][:count]))
+        return x, np.asarray(examples["y"][:count])
+
+    def train_clients(self, client_ids: Sequence[str]) -> "collections.OrderedDict":
+        """The models of clients after one more round of local training.
+
+        Each trains from the run's last state by itself, as its process has it, with
+        the key of the next round.
+
+        Args:
+          client_ids: Ids of `task.client_data`.
+
+        Returns:
+          A `ModelWeights` of arrays for each of them, by id, in their order.
+
+        Raises:
+          TrainedRunError: If a client's training is not finite.
+        """
+        from tff_reg import data, processes
+
+        process = processes.build_from_settings(
+            self.settings["process"],
+            self.task.model_fn,
+            settings.process_settings(self.settings),
+            settings.strengths(self.settings),
+            mean_examples=statistics.mean(self.task.client_data.client_sizes),
+            client_preprocess_fn=self.task.augment_fn,
+            example_dtype=self.task.client_data.element_type_structure["x"].dtype.name,
+            model_aggregator=_build_telling_mean(),
+        )
+        state = state_file.read_state(
+            self.checkpoint.part(loop.STATE), like=process.initialize()
+        )
+        states = None
+        if isinstance(process, processes.StatefulLearningProcess):
+            states = client_states.ClientStates(
+                process.initial_client_state(state), self.directory.client_states
+            )
+            states.restore(self.checkpoint.part(loop.CLIENT_STATES))
+        models = collections.OrderedDict()
+        for client_id in client_ids:
+            key = data.client_key(self.settings["seed"], self.round_num + 1, client_id)
+            dataset = self.task.client_data.whole_client_dataset(client_id, key)
+            arguments = [] if states is None else [states.load([client_id])]
+            output = process.next(state, [dataset], *arguments)
+            if output.metrics["client_work"]["train"]["rejected_clients"]:
+                raise TrainedRunError(
+                    f"The training of client {client_id} gave numbers that are not"
+                    " finite."
+                )
+            models[client_id] = self._minus(output.metrics["aggregator"])
+        return models
+
+    def _minus(self, update: Any) -> Any:
+        has_statistics = isinstance(update, tff.learning.models.ModelWeights)
+        trainable = update.trainable if has_statistics else update
+        others = update.non_trainable if has_statistics else []
+        return tff.learning.models.ModelWeights(
+            [w - u for w, u in zip(self.weights.trainable, trainable)],
+            [w - u for w, u in zip(self.weights.non_trainable, others)]
+            if has_statistics
+            else list(self.weights.non_trainable),
+        )
+
+
+def _build_telling_mean():
+    """`tff.aggregators.MeanFactory`, with the mean as its measurement."""
+
+    class TellingMean(tff.aggregators.WeightedAggregationFactory):
+        def create(self, value_type, weight_type):
+            mean = tff.aggregators.MeanFactory().create(value_type, weight_type)
+
+            @tff.federated_computation(
+                mean.state_type,
+                tff.FederatedType(value_type, tff.CLIENTS),
+                tff.FederatedType(weight_type, tff.CLIENTS),
+            )
+            def next_fn(state, value, weight):
+                output = mean.next(state, value, weight)
+                return tff.templates.MeasuredProcessOutput(
+                    output.state, output.result, output.result
+                )
+
+            return tff.templates.AggregationProcess(mean.initialize, next_fn)
+
+    return TellingMean()
+
+
+def load(
+    path: files.PathLike, *, tasks: Any, round_num: Optional[int] = None
+) -> TrainedRun:
+    """Reads a run.
+
+    Args:
+      path: Its directory.
+      tasks: The module `tasks`, or what has its `build`.
+      round_num: The round after which the checkpoint was written; None for the newest
+        whole one.
+
+    Returns:
+      The run with that checkpoint.
+
+    Raises:
+      DirectoryError: If the directory is not a run's.
+      TrainedRunError: If there is no such checkpoint in it, or none that is whole.
+      ValueError: If the task's data are not there any more.
+    """
+    directory = directory_lib.RunDirectory(path)
+    values = directory.config
+    if values is None:
+        raise TrainedRunError(f"{path} has no run; give the directory of one.")
+    problems = []
+    found = directory.checkpoints.all()
+    wanted = [each for each in found if round_num in (None, each.round_num)]
+    if found and not wanted:
+        raise TrainedRunError(
+            f"{path} has no checkpoint of round {round_num}, only of"
+            f" {', '.join(str(each.round_num) for each in found)}."
+        )
+    for checkpoint in reversed(wanted):
+        try:
+            checkpoint.verify()
+        except checkpoints.CheckpointDamagedError as error:
+            problems.append(f"that of round {checkpoint.round_num}: {error}")
+            continue
+        task = tasks.build(values["task"], **settings.task_settings(values))
+        return TrainedRun(directory, values, task, checkpoint.round_num, checkpoint)
+    why = f" ({'; '.join(problems)})" if problems else ""
+    raise TrainedRunError(f"{path} has no whole checkpoint{why}.")
