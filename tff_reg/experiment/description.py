@@ -40,7 +40,7 @@ def header(
     rounds = f"{values['total_rounds']}, seed {values['seed']}"
     if values["scale"] is not None:
         rounds += f", scale {values['scale']}"
-    model = f"{values['model']}, {values['norm']} norm, {num_weights:,} weights"
+    model = f"{values['model']}, {_norm(values)}, {num_weights:,} weights"
     if values["projector"] != "none":
         model += f", {values['projector']} projector before the classifier"
     training = f"{_epochs(values)}, batches of {values['batch_size']}"
@@ -58,6 +58,10 @@ def header(
         _line("rounds", rounds),
         _line("output", values["output_dir"]),
     ]
+
+
+def _norm(values: Mapping[str, Any]) -> str:
+    return "no norm" if values["norm"] == "none" else f"{values['norm']} norm"
 
 
 def _line(name: str, text: str) -> str:
@@ -197,7 +201,7 @@ def plot_subtitle(values: Mapping[str, Any]) -> str:
             _cohort(values),
             _partition(values),
             _epochs(values),
-            f"{values['model']} ({values['norm']} norm)",
+            f"{values['model']} ({_norm(values)})",
             f"seed {values['seed']}",
         )
     )
