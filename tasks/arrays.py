@@ -147,7 +147,8 @@ def check_images(images: np.ndarray, where: str) -> np.ndarray:
     """
     if images.ndim == 3:
         images = images[..., np.newaxis]
-    if images.ndim != 4 or not images.size or images.dtype not in (np.uint8, np.float32):
+    known = images.dtype in (np.uint8, np.float32)
+    if images.ndim != 4 or not images.size or not known:
         raise DataError(
             f"{where} is {images.dtype} {images.shape}; it must be uint8 or float32 "
             "[n, height, width, channels]."

@@ -105,16 +105,15 @@ def _read_table(path: str) -> list[dict]:
     try:
         with open(path, encoding="utf-8-sig", newline="") as file:
             reader = csv.DictReader(file)
-            rows = list(reader)
+            columns, rows = reader.fieldnames or [], list(reader)
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise DataError(f"{path} is no table that can be read ({error}).") from error
     for column in ("lesion_id", "image_id", "dx"):
-        if column not in (reader.fieldnames or ()):
+        if column not in columns:
             raise DataError(f"{path} has no column {column}; download it again.")
         if not all(row[column] for row in rows):
             raise DataError(f"{path} has a row without {column}; it is cut off.")
-    has_sources = "dataset" in reader.fieldnames
-    if has_sources and not all(row["dataset"] for row in rows):
+    if "dataset" in columns and not all(row["dataset"] for row in rows):
         raise DataError(f"{path} has a row without dataset; it is cut off.")
     if not rows:
         raise DataError(f"{path} has no rows.")

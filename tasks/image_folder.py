@@ -49,7 +49,8 @@ def load(data_dir: str, image_size: int | None = None) -> image_data.ImageData:
     files.require(data_dir, ["train", "test"], DEFAULTS)
     builder = tfds.folder_dataset.ImageFolder(data_dir)
     for part in ("train", "test"):
-        if part not in builder.info.splits:
+        splits = builder.info.splits
+        if part not in splits or not splits[part].num_examples:
             raise DEFAULTS.missing(f"{data_dir}/{part} has no images in class folders")
     class_names = tuple(builder.info.features["label"].names)
     x_train, y_train = _read(builder, "train", image_size)

@@ -165,7 +165,7 @@ def read_classes(
     """
     paths, labels = [], []
     for label, name in enumerate(class_names):
-        own = choose(list_folder(os.path.join(folder, name, below)))
+        own = choose(list_folder(os.path.normpath(os.path.join(folder, name, below))))
         paths += own
         labels += [label] * len(own)
     return paths, np.array(labels, dtype=np.int64)

@@ -51,6 +51,17 @@ class _Encode(_NoState):
         return text.encode("latin1")
 
 
+class _Bytes(_NoState):
+    """Stands for bytes: Python 3's way to write no bytes in old protocols."""
+
+    __slots__ = ()
+
+    def __new__(cls, *arguments):
+        if arguments:
+            raise _Refused("bytes made of something")
+        return b""
+
+
 class _DType:
     """Stands for numpy.dtype."""
 
@@ -111,6 +122,8 @@ _ADMITTED = {
     ("numpy.core.multiarray", "_reconstruct"): _Reconstruct,
     ("numpy._core.multiarray", "_reconstruct"): _Reconstruct,
     ("_codecs", "encode"): _Encode,
+    ("__builtin__", "bytes"): _Bytes,
+    ("builtins", "bytes"): _Bytes,
 }
 
 

@@ -66,7 +66,9 @@ def load(data_dir: str | None = None) -> image_data.ImageData:
         class_names = tuple(files.read_lines(os.path.join(folder, "class_names.txt")))
     where = data_dir or "TFDS's stl10"
     if len(class_names) != DEFAULTS.num_classes:
-        raise DataError(f"{where} names {len(class_names)} classes; there should be 10.")
+        raise DataError(
+            f"{where} names {len(class_names)} classes; there should be 10."
+        )
     return image_data.ImageData(
         x_train=x_train,
         y_train=image_data.check_labels(y_train, len(class_names), where),

@@ -77,8 +77,8 @@ def _read(paths: list[str]) -> np.ndarray:
     pixels = images.read(paths, None)
     if pixels.shape[1:] != DEFAULTS.image_shape:
         raise DataError(
-            f"{paths[0]} has {pixels.shape[1]}x{pixels.shape[2]} pixels; Tiny-ImageNet's "
-            f"images have {_SIDE}x{_SIDE}."
+            f"{paths[0]} has {pixels.shape[1]}x{pixels.shape[2]} pixels; "
+            f"Tiny-ImageNet's images have {_SIDE}x{_SIDE}."
         )
     return pixels
 
@@ -93,7 +93,8 @@ def _annotated(folder: str, class_names: list[str]) -> tuple[list[str], np.ndarr
         label = numbers.get(rest.partition("\t")[0])
         if label is None:
             raise DataError(
-                f"{path} has the line {line!r}, which names no image and class of train."
+                f"{path} has the line {line!r}, which names no image and class of "
+                "train."
             )
         paths.append(os.path.join(folder, "images", name))
         labels.append(label)

@@ -15,18 +15,16 @@ A recipe is a composition, in the order in which it is written:
 
 Those of the papers have names, `RECIPE_NAMES`; `recipe` makes them:
 
-| name             | used by                        | what it does                       |
-|------------------|--------------------------------|------------------------------------|
-| none             | -                              | normalises only                    |
-| shift            | our digits                     | pads by 1 and crops                |
-| crop_flip        | FedAlign, CIFAR                | pads by 4 and crops, flips         |
-| rotate_crop_flip | FedMLB's code, all data sets   | the same after a turn of up to     |
-|                  |                                | 10 degrees (not in the paper)      |
-| half_crop_flip   | MAN's code, all data sets      | normalises, flips, and for every   |
-|                  |                                | second image pads by 4 and crops   |
-| resized_crop     | FedAlign's code, ImageNet-200  | crops 8 to 100 % of the area, at   |
-|                  |                                | 3:4 to 4:3, enlarges it; jitter of |
-|                  |                                | 0.4; flips                         |
+    none              normalises only
+    shift             our digits: pads by 1 and crops
+    crop_flip         FedAlign on CIFAR: pads by 4 and crops, flips
+    rotate_crop_flip  the FedMLB authors' code (not the paper): the same after a turn of
+                      at most 10 degrees
+    half_crop_flip    the MAN authors' code: normalises, flips, and pads every second
+                      image by 4 and crops
+    resized_crop      the FedAlign authors' code on ImageNet-200: crops 8 to 100 % of
+                      the area, at 3:4 to 4:3, to the whole size; jitter of colours by
+                      0.4; flips
 
 UniVarFL says nothing of augmentation; our tasks take `crop_flip` there.
 """

@@ -1,0 +1,115 @@
+"""The user's own arrays."""
+
+import numpy as np
+import pytest
+
+import tasks
+from tasks import arrays
+from tests.tasks import layouts
+
+
+def _arrays(**changes):
+    return {
+        "x_train": layouts.random_images(12, 5, 6, 3),
+        "y_train": np.arange(12) % 3,
+        "x_test": layouts.random_images(4, 5, 6, 3, seed=1),
+        "y_test": np.array([0, 1, 2, 3]),
+        **changes,
+    }
+
+
+def _save(path, **content):
+    np.savez(path / "a.npz", **content)
+    return str(path / "a.npz")
+
+
+@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
+def test_reads_what_is_in_the_file(tmp_path, save):
+    content = _arrays()
+    save(tmp_path / "a.npz", **content)
+    data = arrays.load(str(tmp_path / "a.npz"))
+    for name, array in content.items():
+        found = getattr(data, name)
+        assert np.array_equal(found, array)
+        assert found.dtype == (np.uint8 if name[0] == "x" else np.int32)
+    # Class 3 is only among the test examples.
+    assert data.class_names == ("0", "1", "2", "3") and data.domains is None
+
+
+def test_reads_domains_and_names(tmp_path):
+    domain = np.arange(12, dtype=np.int16) // 6
+    data = arrays.load(
+        _save(
+            tmp_path,
+            **_arrays(domain=domain, class_names=np.array(["a", "b", "c", "d"])),
+        )
+    )
+    assert data.class_names == ("a", "b", "c", "d")
+    assert np.array_equal(data.domains, domain) and data.domain_names == ("0", "1")
+
+
+def test_images_without_channels_get_one(tmp_path):
+    content = _arrays(
+        x_train=layouts.random_images(12, 8, 8), x_test=layouts.random_images(4, 8, 8)
+    )
+    assert arrays.load(_save(tmp_path, **content)).x_train.shape == (12, 8, 8, 1)
+
+
+def test_float_images_are_not_normalised_again(tmp_path):
+    content = _arrays(
+        x_train=np.random.default_rng(0).normal(size=(12, 5, 6, 3)).astype(np.float32),
+        x_test=np.ones((4, 5, 6, 3), np.float32),
+    )
+    data = arrays.load(_save(tmp_path, **content))
+    assert np.array_equal(data.normalize_fn(data.x_train), content["x_train"])
+
+
+@pytest.mark.parametrize(
+    "changes, words",
+    [
+        ({"x_train": np.zeros((12, 5, 6, 3))}, "x_train in .* is float64"),
+        ({"x_train": np.zeros((12, 5), np.uint8)}, r"is uint8 \(12, 5\)"),
+        ({"x_test": np.zeros((4, 6, 6, 3), np.uint8)}, "must be alike"),
+        ({"y_train": np.arange(11)}, "12 and 4 images and 11 and 4 labels"),
+        ({"y_train": np.arange(12) / 2}, "dtype float64"),
+        ({"y_train": np.full(12, "cat")}, "dtype <U3"),
+        ({"y_train": np.arange(12) - 1}, "labels from -1"),
+        ({"y_train": np.full(12, 10**9)}, "number them from 0"),
+        ({"class_names": np.array(["a", "b"])}, "must be in 0 to 1"),
+        ({"domain": np.arange(3)}, "3 numbers for 12 training"),
+        ({"domain": np.arange(12) - 1}, "domain in .* has labels from -1"),
+        ({"x_test": np.array([None] * 4)}, "no .npz file of plain arrays"),
+    ],
+)
+def test_raises_on_arrays_that_do_not_fit(tmp_path, changes, words):
+    with pytest.raises(tasks.DataError, match=words) as caught:
+        arrays.load(_save(tmp_path, **_arrays(**changes)))
+    assert "\n" not in str(caught.value)
+
+
+def test_raises_on_what_is_no_npz_file(tmp_path):
+    path = tmp_path / "a.npz"
+    content = _arrays()
+    del content["y_test"]
+    with pytest.raises(tasks.DataError, match="has no array y_test"):
+        arrays.load(_save(tmp_path, **content))
+    whole = path.read_bytes()
+    for damaged in (b"", b"text", whole[:-30], whole[:200]):
+        path.write_bytes(damaged)
+        with pytest.raises(tasks.DataError, match="no .npz file"):
+            arrays.load(str(path))
+    np.save(tmp_path / "b.npy", np.arange(3))
+    with pytest.raises(tasks.DataError, match="no .npz file"):
+        arrays.load(str(tmp_path / "b.npy"))
+    with pytest.raises(tasks.DataError, match="no .npz file"):
+        arrays.load(str(tmp_path))
+
+
+def test_builds_a_task_of_the_shape_of_the_arrays(tmp_path):
+    path = _save(tmp_path, **_arrays())
+    task = tasks.build(
+        "arrays", data_dir=path, partition="iid", num_clients=3, seed=0, model="cnn"
+    )
+    assert task.image_shape == (5, 6, 3) and task.num_classes == 4
+    logits = task.model_fn().predict_on_batch(task.normalize_fn(task.test_arrays()[0]))
+    assert logits.shape == (4, 4)

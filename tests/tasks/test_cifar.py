@@ -1,0 +1,190 @@
+"""CIFAR-10 and CIFAR-100: both published forms, and TFDS's."""
+
+import pickle
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import tensorflow_datasets as tfds
+
+import tasks
+from tasks import cifar10
+from tasks import cifar100
+from tests.tasks import layouts
+
+MODULES = {10: cifar10, 100: cifar100}
+
+
+@pytest.mark.parametrize("num_classes", [10, 100])
+@pytest.mark.parametrize("binary", [False, True])
+@pytest.mark.parametrize("inside", [False, True])
+def test_reads_the_images_that_are_in_the_files_in_their_order(
+    tmp_path, num_classes, binary, inside
+):
+    batch = 20 if num_classes == 10 else 100
+    written = layouts.write_cifar(
+        tmp_path, binary=binary, num_classes=num_classes, batch=batch
+    )
+    (folder,) = tmp_path.iterdir()
+    data = MODULES[num_classes].load(str(folder if inside else tmp_path))
+    for part, x, y in (
+        ("train", data.x_train, data.y_train),
+        ("test", data.x_test, data.y_test),
+    ):
+        images, labels = written[part]
+        assert x.dtype == np.uint8 and np.array_equal(x, images)
+        assert y.dtype == np.int32 and np.array_equal(y, labels)
+    assert data.class_names[:2] == ("class 0", "class 1")
+    assert len(data.class_names) == num_classes and data.domains is None
+
+
+@pytest.mark.parametrize("num_classes", [10, 100])
+def test_normalises_with_the_numbers_of_the_papers_code(tmp_path, num_classes):
+    module = MODULES[num_classes]
+    layouts.write_cifar(tmp_path, binary=True, num_classes=num_classes, batch=100)
+    data = module.load(str(tmp_path))
+    expected = (data.x_test[:3] / 255.0 - module.MEAN) / module.STD
+    np.testing.assert_allclose(data.normalize_fn(data.x_test[:3]), expected, atol=1e-5)
+
+
+@pytest.mark.skipif(
+    not layouts.SHARED.exists(), reason="../shared/data with real CIFAR is not there"
+)
+def test_the_numbers_of_cifar_10_are_those_of_real_images():
+    with np.load(layouts.SHARED / "cifar10_small.npz") as content:
+        images = content["x_train"] / np.float32(255)
+    np.testing.assert_allclose(images.mean((0, 1, 2)), cifar10.MEAN, atol=0.01)
+    np.testing.assert_allclose(images.std((0, 1, 2)), cifar10.STD, atol=0.01)
+
+
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL))
+def test_reads_pickles_of_all_protocols_but_the_newest(tmp_path, protocol):
+    written = layouts.write_cifar(tmp_path, binary=False, num_classes=10)
+    path = tmp_path / "cifar-10-batches-py" / "test_batch"
+    content = pickle.loads(path.read_bytes())
+    path.write_bytes(pickle.dumps(content, protocol=protocol))
+    assert np.array_equal(cifar10.load(str(tmp_path)).x_test, written["test"][0])
+
+
+@pytest.mark.parametrize(
+    "binary, file, length, words",
+    [
+        (True, "data_batch_3.bin", 3073 * 20 - 1, "not a whole number of records"),
+        (True, "test_batch.bin", 0, "has 0 bytes"),
+        (False, "data_batch_3", 5000, "damaged or no pickle"),
+        (False, "batches.meta", 0, "damaged or no pickle"),
+    ],
+)
+def test_raises_on_a_file_that_is_cut_off(tmp_path, binary, file, length, words):
+    layouts.write_cifar(tmp_path, binary=binary, num_classes=10)
+    (path,) = tmp_path.rglob(file)
+    path.write_bytes(path.read_bytes()[:length])
+    with pytest.raises(tasks.DataError, match=words) as caught:
+        cifar10.load(str(tmp_path))
+    assert file in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_raises_on_a_missing_file_and_says_where_to_get_it(tmp_path):
+    layouts.write_cifar(tmp_path, binary=False, num_classes=10)
+    (tmp_path / "cifar-10-batches-py" / "data_batch_4").unlink()
+    with pytest.raises(tasks.DataError, match="has no data_batch_4: download https"):
+        cifar10.load(str(tmp_path))
+    with pytest.raises(tasks.DataError, match="no cifar-100-python or cifar-100-bin"):
+        cifar100.load(str(tmp_path))
+
+
+def test_raises_on_a_label_that_no_class_has(tmp_path):
+    layouts.write_cifar(tmp_path, binary=True, num_classes=10)
+    path = tmp_path / "cifar-10-batches-bin" / "data_batch_2.bin"
+    content = bytearray(path.read_bytes())
+    content[3073] = 10
+    path.write_bytes(content)
+    with pytest.raises(tasks.DataError, match="labels from 0 to 10"):
+        cifar10.load(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"data": np.zeros((20, 3071), np.uint8)},
+        {"data": np.zeros((20, 3072), np.float32)},
+        {"data": [0] * 20},
+        {"labels": [0] * 19},
+        {"labels": [0.5] * 20},
+        {"labels": None},
+    ],
+    ids=str,
+)
+def test_raises_on_a_pickle_of_other_things(tmp_path, change):
+    layouts.write_cifar(tmp_path, binary=False, num_classes=10)
+    path = tmp_path / "cifar-10-batches-py" / "data_batch_1"
+    content = {**pickle.loads(path.read_bytes()), **change}
+    path.write_bytes(pickle.dumps(content, protocol=2))
+    with pytest.raises(tasks.DataError, match="must hold uint8 'data'"):
+        cifar10.load(str(tmp_path))
+
+
+def test_raises_on_too_few_names_of_classes(tmp_path):
+    layouts.write_cifar(tmp_path, binary=True, num_classes=10)
+    (tmp_path / "cifar-10-batches-bin" / "batches.meta.txt").write_text("cat\ndog\n")
+    with pytest.raises(tasks.DataError, match="names 2 classes"):
+        cifar10.load(str(tmp_path))
+
+
+@pytest.mark.parametrize("num_classes", [10, 100])
+def test_reads_through_tfds(num_classes):
+    with tfds.testing.mock_data(num_examples=30):
+        data = _without_network(MODULES[num_classes].load)
+    assert data.x_train.shape == data.x_test.shape == (30, 32, 32, 3)
+    assert data.x_train.dtype == np.uint8 and data.y_train.dtype == np.int32
+    assert len(data.class_names) == num_classes
+
+
+def _without_network(load):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("requests.head", lambda *_, **__: None)
+        return load()
+
+
+_MEASURE = """
+import sys
+import numpy as np
+from tasks import cifar10, image_data
+# What is imported anyway, not what the data cost.
+image_data.normalization_of(np.zeros((1, 2, 2, 3), np.uint8))
+
+def memory(name):
+    with open("/proc/self/status") as file:
+        (line,) = [line for line in file if line.startswith(name)]
+    return int(line.split()[1]) * 1024
+
+before = memory("VmRSS")
+data = cifar10.load(sys.argv[1])
+assert data.x_train.shape == (50000, 32, 32, 3) and data.x_test.shape[0] == 10000
+print(memory("VmRSS") - before, memory("VmHWM") - before)
+"""
+
+
+@pytest.mark.parametrize("binary", [False, True])
+def test_all_of_cifar_costs_less_than_300_mb_even_while_it_is_read(tmp_path, binary):
+    layouts.write_cifar(tmp_path, binary=binary, num_classes=10)
+    (folder,) = tmp_path.iterdir()
+    for path in folder.glob("*_batch*"):
+        if binary:
+            path.write_bytes(path.read_bytes() * 500)
+        else:
+            content = pickle.loads(path.read_bytes())
+            content["data"] = np.tile(content["data"], (500, 1))
+            content["labels"] *= 500
+            path.write_bytes(pickle.dumps(content, protocol=2))
+    done = subprocess.run(
+        [sys.executable, "-c", _MEASURE, str(tmp_path)],
+        env={"PYTHONPATH": ":".join(sys.path)},
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    resident, peak = map(int, done.stdout.split())
+    # The images alone are 184 MB.
+    assert 184e6 < resident <= peak < 300e6

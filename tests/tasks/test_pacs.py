@@ -1,0 +1,106 @@
+"""PACS: folders and arrays, domains, the fixed split."""
+
+import numpy as np
+import pytest
+
+import tasks
+from tasks import pacs
+from tests.tasks import layouts
+
+DOMAINS = ["art_painting", "cartoon", "photo", "sketch"]
+CLASSES = ["dog", "elephant", "giraffe", "guitar", "horse", "house", "person"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("pacs")
+    for number, domain in enumerate(DOMAINS):
+        layouts.write_class_folders(
+            folder / "PACS" / domain, CLASSES, 10, 9, 9, seed=number
+        )
+    return folder
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_reads_folders_and_takes_one_of_ten_of_each_class_and_domain(folder, inside):
+    data = pacs.load(str(folder / "PACS" if inside else folder), image_size=9)
+    assert data.x_train.shape == (252, 9, 9, 3) and data.x_test.shape == (28, 9, 9, 3)
+    assert data.class_names == tuple(CLASSES) and data.domain_names == tuple(DOMAINS)
+    table = np.zeros((4, 7), int)
+    np.add.at(table, (data.domains, data.y_train), 1)
+    assert (table == 9).all()
+    assert np.array_equal(np.bincount(data.y_test), [4] * 7)
+    # Every image is where its label and domain say.
+    for row in range(0, 252, 17):
+        images = layouts.random_images(70, 9, 9, 3, seed=int(data.domains[row]))
+        own = images.reshape(7, 10, 9, 9, 3)[data.y_train[row]]
+        assert (own == data.x_train[row]).all((1, 2, 3)).any()
+
+
+def test_the_default_size_is_64(folder):
+    assert pacs.load(str(folder)).x_train.shape[1:] == pacs.DEFAULTS.image_shape
+
+
+@pytest.mark.skipif(
+    not layouts.SHARED.exists(), reason="../shared/data with PACS is not there"
+)
+def test_reads_all_of_pacs_from_arrays():
+    data = pacs.load(str(layouts.SHARED / "pacs_48.npz"))
+    assert data.x_train.shape == (8992, 48, 48, 3) and len(data.x_test) == 999
+    assert len(data.x_train) == pacs.DEFAULTS.num_train_examples
+    assert len(data.domain_names) == pacs.DEFAULTS.num_domains
+    assert np.bincount(data.domains).tolist() == [1503, 1844, 2109, 3536]
+    with np.load(layouts.SHARED / "pacs_48.npz") as content:
+        groups = content["domain"] * 7 + content["y"]
+    exact = np.bincount(groups) * 0.9
+    counts = np.bincount(data.domains * 7 + data.y_train)
+    assert (np.abs(counts - exact) < 1).all()
+
+
+@pytest.mark.skipif(
+    not layouts.SHARED.exists(), reason="../shared/data with PACS is not there"
+)
+def test_clients_of_the_partition_domain_hold_one_domain_each():
+    task = tasks.build(
+        "pacs",
+        data_dir=str(layouts.SHARED / "pacs_48.npz"),
+        partition="domain",
+        num_clients=8,
+        seed=0,
+        model="cnn",
+        norm="group",
+    )
+    own = [set(task.domains[positions]) for positions in task.partition]
+    assert own == [{0}, {0}, {1}, {1}, {2}, {2}, {3}, {3}]
+    assert task.image_shape == (48, 48, 3) and task.num_classes == 7
+
+
+def test_raises_on_missing_folders(tmp_path):
+    with pytest.raises(tasks.DataError, match="no PACS in .*download https"):
+        pacs.load(str(tmp_path))
+    (tmp_path / "PACS" / "photo").mkdir(parents=True)
+    with pytest.raises(tasks.DataError, match="1 folders of domains instead of 4"):
+        pacs.load(str(tmp_path))
+    for domain in DOMAINS:
+        (tmp_path / "PACS" / domain).mkdir(exist_ok=True)
+    with pytest.raises(tasks.DataError, match="no folders of classes"):
+        pacs.load(str(tmp_path))
+    layouts.write_class_folders(tmp_path / "PACS" / DOMAINS[0], ["dog"], 1, 4, 4)
+    with pytest.raises(tasks.DataError, match="dog cannot be read"):
+        pacs.load(str(tmp_path))
+
+
+def test_raises_on_arrays_that_do_not_fit(tmp_path):
+    arrays = dict(
+        x=np.zeros((3, 4, 4, 3), np.uint8),
+        y=np.array([0, 1, 0]),
+        domain=np.array([0, 1]),
+        class_names=np.array(["a", "b"]),
+        domain_names=np.array(["c", "d"]),
+    )
+    np.savez(tmp_path / "p.npz", **arrays)
+    with pytest.raises(tasks.DataError, match="3 images, 3 labels and 2 domains"):
+        pacs.load(str(tmp_path / "p.npz"))
+    np.savez(tmp_path / "p.npz", **{**arrays, "domain": np.array([0, 1, 2])})
+    with pytest.raises(tasks.DataError, match="labels from 0 to 2"):
+        pacs.load(str(tmp_path / "p.npz"))

@@ -1,0 +1,53 @@
+"""Tiny-ImageNet in its official layout."""
+
+import numpy as np
+import pytest
+
+import tasks
+from tasks import tiny_imagenet
+from tests.tasks import layouts
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_reads_train_and_the_annotated_val(tmp_path, inside):
+    written = layouts.write_tiny_imagenet(tmp_path)
+    folder = tmp_path / "tiny-imagenet-200" if inside else tmp_path
+    data = tiny_imagenet.load(str(folder))
+    assert np.array_equal(data.x_train, written["train"][0])
+    assert np.array_equal(data.y_train, written["train"][1])
+    assert np.array_equal(data.x_test, written["test"][0])
+    assert np.array_equal(data.y_test, written["test"][1])
+    assert data.class_names == ("n00000000", "n00000001", "n00000002")
+
+
+def test_raises_on_a_folder_that_is_something_else(tmp_path):
+    with pytest.raises(tasks.DataError, match="no tiny-imagenet-200.*download http"):
+        tiny_imagenet.load(str(tmp_path))
+    (tmp_path / "tiny-imagenet-200" / "train").mkdir(parents=True)
+    with pytest.raises(tasks.DataError, match="has no val/images"):
+        tiny_imagenet.load(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    "text, words",
+    [
+        ("val_0.JPEG\tn99999999\t0\t0\t1\t1\n", "names no image and class of train"),
+        ("val_0.JPEG n00000000", "names no image and class of train"),
+        ("\n", "is empty"),
+        ("val_77.JPEG\tn00000000\t0\t0\t1\t1\n", "val_77.JPEG is missing"),
+    ],
+)
+def test_raises_on_wrong_annotations(tmp_path, text, words):
+    layouts.write_tiny_imagenet(tmp_path)
+    path = tmp_path / "tiny-imagenet-200" / "val" / "val_annotations.txt"
+    path.write_text(text)
+    with pytest.raises(tasks.DataError, match=words):
+        tiny_imagenet.load(str(tmp_path))
+
+
+def test_raises_on_images_of_another_size(tmp_path):
+    layouts.write_tiny_imagenet(tmp_path)
+    for path in tmp_path.rglob("train/*/images/*"):
+        layouts.write_image(path, np.zeros((32, 32, 3), np.uint8))
+    with pytest.raises(tasks.DataError, match="32x32 pixels; Tiny-ImageNet's images"):
+        tiny_imagenet.load(str(tmp_path))
