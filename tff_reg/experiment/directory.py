@@ -29,6 +29,7 @@ _MADE_BY = "tff_reg"
 
 WEIGHTS = "final_weights.npz"
 ALL_CLIENTS_WEIGHTS = "final_all_clients_weights.npz"
+ANALYSIS = "analysis"
 
 # What may differ between a run and its continuation without changing its numbers.
 FREE_SETTINGS = frozenset(
@@ -240,7 +241,13 @@ class RunDirectory:
 
     def delete_results(self) -> None:
         """Deletes what only a finished run has; `summary.json` first."""
-        for name in ("summary.json", "accuracy.png", WEIGHTS, ALL_CLIENTS_WEIGHTS):
+        for name in (
+            "summary.json",
+            "accuracy.png",
+            WEIGHTS,
+            ALL_CLIENTS_WEIGHTS,
+            ANALYSIS,
+        ):
             files.delete(self._file(name))
 
     def _file(self, name: str) -> pathlib.Path:

@@ -1,0 +1,339 @@
+"""The second-order numbers of a run: FedAlign's Table 1, MAN's Table 2.
+
+Of the server's model: the largest eigenvalues of the Hessian of the loss, and its trace.
+Of the clients' models, each after one more round of its own training: H_N and H_D of
+FedAlign's Eqs. 3 and 4 from the Hessians' diagonals, how far the clients went and
+whether in one direction, and whether their gradients at the server's model agree.
+
+All Hessians are of training examples without augmentation, the same for all clients, as
+the FedAlign authors' code has it (there augmented anew for every product), with the
+model in evaluation mode. Results are written as they come, and what is written is not
+computed again:
+
+    hessian.json      everything, and what it is of
+    hessian.csv       quantity, value, standard error
+    eigenvalues.csv   the largest eigenvalues
+    density.csv       the spectral density, if asked for
+    clients.csv       a row a client
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import pathlib
+from typing import Any, Callable, Optional
+
+from tff_reg.analysis import dissimilarity
+from tff_reg.analysis import hessian as hessian_lib
+from tff_reg.data import keys
+from tff_reg.experiment import files, tables
+from tff_reg.lazy import np, tf
+
+EXAMPLES = ("global", "own")
+_FILE = "hessian.json"
+_DIAGONALS = "client_diagonals"
+_OF_CLIENTS = ("h_n", "h_d", "drift", "drift_agreement", "gradient_agreement")
+_BATCH_SIZE = 64
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """What is measured, and how accurately.
+
+    Attributes:
+      examples: Training examples, drawn once from all clients' (and from each client's,
+        for its gradient).
+      eigenvalues: How many, of largest magnitude.
+      trace_tolerance: The trace's standard error, as a share of it.
+      trace_samples: Random vectors at most for the trace.
+      density_samples: Random vectors for the spectral density; 0 leaves it out.
+      clients: How many clients, the first ones; 0 leaves them out.
+      client_examples: "global", on which all clients' Hessians are of the same
+        examples, or "own".
+      diagonal_samples: Random vectors for a client's diagonal.
+      seed: Of the examples and the vectors.
+    """
+
+    examples: int = 512
+    eigenvalues: int = 1
+    trace_tolerance: float = 0.02
+    trace_samples: int = 200
+    density_samples: int = 0
+    clients: int = 16
+    client_examples: str = "global"
+    diagonal_samples: int = 30
+    seed: int = 0
+
+    def __post_init__(self):
+        for name in ("examples", "eigenvalues"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1.")
+        for name in ("trace_samples", "diagonal_samples"):
+            if getattr(self, name) < 2:
+                raise ValueError(f"{name} must be at least 2.")
+        for name in ("density_samples", "clients"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} must be at least 0.")
+        if not self.trace_tolerance > 0:
+            raise ValueError("trace_tolerance must be above 0.")
+        if self.clients == 1:
+            raise ValueError("clients must be 0, or at least 2 to be compared.")
+        if self.client_examples not in EXAMPLES:
+            raise ValueError(f"client_examples must be one of {', '.join(EXAMPLES)}.")
+
+
+def measure(
+    run: Any,
+    settings: Settings,
+    output_dir: files.PathLike,
+    *,
+    report: Callable[[str], None] = lambda line: None,
+    progress: bool = False,
+) -> dict[str, Any]:
+    """Measures a run, or what is left of it, and writes the files.
+
+    Args:
+      run: A `tff_reg.experiment.trained.TrainedRun`; TFF's runtime must be chosen.
+      settings: What is measured.
+      output_dir: Where the files are written.
+      report: Called with a line before each part.
+      progress: Whether to draw progress bars.
+
+    Returns:
+      What `hessian.json` holds.
+
+    Raises:
+      TrainedRunError: If a client's training is not finite.
+      NonFiniteError: If a loss has no finite Hessian.
+    """
+    return _Measuring(run, settings, pathlib.Path(output_dir), report, progress).all()
+
+
+def read(output_dir: files.PathLike) -> Optional[dict[str, Any]]:
+    """What an earlier `measure` wrote; None where there is nothing whole."""
+    try:
+        found = json.loads((pathlib.Path(output_dir) / _FILE).read_text("utf-8"))
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) and "results" in found else None
+
+
+class _Measuring:
+    def __init__(self, run, settings, directory, report, progress):
+        self._run, self._settings = run, settings
+        self._directory, self._report, self._progress = directory, report, progress
+        self._of = {
+            "round_num": run.round_num,
+            "settings": dataclasses.asdict(settings),
+        }
+        directory.mkdir(parents=True, exist_ok=True)
+        files.delete_leftovers(directory)
+        found = read(directory)
+        if not found or found["of"] != self._of:
+            files.delete(directory / _DIAGONALS)
+            found = {"of": self._of, "results": {}}
+        self._found = found
+
+    def all(self) -> dict[str, Any]:
+        self._part("eigenvalues", self._eigenvalues)
+        self._part("trace", self._trace)
+        if self._settings.density_samples:
+            self._part("density", self._density)
+        if self._settings.clients:
+            self._part("clients", self._clients)
+        self._write_tables()
+        return self._found
+
+    def _part(self, name, compute):
+        if name not in self._found["results"]:
+            self._report(f"{name} of round {self._run.round_num}")
+            self._found["results"][name] = compute()
+            text = json.dumps(self._found, indent=2, allow_nan=False)
+            files.write_text(self._directory / _FILE, text + "\n")
+
+    # What is slow to make is made when it is first needed, and once.
+
+    @functools.cached_property
+    def _model(self):
+        return self._run.model()
+
+    @functools.cached_property
+    def _hessian(self):
+        """Of the global examples, at the weights that `_model` has at the time."""
+        return hessian_lib.Hessian(self._model, self._global_examples())
+
+    def _global_examples(self):
+        data = self._run.task.client_data
+        parts = [self._run.client_examples(name) for name in data.client_ids]
+        return self._drawn([np.concatenate(each) for each in zip(*parts)], "global")
+
+    def _own_examples(self, name):
+        return self._drawn(self._run.client_examples(name), name)
+
+    def _drawn(self, examples, whose):
+        """At most as many examples as asked for, the same at every call."""
+        x, y = examples
+        generator = keys.driver_generator("analysis", self._settings.seed, whose)
+        chosen = generator.permutation(len(x))[: self._settings.examples]
+        return x[np.sort(chosen)], y[np.sort(chosen)]
+
+    def _eigenvalues(self):
+        pairs = self._hessian.top_eigenvalues(
+            min(self._settings.eigenvalues, self._hessian.size),
+            seed=self._settings.seed,
+            progress=self._progress,
+        )
+        return {"values": pairs.values.tolist(), "errors": pairs.errors.tolist()}
+
+    def _trace(self):
+        found = self._hessian.trace(
+            tolerance=self._settings.trace_tolerance,
+            max_samples=self._settings.trace_samples,
+            seed=self._settings.seed,
+            progress=self._progress,
+        )
+        return found._asdict()
+
+    def _density(self):
+        found = self._hessian.spectral_density(
+            samples=self._settings.density_samples,
+            seed=self._settings.seed,
+            progress=self._progress,
+        )
+        return {"grid": found.grid.tolist(), "density": found.density.tolist()}
+
+    def _clients(self):
+        client_ids = self._run.task.client_data.client_ids[: self._settings.clients]
+        models = self._run.train_clients(client_ids)
+        diagonals, errors = [], []
+        for number, name in enumerate(client_ids):
+            self._report(f"client {number + 1} of {len(client_ids)}")
+            values, spread = self._diagonal(number, name, models[name])
+            diagonals.append(values)
+            errors.append(spread)
+        start = np.concatenate([w.ravel() for w in self._run.weights.trainable])
+        steps = [
+            np.concatenate([w.ravel() for w in models[name].trainable]) - start
+            for name in client_ids
+        ]
+        gradients = [self._gradient(*self._own_examples(name)) for name in client_ids]
+        alike = dissimilarity.hessian_dissimilarity(diagonals, errors)
+        drift = dissimilarity.gradient_agreement(steps)
+        agreement = dissimilarity.gradient_agreement(gradients)
+        files.delete(self._directory / _DIAGONALS)
+        return {
+            "h_n": alike.norm,
+            "h_d": alike.direction,
+            "drift": float(np.mean(drift.norms)),
+            "drift_agreement": drift.agreement,
+            "gradient_agreement": agreement.agreement,
+            "rows": [
+                {
+                    "client": name,
+                    "examples": int(size),
+                    "diagonal_norm": float(np.linalg.norm(diagonal)),
+                    "drift": float(step),
+                    "gradient_norm": float(gradient),
+                }
+                for name, size, diagonal, step, gradient in zip(
+                    client_ids,
+                    self._run.task.client_data.client_sizes,
+                    diagonals,
+                    drift.norms,
+                    agreement.norms,
+                )
+            ],
+        }
+
+    def _diagonal(self, number, name, weights):
+        """A client's diagonal and its standard errors, kept until all are there."""
+        path = self._directory / _DIAGONALS / f"{number}.npz"
+        if path.exists():
+            with np.load(path, allow_pickle=False) as stored:
+                return stored["values"], stored["errors"]
+        weights.assign_weights_to(self._model)
+        hessian = self._hessian
+        if self._settings.client_examples == "own":
+            hessian = hessian_lib.Hessian(self._model, self._own_examples(name))
+        found = hessian.diagonal(
+            samples=self._settings.diagonal_samples,
+            # Vectors of its own: the noise of clients that share them would be alike.
+            seed=self._settings.seed + 1 + number,
+            progress=self._progress,
+        )
+        self._run.weights.assign_weights_to(self._model)
+        path.parent.mkdir(exist_ok=True)
+        with files.atomic_path(path) as temporary:
+            with open(temporary, "wb") as file:
+                np.savez(file, values=found.values, errors=found.standard_errors)
+        return found.values, found.standard_errors
+
+    @functools.cached_property
+    def _batch_gradient(self):
+        """The gradient of a batch's summed loss at the server's weights."""
+        model = self._model
+
+        @tf.function(reduce_retracing=True)
+        def gradient(x, y):
+            with tf.GradientTape() as tape:
+                loss = model.forward_pass({"x": x, "y": y}, training=False).loss
+                loss *= tf.cast(tf.shape(y)[0], loss.dtype)
+            found = tape.gradient(
+                loss,
+                model.trainable_variables,
+                unconnected_gradients=tf.UnconnectedGradients.ZERO,
+            )
+            return [tf.cast(tf.reshape(g, [-1]), tf.float64) for g in found]
+
+        return gradient
+
+    def _gradient(self, x, y):
+        total = 0.0
+        for start in range(0, len(x), _BATCH_SIZE):
+            end = start + _BATCH_SIZE
+            parts = self._batch_gradient(tf.constant(x[start:end]), y[start:end])
+            total = total + np.concatenate([part.numpy() for part in parts])
+        return total / len(x)
+
+    def _write_tables(self):
+        results = self._found["results"]
+        written = {"hessian.csv": rows(self._found)}
+        written["eigenvalues.csv"] = [
+            {"eigenvalue": value, "error": error}
+            for value, error in zip(*results["eigenvalues"].values())
+        ]
+        if "density" in results:
+            written["density.csv"] = [
+                {"eigenvalue": value, "density": density}
+                for value, density in zip(*results["density"].values())
+            ]
+        if "clients" in results:
+            written["clients.csv"] = results["clients"]["rows"]
+        for name, lines in written.items():
+            files.write_text(self._directory / name, tables.to_csv(lines))
+
+
+def rows(found: dict[str, Any]) -> list[dict[str, Any]]:
+    """The numbers of `hessian.csv`.
+
+    Args:
+      found: What `measure` returned.
+
+    Returns:
+      Rows of quantity, value and standard error (None where there is none):
+      lambda_max, trace, and with clients h_n, h_d, drift, drift_agreement and
+      gradient_agreement.
+    """
+    results = found["results"]
+    numbers = {
+        "lambda_max": (results["eigenvalues"]["values"][0], None),
+        "trace": (results["trace"]["mean"], results["trace"]["standard_error"]),
+    }
+    for name in _OF_CLIENTS if "clients" in results else ():
+        numbers[name] = (results["clients"][name], None)
+    return [
+        {"quantity": name, "value": value, "standard_error": error}
+        for name, (value, error) in numbers.items()
+    ]
