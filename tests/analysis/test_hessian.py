@@ -1,0 +1,657 @@
+"""Hessian tools against exact Hessians by automatic differentiation."""
+
+import logging
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tff_reg import analysis
+from tff_reg import models
+from tff_reg.analysis import hessian
+
+LAYERS = tf.keras.layers
+
+
+def make_examples(count=11, shape=(5,), classes=3, seed=0):
+    random = np.random.default_rng(seed)
+    return (
+        random.normal(size=(count, *shape)),
+        random.integers(0, classes, count).astype(np.int32),
+    )
+
+
+def perceptron(dtype="float64"):
+    model = tf.keras.Sequential(
+        [
+            tf.keras.Input([5], dtype=dtype),
+            LAYERS.Dense(4, "tanh", dtype=dtype, name="hidden"),
+            LAYERS.Dense(3, dtype=dtype, name="logits"),
+        ]
+    )
+    randomize(model)
+    return model
+
+
+def randomize(model, seed=1):
+    """Weights that are always the same; scales of norms around 1."""
+    random = np.random.default_rng(seed)
+    for variable in model.trainable_variables:
+        middle = 1.0 if "gamma" in variable.name else 0.0
+        variable.assign(middle + 0.5 * random.normal(size=variable.shape))
+
+
+def cross_entropy(model, x, y, training=False):
+    logits = model(x, training=training)
+    return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(y, logits))
+
+
+def exact_hessian(model, examples):
+    """By differentiating every entry of the gradient."""
+    x, y = map(tf.constant, examples)
+    variables = model.trainable_variables
+    with tf.GradientTape(persistent=True) as outer:
+        with tf.GradientTape() as inner:
+            loss = cross_entropy(model, x, y)
+        gradients = inner.gradient(loss, variables)
+    rows = [
+        np.concatenate(
+            [np.reshape(b, [np.size(g), -1]) for b in outer.jacobian(g, variables)],
+            axis=1,
+        )
+        for g in gradients
+    ]
+    return np.concatenate(rows)
+
+
+@pytest.fixture(name="case", scope="module")
+def _case():
+    model, examples = perceptron(), make_examples()
+    return model, examples, exact_hessian(model, examples)
+
+
+def by_magnitude(values):
+    return values[np.argsort(-np.abs(values))]
+
+
+def full_matrix(curvature):
+    return np.stack([curvature.product(unit) for unit in np.eye(curvature.size)])
+
+
+def test_products_are_those_of_the_exact_hessian(case):
+    model, examples, exact = case
+    curvature = hessian.Hessian(model, examples)
+    np.testing.assert_allclose(full_matrix(curvature), exact, atol=1e-12)
+    vector = np.random.default_rng(3).normal(size=curvature.size)
+    as_list = hessian.hessian_vector_product(
+        model, examples, curvature.unflatten(vector)
+    )
+    assert [a.shape for a in as_list] == [v.shape for v in model.trainable_variables]
+    flat = np.concatenate([a.ravel() for a in as_list])
+    np.testing.assert_allclose(flat, exact @ vector, atol=1e-12)
+
+
+def test_float32_is_near(case):
+    _, examples, exact = case
+    model = perceptron("float32")
+    vector = np.random.default_rng(3).normal(size=len(exact))
+    product = hessian.hessian_vector_product(
+        model, (examples[0].astype(np.float32), examples[1]), vector
+    )
+    assert product.dtype == np.float64
+    expected = exact @ vector
+    assert np.linalg.norm(product - expected) < 1e-5 * np.linalg.norm(expected)
+
+
+@pytest.mark.parametrize("batch_size", [1, 4, 11, 64])
+def test_mini_batches_equal_the_whole_batch(case, batch_size):
+    model, examples, exact = case
+    curvature = hessian.Hessian(model, examples, batch_size=batch_size)
+    assert curvature.num_examples == 11
+    vector = np.random.default_rng(4).normal(size=curvature.size)
+    np.testing.assert_allclose(curvature.product(vector), exact @ vector, atol=1e-12)
+
+
+def test_all_forms_of_data_agree(case):
+    model, (x, y), exact = case
+    vector = np.random.default_rng(5).normal(size=len(exact))
+    shuffled = tf.data.Dataset.from_tensor_slices((x, y)).shuffle(11).batch(4)
+    forms = [
+        (x, y),
+        dict(x=x, y=y, key=np.zeros([2])),
+        [(x[:5], y[:5]), (x[5:], y[5:])],
+        [dict(x=x[:5], y=y[:5]), dict(x=x[5:], y=y[5:])],
+        shuffled,
+        (x, y[:, np.newaxis].astype(np.int64)),
+    ]
+    for data in forms:
+        product = hessian.hessian_vector_product(model, data, vector)
+        np.testing.assert_allclose(product, exact @ vector, atol=1e-12)
+
+
+def test_a_shuffled_data_set_is_read_once(case):
+    model, (x, y), _ = case
+    data = tf.data.Dataset.from_tensor_slices((x, y)).shuffle(11).batch(4).take(1)
+    curvature = hessian.Hessian(model, data)
+    assert curvature.num_examples == 4
+    vector = np.ones(curvature.size)
+    np.testing.assert_array_equal(
+        curvature.product(vector), curvature.product(vector)
+    )
+
+
+def test_keras_model_block_model_learning_model_and_loss_function_agree(case):
+    keras_model, (x, y), exact = case
+    hidden, logits = keras_model.layers
+    network = models.from_keras_blocks([hidden, logits], input_shape=[5])
+    keras_loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    forms = [
+        (keras_model, {}, 1e-12),
+        (network, {}, 1e-12),
+        (models.LearningModel(network), {}, 1e-12),
+        (
+            lambda batch: cross_entropy(keras_model, *batch),
+            dict(variables=keras_model.trainable_variables),
+            1e-12,
+        ),
+        # Keras computes it in float32.
+        (keras_model, dict(loss_fn=keras_loss), 1e-5),
+    ]
+    vector = np.random.default_rng(6).normal(size=len(exact))
+    for model, options, tolerance in forms:
+        product = hessian.hessian_vector_product(
+            model, (x, y), vector, batch_size=4, **options
+        )
+        np.testing.assert_allclose(product, exact @ vector, atol=tolerance)
+
+
+def test_another_loss_and_some_of_the_variables(case):
+    model, (x, y), exact = case
+    weights = model.trainable_variables[2:]
+    count = sum(w.shape.num_elements() for w in weights)
+    curvature = hessian.Hessian(model, (x, y), variables=weights)
+    np.testing.assert_allclose(
+        full_matrix(curvature), exact[-count:, -count:], atol=1e-12
+    )
+    # The Hessian of the sum of squared logits, by the last bias: 2 on the diagonal.
+    curvature = hessian.Hessian(
+        model,
+        (x, y),
+        loss_fn=lambda labels, logits: tf.reduce_sum(logits**2, axis=1),
+        variables=weights[-1:],
+    )
+    np.testing.assert_allclose(full_matrix(curvature), 2 * np.eye(3), atol=1e-12)
+
+
+def test_new_weights_are_seen():
+    model, examples = perceptron(), make_examples()
+    curvature = hessian.Hessian(model, examples)
+    curvature.product(np.ones(curvature.size))
+    randomize(model, seed=9)
+    np.testing.assert_allclose(
+        full_matrix(curvature), exact_hessian(model, examples), atol=1e-12
+    )
+
+
+def test_loss_and_gradient(case):
+    model, (x, y), _ = case
+    curvature = hessian.Hessian(model, (x, y), batch_size=4)
+    with tf.GradientTape() as tape:
+        loss = cross_entropy(model, tf.constant(x), tf.constant(y))
+    expected = tape.gradient(loss, model.trainable_variables)
+    np.testing.assert_allclose(curvature.loss(), loss, rtol=1e-12)
+    for ours, theirs in zip(curvature.unflatten(curvature.gradient()), expected):
+        np.testing.assert_allclose(ours, theirs, atol=1e-13)
+
+
+@pytest.mark.parametrize("method", hessian.METHODS)
+@pytest.mark.parametrize("k", [1, 3])
+def test_top_eigenvalues(case, method, k):
+    model, examples, exact = case
+    pairs = hessian.top_eigenvalues(model, examples, k, method=method)
+    expected = by_magnitude(np.linalg.eigvalsh(exact))[:k]
+    np.testing.assert_allclose(pairs.values, expected, rtol=1e-4)
+    assert np.all(pairs.errors <= 1e-4 * np.abs(expected))
+    values, vectors = pairs
+    np.testing.assert_allclose(vectors @ vectors.T, np.eye(k), atol=1e-6)
+    for value, vector in zip(values, vectors):
+        residual = np.linalg.norm(exact @ vector - value * vector)
+        assert residual < 2e-3 * abs(value)
+
+
+def test_lanczos_finds_all_eigenvalues_and_needs_few_products_for_one(case):
+    model, examples, exact = case
+    curvature = hessian.Hessian(model, examples)
+    pairs = curvature.top_eigenvalues(len(exact))
+    expected = by_magnitude(np.linalg.eigvalsh(exact))
+    np.testing.assert_allclose(pairs.values, expected, atol=1e-10)
+    np.testing.assert_allclose(
+        pairs.vectors @ pairs.vectors.T, np.eye(len(exact)), atol=1e-9
+    )
+    first = curvature.top_eigenvalues(1)
+    assert first.products < curvature.top_eigenvalues(1, method="power").products
+    assert first.products < 20
+
+
+def test_power_iteration_by_hand():
+    # The Hessian of x.Ax/2 is A = diag(4, -6, 1).
+    x = tf.Variable(np.zeros(3))
+    scale = np.array([4.0, -6.0, 1.0])
+
+    def loss_fn(batch):
+        return tf.reduce_mean(batch) * tf.reduce_sum(scale * x**2) / 2
+
+    for method in hessian.METHODS:
+        pairs = hessian.top_eigenvalues(
+            loss_fn, [np.ones(2)], 2, variables=[x], method=method
+        )
+        np.testing.assert_allclose(pairs.values, [-6, 4], rtol=1e-5)
+        np.testing.assert_allclose(
+            np.abs(pairs.vectors), [[0, 1, 0], [1, 0, 0]], atol=3e-3
+        )
+
+
+def test_says_when_it_did_not_converge(case, caplog):
+    model, examples, _ = case
+    curvature = hessian.Hessian(model, examples)
+    for method in hessian.METHODS:
+        caplog.clear()
+        with caplog.at_level(logging.WARNING, "absl"):
+            curvature.top_eigenvalues(2, method=method, max_iterations=3)
+        assert "raise max_iterations" in caplog.text
+
+
+def standard_error_of_trace(exact, samples):
+    """Of Hutchinson's estimator with random signs."""
+    off_diagonal = exact - np.diag(np.diag(exact))
+    return np.sqrt(2 * np.sum(off_diagonal**2) / samples)
+
+
+def test_trace(case):
+    model, examples, exact = case
+    # Of the last layer: positive semidefinite, so that its trace is not near 0.
+    last = model.trainable_variables[2:]
+    curvature = hessian.Hessian(model, examples, variables=last)
+    exact = exact[24:, 24:]
+    tolerance = standard_error_of_trace(exact, 100) / np.trace(exact)
+    estimate = curvature.trace(tolerance=tolerance, max_samples=200)
+    mean, standard_error, samples = estimate
+    assert abs(mean - np.trace(exact)) < 3 * standard_error
+    assert 10 < samples < 200 and standard_error <= tolerance * mean
+    # It stops as soon as it may: with one vector fewer it was not that accurate.
+    fewer = curvature.trace(tolerance=1e-9, max_samples=samples - 1)
+    assert fewer.samples == samples - 1
+    assert fewer.standard_error > tolerance * fewer.mean
+
+
+def test_standard_error_of_the_trace_is_that_of_the_exact_variance(case):
+    model, examples, exact = case
+    estimate = hessian.trace(model, examples, tolerance=1e-9, max_samples=400)
+    expected = standard_error_of_trace(exact, 400)
+    np.testing.assert_allclose(estimate.standard_error, expected, rtol=0.15)
+
+
+def test_diagonal(case):
+    model, examples, exact = case
+    curvature = hessian.Hessian(model, examples)
+    found = curvature.diagonal(exact=True)
+    np.testing.assert_allclose(found.values, np.diag(exact), atol=1e-12)
+    assert not np.any(found.standard_errors) and found.samples == curvature.size
+    values, errors, samples = curvature.diagonal(samples=300)
+    assert samples == 300
+    distances = (values - np.diag(exact)) / errors
+    assert np.max(np.abs(distances)) < 4.5 and 0.5 < np.mean(distances**2) < 2
+    off_diagonal = exact - np.diag(np.diag(exact))
+    expected = np.sqrt(np.sum(off_diagonal**2, axis=1) / 300)
+    np.testing.assert_allclose(errors, expected, rtol=0.3)
+
+
+def test_spectral_density(case):
+    model, examples, exact = case
+    spectrum = hessian.spectral_density(model, examples, samples=40)
+    grid, density = spectrum
+    np.testing.assert_allclose(np.trapz(density, grid), 1, atol=1e-6)
+    np.testing.assert_allclose(np.sum(spectrum.weights), 1, rtol=1e-12)
+    eigenvalues = np.linalg.eigvalsh(exact)
+    # Without a limit of steps the nodes are the eigenvalues.
+    distances = np.abs(spectrum.nodes[:, np.newaxis] - eigenvalues)
+    assert np.max(np.min(distances, axis=1)) < 1e-9
+    for power in (1, 2):
+        moment = np.sum(spectrum.weights * spectrum.nodes**power)
+        matrix = np.linalg.matrix_power(exact, power)
+        error = standard_error_of_trace(matrix, 40) / len(exact)
+        assert abs(moment - np.trace(matrix) / len(exact)) < 3 * error
+
+
+def test_spectral_density_is_the_mean_over_gaussians(case):
+    model, examples, _ = case
+    spectrum = hessian.spectral_density(
+        model, examples, samples=2, steps=5, relative_width=0.05
+    )
+    assert len(spectrum.nodes) == 10
+    np.testing.assert_allclose(spectrum.width, 0.05 * np.ptp(spectrum.nodes))
+    at = len(spectrum.grid) // 3
+    expected = np.sum(
+        spectrum.weights
+        * np.exp(-0.5 * ((spectrum.grid[at] - spectrum.nodes) / spectrum.width) ** 2)
+        / (spectrum.width * np.sqrt(2 * np.pi))
+    )
+    np.testing.assert_allclose(spectrum.density[at], expected, rtol=1e-10)
+
+
+def test_parts_are_the_diagonal_blocks(case):
+    model, examples, exact = case
+    curvature = hessian.Hessian(model, examples)
+    ends = np.cumsum([0, 20, 4, 12, 3])
+    blocks = {"hidden": slice(0, 24), "logits": slice(24, 39)}
+    variables = dict(
+        zip(
+            ["hidden/kernel", "hidden/bias", "logits/kernel", "logits/bias"],
+            [slice(a, b) for a, b in zip(ends, ends[1:])],
+        )
+    )
+    for parts, slices in (("block", blocks), ("variable", variables)):
+        tops = curvature.top_eigenvalues(2, parts=parts)
+        powers = curvature.top_eigenvalues(1, parts=parts, method="power")
+        traces = curvature.trace(parts=parts)
+        diagonals = curvature.diagonal(exact=True, parts=parts)
+        densities = curvature.spectral_density(parts=parts, samples=3)
+        assert list(tops) == list(slices)
+        for name, where in slices.items():
+            block = exact[where, where]
+            expected = by_magnitude(np.linalg.eigvalsh(block))
+            np.testing.assert_allclose(tops[name].values, expected[:2], rtol=1e-4)
+            np.testing.assert_allclose(powers[name].values, expected[:1], rtol=1e-4)
+            mean, error, _ = traces[name]
+            assert abs(mean - np.trace(block)) < 3.5 * error
+            np.testing.assert_allclose(
+                diagonals[name].values, np.diag(block), atol=1e-12
+            )
+            np.testing.assert_allclose(
+                np.sum(densities[name].weights * densities[name].nodes),
+                np.trace(block) / len(block),
+                atol=np.linalg.norm(block) / np.sqrt(len(block)),
+            )
+            np.testing.assert_allclose(np.trapz(*densities[name][::-1]), 1, atol=1e-6)
+
+
+def test_parts_as_lists_of_variables(case):
+    model, examples, exact = case
+    w1, b1, w2, b2 = model.trainable_variables
+    where = np.r_[36:39, 0:20]
+    first, second = hessian.top_eigenvalues(
+        model, examples, 1, parts=[[b2, w1], [b1, w2]]
+    )
+    block = exact[np.ix_(where, where)]
+    expected = by_magnitude(np.linalg.eigvalsh(block))[0]
+    np.testing.assert_allclose(first.values[0], expected, rtol=1e-4)
+    assert first.vectors.shape == (1, 23) and second.vectors.shape == (1, 16)
+
+
+def test_seeds(case):
+    model, examples, _ = case
+    curvature = hessian.Hessian(model, examples)
+
+    def measure(seed):
+        return (
+            curvature.trace(seed=seed, max_samples=12).mean,
+            curvature.diagonal(seed=seed, samples=3).values[0],
+            curvature.spectral_density(seed=seed, samples=1, steps=4).nodes[0],
+            curvature.top_eigenvalues(1, seed=seed, max_iterations=3).vectors[0, 0],
+        )
+
+    first, other = measure(0), measure(1)
+    tf.random.set_seed(5)
+    assert measure(0) == first
+    assert all(a != b for a, b in zip(first, other))
+
+
+def test_progress_is_drawn(case, capsys):
+    model, examples, _ = case
+    hessian.trace(model, examples, progress=True, max_samples=10, tolerance=1e-9)
+    assert "10/10" in capsys.readouterr().err
+
+
+def blocks_with(layer, shape=(5, 5, 4)):
+    model = tf.keras.Sequential(
+        [
+            tf.keras.Input(shape),
+            LAYERS.Conv2D(4, 3, activation="tanh", dtype="float64"),
+            layer,
+            LAYERS.Flatten(dtype="float64"),
+            LAYERS.Dense(3, dtype="float64"),
+        ]
+    )
+    randomize(model)
+    return model
+
+
+def difference_of_gradients(curvature, vector, step=1e-5):
+    """The product by central differences of the gradient."""
+    before = [variable.numpy() for variable in curvature.variables]
+    found = []
+    for sign in (1, -1):
+        moved = zip(curvature.variables, before, curvature.unflatten(vector))
+        for variable, value, direction in moved:
+            variable.assign(value + sign * step * direction)
+        found.append(curvature.gradient())
+    for variable, value in zip(curvature.variables, before):
+        variable.assign(value)
+    return (found[0] - found[1]) / (2 * step)
+
+
+def check_by_differences(model, examples, **options):
+    curvature = hessian.Hessian(model, examples, **options)
+    vector = np.random.default_rng(7).normal(size=curvature.size)
+    # Short steps, so that no ReLU changes its side.
+    vector /= np.linalg.norm(vector)
+    product = curvature.product(vector)
+    expected = difference_of_gradients(curvature, vector)
+    assert np.linalg.norm(product - expected) < 1e-6 * np.linalg.norm(expected)
+
+
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize(
+    "make_layer",
+    [
+        # TensorFlow's own second derivatives of the first two are wrong.
+        lambda: LAYERS.LayerNormalization(dtype="float64"),
+        lambda: LAYERS.BatchNormalization(dtype="float64"),
+        lambda: LAYERS.GroupNormalization(2, dtype="float64"),
+        lambda: LAYERS.MaxPool2D(2, dtype="float64"),
+    ],
+)
+def test_keras_layers(make_layer, training):
+    model = blocks_with(make_layer())
+    statistics = [variable.numpy() for variable in model.non_trainable_variables]
+    examples = make_examples(6, (5, 5, 4))
+    check_by_differences(model, examples, training=training)
+    # Passes in training mode leave no trace in BatchNorm's statistics.
+    for variable, value in zip(model.non_trainable_variables, statistics):
+        np.testing.assert_array_equal(variable, value)
+
+
+@pytest.mark.parametrize(
+    "name,norm,training",
+    [
+        ("resnet8", "group", False),
+        ("resnet8", "batch", False),
+        ("resnet8", "batch", True),
+        ("cnn", "group", False),
+    ],
+)
+def test_our_networks(name, norm, training):
+    model = models.build_model_fn(
+        name, image_shape=(8, 8, 3), num_classes=3, norm=norm, dtype="float64"
+    )()
+    examples = make_examples(4, (8, 8, 3))
+    check_by_differences(model, examples, training=training)
+
+
+def test_float32_training_mode_agrees_with_float64():
+    # Our BatchNorm is TensorFlow's fused one in float32, and not in float64.
+    products, weights = [], None
+    for dtype in ("float32", "float64"):
+        network = models.build_model_fn(
+            "cnn", image_shape=(8, 8, 3), num_classes=3, norm="batch", dtype=dtype
+        )().network
+        weights = weights or [v.numpy() for v in network.trainable_variables]
+        for variable, value in zip(network.trainable_variables, weights):
+            variable.assign(value)
+        x, y = make_examples(6, (8, 8, 3))
+        curvature = hessian.Hessian(
+            network, (x.astype(np.float32), y), training=True
+        )
+        products.append(curvature.product(np.ones(curvature.size)))
+    error = np.linalg.norm(products[0] - products[1])
+    assert error < 1e-4 * np.linalg.norm(products[1])
+
+
+def test_moments_inside_a_function_are_refused():
+    variable = tf.Variable(np.ones(3))
+
+    @tf.function
+    def loss_fn(batch):
+        mean, variance = tf.nn.moments(batch * variable, axes=[1])
+        return tf.reduce_mean(mean**3 + variance**2)
+
+    data = [np.random.default_rng(0).normal(size=(4, 3))]
+    with pytest.raises(analysis.NoSecondDerivativeError, match="tf.nn.moments"):
+        hessian.trace(loss_fn, data, variables=[variable])
+    check_by_differences(loss_fn.python_function, data, variables=[variable])
+
+
+def test_variables_that_the_loss_does_not_depend_on_have_zeros():
+    used, unused = tf.Variable([2.0]), tf.Variable([1.0, 1.0])
+    curvature = hessian.Hessian(
+        lambda batch: tf.reduce_mean(batch) * tf.reduce_sum(used**2),
+        [np.ones(2, np.float32)],
+        variables=[used, unused],
+    )
+    np.testing.assert_array_equal(full_matrix(curvature), np.diag([2.0, 0, 0]))
+    linear = hessian.Hessian(
+        lambda batch: tf.reduce_sum(used) * tf.reduce_mean(batch),
+        [np.ones(2, np.float32)],
+        variables=[used],
+    )
+    assert linear.product([3.0 * np.ones(1)])[0] == 0
+    assert linear.top_eigenvalues(1, method="power").values == [0]
+    np.testing.assert_allclose(np.trapz(*linear.spectral_density()[::-1]), 1, atol=1e-6)
+
+
+def softmax_model():
+    return tf.keras.Sequential([tf.keras.Input([5]), LAYERS.Dense(3, "softmax")])
+
+
+X, Y = make_examples()
+WRONG = [
+    (lambda m: hessian.trace("model", (X, Y)), "not a str"),
+    (lambda m: hessian.trace(softmax_model(), (X, Y)), "gives probabilities"),
+    (lambda m: hessian.trace(lambda batch: 0.0, (X, Y)), "needs variables"),
+    (
+        lambda m: hessian.trace(lambda batch: 0.0, (X, Y), variables=[]),
+        "no variables",
+    ),
+    (
+        lambda m: hessian.trace(lambda b: 0.0, (X, Y), variables=[np.ones(2)]),
+        "among them is a ndarray",
+    ),
+    (
+        lambda m: hessian.trace(lambda b: 0.0, (X, Y), variables=[tf.Variable(1)]),
+        "float32 or float64",
+    ),
+    (
+        lambda m: hessian.trace(
+            lambda b: m.trainable_variables[1], (X, Y), variables=m.trainable_variables
+        ),
+        "one real number",
+    ),
+    (
+        lambda m: hessian.trace(
+            lambda b: 0.0, (X, Y), variables=m.trainable_variables, training=True
+        ),
+        "are for models",
+    ),
+    (
+        lambda m: hessian.trace(m, (X, Y), variables=2 * m.trainable_variables),
+        "there twice",
+    ),
+    (lambda m: hessian.trace(m, X), "not a ndarray"),
+    (lambda m: hessian.trace(m, (X, Y, Y)), "sequence of 3"),
+    (lambda m: hessian.trace(m, dict(a=X)), "mapping of a"),
+    (lambda m: hessian.trace(m, (X, Y[:5])), "one row an example"),
+    (lambda m: hessian.trace(m, (X[:0], Y[:0])), "no examples"),
+    (lambda m: hessian.trace(m, []), "no examples"),
+    (
+        lambda m: hessian.trace(m, tf.data.Dataset.from_tensor_slices((X, Y))),
+        "is the data batched",
+    ),
+    (
+        lambda m: hessian.trace(
+            m, tf.data.Dataset.from_tensors((X, Y)).repeat()
+        ),
+        "for ever",
+    ),
+    (lambda m: hessian.trace(m, (X, Y.astype(np.float32))), "takes integer labels"),
+    (lambda m: hessian.trace(m, (X, np.stack([Y, Y], 1))), "one label"),
+    (lambda m: hessian.trace(m, (X, Y), batch_size=0), "batch_size"),
+    (lambda m: hessian.trace(m, (X, Y), tolerance=0), "tolerance must be positive"),
+    (lambda m: hessian.trace(m, (X, Y), max_samples=1), "at least 2"),
+    (lambda m: hessian.trace(m, (X, Y), parts="layers"), '"block", "variable"'),
+    (lambda m: hessian.trace(m, (X, Y), parts=[[]]), "is empty"),
+    (
+        lambda m: hessian.trace(m, (X, Y), parts=[[tf.Variable(1.0, name="v")]]),
+        "v:0",
+    ),
+    (lambda m: hessian.top_eigenvalues(m, (X, Y), 0), "k must be positive"),
+    (lambda m: hessian.top_eigenvalues(m, (X, Y), 40), "39 eigenvalues, not 40"),
+    (
+        lambda m: hessian.top_eigenvalues(m, (X, Y), 20, parts="block"),
+        "15 eigenvalues in 'logits', not 20",
+    ),
+    (lambda m: hessian.top_eigenvalues(m, (X, Y), method="qr"), "lanczos, power"),
+    (
+        lambda m: hessian.top_eigenvalues(m, (X, Y), max_iterations=0),
+        "max_iterations must be positive",
+    ),
+    (lambda m: hessian.diagonal(m, (X, Y), samples=1), "at least 2"),
+    (lambda m: hessian.spectral_density(m, (X, Y), steps=0), "steps"),
+    (lambda m: hessian.spectral_density(m, (X, Y), relative_width=2), "1e-5 to 1"),
+    (lambda m: hessian.hessian_vector_product(m, (X, Y), np.ones(3)), "39 numbers"),
+    (
+        lambda m: hessian.hessian_vector_product(m, (X, Y), [np.ones(3)]),
+        "variables' shapes",
+    ),
+    (lambda m: hessian.trace(m, (np.nan * X, Y)), "not finite"),
+]
+
+
+@pytest.mark.parametrize("call,words", WRONG, ids=[words for _, words in WRONG])
+def test_wrong_input_gives_one_clear_sentence(case, call, words):
+    with pytest.raises((TypeError, ValueError)) as caught:
+        call(case[0])
+    message = str(caught.value)
+    assert words in message
+    assert "\n" not in message and len(message) < 300
+
+
+def test_a_loss_function_has_no_blocks(case):
+    model, examples, _ = case
+    with pytest.raises(ValueError, match="has no blocks"):
+        hessian.trace(
+            lambda batch: cross_entropy(model, *batch),
+            examples,
+            variables=model.trainable_variables,
+            parts="block",
+        )
+
+
+def test_an_operation_without_second_derivative_is_named():
+    variable = tf.Variable(np.ones([1, 2, 2, 1], np.float32))
+
+    def loss_fn(batch):
+        resized = tf.raw_ops.ResizeBicubic(images=variable**2, size=[3, 3])
+        return tf.reduce_mean(batch) * tf.reduce_sum(resized**2)
+
+    with pytest.raises(analysis.NoSecondDerivativeError, match="ResizeBicubicGrad"):
+        hessian.trace(loss_fn, [np.ones(2, np.float32)], variables=[variable])

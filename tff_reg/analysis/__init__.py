@@ -1,0 +1,36 @@
+"""Looking at trained models: curvature, differences between clients.
+
+Importing this package does not import TensorFlow; its names do when first used.
+"""
+
+from tff_reg import lazy
+
+__getattr__, __dir__, __all__ = lazy.exports(
+    __name__,
+    {
+        "dissimilarity": [
+            "ClientGradients",
+            "HessianDissimilarity",
+            "gradient_agreement",
+            "hessian_dissimilarity",
+            "published_hessian_dissimilarity",
+        ],
+        "examples": ["UnsuitableDataError"],
+        "hessian": [
+            "DiagonalEstimate",
+            "Eigenpairs",
+            "Hessian",
+            "SpectralDensity",
+            "TraceEstimate",
+            "diagonal",
+            "hessian_vector_product",
+            "spectral_density",
+            "top_eigenvalues",
+            "trace",
+        ],
+        "hessian_benchmark": [],
+        "hessian_products": ["NoSecondDerivativeError", "NonFiniteError"],
+        "lanczos": [],
+        "objective": ["UnsuitableModelError"],
+    },
+)

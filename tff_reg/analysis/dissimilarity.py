@@ -1,0 +1,163 @@
+"""How much clients differ: their Hessians, their gradients, their drift.
+
+H_N and H_D are Eqs. 3 and 4 of Mendieta et al., "Local Learning Matters: Rethinking
+Data Heterogeneity in Federated Learning" (FedAlign), CVPR 2022: the squared difference
+of the norms of two clients' Hessian diagonals, and the cosine between the diagonals,
+averaged over all pairs of different clients.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Optional, Sequence
+
+from tff_reg.lazy import np
+
+
+class HessianDissimilarity(NamedTuple):
+    """How clients' Hessians differ.
+
+    Attributes:
+      norm: H_N, the mean of `norm_pairs`; lower is more alike.
+      direction: H_D, the mean of `direction_pairs`; higher is more alike, at most 1.
+      norm_pairs: float64 [clients, clients], Eq. 3 for every two clients.
+      direction_pairs: float64 [clients, clients], Eq. 4.
+    """
+
+    norm: float
+    direction: float
+    norm_pairs: np.ndarray
+    direction_pairs: np.ndarray
+
+
+class ClientGradients(NamedTuple):
+    """How clients' gradients, or updates, agree.
+
+    Attributes:
+      agreement: Mean cosine over all pairs of different clients.
+      cosines: float64 [clients, clients].
+      norms: float64 [clients].
+    """
+
+    agreement: float
+    cosines: np.ndarray
+    norms: np.ndarray
+
+
+def hessian_dissimilarity(
+    diagonals: Sequence, standard_errors: Optional[Sequence] = None
+) -> HessianDissimilarity:
+    """H_N and H_D of FedAlign's Eqs. 3 and 4, over the pairs k != j.
+
+    Args:
+      diagonals: For each client the diagonal of its Hessian [size], as
+        `hessian.diagonal` gives it.
+      standard_errors: For each client the standard errors of an estimated diagonal
+        [size]. Noise makes a norm too long; with these its expected part is
+        taken off. Estimate each client with a seed of its own: the noise of clients
+        that share random vectors would count as likeness.
+
+    Returns:
+      The `HessianDissimilarity`.
+
+    Raises:
+      ValueError: If there are fewer than two clients, sizes differ, or a diagonal is
+        zero, or no longer than its noise.
+    """
+    diagonals = _rows(diagonals, "diagonals")
+    squares = np.sum(np.square(diagonals), axis=1)
+    if standard_errors is not None:
+        errors = _rows(standard_errors, "standard_errors")
+        if errors.shape != diagonals.shape:
+            raise ValueError(
+                "standard_errors must have a number for each of the diagonals' "
+                f"{diagonals.shape}, but their shape is {errors.shape}."
+            )
+        squares = squares - np.sum(np.square(errors), axis=1)
+    _check_lengths(squares, "Hessian diagonal")
+    norms, cosines = _pairs(diagonals, np.sqrt(squares))
+    return HessianDissimilarity(
+        _mean_of_different(norms), _mean_of_different(cosines), norms, cosines
+    )
+
+
+def published_hessian_dissimilarity(traces: Sequence) -> HessianDissimilarity:
+    """H_N and H_D as the authors' published code has them.
+
+    Instead of the diagonals it takes one number for each parameter tensor, the trace of
+    its block, and its means are over all ordered pairs, of a client with itself
+    too (0 and 1). Its H_D is far nearer to 1 than that of Eq. 4.
+
+    Args:
+      traces: For each client the traces [tensors], as `hessian.trace` gives them with
+        parts="variable".
+
+    Returns:
+      The `HessianDissimilarity`.
+
+    Raises:
+      ValueError: As `hessian_dissimilarity`.
+    """
+    traces = _rows(traces, "traces")
+    squares = np.sum(np.square(traces), axis=1)
+    _check_lengths(squares, "list of traces")
+    norms, cosines = _pairs(traces, np.sqrt(squares))
+    return HessianDissimilarity(
+        float(np.mean(norms)), float(np.mean(cosines)), norms, cosines
+    )
+
+
+def gradient_agreement(gradients: Sequence) -> ClientGradients:
+    """The cosines between clients' gradients at the same weights, or their updates.
+
+    For the drift of clients, give their weights after local training minus the global
+    ones: `norms` are how far they went, `agreement` is whether in one direction.
+
+    Args:
+      gradients: For each client a vector [size], as `Hessian.gradient` gives it.
+
+    Returns:
+      The `ClientGradients`.
+
+    Raises:
+      ValueError: If there are fewer than two clients, sizes differ, or one is zero.
+    """
+    gradients = _rows(gradients, "gradients")
+    squares = np.sum(np.square(gradients), axis=1)
+    _check_lengths(squares, "gradient")
+    norms = np.sqrt(squares)
+    _, cosines = _pairs(gradients, norms)
+    return ClientGradients(_mean_of_different(cosines), cosines, norms)
+
+
+def _rows(vectors: Sequence, name: str) -> np.ndarray:
+    rows = [np.asarray(vector, np.float64) for vector in vectors]
+    if len(rows) < 2:
+        raise ValueError(f"{name} of at least two clients are needed, not {len(rows)}.")
+    shapes = {row.shape for row in rows}
+    if len(shapes) > 1 or rows[0].ndim != 1:
+        raise ValueError(
+            f"{name} must be vectors of one size, but have the shapes "
+            f"{', '.join(map(str, sorted(shapes)))}."
+        )
+    return np.stack(rows)
+
+
+def _check_lengths(squares: np.ndarray, name: str) -> None:
+    for client, square in enumerate(squares):
+        if not square > 0:
+            raise ValueError(
+                f"The {name} of client {client} (from 0) is zero, or no longer than "
+                "its standard errors: it has no direction."
+            )
+
+
+def _pairs(vectors: np.ndarray, norms: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Squared differences of norms, and cosines, of every two."""
+    differences = np.square(norms[:, np.newaxis] - norms)
+    cosines = vectors @ vectors.T / np.outer(norms, norms)
+    np.fill_diagonal(cosines, 1.0)
+    return differences, cosines
+
+
+def _mean_of_different(pairs: np.ndarray) -> float:
+    return float(np.mean(pairs[~np.eye(len(pairs), dtype=bool)]))

@@ -1,0 +1,115 @@
+"""The fixed examples that a model is looked at on, in mini-batches."""
+
+from __future__ import annotations
+
+import collections.abc
+import dataclasses
+from typing import Any
+
+from tff_reg.lazy import tf
+
+
+class UnsuitableDataError(ValueError):
+    """The examples are none, or not in a form that is taken."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Batch:
+    """A mini-batch.
+
+    Attributes:
+      values: Tensors in the structure that the caller gave, or (x, y) for a model.
+      size: Number of examples.
+    """
+
+    values: Any
+    size: int
+
+
+def fixed_batches(data, batch_size: int, *, for_model: bool) -> list[Batch]:
+    """Turns what a caller gives into mini-batches that stay the same.
+
+    Args:
+      data: A tuple (x, y) or a mapping of arrays, which is cut into batches in
+        order; or a `tf.data.Dataset` or a list of batches, which stay as they are. A
+        data set is read once: a shuffled one too gives the same examples to all
+        that follows.
+      batch_size: Most examples of a batch, for arrays.
+      for_model: Whether batches are made (x, y), from tuples of two or mappings with
+        'x' and 'y'. Otherwise they keep their structure.
+
+    Returns:
+      The batches.
+
+    Raises:
+      UnsuitableDataError: If there are no examples, or the form is another one.
+      ValueError: If `batch_size` is not positive.
+    """
+    if batch_size < 1:
+        raise ValueError(f"batch_size must be positive, but is {batch_size}.")
+    if isinstance(data, tf.data.Dataset):
+        if data.cardinality() == tf.data.INFINITE_CARDINALITY:
+            raise UnsuitableDataError(
+                "The data set repeats for ever: give one that ends, for example by "
+                "leaving its repeat() out."
+            )
+        batches = [_batch(element, for_model) for element in data]
+    elif isinstance(data, list):
+        batches = [_batch(element, for_model) for element in data]
+    elif isinstance(data, (tuple, collections.abc.Mapping)):
+        batches = _cut(_batch(data, for_model), batch_size)
+    else:
+        raise UnsuitableDataError(
+            "Examples are a tuple of arrays (x, y), a tf.data.Dataset of batches, or a "
+            f"list of batches, but not a {type(data).__name__}."
+        )
+    batches = [batch for batch in batches if batch.size]
+    if not batches:
+        raise UnsuitableDataError("There are no examples in the data.")
+    return batches
+
+
+def _batch(values, for_model: bool) -> Batch:
+    """Converts to tensors, and checks that all have the same number of examples."""
+    if for_model:
+        values = _features_and_labels(values)
+    try:
+        values = tf.nest.map_structure(tf.convert_to_tensor, values)
+    except (TypeError, ValueError) as error:
+        raise UnsuitableDataError(
+            f"A batch cannot be made tensors: {' '.join(str(error).split())}"
+        ) from error
+    shapes = [tensor.shape for tensor in tf.nest.flatten(values)]
+    sizes = {shape[0] for shape in shapes if shape.rank}
+    if len(sizes) != 1 or any(shape.rank == 0 for shape in shapes):
+        raise UnsuitableDataError(
+            "The parts of a batch must have one row an example, but their shapes are "
+            f"{', '.join(str(shape) for shape in shapes)}: is the data batched?"
+        )
+    return Batch(values, sizes.pop())
+
+
+def _features_and_labels(values):
+    if isinstance(values, collections.abc.Mapping):
+        if "x" in values and "y" in values:
+            return values["x"], values["y"]
+        found = f"a mapping of {', '.join(map(str, values)) or 'nothing'}"
+    elif isinstance(values, (tuple, list)):
+        if len(values) == 2:
+            return tuple(values)
+        found = f"a sequence of {len(values)}"
+    else:
+        found = f"a {type(values).__name__}"
+    raise UnsuitableDataError(
+        "A model takes batches of features and labels, a tuple (x, y) or a mapping "
+        f"with 'x' and 'y', but here is {found}."
+    )
+
+
+def _cut(batch: Batch, batch_size: int) -> list[Batch]:
+    result = []
+    for begin in range(0, batch.size, batch_size):
+        rows = slice(begin, min(begin + batch_size, batch.size))
+        values = tf.nest.map_structure(lambda t, rows=rows: t[rows], batch.values)
+        result.append(Batch(values, rows.stop - rows.start))
+    return result

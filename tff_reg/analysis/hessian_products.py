@@ -1,0 +1,264 @@
+"""Gradients and Hessian-vector products of a mean loss over fixed examples.
+
+A product is the gradient of the gradient's inner product with the vector (Pearlmutter,
+"Fast Exact Multiplication by the Hessian", 1994), in one compiled function: about 2.5
+times the time of a gradient. Differentiating forwards through the gradient takes as
+long, and TensorFlow needs five times as long to prepare it.
+
+TensorFlow's own second derivatives are silently wrong where a layer uses
+`tf.nn.moments` (Keras's LayerNormalization, and BatchNormalization in training): its
+variance holds the mean constant, which only the first derivative allows. Here they are
+right.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import itertools
+from typing import Any, Callable, Optional, Sequence
+
+from tff_reg.analysis import examples as examples_lib
+from tff_reg.analysis import objective as objective_lib
+from tff_reg.lazy import np, tf
+
+_MOMENTS_GRADIENT = "TffRegStopGradientOutsideMoments"
+
+
+class NoSecondDerivativeError(ValueError):
+    """The model computes something that TensorFlow cannot differentiate twice."""
+
+
+class NonFiniteError(ValueError):
+    """The loss or a derivative is not a finite number."""
+
+
+class HessianProducts:
+    """Multiplies vectors with the Hessian, batch by batch.
+
+    Products are float64 on the host; each batch is computed in the variables' type.
+    The variables' values are read at every product.
+
+    Args:
+      objective: The loss and its variables.
+      batches: The examples.
+
+    Attributes:
+      variables: What the loss is differentiated by.
+      size: Number of weights.
+      num_examples: Number of examples.
+      count: Products computed so far.
+      after_product: None, or a function that is called after every product.
+    """
+
+    def __init__(
+        self,
+        objective: objective_lib.Objective,
+        batches: Sequence[examples_lib.Batch],
+    ):
+        self.variables = objective.variables
+        self.num_examples = sum(batch.size for batch in batches)
+        self.count = 0
+        self.after_product: Optional[Callable[[], None]] = None
+        self._objective = objective
+        self._batches = batches
+        self._sizes = [v.shape.num_elements() for v in self.variables]
+        self.size = sum(self._sizes)
+        is_double = any(v.dtype == tf.float64 for v in self.variables)
+        self._dtype = tf.float64 if is_double else tf.float32
+        self._functions = {}
+
+    @property
+    def dtype(self) -> np.dtype:
+        """The type in which a batch is computed."""
+        return np.dtype(self._dtype.as_numpy_dtype)
+
+    @property
+    def slices(self) -> list[slice]:
+        """Where each variable's weights are in a vector."""
+        ends = list(itertools.accumulate(self._sizes))
+        return [slice(end - size, end) for size, end in zip(self._sizes, ends)]
+
+    def product(self, vector: np.ndarray) -> np.ndarray:
+        """The Hessian times a vector: [size] to float64 [size].
+
+        Raises:
+          NonFiniteError: If the result is not finite.
+          NoSecondDerivativeError: If TensorFlow lacks a derivative.
+        """
+        vector = tf.constant(vector, self._dtype)
+        result = self._mean(self._product_of_batch, vector)
+        if not np.all(np.isfinite(result)):
+            raise NonFiniteError(
+                "The Hessian-vector product is not finite: the loss is not smooth at "
+                "these weights, or they are no finite numbers."
+            )
+        self.count += 1
+        if self.after_product is not None:
+            self.after_product()
+        return result
+
+    def gradient(self) -> np.ndarray:
+        """The gradient of the mean loss, float64 [size].
+
+        Raises:
+          NonFiniteError: If it is not finite.
+          NoSecondDerivativeError: If the gradient cannot be made at all.
+        """
+        result = self._mean(self._gradient_of_batch)
+        if not np.all(np.isfinite(result)):
+            raise NonFiniteError("The gradient of the loss is not finite.")
+        return result
+
+    def loss(self) -> float:
+        """The mean loss over the examples."""
+        return float(self._mean(self._loss_of_batch))
+
+    def flatten(self, values: Sequence) -> np.ndarray:
+        """Arrays of the variables' shapes to one float64 vector [size].
+
+        Raises:
+          ValueError: If their number or shapes are others.
+        """
+        arrays = [np.asarray(value, np.float64) for value in values]
+        shapes = [array.shape for array in arrays]
+        if shapes != [tuple(v.shape) for v in self.variables]:
+            raise ValueError(
+                f"Expected arrays of the variables' shapes, but got {shapes} for "
+                f"{[tuple(v.shape) for v in self.variables]}."
+            )
+        return np.concatenate([array.ravel() for array in arrays])
+
+    def unflatten(self, vector: np.ndarray) -> list[np.ndarray]:
+        """A vector [size] to arrays of the variables' shapes."""
+        return [
+            vector[where].reshape(variable.shape)
+            for where, variable in zip(self.slices, self.variables)
+        ]
+
+    def _mean(self, make_function, *arguments):
+        """The mean over the examples of a function of a batch, in float64."""
+        total = 0.0
+        with self._statistics_kept():
+            for batch in self._batches:
+                values = tf.nest.flatten(batch.values)
+                result = self._function(make_function)(*values, *arguments)
+                share = batch.size / self.num_examples
+                total = total + share * result.numpy().astype(np.float64)
+        return total
+
+    @contextlib.contextmanager
+    def _statistics_kept(self):
+        """Undoes what passes in training mode do to BatchNorm's statistics."""
+        before = [variable.numpy() for variable in self._objective.statistics]
+        try:
+            yield
+        finally:
+            for variable, value in zip(self._objective.statistics, before):
+                variable.assign(value)
+
+    def _function(self, compute):
+        """The compiled function of a batch's flat values and other arguments."""
+        if compute not in self._functions:
+            first = self._batches[0].values
+
+            def of_flat_values(*arguments):
+                count = len(tf.nest.flatten(first))
+                batch = tf.nest.pack_sequence_as(first, arguments[:count])
+                return compute(batch, *arguments[count:])
+
+            specs = self._batch_specs()
+            if compute == self._product_of_batch:
+                specs.append(tf.TensorSpec([self.size], self._dtype))
+            function = tf.function(of_flat_values, autograph=False)
+            self._functions[compute] = function.get_concrete_function(*specs)
+        return self._functions[compute]
+
+    def _batch_specs(self) -> list[tf.TensorSpec]:
+        """Types of a batch; the number of examples is open where batches differ."""
+        flat = [tf.nest.flatten(batch.values) for batch in self._batches]
+        specs = []
+        for tensors in zip(*flat):
+            shape = tensors[0].shape
+            if len({tensor.shape[0] for tensor in tensors}) > 1:
+                shape = [None, *shape[1:]]
+            specs.append(tf.TensorSpec(shape, tensors[0].dtype))
+        return specs
+
+    def _loss_of_batch(self, batch):
+        graph = tf.compat.v1.get_default_graph()
+        with graph.gradient_override_map({"StopGradient": _moments_gradient()}):
+            loss = tf.convert_to_tensor(self._objective.mean_loss(batch))
+        if loss.shape.rank != 0 or not loss.dtype.is_floating:
+            raise objective_lib.UnsuitableModelError(
+                "The loss of a batch must be one real number, but it is "
+                f"{loss.dtype.name} of shape {loss.shape}."
+            )
+        return loss
+
+    def _gradients(self, batch) -> list[tf.Tensor]:
+        loss = self._loss_of_batch(batch)
+        _check_no_hidden_moments(tf.compat.v1.get_default_graph())
+        return _differentiate(loss, self.variables)
+
+    def _gradient_of_batch(self, batch):
+        return self._flat(self._gradients(batch))
+
+    def _product_of_batch(self, batch, vector):
+        directions = [
+            tf.cast(tf.reshape(part, variable.shape), variable.dtype)
+            for part, variable in zip(tf.split(vector, self._sizes), self.variables)
+        ]
+        gradients = self._gradients(batch)
+        return self._flat(_differentiate(gradients, self.variables, directions))
+
+    def _flat(self, tensors):
+        parts = [tf.cast(tf.reshape(t, [-1]), self._dtype) for t in tensors]
+        return tf.concat(parts, axis=0)
+
+
+def _differentiate(targets, variables, directions: Any = None) -> list[tf.Tensor]:
+    """Gradients, zeros where the targets do not depend on a variable."""
+    try:
+        gradients = tf.gradients(targets, variables, grad_ys=directions)
+    except LookupError as error:
+        raise NoSecondDerivativeError(
+            "TensorFlow cannot differentiate this model twice: "
+            f"{' '.join(str(error).split())}"
+        ) from error
+    return [
+        tf.zeros_like(variable) if gradient is None else tf.convert_to_tensor(gradient)
+        for gradient, variable in zip(gradients, variables)
+    ]
+
+
+def _is_in_moments(name: str) -> bool:
+    return "moments" in name.split("/")[:-1]
+
+
+@functools.lru_cache(maxsize=None)
+def _moments_gradient() -> str:
+    """Registers, once, the gradient of tf.stop_gradient; returns its name."""
+
+    @tf.RegisterGradient(_MOMENTS_GRADIENT)
+    def _gradient(operation, gradient):
+        # In tf.nn.moments the derivative by the mean is 0, but not that of it.
+        return gradient if _is_in_moments(operation.name) else None
+
+    return _MOMENTS_GRADIENT
+
+
+def _check_no_hidden_moments(graph) -> None:
+    """Refuses tf.nn.moments inside functions within the graph.
+
+    Raises:
+      NoSecondDerivativeError: If there is one.
+    """
+    for function in graph.as_graph_def().library.function:
+        for node in function.node_def:
+            if node.op == "StopGradient" and "moments" in node.name:
+                raise NoSecondDerivativeError(
+                    "The model uses tf.nn.moments inside a tf.function, where "
+                    "TensorFlow's second derivative of it is wrong: take the "
+                    "tf.function off, the loss is compiled here anyway."
+                )

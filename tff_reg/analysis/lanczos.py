@@ -1,0 +1,94 @@
+"""The Lanczos iteration: a symmetric matrix seen through products with it."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Callable, Optional
+
+from tff_reg.lazy import np
+
+
+@dataclasses.dataclass
+class Tridiagonal:
+    """What the iteration found: an orthonormal basis in which the matrix is small.
+
+    Attributes:
+      diagonal: float64 [steps].
+      off_diagonal: float64 [steps]; the last entry leads out of the basis.
+      basis: `steps` vectors [size], empty if they were not kept.
+    """
+
+    diagonal: list[float]
+    off_diagonal: list[float]
+    basis: list[np.ndarray]
+
+    @property
+    def steps(self) -> int:
+        return len(self.diagonal)
+
+    def eigenpairs(self) -> tuple[np.ndarray, np.ndarray]:
+        """Ritz values, ascending [steps], and vectors in the basis [steps, steps]."""
+        import scipy.linalg
+
+        return scipy.linalg.eigh_tridiagonal(self.diagonal, self.off_diagonal[:-1])
+
+    def expand(self, coefficients: np.ndarray) -> np.ndarray:
+        """Coefficients [steps] in the basis to a float64 vector [size]."""
+        total = np.zeros(self.basis[0].shape)
+        for coefficient, vector in zip(coefficients, self.basis):
+            total += coefficient * vector
+        return total
+
+
+def tridiagonalize(
+    product: Callable[[np.ndarray], np.ndarray],
+    start: np.ndarray,
+    steps: int,
+    *,
+    basis_dtype: np.dtype,
+    stop: Callable[[Tridiagonal], bool] = lambda result: False,
+    another_start: Optional[Callable[[], np.ndarray]] = None,
+) -> Tridiagonal:
+    """Runs the iteration, keeping the basis orthonormal by full reorthogonalisation.
+
+    Args:
+      product: Multiplies a vector [size] with the matrix.
+      start: The first vector [size]; need not be of length 1.
+      steps: Most products; not more than `size`.
+      basis_dtype: In which type the basis is kept.
+      stop: Called after each step; True ends the iteration.
+      another_start: Gives vectors with which the iteration goes on when the basis
+        spans an invariant subspace; by default it ends there.
+
+    Returns:
+      The `Tridiagonal`.
+    """
+    result = Tridiagonal([], [], [])
+    vector = start / np.linalg.norm(start)
+    while True:
+        result.basis.append(vector.astype(basis_dtype))
+        image = product(vector)
+        result.diagonal.append(float(vector @ image))
+        scale = np.linalg.norm(image)
+        image = _orthogonalized(image, result.basis)
+        norm = float(np.linalg.norm(image))
+        is_invariant = norm <= 10 * np.finfo(basis_dtype).eps * max(
+            scale, np.max(np.abs(result.diagonal))
+        )
+        result.off_diagonal.append(0.0 if is_invariant else norm)
+        if result.steps >= steps or stop(result):
+            return result
+        if is_invariant:
+            if another_start is None:
+                return result
+            image = _orthogonalized(another_start(), result.basis)
+            norm = float(np.linalg.norm(image))
+        vector = image / norm
+
+
+def _orthogonalized(vector: np.ndarray, basis: list[np.ndarray]) -> np.ndarray:
+    # Twice is enough (Kahan, in Parlett, "The Symmetric Eigenvalue Problem").
+    for _ in range(2):
+        for other in basis:
+            vector = vector - (other @ vector) * other
+    return vector

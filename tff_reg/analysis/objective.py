@@ -1,0 +1,210 @@
+"""What is differentiated: the mean loss of a batch, as a function of variables."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Callable, Mapping, Optional, Sequence
+
+from tff_reg.lazy import tf
+
+
+class UnsuitableModelError(TypeError):
+    """The model, or its variables, cannot be looked at."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Objective:
+    """A loss and its variables.
+
+    Attributes:
+      mean_loss: Function of a batch giving its mean loss, a scalar.
+      variables: What it is differentiated by.
+      blocks: Those of `variables` that belong together, by the block's or layer's
+        name; empty for a loss function.
+      statistics: What a pass in training mode would change (BatchNorm's running
+        statistics), so that it can be put back.
+    """
+
+    mean_loss: Callable[[Any], Any]
+    variables: Sequence[Any]
+    blocks: Mapping[str, Sequence[Any]]
+    statistics: Sequence[Any]
+
+
+def is_model(model_or_loss_fn) -> bool:
+    """Whether it is a model, which takes batches (x, y), and no loss function."""
+    is_keras = isinstance(model_or_loss_fn, tf.keras.Model)
+    return is_keras or _network(model_or_loss_fn) is not None
+
+
+def build(
+    model_or_loss_fn,
+    *,
+    loss_fn: Optional[Callable] = None,
+    variables: Optional[Sequence] = None,
+    training: bool = False,
+    first_features=None,
+) -> Objective:
+    """Makes the objective.
+
+    Args:
+      model_or_loss_fn: A `tf.keras.Model`, a `BlockModel`, a `LearningModel`, or a
+        function of a batch giving its mean loss.
+      loss_fn: For a model: a function of (labels, predictions) giving the losses of
+        the examples or their mean; by default a `LearningModel`'s own, else
+        cross-entropy of integer labels and logits.
+      variables: What to differentiate by; needed for a function, by default the
+        trainable variables of a model.
+      training: Whether a model runs in training mode.
+      first_features: The features of a batch, with which a Keras model that has no
+        variables yet is built.
+
+    Returns:
+      The `Objective`.
+
+    Raises:
+      UnsuitableModelError: If there is nothing here that can be differentiated.
+      ValueError: If the arguments do not belong together.
+    """
+    network = _network(model_or_loss_fn)
+    if network is not None:
+        own_loss = getattr(model_or_loss_fn, "loss_fn", None)
+        predict = _block_model_predictions(network, training)
+        blocks = {block.name: block.trainable_variables for block in network.blocks}
+        model = network
+    elif isinstance(model_or_loss_fn, tf.keras.Model):
+        model, own_loss = model_or_loss_fn, None
+        if not model.built:
+            model(first_features[:1])
+        if loss_fn is None:
+            _check_gives_logits(model)
+
+        def predict(features):
+            return model(features, training=training)
+
+        blocks = {layer.name: layer.trainable_variables for layer in model.layers}
+    elif callable(model_or_loss_fn):
+        if loss_fn is not None or training:
+            raise ValueError(
+                "loss_fn and training are for models: a loss function has its own."
+            )
+        if variables is None:
+            raise ValueError(
+                "A loss function needs variables=..., what it is differentiated by."
+            )
+        return Objective(model_or_loss_fn, _checked(variables), {}, ())
+    else:
+        raise UnsuitableModelError(
+            "This takes a Keras model, a BlockModel, a LearningModel or a function from "
+            f"a batch to its mean loss, but not a {type(model_or_loss_fn).__name__}."
+        )
+    chosen = model.trainable_variables if variables is None else variables
+    chosen = _checked(chosen)
+    return Objective(
+        _mean_loss(predict, loss_fn or own_loss or _cross_entropy),
+        chosen,
+        _blocks_of(blocks, chosen),
+        list(model.non_trainable_variables) if training else (),
+    )
+
+
+def _network(model):
+    """The `BlockModel` that it is or has, or None."""
+    from tff_reg.models import block_model
+
+    for candidate in (model, getattr(model, "network", None)):
+        if isinstance(candidate, block_model.BlockModel):
+            return candidate
+    return None
+
+
+def _block_model_predictions(network, training: bool):
+    from tff_reg.models import forward
+
+    def predict(features):
+        settings = forward.ForwardPass(training=training, update_statistics=False)
+        return network(features, settings).logits
+
+    return predict
+
+
+def _check_gives_logits(model):
+    last = model.layers[-1]
+    activation = getattr(getattr(last, "activation", None), "__name__", None)
+    is_softmax = isinstance(last, tf.keras.layers.Softmax) or activation == "softmax"
+    if is_softmax or activation == "sigmoid":
+        raise UnsuitableModelError(
+            f"The model's last layer, {last.name!r}, gives probabilities, but the "
+            "default loss takes logits: pass loss_fn=..., for example "
+            "tf.keras.losses.SparseCategoricalCrossentropy()."
+        )
+
+
+def _checked(variables) -> list:
+    variables = list(variables)
+    if not variables:
+        raise UnsuitableModelError("There are no variables to differentiate by.")
+    for variable in variables:
+        if not isinstance(variable, tf.Variable):
+            raise UnsuitableModelError(
+                "The loss is differentiated by variables, but among them is a "
+                f"{type(variable).__name__}."
+            )
+        if variable.dtype not in (tf.float32, tf.float64):
+            raise UnsuitableModelError(
+                f"Variables must be float32 or float64, but {variable.name!r} is "
+                f"{variable.dtype.name}."
+            )
+    if len({variable.ref() for variable in variables}) < len(variables):
+        raise UnsuitableModelError("A variable to differentiate by is there twice.")
+    return variables
+
+
+def _blocks_of(blocks, variables) -> dict[str, list]:
+    """The blocks with those of their variables that are among `variables`."""
+    left = {variable.ref() for variable in variables}
+    result = {}
+    for name, members in blocks.items():
+        members = [v for v in members if v.ref() in left]
+        left -= {v.ref() for v in members}
+        if members:
+            result[name] = members
+    return result
+
+
+def _mean_loss(predict, loss_fn):
+    def mean_loss(batch):
+        features, labels = batch
+        return tf.reduce_mean(loss_fn(labels, predict(features)))
+
+    return mean_loss
+
+
+def _cross_entropy(labels, logits):
+    """Cross-entropy of every example.
+
+    Args:
+      labels: int [batch] or [batch, 1].
+      logits: float [batch, num_classes].
+
+    Returns:
+      float [batch].
+
+    Raises:
+      UnsuitableModelError: If the labels are no integers, or there is more than one
+        of them, or of the rows of logits, an example.
+    """
+    if not labels.dtype.is_integer:
+        raise UnsuitableModelError(
+            "The default loss takes integer labels, but they are "
+            f"{labels.dtype.name}: pass loss_fn=... for others."
+        )
+    if labels.shape.rank == 2 and labels.shape[1] == 1:
+        labels = labels[:, 0]
+    if labels.shape.rank != 1 or logits.shape.rank != 2:
+        raise UnsuitableModelError(
+            "The default loss takes one label and one row of logits an example, but "
+            f"the labels are {labels.shape} and the logits {logits.shape}: pass "
+            "loss_fn=... for others."
+        )
+    return tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
