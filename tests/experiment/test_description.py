@@ -46,6 +46,7 @@ def test_the_header_says_what_runs():
         ({"server_optimizer": "adam"}, "adam, learning rate 1, epsilon 0.001"),
         ({"server_momentum": 0.5}, "sgd, learning rate 1, momentum 0.5"),
         ({"client_weighting": "uniform"}, "all weighing the same"),
+        ({"model": "vgg9", "norm": "none"}, "vgg9, no norm, 77,754 weights"),
         ({"process": "moon"}, "77,754 weights, moon projector before the classifier"),
         # 4 x 77,754 bytes; times 16 clients.
         (

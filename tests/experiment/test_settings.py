@@ -53,6 +53,14 @@ def test_the_user_goes_before_the_task_and_the_task_before_the_paper():
     assert values["model"] == "cnn" and values["norm"] == "group"
 
 
+def test_a_model_that_cannot_have_the_tasks_norm_has_its_own():
+    assert resolve()["norm"] == "batch"
+    assert resolve(model="resnet20")["norm"] == "batch"
+    assert resolve(model="feddyn_cnn")["norm"] == "none"
+    # What the user asks for is refused where the model is made, not replaced.
+    assert resolve(model="feddyn_cnn", norm="group")["norm"] == "group"
+
+
 def test_a_sum_has_the_settings_of_its_first_method_and_all_strengths():
     values = resolve(process="man+FedAlign+fedavg", man_strength=0.3)
     assert values["process"] == "man+fedalign"
