@@ -11,102 +11,257 @@ _ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(_ROOT))
 
 # pylint: disable=wrong-import-position
-from absl import app
-from absl import flags
+from tff_reg.experiment import interruption
 
+if __name__ == "__main__":
+    # First of all, so that Ctrl-C is answered while the rest is imported, too.
+    _INTERRUPTION = interruption.Interruption()
+
+from absl import app, flags, logging
+
+import tasks
 from tff_reg import quiet
 from tff_reg.analysis import cost as cost_lib
-from tff_reg.experiment import command_line
-from tff_reg.experiment import files
-from tff_reg.experiment import tables
+from tff_reg.analysis import curvature
+from tff_reg.data import partition_report
+from tff_reg.experiment import command_line, directory, files, settings, tables, trained
 from tff_reg.models import names
 from tff_reg.processes import catalog
 
 _COMMAND = "bin/analyze"
 _FLAGS = flags.FLAGS
-_PROCESSES = flags.DEFINE_list("processes", None, "Methods, separated by commas.")
-_MODEL = flags.DEFINE_enum("model", "resnet56", names.MODEL_NAMES, "Network.")
-_NORM = flags.DEFINE_enum("norm", "batch", names.NORM_NAMES, "Its norm.")
-_CLASSES = flags.DEFINE_integer("num_classes", 10, "Classes.", lower_bound=1)
-_IMAGE = flags.DEFINE_list("image_shape", "32,32,3", "Height, width, channels.")
-_CSV = flags.DEFINE_string("csv", None, "File for the table.")
-for _field in catalog.strength_fields():
-    command_line.DEFINERS[_field.type](_field.flag, None, _field.help)
 _HELP = """\
 bin/analyze cost --processes=NAME[+NAME...],... [--csv=FILE]
   What a training step of each method costs a client, counted in the graph that runs:
   10^6 multiply-adds of an example, forward and backward, 10^6 stored weights, and
   10^6 bytes that go down and up in a round.
 
-  --processes=NAME,...  methods, or sums such as feddyn+man
-  --model=NAME          the network [resnet56]
-  --norm=group|batch    its norm [batch]
-  --num_classes=N       [10]
-  --image_shape=H,W,C   [32,32,3]
-  --csv=FILE            the table at full precision
+  --processes=NAME,...    methods, or sums such as feddyn+man
+  --model=NAME            the network [resnet56]
+  --norm=NAME             its norm, group or batch [batch]
+  --num_classes=N         [10]
+  --image_shape=H,W,C     [32,32,3]
+  --csv=FILE              the table at full precision
   Strengths that change the cost, such as --gradaug_subnetworks, go to the methods that
-  have them."""
+  have them.
+
+bin/analyze partition --run_dir=DIR | --task=NAME --partition=NAME ...
+  Who holds what: a table, and partition.csv and partition.png. Of a run, or of what the
+  data flags of bin/run say (--task, --data_dir, --partition, --concentration,
+  --num_clients, --seed, ...).
+
+  --output_dir=DIR        where the files go [RUN_DIR/analysis, or the folder here]
+
+bin/analyze hessian --run_dir=DIR,... [--output_dir=DIR]
+  Largest eigenvalues and trace of the Hessian of the server's model, on training
+  examples; H_N, H_D, drift and agreement of the clients' models after one more round of
+  training each. Writes hessian.json, hessian.csv, eigenvalues.csv, density.csv and
+  clients.csv; the same command again goes on where it was.
+
+  --examples=N            training examples [512]
+  --eigenvalues=N         how many, of largest magnitude [1]
+  --trace_tolerance=X     the trace's standard error as a share of it [0.02]
+  --trace_samples=N       random vectors at most [200]
+  --density_samples=N     random vectors for the spectral density; 0: none [0]
+  --clients=N             clients, the first ones; 0: none [16]
+  --client_examples=NAME  examples of the clients' Hessians: global (the same for all,
+                          as in FedAlign's code) or own [global]
+  --diagonal_samples=N    random vectors for a client's diagonal [30]
+  --seed=N                of examples and vectors [0]
+  --output_dir=DIR        for one run [RUN_DIR/analysis]"""
+
+flags.DEFINE_list("processes", None, "Methods, separated by commas.")
+flags.DEFINE_list("run_dir", None, "Directories of runs, separated by commas.")
+flags.DEFINE_integer("num_classes", None, "Classes.", lower_bound=1)
+flags.DEFINE_list("image_shape", None, "Height, width, channels.")
+flags.DEFINE_string("csv", None, "File for the table.")
+_KINDS = {"int": flags.DEFINE_integer, "float": flags.DEFINE_float}
+_MEASURED = {field.name: field for field in dataclasses.fields(curvature.Settings)}
+for _field in _MEASURED.values():
+    if _field.name != "seed":  # bin/run has that one.
+        _KINDS.get(_field.type, flags.DEFINE_string)(_field.name, None, _field.name)
 
 
 def fail(message, exit_code=2):
     command_line.fail(message, exit_code=exit_code, command=_COMMAND)
 
 
-def _write_csv(rows):
-    if _CSV.value:
-        files.write_text(pathlib.Path(_CSV.value), tables.to_csv(rows))
+def _given():
+    """The flags that were given, by name."""
+    own = _FLAGS.flags_by_module_dict()[sys.argv[0]]
+    found = {flag.name: flag.value for flag in own if flag.value is not None}
+    return {**found, **command_line.requested()}
 
 
-def cost():
+def _check_folder(flag, path):
+    if not pathlib.Path(path).absolute().parent.is_dir():
+        fail(f"--{flag}={path}: there is no such directory.")
+
+
+def _needed(given, name):
+    if not given.get(name):
+        fail(f"--{name} is missing; --help says what it is.")
+    return given[name]
+
+
+# --- cost -----------------------------------------------------------------------------
+
+_COST = ("processes", "model", "norm", "num_classes", "image_shape", "csv")
+
+
+def cost(given):
     """Prints what methods cost."""
-    if not _PROCESSES.value:
-        fail("--processes is missing; --help says what it is.")
+    processes = _needed(given, "processes")
+    text = given.get("image_shape", ["32", "32", "3"])
     try:
-        image_shape = [int(size) for size in _IMAGE.value]
+        image_shape = [int(size) for size in text]
         if len(image_shape) != 3 or min(image_shape) < 1:
             raise ValueError
     except ValueError:
-        text = ",".join(_IMAGE.value)
-        fail(f"--image_shape={text}: give height, width and channels, as in 32,32,3.")
-    given = {
-        field.flag: _FLAGS[field.flag].value
-        for field in catalog.strength_fields()
-        if _FLAGS[field.flag].value is not None
-    }
-    try:
-        for process in _PROCESSES.value:
-            catalog.parse(process)
-        for flag in given:
-            if not any(flag in _strengths(process) for process in _PROCESSES.value):
-                fail(
-                    f"--{flag}: its method is not part of"
-                    f" --processes={','.join(_PROCESSES.value)}."
-                )
-        found = []
-        for process in _PROCESSES.value:
-            own = _strengths(process)
-            found.append(
-                cost_lib.measure(
-                    process,
-                    model=_MODEL.value,
-                    norm=_NORM.value,
-                    num_classes=_CLASSES.value,
-                    image_shape=image_shape,
-                    strengths={flag: v for flag, v in given.items() if flag in own},
-                )
+        fail(
+            f"--image_shape={','.join(text)}: give height, width and channels, as in"
+            " 32,32,3."
+        )
+    for name, choices in (("model", names.MODEL_NAMES), ("norm", names.NORM_NAMES)):
+        if given.get(name, choices[0]) not in choices:
+            fail(f"--{name}={given[name]}: use one of {', '.join(choices)}.")
+    if given.get("csv"):
+        _check_folder("csv", given["csv"])
+    own = {}
+    for process in processes:
+        catalog.parse(process)
+        fields = catalog.strength_fields(process)
+        own[process] = {f.flag: given[f.flag] for f in fields if f.flag in given}
+    for flag in given.keys() - set(_COST):
+        if not any(flag in strengths for strengths in own.values()):
+            fail(
+                f"--{flag}: its method is not part of"
+                f" --processes={','.join(processes)}."
             )
+    costs = [
+        cost_lib.measure(
+            process,
+            model=given.get("model", "resnet56"),
+            norm=given.get("norm", "batch"),
+            num_classes=given.get("num_classes", 10),
+            image_shape=image_shape,
+            strengths=strengths,
+        )
+        for process, strengths in own.items()
+    ]
+    if given.get("csv"):
+        rows = [dataclasses.asdict(each) for each in costs]
+        files.write_text(given["csv"], tables.to_csv(rows))
+    print(*tables.to_markdown(cost_lib.columns(costs)), sep="\n")
+
+
+# --- runs -----------------------------------------------------------------------------
+
+
+def _analysis_of(run_dir):
+    return pathlib.Path(run_dir) / directory.ANALYSIS
+
+
+def _one_run(given):
+    """The directory of the only run; None where none was given."""
+    run_dirs = given.get("run_dir") or [None]
+    if len(run_dirs) > 1:
+        fail(f"--run_dir={','.join(run_dirs)}: give one run.")
+    return run_dirs[0]
+
+
+_PARTITION = ("run_dir", "output_dir", *settings.OF_TASKS, "task")
+
+
+def partition(given):
+    """Tells who holds what."""
+    run_dir = _one_run(given)
+    if run_dir is not None:
+        extra = given.keys() - {"run_dir", "output_dir"}
+        if extra:
+            fail(f"--{min(extra)}: leave it out, --run_dir says which partition it is.")
+        values = directory.RunDirectory(run_dir).config
+        if values is None:
+            fail(f"--run_dir={run_dir}: there is no run.")
+        output_dir = _analysis_of(run_dir)
+    else:
+        asked = {k: v for k, v in given.items() if k != "output_dir"}
+        values = settings.resolve(
+            {"process": "fedavg", **asked},
+            task_names=tasks.names(),
+            task_defaults=tasks.defaults,
+        )
+        tasks.check_data(values["task"], values["data_dir"])
+        output_dir = pathlib.Path()
+    output_dir = pathlib.Path(given.get("output_dir", output_dir))
+    _check_folder("output_dir", output_dir)
+    task = tasks.build(values["task"], **settings.task_settings(values))
+    held = partition_report.of_task(task)
+    output_dir.mkdir(exist_ok=True)
+    title = f"{values['task']}, {values['partition']}"
+    if values["concentration"] is not None:
+        title += f"({values['concentration']:g})"
+    for name, write in (
+        ("partition.csv", held.write_csv),
+        ("partition.png", lambda path: held.write_figure(path, title=title)),
+    ):
+        with files.atomic_path(output_dir / name) as temporary:
+            write(temporary)
+    print(held.markdown())
+    print(*held.summary(), sep="\n")
+    print(f"In {output_dir}: partition.csv, partition.png")
+
+
+_HESSIAN = ("run_dir", "output_dir", *_MEASURED)
+
+
+def hessian(given):
+    """Measures runs' curvature."""
+    from tff_reg import runtime
+
+    run_dirs = _needed(given, "run_dir")
+    if "output_dir" in given:
+        _one_run(given)
+        _check_folder("output_dir", given["output_dir"])
+    chosen = {name: given[name] for name in _MEASURED if name in given}
+    try:
+        wanted = curvature.Settings(**chosen)
     except ValueError as error:
-        fail(error)
-    rows = [dataclasses.asdict(each) for each in found]
-    _write_csv(rows)
-    print(*tables.to_markdown(cost_lib.columns(found)), sep="\n")
+        fail(f"--{error}")
+    for run_dir in run_dirs:
+        if not pathlib.Path(run_dir, "config.json").is_file():
+            fail(f"--run_dir={run_dir}: there is no run.")
+    runtime.use("in_process")
+    _INTERRUPTION.before_exit(runtime.shutdown)
+    columns = {"run": []}
+    for run_dir in run_dirs:
+        run = trained.load(run_dir, tasks=tasks)
+        output_dir = given.get("output_dir", _analysis_of(run_dir))
+        _INTERRUPTION.say(
+            lambda where=output_dir: f"what is done is in {where}, and the same command"
+            " goes on from there"
+        )
+        found = curvature.measure(
+            run,
+            wanted,
+            output_dir,
+            report=lambda line: print(line, file=sys.stderr, flush=True),
+            progress=sys.stderr.isatty(),
+        )
+        columns["run"].append(str(run_dir))
+        for row in curvature.rows(found):
+            cell = f"{row['value']:.4g}"
+            if row["standard_error"] is not None:
+                cell += f" ± {row['standard_error']:.2g}"
+            columns.setdefault(row["quantity"], []).append(cell)
+    print(*tables.to_markdown(columns), sep="\n")
 
 
-def _strengths(process):
-    return {field.flag for field in catalog.strength_fields(process)}
-
-
-_SUBJECTS = {"cost": cost}
+_SUBJECTS = {
+    "cost": (cost, (*_COST, *(f.flag for f in catalog.strength_fields()))),
+    "partition": (partition, _PARTITION),
+    "hessian": (hessian, _HESSIAN),
+}
 
 
 def _parse(arguments):
@@ -120,19 +275,31 @@ def _parse(arguments):
         fail(error)
 
 
-def main(argv):
+def main(arguments):
     """Analyses the subject that is named."""
-    if len(argv) != 2 or argv[1] not in _SUBJECTS:
-        found = " ".join(argv[1:]) or "nothing"
+    if len(arguments) != 2 or arguments[1] not in _SUBJECTS:
+        found = " ".join(arguments[1:]) or "nothing"
         fail(
             f"say what to look at, one of: {', '.join(_SUBJECTS)} (found {found});"
             " --help says what they are."
         )
-    if _CSV.value and not pathlib.Path(_CSV.value).absolute().parent.is_dir():
-        fail(f"--csv={_CSV.value}: there is no such directory.")
+    analyse, taken = _SUBJECTS[arguments[1]]
+    given = _given()
+    for flag in given.keys() - set(taken):
+        fail(f"--{flag}: {arguments[1]} does not take it; --help lists what it does.")
     quiet.silence()
-    _SUBJECTS[argv[1]]()
+    logging.set_verbosity(logging.ERROR)
+    try:
+        analyse(given)
+    except ValueError as error:
+        fail(error)
+    except OSError as error:
+        if isinstance(error, BrokenPipeError):
+            raise
+        fail(error, exit_code=1)
 
 
 if __name__ == "__main__":
-    app.run(main, flags_parser=_parse)
+    app.define_help_flags()
+    command_line.define_flags()
+    main(_parse(sys.argv))

@@ -118,7 +118,7 @@ OPTIONS: tuple[Option, ...] = (
         WHAT,
         "a run in small: such a fraction of the rounds, clients, local epochs and"
         " examples that the other flags say, or tiny: at most one round of two clients"
-        " with 24 examples each, in batches of 8",
+        " with 12 examples each, in batches of 4",
         parse=scale.parse,
     ),
     Option("total_rounds", int, FEDERATION, "rounds", minimum=1),
@@ -499,7 +499,7 @@ def process_settings(values: Mapping[str, Any]) -> catalog.Settings:
     return catalog.Settings(**{field.name: values[field.name] for field in fields})
 
 
-_OF_TASKS = (
+OF_TASKS = (
     "model",
     "norm",
     "projector",
@@ -520,7 +520,7 @@ _OF_TASKS = (
 
 def task_settings(values: Mapping[str, Any]) -> dict[str, Any]:
     """Those of a run's settings that `tasks.build` takes, by name."""
-    return {name: values[name] for name in _OF_TASKS if name in values}
+    return {name: values[name] for name in OF_TASKS if name in values}
 
 
 def strengths(values: Mapping[str, Any]) -> dict[str, Any]:
