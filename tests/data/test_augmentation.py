@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
+from PIL import Image
+from PIL import ImageEnhance
 
 from tff_reg.data import augmentation
 from tff_reg.data import keys
@@ -189,11 +191,249 @@ def test_graph_data_set_and_tff_give_the_eager_result(known):
     assert computation.type_signature.result.dtype == np.float32
 
 
+def _photographs(count=6, side=24):
+    """Smooth images, as photographs are: uint8 [count, side, side, 3]."""
+    generator = np.random.default_rng(2)
+    small = generator.integers(0, 256, (count, 6, 6, 3), np.uint8)
+    large = [Image.fromarray(image).resize((side, side)) for image in small]
+    return np.stack([np.asarray(image) for image in large])
+
+
+def test_rotation_is_pillows_to_the_bit():
+    # Pillow is what torchvision's RandomRotation calls.
+    images = _photographs(40)
+    found = augmentation.rotate(10)(images, _KEY)
+    assert found.dtype == tf.float32
+    angles = []
+    for image, turned in zip(images, found.numpy()):
+        # The angle to a hundredth of a degree, then as exactly as it matters.
+        candidates = np.linspace(-10, 10, 2001)
+        differences = [
+            (np.asarray(Image.fromarray(image).rotate(angle)) != turned).mean()
+            for angle in candidates[::20]
+        ]
+        near = candidates[::20][np.argmin(differences)]
+        differences = {
+            angle: (np.asarray(Image.fromarray(image).rotate(angle)) != turned).mean()
+            for angle in candidates[np.abs(candidates - near) <= 0.25]
+        }
+        angles.append(min(differences, key=differences.get))
+        assert differences[angles[-1]] < 0.01
+    # Uniform in -10 to 10: deviation 5.8.
+    assert 4 < np.std(angles) < 7.5 and np.abs(angles).max() <= 10
+
+
+def test_rotation_by_nothing_only_converts():
+    images = _images()
+    found = augmentation.rotate(0)(images, _KEY)
+    assert np.array_equal(found, images.astype(np.float32))
+
+
+def test_sometimes_changes_about_that_share_of_the_images():
+    images = _images((400, 3, 4, 1))
+
+    def darken(images, key):
+        del key
+        return images * 0.5
+
+    found = augmentation.sometimes(0.25, darken)(images, _KEY).numpy()
+    changed = (found == images * 0.5).all(axis=(1, 2, 3))
+    assert ((found == images).all(axis=(1, 2, 3)) ^ changed).all()
+    # 100 expected, standard deviation 9.
+    assert 65 < changed.sum() < 135
+    assert np.array_equal(augmentation.sometimes(0, darken)(images, _KEY), images)
+
+
+def test_what_sometimes_does_draws_independently_of_whether_it_does():
+    images = np.repeat(_images((1, 4, 4, 1)), 600, axis=0)
+    crops = augmentation.sometimes(0.5, augmentation.pad_crop(1))(images, _KEY)
+    counts = collections.Counter(_place(images[0], crop, 1) for crop in crops.numpy())
+    # The centre is also where images stay that are left alone: 300 and 33.
+    assert len(counts) == 9 and 270 < counts.pop((1, 1)) < 400
+    assert min(counts.values()) > 12
+
+
+def _boxes(least, largest, count=500, height=30, width=40):
+    """(top, left, rows, columns) of crops, from images of row and column numbers."""
+    rows, columns = np.mgrid[:height, :width].astype(np.float32)
+    image = np.stack([rows, columns, rows], axis=-1)
+    crop = augmentation.random_resized_crop(least, largest)
+    found = crop(np.repeat(image[np.newaxis], count, axis=0), _KEY).numpy()
+    assert found.shape == (count, height, width, 3)
+    # In the middle of the image the numbers rise evenly.
+    boxes = []
+    for values, size in ((found[:, :, 0, 0], height), (found[:, 0, :, 1], width)):
+        middle = size // 2
+        length = (values[:, middle + 1] - values[:, middle]) * size
+        start = values[:, middle] + 0.5 - (middle + 0.5) * length / size
+        boxes += [start, length]
+    return np.stack([boxes[0], boxes[2], boxes[1], boxes[3]], axis=1)
+
+
+def test_resized_crops_have_the_areas_shapes_and_places_of_torchvisions():
+    boxes = _boxes(0.2, 0.9)
+    np.testing.assert_allclose(boxes, np.round(boxes), atol=2e-3)
+    top, left, rows, columns = np.round(boxes).T
+    assert (top >= 0).all() and (left >= 0).all()
+    assert (top + rows <= 30).all() and (left + columns <= 40).all()
+    areas = rows * columns / 1200
+    assert 0.18 < areas.min() < 0.25 and 0.7 < areas.max() < 0.95
+    ratios = columns / rows
+    assert 0.7 < ratios.min() < 0.8 and 1.25 < ratios.max() < 1.45
+    assert abs(np.log(ratios).mean()) < 0.05
+    # Anywhere that they fit.
+    free = rows < 30
+    places = top[free] / (30 - rows[free])
+    assert places.min() == 0 and places.max() == 1 and abs(places.mean() - 0.5) < 0.06
+
+
+def test_a_box_that_never_fits_becomes_the_whole_image():
+    # Almost all of an image four times as wide as tall, at 4:3 at most.
+    boxes = _boxes(0.9, 1.0, count=20, height=10, width=40)
+    np.testing.assert_allclose(boxes, [[0, 0, 10, 40]] * 20, atol=1e-3)
+
+
+@pytest.mark.parametrize("start, length", [(3, 20), (0, 32), (9, 4)])
+def test_a_box_is_resized_as_by_pillow(start, length):
+    (image,) = _photographs(1, 32)
+    weights = augmentation._resizing(
+        tf.constant([float(start)]), tf.constant([float(length)]), 32
+    )[0].numpy()
+    found = np.einsum("ih,jw,hwc->ijc", weights, weights, image)
+    # Cut out first, as torchvision does: nothing of its neighbours comes in.
+    box = Image.fromarray(image).crop((start, start, start + length, start + length))
+    expected = box.resize((32, 32), Image.Resampling.BILINEAR)
+    # Pillow rounds twice.
+    np.testing.assert_allclose(found, np.asarray(expected), atol=1.01)
+
+
+def test_jitter_is_pillows_with_factors_around_1():
+    images = np.maximum(_photographs(100), 1)
+    found = augmentation.color_jitter(brightness=0.4, contrast=0.0, saturation=0.0)(
+        images, _KEY
+    ).numpy()
+    factors = found[:, 0, 0, 0] / images[:, 0, 0, 0]
+    unclipped = images[:, 0, 0, 0] * 1.4 < 255
+    expected = np.minimum(images * factors[:, None, None, None], 255)
+    np.testing.assert_allclose(found[unclipped], expected[unclipped], rtol=1e-4)
+    assert 0.6 <= factors[unclipped].min() < 0.65
+    assert 1.35 < factors[unclipped].max() <= 1.4 and found.max() == 255
+    for name, enhance in (
+        ("contrast", ImageEnhance.Contrast),
+        ("saturation", ImageEnhance.Color),
+    ):
+        strengths = {"brightness": 0.0, "contrast": 0.0, "saturation": 0.0, name: 0.4}
+        found = augmentation.color_jitter(**strengths)(images, _KEY).numpy()
+        best = []
+        for image, changed in zip(images[:20], found):
+            enhancer = enhance(Image.fromarray(image))
+            differences = {
+                factor: np.abs(np.asarray(enhancer.enhance(factor)) - changed).mean()
+                for factor in np.linspace(0.6, 1.4, 81)
+            }
+            best.append(min(differences, key=differences.get))
+            # Rounding, and half a step of the factor.
+            assert differences[best[-1]] < 1.2
+        assert max(best) - min(best) > 0.4
+
+
+def test_jitter_needs_three_channels():
+    jitter = augmentation.color_jitter(brightness=0.4, contrast=0.4, saturation=0.4)
+    with pytest.raises(augmentation.AugmentationError, match="3 channels.* have 1"):
+        jitter(_images((2, 4, 4, 1)), _KEY)
+
+
+def _named(name):
+    return augmentation.recipe(name, augmentation.normalize([0.5] * 3, [0.25] * 3))
+
+
+@pytest.mark.parametrize("name", augmentation.RECIPE_NAMES)
+def test_every_recipe_is_the_same_in_a_graph_and_another_with_another_key(name):
+    images = _photographs()
+    expected = _named(name)(images, _KEY).numpy()
+    assert expected.dtype == np.float32 and expected.shape == images.shape
+    assert np.isfinite(expected).all() and np.abs(expected).max() <= 2
+
+    @tf.function(
+        input_signature=[
+            tf.TensorSpec([None, None, None, 3], tf.uint8),
+            tf.TensorSpec([2], tf.int64),
+        ]
+    )
+    def in_graph(images, key):
+        return _named(name)(images, key)
+
+    np.testing.assert_allclose(in_graph(images, _KEY), expected, rtol=1e-4, atol=1e-4)
+    assert in_graph(images[:0], _KEY).shape == (0, 24, 24, 3)
+    other = _named(name)(images, keys.client_key(0, 1, "a")).numpy()
+    assert np.array_equal(other, expected) == (name == "none")
+
+
+def test_recipes_are_what_their_names_say():
+    images = _images((200, 9, 9, 3))
+    normalize = augmentation.normalize(0.0, 1.0, largest=1.0)
+    expected = {
+        "none": [normalize],
+        "shift": [augmentation.pad_crop(1), normalize],
+        "crop_flip": [
+            augmentation.pad_crop(4),
+            augmentation.horizontal_flip(),
+            normalize,
+        ],
+        "rotate_crop_flip": [
+            augmentation.rotate(10),
+            augmentation.pad_crop(4),
+            augmentation.horizontal_flip(),
+            normalize,
+        ],
+        "half_crop_flip": [
+            normalize,
+            augmentation.horizontal_flip(),
+            augmentation.sometimes(0.5, augmentation.pad_crop(4)),
+        ],
+        "resized_crop": [
+            augmentation.random_resized_crop(0.08, 1.0),
+            augmentation.color_jitter(brightness=0.4, contrast=0.4, saturation=0.4),
+            augmentation.horizontal_flip(),
+            normalize,
+        ],
+    }
+    assert set(expected) == set(augmentation.RECIPE_NAMES)
+    for name, parts in expected.items():
+        found = augmentation.recipe(name, normalize)(images, _KEY)
+        assert np.array_equal(found, augmentation.compose(*parts)(images, _KEY)), name
+
+
+def test_mans_recipe_has_borders_of_the_mean_and_fedaligns_black_ones():
+    images = np.full((200, 9, 9, 1), 51, np.uint8)
+    normalize = augmentation.normalize(0.6, 0.2)
+    after = augmentation.recipe("half_crop_flip", normalize)(images, _KEY).numpy()
+    before = augmentation.recipe("crop_flip", normalize)(images, _KEY).numpy()
+    np.testing.assert_allclose(np.unique(after.round(4)), [-2.0, 0.0])
+    np.testing.assert_allclose(np.unique(before.round(4)), [-3.0, -2.0])
+
+
 def test_takes_an_empty_batch():
     assert _recipe()(_images((0, 9, 7, 3)), _KEY).shape == (0, 9, 7, 3)
 
 
+def test_raises_on_an_unknown_recipe_and_lists_the_known():
+    with pytest.raises(augmentation.AugmentationError, match="crop_flip"):
+        _named("flop")
+
+
 def test_raises_on_parameters_out_of_range():
+    for make in (
+        lambda: augmentation.rotate(-1),
+        lambda: augmentation.rotate(float("nan")),
+        lambda: augmentation.sometimes(1.5, augmentation.pad_crop(1)),
+        lambda: augmentation.random_resized_crop(0.0, 1.0),
+        lambda: augmentation.random_resized_crop(0.5, 0.4),
+        lambda: augmentation.random_resized_crop(0.5, 1.1),
+        lambda: augmentation.color_jitter(brightness=2, contrast=0, saturation=0),
+    ):
+        with pytest.raises(augmentation.AugmentationError):
+            make()
     with pytest.raises(augmentation.AugmentationError, match="padding"):
         augmentation.pad_crop(-1)
     for mean, std in [

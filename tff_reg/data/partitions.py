@@ -414,7 +414,7 @@ def split_file(
             f"The split file {split_file} has {len(clients)} clients, but num_clients "
             f"is {num_clients}; use num_clients={len(clients)}."
         )
-    dealt = [np.sort(np.array(clients[number], np.int64)) for number in sorted(clients)]
+    dealt = [np.sort(np.array([*clients[one]], np.int64)) for one in sorted(clients)]
     together = np.sort(np.concatenate(dealt))
     if together.size and not 0 <= together[0] <= together[-1] < size:
         raise PartitionError(
