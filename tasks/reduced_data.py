@@ -19,7 +19,7 @@ from tff_reg.lazy import np
 _SEED = 2718
 # So many examples a class and domain at least, or fewer classes: partitions by class
 # have nothing to deal with one example of each.
-_LEAST_OF_A_CLASS = 8
+_LEAST_OF_A_CLASS = 4
 # Random images of a whole ImageNet would be 39 GB.
 _MOST_BYTES = 2**32
 # Where a task says that only its data know.
@@ -36,7 +36,7 @@ def subset(data: ImageData, scale: scale_lib.Scale) -> ImageData:
 
     Returns:
       The part, every domain and class with its share. Where that would be fewer than
-      eight examples of a class and domain, only the first classes appear.
+      four examples of a class and domain, only the first classes appear.
     """
     domains = data.domains
     num_domains = len(data.domain_names) or 1

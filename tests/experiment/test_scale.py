@@ -29,8 +29,8 @@ def test_tiny_is_one_round_of_two_clients_with_a_few_steps():
     values = resolve(scale="tiny", total_rounds=3)
     assert (values["total_rounds"], values["local_epochs"]) == (1, 1)
     assert (values["num_clients"], values["clients_per_round"]) == (4, 2)
-    assert values["batch_size"] == 8
-    assert scale.parse("tiny")("train_examples", 50_000) == 96
+    assert values["batch_size"] == 4
+    assert scale.parse("tiny")("train_examples", 50_000) == 48
 
 
 def test_nothing_grows_and_nothing_becomes_zero():

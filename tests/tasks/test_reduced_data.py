@@ -55,7 +55,7 @@ def test_images_labels_and_domains_stay_together():
 
 def test_of_few_examples_only_the_first_classes_appear():
     part = reduced_data.subset(numbered_data(100, 1, 5000), TINY)
-    assert np.bincount(part.y_train).tolist() == [8] * 12
+    assert np.bincount(part.y_train).tolist() == [4] * 12
     assert set(part.y_test) <= set(range(12))
     assert len(part.class_names) == 100
 
@@ -73,38 +73,38 @@ def test_the_whole_is_left_alone():
 def test_random_images_have_the_shapes_of_the_task(name):
     known = tasks.defaults(name)
     data = reduced_data.synthetic(known, TINY)
-    assert data.x_train.shape == (96, *known.image_shape)
-    assert data.x_test.shape == (40, *known.image_shape)
+    assert data.x_train.shape == (48, *known.image_shape)
+    assert data.x_test.shape == (24, *known.image_shape)
     assert data.x_train.dtype == np.uint8 and data.x_train.max() > 200
     assert data.y_train.dtype == data.y_test.dtype == np.int32
     assert len(data.class_names) == known.num_classes
     counts = np.bincount(data.y_train)
-    assert counts.min() >= 8 and counts.max() - counts.min() <= 8
+    assert counts.min() >= 4 and counts.max() - counts.min() <= 4
     if known.num_domains == 0:
         assert data.domains is None
     else:
-        assert np.bincount(data.domains).tolist() == [24] * 4
+        assert np.bincount(data.domains).tolist() == [12] * 4
     images = np.asarray(data.normalize_fn(data.x_train))
     assert abs(images.mean()) < 0.05 and abs(images.std() - 1) < 0.05
 
 
 def test_random_images_can_have_another_size():
     data = reduced_data.synthetic(tasks.defaults("pacs"), TINY, image_size=16)
-    assert data.x_train.shape == (96, 16, 16, 3)
+    assert data.x_train.shape == (48, 16, 16, 3)
 
 
 def test_a_task_of_random_images_needs_no_data(tmp_path):
     options = dict(partition="domain", num_clients=4, seed=0, scale="tiny")
     task = tasks.build("pacs", synthetic_data=True, **options)
-    assert [len(part) for part in task.partition] == [24] * 4
+    assert [len(part) for part in task.partition] == [12] * 4
     with pytest.raises(tasks.DataError, match="--data_dir is missing"):
         tasks.build("pacs", **options)
 
 
 def test_a_task_of_part_of_the_data():
     task = tasks.build("digits", partition="iid", num_clients=4, seed=0, scale="tiny")
-    assert task.client_data.client_sizes.sum() == 96
-    assert len(task.test_arrays()[1]) == 40
+    assert task.client_data.client_sizes.sum() == 48
+    assert len(task.test_arrays()[1]) == 24
 
 
 def test_raises_where_only_the_data_know_their_shape():

@@ -14,16 +14,16 @@ from typing import Any
 
 TINY = "tiny"
 
-# The most that `tiny` leaves of each. 24 examples a client are more than the 10 that
-# some partitions promise everybody, and in batches of 8 they make three steps.
+# The most that `tiny` leaves of each. 12 examples a client are more than the 10 that
+# some partitions promise everybody, and in batches of 4 they make three steps.
 _TINY_MOST = {
     "total_rounds": 1,
     "num_clients": 4,
     "clients_per_round": 2,
     "local_epochs": 1,
-    "batch_size": 8,
-    "train_examples": 96,
-    "test_examples": 40,
+    "batch_size": 4,
+    "train_examples": 48,
+    "test_examples": 24,
 }
 _NOT_IN_PROPORTION = ("batch_size",)
 SCALED = (
