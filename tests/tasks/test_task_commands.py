@@ -1,0 +1,118 @@
+"""Tasks on the command line: a run on arrays, what is said where data are missing."""
+
+import json
+import pathlib
+import re
+import shlex
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import tasks
+from tests.tasks import layouts
+from tff_reg.experiment import settings
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+
+def _run(*arguments):
+    return subprocess.run(
+        [sys.executable, str(ROOT / "bin" / "run.py"), *arguments],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        timeout=240,
+    )
+
+
+def test_a_round_on_arrays_with_domains(tmp_path):
+    np.savez(
+        tmp_path / "a.npz",
+        x_train=layouts.random_images(40, 8, 8, 1),
+        y_train=np.arange(40) % 3,
+        x_test=layouts.random_images(10, 8, 8, 1),
+        y_test=np.arange(10) % 3,
+        domain=np.arange(40) // 20,
+        class_names=np.array(["cat", "dog", "owl"]),
+    )
+    done = _run(
+        "--process=fedavg",
+        "--task=arrays",
+        f"--data_dir={tmp_path / 'a.npz'}",
+        "--partition=domain",
+        "--num_clients=4",
+        "--model=cnn",
+        "--augmentation=shift",
+        "--local_epochs=1",
+        "--total_rounds=1",
+        f"--output_dir={tmp_path / 'run'}",
+    )
+    assert done.returncode == 0 and done.stderr == ""
+    assert "arrays, 40 training and 10 test examples, domain" in done.stdout
+    config = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert config["class_names"] == ["cat", "dog", "owl"]
+    assert config["augmentation"] == "shift" and config["concentration"] is None
+
+
+@pytest.mark.parametrize("name", tasks.names())
+def test_without_data_a_task_says_what_to_download_and_where_to_put_it(name, tmp_path):
+    defaults = tasks.defaults(name)
+    if "data_dir" not in defaults.options:
+        tasks.check_data(name, None)
+        return
+    nothing = str(tmp_path / "nothing")
+    with pytest.raises(tasks.DataError, match="There is nothing at") as caught:
+        tasks.check_data(name, nothing)
+    words = str(caught.value)
+    assert defaults.source in words and defaults.layout in words
+    assert words.endswith(f"(task {name}).") and "\n" not in words
+    if defaults.tfds_name is None:
+        with pytest.raises(tasks.DataError, match="--data_dir is missing: "):
+            tasks.check_data(name, None)
+    else:
+        tasks.check_data(name, None)
+
+
+def test_the_command_says_so_in_one_line_with_exit_code_2():
+    done = _run("--process=fedavg", "--task=pacs")
+    assert done.returncode == 2 and done.stdout == ""
+    assert done.stderr.startswith("bin/run: --data_dir is missing: download https://")
+    assert done.stderr.count("\n") == 1
+
+
+def _commands():
+    """The README's commands about tasks, as flags by name."""
+    text = (ROOT / "README.md").read_text("utf-8")
+    section = text[text.index("\n## Tasks and data\n") :]
+    section = section[: section.index("\n## ", 5)]
+    lines = re.findall(r"^bin/run (.*)$", section, re.M)
+    return [
+        dict(word.removeprefix("--").split("=", 1) for word in shlex.split(line))
+        for line in lines
+    ]
+
+
+def test_the_readmes_commands_are_runs():
+    commands = _commands()
+    assert len(commands) >= 4
+    kinds = {option.name: option.type for option in settings.OPTIONS}
+    for flags in commands:
+        requested = {name: kinds[name](value) for name, value in flags.items()}
+        settings.resolve(
+            requested, task_names=tasks.names(), task_defaults=tasks.defaults
+        )
+
+
+def test_the_readme_has_every_task_with_its_model_and_every_partition():
+    text = (ROOT / "README.md").read_text("utf-8")
+    for name in tasks.names():
+        (row,) = re.findall(rf"^\| `{name}` \|.*$", text, re.M)
+        defaults = tasks.defaults(name)
+        assert f"`{defaults.model}`" in row and f"`{defaults.augmentation}`" in row
+    for name in settings.partitions.names():
+        assert re.search(rf"^\| `{name}` \|", text, re.M), name
+    for name in settings.augmentation.RECIPE_NAMES:
+        assert f"`{name}`" in text
