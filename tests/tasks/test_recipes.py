@@ -8,6 +8,8 @@ size, which takes an hour.
 
 import importlib.util
 import pathlib
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -155,6 +157,7 @@ def test_the_files_are_those_that_the_description_makes():
         for path in recipes.ROOT.rglob("*.flags")
     }
     assert len(expected) == len(ALL)
+    assert f"{len(ALL)} in all" in (ROOT / "README.md").read_text("utf-8")
     assert found == expected, "bin/launch -m tasks.recipes writes them anew"
 
 
@@ -380,6 +383,26 @@ def check_a_round(command, recipe, directory, *more):
 @pytest.mark.parametrize("recipe, more", cover(DISTINCT))
 def test_a_recipe_of_each_kind_runs_a_round(command, recipe, more, tmp_path):
     check_a_round(command, recipe, tmp_path / "run", *more)
+
+
+def test_the_command_takes_a_recipe_from_anywhere(tmp_path):
+    recipe = recipes.ROOT / "univarfl" / "table2" / "fedprox-p0.1.flags"
+    done = subprocess.run(
+        [
+            *(sys.executable, ROOT / "bin" / "run.py", f"--flagfile={recipe}"),
+            *("--scale=tiny", "--synthetic_data", "--seed=4"),
+        ],
+        cwd=tmp_path,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "48 training and 24 test examples of random pixels" in done.stdout
+    assert "1 of 4 clients a round" in done.stdout
+    assert "rounds   1, seed 4, scale tiny" in done.stdout
+    directory = tmp_path / "runs" / "univarfl" / "table2" / "fedprox-p0.1-seed4"
+    assert (directory / "summary.json").exists()
 
 
 @pytest.mark.recipes
