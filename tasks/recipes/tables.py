@@ -1002,7 +1002,7 @@ _UNIVARFL = Paper(
     "univarfl",
     "Uniformity and Variance Regularized Federated Learning (UniVarFL), Gupta et al",
     _set(
-        "The paper gives neither batch size nor augmentation; here 64, crops and flips.",
+        "The paper gives neither batch size nor augmentation; here 64, crop and flip.",
         process="fedavg",
         norm="batch",
         augmentation="crop_flip",
@@ -1083,7 +1083,9 @@ _UNIVARFL_TABLES = (
         _UNIVARFL_ROWS,
         {
             "STL-10, alpha = 0.01": _set(_CNN_NOTE, _ALL_NOTE, **_STL10),
-            "STL-10, alpha = 1.0": _set(_CNN_NOTE, _ALL_NOTE, **_STL10, concentration=1.0),
+            "STL-10, alpha = 1.0": _set(
+                _CNN_NOTE, _ALL_NOTE, **_STL10, concentration=1.0
+            ),
             "CIFAR-100, alpha = 0.01": _set(_ALL_NOTE, task="cifar100", **_RESNET_60),
             "CIFAR-100, alpha = 1.0": _set(
                 _ALL_NOTE, task="cifar100", **_RESNET_60, concentration=1.0

@@ -52,7 +52,11 @@ def test_the_whole_is_the_run_without_it():
 
 def test_clients_of_domains_stay_as_many_as_they_are():
     values = resolve(
-        scale="0.25", task="pacs", partition="domain", num_clients=8, clients_per_round=8
+        scale="0.25",
+        task="pacs",
+        partition="domain",
+        num_clients=8,
+        clients_per_round=8,
     )
     assert (values["num_clients"], values["clients_per_round"]) == (8, 2)
 

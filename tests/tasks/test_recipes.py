@@ -248,10 +248,8 @@ def test_the_clients_of_every_recipe_can_be_dealt():
     seen = set()
     for recipe in ALL:
         for values in (resolve(recipe), in_small(recipe)):
-            key = tuple(
-                values[name]
-                for name in ("task", "scale", "partition", "concentration", "num_clients")
-            )
+            names = ("task", "scale", "partition", "concentration", "num_clients")
+            key = tuple(values[name] for name in names)
             if key in seen:
                 continue
             seen.add(key)

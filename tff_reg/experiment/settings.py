@@ -116,9 +116,9 @@ OPTIONS: tuple[Option, ...] = (
         "scale",
         str,
         WHAT,
-        "a run in small: such a fraction of the rounds, clients, local epochs and"
-        " examples that the other flags say, or tiny: at most one round of two clients"
-        " with 12 examples each, in batches of 4",
+        "a run in small: such a fraction, as 0.1, of the rounds, clients, local epochs"
+        " and examples that the other flags say; or tiny: at most one round of two"
+        " clients with 12 examples each, in batches of 4",
         parse=scale.parse,
     ),
     Option("total_rounds", int, FEDERATION, "rounds", minimum=1),
