@@ -49,7 +49,7 @@ def _images(*shape, dtype="float32"):
     return np.random.default_rng(0).normal(size=shape).astype(dtype)
 
 
-# The definitions -----------------------------------------------------------------------
+# The definitions ----------------------------------------------------------------------
 
 
 def _relu(x):
@@ -61,7 +61,8 @@ def _relu6(x):
 
 
 def _pool(x, size, stride, padding, reduce, fill):
-    x = np.pad(x, [(0, 0), (padding,) * 2, (padding,) * 2, (0, 0)], constant_values=fill)
+    around = (padding, padding)
+    x = np.pad(x, [(0, 0), around, around, (0, 0)], constant_values=fill)
     rows, columns = ((side - size) // stride + 1 for side in x.shape[1:3])
     windows = [
         x[:, i : i + rows * stride : stride, j : j + columns * stride : stride]
@@ -211,7 +212,8 @@ def _shufflenet(net, x):
 
 def _squeezenet(net, x):
     x = _max_pool(net.active(net.norm(net.conv(x, 96, 3, padding=1))))
-    for number, channels in enumerate((128, 128, 256, 256, 384, 384, 512, 512), start=2):
+    sizes = (128, 128, 256, 256, 384, 384, 512, 512)
+    for number, channels in enumerate(sizes, start=2):
         squeezed = net.active(net.norm(net.conv(x, channels // 8, 1)))
         one = net.active(net.norm(net.conv(squeezed, channels // 2, 1)))
         three = net.active(net.norm(net.conv(squeezed, channels // 2, 3, padding=1)))
@@ -271,7 +273,7 @@ def test_computes_its_definition(name):
         np.testing.assert_allclose(got, expected, rtol=1e-8, atol=1e-9)
 
 
-# The numbers of parameters -------------------------------------------------------------
+# The numbers of parameters ------------------------------------------------------------
 
 
 def _conv(inputs, outputs, size, groups=1):
@@ -365,7 +367,7 @@ def test_squeezenet_has_the_parameters_of_its_layers():
     assert _count("squeezenet", num_classes=100) == count + _conv(512, 100, 1)
 
 
-# What methods ask for ------------------------------------------------------------------
+# What methods ask for -----------------------------------------------------------------
 
 BLOCKS = {
     "resnet18_imagenet": "stem stage1 stage2 stage3 stage4 classifier",
@@ -392,8 +394,11 @@ def test_running_from_a_block_continues_the_forward_pass(name):
     assert len(whole.block_outputs) == len(network.blocks) == len(network.block_names)
     for first in {1, len(network.blocks) // 2, len(network.blocks) - 1}:
         rest = network.run_from(first, whole.block_outputs[first - 1], EVALUATE)
-        np.testing.assert_allclose(rest.logits, whole.logits, rtol=1e-5, atol=1e-6)
-        np.testing.assert_allclose(rest.embedding, whole.embedding, rtol=1e-5, atol=1e-6)
+        for one, other in (
+            (rest.logits, whole.logits),
+            (rest.embedding, whole.embedding),
+        ):
+            np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
     logits = network.blocks[-1].classify(whole.embedding, EVALUATE)
     np.testing.assert_allclose(logits, whole.logits, rtol=1e-5, atol=1e-6)
 
@@ -577,7 +582,7 @@ def test_fedalign_runs_on_mobilenet():
     assert all(np.isfinite(g).all() for g in gradients)
 
 
-# How it begins -------------------------------------------------------------------------
+# How it begins ------------------------------------------------------------------------
 
 
 def test_vgg9_begins_as_its_code_does():

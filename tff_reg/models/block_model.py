@@ -46,8 +46,8 @@ def check_image_size(
     if min(height, width) < minimum_side:
         raise ImageSizeError(
             f"The model {model_name!r} takes images from {minimum_side}x{minimum_side} "
-            f"pixels, but these have {height}x{width}. Take one that has no such limit, "
-            "for example 'cnn' or 'resnet8'."
+            f"pixels, but these have {height}x{width}. Take one that has no such "
+            "limit, for example 'cnn' or 'resnet8'."
         )
 
 

@@ -1,4 +1,4 @@
-"""Pooling with PyTorch's rules: zeros on both ends alike, windows that do not fit go."""
+"""Pooling with PyTorch's rules: the same added on both ends, no windows beyond them."""
 
 from __future__ import annotations
 
