@@ -31,11 +31,12 @@ from tff_reg.processes import catalog
 _COMMAND = "bin/analyze"
 _FLAGS = flags.FLAGS
 _HELP = """\
-bin/analyze cost --processes=NAME[+NAME...],... [--csv=FILE]
+bin/analyze cost --processes=NAME[+NAME...],... | --run_dir=DIR,... [--csv=FILE]
   What a training step of each method costs a client, counted in the graph that runs:
   10^6 multiply-adds of an example, forward and backward, 10^6 stored weights, and
   10^6 bytes that go down and up in a round.
 
+  --run_dir=DIR,...       of these runs; written to RUN_DIR/analysis/cost.csv too
   --processes=NAME,...    methods, or sums such as feddyn+man
   --model=NAME            the network [resnet56]
   --norm=NAME             its norm, group or batch [batch]
@@ -111,6 +112,44 @@ _COST = ("processes", "model", "norm", "num_classes", "image_shape", "csv")
 
 def cost(given):
     """Prints what methods cost."""
+    if given.get("csv"):
+        _check_folder("csv", given["csv"])
+    if "run_dir" in given:
+        extra = given.keys() - {"run_dir", "csv"}
+        if extra:
+            fail(f"--{min(extra)}: leave it out, --run_dir says what is counted.")
+        costs = [_cost_of_run(run_dir) for run_dir in given["run_dir"]]
+    else:
+        costs = _costs_of_processes(given)
+    if given.get("csv"):
+        files.write_text(given["csv"], _cost_csv(costs))
+    print(*tables.to_markdown(cost_lib.columns(costs)), sep="\n")
+
+
+def _cost_csv(costs):
+    return tables.to_csv([dataclasses.asdict(each) for each in costs])
+
+
+def _cost_of_run(run_dir):
+    values = _config(run_dir)
+    task = tasks.build(values["task"], **settings.task_settings(values))
+    found = cost_lib.measure(
+        values["process"],
+        model=values["model"],
+        norm=values["norm"],
+        projector=values["projector"],
+        num_classes=task.num_classes,
+        image_shape=task.image_shape,
+        strengths=settings.strengths(values),
+        averages_all_clients=values["averages_all_clients"],
+    )
+    folder = _analysis_of(run_dir)
+    folder.mkdir(exist_ok=True)
+    files.write_text(folder / "cost.csv", _cost_csv([found]))
+    return found
+
+
+def _costs_of_processes(given):
     processes = _needed(given, "processes")
     text = given.get("image_shape", ["32", "32", "3"])
     try:
@@ -125,8 +164,6 @@ def cost(given):
     for name, choices in (("model", names.MODEL_NAMES), ("norm", names.NORM_NAMES)):
         if given.get(name, choices[0]) not in choices:
             fail(f"--{name}={given[name]}: use one of {', '.join(choices)}.")
-    if given.get("csv"):
-        _check_folder("csv", given["csv"])
     own = {}
     for process in processes:
         catalog.parse(process)
@@ -138,7 +175,7 @@ def cost(given):
                 f"--{flag}: its method is not part of"
                 f" --processes={','.join(processes)}."
             )
-    costs = [
+    return [
         cost_lib.measure(
             process,
             model=given.get("model", "resnet56"),
@@ -149,10 +186,6 @@ def cost(given):
         )
         for process, strengths in own.items()
     ]
-    if given.get("csv"):
-        rows = [dataclasses.asdict(each) for each in costs]
-        files.write_text(given["csv"], tables.to_csv(rows))
-    print(*tables.to_markdown(cost_lib.columns(costs)), sep="\n")
 
 
 # --- runs -----------------------------------------------------------------------------
@@ -160,6 +193,14 @@ def cost(given):
 
 def _analysis_of(run_dir):
     return pathlib.Path(run_dir) / directory.ANALYSIS
+
+
+def _config(run_dir):
+    """The settings of a run."""
+    values = directory.RunDirectory(run_dir).config
+    if values is None:
+        fail(f"--run_dir={run_dir}: there is no run.")
+    return values
 
 
 def _one_run(given):
@@ -180,9 +221,7 @@ def partition(given):
         extra = given.keys() - {"run_dir", "output_dir"}
         if extra:
             fail(f"--{min(extra)}: leave it out, --run_dir says which partition it is.")
-        values = directory.RunDirectory(run_dir).config
-        if values is None:
-            fail(f"--run_dir={run_dir}: there is no run.")
+        values = _config(run_dir)
         output_dir = _analysis_of(run_dir)
     else:
         asked = {k: v for k, v in given.items() if k != "output_dir"}
@@ -229,8 +268,7 @@ def hessian(given):
     except ValueError as error:
         fail(f"--{error}")
     for run_dir in run_dirs:
-        if not pathlib.Path(run_dir, "config.json").is_file():
-            fail(f"--run_dir={run_dir}: there is no run.")
+        _config(run_dir)
     runtime.use("in_process")
     _INTERRUPTION.before_exit(runtime.shutdown)
     columns = {"run": []}
@@ -258,7 +296,7 @@ def hessian(given):
 
 
 _SUBJECTS = {
-    "cost": (cost, (*_COST, *(f.flag for f in catalog.strength_fields()))),
+    "cost": (cost, ("run_dir", *_COST, *(f.flag for f in catalog.strength_fields()))),
     "partition": (partition, _PARTITION),
     "hessian": (hessian, _HESSIAN),
 }

@@ -29,6 +29,7 @@ from tff_reg.experiment import summary as summary_lib
 _COMMAND = "bin/compare"
 _FLAGS = flags.FLAGS
 _PROCESSES = flags.DEFINE_string("processes", None, "Methods, separated by commas.")
+_COLUMNS = flags.DEFINE_list("columns", None, "Columns, separated by commas.")
 _SEEDS = flags.DEFINE_string("seeds", "0", "Seeds, separated by commas.")
 _HELP = """\
 bin/compare --processes=NAME[+NAME...],... [--seeds=N,...] --output_dir=DIR [flags]
@@ -47,6 +48,11 @@ are not repeated. What fails is named, and the table has the rest.
                                   curves.png   test accuracy by round, with bands of
                                                one sample deviation
   --accuracy_at_rounds=N,...      columns with the moving average after these rounds
+  --columns=NAME,...              columns of table.md, such as those of FedAlign's Tables
+                                  1 and 5, for which the runs are analysed where they
+                                  are not yet: accuracy, best, ema, all_clients,
+                                  lambda_max, trace, h_n, h_d, drift, drift_agreement,
+                                  gradient_agreement, mflops, params, seconds
   --target_accuracies=X,...       columns with the rounds to these accuracies, such as
                                   0.48,0.52
 
@@ -84,6 +90,7 @@ class Comparison:
         self._is_watched = is_watched
         self._series = series.Series(command, is_watched=is_watched)
         self._finished = []
+        self._columns = comparison.parse_columns(_COLUMNS.value or [])
         self._is_in_line = False
         self.failed = []
 
@@ -135,20 +142,47 @@ class Comparison:
             f" {_FLAGS.output_dir}, and {again} goes on from there"
         )
 
-    def tabulate(self):
+    def tabulate(self, is_last=False):
         """Writes the files; returns whether there was anything to write."""
         directories = {run.values["process"]: [] for run in self._planned}
         for run in self._finished:
             directories[run.values["process"]].append(run.directory)
         directories = {name: paths for name, paths in directories.items() if paths}
+        columns = self._columns if is_last else []
+        if columns:
+            self._analyse(columns)
         if directories:
             experiment.compare(
                 directories,
                 _FLAGS.output_dir,
                 accuracy_at_rounds=summary_lib.parse_rounds(_FLAGS.accuracy_at_rounds),
                 target_accuracies=summary_lib.parse_targets(_FLAGS.target_accuracies),
+                columns=columns,
             )
         return bool(directories)
+
+    def _analyse(self, columns):
+        """Runs the analyses that columns need and runs have not."""
+        needed = {
+            "hessian": comparison.HESSIAN_COLUMNS.keys() & set(columns),
+            "cost": comparison.COST_COLUMNS.keys() & set(columns),
+        }
+        for run in self._finished:
+            for subject, wanted in needed.items():
+                if wanted and not comparison.is_analysed(run.directory, sorted(wanted)):
+                    head = f"{subject} of {run.name}"
+                    self._begin(head)
+                    why = self._series.run_command(
+                        [
+                            sys.executable,
+                            str(_ROOT / "bin" / "analyze.py"),
+                            subject,
+                            f"--run_dir={run.directory}",
+                        ]
+                    )
+                    self._end(head, f"failed ({why})" if why else "done")
+                    if why:
+                        raise ValueError(f"{head} failed: {why}")
 
 
 def _result(run):
@@ -165,17 +199,17 @@ def main():
     command = [sys.executable, str(_ROOT / "bin" / "run.py")]
     if _FLAGS["verbosity"].present:
         command.append(f"--verbosity={_FLAGS.verbosity}")
+    on_terminal = sys.stdout.isatty() and sys.stderr.isatty()
     try:
         planned = plan()
+        comparison_ = Comparison(planned, on_terminal or is_verbose, command)
     except ValueError as error:
         fail(error)
-    on_terminal = sys.stdout.isatty() and sys.stderr.isatty()
-    comparison_ = Comparison(planned, on_terminal or is_verbose, command)
     _INTERRUPTION.before_exit(comparison_.stop)
     _INTERRUPTION.say(comparison_.say_where_it_stands)
     try:
         comparison_.run()
-        has_table = comparison_.tabulate()
+        has_table = comparison_.tabulate(is_last=True)
     except series.Interrupted as error:
         # As if we had been sent the signal, which we may have been, too.
         os.kill(os.getpid(), error.number)
@@ -213,7 +247,7 @@ if __name__ == "__main__":
             sys.argv,
             tasks=tasks,
             command=_COMMAND,
-            own_names=[_PROCESSES.name, _SEEDS.name],
+            own_names=[_PROCESSES.name, _SEEDS.name, _COLUMNS.name],
             help_fn=lambda given, tasks: _HELP,
         )
         main()

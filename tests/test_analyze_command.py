@@ -76,8 +76,113 @@ def test_what_is_wrong_is_said_in_one_line(arguments, said):
     assert said in done.stderr
 
 
+@pytest.fixture(scope="module")
+def run_dir(tmp_path_factory):
+    """A run of one round."""
+    path = tmp_path_factory.mktemp("runs") / "run"
+    subprocess.run(
+        [
+            sys.executable,
+            str(ROOT / "bin" / "run.py"),
+            "--process=man",
+            "--man_strength=0.1",
+            "--model=cnn",
+            "--norm=group",
+            "--num_clients=3",
+            "--total_rounds=1",
+            "--local_epochs=1",
+            f"--output_dir={path}",
+        ],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        timeout=240,
+        check=True,
+    )
+    return path
+
+
+def read_csv(path):
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_a_runs_curvature_is_measured_once(run_dir):
+    before = {path for path in run_dir.rglob("*")}
+    arguments = (
+        "hessian",
+        f"--run_dir={run_dir}",
+        "--examples=60",
+        "--eigenvalues=2",
+        "--clients=2",
+        "--diagonal_samples=3",
+        "--trace_samples=4",
+        "--density_samples=1",
+    )
+    done = run(*arguments)
+    assert done.returncode == 0, done.stderr
+    folder = run_dir / "analysis"
+    written = {path.name for path in folder.iterdir()}
+    tables = {"eigenvalues.csv", "density.csv", "clients.csv", "hessian.csv"}
+    assert written == {*tables, "hessian.json"}
+    assert before < {path for path in run_dir.rglob("*")}
+    quantities = {row["quantity"]: row["value"] for row in read_csv(folder / "hessian.csv")}
+    assert list(quantities) == [
+        "lambda_max",
+        "trace",
+        "h_n",
+        "h_d",
+        "drift",
+        "drift_agreement",
+        "gradient_agreement",
+    ]
+    eigenvalues = [float(r["eigenvalue"]) for r in read_csv(folder / "eigenvalues.csv")]
+    assert eigenvalues[0] == float(quantities["lambda_max"]) >= abs(eigenvalues[1])
+    clients = read_csv(folder / "clients.csv")
+    assert [row["client"] for row in clients] == ["client_0000", "client_0001"]
+    assert float(quantities["drift"]) == pytest.approx(
+        sum(float(row["drift"]) for row in clients) / 2
+    )
+    again = run(*arguments)
+    assert again.stdout == done.stdout
+    # Nothing was computed again.
+    assert "eigenvalues" in done.stderr and "eigenvalues" not in again.stderr
+
+
+def test_a_runs_cost_and_partition(run_dir, tmp_path):
+    done = run("cost", f"--run_dir={run_dir}")
+    assert done.returncode == 0, done.stderr
+    (row,) = read_csv(run_dir / "analysis" / "cost.csv")
+    products = 64 * 9 * 32 + 16 * 9 * 32 * 64 + 256 * 128 + 128 * 10
+    assert (row["process"], float(row["forward_mflops"])) == ("man", products / 1e6)
+    done = run("partition", f"--run_dir={run_dir}", f"--output_dir={tmp_path / 'p'}")
+    assert done.returncode == 0, done.stderr
+    assert "| client_0002 |" in done.stdout
+    assert sum(int(r["examples"]) for r in read_csv(tmp_path / "p" / "partition.csv")) == 1437
+    assert (tmp_path / "p" / "partition.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    "arguments, said",
+    [
+        (["hessian"], "--run_dir is missing"),
+        (["hessian", "--run_dir=RUN/none"], "there is no run"),
+        (["hessian", "--run_dir=RUN", "--clients=1"], "--clients"),
+        (["hessian", "--run_dir=RUN", "--csv=x"], "--csv"),
+        (["hessian", "--run_dir=RUN,RUN", "--output_dir=x"], "give one run"),
+        (["cost", "--run_dir=RUN", "--model=cnn"], "--model"),
+        (["partition", "--run_dir=RUN", "--seed=1"], "--seed"),
+        (["partition", "--partition=shards"], "--classes_per_client"),
+    ],
+)
+def test_what_does_not_go_with_a_run_is_said_in_one_line(run_dir, arguments, said):
+    done = run(*(argument.replace("RUN", str(run_dir)) for argument in arguments))
+    assert done.returncode == 2 and done.stdout == ""
+    assert done.stderr.startswith("bin/analyze: ") and done.stderr.count("\n") == 1
+    assert said in done.stderr
+
+
 def test_help_names_every_subject():
     done = run("--help")
     assert done.returncode == 0
-    for subject in ("cost",):
+    for subject in ("cost", "partition", "hessian"):
         assert f"bin/analyze {subject} " in done.stdout

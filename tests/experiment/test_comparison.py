@@ -1,4 +1,5 @@
 import csv
+import json
 import subprocess
 import sys
 
@@ -330,3 +331,71 @@ def test_it_needs_no_tensorflow(four_runs, tmp_path):
     )
     assert done.stdout == "[]\n", done.stderr
     assert {p.name for p in (tmp_path / "out").iterdir()} == set(comparison.FILES)
+
+
+def analyse(path, *, round_num=2, examples=512, **values):
+    """Writes what `bin/analyze` leaves of a run."""
+    folder = path / "analysis"
+    folder.mkdir(exist_ok=True)
+    of = {"round_num": round_num, "settings": {"examples": examples}}
+    (folder / "hessian.json").write_text(json.dumps({"of": of}))
+    lines = [f"{name},{value}," for name, value in values.items()]
+    (folder / "hessian.csv").write_text(
+        "\n".join(["quantity,value,standard_error", *lines, ""])
+    )
+    (folder / "cost.csv").write_text(
+        "process,forward_mflops,stored_params_m\nx,87.237,0.6054\n"
+    )
+
+
+def test_columns_of_analyses_are_means_over_seeds(four_runs, tmp_path):
+    columns = ["trace", "accuracy", "mflops", "params", "seconds"]
+    for number, run in enumerate(four_runs):
+        with pytest.raises(comparison.ComparisonError, match="bin/analyze hessian"):
+            experiment.compare(four_runs, tmp_path / "o", columns=columns)
+        assert not comparison.is_analysed(run, columns)
+        analyse(run, trace=10.0 * number)
+        assert comparison.is_analysed(run, columns)
+    rows = experiment.compare(four_runs, tmp_path / "o", columns=columns)
+    # The runs are of fedavg, fedavg, fedprox, fedprox, or by seeds.
+    traces = sorted(row["trace_mean"] for row in rows)
+    assert sum(traces) == 30.0
+    assert rows[0]["mflops_mean"] == 87.237
+    head, _, first, *_ = (tmp_path / "o" / "table.md").read_text("utf-8").splitlines()
+    assert [cell.strip() for cell in head.split("|")[1:-1]] == [
+        "method",
+        "seeds",
+        "H_T",
+        "accuracy (%)",
+        "MFLOPs",
+        "params (M)",
+        "s a round",
+    ]
+    cells = [cell.strip() for cell in first.split("|")[1:-1]]
+    assert cells[4:6] == ["87.2", "0.61"]
+    assert " ± " in cells[2]
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        (dict(round_num=1, trace=1.0), "is of round 1, not 2"),
+        (dict(lambda_max=1.0), "has no trace"),
+        (dict(trace=1.0, examples=3), "different settings"),
+    ],
+)
+def test_analyses_that_do_not_go_together_are_refused(
+    four_runs, tmp_path, change, message
+):
+    for run in four_runs[:-1]:
+        analyse(run, trace=1.0)
+    analyse(four_runs[-1], **change)
+    with pytest.raises(comparison.ComparisonError, match=message):
+        experiment.compare(four_runs, tmp_path / "o", columns=["trace"])
+
+
+def test_columns_that_do_not_exist_are_refused(four_runs, tmp_path):
+    for columns, message in ((["flops"], "no column 'flops'"), (["ema"] * 2, "twice")):
+        with pytest.raises(comparison.ComparisonError, match=message):
+            experiment.compare(four_runs, tmp_path / "o", columns=columns)
+    assert not (tmp_path / "o").exists()

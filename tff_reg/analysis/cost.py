@@ -89,6 +89,7 @@ def measure(
     norm: str = "batch",
     projector: Optional[str] = None,
     strengths: Mapping[str, Any] = {},
+    averages_all_clients: Optional[bool] = None,
     draws: int = DEFAULT_DRAWS,
 ) -> Cost:
     """Counts what a method costs on one of the package's networks.
@@ -101,6 +102,8 @@ def measure(
       norm: One of `tff_reg.models.NORM_NAMES`.
       projector: One of `tff_reg.models.PROJECTOR_NAMES`; None is the method's own.
       strengths: Strengths by flag name, such as {"gradaug_subnetworks": 1}.
+      averages_all_clients: Whether the mean of all clients' last models is kept, which
+        clients send a part for; None is the method's own.
       draws: Steps over whose random draws the counts are averaged.
 
     Returns:
@@ -120,7 +123,9 @@ def measure(
         norm=norm,
         projector=projector or settings.projector,
     )
-    step = _trace(process, model_fn, strengths, settings.averages_all_clients)
+    if averages_all_clients is None:
+        averages_all_clients = settings.averages_all_clients
+    step = _trace(process, model_fn, strengths, averages_all_clients)
     counts = step.count(draws)
     return Cost(
         process=process,

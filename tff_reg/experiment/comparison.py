@@ -4,12 +4,16 @@
     table.md     the same in percent, mean and deviation, the best in bold
     curves.png   test accuracy by round
 
+Columns of what `bin/analyze hessian` and `bin/analyze cost` leave in the runs'
+directories may be asked for (FedAlign's Tables 1 and 5).
+
 Deviations are sample deviations (n - 1) over seeds; one seed has none.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 import pathlib
 import statistics
@@ -26,8 +30,34 @@ from tff_reg.experiment import (
 )
 
 _WIDTH = 88
+# Among what a run's analyses say: how they were made.
+_HOW = "settings"
 
 FILES = ("table.csv", "table.md", "curves.png")
+
+# By the name of a column, its head in `table.md` and its key in `table.csv`.
+_SHARES = {
+    "accuracy": ("accuracy (%)", "accuracy"),
+    "best": ("best (%)", "best_accuracy"),
+    "ema": ("EMA (%)", "ema_accuracy"),
+    "all_clients": ("all clients (%)", "all_clients_accuracy"),
+}
+# Of the runs' `analysis/hessian.csv`.
+HESSIAN_COLUMNS = {
+    "lambda_max": "lambda_max",
+    "trace": "H_T",
+    "h_n": "H_N",
+    "h_d": "H_D",
+    "drift": "drift",
+    "drift_agreement": "drift cosine",
+    "gradient_agreement": "gradient cosine",
+}
+# Of the runs' `analysis/cost.csv`.
+COST_COLUMNS = {
+    "mflops": ("MFLOPs", "forward_mflops"),
+    "params": ("params (M)", "stored_params_m"),
+}
+COLUMNS = (*_SHARES, *HESSIAN_COLUMNS, *COST_COLUMNS, "seconds")
 
 # What config.json says about where and by what a run was made.
 NOT_SETTINGS = frozenset(
@@ -57,6 +87,8 @@ class _Run:
     summary: Mapping[str, Any]
     # Test accuracy, a share, by the rounds that were evaluated.
     accuracies: Mapping[int, float]
+    # What was asked for of the run's analyses, by column.
+    analyses: Mapping[str, float]
 
 
 def compare(
@@ -67,6 +99,7 @@ def compare(
     *,
     accuracy_at_rounds: Sequence[int] = (),
     target_accuracies: Sequence[float] = (),
+    columns: Sequence[str] = (),
 ) -> list[Row]:
     """Compares finished runs and writes `table.csv`, `table.md` and `curves.png`.
 
@@ -80,6 +113,9 @@ def compare(
       accuracy_at_rounds: Rounds that get a column.
       target_accuracies: Accuracies (0 to 1) that get a column with the rounds that
         it took to reach them.
+      columns: Names of `COLUMNS`: the columns of `table.md` between the seeds and those
+        of rounds and targets, in this order; empty for the accuracies and seconds.
+        What runs' analyses have to say for them is in `table.csv` too.
 
     Returns:
       The rows of `table.csv`, numbers by column, None where a cell is empty.
@@ -91,8 +127,8 @@ def compare(
 
     Raises:
       ComparisonError: If there is no run, one is not finished, a group has different
-        settings or numbers of rounds or a seed twice, or a round or a target is out of
-        range.
+        settings or numbers of rounds or a seed twice, a round or a target is out of
+        range, there is no such column, or a run was not analysed as a column needs it.
       DirectoryError: If a directory is not a run's.
     """
     try:
@@ -104,31 +140,52 @@ def compare(
         "accuracy_at_rounds": _list(rounds),
         "target_accuracies": _list(targets),
     }
-    groups = _groups(runs, wanted)
+    columns = parse_columns(columns)
+    groups = _groups(runs, wanted, columns)
+    _check_analysed_alike([run for group in groups.values() for run in group])
     rows = [_row(name, group, rounds, targets) for name, group in groups.items()]
     directory = pathlib.Path(output_dir)
     directory.mkdir(parents=True, exist_ok=True)
     files.delete_leftovers(directory)
     _write_curves(directory / "curves.png", groups)
-    files.write_text(directory / "table.md", _markdown(groups, rows, rounds, targets))
+    text = _markdown(groups, rows, rounds, targets, columns)
+    files.write_text(directory / "table.md", text)
     files.write_text(directory / "table.csv", tables.to_csv(rows))
     return rows
+
+
+def parse_columns(names: Sequence[str]) -> list[str]:
+    """Checks the names of columns.
+
+    Raises:
+      ComparisonError: If one does not exist or is there twice.
+    """
+    for name in names:
+        if name not in COLUMNS:
+            raise ComparisonError(
+                f"There is no column {name!r}; use some of {', '.join(COLUMNS)}."
+            )
+        if list(names).count(name) > 1:
+            raise ComparisonError(f"The column {name} is there twice.")
+    return list(names)
 
 
 def _list(numbers: Sequence[float]) -> Optional[str]:
     return ",".join(map(str, numbers)) or None
 
 
-def _groups(runs: Any, wanted: Mapping[str, Any]) -> dict[str, list[_Run]]:
+def _groups(
+    runs: Any, wanted: Mapping[str, Any], columns: Sequence[str]
+) -> dict[str, list[_Run]]:
     groups: dict[str, list[_Run]] = {}
     if isinstance(runs, Mapping):
         groups = {
-            name: [_read(path, wanted) for path in paths]
+            name: [_read(path, wanted, columns) for path in paths]
             for name, paths in runs.items()
         }
     else:
         for path in runs:
-            run = _read(path, wanted)
+            run = _read(path, wanted, columns)
             name = run.config.get("process") or run.path.name
             groups.setdefault(name, []).append(run)
     if not all(groups.values()) or not groups:
@@ -138,7 +195,9 @@ def _groups(runs: Any, wanted: Mapping[str, Any]) -> dict[str, list[_Run]]:
     return groups
 
 
-def _read(path: files.PathLike, wanted: Mapping[str, Any]) -> _Run:
+def _read(
+    path: files.PathLike, wanted: Mapping[str, Any], columns: Sequence[str]
+) -> _Run:
     directory = directory_lib.RunDirectory(path)
     summary = summary_lib.of_finished_run(directory, {"total_rounds": 1, **wanted})
     if summary is None:
@@ -152,7 +211,69 @@ def _read(path: files.PathLike, wanted: Mapping[str, Any]) -> _Run:
         )
         if not math.isnan(accuracy)
     }
-    return _Run(directory.path, directory.config, summary, accuracies)
+    analyses = _analyses(directory.path, summary["rounds"], columns)
+    return _Run(directory.path, directory.config, summary, accuracies, analyses)
+
+
+def is_analysed(path: files.PathLike, columns: Sequence[str]) -> bool:
+    """Whether a finished run's analyses have what columns need."""
+    try:
+        _read(path, {}, columns)
+    except ComparisonError:
+        return False
+    return True
+
+
+def _analyses(
+    path: pathlib.Path, rounds: int, columns: Sequence[str]
+) -> dict[str, Any]:
+    """What the run's analyses say for columns, and how they were made."""
+    found: dict[str, Any] = {}
+    folder = path / directory_lib.ANALYSIS
+    asked = [name for name in columns if name in HESSIAN_COLUMNS]
+    if asked:
+        found.update(_from_hessian(path, folder, rounds, asked))
+    asked = [name for name in columns if name in COST_COLUMNS]
+    if asked:
+        try:
+            (row,) = tables.from_csv((folder / "cost.csv").read_text("utf-8"))
+            found.update((name, float(row[COST_COLUMNS[name][1]])) for name in asked)
+        except (OSError, ValueError, KeyError) as error:
+            raise ComparisonError(
+                f"{path} has no cost: bin/analyze cost --run_dir={path} counts it."
+            ) from error
+    return found
+
+
+def _from_hessian(path, folder, rounds, asked):
+    again = f"bin/analyze hessian --run_dir={path} measures it."
+    try:
+        made = json.loads((folder / "hessian.json").read_text("utf-8"))["of"]
+        rows = tables.from_csv((folder / "hessian.csv").read_text("utf-8"))
+        values = {row["quantity"]: float(row["value"]) for row in rows}
+        round_num = made["round_num"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ComparisonError(f"{path} has no Hessian: {again}") from error
+    if round_num != rounds:
+        raise ComparisonError(
+            f"The Hessian of {path} is of round {round_num}, not {rounds}: {again}"
+        )
+    for name in asked:
+        if name not in values:
+            raise ComparisonError(
+                f"{path} was analysed without clients, so it has no {name}: {again}"
+            )
+    return {**{name: values[name] for name in asked}, _HOW: made["settings"]}
+
+
+def _check_analysed_alike(runs: Sequence[_Run]) -> None:
+    first, *others = runs
+    for run in others:
+        if run.analyses.get(_HOW) != first.analyses.get(_HOW):
+            raise ComparisonError(
+                f"The Hessians of {first.path} and {run.path} were measured with"
+                " different settings; repeat bin/analyze hessian with the same."
+            )
 
 
 def _check_alike(group: Sequence[_Run]) -> None:
@@ -200,6 +321,10 @@ def _row(
         "all_clients_accuracy_std": deviation(values("all_clients_accuracy")),
         "seconds_per_round": mean(values("median_round_seconds")),
     }
+    for column in group[0].analyses:
+        if column != _HOW:
+            found = [run.analyses[column] for run in group]
+            row[f"{column}_mean"], row[f"{column}_std"] = mean(found), deviation(found)
     for target in targets:
         row[f"rounds_to_{target}_mean"] = mean(
             [run.summary["rounds_to_target"][str(target)] for run in group]
@@ -233,29 +358,48 @@ def _markdown(
     rows: Sequence[Row],
     rounds: Sequence[int],
     targets: Sequence[float],
+    columns: Sequence[str],
 ) -> str:
-    columns = {
+    cells = {
         "method": [row["process"] for row in rows],
         "seeds": [str(row["runs"]) for row in rows],
-        "accuracy (%)": _percents(rows, "accuracy"),
-        "best (%)": _percents(rows, "best_accuracy"),
-        "EMA (%)": _percents(rows, "ema_accuracy"),
     }
-    if _have_all_clients(rows):
-        columns["all clients (%)"] = _percents(rows, "all_clients_accuracy")
-    for number in rounds:
-        columns[f"EMA at {number} (%)"] = _percents(rows, f"ema_accuracy_at_{number}")
+    for name in columns or _usual(rows):
+        if name in _SHARES:
+            head, key = _SHARES[name]
+            cells[head] = _percents(rows, key)
+        elif name in HESSIAN_COLUMNS:
+            cells[HESSIAN_COLUMNS[name]] = _numbers(rows, name)
+        elif name in COST_COLUMNS:
+            digits = 1 if name == "mflops" else 2
+            cells[COST_COLUMNS[name][0]] = [
+                f"{row[f'{name}_mean']:.{digits}f}" for row in rows
+            ]
     last = [group[0].summary["rounds"] for group in groups.values()]
+    for number in rounds:
+        cells[f"EMA at {number} (%)"] = _percents(rows, f"ema_accuracy_at_{number}")
     for target in targets:
-        columns[f"rounds to {100 * target:g} %"] = _rounds_to(rows, target, last)
-    columns["s a round"] = [f"{row['seconds_per_round']:.2f}" for row in rows]
-    lines = tables.to_markdown(columns)
-    caption = _caption(groups, last, targets, _have_all_clients(rows))
+        cells[f"rounds to {100 * target:g} %"] = _rounds_to(rows, target, last)
+    if not columns or "seconds" in columns:
+        cells["s a round"] = [f"{row['seconds_per_round']:.2f}" for row in rows]
+    lines = tables.to_markdown(cells)
+    caption = _caption(groups, last, targets, columns or _usual(rows))
     return "\n".join([*lines, "", caption, ""])
 
 
-def _have_all_clients(rows: Sequence[Row]) -> bool:
-    return any(row["all_clients_accuracy_mean"] is not None for row in rows)
+def _usual(rows: Sequence[Row]) -> list[str]:
+    """The columns of who asks for none."""
+    has_mean = any(row["all_clients_accuracy_mean"] is not None for row in rows)
+    return ["accuracy", "best", "ema", *(["all_clients"] if has_mean else [])]
+
+
+def _numbers(rows: Sequence[Row], name: str) -> list[str]:
+    """Means with deviations where there are any."""
+    return [
+        f"{row[f'{name}_mean']:.3g}"
+        + ("" if row[f"{name}_std"] is None else f" ± {row[f'{name}_std']:.2g}")
+        for row in rows
+    ]
 
 
 def _percents(rows: Sequence[Row], name: str) -> list[str]:
@@ -303,18 +447,31 @@ def _caption(
     groups: Mapping[str, Sequence[_Run]],
     last: Sequence[int],
     targets: Sequence[float],
-    have_all_clients: bool,
+    columns: Sequence[str],
 ) -> str:
     text = (
         f"Test accuracy{_task(groups)} after {_range(last)} rounds, mean over seeds ±"
-        " sample deviation (n - 1), which one seed does not have. EMA: exponential"
-        f" moving average with momentum {summary_lib.EMA_MOMENTUM} over the evaluated"
-        " rounds."
+        " sample deviation (n - 1), which one seed does not have."
     )
-    if have_all_clients:
+    if "ema" in columns:
+        text += (
+            " EMA: exponential moving average with momentum"
+            f" {summary_lib.EMA_MOMENTUM} over the evaluated rounds."
+        )
+    if "all_clients" in columns:
         text += " All clients: that of the mean of all clients' last models."
     if len(groups) > 1:
         text += " The best is in bold."
+    if HESSIAN_COLUMNS.keys() & set(columns):
+        text += (
+            " Of the Hessian of the loss on training examples: largest eigenvalue and"
+            " trace at the server's model, and how the clients' differ."
+        )
+    if COST_COLUMNS.keys() & set(columns):
+        text += (
+            " MFLOPs: multiply-adds of the forward passes of a training step, an"
+            " example; params: weights that a client stores."
+        )
     if targets:
         text += (
             " Rounds to a target: the first whose EMA reaches it; with a + where a seed"

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import pathlib
+import re
 import signal
 import subprocess
 import sys
@@ -252,6 +253,32 @@ class Series:
             flags are wrong.
         """
         is_first, self._is_first = self._is_first, False
+        status, said = self._execute([*self._command, *planned.flags])
+        if status == 0:
+            if planned.result() is None:
+                return f"it left no finished run in {planned.directory}"
+            return None
+        if status == _WRONG_FLAGS and is_first:
+            raise WrongFlagsError(said)
+        return _why(status, said)
+
+    def run_command(self, command: Sequence[str]) -> Optional[str]:
+        """Runs another command to its end, which is stopped as a run is.
+
+        Args:
+          command: The command and its arguments.
+
+        Returns:
+          None, or why it failed, in one line.
+
+        Raises:
+          Interrupted: If somebody stopped it.
+        """
+        status, said = self._execute(command)
+        return _why(status, said) if status else None
+
+    def _execute(self, command: Sequence[str]) -> tuple[int, str]:
+        """Runs a command; returns its exit status and its last line of errors."""
         with tempfile.TemporaryFile() as errors:
             quiet = {"stdout": subprocess.DEVNULL, "stderr": errors}
             with self._lock:
@@ -261,8 +288,7 @@ class Series:
                     [
                         *(sys.executable, "-I", "-S", "-c", _BIND_AND_EXECUTE),
                         str(os.getpid()),
-                        *self._command,
-                        *planned.flags,
+                        *command,
                     ],
                     stdin=subprocess.DEVNULL,
                     **({} if self._is_watched else quiet),
@@ -278,17 +304,7 @@ class Series:
             text = errors.read().decode("utf-8", "replace")
         if status in _INTERRUPTED:
             raise Interrupted(_INTERRUPTED[status])
-        if status == 0:
-            if planned.result() is None:
-                return f"it left no finished run in {planned.directory}"
-            return None
-        said = _last_line(text)
-        if status == _WRONG_FLAGS and is_first:
-            raise WrongFlagsError(said)
-        why = f"exit code {status}"
-        if status < 0:
-            why = f"killed by {signal.Signals(-status).name}"
-        return f"{why}: {said}" if said else why
+        return status, _last_line(text)
 
     def stop(self) -> None:
         """Ends the run under way, in which nothing is lost; no other is started."""
@@ -304,7 +320,14 @@ class Series:
             process.kill()
 
 
+def _why(status: int, said: str) -> str:
+    why = f"exit code {status}"
+    if status < 0:
+        why = f"killed by {signal.Signals(-status).name}"
+    return f"{why}: {said}" if said else why
+
+
 def _last_line(text: str) -> str:
     """The last line of what a run wrote to stderr, without who says it."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return lines[-1].removeprefix("bin/run: ") if lines else ""
+    return re.sub("^bin/[a-z]+: ", "", lines[-1]) if lines else ""

@@ -16,6 +16,11 @@ def to_csv(rows: Sequence[Mapping[str, Any]]) -> str:
     return buffer.getvalue()
 
 
+def from_csv(text: str) -> list[dict[str, str]]:
+    """The rows of what `to_csv` made, as strings; empty ones for None."""
+    return list(csv.DictReader(io.StringIO(text)))
+
+
 def to_markdown(columns: Mapping[str, Sequence[str]]) -> list[str]:
     """The lines of a Markdown table, the first column to the left, others to the right.
 
