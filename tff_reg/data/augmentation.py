@@ -194,6 +194,8 @@ def rotate(degrees: float) -> AugmentFn:
 
     The angle is uniform. Pixels come from their nearest neighbour, and what comes
     from outside is 0, as in torchvision's RandomRotation, which FedMLB's code uses.
+    The last bit of a cosine, which another device may round otherwise, decides where a
+    pixel lies exactly between two.
 
     Raises:
       AugmentationError: If `degrees` is negative or not finite.
