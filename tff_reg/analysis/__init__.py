@@ -31,6 +31,8 @@ __getattr__, __dir__, __all__ = lazy.exports(
         "hessian_benchmark": [],
         "hessian_products": ["NoSecondDerivativeError", "NonFiniteError"],
         "lanczos": [],
+        "landscape": ["Landscape", "loss_landscape", "random_directions"],
         "objective": ["UnsuitableModelError"],
+        "spectra": ["classifier_singular_values"],
     },
 )

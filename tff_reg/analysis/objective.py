@@ -34,7 +34,7 @@ class Objective:
 def is_model(model_or_loss_fn) -> bool:
     """Whether it is a model, which takes batches (x, y), and no loss function."""
     is_keras = isinstance(model_or_loss_fn, tf.keras.Model)
-    return is_keras or _network(model_or_loss_fn) is not None
+    return is_keras or network_of(model_or_loss_fn) is not None
 
 
 def build(
@@ -66,7 +66,7 @@ def build(
       UnsuitableModelError: If there is nothing here that can be differentiated.
       ValueError: If the arguments do not belong together.
     """
-    network = _network(model_or_loss_fn)
+    network = network_of(model_or_loss_fn)
     if network is not None:
         own_loss = getattr(model_or_loss_fn, "loss_fn", None)
         predict = _block_model_predictions(network, training)
@@ -95,8 +95,8 @@ def build(
         return Objective(model_or_loss_fn, _checked(variables), {}, ())
     else:
         raise UnsuitableModelError(
-            "This takes a Keras model, a BlockModel, a LearningModel or a function from "
-            f"a batch to its mean loss, but not a {type(model_or_loss_fn).__name__}."
+            "This takes a Keras model, a BlockModel, a LearningModel or a function of "
+            f"a batch giving its mean loss, not a {type(model_or_loss_fn).__name__}."
         )
     chosen = model.trainable_variables if variables is None else variables
     chosen = _checked(chosen)
@@ -108,8 +108,8 @@ def build(
     )
 
 
-def _network(model):
-    """The `BlockModel` that it is or has, or None."""
+def network_of(model):
+    """The `BlockModel` that a model is or, as a `LearningModel`, has; or None."""
     from tff_reg.models import block_model
 
     for candidate in (model, getattr(model, "network", None)):

@@ -61,7 +61,7 @@ def write_curves(
         lower = [m - 100 * d for m, d in zip(mean, curve.deviation)]
         upper = [m + 100 * d for m, d in zip(mean, curve.deviation)]
         bounds += [*lower, *upper]
-        color = _color(index)
+        color = color_of(index)
         axes.fill_between(
             curve.rounds, lower, upper, color=color, alpha=0.13, linewidth=0
         )
@@ -89,7 +89,8 @@ def write_curves(
     plot.save(axes, path)
 
 
-def _color(index: int) -> str:
+def color_of(index: int) -> str:
+    """The colour of the curve of that number, from 0."""
     return _COLORS[index % len(_COLORS)]
 
 
@@ -113,11 +114,11 @@ def _label_ends(axes: Any, curves: Sequence[Curve]) -> None:
                 textcoords=axes.get_yaxis_transform(),
                 va="center",
                 fontsize=size,
-                color=_color(index),
+                color=color_of(index),
                 annotation_clip=False,
                 arrowprops={
                     "arrowstyle": "-",
-                    "color": _color(index),
+                    "color": color_of(index),
                     "linewidth": 0.8,
                     "alpha": 0.6,
                     "shrinkA": 4,

@@ -1,0 +1,158 @@
+import matplotlib.image
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tff_reg import analysis
+from tff_reg.analysis import hessian
+from tff_reg.analysis import landscape
+
+
+@pytest.fixture(name="curvature")
+def _curvature():
+    """The loss 1/2 w.Aw with A = diag(4, 1, 0), at w = (1, 2, 3)."""
+    weights = tf.Variable(np.array([1.0, 2.0, 3.0]))
+    scale = np.array([4.0, 1.0, 0.0])
+    return hessian.Hessian(
+        lambda batch: tf.reduce_mean(batch) * tf.reduce_sum(scale * weights**2) / 2,
+        [np.ones(2)],
+        variables=[weights],
+    )
+
+
+def test_losses_are_those_of_the_plane(curvature):
+    directions = [[1.0, 0, 0], [0, 1.0, 0]]
+    found = analysis.loss_landscape(curvature, directions, extent=2.0, points=5)
+    np.testing.assert_allclose(found.coordinates, [-2, -1, 0, 1, 2])
+    first, second = np.meshgrid(found.coordinates, found.coordinates)
+    expected = (4 * (1 + first) ** 2 + (2 + second) ** 2) / 2
+    np.testing.assert_allclose(found.losses, expected, rtol=1e-12)
+    assert found.center == 4.0
+    # The model has its own weights again.
+    np.testing.assert_array_equal(curvature.variables[0], [1, 2, 3])
+
+
+def test_eigenvectors_are_directions(curvature):
+    vectors = curvature.top_eigenvalues(2).vectors
+    found = analysis.loss_landscape(curvature, vectors, extent=0.1, points=3)
+    middle = found.losses[1]
+    curve = (middle[0] - 2 * middle[1] + middle[2]) / 0.1**2
+    np.testing.assert_allclose(curve, 4.0, rtol=1e-4)
+
+
+def test_weights_come_back_when_it_is_interrupted_and_it_goes_on(curvature):
+    directions = np.eye(3)[:2]
+    rows = []
+
+    def stop(losses):
+        rows.append(losses)
+        if len(rows) == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        analysis.loss_landscape(curvature, directions, points=3, after_row=stop)
+    np.testing.assert_array_equal(curvature.variables[0], [1, 2, 3])
+    assert np.sum(np.isnan(rows[-1])) == 3
+    # What is known is not computed again.
+    known = rows[-1].copy()
+    known[0, 0] = -7.0
+    found = analysis.loss_landscape(curvature, directions, points=3, known=known)
+    whole = analysis.loss_landscape(curvature, directions, points=3)
+    assert found.losses[0, 0] == -7
+    np.testing.assert_array_equal(found.losses.ravel()[1:], whole.losses.ravel()[1:])
+
+
+def test_random_directions_have_the_filters_lengths():
+    model = tf.keras.Sequential(
+        [
+            tf.keras.Input([5, 5, 2]),
+            tf.keras.layers.Conv2D(3, 2, dtype="float64"),
+            tf.keras.layers.Flatten(),
+            tf.keras.layers.Dense(4, dtype="float64"),
+        ]
+    )
+    curvature = hessian.Hessian(model, (np.ones([2, 5, 5, 2]), np.zeros(2, int)))
+    directions = analysis.random_directions(curvature)
+    again = analysis.random_directions(curvature)
+    other = analysis.random_directions(curvature, seed=1)
+    np.testing.assert_array_equal(directions, again)
+    assert not np.any(directions[0][:12] == other[0][:12])
+    assert not np.any(directions[0][:12] == directions[1][:12])
+    for direction in directions:
+        for part, variable in zip(curvature.unflatten(direction), curvature.variables):
+            weights = variable.numpy()
+            if weights.ndim == 1:
+                assert not np.any(part)
+                continue
+            axes = tuple(range(weights.ndim - 1))
+            np.testing.assert_allclose(
+                np.sum(part**2, axes), np.sum(weights**2, axes), rtol=1e-6
+            )
+
+
+def test_losses_that_are_not_finite_are_infinite():
+    weight = tf.Variable([1.0, 0.0])
+    curvature = hessian.Hessian(
+        lambda batch: tf.reduce_mean(batch) * tf.reduce_sum(tf.math.log(weight[0])),
+        [np.ones(2, np.float32)],
+        variables=[weight],
+    )
+    found = analysis.loss_landscape(curvature, np.eye(2), extent=2.0, points=3)
+    np.testing.assert_array_equal(np.isinf(found.losses), [[True, False, False]] * 3)
+
+
+@pytest.mark.parametrize(
+    "options,words",
+    [
+        (dict(directions=np.eye(3)), "two vectors of 3 numbers"),
+        (dict(points=4), "points must be odd"),
+        (dict(points=1), "points must be odd"),
+        (dict(extent=0.0), "extent must be positive"),
+        (dict(points=3, known=np.zeros([5, 5])), r"known must be \[3, 3\]"),
+    ],
+)
+def test_wrong_input_gives_one_sentence(curvature, options, words):
+    directions = options.pop("directions", np.eye(3)[:2])
+    with pytest.raises(ValueError, match=words):
+        analysis.loss_landscape(curvature, directions, **options)
+
+
+def _bowl(steepness):
+    coordinates = np.linspace(-1, 1, 7)
+    first, second = np.meshgrid(coordinates, coordinates)
+    return analysis.Landscape(coordinates, steepness * (first**2 + second**2))
+
+
+def test_pictures_have_one_scale_and_the_same_bytes(tmp_path):
+    landscapes = {"steep": _bowl(4.0), "flat": _bowl(1.0)}
+    for name in ("a.png", "b.png"):
+        landscape.write_landscapes(tmp_path / name, landscapes, title="Bowls")
+    assert (tmp_path / "a.png").read_bytes() == (tmp_path / "b.png").read_bytes()
+    image = matplotlib.image.imread(tmp_path / "a.png")
+    assert image.shape[:2] == (1320, 1590)
+    # On one scale only the steep bowl reaches its end: yellow.
+    is_yellow = (image[..., 0] > 0.95) & (image[..., 1] > 0.85) & (image[..., 2] < 0.3)
+    half = image.shape[1] // 2
+    below = slice(700, None)
+    assert np.sum(is_yellow[below, :half]) > 20
+    # There, but for the colour bar on the right, the flat one has none.
+    assert np.sum(is_yellow[below, half:1400]) == 0
+
+
+def test_infinite_losses_are_drawn_at_the_end_of_the_scale(tmp_path):
+    bowl = _bowl(1.0)
+    bowl.losses[0, 0], bowl.losses[1, 1] = np.inf, np.nan
+    path = tmp_path / "a.png"
+    landscape.write_landscapes(path, {"a": bowl}, title="A", highest=0.5)
+    assert matplotlib.image.imread(path).shape[2] in (3, 4)
+    flat = analysis.Landscape(bowl.coordinates, np.zeros([7, 7]))
+    landscape.write_landscapes(path, {"a": flat}, title="A")
+
+
+def test_nothing_to_draw_gives_one_sentence(tmp_path):
+    with pytest.raises(ValueError, match="no landscape"):
+        landscape.write_landscapes(tmp_path / "a.png", {}, title="A")
+    bowl = analysis.Landscape(_bowl(1.0).coordinates, np.full([7, 7], np.inf))
+    with pytest.raises(ValueError, match="finite"):
+        landscape.write_landscapes(tmp_path / "a.png", {"a": bowl}, title="A")
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,93 @@
+import matplotlib.image
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tff_reg import analysis
+from tff_reg import models
+from tff_reg.analysis import spectra
+
+
+def test_singular_values_by_hand():
+    layer = tf.keras.layers.Dense(2)
+    model = tf.keras.Sequential([tf.keras.Input([3]), layer])
+    layer.kernel.assign([[0.0, -5.0], [2.0, 0.0], [0.0, 0.0]])
+    np.testing.assert_allclose(analysis.classifier_singular_values(model), [5, 2])
+
+
+def test_singular_values_of_our_models():
+    learning_model = models.build_model_fn(
+        "resnet8", image_shape=(8, 8, 1), num_classes=10
+    )()
+    kernel = learning_model.network.blocks[-1].linear_layer.kernel.numpy()
+    expected = np.sqrt(np.linalg.eigvalsh(kernel.T @ kernel))[::-1]
+    for model in (learning_model, learning_model.network):
+        found = analysis.classifier_singular_values(model)
+        np.testing.assert_allclose(found, expected, rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "model,words",
+    [
+        (3, "a int does not have"),
+        (
+            tf.keras.Sequential([tf.keras.Input([3]), tf.keras.layers.ReLU()]),
+            "a ReLU does not have",
+        ),
+    ],
+)
+def test_models_without_a_linear_layer_are_refused(model, words):
+    with pytest.raises(analysis.UnsuitableModelError, match=words):
+        analysis.classifier_singular_values(model)
+
+
+def _colors(path):
+    """The opaque colours of a picture, as triples of 0 to 255."""
+    image = matplotlib.image.imread(path)[..., :3]
+    return {tuple(c) for c in np.round(255 * image).astype(int).reshape(-1, 3)}
+
+
+BLUE, VERMILION = (0, 114, 178), (213, 94, 0)
+
+
+@pytest.mark.parametrize(
+    "write,values",
+    [
+        (
+            spectra.write_eigenvalues,
+            {"a": np.array([5.0, -3.0, 1.0, 0.0]), "b": np.array([4.0, 2.0])},
+        ),
+        (spectra.write_singular_values, {"a": [3.0, 2.0], "b": [2.0, 1.0, 0.5]}),
+        (
+            spectra.write_densities,
+            {
+                name: analysis.SpectralDensity.build(
+                    np.array([-0.5, 0.0, scale]), np.array([0.1, 0.8, 0.1]), 0.01
+                )
+                for name, scale in (("a", 3.0), ("b", 5.0))
+            },
+        ),
+    ],
+)
+def test_pictures_show_every_run(tmp_path, write, values):
+    write(tmp_path / "1.png", values, title="T", subtitle="S")
+    write(tmp_path / "2.png", values, title="T", subtitle="S")
+    assert (tmp_path / "1.png").read_bytes() == (tmp_path / "2.png").read_bytes()
+    assert matplotlib.image.imread(tmp_path / "1.png").shape[:2] == (900, 1440)
+    assert {BLUE, VERMILION} <= _colors(tmp_path / "1.png")
+    write(tmp_path / "1.png", {"a": values["a"]}, title="T")
+    assert VERMILION not in _colors(tmp_path / "1.png")
+
+
+@pytest.mark.parametrize(
+    "write,values",
+    [
+        (spectra.write_eigenvalues, {}),
+        (spectra.write_eigenvalues, {"a": [0.0, 0.0]}),
+        (spectra.write_singular_values, {}),
+        (spectra.write_densities, {}),
+    ],
+)
+def test_nothing_to_draw_gives_one_sentence(tmp_path, write, values):
+    with pytest.raises(ValueError, match="to draw"):
+        write(tmp_path / "1.png", values, title="T")

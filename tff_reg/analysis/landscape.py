@@ -1,0 +1,308 @@
+"""The loss around a model's weights, on a plane through them.
+
+The plane is spanned by the Hessian's first two eigenvectors (as in FedAlign's Fig. 1
+and MAN's Fig. 1), or by two random directions of which every filter is as long as the
+model's own (Li et al., "Visualizing the Loss Landscape of Neural Nets", NeurIPS 2018).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from typing import Any, Callable, Mapping, Optional
+
+from tff_reg.analysis import hessian
+from tff_reg.data import keys
+from tff_reg.experiment import files
+from tff_reg.lazy import np, tf
+
+# What random directions are drawn for; see `hessian` for the others.
+_DIRECTIONS = 4
+_COLUMN_INCHES, _ROW_INCHES, _DPI = 4.6, 3.9, 150
+_INK, _MUTED = "#222222", "#555555"
+_LEVELS = 14
+
+
+@dataclasses.dataclass(frozen=True)
+class Landscape:
+    """Losses on a grid.
+
+    Attributes:
+      coordinates: float64 [points], the same along both directions; ascending.
+      losses: float64 [points, points]; entry [i, j] is the loss at the weights plus
+        coordinates[j] times the first and coordinates[i] times the second direction.
+    """
+
+    coordinates: np.ndarray
+    losses: np.ndarray
+
+    @property
+    def center(self) -> float:
+        """The loss at the weights themselves."""
+        middle = len(self.coordinates) // 2
+        return float(self.losses[middle, middle])
+
+
+def random_directions(curvature: hessian.Hessian, seed: int = 0) -> np.ndarray:
+    """Two random directions, filter by filter as long as the weights.
+
+    A filter is what makes one output: all entries of a kernel with one last index.
+    Vectors (biases, scales and shifts of norms) stay as they are, as in Li et al.
+
+    Args:
+      curvature: Of the model.
+      seed: Of the directions.
+
+    Returns:
+      float64 [2, size].
+    """
+    directions = []
+    for number in range(2):
+        parts = []
+        for index, variable in enumerate(curvature.variables):
+            weights = variable.numpy().astype(np.float64)
+            key = keys.fold_in(tf.constant([seed, _DIRECTIONS], tf.int64), number)
+            noise = tf.random.stateless_normal(
+                weights.shape, keys.fold_in(key, index), alg="philox"
+            )
+            parts.append(_like_filters(noise.numpy().astype(np.float64), weights))
+        directions.append(np.concatenate([part.ravel() for part in parts]))
+    return np.stack(directions)
+
+
+def _like_filters(noise: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    if weights.ndim < 2:
+        return np.zeros_like(weights)
+    axes = tuple(range(weights.ndim - 1))
+    lengths = np.sqrt(np.sum(np.square(noise), axes))
+    return noise * (np.sqrt(np.sum(np.square(weights), axes)) / lengths)
+
+
+def loss_landscape(
+    curvature: hessian.Hessian,
+    directions: np.ndarray,
+    *,
+    extent: float = 1.0,
+    points: int = 21,
+    known: Optional[np.ndarray] = None,
+    after_row: Optional[Callable[[np.ndarray], None]] = None,
+    progress: bool = False,
+) -> Landscape:
+    """Computes the loss on a square grid of the plane.
+
+    Args:
+      curvature: Of the model, on the examples whose mean loss it is. The model has
+        other weights meanwhile, and its own again in the end.
+      directions: float [2, size]: `top_eigenvalues(2).vectors`, of length 1 each, or
+        `random_directions`.
+      extent: Largest coordinate, in lengths of the directions.
+      points: Along each direction; odd, so that the weights themselves are one.
+      known: float [points, points], losses from an earlier call that was interrupted;
+        NaN where they have to be computed.
+      after_row: Called after each row with all losses, NaN where there is none yet.
+      progress: Whether to draw a progress bar.
+
+    Returns:
+      The `Landscape`. Losses that are not finite are infinite.
+
+    Raises:
+      ValueError: If an argument cannot be.
+    """
+    directions = np.asarray(directions, np.float64)
+    if directions.shape != (2, curvature.size):
+        raise ValueError(
+            f"directions must be two vectors of {curvature.size} numbers, but their "
+            f"shape is {directions.shape}."
+        )
+    if points < 3 or points % 2 == 0:
+        raise ValueError(f"points must be odd and at least 3, but is {points}.")
+    if not extent > 0:
+        raise ValueError(f"extent must be positive, but is {extent}.")
+    losses = np.full([points, points], np.nan) if known is None else np.array(known)
+    if losses.shape != (points, points):
+        raise ValueError(
+            f"known must be [{points}, {points}], but its shape is {losses.shape}."
+        )
+    coordinates = np.linspace(-extent, extent, points)
+    before = [variable.numpy() for variable in curvature.variables]
+    weights = np.concatenate([value.ravel() for value in before]).astype(np.float64)
+    with _bar(progress, int(np.sum(np.isnan(losses)))) as step:
+        try:
+            for i, second in enumerate(coordinates):
+                for j in np.flatnonzero(np.isnan(losses[i])):
+                    shift = coordinates[j] * directions[0] + second * directions[1]
+                    _assign(curvature, weights + shift)
+                    loss = curvature.loss()
+                    losses[i, j] = loss if np.isfinite(loss) else np.inf
+                    step()
+                if after_row is not None:
+                    after_row(losses.copy())
+        finally:
+            for variable, value in zip(curvature.variables, before):
+                variable.assign(value)
+    return Landscape(coordinates, losses)
+
+
+def _assign(curvature: hessian.Hessian, weights: np.ndarray) -> None:
+    for variable, value in zip(curvature.variables, curvature.unflatten(weights)):
+        variable.assign(value.astype(variable.dtype.as_numpy_dtype))
+
+
+@contextlib.contextmanager
+def _bar(wanted: bool, total: int):
+    """A progress bar, or none; gives a function that moves it."""
+    if not wanted:
+        yield lambda: None
+        return
+    import tqdm
+
+    with tqdm.tqdm(total=total, desc="Landscape", unit="loss") as bar:
+        yield bar.update
+
+
+def write_landscapes(
+    path: files.PathLike,
+    landscapes: Mapping[str, Landscape],
+    *,
+    title: str,
+    subtitle: str = "",
+    highest: Optional[float] = None,
+) -> None:
+    """Draws surfaces and, below them, contours, side by side on one scale.
+
+    Args:
+      path: The PNG.
+      landscapes: By the names of the runs.
+      title: What is shown.
+      subtitle: How.
+      highest: Where the scale ends; losses above are drawn there. By default at the
+        largest of all.
+
+    Raises:
+      ValueError: If there is no landscape, or no finite loss.
+    """
+    if not landscapes:
+        raise ValueError("There is no landscape to draw.")
+    finite = np.concatenate(
+        [each.losses[np.isfinite(each.losses)] for each in landscapes.values()]
+    )
+    if not finite.size:
+        raise ValueError("None of the losses is a finite number.")
+    low = float(np.min(finite))
+    high = float(np.max(finite)) if highest is None else float(highest)
+    if high <= low:
+        high = low + 1e-6 * max(abs(low), 1.0)
+    figure = _figure(len(landscapes))
+    columns = len(landscapes)
+    drawn = None
+    for column, (name, landscape) in enumerate(landscapes.items(), start=1):
+        losses = np.where(np.isnan(landscape.losses), np.inf, landscape.losses)
+        losses = np.minimum(losses, high)
+        surface = figure.add_subplot(2, columns, column, projection="3d")
+        _draw_surface(surface, landscape.coordinates, losses, low, high)
+        surface.set_title(name, fontsize=14, color=_INK, pad=0)
+        contour = figure.add_subplot(2, columns, columns + column)
+        drawn = _draw_contours(contour, landscape, losses, low, high)
+        if column == 1:
+            contour.set_ylabel("second direction", fontsize=11, color=_INK)
+    _finish(figure, drawn, columns, title, subtitle)
+    with files.atomic_path(path) as temporary:
+        figure.savefig(temporary, format="png", metadata={"Software": None})
+
+
+def _figure(columns: int) -> Any:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    size = (max(7.0, 1.4 + _COLUMN_INCHES * columns), 2 * _ROW_INCHES + 1.0)
+    figure = Figure(figsize=size, dpi=_DPI, facecolor="white")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def _draw_surface(axes, coordinates, losses, low: float, high: float) -> None:
+    first, second = np.meshgrid(coordinates, coordinates)
+    axes.plot_surface(
+        first,
+        second,
+        losses,
+        cmap="viridis",
+        vmin=low,
+        vmax=high,
+        rcount=len(coordinates),
+        ccount=len(coordinates),
+        linewidth=0.2,
+        edgecolor=(0, 0, 0, 0.25),
+    )
+    axes.set_zlim(low, high)
+    axes.view_init(elev=28, azim=-58)
+    axes.tick_params(labelsize=8, colors=_MUTED, pad=1)
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_locator(_few_ticks())
+    axes.set_zlabel("loss", fontsize=10, color=_INK)
+
+
+def _draw_contours(axes, landscape: Landscape, losses, low: float, high: float):
+    drawn = axes.contourf(
+        landscape.coordinates,
+        landscape.coordinates,
+        losses,
+        levels=np.linspace(low, high, 4 * _LEVELS),
+        cmap="viridis",
+    )
+    axes.contour(
+        landscape.coordinates,
+        landscape.coordinates,
+        losses,
+        levels=np.linspace(low, high, _LEVELS),
+        colors="white",
+        linewidths=0.6,
+        alpha=0.7,
+    )
+    axes.plot([0], [0], "*", color="white", markeredgecolor=_INK, markersize=13)
+    axes.annotate(
+        f"{landscape.center:.3g}",
+        (0, 0),
+        xytext=(9, 7),
+        textcoords="offset points",
+        fontsize=11,
+        color=_INK,
+        bbox=dict(boxstyle="round,pad=0.2", facecolor="white", alpha=0.8, linewidth=0),
+    )
+    axes.set_aspect("equal")
+    axes.set_xlabel("first direction", fontsize=11, color=_INK)
+    axes.tick_params(labelsize=9, colors=_INK)
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_locator(_few_ticks())
+    return drawn
+
+
+def _few_ticks():
+    from matplotlib.ticker import MaxNLocator
+
+    return MaxNLocator(5, steps=[1, 2, 2.5, 5, 10])
+
+
+def _finish(figure, drawn, columns: int, title: str, subtitle: str) -> None:
+    from matplotlib.ticker import MaxNLocator
+
+    width, height = figure.get_size_inches()
+    top = 1 - 0.75 / height
+    right = 1 - 1.25 / width
+    figure.subplots_adjust(
+        left=0.75 / width,
+        right=right,
+        top=top - 0.3 / height,
+        bottom=0.6 / height,
+        wspace=0.22,
+        hspace=0.12,
+    )
+    place = [right + 0.3 / width, 0.75 / height, 0.16 / width, 2.9 / height]
+    scale = figure.colorbar(drawn, cax=figure.add_axes(place))
+    scale.set_label("loss", fontsize=11, color=_INK)
+    scale.locator = MaxNLocator(6)
+    scale.update_ticks()
+    scale.ax.tick_params(labelsize=9, colors=_INK)
+    left = 0.35 / width
+    figure.text(left, 1 - 0.42 / height, title, fontsize=16, color=_INK)
+    figure.text(left, 1 - 0.72 / height, subtitle, fontsize=11, color=_MUTED)

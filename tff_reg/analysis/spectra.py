@@ -1,0 +1,197 @@
+"""Pictures of spectra: of Hessians, and of a classifier's weights.
+
+MAN's Fig. 4 shows the top 200 eigenvalues and the density, UniVarFL's Fig. 1 the
+singular values of the classifier's last layer.
+"""
+
+from __future__ import annotations
+
+from typing import Mapping, Sequence
+
+from tff_reg.analysis import hessian
+from tff_reg.analysis import objective
+from tff_reg.experiment import curves, files, plot
+from tff_reg.lazy import np, tf
+
+_INK, _GRID = "#222222", "#d9d9d9"
+
+
+def classifier_singular_values(model) -> np.ndarray:
+    """Singular values of the weights of a model's last linear layer.
+
+    Args:
+      model: A `BlockModel`, a `LearningModel` or a Keras model.
+
+    Returns:
+      float64 [min(features, classes)], descending.
+
+    Raises:
+      UnsuitableModelError: If the last layer has no kernel [features, classes].
+    """
+    network = objective.network_of(model)
+    if network is not None:
+        layer = network.blocks[-1].linear_layer
+    elif isinstance(model, tf.keras.Model):
+        layer = model.layers[-1]
+    else:
+        layer = None
+    kernel = getattr(layer, "kernel", None)
+    if kernel is None or kernel.shape.rank != 2:
+        what = type(model if layer is None else layer).__name__
+        raise objective.UnsuitableModelError(
+            f"Singular values are of a last layer with a kernel [features, classes], "
+            f"which a {what} does not have."
+        )
+    return np.linalg.svd(kernel.numpy().astype(np.float64), compute_uv=False)
+
+
+def write_eigenvalues(
+    path: files.PathLike,
+    eigenvalues: Mapping[str, Sequence[float]],
+    *,
+    title: str,
+    subtitle: str = "",
+) -> None:
+    """Draws the magnitudes of eigenvalues by rank, on a logarithmic scale.
+
+    Negative ones are hollow.
+
+    Args:
+      path: The PNG.
+      eigenvalues: Of each run by its name, of descending magnitude.
+      title: What is shown.
+      subtitle: How.
+
+    Raises:
+      ValueError: If there is nothing that can be drawn.
+    """
+    values = {name: np.asarray(each, float) for name, each in eigenvalues.items()}
+    if not any(np.any(each) for each in values.values()):
+        raise ValueError("There is no eigenvalue other than zero to draw.")
+    from matplotlib import ticker
+
+    axes = plot.new_axes()
+    size = 6.0 if max(map(len, values.values())) <= 40 else 3.5
+    for index, (name, each) in enumerate(values.items()):
+        color = curves.color_of(index)
+        ranks = np.arange(1, len(each) + 1)
+        axes.plot(ranks, np.abs(each), color=color, linewidth=1.2, alpha=0.6)
+        for is_shown, face in ((each > 0, color), (each < 0, "white")):
+            axes.plot(
+                ranks[is_shown],
+                np.abs(each[is_shown]),
+                "o",
+                color=color,
+                markerfacecolor=face,
+                markersize=size,
+            )
+        axes.plot([], [], "o-", color=color, label=name)
+    if any(np.any(each < 0) for each in values.values()):
+        axes.plot([], [], "o", color=_INK, markerfacecolor="white", label="negative")
+    axes.set_yscale("log")
+    axes.yaxis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5)))
+    axes.yaxis.set_major_formatter(ticker.FuncFormatter(lambda v, _: f"{v:g}"))
+    axes.yaxis.set_minor_formatter(ticker.NullFormatter())
+    _count_ranks(axes)
+    _label(axes, "Rank by magnitude", "Eigenvalue of the Hessian (magnitude)")
+    _save(axes, path, title, subtitle)
+
+
+def write_singular_values(
+    path: files.PathLike,
+    singular_values: Mapping[str, Sequence[float]],
+    *,
+    title: str,
+    subtitle: str = "",
+) -> None:
+    """Draws singular values by rank.
+
+    Args:
+      path: The PNG.
+      singular_values: Of each run by its name, descending.
+      title: What is shown.
+      subtitle: How.
+
+    Raises:
+      ValueError: If there is none.
+    """
+    if not singular_values:
+        raise ValueError("There are no singular values to draw.")
+    axes = plot.new_axes()
+    for index, (name, values) in enumerate(singular_values.items()):
+        axes.plot(
+            np.arange(1, len(values) + 1),
+            values,
+            "o-",
+            color=curves.color_of(index),
+            linewidth=1.8,
+            markersize=5 if len(values) <= 40 else 3,
+            label=name,
+        )
+    axes.set_ylim(bottom=0)
+    _count_ranks(axes)
+    _label(axes, "Rank", "Singular value of the classifier's weights")
+    _save(axes, path, title, subtitle)
+
+
+def write_densities(
+    path: files.PathLike,
+    densities: Mapping[str, hessian.SpectralDensity],
+    *,
+    title: str,
+    subtitle: str = "",
+    lowest: float = 1e-6,
+) -> None:
+    """Draws spectral densities on a logarithmic scale.
+
+    Args:
+      path: The PNG.
+      densities: Of each run by its name.
+      title: What is shown.
+      subtitle: How.
+      lowest: Where the scale begins, as a share of the highest density.
+
+    Raises:
+      ValueError: If there is none.
+    """
+    if not densities:
+        raise ValueError("There is no spectral density to draw.")
+    axes = plot.new_axes()
+    highest = max(float(np.max(each.density)) for each in densities.values())
+    for index, (name, (grid, density)) in enumerate(densities.items()):
+        color = curves.color_of(index)
+        floor = lowest * highest
+        axes.fill_between(
+            grid, floor, np.maximum(density, floor), color=color, alpha=0.15, lw=0
+        )
+        axes.plot(grid, density, color=color, linewidth=1.6, label=name)
+    axes.set_yscale("log")
+    axes.set_ylim(lowest * highest, 3 * highest)
+    _label(axes, "Eigenvalue of the Hessian", "Density")
+    _save(axes, path, title, subtitle)
+
+
+def _count_ranks(axes) -> None:
+    from matplotlib.ticker import MaxNLocator
+
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+
+
+def _label(axes, horizontal: str, vertical: str) -> None:
+    axes.set_xlabel(horizontal, fontsize=13, color=_INK)
+    axes.set_ylabel(vertical, fontsize=13, color=_INK)
+
+
+def _save(axes, path: files.PathLike, title: str, subtitle: str) -> None:
+    axes.tick_params(labelsize=12, colors=_INK)
+    axes.grid(True, color=_GRID, linewidth=0.8)
+    axes.set_axisbelow(True)
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+    axes.legend(fontsize=12, frameon=False)
+    axes.set_title(title, fontsize=17, loc="left", pad=30, color=_INK)
+    axes.text(
+        0, 1.025, subtitle, transform=axes.transAxes, fontsize=11.5, color="#555555"
+    )
+    axes.figure.subplots_adjust(left=0.105, right=0.955, top=0.865, bottom=0.115)
+    plot.save(axes, path)
