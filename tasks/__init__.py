@@ -115,7 +115,8 @@ def build(
       augmentation: One of `tff_reg.data.augmentation.RECIPE_NAMES`; None is the
         task's default.
       model: One of `tff_reg.models.MODEL_NAMES`; None is the task's default.
-      norm: One of `tff_reg.models.NORM_NAMES`; None is the task's default.
+      norm: One of `tff_reg.models.NORM_NAMES`; None is the task's default, or the
+        model's where it cannot have that.
       projector: One of `tff_reg.models.PROJECTOR_NAMES`.
       data_dir: Where the data are on the disk, for tasks with that option. None loads
         them through TFDS, which downloads what it has not got, or is an error.

@@ -100,12 +100,15 @@ def build(
         split_file=split_file,
     )
     image_shape = data.x_train.shape[1:]
+    model = model or defaults.model
+    if norm is None and defaults.norm in models.norms_of(model):
+        norm = defaults.norm
     client_data = client_data_lib.ArrayClientData(data.x_train, data.y_train, dealt)
     model_fn = models.build_model_fn(
-        model or defaults.model,
+        model,
         image_shape=image_shape,
         num_classes=len(data.class_names),
-        norm=norm or defaults.norm,
+        norm=norm,
         projector=projector,
         seed=seed,
     )

@@ -180,6 +180,20 @@ def test_the_projector_is_passed_on_to_the_model():
         names(projector="no_such")
 
 
+def test_a_model_that_cannot_have_the_tasks_norm_gets_its_own(tmp_path):
+    images = np.zeros((4, 16, 16, 3), np.uint8)
+    labels = np.arange(4) % 2
+    path = str(tmp_path / "a.npz")
+    np.savez(path, x_train=images, y_train=labels, x_test=images, y_test=labels)
+    options = dict(partition="iid", num_clients=2, seed=0, data_dir=path)
+    assert tasks.defaults("arrays").norm == "group"
+    task = tasks.build("arrays", model="feddyn_cnn", **options)
+    names = [v.name for v in task.model_fn().trainable_variables]
+    assert names and not any("norm" in name for name in names)
+    with pytest.raises(ValueError, match="cannot have the norm 'group'"):
+        tasks.build("arrays", model="feddyn_cnn", norm="group", **options)
+
+
 def test_raises_on_an_unknown_task_and_lists_the_known():
     for call in (
         lambda: tasks.defaults("mnist"),
