@@ -288,7 +288,7 @@ def hessian(given):
         )
         columns["run"].append(str(run_dir))
         for row in curvature.rows(found):
-            cell = f"{row['value']:.4g}"
+            cell = "-" if row["value"] is None else f"{row['value']:.4g}"
             if row["standard_error"] is not None:
                 cell += f" ± {row['standard_error']:.2g}"
             columns.setdefault(row["quantity"], []).append(cell)

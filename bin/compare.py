@@ -51,8 +51,9 @@ are not repeated. What fails is named, and the table has the rest.
   --columns=NAME,...              columns of table.md, such as those of FedAlign's Tables
                                   1 and 5, for which the runs are analysed where they
                                   are not yet: accuracy, best, ema, all_clients,
-                                  lambda_max, trace, h_n, h_d, drift, drift_agreement,
-                                  gradient_agreement, mflops, params, seconds
+                                  lambda_max, trace, h_n, h_d, h_n_code, h_d_code,
+                                  drift, drift_agreement, gradient_agreement, mflops,
+                                  params, seconds
   --target_accuracies=X,...       columns with the rounds to these accuracies, such as
                                   0.48,0.52
 

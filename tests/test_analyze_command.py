@@ -131,6 +131,8 @@ def test_a_runs_curvature_is_measured_once(run_dir):
         "trace",
         "h_n",
         "h_d",
+        "h_n_code",
+        "h_d_code",
         "drift",
         "drift_agreement",
         "gradient_agreement",

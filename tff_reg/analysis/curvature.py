@@ -2,8 +2,10 @@
 
 Of the server's model: the largest eigenvalues of the Hessian of the loss, and its trace.
 Of the clients' models, each after one more round of its own training: H_N and H_D of
-FedAlign's Eqs. 3 and 4 from the Hessians' diagonals, how far the clients went and
-whether in one direction, and whether their gradients at the server's model agree.
+FedAlign's Eqs. 3 and 4 from the Hessians' diagonals, and as its code has them from sums
+over each parameter tensor (`h_n_code`, `h_d_code`); how far the clients went and whether in
+one direction, and whether their gradients at the server's model agree. A diagonal is an
+estimate: where it is drowned in its noise, H_N and H_D are None.
 
 All Hessians are of training examples without augmentation, the same for all clients, as
 the FedAlign authors' code has it (there augmented anew for every product), with the
@@ -34,7 +36,15 @@ from tff_reg.lazy import np, tf
 EXAMPLES = ("global", "own")
 _FILE = "hessian.json"
 _DIAGONALS = "client_diagonals"
-_OF_CLIENTS = ("h_n", "h_d", "drift", "drift_agreement", "gradient_agreement")
+_OF_CLIENTS = (
+    "h_n",
+    "h_d",
+    "h_n_code",
+    "h_d_code",
+    "drift",
+    "drift_agreement",
+    "gradient_agreement",
+)
 _BATCH_SIZE = 64
 
 
@@ -219,13 +229,26 @@ class _Measuring:
             for name in client_ids
         ]
         gradients = [self._gradient(*self._own_examples(name)) for name in client_ids]
-        alike = dissimilarity.hessian_dissimilarity(diagonals, errors)
+        published = dissimilarity.published_hessian_dissimilarity(
+            [
+                [np.sum(part) for part in self._hessian.unflatten(diagonal)]
+                for diagonal in diagonals
+            ]
+        )
+        try:
+            alike = dissimilarity.hessian_dissimilarity(diagonals, errors)
+            h_n, h_d = alike.norm, alike.direction
+        except ValueError as error:
+            self._report(f"No H_N and H_D, take more diagonal_samples: {error}")
+            h_n = h_d = None
         drift = dissimilarity.gradient_agreement(steps)
         agreement = dissimilarity.gradient_agreement(gradients)
         files.delete(self._directory / _DIAGONALS)
         return {
-            "h_n": alike.norm,
-            "h_d": alike.direction,
+            "h_n": h_n,
+            "h_d": h_d,
+            "h_n_code": published.norm,
+            "h_d_code": published.direction,
             "drift": float(np.mean(drift.norms)),
             "drift_agreement": drift.agreement,
             "gradient_agreement": agreement.agreement,
@@ -323,8 +346,8 @@ def rows(found: dict[str, Any]) -> list[dict[str, Any]]:
 
     Returns:
       Rows of quantity, value and standard error (None where there is none):
-      lambda_max, trace, and with clients h_n, h_d, drift, drift_agreement and
-      gradient_agreement.
+      lambda_max, trace, and with clients h_n, h_d (None where they are drowned in
+      noise), h_n_code, h_d_code, drift, drift_agreement and gradient_agreement.
     """
     results = found["results"]
     numbers = {

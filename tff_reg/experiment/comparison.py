@@ -48,6 +48,8 @@ HESSIAN_COLUMNS = {
     "trace": "H_T",
     "h_n": "H_N",
     "h_d": "H_D",
+    "h_n_code": "H_N (code)",
+    "h_d_code": "H_D (code)",
     "drift": "drift",
     "drift_agreement": "drift cosine",
     "gradient_agreement": "gradient cosine",
@@ -250,7 +252,10 @@ def _from_hessian(path, folder, rounds, asked):
     try:
         made = json.loads((folder / "hessian.json").read_text("utf-8"))["of"]
         rows = tables.from_csv((folder / "hessian.csv").read_text("utf-8"))
-        values = {row["quantity"]: float(row["value"]) for row in rows}
+        values = {
+            row["quantity"]: float(row["value"]) if row["value"] else None
+            for row in rows
+        }
         round_num = made["round_num"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ComparisonError(f"{path} has no Hessian: {again}") from error
@@ -396,7 +401,9 @@ def _usual(rows: Sequence[Row]) -> list[str]:
 def _numbers(rows: Sequence[Row], name: str) -> list[str]:
     """Means with deviations where there are any."""
     return [
-        f"{row[f'{name}_mean']:.3g}"
+        "-"
+        if row[f"{name}_mean"] is None
+        else f"{row[f'{name}_mean']:.3g}"
         + ("" if row[f"{name}_std"] is None else f" ± {row[f'{name}_std']:.2g}")
         for row in rows
     ]
