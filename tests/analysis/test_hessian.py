@@ -458,7 +458,13 @@ def check_by_differences(model, examples, **options):
         lambda: LAYERS.LayerNormalization(dtype="float64"),
         lambda: LAYERS.BatchNormalization(dtype="float64"),
         lambda: LAYERS.GroupNormalization(2, dtype="float64"),
+        # Tiles, tiles that leave a rest, tiles beyond the image, overlapping windows.
+        lambda: LAYERS.MaxPool2D(3, dtype="float64"),
         lambda: LAYERS.MaxPool2D(2, dtype="float64"),
+        lambda: LAYERS.MaxPool2D(2, padding="same", dtype="float64"),
+        lambda: LAYERS.MaxPool2D(3, strides=1, dtype="float64"),
+        lambda: LAYERS.MaxPool2D((1, 3), padding="same", dtype="float64"),
+        lambda: LAYERS.ReLU(dtype="float64"),
     ],
 )
 def test_keras_layers(make_layer, training):

@@ -29,10 +29,11 @@ __getattr__, __dir__, __all__ = lazy.exports(
             "trace",
         ],
         "hessian_benchmark": [],
-        "hessian_products": ["NoSecondDerivativeError", "NonFiniteError"],
+        "hessian_products": ["NonFiniteError"],
         "lanczos": [],
         "landscape": ["Landscape", "loss_landscape", "random_directions"],
         "objective": ["UnsuitableModelError"],
+        "second_derivatives": ["NoSecondDerivativeError"],
         "spectra": ["classifier_singular_values"],
     },
 )

@@ -3,30 +3,20 @@
 A product is the gradient of the gradient's inner product with the vector (Pearlmutter,
 "Fast Exact Multiplication by the Hessian", 1994), in one compiled function: about 2.5
 times the time of a gradient. Differentiating forwards through the gradient takes as
-long, and TensorFlow needs five times as long to prepare it.
-
-TensorFlow's own second derivatives are silently wrong where a layer uses
-`tf.nn.moments` (Keras's LayerNormalization, and BatchNormalization in training): its
-variance holds the mean constant, which only the first derivative allows. Here they are
-right.
+long, and TensorFlow needs five times as long to prepare it. Where TensorFlow's own
+second derivatives are wrong, `second_derivatives` has right ones.
 """
 
 from __future__ import annotations
 
 import contextlib
-import functools
 import itertools
 from typing import Any, Callable, Optional, Sequence
 
 from tff_reg.analysis import examples as examples_lib
 from tff_reg.analysis import objective as objective_lib
+from tff_reg.analysis import second_derivatives
 from tff_reg.lazy import np, tf
-
-_MOMENTS_GRADIENT = "TffRegStopGradientOutsideMoments"
-
-
-class NoSecondDerivativeError(ValueError):
-    """The model computes something that TensorFlow cannot differentiate twice."""
 
 
 class NonFiniteError(ValueError):
@@ -186,9 +176,7 @@ class HessianProducts:
         return specs
 
     def _loss_of_batch(self, batch):
-        graph = tf.compat.v1.get_default_graph()
-        with graph.gradient_override_map({"StopGradient": _moments_gradient()}):
-            loss = tf.convert_to_tensor(self._objective.mean_loss(batch))
+        loss = tf.convert_to_tensor(self._objective.mean_loss(batch))
         if loss.shape.rank != 0 or not loss.dtype.is_floating:
             raise objective_lib.UnsuitableModelError(
                 "The loss of a batch must be one real number, but it is "
@@ -197,9 +185,11 @@ class HessianProducts:
         return loss
 
     def _gradients(self, batch) -> list[tf.Tensor]:
-        loss = self._loss_of_batch(batch)
-        _check_no_hidden_moments(tf.compat.v1.get_default_graph())
-        return _differentiate(loss, self.variables)
+        graph = tf.compat.v1.get_default_graph()
+        with second_derivatives.corrected(graph):
+            loss = self._loss_of_batch(batch)
+            second_derivatives.check_no_hidden_moments(graph)
+            return _differentiate(loss, self.variables)
 
     def _gradient_of_batch(self, batch):
         return self._flat(self._gradients(batch))
@@ -222,7 +212,7 @@ def _differentiate(targets, variables, directions: Any = None) -> list[tf.Tensor
     try:
         gradients = tf.gradients(targets, variables, grad_ys=directions)
     except LookupError as error:
-        raise NoSecondDerivativeError(
+        raise second_derivatives.NoSecondDerivativeError(
             "TensorFlow cannot differentiate this model twice: "
             f"{' '.join(str(error).split())}"
         ) from error
@@ -230,35 +220,3 @@ def _differentiate(targets, variables, directions: Any = None) -> list[tf.Tensor
         tf.zeros_like(variable) if gradient is None else tf.convert_to_tensor(gradient)
         for gradient, variable in zip(gradients, variables)
     ]
-
-
-def _is_in_moments(name: str) -> bool:
-    return "moments" in name.split("/")[:-1]
-
-
-@functools.lru_cache(maxsize=None)
-def _moments_gradient() -> str:
-    """Registers, once, the gradient of tf.stop_gradient; returns its name."""
-
-    @tf.RegisterGradient(_MOMENTS_GRADIENT)
-    def _gradient(operation, gradient):
-        # In tf.nn.moments the derivative by the mean is 0, but not that of it.
-        return gradient if _is_in_moments(operation.name) else None
-
-    return _MOMENTS_GRADIENT
-
-
-def _check_no_hidden_moments(graph) -> None:
-    """Refuses tf.nn.moments inside functions within the graph.
-
-    Raises:
-      NoSecondDerivativeError: If there is one.
-    """
-    for function in graph.as_graph_def().library.function:
-        for node in function.node_def:
-            if node.op == "StopGradient" and "moments" in node.name:
-                raise NoSecondDerivativeError(
-                    "The model uses tf.nn.moments inside a tf.function, where "
-                    "TensorFlow's second derivative of it is wrong: take the "
-                    "tf.function off, the loss is compiled here anyway."
-                )

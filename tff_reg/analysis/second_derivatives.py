@@ -1,0 +1,105 @@
+"""Derivatives of TensorFlow's own derivatives, where these are wrong or slow.
+
+* `tf.nn.moments` (in Keras's LayerNormalization, and in BatchNormalization in training)
+  holds the mean constant in its variance. That leaves the first derivative as it is,
+  and makes the second one silently wrong: by a quarter in a small network.
+* The second derivative of max-pooling is a slow kernel, of ReLU one that adds zeros.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from tff_reg.lazy import tf
+
+
+class NoSecondDerivativeError(ValueError):
+    """The model computes something that TensorFlow cannot differentiate twice."""
+
+
+def corrected(graph) -> Any:
+    """A context in which a graph's operations get the derivatives of this module.
+
+    Args:
+      graph: The `tf.Graph` in which a loss and then its gradient, by `tf.gradients`,
+        are made in this context.
+
+    Returns:
+      The context.
+    """
+    return graph.gradient_override_map(_registered())
+
+
+@functools.lru_cache(maxsize=None)
+def _registered() -> dict[str, str]:
+    """Registers the derivatives, once; their names by the types of operations."""
+    derivatives = {
+        "StopGradient": _of_stop_gradient,
+        "ReluGrad": _of_relu_gradient,
+        "MaxPoolGrad": _of_max_pool_gradient,
+    }
+    names = {kind: f"TffReg{kind}" for kind in derivatives}
+    for kind, derivative in derivatives.items():
+        tf.RegisterGradient(names[kind])(derivative)
+    return names
+
+
+def _of_stop_gradient(operation, upstream):
+    # In tf.nn.moments the derivative of the variance by the mean is 0, but the
+    # derivative of that is not.
+    is_in_moments = "moments" in operation.name.split("/")[:-1]
+    return upstream if is_in_moments else None
+
+
+def _of_relu_gradient(operation, upstream):
+    features = operation.inputs[1]
+    return tf.raw_ops.ReluGrad(gradients=upstream, features=features), None
+
+
+def _of_max_pool_gradient(operation, upstream):
+    """The upstream values at the places of the maxima: None, None, [pooled shape]."""
+    names = ("ksize", "strides", "padding", "data_format")
+    settings = {name: operation.get_attr(name) for name in names}
+    settings["padding"] = settings["padding"].decode()
+    settings["data_format"] = settings["data_format"].decode()
+    image, pooled, _ = operation.inputs
+    if not _are_tiles(image.shape, **settings):
+        result = tf.raw_ops.MaxPoolGradGrad(
+            orig_input=image, orig_output=pooled, grad=upstream, **settings
+        )
+        return None, None, result
+    # Each window has a single place that the maximum is taken from.
+    is_maximum = tf.raw_ops.MaxPoolGrad(
+        orig_input=image, orig_output=pooled, grad=tf.ones_like(pooled), **settings
+    )
+    means = tf.raw_ops.AvgPool(value=upstream * is_maximum, **settings)
+    _, height, width, _ = settings["ksize"]
+    return None, None, means * (height * width)
+
+
+def _are_tiles(shape, ksize, strides, padding: str, data_format: str) -> bool:
+    """Whether windows neither overlap nor reach beyond the image."""
+    if data_format != "NHWC" or ksize != strides or padding not in ("VALID", "SAME"):
+        return False
+    sizes = list(zip(shape[1:3], ksize[1:3]))
+    return padding == "VALID" or all(size and not size % k for size, k in sizes)
+
+
+def check_no_hidden_moments(graph) -> None:
+    """Refuses tf.nn.moments inside functions within a graph: out of reach from here.
+
+    Args:
+      graph: The `tf.Graph`.
+
+    Raises:
+      NoSecondDerivativeError: If there is one.
+    """
+    for function in graph.as_graph_def().library.function:
+        for node in function.node_def:
+            if node.op == "StopGradient" and "moments" in node.name:
+                raise NoSecondDerivativeError(
+                    "The model uses tf.nn.moments inside a tf.function, where "
+                    "TensorFlow's second derivative of it is wrong: take the "
+                    "tf.function off, the loss is compiled here anyway."
+                )
