@@ -493,8 +493,8 @@ def _group_norm(x, gamma, beta, groups: int):
     """Group normalisation with first and second derivatives written by hand.
 
     TensorFlow's own gradient of the same forward pass goes over the features some
-    twenty times, this one seven; a Hessian-vector product of a ResNet-20 gains a
-    seventh from the second derivative. The variance is the mean of squared
+    twenty times, this one seven; the second derivative takes a twentieth off a
+    Hessian-vector product of a ResNet-20. The variance is the mean of squared
     differences, stable far from zero too. Means over space come first: nothing is
     reshaped to an axis of channels // groups, along which Eigen is slow.
 
