@@ -22,7 +22,7 @@ from absl import app, flags, logging
 import tasks
 from tff_reg import quiet
 from tff_reg.analysis import cost as cost_lib
-from tff_reg.analysis import curvature
+from tff_reg.analysis import curvature, plane, spectra
 from tff_reg.data import partition_report
 from tff_reg.experiment import command_line, directory, files, settings, tables, trained
 from tff_reg.models import names
@@ -57,7 +57,8 @@ bin/analyze hessian --run_dir=DIR,... [--output_dir=DIR]
   Largest eigenvalues and trace of the Hessian of the server's model, on training
   examples; H_N, H_D, drift and agreement of the clients' models after one more round of
   training each. Writes hessian.json, hessian.csv, eigenvalues.csv, density.csv and
-  clients.csv; the same command again goes on where it was.
+  clients.csv to RUN_DIR/analysis, and pictures of several eigenvalues and of the
+  density; the same command again goes on where it was.
 
   --examples=N            training examples [512]
   --eigenvalues=N         how many, of largest magnitude [1]
@@ -69,13 +70,31 @@ bin/analyze hessian --run_dir=DIR,... [--output_dir=DIR]
                           as in FedAlign's code) or own [global]
   --diagonal_samples=N    random vectors for a client's diagonal [30]
   --seed=N                of examples and vectors [0]
-  --output_dir=DIR        for one run [RUN_DIR/analysis]"""
+  --output_dir=DIR        one picture of all runs there [one a run, RUN_DIR/analysis]
+
+bin/analyze landscape --run_dir=DIR,... [--output_dir=DIR]
+  The loss on a plane through the weights of the server's model: landscape.csv in
+  RUN_DIR/analysis, and landscape.png, of several runs side by side on one scale. Resumes.
+
+  --directions=NAME       eigenvectors (of the two largest eigenvalues of the Hessian), or
+                          random, filter by filter as long as the weights [eigenvectors]
+  --extent=X              how far, in lengths of the directions [1]
+  --points=N              along each, odd [21]
+  --highest=X             losses above are drawn there [the largest]
+  --examples=N, --seed=N, --output_dir=DIR   as above
+
+bin/analyze singular_values --run_dir=DIR,... [--output_dir=DIR]
+  Of the server's model's classifier: singular_values.csv and .png (UniVarFL's Fig. 1)."""
 
 flags.DEFINE_list("processes", None, "Methods, separated by commas.")
 flags.DEFINE_list("run_dir", None, "Directories of runs, separated by commas.")
 flags.DEFINE_integer("num_classes", None, "Classes.", lower_bound=1)
 flags.DEFINE_list("image_shape", None, "Height, width, channels.")
 flags.DEFINE_string("csv", None, "File for the table.")
+flags.DEFINE_enum("directions", None, ["eigenvectors", "random"], "Of the plane.")
+flags.DEFINE_float("extent", None, "Of the plane.")
+flags.DEFINE_integer("points", None, "Of the plane, along each direction.")
+flags.DEFINE_float("highest", None, "Loss where the scale ends.")
 _KINDS = {"int": flags.DEFINE_integer, "float": flags.DEFINE_float}
 _MEASURED = {field.name: field for field in dataclasses.fields(curvature.Settings)}
 for _field in _MEASURED.values():
@@ -251,6 +270,54 @@ def partition(given):
     print(f"In {output_dir}: partition.csv, partition.png")
 
 
+def _runs(given):
+    """The directories of runs, once it is known that all of them are."""
+    run_dirs = _needed(given, "run_dir")
+    for run_dir in run_dirs:
+        _config(run_dir)
+    if "output_dir" in given:
+        _check_folder("output_dir", given["output_dir"])
+    return run_dirs
+
+
+def _say_where(run_dirs):
+    where = ", ".join(str(_analysis_of(run_dir)) for run_dir in run_dirs)
+    _INTERRUPTION.say(
+        lambda: f"what is done is in {where}, and the same command goes on from there"
+    )
+
+
+def _report(line):
+    print(line, file=sys.stderr, flush=True)
+
+
+def _draw(given, name, found, write):
+    """Draws one picture of all runs, or one of each; says where it is.
+
+    `found` has what is drawn by the runs' directories, None where there is nothing.
+    """
+    found = {run_dir: value for run_dir, value in found.items() if value is not None}
+    if not found:
+        return
+    pictures = {_analysis_of(run_dir): {run_dir: found[run_dir]} for run_dir in found}
+    if "output_dir" in given:
+        pictures = {pathlib.Path(given["output_dir"]): found}
+    for folder, drawn in pictures.items():
+        folder.mkdir(exist_ok=True)
+        write(folder / name, {_name(run_dir): v for run_dir, v in drawn.items()})
+        print(f"In {folder}: {name}")
+
+
+def _name(run_dir):
+    """What a run is called in a picture."""
+    return pathlib.Path(run_dir).absolute().name
+
+
+def _of_task(run_dirs):
+    """What a picture's subtitle says about its runs."""
+    return ", ".join(sorted({_config(run_dir)["task"] for run_dir in run_dirs}))
+
+
 _HESSIAN = ("run_dir", "output_dir", *_MEASURED)
 
 
@@ -258,47 +325,139 @@ def hessian(given):
     """Measures runs' curvature."""
     from tff_reg import runtime
 
-    run_dirs = _needed(given, "run_dir")
-    if "output_dir" in given:
-        _one_run(given)
-        _check_folder("output_dir", given["output_dir"])
+    run_dirs = _runs(given)
     chosen = {name: given[name] for name in _MEASURED if name in given}
     try:
         wanted = curvature.Settings(**chosen)
     except ValueError as error:
         fail(f"--{error}")
-    for run_dir in run_dirs:
-        _config(run_dir)
     runtime.use("in_process")
     _INTERRUPTION.before_exit(runtime.shutdown)
-    columns = {"run": []}
+    _say_where(run_dirs)
+    columns, results = {"run": []}, {}
     for run_dir in run_dirs:
-        run = trained.load(run_dir, tasks=tasks)
-        output_dir = given.get("output_dir", _analysis_of(run_dir))
-        _INTERRUPTION.say(
-            lambda where=output_dir: f"what is done is in {where}, and the same command"
-            " goes on from there"
-        )
         found = curvature.measure(
-            run,
+            trained.load(run_dir, tasks=tasks),
             wanted,
-            output_dir,
-            report=lambda line: print(line, file=sys.stderr, flush=True),
+            _analysis_of(run_dir),
+            report=_report,
             progress=sys.stderr.isatty(),
         )
-        columns["run"].append(str(run_dir))
+        results[run_dir] = found["results"]
+        columns["run"].append(_name(run_dir))
         for row in curvature.rows(found):
             cell = "-" if row["value"] is None else f"{row['value']:.4g}"
             if row["standard_error"] is not None:
                 cell += f" ± {row['standard_error']:.2g}"
             columns.setdefault(row["quantity"], []).append(cell)
     print(*tables.to_markdown(columns), sep="\n")
+    subtitle = f"{_of_task(run_dirs)}, {wanted.examples} training examples"
+    eigenvalues = {d: found["eigenvalues"]["values"] for d, found in results.items()}
+    _draw(
+        given,
+        "eigenvalues.png",
+        {d: values if len(values) > 1 else None for d, values in eigenvalues.items()},
+        lambda path, drawn: spectra.write_eigenvalues(
+            path, drawn, title="Largest eigenvalues of the Hessian", subtitle=subtitle
+        ),
+    )
+    _draw(
+        given,
+        "density.png",
+        {d: curvature.density(found) for d, found in results.items()},
+        lambda path, drawn: spectra.write_densities(
+            path, drawn, title="Spectral density of the Hessian", subtitle=subtitle
+        ),
+    )
+
+
+_LANDSCAPE = (
+    "run_dir",
+    "output_dir",
+    "directions",
+    "extent",
+    "points",
+    "highest",
+    "examples",
+    "seed",
+)
+
+
+def landscape(given):
+    """Draws the loss around runs' models."""
+    from tff_reg.analysis import landscape as landscape_lib
+
+    run_dirs = _runs(given)
+    chosen = {k: given[k] for k in plane.SETTINGS if k in given}
+    try:
+        wanted = plane.Settings(**chosen)
+    except ValueError as error:
+        fail(f"--{error}")
+    _say_where(run_dirs)
+    found = {}
+    for run_dir in run_dirs:
+        _report(f"landscape of {run_dir}")
+        found[run_dir] = plane.measure(
+            trained.load(run_dir, tasks=tasks),
+            wanted,
+            _analysis_of(run_dir),
+            progress=sys.stderr.isatty(),
+        )
+    _draw(
+        given,
+        "landscape.png",
+        found,
+        lambda path, drawn: landscape_lib.write_landscapes(
+            path,
+            drawn,
+            title="Loss around the model",
+            subtitle=(
+                f"{_of_task(run_dirs)}, {wanted.examples} training examples,"
+                f" {wanted.directions}"
+            ),
+            highest=given.get("highest"),
+        ),
+    )
+
+
+def singular_values(given):
+    """Draws the singular values of runs' classifiers."""
+    run_dirs = _runs(given)
+    found = {}
+    for run_dir in run_dirs:
+        run = trained.load(run_dir, tasks=tasks)
+        found[run_dir] = spectra.classifier_singular_values(run.model())
+        folder = _analysis_of(run_dir)
+        folder.mkdir(exist_ok=True)
+        rows = [
+            {"rank": rank, "singular_value": value}
+            for rank, value in enumerate(found[run_dir].tolist(), start=1)
+        ]
+        files.write_text(folder / "singular_values.csv", tables.to_csv(rows))
+    shown = {_name(d): [f"{v:.4g}" for v in values] for d, values in found.items()}
+    most = max(map(len, shown.values()))
+    ranks = {"rank": [str(rank) for rank in range(1, most + 1)]}
+    filled = {d: v + ["-"] * (most - len(v)) for d, v in shown.items()}
+    print(*tables.to_markdown({**ranks, **filled}), sep="\n")
+    _draw(
+        given,
+        "singular_values.png",
+        found,
+        lambda path, drawn: spectra.write_singular_values(
+            path,
+            drawn,
+            title="Singular values of the classifier",
+            subtitle=_of_task(run_dirs),
+        ),
+    )
 
 
 _SUBJECTS = {
     "cost": (cost, ("run_dir", *_COST, *(f.flag for f in catalog.strength_fields()))),
     "partition": (partition, _PARTITION),
     "hessian": (hessian, _HESSIAN),
+    "landscape": (landscape, _LANDSCAPE),
+    "singular_values": (singular_values, ("run_dir", "output_dir")),
 }
 
 

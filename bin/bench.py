@@ -1,6 +1,6 @@
 """Measures how long things take: `bin/bench --help` says what and how.
 
-The thin end of `tff_reg.runtime.benchmark`, `tff_reg.experiment.method_benchmark`,
+The thin end of `tff_reg.runtime.benchmark`, `tff_reg.analysis.method_benchmark`,
 `tff_reg.experiment.state_benchmark` and `tff_reg.analysis.hessian_benchmark`.
 """
 
@@ -16,8 +16,8 @@ from absl import flags
 
 from tff_reg import quiet
 from tff_reg.analysis import hessian_benchmark
+from tff_reg.analysis import method_benchmark
 from tff_reg.experiment import command_line
-from tff_reg.experiment import method_benchmark
 from tff_reg.experiment import state_benchmark
 from tff_reg.models import names
 from tff_reg.runtime import benchmark

@@ -5,6 +5,7 @@ import pathlib
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -123,7 +124,7 @@ def test_a_runs_curvature_is_measured_once(run_dir):
     folder = run_dir / "analysis"
     written = {path.name for path in folder.iterdir()}
     tables = {"eigenvalues.csv", "density.csv", "clients.csv", "hessian.csv"}
-    assert written == {*tables, "hessian.json"}
+    assert written == {*tables, "hessian.json", "density.png", "eigenvalues.png"}
     assert before < {path for path in run_dir.rglob("*")}
     quantities = {row["quantity"]: row["value"] for row in read_csv(folder / "hessian.csv")}
     assert list(quantities) == [
@@ -163,14 +164,49 @@ def test_a_runs_cost_and_partition(run_dir, tmp_path):
     assert (tmp_path / "p" / "partition.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_a_runs_landscape_goes_on_where_it_was(run_dir, tmp_path):
+    arguments = ("landscape", f"--run_dir={run_dir}", "--points=3", "--examples=40")
+    again = ("--directions=random", f"--output_dir={tmp_path}", "--highest=9")
+    done = run(*arguments, *again)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "landscape.png").read_bytes().startswith(b"\x89PNG")
+    file = run_dir / "analysis" / "landscape.npz"
+    with np.load(file) as stored:
+        of, losses = stored["of"], stored["losses"]
+    assert losses.shape == (3, 3) and np.isfinite(losses).all()
+    # A row is missing; the others are believed.
+    halfway = np.where(np.arange(3)[:, None] == 2, np.nan, losses + 100)
+    np.savez(file, of=of, losses=halfway)
+    assert run(*arguments, *again).returncode == 0
+    with np.load(file) as stored:
+        np.testing.assert_array_equal(stored["losses"][:2], halfway[:2])
+        np.testing.assert_allclose(stored["losses"][2], losses[2], rtol=1e-5)
+    rows = read_csv(run_dir / "analysis" / "landscape.csv")
+    assert float(rows[4]["loss"]) == halfway[1, 1]
+    assert (float(rows[5]["first"]), float(rows[5]["second"])) == (1.0, 0.0)
+
+
+def test_the_singular_values_are_those_of_the_classifier(run_dir):
+    done = run("singular_values", f"--run_dir={run_dir}")
+    assert done.returncode == 0, done.stderr
+    with np.load(run_dir / "final_weights.npz") as weights:
+        expected = np.linalg.svd(weights["classifier/dense/kernel"], compute_uv=False)
+    rows = read_csv(run_dir / "analysis" / "singular_values.csv")
+    found = [float(row["singular_value"]) for row in rows]
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+    assert (run_dir / "analysis" / "singular_values.png").exists()
+
+
 @pytest.mark.parametrize(
     "arguments, said",
     [
+        (["landscape", "--run_dir=RUN", "--points=4"], "--points"),
+        (["landscape", "--run_dir=RUN", "--extent=0"], "--extent"),
         (["hessian"], "--run_dir is missing"),
         (["hessian", "--run_dir=RUN/none"], "there is no run"),
         (["hessian", "--run_dir=RUN", "--clients=1"], "--clients"),
         (["hessian", "--run_dir=RUN", "--csv=x"], "--csv"),
-        (["hessian", "--run_dir=RUN,RUN", "--output_dir=x"], "give one run"),
+        (["partition", "--run_dir=RUN,RUN"], "give one run"),
         (["cost", "--run_dir=RUN", "--model=cnn"], "--model"),
         (["partition", "--run_dir=RUN", "--seed=1"], "--seed"),
         (["partition", "--partition=shards"], "--classes_per_client"),
@@ -186,5 +222,5 @@ def test_what_does_not_go_with_a_run_is_said_in_one_line(run_dir, arguments, sai
 def test_help_names_every_subject():
     done = run("--help")
     assert done.returncode == 0
-    for subject in ("cost", "partition", "hessian"):
+    for subject in ("cost", "partition", "hessian", "landscape", "singular_values"):
         assert f"bin/analyze {subject} " in done.stdout

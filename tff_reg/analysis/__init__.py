@@ -8,6 +8,8 @@ from tff_reg import lazy
 __getattr__, __dir__, __all__ = lazy.exports(
     __name__,
     {
+        "cost": ["Cost", "MultiplyAdds"],
+        "curvature": [],
         "dissimilarity": [
             "ClientGradients",
             "HessianDissimilarity",
@@ -32,7 +34,9 @@ __getattr__, __dir__, __all__ = lazy.exports(
         "hessian_products": ["NonFiniteError"],
         "lanczos": [],
         "landscape": ["Landscape", "loss_landscape", "random_directions"],
+        "method_benchmark": [],
         "objective": ["UnsuitableModelError"],
+        "plane": [],
         "second_derivatives": ["NoSecondDerivativeError"],
         "spectra": ["classifier_singular_values"],
     },

@@ -130,6 +130,29 @@ def read(output_dir: files.PathLike) -> Optional[dict[str, Any]]:
     return found if isinstance(found, dict) and "results" in found else None
 
 
+def global_examples(run: Any, count: int, seed: int) -> tuple[Any, Any]:
+    """Training examples drawn from all clients', the same at every call.
+
+    Args:
+      run: A `TrainedRun`.
+      count: How many at most.
+      seed: Of the draw.
+
+    Returns:
+      Images as the model takes them, and labels.
+    """
+    parts = [run.client_examples(name) for name in run.task.client_data.client_ids]
+    everything = [np.concatenate(each) for each in zip(*parts)]
+    return _drawn(everything, count, seed, "global")
+
+
+def _drawn(examples, count, seed, whose):
+    x, y = examples
+    generator = keys.driver_generator("analysis", seed, whose)
+    chosen = np.sort(generator.permutation(len(x))[:count])
+    return x[chosen], y[chosen]
+
+
 class _Measuring:
     def __init__(self, run, settings, directory, report, progress):
         self._run, self._settings = run, settings
@@ -175,19 +198,14 @@ class _Measuring:
         return hessian_lib.Hessian(self._model, self._global_examples())
 
     def _global_examples(self):
-        data = self._run.task.client_data
-        parts = [self._run.client_examples(name) for name in data.client_ids]
-        return self._drawn([np.concatenate(each) for each in zip(*parts)], "global")
+        settings = self._settings
+        return global_examples(self._run, settings.examples, settings.seed)
 
     def _own_examples(self, name):
-        return self._drawn(self._run.client_examples(name), name)
-
-    def _drawn(self, examples, whose):
-        """At most as many examples as asked for, the same at every call."""
-        x, y = examples
-        generator = keys.driver_generator("analysis", self._settings.seed, whose)
-        chosen = generator.permutation(len(x))[: self._settings.examples]
-        return x[np.sort(chosen)], y[np.sort(chosen)]
+        settings = self._settings
+        return _drawn(
+            self._run.client_examples(name), settings.examples, settings.seed, name
+        )
 
     def _eigenvalues(self):
         pairs = self._hessian.top_eigenvalues(
@@ -273,7 +291,7 @@ class _Measuring:
     def _diagonal(self, number, name, weights):
         """A client's diagonal and its standard errors, kept until all are there."""
         path = self._directory / _DIAGONALS / f"{number}.npz"
-        if path.exists():
+        if path.exists():  # Written whole, or not at all.
             with np.load(path, allow_pickle=False) as stored:
                 return stored["values"], stored["errors"]
         weights.assign_weights_to(self._model)
@@ -336,6 +354,13 @@ class _Measuring:
             written["clients.csv"] = results["clients"]["rows"]
         for name, lines in written.items():
             files.write_text(self._directory / name, tables.to_csv(lines))
+
+
+def density(results: dict[str, Any]) -> Optional[tuple]:
+    """The grid and the density of `measure`'s results; None where there is none."""
+    if "density" not in results:
+        return None
+    return tuple(np.asarray(results["density"][name]) for name in ("grid", "density"))
 
 
 def rows(found: dict[str, Any]) -> list[dict[str, Any]]:

@@ -157,7 +157,7 @@ def write_densities(
     if not densities:
         raise ValueError("There is no spectral density to draw.")
     axes = plot.new_axes()
-    highest = max(float(np.max(each.density)) for each in densities.values())
+    highest = max(float(np.max(density)) for _, density in densities.values())
     for index, (name, (grid, density)) in enumerate(densities.items()):
         color = curves.color_of(index)
         floor = lowest * highest

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from tff_reg.experiment import method_benchmark
+from tff_reg.analysis import method_benchmark
 from tff_reg.processes import catalog
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
