@@ -2,8 +2,8 @@
 
 A recipe runs here as `bin/run -flagfile=FILE --scale=tiny --synthetic_data` would, in
 this process. By default few of them do, which together have every process, task and
-partition and nearly every network; `bin/test -m recipes` runs all that differ at that
-size, which takes an hour.
+partition and nearly every network; `TF_ENABLE_ONEDNN_OPTS=0 bin/test -m recipes` runs
+all that differ at that size, which takes an hour.
 """
 
 import importlib.util
