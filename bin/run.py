@@ -31,6 +31,8 @@ _FLAGS = flags.FLAGS
 
 def prepare(values, directory):
     """Loads the data and builds the process; returns what runs the rounds."""
+    from tff_reg.server import aggregators
+
     runtime.use(
         values["runtime"],
         devices=values["devices"],
@@ -67,6 +69,10 @@ def prepare(values, directory):
         mean_examples=statistics.mean(task.client_data.client_sizes),
         client_preprocess_fn=task.augment_fn,
         example_dtype=task.client_data.element_type_structure["x"].dtype.name,
+        model_aggregator=aggregators.build_model_aggregator(
+            **settings.aggregator_settings(values)
+        ),
+        metrics_aggregator=aggregators.build_metrics_aggregator(values["aggregator"]),
     )
     told = progress.for_this_output(values["total_rounds"])
     _INTERRUPTION.before_exit(told.close)

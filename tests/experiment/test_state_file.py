@@ -72,3 +72,15 @@ def test_a_state_of_another_process_is_refused(tmp_path, like, words):
 def test_what_is_not_a_number_or_text_is_refused_by_name(tmp_path):
     with pytest.raises(TypeError, match="`a/0` is a object"):
         state_file.write_state(tmp_path / "s", {"a": [object()]})
+
+
+def test_keeps_parts_as_they_are_whatever_the_file_has_there(tmp_path):
+    path = tmp_path / "state.npz"
+    state_file.write_state(path, make(0.1, rounds=7))
+    like = make(2.0)
+    like.optimizer = collections.OrderedDict(other=np.float32(5))
+    with pytest.raises(state_file.StateMismatchError):
+        state_file.read_state(path, like=like)
+    state = state_file.read_state(path, like=like, keep=["optimizer/"])
+    assert state.optimizer == {"other": 5} and state.rounds == 7
+    np.testing.assert_array_equal(state.weights[0], np.full([2, 3], 0.1, np.float32))

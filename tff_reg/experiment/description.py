@@ -7,7 +7,7 @@ import textwrap
 from typing import Any, Mapping, Optional
 
 from tff_reg.corrections import correction as correction_lib
-from tff_reg.experiment import progress, settings
+from tff_reg.experiment import privacy, progress, settings
 from tff_reg.processes import catalog
 from tff_reg.regularizers import regularizer
 
@@ -55,6 +55,7 @@ def header(
         _line("", _client_optimizer(values)),
         *([_line("memory", memory)] if memory else []),
         _line("server", _server(values)),
+        *_aggregation(values),
         _line("rounds", rounds),
         _line("output", values["output_dir"]),
     ]
@@ -173,6 +174,29 @@ def _server(values: Mapping[str, Any]) -> str:
     return text
 
 
+def _aggregation(values: Mapping[str, Any]) -> list[str]:
+    """How what clients send is added up, where that is not plainly."""
+    kind = values["aggregator"]
+    if kind == "mean":
+        return []
+    if kind == "dp":
+        bound = f"clipped at norm {_text(values['dp_clip_norm'])}"
+        if values["dp_clipping"] == "adaptive":
+            bound = f"clipped at their median norm, at first {bound.split()[-1]}"
+        text = f"differentially private, {bound}"
+        text += f", noise multiplier {_text(values['dp_noise_multiplier'])}"
+        return [_line("sums", text)]
+    texts = {"robust": "robust", "secure": "secure (simulated)"}
+    text = texts.get(kind) or (
+        f"compressed to {values['compressed_bits']} bits where a tensor has more than"
+        f" {values['compressed_threshold']} numbers"
+    )
+    for name, what in (("zeroing", "too large left out"), ("clipping", "long clipped")):
+        if values[f"aggregator_{name}"]:
+            text += f", {what}"
+    return [_line("sums", text)]
+
+
 def _averaging(values: Mapping[str, Any]) -> str:
     rate, momentum = values["server_learning_rate"], values["server_momentum"]
     weighted = {
@@ -256,7 +280,12 @@ def result(summary: Mapping[str, Any], path: pathlib.Path) -> list[str]:
         f", {progress.duration(summary['training_seconds'])} of training,"
         f" {summary['median_round_seconds']:.2f} s a round."
     )
+    guarantee = summary.get("privacy")
     names = sorted(
         each.name for each in path.glob("[a-z]*") if not each.name.startswith("events")
     )
-    return [text, f"In {path}: {', '.join(names)}; tensorboard --logdir {path}"]
+    return [
+        text,
+        *(privacy.in_words(guarantee) if guarantee else ()),
+        f"In {path}: {', '.join(names)}; tensorboard --logdir {path}",
+    ]

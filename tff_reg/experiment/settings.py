@@ -105,6 +105,19 @@ WHAT, FEDERATION, CLIENTS, SERVER, DATA, RUN, WHERE = (
 _SERVER_OPTIMIZERS = ("sgd", "adam", "yogi", "adagrad")
 _SCHEDULES = ("constant", "exponential", "cosine")
 _WEIGHTINGS = ("num_examples", "uniform")
+# As tff_reg.server.aggregators has them, and which strengths each takes.
+_AGGREGATORS = {
+    "mean": (),
+    "robust": ("aggregator_zeroing", "aggregator_clipping"),
+    "dp": ("dp_noise_multiplier", "dp_clipping", "dp_clip_norm", "dp_delta"),
+    "secure": ("aggregator_zeroing", "aggregator_clipping"),
+    "compressed": (
+        "aggregator_zeroing",
+        "aggregator_clipping",
+        "compressed_bits",
+        "compressed_threshold",
+    ),
+}
 
 OPTIONS: tuple[Option, ...] = (
     Option("process", str, WHAT, "method, or a sum of methods such as fedprox+man"),
@@ -185,6 +198,72 @@ OPTIONS: tuple[Option, ...] = (
         bool,
         SERVER,
         "whether the mean of all clients' last models is kept and tested too",
+    ),
+    Option(
+        "aggregator",
+        str,
+        SERVER,
+        "how all that clients send becomes one",
+        choices=tuple(_AGGREGATORS),
+        default="mean",
+    ),
+    Option(
+        "aggregator_zeroing",
+        bool,
+        SERVER,
+        "robust, secure, compressed: updates with far too large values count as 0",
+        default=True,
+    ),
+    Option(
+        "aggregator_clipping",
+        bool,
+        SERVER,
+        "robust, secure, compressed: updates are clipped at the 0.8 quantile of norms",
+        default=True,
+    ),
+    Option(
+        "dp_noise_multiplier",
+        float,
+        SERVER,
+        "dp: deviation of the noise on the sum, over the clipping norm",
+        minimum=0,
+        default=1.0,
+    ),
+    Option(
+        "dp_clipping",
+        str,
+        SERVER,
+        "dp: whether the norm follows the clients' median",
+        choices=("adaptive", "fixed"),
+        default="adaptive",
+    ),
+    Option(
+        "dp_clip_norm",
+        float,
+        SERVER,
+        "dp: where an update's norm is clipped, adaptive: in the first round",
+        above=0,
+        default=0.1,
+    ),
+    Option(
+        "dp_delta", float, SERVER, "dp: of its epsilon", above=0, maximum=1, default=1e-5
+    ),
+    Option(
+        "compressed_bits",
+        int,
+        SERVER,
+        "compressed: bits of a number",
+        minimum=1,
+        maximum=16,
+        default=8,
+    ),
+    Option(
+        "compressed_threshold",
+        int,
+        SERVER,
+        "compressed: only tensors with more numbers are",
+        minimum=0,
+        default=20000,
     ),
     Option(
         "partition",
@@ -336,6 +415,7 @@ def resolve(
     _settle_training(values, given)
     _settle_runtime(values, given)
     _settle_scale(values, given)
+    _settle_aggregator(values, given)
     del values["participation"]
     directory = values["output_dir"] or f"runs/{process}-{task}-seed{{seed}}"
     values["output_dir"] = directory.replace("{seed}", str(values["seed"]))
@@ -467,6 +547,38 @@ def _settle_scale(values: dict, given: Mapping[str, Any]) -> None:
         why = "the partition split_file deals out all of a data set, never a part."
         _refuse(given, "scale", why)
     values.update(scale.parse(values["scale"]).settings(values))
+
+
+def _settle_aggregator(values: dict, given: Mapping[str, Any]) -> None:
+    kind = values["aggregator"]
+    for name in sorted({name for names in _AGGREGATORS.values() for name in names}):
+        if name not in _AGGREGATORS[kind]:
+            _refuse(given, name, f"--aggregator={kind} has no such strength.")
+            values[name] = None
+    if kind != "dp":
+        return
+    if values["client_weighting"] != "uniform":
+        why = "--aggregator=dp takes the plain mean; leave it out."
+        _refuse(given, "client_weighting", why)
+        values["client_weighting"] = "uniform"
+    noise, cohort = values["dp_noise_multiplier"], values["clients_per_round"]
+    if values["dp_clipping"] == "adaptive" and noise >= cohort / 10:
+        raise SettingError(
+            f"--dp_noise_multiplier={noise:g}: adaptive clipping can have less than a"
+            f" tenth of the {cohort} clients of a round; give more clients, or"
+            " --dp_clipping=fixed with a --dp_clip_norm."
+        )
+
+
+def aggregator_settings(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Resolved settings as `aggregators.build_model_aggregator` takes them."""
+    strengths_ = {
+        name.removeprefix("aggregator_"): values[name]
+        for name in _AGGREGATORS[values["aggregator"]]
+        if name != "dp_delta"
+    }
+    cohort = values["clients_per_round"]
+    return {"kind": values["aggregator"], "clients_per_round": cohort, **strengths_}
 
 
 def _strengths(process: str, given: Mapping[str, Any]) -> dict[str, Any]:

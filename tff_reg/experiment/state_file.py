@@ -10,7 +10,7 @@ it, so a state that does not fit the process is noticed here, by name.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Sequence
 
 import tree
 
@@ -78,12 +78,14 @@ def write_state(path: files.PathLike, state: Any) -> None:
         np.savez(file, **arrays)
 
 
-def read_state(path: files.PathLike, like: Any) -> Any:
+def read_state(path: files.PathLike, like: Any, keep: Sequence[str] = ()) -> Any:
     """Reads what `write_state` wrote.
 
     Args:
       path: The file.
       like: A state of the same process, for instance `process.initialize()`.
+      keep: Beginnings of the names of what is not read, but stays as in `like`,
+        whatever the file has there.
 
     Returns:
       A structure like `like` with the stored values, arrays as `np.ndarray`.
@@ -93,13 +95,18 @@ def read_state(path: files.PathLike, like: Any) -> Any:
     """
     expected = [(_name(parts), leaf) for parts, leaf in tree.flatten_with_path(like)]
     with np.load(path, allow_pickle=False) as stored:
-        names = {name for name, _ in expected}
-        different = sorted(names.symmetric_difference(stored.files))
+        kept = tuple(keep)
+        names = {name for name, _ in expected if not name.startswith(kept)}
+        found = {name for name in stored.files if not name.startswith(kept)}
+        different = sorted(names ^ found)
         if different:
             raise StateMismatchError(
                 f"The stored state and this process's state differ in `{different[0]}`"
                 f" and {len(different) - 1} more; it was written by another process"
                 " or model."
             )
-        leaves = [_from_array(name, stored[name], leaf) for name, leaf in expected]
+        leaves = [
+            _from_array(name, stored[name], leaf) if name in names else leaf
+            for name, leaf in expected
+        ]
     return tree.unflatten_as(like, leaves)

@@ -12,7 +12,7 @@ import math
 import statistics
 from typing import Any, Mapping, Optional, Sequence
 
-from tff_reg.experiment import metrics
+from tff_reg.experiment import metrics, privacy
 
 EMA_MOMENTUM = 0.9
 
@@ -115,7 +115,8 @@ def summarize(
       `accuracy` and `ema_accuracy` for each round asked for, `rounds_to_target` the
       first round whose moving average reaches each target. None where there is no
       such number: nothing was measured, in that round or at all, or the target was
-      not reached.
+      not reached. With differentially private aggregation there is `privacy`, see
+      `tff_reg.experiment.privacy`.
 
     Raises:
       ValueError: If the rounds or targets that are wanted cannot be read.
@@ -164,7 +165,14 @@ def summarize(
             str(target): next((r for r, _, ema in measured if ema >= target), None)
             for target in parse_targets(settings.get("target_accuracies"))
         },
+        **_privacy(settings, len(rounds)),
     }
+
+
+def _privacy(settings: Mapping[str, Any], num_rounds: int) -> dict[str, Any]:
+    if settings.get("aggregator") != "dp":
+        return {}
+    return {"privacy": privacy.summarize(settings, num_rounds)}
 
 
 def _measured_in(

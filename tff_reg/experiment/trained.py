@@ -24,6 +24,8 @@ from tff_reg.lazy import np, tff
 from tff_reg.processes import catalog
 
 _GLOBAL = "global_model_weights"
+# A run's aggregator is not what tells of the clients' models.
+_OF_AGGREGATORS = ("aggregator/", "finalizer/uploads/")
 
 
 class TrainedRunError(ValueError):
@@ -148,7 +150,9 @@ class TrainedRun:
             model_aggregator=_build_telling_mean(),
         )
         state = state_file.read_state(
-            self.checkpoint.part(loop.STATE), like=process.initialize()
+            self.checkpoint.part(loop.STATE),
+            like=process.initialize(),
+            keep=_OF_AGGREGATORS,
         )
         states = None
         if isinstance(process, processes.StatefulLearningProcess):

@@ -6,7 +6,6 @@ import dataclasses
 import math
 from typing import Any, Callable, Mapping, Optional, Union
 
-import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
@@ -18,6 +17,7 @@ from tff_reg.corrections import correction as correction_lib
 from tff_reg.processes import catalog
 from tff_reg.processes import stateful
 from tff_reg.regularizers import adaptation
+from tff_reg.server import aggregators
 from tff_reg.server import averaging
 from tff_reg.server import finalizer as finalizer_lib
 from tff_reg.server import memory as memory_lib
@@ -56,6 +56,7 @@ def build_process(
       model_distributor: How the model reaches the clients; by default a broadcast.
       model_aggregator: Any weighted TFF aggregator (robust, compressing, private,
         secure); by default the weighted mean. An unweighted one is taken as such.
+        What a correction's clients upload besides goes through it, too.
       metrics_aggregator: As in TFF's builders; by default sums and finalises.
       loop_implementation: How clients go through their data.
 
@@ -89,18 +90,8 @@ def build_process(
             client_work_lib.received_type(weights_type, training),
             training.averaged_rounds,
         )
-    if model_aggregator is None:
-        model_aggregator = tff.aggregators.MeanFactory()
     update_type = client_work_lib.update_type(weights_type)
-    if isinstance(model_aggregator, tff.aggregators.UnweightedAggregationFactory):
-        model_aggregator = tff.aggregators.as_weighted_aggregator(model_aggregator)
-    aggregator = model_aggregator.create(update_type, tff.TensorType(np.float32))
-    aggregated_type = aggregator.next.type_signature.result.result.member
-    if not update_type.is_assignable_from(aggregated_type):
-        raise TypeError(
-            "The model_aggregator must keep the type of the clients' updates, "
-            f"{update_type}, but makes {aggregated_type} of it."
-        )
+    aggregator = aggregators.create(model_aggregator, update_type)
     client_work = client_work_lib.build_client_work(
         model_fn,
         training=training,
@@ -117,8 +108,10 @@ def build_process(
     )
     if not training.is_stateful:
         return tff.learning.templates.compose_learning_process(*parts)
+    uploads_type = client_work.next.type_signature.result.uploads.member
     return stateful.compose_stateful_learning_process(
         *parts,
+        aggregators.build_upload_aggregator(model_aggregator, uploads_type),
         memory_lib.build_memory_update(training, client_work, weights_type, update_type),
     )
 

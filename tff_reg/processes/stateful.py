@@ -116,6 +116,7 @@ def compose_stateful_learning_process(
     client_work: client_work_lib.StatefulClientWork,
     model_aggregator: tff.templates.AggregationProcess,
     model_finalizer: tff.learning.templates.FinalizerProcess,
+    upload_aggregator: tff.templates.AggregationProcess,
     memory_update: tff.Computation,
 ) -> StatefulLearningProcess:
     """`tff.learning.templates.compose_learning_process`, with client state.
@@ -126,12 +127,14 @@ def compose_stateful_learning_process(
       client_work: What clients do.
       model_aggregator: From their updates to one.
       model_finalizer: Applies it to the model.
+      upload_aggregator: Adds up what clients upload besides, see
+        `tff_reg.server.aggregators`.
       memory_update: Updates the server's memory, see `tff_reg.server.memory`.
 
     Returns:
       The process. Its state is a `tff.learning.templates.LearningAlgorithmState` whose
-      finalizer part holds the finalizer's state as `optimizer` and the server's
-      memory as `memory`.
+      finalizer part holds the finalizer's state as `optimizer`, the server's memory as
+      `memory` and the state of the uploads' aggregation as `uploads`.
     """
     make_state = tff.learning.templates.LearningAlgorithmState
     data_type, client_state_type = client_work.next.type_signature.parameter[2:4]
@@ -141,7 +144,9 @@ def compose_stateful_learning_process(
         weights = tff.federated_eval(initial_model_weights_fn, tff.SERVER)
         memory = tff.federated_map(client_work.initial_memory, weights)
         finalizer = collections.OrderedDict(
-            optimizer=model_finalizer.initialize(), memory=memory
+            optimizer=model_finalizer.initialize(),
+            memory=memory,
+            uploads=upload_aggregator.initialize(),
         )
         return tff.federated_zip(
             make_state(
@@ -158,7 +163,7 @@ def compose_stateful_learning_process(
     )
     def next_fn(state, client_data, client_states):
         sent = model_distributor.next(state.distributor, state.global_model_weights)
-        optimizer_state, memory = state.finalizer
+        optimizer_state, memory, uploads_state = state.finalizer
         work = client_work.next(
             state.client_work, sent.result, client_data, client_states, memory
         )
@@ -168,15 +173,16 @@ def compose_stateful_learning_process(
         finalized = model_finalizer.next(
             optimizer_state, state.global_model_weights, aggregate.result
         )
-        uploads, count = tff.federated_sum(
-            tff.federated_zip((work.uploads, work.has_trained))
+        summed = upload_aggregator.next(
+            uploads_state, work.uploads, work.has_trained
         )
+        uploads, count = summed.result
         new_memory, new_weights = tff.federated_map(
             memory_update,
             (memory, finalized.result, aggregate.result, uploads, count),
         )
         new_finalizer = collections.OrderedDict(
-            optimizer=finalized.state, memory=new_memory
+            optimizer=finalized.state, memory=new_memory, uploads=summed.state
         )
         new_state = tff.federated_zip(
             make_state(
@@ -193,6 +199,7 @@ def compose_stateful_learning_process(
                 client_work=work.measurements,
                 aggregator=aggregate.measurements,
                 finalizer=finalized.measurements,
+                uploads=summed.measurements,
             )
         )
         return StatefulLearningProcessOutput(new_state, work.client_states, metrics)

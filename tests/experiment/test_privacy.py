@@ -1,0 +1,164 @@
+import math
+
+import dp_accounting
+import pytest
+from dp_accounting import rdp
+
+from tff_reg.experiment import description, metrics, privacy, settings, summary
+
+ONE = privacy.Releases(remembers=False, uploads=False)
+STATE = privacy.Releases(remembers=True, uploads=False)
+UPLOADS = privacy.Releases(remembers=True, uploads=True)
+
+
+class _Tasks:
+    num_train_examples = 1000
+    num_domains = 0
+    options = ()
+    model, norm, augmentation, image_size = "cnn", "group", "none", None
+
+    def override_values(self):
+        return {}
+
+
+def _resolve(**given):
+    return settings.resolve(
+        given, task_names=["digits"], task_defaults=lambda name: _Tasks()
+    )
+
+
+def _epsilon(releases=ONE, **changed):
+    values = dict(
+        noise_multiplier=4.0,
+        delta=1e-5,
+        rounds=20,
+        clients_per_round=10,
+        num_clients=100,
+    )
+    return privacy.epsilon(**{**values, **changed}, releases=releases)
+
+
+def _gaussian(sigma, rounds, delta):
+    """By the conversion of Renyi divergences, of a Gaussian of sensitivity 1."""
+    orders = rdp.rdp_privacy_accountant.DEFAULT_RDP_ORDERS
+    return min(
+        rounds * order / (2 * sigma**2)
+        + math.log1p(-1 / order)
+        - math.log(delta * order) / (order - 1)
+        for order in orders
+        if order > 1.01
+    )
+
+
+def test_without_sampling_it_is_the_gaussian_of_half_the_noise():
+    expected = _gaussian(4.0 / 2, 20, 1e-5)
+    assert _epsilon(clients_per_round=100) == pytest.approx(expected, rel=1e-6)
+    assert _epsilon(STATE) == pytest.approx(expected, rel=1e-6)
+
+
+def test_a_second_upload_counts_as_one_sum_of_less_noise():
+    expected = _gaussian(4.0 / 2 / math.sqrt(2), 20, 1e-5)
+    assert _epsilon(UPLOADS) == pytest.approx(expected, rel=1e-6)
+
+
+def test_sampling_without_replacement_is_that_of_dp_accounting():
+    accountant = rdp.RdpAccountant(
+        neighboring_relation=dp_accounting.NeighboringRelation.REPLACE_ONE
+    )
+    event = dp_accounting.SampledWithoutReplacementDpEvent(
+        100, 10, dp_accounting.GaussianDpEvent(2.0)
+    )
+    for _ in range(20):
+        accountant.compose(event)
+    assert _epsilon() == pytest.approx(accountant.get_epsilon(1e-5), rel=1e-9)
+    assert _epsilon() < _epsilon(STATE) / 2
+
+
+def test_no_noise_gives_no_guarantee():
+    assert _epsilon(noise_multiplier=0.0) == math.inf
+
+
+@pytest.mark.parametrize(
+    "process, remembers, uploads",
+    [
+        ("fedalign+man", False, False),
+        ("fedgkd", False, False),
+        ("moon", True, False),
+        ("feddyn", True, False),
+        ("scaffold+fedprox", True, True),
+        ("feddc", True, True),
+    ],
+)
+def test_knows_what_leaves_the_clients(process, remembers, uploads):
+    found = privacy.releases_of(process, averages_all_clients=False)
+    assert found == privacy.Releases(remembers, uploads)
+
+
+def test_the_mean_of_all_clients_models_is_an_upload():
+    assert privacy.releases_of("fedavg", averages_all_clients=True) == UPLOADS
+
+
+def test_a_summary_has_the_epsilon_of_the_rounds_that_were_trained():
+    values = _resolve(
+        process="scaffold",
+        aggregator="dp",
+        num_clients=100,
+        clients_per_round=20,
+        dp_noise_multiplier=1.5,
+    )
+    assert values["client_weighting"] == "uniform"
+    table = metrics.MetricsTable()
+    for number in (1, 2, 3):
+        table.append({metrics.ROUND: number, metrics.SECONDS: 1.0})
+    found = summary.summarize(table, values)
+    expected = _gaussian(1.5 / 2 / math.sqrt(2), 3, 1e-5)
+    assert found["privacy"]["epsilon"] == pytest.approx(expected, abs=1e-5)
+    assert found["privacy"]["sampling"] == "not counted"
+    lines = privacy.in_words(found["privacy"])
+    assert f"epsilon {expected:.4g} at delta 1e-05" in lines[0]
+    assert "remember breaks the gain of sampling" in lines[1]
+    assert "uploads of scaffold" in lines[2] and len(lines) == 3
+    values["aggregator"] = "mean"
+    assert "privacy" not in summary.summarize(table, values)
+
+
+def test_a_run_says_how_its_sums_are_made():
+    numbers = dict(num_train=1000, num_test=10, num_weights=5)
+    for kind, text in (
+        ("robust", "sums     robust, too large left out, long clipped"),
+        ("secure", "sums     secure (simulated), too large left out"),
+        ("compressed", "sums     compressed to 8 bits"),
+        ("dp", "clipped at their median norm, at first 0.1, noise multiplier 1"),
+    ):
+        values = _resolve(process="fedavg", aggregator=kind, clients_per_round=16)
+        lines = description.header({**values, "synthetic_data": False}, **numbers)
+        assert text in " ".join(" ".join(lines).split()).replace(
+            "sums ", "sums     "
+        ), kind
+    values = _resolve(process="fedavg")
+    assert not any("sums" in line for line in description.header(values, **numbers))
+
+
+@pytest.mark.parametrize(
+    "given, message",
+    [
+        (dict(aggregator="krum"), "--aggregator=krum: there is no such aggregator"),
+        (dict(dp_delta=1e-6), "--dp_delta=1e-06: --aggregator=mean has no such"),
+        (
+            dict(aggregator="secure", compressed_bits=4),
+            "--compressed_bits=4: --aggregator=secure has no such strength",
+        ),
+        (
+            dict(aggregator="dp", client_weighting="num_examples"),
+            "--client_weighting=num_examples: --aggregator=dp takes the plain mean",
+        ),
+        (
+            dict(aggregator="dp", clients_per_round=5),
+            "--dp_noise_multiplier=1: adaptive clipping can have less than a tenth of",
+        ),
+    ],
+)
+def test_refuses_what_makes_no_aggregator(given, message):
+    with pytest.raises(settings.SettingError) as error:
+        _resolve(process="fedprox", **given)
+    assert str(error.value).startswith(message)

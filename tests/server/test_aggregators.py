@@ -1,0 +1,221 @@
+import collections
+import math
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_reg import client
+from tff_reg import models
+from tff_reg import processes
+from tff_reg import runtime
+from tff_reg.experiment import state_file
+from tff_reg.server import aggregators
+
+L = tf.keras.layers
+KINDS = ("mean", "robust", "dp", "secure", "compressed")
+NUM_CLIENTS = 4
+COUNTS = (6, 9)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _runtime():
+    with runtime.running("in_process"):
+        yield
+
+
+def _model_fn():
+    """A model of few tensors, one of them BatchNorm's statistics."""
+    norm = L.BatchNormalization(center=False, scale=False, momentum=0.5)
+    first, last = [tf.keras.initializers.GlorotUniform(seed) for seed in (1, 2)]
+    hidden = L.Dense(3, use_bias=False, kernel_initializer=first)
+    network = models.from_keras_blocks(
+        [[hidden, norm, L.ReLU()], [L.Dense(3, kernel_initializer=last)]],
+        input_shape=(4,),
+    )
+    return models.LearningModel(network)
+
+
+def _client(seed, count):
+    rng = np.random.default_rng(seed)
+    return tf.data.Dataset.from_tensors(
+        collections.OrderedDict(
+            x=(rng.normal(size=(count, 4)) + 2).astype(np.float32),
+            y=rng.integers(0, 3, count).astype(np.int32),
+            key=np.array([seed, 1], np.int64),
+        )
+    )
+
+
+def _build(name, kind, **strengths):
+    cohort = len(COUNTS)
+    return processes.build(
+        name,
+        _model_fn,
+        client_data=client.WholeClientData(batch_size=4),
+        num_clients=NUM_CLIENTS,
+        client_learning_rate=0.3,
+        client_weighting="uniform",
+        model_aggregator=aggregators.build_model_aggregator(
+            kind, clients_per_round=cohort, **strengths
+        ),
+        metrics_aggregator=aggregators.build_metrics_aggregator(kind),
+    )
+
+
+def _train(process, rounds=2):
+    """Rounds of two clients; the last output."""
+    state = process.initialize()
+    data = [_client(seed, count) for seed, count in enumerate(COUNTS)]
+    arguments = []
+    if isinstance(process, processes.StatefulLearningProcess):
+        arguments = [[process.initial_client_state(state)] * len(data)]
+    for _ in range(rounds):
+        output = process.next(state, data, *arguments)
+        state = output.state
+        if arguments:
+            arguments = [output.client_states]
+    return output
+
+
+def _weights(process, state):
+    weights = process.get_model_weights(state)
+    assert len(weights.trainable) == 3 and len(weights.non_trainable) == 2
+    return [*weights.trainable, *weights.non_trainable]
+
+
+# Strengths with which a kind gives the mean, up to how exactly it does.
+EXACT = {
+    "robust": (dict(zeroing=False, clipping=False), 1e-6),
+    "dp": (dict(dp_noise_multiplier=0.0, dp_clipping="fixed", dp_clip_norm=1e4), 1e-5),
+    "secure": (dict(zeroing=False, clipping=False), 1e-5),
+    "compressed": (
+        dict(zeroing=False, clipping=False, compressed_bits=16, compressed_threshold=0),
+        2e-3,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ["fedavg", "scaffold", "feddyn"])
+def test_all_kinds_give_the_mean_where_nothing_is_cut_or_noisy(name):
+    process = _build(name, "mean")
+    plain = _train(process)
+    expected = _weights(process, plain.state)
+    before = _weights(process, process.initialize())
+    assert not any(np.allclose(e, b, atol=1e-3) for e, b in zip(expected, before))
+    for kind, (strengths, tolerance) in EXACT.items():
+        process = _build(name, kind, **strengths)
+        output = _train(process)
+        for found, value in zip(_weights(process, output.state), expected):
+            np.testing.assert_allclose(found, value, atol=tolerance, err_msg=kind)
+        if name != "fedavg":
+            # What the server remembers, of uploads and of the updates.
+            memories = [o.state.finalizer["memory"] for o in (output, plain)]
+            assert memories[0].keys() == memories[1].keys() != set()
+            for found, value in zip(*map(tf.nest.flatten, memories)):
+                np.testing.assert_allclose(found, value, atol=tolerance, err_msg=kind)
+                assert np.abs(value).max() > 0.01
+        metrics = [o.metrics["client_work"]["train"] for o in (output, plain)]
+        for key in ("loss", "accuracy", "num_examples"):
+            np.testing.assert_allclose(
+                metrics[0][key], metrics[1][key], rtol=2e-3, err_msg=kind
+            )
+
+
+@pytest.mark.parametrize("name", ["fedavg", "scaffold", "moon"])
+def test_nothing_is_aggregated_insecurely_by_secure(name):
+    tff.test.assert_contains_unsecure_aggregation(_build(name, "mean").next)
+    process = _build(name, "secure")
+    tff.test.assert_contains_secure_aggregation(process.next)
+    tff.test.assert_not_contains_unsecure_aggregation(process.next)
+
+
+@pytest.mark.parametrize("kind", ["robust", "dp"])
+def test_a_state_with_its_aggregators_comes_back_from_a_file(kind, tmp_path):
+    process = _build("scaffold", kind, dp_noise_multiplier=0.1)
+    output = _train(process)
+    state_file.write_state(tmp_path / "state.npz", output.state)
+    read = state_file.read_state(tmp_path / "state.npz", like=process.initialize())
+    for found, value in zip(tf.nest.flatten(read), tf.nest.flatten(output.state)):
+        np.testing.assert_array_equal(found, value)
+    assert tf.nest.flatten(read.aggregator) and tf.nest.flatten(
+        read.finalizer["uploads"]
+    )
+
+
+def test_private_noise_has_the_deviation_of_its_multiplier_and_is_new_every_time():
+    norm, multiplier, cohort, size = 2.0, 3.0, 5, 20000
+    factory = aggregators.build_model_aggregator(
+        "dp",
+        clients_per_round=cohort,
+        dp_noise_multiplier=multiplier,
+        dp_clipping="fixed",
+        dp_clip_norm=norm,
+    )
+    process = factory.create(tff.TensorType(np.float32, [size]))
+    state = process.initialize()
+    values = [np.zeros(size, np.float32)] * cohort
+    first, second = [process.next(state, values).result for _ in range(2)]
+    expected = multiplier * norm / cohort
+    assert np.std(first) == pytest.approx(expected, rel=0.03)
+    assert np.std(first - second) == pytest.approx(math.sqrt(2) * expected, rel=0.03)
+
+
+def test_private_sums_clip_each_client_and_divide_by_the_cohort():
+    factory = aggregators.build_model_aggregator(
+        "dp",
+        clients_per_round=4,
+        dp_noise_multiplier=0.0,
+        dp_clipping="fixed",
+        dp_clip_norm=1.0,
+    )
+    uploads_type = tff.types.to_type(
+        collections.OrderedDict(s=[tff.TensorType(np.float32, [2])])
+    )
+    process = aggregators.build_upload_aggregator(factory, uploads_type)
+    uploads = [
+        collections.OrderedDict(s=[np.array(value, np.float32)])
+        for value in ([30.0, 40.0], [0.3, 0.0])
+    ]
+    output = process.next(process.initialize(), uploads, [1, 1])
+    sums, count = output.result
+    np.testing.assert_allclose(sums["s"][0], [0.9, 0.8], rtol=1e-5)
+    assert count == 4
+
+
+def test_uploads_of_a_round_that_nobody_trained_in_are_zero():
+    factory = aggregators.build_model_aggregator("robust", clients_per_round=2)
+    uploads_type = tff.types.to_type(
+        collections.OrderedDict(s=[tff.TensorType(np.float32, [2])])
+    )
+    process = aggregators.build_upload_aggregator(factory, uploads_type)
+    zeros = collections.OrderedDict(s=[np.zeros(2, np.float32)])
+    sums, count = process.next(process.initialize(), [zeros, zeros], [0, 0]).result
+    np.testing.assert_array_equal(sums["s"][0], [0.0, 0.0])
+    assert count == 0
+
+
+def test_robust_leaves_a_client_with_absurd_values_out():
+    factory = aggregators.build_model_aggregator("robust", clients_per_round=3)
+    process = aggregators.create(factory, tff.TensorType(np.float32, [2]))
+    values = [np.array(v, np.float32) for v in ([0.1, 0.2], [1e6, 0.0], [0.3, 0.0])]
+    output = process.next(process.initialize(), values, [1.0, 1.0, 2.0])
+    np.testing.assert_allclose(output.result, [0.7 / 4, 0.2 / 4], rtol=1e-5)
+
+
+def test_secure_metrics_may_be_negative():
+    finalizers = collections.OrderedDict(a=lambda x: x, b=lambda x: x[0] / x[1])
+    aggregate = aggregators.build_metrics_aggregator("secure")(finalizers)
+    type_ = collections.OrderedDict(a=np.int32, b=[np.float32, np.float32])
+    concrete = tff.federated_computation(
+        lambda x: aggregate(x), tff.FederatedType(tff.types.to_type(type_), tff.CLIENTS)
+    )
+    found = concrete([dict(a=3, b=[-10.0, 2.0]), dict(a=4, b=[1.0, 1.0])])
+    assert found["a"] == 7
+    assert found["b"] == pytest.approx(-3, abs=0.001)
+
+
+def test_refuses_a_name_that_it_does_not_know():
+    with pytest.raises(ValueError, match="choose one of mean, robust, dp"):
+        aggregators.build_model_aggregator("median", clients_per_round=2)

@@ -1,0 +1,284 @@
+"""How clients' results become one: TFF's aggregators by name, for all that clients send.
+
+A client sends its update (with BatchNorm's statistics, where there are any), the uploads
+of a correction, the number 1 if it trained, and metrics. What is chosen here holds for
+all four. The kinds and their defaults are those of `tff.learning`:
+
+*   `mean`: the weighted mean.
+*   `robust`: with values that are far too large left out, and long updates shortened
+    (Andrew et al., "Differentially Private Learning with Adaptive Clipping", NeurIPS
+    2021, https://arxiv.org/abs/1905.03871, without noise).
+*   `dp`: the plain mean, clipped, with Gaussian noise (McMahan et al., "Learning
+    Differentially Private Recurrent Language Models", ICLR 2018,
+    https://arxiv.org/abs/1710.06963). See `tff_reg.experiment.privacy` for its epsilon.
+*   `secure`: `robust` by secure summation (Bonawitz et al., CCS 2017,
+    https://dl.acm.org/doi/abs/10.1145/3133956.3133982): TFF's secure intrinsics, whose
+    cryptography is the platform's that runs the process.
+*   `compressed`: `robust`, large tensors quantised (Suresh et al., ICML 2017,
+    http://proceedings.mlr.press/v70/suresh17a/suresh17a.pdf).
+"""
+
+from __future__ import annotations
+
+import collections
+from typing import Any, Callable, Optional, Union
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+AggregationFactory = Union[
+    tff.aggregators.WeightedAggregationFactory,
+    tff.aggregators.UnweightedAggregationFactory,
+]
+
+# What a client's sum of a metric may be in secure summation, up or down: TFF's bound.
+_LARGEST_METRIC = 2**20 - 1
+
+
+class PrivateMeanFactory(tff.aggregators.UnweightedAggregationFactory):
+    """A differentially private mean: a noisy sum over a fixed number of clients."""
+
+    def __init__(
+        self,
+        noise_multiplier: float,
+        clients_per_round: int,
+        *,
+        clip_norm: float = 0.1,
+        adaptive: bool = True,
+    ):
+        """Makes the factory.
+
+        Values that are far too large are not left out as `tff.learning.dp_aggregator`
+        does by default: the bound for that is estimated without noise, so no epsilon
+        would hold.
+
+        Args:
+          noise_multiplier: z, deviation of the noise on the sum over the clipping norm.
+            With adaptive clipping z is that of both, the sum and the count of clipped
+            clients; the noise on the sum is somewhat larger.
+          clients_per_round: Divides the sum, however many clients train.
+          clip_norm: The clipping norm, of all tensors together; with adaptive clipping
+            where it begins.
+          adaptive: Whether the norm follows the clients' median.
+
+        Raises:
+          ValueError: If a number is out of range, or the cohort is too small for
+            adaptive clipping with so much noise (z < clients_per_round / 10).
+        """
+        library = tff.aggregators.DifferentiallyPrivateFactory
+        if adaptive:
+            self._factory = library.gaussian_adaptive(
+                noise_multiplier, clients_per_round, initial_l2_norm_clip=clip_norm
+            )
+        else:
+            self._factory = library.gaussian_fixed(
+                noise_multiplier, clients_per_round, clip_norm
+            )
+        self.clients_per_round = clients_per_round
+
+    def create(self, value_type):
+        return self._factory.create(value_type)
+
+
+def build_model_aggregator(
+    kind: str,
+    *,
+    clients_per_round: int,
+    zeroing: bool = True,
+    clipping: bool = True,
+    dp_noise_multiplier: float = 1.0,
+    dp_clipping: str = "adaptive",
+    dp_clip_norm: float = 0.1,
+    compressed_bits: int = 8,
+    compressed_threshold: int = 20000,
+) -> Optional[AggregationFactory]:
+    """Builds an aggregator by its name; strengths of other kinds have no effect.
+
+    Args:
+      kind: `mean`, `robust`, `dp`, `secure` or `compressed`.
+      clients_per_round: How many clients take part in a round, for `dp`.
+      zeroing: Whether updates with far too large values count as 0; not for `dp`.
+      clipping: Whether updates are clipped at the 0.8 quantile of their norms; not for
+        `dp`, which always clips.
+      dp_noise_multiplier: See `PrivateMeanFactory`.
+      dp_clipping: `adaptive` or `fixed`.
+      dp_clip_norm: See `PrivateMeanFactory`.
+      compressed_bits: Bits of a number, 1 to 16.
+      compressed_threshold: Tensors with more elements are quantised.
+
+    Returns:
+      What `build_process` takes as `model_aggregator`: None for `mean`, which is then
+      its default.
+
+    Raises:
+      ValueError: If there is no such kind, or a strength is out of range.
+    """
+    library = tff.learning
+    if kind == "mean":
+        return None
+    if kind == "robust":
+        return library.robust_aggregator(zeroing=zeroing, clipping=clipping)
+    if kind == "secure":
+        return library.secure_aggregator(zeroing=zeroing, clipping=clipping)
+    if kind == "dp":
+        return PrivateMeanFactory(
+            dp_noise_multiplier,
+            clients_per_round,
+            clip_norm=dp_clip_norm,
+            adaptive=dp_clipping == "adaptive",
+        )
+    if kind == "compressed":
+        quantised = tff.aggregators.EncodedSumFactory.quantize_above_threshold(
+            quantization_bits=compressed_bits, threshold=compressed_threshold
+        )
+        # TFF's compression_aggregator fixes bits and threshold. This hook gives the
+        # mean that is guarded.
+        return library.robust_aggregator(
+            zeroing=zeroing,
+            clipping=clipping,
+            debug_measurements_fn=lambda _: tff.aggregators.MeanFactory(quantised),
+        )
+    raise ValueError(
+        "There is no aggregator of that name; choose one of mean, robust, dp, secure,"
+        f" compressed: {kind!r}."
+    )
+
+
+def build_metrics_aggregator(kind: str) -> Optional[Callable]:
+    """Builds what aggregates the metrics of clients.
+
+    Args:
+      kind: As for `build_model_aggregator`.
+
+    Returns:
+      What `build_process` takes as `metrics_aggregator`: secure sums for `secure`, None
+      for all others. Numbers of more than 2**20 - 1 (a client's) are cut off there, and
+      rounded to multiples of 0.0005.
+    """
+    return _secure_sum_then_finalize if kind == "secure" else None
+
+
+def _secure_sum_then_finalize(finalizers):
+    """`tff.learning.metrics.secure_sum_then_finalize` for metrics below 0, too."""
+
+    @tff.federated_computation
+    def aggregate(metrics):
+        def ranges(type_):
+            if isinstance(type_, tff.TensorType):
+                if np.issubdtype(type_.dtype, np.floating):
+                    return -float(_LARGEST_METRIC), float(_LARGEST_METRIC)
+                return 0, _LARGEST_METRIC
+            fields = [(name, ranges(t)) for name, t in tff.structure.iter_elements(type_)]
+            if fields and fields[0][0] is not None:
+                return collections.OrderedDict(fields)
+            return [value for _, value in fields]
+
+        return tff.learning.metrics.secure_sum_then_finalize(
+            finalizers, metric_value_ranges=ranges(metrics.type_signature.member)
+        )(metrics)
+
+    return aggregate
+
+
+def build_upload_aggregator(
+    model_aggregator: Optional[AggregationFactory], uploads_type: tff.types.Type
+) -> tff.templates.AggregationProcess:
+    """Builds what adds up the clients' uploads, in the way their updates are.
+
+    Args:
+      model_aggregator: What the updates go through; None for plain sums.
+      uploads_type: The type of a client's uploads, perhaps without any tensor.
+
+    Returns:
+      A process whose `next` takes the uploads and 1 or 0, int32, for whether a client
+      trained, and gives their sums. With an aggregator the uploads' sum is the mean
+      over the clients that trained times their number, which is summed securely. With
+      a private one it is the noisy sum, and the number is the cohort's size, which is
+      no secret.
+    """
+    values = tff.FederatedType(uploads_type, tff.CLIENTS)
+    flags = tff.FederatedType(np.int32, tff.CLIENTS)
+    def number_of(has_trained):
+        if isinstance(model_aggregator, PrivateMeanFactory):
+            return tff.federated_value(model_aggregator.clients_per_round, tff.SERVER)
+        return tff.federated_secure_sum(has_trained, 1)
+
+    @tff.federated_computation
+    def no_state():
+        return tff.federated_value((), tff.SERVER)
+
+    def sum_plainly(state, uploads, has_trained):
+        if model_aggregator is None:
+            sums = tff.federated_sum(tff.federated_zip((uploads, has_trained)))
+        else:
+            nothing = tff.federated_sum(uploads)
+            sums = tff.federated_zip((nothing, number_of(has_trained)))
+        return tff.templates.MeasuredProcessOutput(
+            state, sums, tff.federated_value((), tff.SERVER)
+        )
+
+    if model_aggregator is None or not tff.structure.flatten(uploads_type):
+        sum_fn = tff.federated_computation(
+            sum_plainly, no_state.type_signature.result, values, flags
+        )
+        return tff.templates.AggregationProcess(no_state, sum_fn)
+    mean = _as_weighted(model_aggregator).create(
+        uploads_type, tff.TensorType(np.float32)
+    )
+
+    @tff.tensorflow.computation(uploads_type, np.int32)
+    def times(uploads, count):
+        # The mean over no clients may be NaN.
+        return tf.nest.map_structure(
+            lambda u: tf.math.multiply_no_nan(u, tf.cast(count, u.dtype)), uploads
+        )
+
+    @tff.tensorflow.computation(np.int32)
+    def as_weight(has_trained):
+        return tf.cast(has_trained, tf.float32)
+
+    @tff.federated_computation(mean.initialize.type_signature.result, values, flags)
+    def next_fn(state, uploads, has_trained):
+        count = number_of(has_trained)
+        weight = tff.federated_map(as_weight, has_trained)
+        output = mean.next(state, uploads, weight)
+        sums = tff.federated_map(times, (output.result, count))
+        return tff.templates.MeasuredProcessOutput(
+            output.state, tff.federated_zip((sums, count)), output.measurements
+        )
+
+    return tff.templates.AggregationProcess(mean.initialize, next_fn)
+
+
+def create(
+    model_aggregator: Optional[AggregationFactory], update_type: tff.types.Type
+) -> tff.templates.AggregationProcess:
+    """Builds the aggregation of the clients' updates.
+
+    Args:
+      model_aggregator: Any TFF aggregator, one that is not weighted is taken as such;
+        None for the weighted mean.
+      update_type: The type of a client's update.
+
+    Returns:
+      The process.
+
+    Raises:
+      TypeError: If the aggregator changes the type of the update.
+    """
+    factory = _as_weighted(model_aggregator or tff.aggregators.MeanFactory())
+    aggregator = factory.create(update_type, tff.TensorType(np.float32))
+    aggregated_type = aggregator.next.type_signature.result.result.member
+    if not update_type.is_assignable_from(aggregated_type):
+        raise TypeError(
+            "The model_aggregator must keep the type of the clients' updates, "
+            f"{update_type}, but makes {aggregated_type} of it."
+        )
+    return aggregator
+
+
+def _as_weighted(factory: Any) -> tff.aggregators.WeightedAggregationFactory:
+    if isinstance(factory, tff.aggregators.UnweightedAggregationFactory):
+        return tff.aggregators.as_weighted_aggregator(factory)
+    return factory
