@@ -47,6 +47,8 @@ are not repeated. What fails is named, and the table has the rest.
                                   table.md     the same in percent, the best in bold
                                   curves.png   test accuracy by round, with bands of
                                                one sample deviation
+                                  compute.png  by multiply-adds of a client, with the
+                                               column mflops
   --accuracy_at_rounds=N,...      columns with the moving average after these rounds
   --columns=NAME,...              columns of table.md, such as those of FedAlign's Tables
                                   1 and 5, for which the runs are analysed where they

@@ -16,6 +16,7 @@ def write_run(
     seed=0,
     seconds=2.0,
     all_clients=None,
+    num_examples=None,
     **others,
 ):
     """Writes a finished run with a test accuracy a round (None: not evaluated)."""
@@ -36,6 +37,8 @@ def write_run(
             metrics.TRAINING_ACCURACY: 0.5,
             metrics.SECONDS: seconds,
         }
+        if num_examples is not None:
+            row[metrics.NUM_EXAMPLES] = num_examples
         if accuracy is not None:
             row[metrics.EVALUATION_ACCURACY] = accuracy
         if all_clients is not None:
@@ -253,7 +256,7 @@ def test_the_same_runs_give_the_same_bytes_and_are_not_touched(four_runs, tmp_pa
     before = content()
     for name in ("x", "y"):
         experiment.compare(four_runs, tmp_path / name, target_accuracies=[0.3])
-    for name in comparison.FILES:
+    for name in set(comparison.FILES) - {"compute.png"}:
         first = (tmp_path / "x" / name).read_bytes()
         assert first == (tmp_path / "y" / name).read_bytes()
     assert content() == before
@@ -330,7 +333,8 @@ def test_it_needs_no_tensorflow(four_runs, tmp_path):
         text=True,
     )
     assert done.stdout == "[]\n", done.stderr
-    assert {p.name for p in (tmp_path / "out").iterdir()} == set(comparison.FILES)
+    written = {p.name for p in (tmp_path / "out").iterdir()}
+    assert written == set(comparison.FILES) - {"compute.png"}
 
 
 def analyse(path, *, round_num=2, examples=512, **values):
@@ -344,7 +348,8 @@ def analyse(path, *, round_num=2, examples=512, **values):
         "\n".join(["quantity,value,standard_error", *lines, ""])
     )
     (folder / "cost.csv").write_text(
-        "process,forward_mflops,stored_params_m\nx,87.237,0.6054\n"
+        "process,forward_mflops,stored_params_m,forward_rest_mflops,backward_mflops\n"
+        "x,87.237,0.6054,1.0,174.0\n"
     )
 
 
@@ -371,6 +376,8 @@ def test_columns_of_analyses_are_means_over_seeds(four_runs, tmp_path):
         "params (M)",
         "s a round",
     ]
+    # Nothing is known of the examples that were trained on.
+    assert not (tmp_path / "o" / "compute.png").exists()
     cells = [cell.strip() for cell in first.split("|")[1:-1]]
     assert cells[4:6] == ["87.2", "0.61"]
     assert " ± " in cells[2]
@@ -399,3 +406,25 @@ def test_columns_that_do_not_exist_are_refused(four_runs, tmp_path):
         with pytest.raises(comparison.ComparisonError, match=message):
             experiment.compare(four_runs, tmp_path / "o", columns=columns)
     assert not (tmp_path / "o").exists()
+
+
+def test_accuracy_by_compute_adds_up_what_a_client_trained_on(tmp_path, monkeypatch):
+    drawn = {}
+    monkeypatch.setattr(
+        comparison.curves,
+        "write_curves",
+        lambda path, curves, **others: drawn.update({path.name: (curves, others)}),
+    )
+    runs = [
+        write_run(tmp_path / f"s{seed}", [0.2, 0.6], seed=seed, num_examples=examples)
+        for seed, examples in enumerate([100, 300])
+    ]
+    for run in runs:
+        analyse(run)
+    experiment.compare(runs, tmp_path / "o", columns=["mflops"])
+    (curve,), others = drawn["compute.png"]
+    # Two clients a round; 262.237 x 10^6 an example; the seeds' mean is 100 a client.
+    assert curve.rounds == pytest.approx([262.237e6 * n / 1e9 for n in (100, 200)])
+    assert curve.mean == [0.2, 0.6]
+    assert "10^9" in others["across"]
+    assert drawn["curves.png"][0][0].rounds == [1, 2]

@@ -3,6 +3,7 @@
     table.csv    a row a method, shares and means at full precision
     table.md     the same in percent, mean and deviation, the best in bold
     curves.png   test accuracy by round
+    compute.png  by what a client computed, with the column of MFLOPs
 
 Columns of what `bin/analyze hessian` and `bin/analyze cost` leave in the runs'
 directories may be asked for (FedAlign's Tables 1 and 5).
@@ -13,18 +14,20 @@ Deviations are sample deviations (n - 1) over seeds; one seed has none.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import math
 import pathlib
 import statistics
 import textwrap
-from typing import Any, Mapping, Optional, Sequence, Union
+from typing import Any, Callable, Mapping, Optional, Sequence, Union
 
 from tff_reg.experiment import (
     curves,
     directory as directory_lib,
     files,
     metrics,
+    plot,
     summary as summary_lib,
     tables,
 )
@@ -32,8 +35,11 @@ from tff_reg.experiment import (
 _WIDTH = 88
 # Among what a run's analyses say: how they were made.
 _HOW = "settings"
+# And the multiply-adds of a training step for one example, in 10^6.
+_STEP = "step"
+_STEP_PARTS = ("forward_mflops", "forward_rest_mflops", "backward_mflops")
 
-FILES = ("table.csv", "table.md", "curves.png")
+FILES = ("table.csv", "table.md", "curves.png", "compute.png")
 
 # By the name of a column, its head in `table.md` and its key in `table.csv`.
 _SHARES = {
@@ -89,6 +95,8 @@ class _Run:
     summary: Mapping[str, Any]
     # Test accuracy, a share, by the rounds that were evaluated.
     accuracies: Mapping[int, float]
+    # Examples that a client of a round has trained on since the first, by round.
+    examples: Mapping[int, float]
     # What was asked for of the run's analyses, by column.
     analyses: Mapping[str, float]
 
@@ -150,6 +158,7 @@ def compare(
     directory.mkdir(parents=True, exist_ok=True)
     files.delete_leftovers(directory)
     _write_curves(directory / "curves.png", groups)
+    _write_compute(directory / "compute.png", groups)
     text = _markdown(groups, rows, rounds, targets, columns)
     files.write_text(directory / "table.md", text)
     files.write_text(directory / "table.csv", tables.to_csv(rows))
@@ -213,8 +222,19 @@ def _read(
         )
         if not math.isnan(accuracy)
     }
+    examples = _examples(table, directory.config)
     analyses = _analyses(directory.path, summary["rounds"], columns)
-    return _Run(directory.path, directory.config, summary, accuracies, analyses)
+    return _Run(directory.path, directory.config, summary, accuracies, examples, analyses)
+
+
+def _examples(table: metrics.MetricsTable, config: Mapping[str, Any]):
+    """Cumulated examples of a client of each round; nothing where it is not known."""
+    rows = table.rows()
+    if not rows or metrics.NUM_EXAMPLES not in rows[0]:
+        return {}
+    of_rounds = table.column(metrics.NUM_EXAMPLES)
+    totals = itertools.accumulate(n / config["clients_per_round"] for n in of_rounds)
+    return {int(r): total for r, total in zip(table.column(metrics.ROUND), totals)}
 
 
 def is_analysed(path: files.PathLike, columns: Sequence[str]) -> bool:
@@ -240,6 +260,7 @@ def _analyses(
         try:
             (row,) = tables.from_csv((folder / "cost.csv").read_text("utf-8"))
             found.update((name, float(row[COST_COLUMNS[name][1]])) for name in asked)
+            found[_STEP] = sum(float(row[name]) for name in _STEP_PARTS)
         except (OSError, ValueError, KeyError) as error:
             raise ComparisonError(
                 f"{path} has no cost: bin/analyze cost --run_dir={path} counts it."
@@ -327,7 +348,7 @@ def _row(
         "seconds_per_round": mean(values("median_round_seconds")),
     }
     for column in group[0].analyses:
-        if column != _HOW:
+        if column not in (_HOW, _STEP):
             found = [run.analyses[column] for run in group]
             row[f"{column}_mean"], row[f"{column}_std"] = mean(found), deviation(found)
     for target in targets:
@@ -488,15 +509,40 @@ def _caption(
 
 
 def _write_curves(path: pathlib.Path, groups: Mapping[str, Sequence[_Run]]) -> None:
+    _write_picture(path, groups, lambda run, round_num: round_num, plot.ROUNDS)
+
+
+def _write_compute(path: pathlib.Path, groups: Mapping[str, Sequence[_Run]]) -> None:
+    """Accuracy by compute, as FedMLB's Figs. 2 to 4 compare methods."""
+    runs = [run for group in groups.values() for run in group]
+    if not all(_STEP in run.analyses and run.examples for run in runs):
+        files.delete(path)
+        return
+    _write_picture(
+        path,
+        groups,
+        lambda run, round_num: run.examples[round_num] * run.analyses[_STEP] / 1e3,
+        "Multiply-adds of a client that takes part in every round (10^9)",
+    )
+
+
+def _write_picture(
+    path: pathlib.Path,
+    groups: Mapping[str, Sequence[_Run]],
+    place: Callable[[_Run, int], float],
+    across: str,
+) -> None:
     drawn = []
     for name, group in groups.items():
-        common = set.intersection(*(set(run.accuracies) for run in group))
-        rounds = sorted(common)
+        rounds = sorted(set.intersection(*(set(run.accuracies) for run in group)))
         values = [[run.accuracies[number] for run in group] for number in rounds]
+        places = [
+            statistics.fmean([place(run, number) for run in group]) for number in rounds
+        ]
         if rounds:
             means = [statistics.fmean(each) for each in values]
             bands = [deviation(each) or 0.0 for each in values]
-            drawn.append(curves.Curve(name, rounds, means, bands))
+            drawn.append(curves.Curve(name, places, means, bands))
     if not drawn:
         # Nothing was evaluated; an old picture would be of other runs.
         files.delete(path)
@@ -506,5 +552,9 @@ def _write_curves(path: pathlib.Path, groups: Mapping[str, Sequence[_Run]]) -> N
     if max(numbers) > 1:
         subtitle = f"mean of {_range(numbers)} seeds, bands of one sample deviation"
     curves.write_curves(
-        path, drawn, title=f"Test accuracy{_task(groups)}", subtitle=subtitle
+        path,
+        drawn,
+        title=f"Test accuracy{_task(groups)}",
+        subtitle=subtitle,
+        across=across,
     )

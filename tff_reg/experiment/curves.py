@@ -30,19 +30,24 @@ class Curve:
 
     Attributes:
       name: What it is called in the picture.
-      rounds: Round numbers, ascending; at least one.
+      rounds: Round numbers, or what else is across, ascending; at least one.
       mean: A share (0 to 1) for each of them.
       deviation: Half the width of the band there, a share.
     """
 
     name: str
-    rounds: Sequence[int]
+    rounds: Sequence[float]
     mean: Sequence[float]
     deviation: Sequence[float]
 
 
 def write_curves(
-    path: files.PathLike, curves: Sequence[Curve], *, title: str, subtitle: str = ""
+    path: files.PathLike,
+    curves: Sequence[Curve],
+    *,
+    title: str,
+    subtitle: str = "",
+    across: str = plot.ROUNDS,
 ) -> None:
     """Draws curves with bands and writes a PNG of 1440 x 900 pixels.
 
@@ -53,6 +58,7 @@ def write_curves(
       curves: At least one.
       title: What is compared.
       subtitle: How.
+      across: What the horizontal axis shows.
     """
     axes = plot.new_axes()
     bounds = []
@@ -80,6 +86,7 @@ def write_curves(
         values=bounds,
         title=title,
         subtitle=subtitle,
+        across=across,
     )
     bottom, _ = axes.get_ylim()
     top = max(bounds)

@@ -14,6 +14,7 @@ from tff_reg.lazy import np
 ROUND = "round_num"
 SECONDS = "round_seconds"
 TRAINING_LOSS = "training/loss"
+NUM_EXAMPLES = "training/num_examples"
 TRAINING_ACCURACY = "training/accuracy"
 EVALUATION_LOSS = "evaluation/loss"
 EVALUATION_ACCURACY = "evaluation/accuracy"

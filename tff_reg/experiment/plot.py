@@ -9,6 +9,7 @@ from tff_reg.experiment import files
 
 _TEST, _TRAINING, _ALL_CLIENTS = "#0b5fa5", "#e08a1e", "#2e8b57"
 _INK, _GRID = "#222222", "#d9d9d9"
+ROUNDS = "Communication round"
 
 
 def write_accuracy_plot(
@@ -135,28 +136,32 @@ def style(
     values: Sequence[float],
     title: str,
     subtitle: str,
+    across: str = ROUNDS,
 ) -> None:
     """Gives axes their limits, labels, grid and titles.
 
     Args:
       axes: From `new_axes`.
-      rounds: The rounds that are shown.
+      rounds: The rounds that are shown, or what else is across.
       values: The accuracies that are shown, in percent.
       title: What was run.
       subtitle: How.
+      across: What the horizontal axis shows.
     """
     from matplotlib.ticker import MaxNLocator, PercentFormatter
 
     first, final = min(rounds), max(rounds)
-    margin = max((final - first) * 0.02, 0.5)
+    margin = max((final - first) * 0.02, 0.5 if across == ROUNDS else 0.02 * final)
     axes.set_xlim(first - margin, final + margin)
     bottom = min(values, default=0.0)
     # Start at 0 unless that would flatten the curve into the top of the picture.
     axes.set_ylim(0 if bottom < 50 else max(0.0, bottom - 5), 103)
-    axes.set_xlabel("Communication round", fontsize=13, color=_INK)
+    axes.set_xlabel(across, fontsize=13, color=_INK)
     axes.set_ylabel("Accuracy (%)", fontsize=13, color=_INK)
     axes.yaxis.set_major_formatter(PercentFormatter(decimals=0, symbol=""))
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
+    axes.xaxis.set_major_locator(
+        MaxNLocator(integer=across == ROUNDS, steps=[1, 2, 5, 10])
+    )
     axes.tick_params(labelsize=12, colors=_INK)
     axes.grid(True, color=_GRID, linewidth=0.8)
     axes.set_axisbelow(True)
