@@ -1,0 +1,119 @@
+"""The loss landscape of a run, written as it comes: FedAlign's Fig. 1, MAN's Fig. 1.
+
+    landscape.npz    losses so far, and what they are of
+    landscape.csv    first, second (coordinates), loss
+
+What is written is not computed again.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import pathlib
+import zipfile
+from typing import Any
+
+from tff_reg.analysis import curvature
+from tff_reg.analysis import hessian as hessian_lib
+from tff_reg.analysis import landscape
+from tff_reg.experiment import files, tables
+from tff_reg.lazy import np
+
+DIRECTIONS = ("eigenvectors", "random")
+_FILE = "landscape.npz"
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """Which plane.
+
+    Attributes:
+      directions: "eigenvectors" of the two largest eigenvalues of the Hessian, or
+        "random", filter by filter as long as the weights.
+      extent: Largest coordinate, in lengths of the directions.
+      points: Along each direction; odd.
+      examples: Training examples whose mean loss it is.
+      seed: Of examples and directions.
+    """
+
+    directions: str = "eigenvectors"
+    extent: float = 1.0
+    points: int = 21
+    examples: int = 512
+    seed: int = 0
+
+    def __post_init__(self):
+        if self.directions not in DIRECTIONS:
+            raise ValueError(f"directions must be one of {', '.join(DIRECTIONS)}.")
+        if not self.extent > 0:
+            raise ValueError(f"extent must be above 0, but is {self.extent}.")
+        if self.points < 3 or self.points % 2 == 0:
+            raise ValueError(f"points must be odd and at least 3, not {self.points}.")
+        if self.examples < 1:
+            raise ValueError(f"examples must be at least 1, but is {self.examples}.")
+
+
+SETTINGS = tuple(field.name for field in dataclasses.fields(Settings))
+
+
+def measure(
+    run: Any, settings: Settings, output_dir: files.PathLike, *, progress: bool = False
+) -> landscape.Landscape:
+    """Computes a run's landscape, or what is left of it, and writes the files.
+
+    Args:
+      run: A `tff_reg.experiment.trained.TrainedRun`.
+      settings: Which plane.
+      output_dir: Where the files are written.
+      progress: Whether to draw a progress bar.
+
+    Returns:
+      The `landscape.Landscape`.
+    """
+    directory = pathlib.Path(output_dir)
+    directory.mkdir(parents=True, exist_ok=True)
+    files.delete_leftovers(directory)
+    of = json.dumps([run.round_num, dataclasses.asdict(settings)])
+    known = _read(directory / _FILE, of)
+    if known is not None and not np.isnan(known).any():
+        coordinates = np.linspace(-settings.extent, settings.extent, settings.points)
+        found = landscape.Landscape(coordinates, known)
+    else:
+        examples = curvature.global_examples(run, settings.examples, settings.seed)
+        hessian = hessian_lib.Hessian(run.model(), examples)
+        if settings.directions == "random":
+            directions = landscape.random_directions(hessian, settings.seed)
+        else:
+            directions = hessian.top_eigenvalues(2, seed=settings.seed).vectors
+        found = landscape.loss_landscape(
+            hessian,
+            directions,
+            extent=settings.extent,
+            points=settings.points,
+            known=known,
+            after_row=lambda losses: _write(directory / _FILE, of, losses),
+            progress=progress,
+        )
+    rows = [
+        {"first": first, "second": second, "loss": float(found.losses[i, j])}
+        for i, second in enumerate(found.coordinates.tolist())
+        for j, first in enumerate(found.coordinates.tolist())
+    ]
+    files.write_text(directory / "landscape.csv", tables.to_csv(rows))
+    return found
+
+
+def _read(path: pathlib.Path, of: str):
+    """The losses that are there already; None if there are none of this plane."""
+    try:
+        with np.load(path, allow_pickle=False) as stored:
+            return stored["losses"] if str(stored["of"]) == of else None
+    except (OSError, ValueError, KeyError, zipfile.BadZipFile):
+        return None
+
+
+def _write(path: pathlib.Path, of: str, losses) -> None:
+    with files.atomic_path(path) as temporary:
+        with open(temporary, "wb") as file:
+            np.savez(file, of=np.array(of), losses=losses)
