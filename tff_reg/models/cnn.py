@@ -14,7 +14,7 @@ from tff_reg.models import layers
 
 def _pool(x):
     # 'SAME' keeps images of odd size, down to a single pixel, usable.
-    return tf.nn.max_pool2d(x, 2, 2, "SAME")
+    return tf.nn.max_pool2d(x, ksize=2, strides=2, padding="SAME")
 
 
 def cnn(

@@ -108,7 +108,7 @@ class HiddenLayersClassifier(classifiers.LinearClassifier):
                 f"{self.hidden[0].kernel.shape[0]} numbers an image. Take a model that "
                 "pools, for example 'resnet8'."
             )
-        x = tf.reshape(x, [-1, features])
+        x = tf.reshape(x, shape=[-1, features])
         for layer in self.hidden:
             x = forward.record(tf.nn.relu(layer(x, forward)))
         return x

@@ -159,8 +159,8 @@ class Conv2D(ForwardLayer):
     ):
         super().__init__(name=name, dtype=dtype)
         self._out_channels = out_channels
-        self._stride = stride
-        self._pad = _Padding(kernel_size, stride, padding)
+        self.stride = stride
+        self.padding = _Padding(kernel_size, stride, padding)
         shape = (kernel_size, kernel_size, in_channels, out_channels)
         with tf.name_scope(name):
             self.kernel = self.add_weight(
@@ -182,7 +182,7 @@ class Conv2D(ForwardLayer):
         if x.shape[-1] != kernel.shape[2] or not is_whole:
             kernel = kernel[:, :, : number_of_channels(x), :channels]
             bias = None if bias is None else bias[:channels]
-        x = tf.nn.conv2d(self._pad(x), kernel, self._stride, self._pad.name)
+        x = tf.nn.conv2d(self.padding(x), kernel, self.stride, self.padding.name)
         return x if bias is None else tf.nn.bias_add(x, bias)
 
 
@@ -213,8 +213,8 @@ class DepthwiseConv2D(ForwardLayer):
         dtype: str = "float32",
     ):
         super().__init__(name=name, dtype=dtype)
-        self._strides = [1, stride, stride, 1]
-        self._pad = _Padding(kernel_size, stride, padding)
+        self.stride = stride
+        self.padding = _Padding(kernel_size, stride, padding)
         fan_in = kernel_size**2
         with tf.name_scope(name):
             self.kernel = self.add_weight(
@@ -231,7 +231,10 @@ class DepthwiseConv2D(ForwardLayer):
         kernel, bias = self.kernel, _first_channels(self.bias, x)
         if x.shape[-1] != kernel.shape[2]:
             kernel = kernel[:, :, : number_of_channels(x)]
-        x = tf.nn.depthwise_conv2d(self._pad(x), kernel, self._strides, self._pad.name)
+        strides = [1, self.stride, self.stride, 1]
+        x = tf.nn.depthwise_conv2d(
+            self.padding(x), kernel, strides, self.padding.name
+        )
         return tf.nn.bias_add(x, bias)
 
 
@@ -271,7 +274,7 @@ class GroupedPointwiseConv2D(ForwardLayer):
                 f"{in_channels} input and {out_channels} output channels, but got "
                 f"groups={groups}."
             )
-        self._groups = groups
+        self.groups = groups
         fan_in = in_channels // groups
         with tf.name_scope(name):
             self.kernel = self.add_weight(
@@ -287,7 +290,7 @@ class GroupedPointwiseConv2D(ForwardLayer):
         self.built = True
 
     def call(self, x, forward: ForwardPass):
-        grouped = tf.reshape(x, [-1, self._groups, self.kernel.shape[1]])
+        grouped = tf.reshape(x, [-1, self.groups, self.kernel.shape[1]])
         products = tf.linalg.matmul(tf.transpose(grouped, [1, 0, 2]), self.kernel)
         flat = tf.reshape(tf.transpose(products, [1, 0, 2]), [-1, self.bias.shape[0]])
         return _at_positions(tf.nn.bias_add(flat, self.bias), x)
@@ -309,6 +312,22 @@ def shuffle_channels(x, groups: int):
     grouped = tf.reshape(x, [-1, groups, channels // groups])
     flat = tf.reshape(tf.transpose(grouped, [0, 2, 1]), [-1, channels])
     return _at_positions(flat, x)
+
+
+class ChannelShuffle(ForwardLayer):
+    """`shuffle_channels` as a layer.
+
+    Args:
+      groups: Number of groups; must divide the channels.
+    """
+
+    def __init__(self, groups: int):
+        super().__init__()
+        self.groups = groups
+        self.built = True
+
+    def call(self, x, forward: ForwardPass):
+        return shuffle_channels(x, self.groups)
 
 
 def _at_positions(flat, x):
@@ -474,7 +493,7 @@ class GroupNorm(ForwardLayer):
                 f"GroupNorm needs a number of groups that divides its {channels} "
                 f"channels, but got groups={groups}."
             )
-        self._groups = groups
+        self.groups = groups
         with tf.name_scope(name):
             self.gamma = self.add_weight(
                 name="gamma", shape=(channels,), initializer="ones"
@@ -486,7 +505,7 @@ class GroupNorm(ForwardLayer):
 
     def call(self, x, forward: ForwardPass):
         gamma, beta = _first_channels(self.gamma, x), _first_channels(self.beta, x)
-        return _group_norm(x, gamma, beta, self._groups)
+        return _group_norm(x, gamma, beta, self.groups)
 
 
 def _group_norm(x, gamma, beta, groups: int):

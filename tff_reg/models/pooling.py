@@ -1,4 +1,8 @@
-"""Pooling with PyTorch's rules: the same added on both ends, no windows beyond them."""
+"""Pooling with PyTorch's rules: the same added on both ends, no windows beyond them.
+
+TensorFlow's functions get their settings by name: Keras stores no others of an exported
+model (`tff_reg.experiment.export`).
+"""
 
 from __future__ import annotations
 
@@ -18,7 +22,7 @@ def max_pool(x, size: int, stride: int, *, padding: int = 0):
       float [batch, (height + 2 padding - size) // stride + 1, ..., channels].
     """
     x = pad(x, padding, x.dtype.min)
-    return tf.nn.max_pool2d(x, size, stride, "VALID")
+    return tf.nn.max_pool2d(x, ksize=size, strides=stride, padding="VALID")
 
 
 def average_pool(x, size: int, stride: int, *, padding: int = 0):
@@ -33,7 +37,8 @@ def average_pool(x, size: int, stride: int, *, padding: int = 0):
     Returns:
       float [batch, (height + 2 padding - size) // stride + 1, ..., channels].
     """
-    return tf.nn.avg_pool2d(pad(x, padding), size, stride, "VALID")
+    x = pad(x, padding)
+    return tf.nn.avg_pool2d(x, ksize=size, strides=stride, padding="VALID")
 
 
 def adaptive_average_pool(x, height: int, width: int):
@@ -52,7 +57,7 @@ def adaptive_average_pool(x, height: int, width: int):
         return x
     if rows % height == 0 and columns % width == 0:
         window = [1, rows // height, columns // width, 1]
-        return tf.nn.avg_pool2d(x, window, window, "VALID")
+        return tf.nn.avg_pool2d(x, ksize=window, strides=window, padding="VALID")
     row_means = tf.constant(_window_means(rows, height), x.dtype)
     column_means = tf.constant(_window_means(columns, width), x.dtype)
     return tf.einsum("hr,brcf,wc->bhwf", row_means, x, column_means)

@@ -83,6 +83,7 @@ class ShuffleUnit(layers.ForwardLayer):
             )
 
         options = dict(norm=norm, dtype=dtype)
+        self.shuffle = layers.ChannelShuffle(_GROUPS)
         with tf.name_scope(name):
             self.reduce = conv_units.ConvUnit(
                 pointwise(in_channels, hidden), hidden, name="reduce", **options
@@ -101,11 +102,12 @@ class ShuffleUnit(layers.ForwardLayer):
 
     def call(self, x, forward: ForwardPass):
         def branch():
-            y = layers.shuffle_channels(self.reduce(x, forward), _GROUPS)
+            y = self.shuffle(self.reduce(x, forward), forward)
             return self.expand(self.depthwise(y, forward), forward)
 
         if self._branch_index is None:
-            total = tf.concat([pooling.average_pool(x, 3, 2, padding=1), branch()], -1)
+            pooled = pooling.average_pool(x, 3, 2, padding=1)
+            total = tf.concat([pooled, branch()], axis=-1)
         else:
             total = layers.residual_sum(forward, self._branch_index, x, branch)
         return forward.record(tf.nn.relu(total))
