@@ -25,8 +25,8 @@ _COMMAND = "bin/export"
 _FLAGS = flags.FLAGS
 _HELP = """\
 bin/export --run_dir=DIR --format=keras|saved_model --output=PATH
-  Writes the model of a run for plain Keras, without this package: from the task's images
-  as they are stored to logits, the preprocessing inside.
+  Writes the model of a run for plain Keras, without this package: from the task's
+  images as they are stored to logits, the preprocessing inside.
 
   --run_dir=DIR           the run; its newest checkpoint is taken
   --format=NAME           keras: one file, PATH ends in .keras; saved_model: a directory

@@ -148,10 +148,10 @@ def test_preprocessing_that_is_no_scale_and_shift_is_refused():
     from tff_reg import models
     from tff_reg.experiment import export
 
-    network = models.build_model_fn("cnn", image_shape=(8, 8, 1), num_classes=3)().network
+    model = models.build_model_fn("cnn", image_shape=(8, 8, 1), num_classes=3)()
     with pytest.raises(export.ExportError, match="not a scale and a shift"):
         export.build_keras_model(
-            network, lambda x: tf.sqrt(tf.cast(x, tf.float32)), "uint8"
+            model.network, lambda x: tf.sqrt(tf.cast(x, tf.float32)), "uint8"
         )
 
 
@@ -166,7 +166,7 @@ def test_preprocessing_that_is_no_scale_and_shift_is_refused():
     ],
 )
 def test_what_is_wrong_is_said_in_a_line(changed, message):
-    given = dict(run_dir="run", format="keras", output="model.keras", **{})
+    given = dict(run_dir="run", format="keras", output="model.keras")
     given.update(changed)
     done = _command(
         "export", *(f"--{k}={v}" for k, v in given.items() if v is not None)

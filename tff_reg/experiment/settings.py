@@ -246,7 +246,13 @@ OPTIONS: tuple[Option, ...] = (
         default=0.1,
     ),
     Option(
-        "dp_delta", float, SERVER, "dp: of its epsilon", above=0, maximum=1, default=1e-5
+        "dp_delta",
+        float,
+        SERVER,
+        "dp: of its epsilon",
+        above=0,
+        maximum=1,
+        default=1e-5,
     ),
     Option(
         "compressed_bits",

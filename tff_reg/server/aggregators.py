@@ -1,8 +1,9 @@
-"""How clients' results become one: TFF's aggregators by name, for all that clients send.
+"""How what clients send becomes one: TFF's aggregators by name.
 
-A client sends its update (with BatchNorm's statistics, where there are any), the uploads
-of a correction, the number 1 if it trained, and metrics. What is chosen here holds for
-all four. The kinds and their defaults are those of `tff.learning`:
+A client sends its update (with BatchNorm's statistics, where there are any), the
+uploads of a correction, the number 1 if it trained, and metrics. What is chosen here
+holds for all four, but that metrics are summed plainly unless `secure` is chosen. The
+kinds and their defaults are those of `tff.learning`:
 
 *   `mean`: the weighted mean.
 *   `robust`: with values that are far too large left out, and long updates shortened
@@ -169,7 +170,8 @@ def _secure_sum_then_finalize(finalizers):
                 if np.issubdtype(type_.dtype, np.floating):
                     return -float(_LARGEST_METRIC), float(_LARGEST_METRIC)
                 return 0, _LARGEST_METRIC
-            fields = [(name, ranges(t)) for name, t in tff.structure.iter_elements(type_)]
+            elements = tff.structure.iter_elements(type_)
+            fields = [(name, ranges(each)) for name, each in elements]
             if fields and fields[0][0] is not None:
                 return collections.OrderedDict(fields)
             return [value for _, value in fields]
