@@ -324,3 +324,28 @@ def test_group_norm_may_have_other_groups():
     x = _images(2, 3, 3, 8, dtype=np.float64)
     expected = _group_norm(x, 4, np.ones(8), np.zeros(8))
     np.testing.assert_allclose(norm(tf.constant(x), TRAIN), expected, atol=1e-12)
+
+
+@pytest.mark.parametrize("stride", [1, 2, 3])
+def test_1x1_convolutions_stride_before_they_multiply(stride):
+    # oneDNN in TF 2.14 damages the heap in the gradient of a strided 1x1 kernel.
+    layer = layers.Conv2D(8, 16, 1, layers.Seeds(0), stride=stride, name="c")
+    x = tf.random.stateless_normal([2, 7, 6, 8], [1, 2])
+
+    @tf.function
+    def gradient(x):
+        with tf.GradientTape() as tape:
+            y = layer(x, forward.ForwardPass())
+            loss = tf.reduce_sum(y**2)
+        return y, tape.gradient(loss, layer.kernel)
+
+    operations = gradient.get_concrete_function(x).graph.get_operations()
+    strides = [list(op.get_attr("strides")) for op in operations if "Conv2D" in op.type]
+    assert len(strides) >= 2 and all(each == [1, 1, 1, 1] for each in strides)
+    kept = x.numpy()[:, ::stride, ::stride]
+    expected = kept @ layer.kernel.numpy()[0, 0]
+    y, slope = gradient(x)
+    np.testing.assert_allclose(y, expected, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(
+        slope[0, 0], 2 * np.einsum("bhwi,bhwo->io", kept, expected), rtol=1e-4, atol=1e-4
+    )

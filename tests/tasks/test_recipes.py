@@ -2,12 +2,11 @@
 
 A recipe runs here as `bin/run -flagfile=FILE --scale=tiny --synthetic_data` would, in
 this process. By default few of them do, which together have every process, task and
-partition and nearly every network; `TF_ENABLE_ONEDNN_OPTS=0 bin/test -m recipes` runs
-all that differ at that size, which takes an hour.
+partition and nearly every network; `bin/test -m recipes` runs all that differ at that
+size, which takes an hour.
 """
 
 import importlib.util
-import os
 import pathlib
 import subprocess
 import sys
@@ -381,16 +380,13 @@ def check_a_round(command, recipe, directory, *more):
 
 
 def test_a_recipe_of_each_kind_runs_a_round():
-    # In a process of their own and without oneDNN: after some twenty of these rounds,
-    # GradAug's the last, TensorFlow 2.14 aborted in its MklConvBwdFilterPrimitive with
-    # a damaged heap, every time; without oneDNN it does not.
+    # In a process of their own, whose memory is given back.
     done = subprocess.run(
         [
             *(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"),
             *("-m", "recipes", "-k", "test_of_each_kind", __file__),
         ],
         cwd=ROOT,
-        env={**os.environ, "TF_ENABLE_ONEDNN_OPTS": "0"},
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
