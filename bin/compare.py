@@ -50,9 +50,9 @@ are not repeated. What fails is named, and the table has the rest.
                                   compute.png  by multiply-adds of a client, with the
                                                column mflops
   --accuracy_at_rounds=N,...      columns with the moving average after these rounds
-  --columns=NAME,...              columns of table.md, such as those of FedAlign's Tables
-                                  1 and 5, for which the runs are analysed where they
-                                  are not yet: accuracy, best, ema, all_clients,
+  --columns=NAME,...              columns of table.md, as of FedAlign's Tables 1 and 5,
+                                  for which the runs are analysed where they are not
+                                  yet: accuracy, best, ema, all_clients,
                                   lambda_max, trace, h_n, h_d, h_n_code, h_d_code,
                                   drift, drift_agreement, gradient_agreement, mflops,
                                   params, seconds

@@ -114,8 +114,8 @@ def test_the_command_measures_and_writes(tmp_path):
 @pytest.mark.parametrize(
     "arguments, said",
     [
-        ([], "methods, client_states (found nothing)"),
-        (["method"], "methods, client_states (found method)"),
+        ([], "methods, client_states, hessian (found nothing)"),
+        (["method"], "methods, client_states, hessian (found method)"),
         (["methods", "--methods=fedprx"], "Did you mean 'fedprox'?"),
         (["methods", "--methods=kd", "--json=no/such/file"], "no/such"),
         (["methods", "--nope"], "nope"),
