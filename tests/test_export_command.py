@@ -95,7 +95,7 @@ def test_plain_keras_predicts_the_same(run_dir, expected, format, kinds, tmp_pat
     for kind in kinds:
         found = tmp_path / f"{kind}.npy"
         subprocess.run(
-            [sys.executable, str(script), kind, str(output), str(images), str(found)],
+            [sys.executable, "-I", script, kind, output, images, found],
             cwd=tmp_path,
             check=True,
             timeout=120,
