@@ -461,17 +461,6 @@ _SUBJECTS = {
 }
 
 
-def _parse(arguments):
-    """Parses the flags; says in a line what is wrong with them."""
-    if {"--help", "-h", "--helpshort", "--helpfull"} & set(arguments):
-        print(_HELP)
-        sys.exit()
-    try:
-        return _FLAGS(arguments)
-    except flags.Error as error:
-        fail(error)
-
-
 def main(arguments):
     """Analyses the subject that is named."""
     if len(arguments) != 2 or arguments[1] not in _SUBJECTS:
@@ -499,4 +488,6 @@ def main(arguments):
 if __name__ == "__main__":
     app.define_help_flags()
     command_line.define_flags()
-    main(_parse(sys.argv))
+    main(
+        command_line.parse_own(sys.argv, help_text=_HELP, command=_COMMAND)
+    )

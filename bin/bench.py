@@ -4,6 +4,7 @@ The thin end of `tff_reg.runtime.benchmark`, `tff_reg.analysis.method_benchmark`
 `tff_reg.experiment.state_benchmark` and `tff_reg.analysis.hessian_benchmark`.
 """
 
+import functools
 import json
 import pathlib
 import sys
@@ -148,17 +149,6 @@ _SUBJECTS = {
 }
 
 
-def _parse(arguments):
-    """Parses the flags; says in a line what is wrong with them."""
-    if {"--help", "-h", "--helpshort", "--helpfull"} & set(arguments):
-        print(_HELP)
-        sys.exit()
-    try:
-        return flags.FLAGS(arguments)
-    except flags.Error as error:
-        fail(error)
-
-
 def main(argv):
     """Runs the benchmark that is named."""
     if len(argv) != 2 or argv[1] not in _SUBJECTS:
@@ -174,4 +164,9 @@ def main(argv):
 
 
 if __name__ == "__main__":
-    app.run(main, flags_parser=_parse)
+    app.run(
+        main,
+        flags_parser=functools.partial(
+            command_line.parse_own, help_text=_HELP, command=_COMMAND
+        ),
+    )

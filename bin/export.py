@@ -46,17 +46,6 @@ def fail(message, exit_code=2):
     command_line.fail(message, exit_code=exit_code, command=_COMMAND)
 
 
-def _parse(arguments):
-    """Parses the flags; says in a line what is wrong with them."""
-    if {"--help", "-h", "--helpshort", "--helpfull"} & set(arguments):
-        print(_HELP)
-        sys.exit()
-    try:
-        return _FLAGS(arguments)
-    except flags.Error as error:
-        fail(error)
-
-
 def main(arguments):
     """Exports the run that the flags say."""
     if len(arguments) > 1:
@@ -79,4 +68,6 @@ def main(arguments):
 
 if __name__ == "__main__":
     app.define_help_flags()
-    main(_parse(sys.argv))
+    main(
+        command_line.parse_own(sys.argv, help_text=_HELP, command=_COMMAND)
+    )

@@ -7,7 +7,6 @@ import functools
 import os
 import pathlib
 import signal
-import statistics
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
@@ -22,8 +21,15 @@ if __name__ == "__main__":
 from absl import app, flags, logging
 
 import tasks
-from tff_reg import experiment, processes, quiet, regularizers, runtime
-from tff_reg.experiment import command_line, description, progress, settings, summary
+from tff_reg import experiment, quiet, regularizers, runtime
+from tff_reg.experiment import (
+    command_line,
+    description,
+    progress,
+    settings,
+    summary,
+    trained,
+)
 from tff_reg.processes import catalog
 
 _FLAGS = flags.FLAGS
@@ -61,14 +67,9 @@ def prepare(values, directory):
         num_weights=evaluation.num_weights,
     )
     print(*lines, sep="\n", flush=True)
-    process = processes.build_from_settings(
-        values["process"],
-        task.model_fn,
-        settings.process_settings(values),
-        settings.strengths(values),
-        mean_examples=statistics.mean(task.client_data.client_sizes),
-        client_preprocess_fn=task.augment_fn,
-        example_dtype=task.client_data.element_type_structure["x"].dtype.name,
+    process = trained.build_process(
+        task,
+        values,
         model_aggregator=aggregators.build_model_aggregator(
             **settings.aggregator_settings(values)
         ),

@@ -96,6 +96,26 @@ def parse(
     return rest
 
 
+def parse_own(arguments: Sequence[str], *, help_text: str, command: str) -> list[str]:
+    """Parses the command line of a command with few flags, all of them its own.
+
+    Args:
+      arguments: The command line, the program's name first.
+      help_text: What `--help` prints.
+      command: Who says that something is wrong.
+
+    Returns:
+      What is not a flag.
+    """
+    if {"--help", "-h", "--helpshort", "--helpfull"} & set(arguments):
+        print(help_text)
+        raise SystemExit(0)
+    try:
+        return flags.FLAGS(arguments)
+    except flags.Error as error:
+        fail(error, command=command)
+
+
 def _flag_error(error: flags.Error, own_names: Sequence[str]) -> str:
     if isinstance(error, flags.UnrecognizedFlagError):
         name = error.flagname

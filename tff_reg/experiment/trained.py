@@ -139,14 +139,9 @@ class TrainedRun:
         """
         from tff_reg import data, processes
 
-        process = processes.build_from_settings(
-            self.settings["process"],
-            self.task.model_fn,
-            settings.process_settings(self.settings),
-            settings.strengths(self.settings),
-            mean_examples=statistics.mean(self.task.client_data.client_sizes),
-            client_preprocess_fn=self.task.augment_fn,
-            example_dtype=self.task.client_data.element_type_structure["x"].dtype.name,
+        process = build_process(
+            self.task,
+            self.settings,
             model_aggregator=_build_telling_mean(),
         )
         state = state_file.read_state(
@@ -184,6 +179,31 @@ class TrainedRun:
             if has_statistics
             else list(self.weights.non_trainable),
         )
+
+
+def build_process(task: Any, values: Mapping[str, Any], **arguments: Any) -> Any:
+    """Builds the process of a run.
+
+    Args:
+      task: Its task.
+      values: All its settings, by name.
+      **arguments: Further arguments of `processes.build_from_settings`.
+
+    Returns:
+      The process.
+    """
+    from tff_reg import processes
+
+    return processes.build_from_settings(
+        values["process"],
+        task.model_fn,
+        settings.process_settings(values),
+        settings.strengths(values),
+        mean_examples=statistics.mean(task.client_data.client_sizes),
+        client_preprocess_fn=task.augment_fn,
+        example_dtype=task.client_data.element_type_structure["x"].dtype.name,
+        **arguments,
+    )
 
 
 def _build_telling_mean():
