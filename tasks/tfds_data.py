@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.resources
-import sys
-
 from tasks.task_defaults import TaskDefaults
 from tff_reg.lazy import np
 
@@ -55,10 +52,6 @@ def _builder(defaults: TaskDefaults):
     import tensorflow_datasets as tfds
     from tensorflow_datasets.core.utils import gcs_utils
 
-    # TFDS 4.9 downloads with a backport that it does not declare and that the lock has
-    # for Python 3.9 and 3.10 only. Since 3.11 it is the same as the library's own.
-    if sys.version_info >= (3, 11):
-        sys.modules.setdefault("importlib_resources", importlib.resources)
     # Asked for a data set, TFDS looks at a cloud address first and waits for it; there
     # is no public switch.
     gcs_utils._is_gcs_disabled = True  # pylint: disable=protected-access
