@@ -74,10 +74,12 @@ bin/analyze hessian --run_dir=DIR,... [--output_dir=DIR]
 
 bin/analyze landscape --run_dir=DIR,... [--output_dir=DIR]
   The loss on a plane through the weights of the server's model: landscape.csv in
-  RUN_DIR/analysis, and landscape.png, of several runs side by side on one scale. Resumes.
+  RUN_DIR/analysis, and landscape.png, of several runs side by side on one scale.
+  Resumes.
 
-  --directions=NAME       eigenvectors (of the two largest eigenvalues of the Hessian), or
-                          random, filter by filter as long as the weights [eigenvectors]
+  --directions=NAME       eigenvectors (of the Hessian's two largest eigenvalues), or
+                          random, filter by filter as long as the weights
+                          [eigenvectors]
   --extent=X              how far, in lengths of the directions [1]
   --points=N              along each, odd [21]
   --highest=X             losses above are drawn there [the largest]

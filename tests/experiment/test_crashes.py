@@ -118,7 +118,7 @@ def run(request, monkeypatch):
     )
 
     def run_in(directory, **arguments):
-        return experiment.run(
+        return experiment.train(
             request.param(),
             Clients(),
             total_rounds=arguments.pop("total_rounds", 3),

@@ -73,7 +73,7 @@ def run(tiny_process, tiny_evaluation, tiny_data):
             progress=Notes(),
             settings={"process": "fedavg", "task": "tiny"},
         )
-        return experiment.run(**{**defaults, **arguments})
+        return experiment.train(**{**defaults, **arguments})
 
     return run_with
 
@@ -286,7 +286,7 @@ class Remembering:
             settings={"process": "moon", "task": "digits"},
             progress=Notes(),
         )
-        return experiment.run(
+        return experiment.train(
             self.process, self.task.client_data, **{**defaults, **arguments}
         )
 

@@ -76,6 +76,9 @@ class Correction:
       added_to_model: The one of them that is added to the mean of the clients' models,
         or None. The server optimiser must then be plain averaging.
       has_own_gradient_rule: Whether `gradient_rule` takes the place of another.
+      infers_gradient: Whether (cloud - w_i) / (K lr0) stands for the mean gradient of
+        a client's steps, as it does for SGD without momentum; with momentum m it is
+        about 1 / (1 - m) times that.
     """
 
     name: ClassVar[str]
@@ -85,6 +88,7 @@ class Correction:
     from_update: ClassVar[tuple[str, ...]] = ()
     added_to_model: ClassVar[Optional[str]] = None
     has_own_gradient_rule: ClassVar[bool] = False
+    infers_gradient: ClassVar[bool] = False
 
     @property
     def gradient_rule(self):

@@ -34,6 +34,7 @@ class FedDC(correction.Correction):
     sent = ("s",)
     from_update = ("h",)
     added_to_model = "h"
+    infers_gradient = True
 
     strength: float = 0.01
 

@@ -27,6 +27,7 @@ class Scaffold(correction.Correction):
     client_memories = ("s",)
     server_memories = ("s",)
     sent = ("s",)
+    infers_gradient = True
 
     def before_clipping(self, local: correction.Local) -> list:
         return [

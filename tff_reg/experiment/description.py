@@ -53,6 +53,7 @@ def header(
         _line("model", model),
         _line("clients", f"{_cohort(values)}, {training}"),
         _line("", _client_optimizer(values)),
+        *([_line("note", note)] if (note := _momentum_note(values)) else []),
         *([_line("memory", memory)] if memory else []),
         _line("server", _server(values)),
         *_aggregation(values),
@@ -155,6 +156,17 @@ def _client_optimizer(values: Mapping[str, Any]) -> str:
     if values["max_gradient_norm"]:
         parts.append(f"gradients clipped at {_text(values['max_gradient_norm'])}")
     return ", ".join(parts)
+
+
+def _momentum_note(values: Mapping[str, Any]) -> Optional[str]:
+    correction, momentum = _correction(values), values["client_momentum"]
+    if not (correction and correction.infers_gradient and momentum):
+        return None
+    return (
+        f"{correction.name} takes how far a client moved for its mean gradient, which"
+        f" momentum {_text(momentum)} makes some {1 / (1 - momentum):.3g} times too"
+        " large; its paper has --client_momentum=0"
+    )
 
 
 def _server(values: Mapping[str, Any]) -> str:

@@ -37,6 +37,7 @@ class Option:
       minimum: The least value; None for none.
       above: The value that it must be greater than; None for none.
       maximum: The greatest value; None for none.
+      below: The value that it must be less than; None for none.
       choices: The names that it may be, or None.
       parse: What reads it, where it is a list; its ValueError ends a sentence that
         begins with the flag.
@@ -50,6 +51,7 @@ class Option:
     minimum: Optional[float] = None
     above: Optional[float] = None
     maximum: Optional[float] = None
+    below: Optional[float] = None
     choices: Optional[Sequence[str]] = None
     parse: Optional[Callable[[str], Any]] = None
     default: Any = None
@@ -84,6 +86,10 @@ class Option:
         if self.maximum is not None and value > self.maximum:
             raise SettingError(
                 f"--{self.name}={value}: it must be at most {self.maximum}."
+            )
+        if self.below is not None and value >= self.below:
+            raise SettingError(
+                f"--{self.name}={value}: it must be less than {self.below}."
             )
 
 
@@ -177,7 +183,7 @@ OPTIONS: tuple[Option, ...] = (
         "factor a round of the exponential schedule",
         above=0,
     ),
-    Option("client_momentum", float, CLIENTS, "of SGD", minimum=0, maximum=1),
+    Option("client_momentum", float, CLIENTS, "of SGD", minimum=0, below=1),
     Option("client_nesterov", bool, CLIENTS, "whether the momentum is Nesterov's"),
     Option("client_weight_decay", float, CLIENTS, "L2, in the gradient", minimum=0),
     Option(
@@ -191,7 +197,7 @@ OPTIONS: tuple[Option, ...] = (
         choices=_SERVER_OPTIMIZERS,
     ),
     Option("server_learning_rate", float, SERVER, "its learning rate", above=0),
-    Option("server_momentum", float, SERVER, "of sgd", minimum=0, maximum=1),
+    Option("server_momentum", float, SERVER, "of sgd", minimum=0, below=1),
     Option("server_epsilon", float, SERVER, "of adam, yogi and adagrad", above=0),
     Option(
         "averages_all_clients",
@@ -251,7 +257,7 @@ OPTIONS: tuple[Option, ...] = (
         SERVER,
         "dp: of its epsilon",
         above=0,
-        maximum=1,
+        below=1,
         default=1e-5,
     ),
     Option(
