@@ -78,7 +78,7 @@ def prepare(values, directory):
     told = progress.for_this_output(values["total_rounds"])
     _INTERRUPTION.before_exit(told.close)
     return functools.partial(
-        experiment.run,
+        experiment.train,
         process,
         task.client_data,
         total_rounds=values["total_rounds"],

@@ -3,6 +3,7 @@ import csv
 import dataclasses
 import json
 import shutil
+import signal
 import types
 
 import numpy as np
@@ -136,6 +137,58 @@ def test_cohort_and_keys_are_those_of_seed_and_round(run, tiny_data):
             (name, tuple(data.client_key(5, round_num, name))) for name in cohort
         ]
     assert tiny_data.asked == expected
+
+
+def test_ctrl_c_in_a_round_comes_out_and_the_run_continues(
+    run, tiny_process, tmp_path
+):
+    run(tmp_path / "unbroken")
+    outputs = []
+
+    def interrupt(output):
+        outputs.append(output)
+        if len(outputs) == 4:
+            signal.raise_signal(signal.SIGINT)
+        return output
+
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path / "a", process=FailingProcess(tiny_process, interrupt))
+    notes = Notes()
+    run(tmp_path / "a", progress=notes)
+    assert notes.lines == ["Resuming after round 3 of 6."]
+    assert results(tmp_path / "a") == results(tmp_path / "unbroken")
+
+
+def test_on_round_is_called_with_every_row_also_with_earlier_ones(run, tmp_path):
+    seen = []
+    result = run(tmp_path / "a", total_rounds=4, on_round=seen.append)
+    assert seen == result.rows
+    assert seen[3]["round_num"] == 4 and seen[3]["evaluation/accuracy"] > 0.5
+    seen.clear()
+    run(tmp_path / "a", total_rounds=6, on_round=seen.append)
+    assert [row["round_num"] for row in seen] == [1, 2, 3, 4, 5, 6]
+    # Of a finished run there is nothing else to do.
+    again = []
+    run(tmp_path / "a", total_rounds=6, on_round=again.append)
+    assert again == seen
+
+
+@pytest.mark.parametrize("error", [LookupError, KeyboardInterrupt])
+def test_what_on_round_raises_ends_the_run_and_no_round_is_lost(
+    run, tiny_data, tmp_path, error
+):
+    run(tmp_path / "unbroken")
+
+    def stop(row):
+        if row["round_num"] == 3:
+            raise error
+
+    tiny_data.asked.clear()
+    with pytest.raises(error):
+        run(tmp_path / "a", rounds_per_checkpoint=5, on_round=stop)
+    run(tmp_path / "a", rounds_per_checkpoint=5)
+    assert len(tiny_data.asked) == 6 * 3
+    assert results(tmp_path / "a") == results(tmp_path / "unbroken")
 
 
 @pytest.mark.parametrize("rounds_per_checkpoint", [1, 4])

@@ -7,11 +7,12 @@ killed and started again writes the same bytes as one that was not.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import math
 import time
-from typing import Any, Callable, Mapping, Optional, Sequence, Union
+from typing import Any, Callable, Iterator, Mapping, Optional, Sequence, Union
 
 from tff_reg.experiment import (
     client_states,
@@ -25,6 +26,8 @@ from tff_reg.experiment import (
     tensorboard,
 )
 from tff_reg.lazy import np
+
+Row = dict[str, Optional[float]]
 
 # The parts of a checkpoint.
 STATE, CLIENT_STATES = "server_state.npz", "client_states.json"
@@ -46,12 +49,12 @@ class RunResult:
     # `process.get_all_clients_weights(state)`; None where there is no such mean.
     all_clients_weights: Any
     # A row a round, numbers by column, None where a cell is empty.
-    rows: list[dict[str, Optional[float]]]
+    rows: list[Row]
     # What `summary.json` holds.
     summary: dict[str, Any]
 
 
-def run(
+def train(
     process: Any,
     client_data: Any,
     *,
@@ -69,8 +72,12 @@ def run(
     subtitle: str = "",
     weight_names: Optional[tuple[Sequence[str], Sequence[str]]] = None,
     progress: Optional[progress_lib.Silence] = None,
+    on_round: Optional[Callable[[Row], Any]] = None,
 ) -> RunResult:
     """Runs the rounds of a learning process, or what is left of them.
+
+    With an `output_dir`, what was stopped (by Ctrl-C, a notebook's interrupt, an
+    exception, `kill -9`) goes on when called again, to the same bytes.
 
     Args:
       process: Any `tff.learning.templates.LearningProcess`, or a
@@ -85,8 +92,8 @@ def run(
       evaluate: From `tff.learning.models.ModelWeights` to `loss` and `accuracy`, for
         instance a `CentralEvaluation`; None to train without evaluation.
       rounds_per_evaluation: Evaluate every so many rounds, and after the last.
-      rounds_per_checkpoint: Commit a checkpoint every so many rounds, and after the
-        last.
+      rounds_per_checkpoint: Commit a checkpoint every so many rounds, after the last,
+        and when `on_round` ends the run.
       client_dataset_fn: From a client's id and its key for the round (int64 [2]) to
         its `tf.data.Dataset`; None for `client_data.whole_client_dataset`.
       output_dir: Directory to resume from and to write to; None writes nothing.
@@ -97,8 +104,11 @@ def run(
       subtitle: The line below the title.
       weight_names: Names of the trainable and the other variables, for
         `final_weights.npz` and its like; None for `trainable/0` and so on.
-      progress: Told of every round; None for a bar on a terminal and lines
-        elsewhere. `progress.Silence()` says nothing.
+      progress: Told of every round; None for a bar on a terminal or in a notebook,
+        and lines elsewhere. `progress.Silence()` says nothing.
+      on_round: Called with the row of every round, in order, as they are in
+        `RunResult.rows`: at once with those that an earlier call has done already, so
+        that a plot is whole, then after each round. What it raises ends the run.
 
     Returns:
       The result.
@@ -110,47 +120,29 @@ def run(
       TrainingError: If a round fails, from the error of the process.
       ValueError: If a number is out of range.
     """
-    client_ids = list(client_data.client_ids)
-    _check_numbers(
+    training = Training(
+        process,
+        client_data,
         total_rounds=total_rounds,
         clients_per_round=clients_per_round,
+        seed=seed,
+        evaluate=evaluate,
         rounds_per_evaluation=rounds_per_evaluation,
         rounds_per_checkpoint=rounds_per_checkpoint,
+        client_dataset_fn=client_dataset_fn,
+        output_dir=output_dir,
+        overwrite=overwrite,
+        settings=settings,
+        title=title,
+        subtitle=subtitle,
+        weight_names=weight_names,
+        progress=progress,
     )
-    if clients_per_round > len(client_ids):
-        raise ValueError(
-            f"clients_per_round is {clients_per_round}, but there are only"
-            f" {len(client_ids)} clients."
-        )
-    settings = _as_json(
-        {
-            **(settings or {}),
-            "total_rounds": total_rounds,
-            "clients_per_round": clients_per_round,
-            "seed": seed,
-            "rounds_per_evaluation": rounds_per_evaluation,
-            "rounds_per_checkpoint": rounds_per_checkpoint,
-        }
-    )
-    progress = progress or progress_lib.for_this_output(total_rounds)
-    directory = _begin(output_dir, settings, overwrite)
-    try:
-        experiment = _Experiment(
-            process=process,
-            client_ids=client_ids,
-            client_dataset_fn=client_dataset_fn or client_data.whole_client_dataset,
-            evaluate=evaluate,
-            settings=settings,
-            directory=directory,
-            progress=progress,
-        )
-        experiment.restore()
-        experiment.run_rounds()
-        return experiment.finish(title, subtitle, weight_names)
-    finally:
-        progress.close()
-        if directory is not None:
-            directory.close()
+    with contextlib.closing(training.rounds()) as rounds:
+        for row in rounds:
+            if on_round is not None:
+                on_round(row)
+    return training.result
 
 
 def _check_numbers(**numbers: int) -> None:
@@ -166,57 +158,111 @@ def _as_json(values: Mapping[str, Any]) -> dict[str, Any]:
     return json.loads(json.dumps(dict(values)))
 
 
-def _begin(
+def _directory(
     output_dir: Union[str, directory_lib.RunDirectory, None],
-    settings: Mapping[str, Any],
-    overwrite: bool,
 ) -> Optional[directory_lib.RunDirectory]:
-    if output_dir is None:
-        return None
-    directory = output_dir
-    if not isinstance(directory, directory_lib.RunDirectory):
-        directory = directory_lib.RunDirectory(directory)
-    if not overwrite:
-        directory.check_settings(settings)
-        if not directory.is_finished(settings["total_rounds"]):
-            directory.check_rounds(settings)
-    directory.begin({**settings, **environment.describe()}, overwrite=overwrite)
-    return directory
+    if output_dir is None or isinstance(output_dir, directory_lib.RunDirectory):
+        return output_dir
+    return directory_lib.RunDirectory(output_dir)
 
 
-class _Experiment:
-    """The state of a run between two rounds, and what may happen next."""
+class Training:
+    """A run: what it is between two rounds, and what may happen next."""
 
     def __init__(
         self,
-        *,
         process: Any,
-        client_ids: Sequence[str],
-        client_dataset_fn: Callable[[str, Any], Any],
+        client_data: Any,
+        *,
+        total_rounds: int,
+        clients_per_round: int,
+        seed: int,
         evaluate: Optional[Callable[[Any], Mapping[str, float]]],
-        settings: Mapping[str, Any],
-        directory: Optional[directory_lib.RunDirectory],
-        progress: progress_lib.Silence,
+        rounds_per_evaluation: int,
+        rounds_per_checkpoint: int,
+        client_dataset_fn: Optional[Callable[[str, Any], Any]],
+        output_dir: Union[str, directory_lib.RunDirectory, None],
+        overwrite: bool,
+        settings: Optional[Mapping[str, Any]],
+        title: str,
+        subtitle: str,
+        weight_names: Optional[tuple[Sequence[str], Sequence[str]]],
+        progress: Optional[progress_lib.Silence],
     ):
+        """Checks the arguments, which are those of `train`; touches nothing yet."""
+        self._client_ids = list(client_data.client_ids)
+        numbers = dict(
+            total_rounds=total_rounds,
+            clients_per_round=clients_per_round,
+            rounds_per_evaluation=rounds_per_evaluation,
+            rounds_per_checkpoint=rounds_per_checkpoint,
+        )
+        _check_numbers(**numbers)
+        if clients_per_round > len(self._client_ids):
+            raise ValueError(
+                f"clients_per_round is {clients_per_round}, but there are only"
+                f" {len(self._client_ids)} clients."
+            )
         self._process = process
-        self._client_ids = client_ids
-        self._client_dataset_fn = client_dataset_fn
+        self._client_dataset_fn = client_dataset_fn or client_data.whole_client_dataset
         self._evaluate = evaluate
-        self._settings = settings
-        self._directory = directory
-        self._progress = progress
+        self._settings = _as_json({**(settings or {}), **numbers, "seed": seed})
+        self._directory = _directory(output_dir)
+        self._overwrite = overwrite
+        self._title, self._subtitle = title, subtitle
+        self._weight_names = weight_names
+        self._progress = progress or progress_lib.for_this_output(total_rounds)
         self._events: Optional[tensorboard.TensorBoardEvents] = None
         self._state: Any = None
         self._client_states: Optional[client_states.ClientStates] = None
         self._table = metrics.MetricsTable()
         self._rounds_done = 0
+        self._rounds_saved = 0
         self._not_finite_reported = False
         # Not every process has it, and where it has, it may be None.
         self._get_all_clients_weights: Optional[Callable[[Any], Any]] = getattr(
             process, "get_all_clients_weights", None
         )
+        # When all rounds are done.
+        self.result: Optional[RunResult] = None
 
-    def restore(self) -> None:
+    def rounds(self) -> Iterator[Row]:
+        """Takes the directory, does the rounds and writes the results.
+
+        Closed between two rounds, it commits what is done and lets go of the
+        directory.
+
+        Yields:
+          The row of each round, also of those that were done before.
+        """
+        try:
+            if self._directory is not None:
+                self._begin(self._directory)
+            self._restore()
+            yield from self._table.rows()
+            self._progress.start(self._rounds_done)
+            while self._rounds_done < self._settings["total_rounds"]:
+                self._run_round(self._rounds_done + 1)
+                try:
+                    yield self._table.row(self._rounds_done - 1)
+                except GeneratorExit:
+                    self._save()
+                    raise
+            self.result = self._finish()
+        finally:
+            self._progress.close()
+            if self._directory is not None:
+                self._directory.close()
+
+    def _begin(self, directory: directory_lib.RunDirectory) -> None:
+        if not self._overwrite:
+            directory.check_settings(self._settings)
+            if not directory.is_finished(self._settings["total_rounds"]):
+                directory.check_rounds(self._settings)
+        config = {**self._settings, **environment.describe()}
+        directory.begin(config, overwrite=self._overwrite)
+
+    def _restore(self) -> None:
         """Starts from the newest whole checkpoint, or from the beginning."""
         self._state = self._process.initialize()
         if hasattr(self._process, "initial_client_state"):
@@ -238,7 +284,7 @@ class _Experiment:
             self._table = metrics.MetricsTable.parse(
                 checkpoint.part(_METRICS).read_text("utf-8")
             )
-            self._rounds_done = checkpoint.round_num
+            self._rounds_done = self._rounds_saved = checkpoint.round_num
             self._progress.say(
                 f"Resuming after round {self._rounds_done} of"
                 f" {self._settings['total_rounds']}."
@@ -262,30 +308,26 @@ class _Experiment:
                 for checkpoint in self._directory.checkpoints.all()
             )
 
-    def run_rounds(self) -> None:
-        """Runs the rounds that are left."""
-        total = self._settings["total_rounds"]
-        self._progress.start(self._rounds_done)
-        while self._rounds_done < total:
-            round_num = self._rounds_done + 1
-            row = self._run_round(round_num)
-            if self._evaluate is not None and self._is_due(
-                round_num, self._settings["rounds_per_evaluation"]
-            ):
-                row.update(self._evaluate_state())
-            self._table.append(row)
-            self._rounds_done = round_num
-            if self._directory is not None:
-                self._directory.write_metrics(self._table)
-                if self._is_due(round_num, self._settings["rounds_per_checkpoint"]):
-                    self._save()
-                self._events.add(row)
-            self._report(round_num, row)
+    def _run_round(self, round_num: int) -> None:
+        """Trains, evaluates, records and saves."""
+        row = self._train_round(round_num)
+        if self._evaluate is not None and self._is_due(
+            round_num, self._settings["rounds_per_evaluation"]
+        ):
+            row.update(self._evaluate_state())
+        self._table.append(row)
+        self._rounds_done = round_num
+        if self._directory is not None:
+            self._directory.write_metrics(self._table)
+            if self._is_due(round_num, self._settings["rounds_per_checkpoint"]):
+                self._save()
+            self._events.add(row)
+        self._report(round_num, row)
 
     def _is_due(self, round_num: int, period: int) -> bool:
         return round_num % period == 0 or round_num == self._settings["total_rounds"]
 
-    def _run_round(self, round_num: int) -> dict[str, Any]:
+    def _train_round(self, round_num: int) -> dict[str, Any]:
         """Trains one round; returns its row of metrics."""
         from tff_reg import data
 
@@ -343,6 +385,9 @@ class _Experiment:
         return row
 
     def _save(self) -> None:
+        """Commits a checkpoint, if there is none of this round."""
+        if self._directory is None or self._rounds_saved == self._rounds_done:
+            return
         parts = {
             STATE: lambda path: state_file.write_state(path, self._state),
             _METRICS: lambda path: path.write_text(self._table.text(), "utf-8"),
@@ -350,6 +395,7 @@ class _Experiment:
         if self._client_states is not None:
             parts[CLIENT_STATES] = self._client_states.write_index
         self._directory.checkpoints.save(self._rounds_done, parts)
+        self._rounds_saved = self._rounds_done
         self._delete_unnamed_client_states()
 
     def _report(self, round_num: int, row: Mapping[str, Any]) -> None:
@@ -374,12 +420,7 @@ class _Experiment:
             " learning rate, or clipping of gradients, may help."
         )
 
-    def finish(
-        self,
-        title: str,
-        subtitle: str,
-        weight_names: Optional[tuple[Sequence[str], Sequence[str]]],
-    ) -> RunResult:
+    def _finish(self) -> RunResult:
         """Writes the results; `summary.json` last."""
         weights = self._process.get_model_weights(self._state)
         all_clients_weights = None
@@ -388,10 +429,10 @@ class _Experiment:
         summary = self._summary()
         if self._directory is not None:
             self._events.close()
-            self._directory.write_weights(_named_arrays(weights, weight_names))
+            self._directory.write_weights(_named_arrays(weights, self._weight_names))
             if all_clients_weights is not None:
                 self._directory.write_weights(
-                    _named_arrays(all_clients_weights, weight_names),
+                    _named_arrays(all_clients_weights, self._weight_names),
                     directory_lib.ALL_CLIENTS_WEIGHTS,
                 )
             plot.write_accuracy_plot(
@@ -400,8 +441,8 @@ class _Experiment:
                 training_accuracy=self._table.column(metrics.TRAINING_ACCURACY),
                 evaluation_accuracy=self._table.column(metrics.EVALUATION_ACCURACY),
                 all_clients_accuracy=self._table.column(metrics.ALL_CLIENTS_ACCURACY),
-                title=title,
-                subtitle=subtitle,
+                title=self._title,
+                subtitle=self._subtitle,
             )
             self._directory.write_summary(summary)
         return RunResult(

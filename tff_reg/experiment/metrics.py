@@ -146,9 +146,11 @@ class MetricsTable:
             return [math.nan] * len(self._rows)
         return [float(row[name]) if row[name] else math.nan for row in self._rows]
 
+    def row(self, index: int) -> dict[str, Optional[float]]:
+        """A row as numbers, None where a cell is empty; the first is row 0."""
+        cells = self._rows[index]
+        return {name: float(cell) if cell else None for name, cell in cells.items()}
+
     def rows(self) -> list[dict[str, Optional[float]]]:
-        """All rows as numbers, None where a cell is empty."""
-        return [
-            {name: float(cell) if cell else None for name, cell in row.items()}
-            for row in self._rows
-        ]
+        """All rows, likewise."""
+        return [self.row(index) for index in range(len(self))]

@@ -1,7 +1,7 @@
 """Measures what it costs to keep the states of clients between rounds.
 
 Rounds without training: the cohort's states are loaded, replaced and stored, and a
-checkpoint is committed, as `tff_reg.experiment.run` does it. All clients come once
+checkpoint is committed, as `tff_reg.experiment.train` does it. All clients come once
 first, so that the rounds measured load what was written (from the system's cache, where
 it fits there). `bin/bench client_states` prints it.
 """

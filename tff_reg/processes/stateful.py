@@ -3,7 +3,7 @@
 TFF's `LearningProcess` has no place for it: its `next` takes the clients' data and
 returns values at the server only. Here the clients of a round bring their states and
 take new ones home; between rounds their driver keeps them, as
-`tff_reg.experiment.run` does, or a store of the user's own.
+`tff_reg.experiment.train` does, or a store of the user's own.
 """
 
 from __future__ import annotations
