@@ -1,7 +1,7 @@
 """Data of simulated clients: partitions, client data, sampling, augmentation.
 
-Importing this package loads neither TensorFlow nor NumPy; `ArrayClientData` loads
-TFF when it is first used.
+Importing this package loads neither TensorFlow nor NumPy; `ArrayClientData` and
+`SeededDataSource` load TFF when they are first used.
 """
 
 from tff_reg import lazy
@@ -15,7 +15,8 @@ from tff_reg.data.sampling import sample_clients
 from tff_reg.data.sampling import sample_clients_bernoulli
 
 __getattr__, _, _LAZY_NAMES = lazy.exports(
-    __name__, {"client_data": ["ArrayClientData"]}
+    __name__,
+    {"client_data": ["ArrayClientData"], "program_source": ["SeededDataSource"]},
 )
 
 __all__ = _LAZY_NAMES + [

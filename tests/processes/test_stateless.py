@@ -1,6 +1,8 @@
-"""The forms in which TFF's production platforms run a process on devices."""
+"""What TFF does with plain learning processes: forms for devices, programs."""
 
+import asyncio
 import collections
+import functools
 
 import numpy as np
 import pytest
@@ -8,9 +10,12 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_reg import client
+from tff_reg import data
+from tff_reg import experiment
 from tff_reg import models
 from tff_reg import processes
 from tff_reg import runtime
+from tff_reg.experiment import progress
 from tff_reg.processes import catalog
 
 CNN_FN = models.build_model_fn(
@@ -27,8 +32,10 @@ STATELESS = [name for name in catalog.names() if name not in STATEFUL]
 def _runtime():
     with runtime.running("in_process"):
         yield
+    _build.cache_clear()
 
 
+@functools.lru_cache(maxsize=None)
 def _build(name):
     return processes.build(
         name,
@@ -131,3 +138,72 @@ def test_a_round_of_the_distribute_aggregate_form_gives_the_numbers_of_next():
 
     expected = process.next(state, clients)
     _assert_is(round_of_form(state, clients), expected)
+
+
+def _run_program(process, source, total_rounds, directory):
+    """Trains in a program; returns its last state and the metrics it released."""
+    states, metrics = (tff.program.MemoryReleaseManager() for _ in range(2))
+    with tff.framework.get_context_stack().install(runtime.program_context()):
+        asyncio.run(
+            tff.learning.programs.train_model(
+                train_process=process,
+                train_data_source=source,
+                train_per_round_clients=2,
+                train_total_rounds=total_rounds,
+                program_state_manager=tff.program.FileProgramStateManager(directory),
+                model_output_manager=states,
+                train_metrics_manager=metrics,
+                evaluation_manager=None,
+                evaluation_periodicity=1,
+            )
+        )
+    (state,) = states.values().values()
+    return state, metrics.values()
+
+
+@pytest.mark.parametrize("name", STATELESS)
+def test_every_stateless_process_trains_in_a_program_and_resumes(name, tmp_path):
+    process = _build(name)
+    side = 6 if name in NEEDS_RESNET else 4
+    rng = np.random.default_rng(0)
+    clients = data.ArrayClientData(
+        rng.normal(size=(24, side, side, 1)).astype(np.float32),
+        rng.integers(0, 3, 24),
+        np.split(np.arange(24), [8, 15]),
+    )
+
+    def source():
+        return data.SeededDataSource(clients, seed=5)
+
+    parameter = process.next.type_signature.parameter
+    assert parameter[1].is_assignable_from(source().federated_type)
+    _, released = _run_program(process, source(), 1, tmp_path)
+    assert list(released) == [1]
+    state, released = _run_program(process, source(), 2, tmp_path)
+    assert list(released) == [2]
+
+    expected = experiment.train(
+        process,
+        clients,
+        total_rounds=2,
+        clients_per_round=2,
+        seed=5,
+        progress=progress.Silence(),
+    )
+    found, wanted = [
+        tff.structure.flatten(tff.structure.from_container(each, recursive=True))
+        for each in (state, expected.state)
+    ]
+    assert len(found) == len(wanted) >= 12
+    for a, b in zip(found, wanted):
+        np.testing.assert_array_equal(a, b)
+    for name, value in released[2]["model_metrics"].items():
+        assert expected.rows[1][f"training/{name}"] == pytest.approx(value)
+    if side == 4:
+        # The means and variances of two norms; Freeze's classifier stays.
+        others, start = [
+            process.get_model_weights(each).non_trainable
+            for each in (state, process.initialize())
+        ]
+        moved = [not np.array_equal(a, b) for a, b in zip(others, start)]
+        assert sum(moved) == 4

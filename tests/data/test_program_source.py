@@ -1,0 +1,158 @@
+"""The data source of programs draws what a run draws, and goes on where it was."""
+
+import collections
+import copy
+import json
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_reg import data
+from tff_reg.data import client_data as client_data_lib
+from tff_reg.data import program_source
+from tff_reg.data import sampling
+
+SIZES = (3, 5, 0, 4, 5)
+
+
+def _client_data(sizes=SIZES, first=0):
+    """Clients whose examples are numbers, so that they can be told apart."""
+    total = first + sum(sizes)
+    x = np.arange(total, dtype=np.float32).reshape(total, 1)
+    ends = first + np.cumsum(sizes)
+    partition = [np.arange(end - size, end) for size, end in zip(sizes, ends)]
+    return client_data_lib.ArrayClientData(x, np.arange(total), partition)
+
+
+def _source(seed=7, **arguments):
+    return data.SeededDataSource(_client_data(**arguments), seed=seed)
+
+
+def _elements(datasets):
+    return [
+        {name: value.tolist() for name, value in element.items()}
+        for dataset in datasets
+        for element in dataset.as_numpy_iterator()
+    ]
+
+
+def test_rounds_are_those_of_a_run():
+    clients, iterator = _client_data(), _source().iterator()
+    for round_num in (1, 2, 3):
+        cohort = data.sample_clients(clients.client_ids, 2, seed=7, round_num=round_num)
+        expected = [
+            clients.whole_client_dataset(name, data.client_key(7, round_num, name))
+            for name in cohort
+        ]
+        assert _elements(iterator.select(2)) == _elements(expected)
+
+
+def test_a_data_set_function_gets_the_client_and_the_key_of_the_round():
+    calls = []
+
+    def client_dataset_fn(client_id, key):
+        calls.append((client_id, key.tolist()))
+        return tf.data.Dataset.range(3)
+
+    clients = _client_data()
+    source = data.SeededDataSource(
+        clients, seed=np.int64(7), client_dataset_fn=client_dataset_fn
+    )
+    assert str(source.federated_type) == "{int64*}@CLIENTS"
+    calls.clear()
+    source.iterator().select()
+    assert calls == [
+        (name, data.client_key(7, 1, name).tolist()) for name in clients.client_ids
+    ]
+
+
+def test_every_iterator_begins_at_round_1_and_copies_go_their_own_way():
+    source = _source()
+    first, second = source.iterator(), source.iterator()
+    round_1 = _elements(first.select(3))
+    copied = copy.deepcopy(first)
+    round_2 = _elements(first.select(3))
+    assert round_1 != round_2
+    assert _elements(second.select(3)) == round_1
+    assert _elements(copied.select(3)) == round_2
+
+
+def test_an_iterator_goes_on_from_its_bytes_in_another_source():
+    iterator = _source().iterator()
+    iterator.select(2)
+    stored = iterator.to_bytes()
+    assert stored == copy.deepcopy(iterator).to_bytes()
+    assert len(stored) < 200
+    resumed = type(_source().iterator()).from_bytes(stored)
+    for k in (2, 5, None):
+        assert _elements(resumed.select(k)) == _elements(iterator.select(k))
+
+
+def test_the_type_is_that_of_all_clients():
+    source = _source()
+    expected = collections.OrderedDict(
+        x=tf.TensorSpec([None, 1], tf.float32),
+        y=tf.TensorSpec([None], tf.int32),
+        key=tf.TensorSpec([2], tf.int64),
+    )
+    element = tff.types.tensorflow_to_type(expected)
+    assert source.federated_type == tff.FederatedType(
+        tff.SequenceType(element), tff.CLIENTS
+    )
+    assert source.iterator().federated_type == source.federated_type
+
+
+def test_clients_of_different_kinds_have_no_type():
+    source = data.SeededDataSource(
+        _client_data(),
+        seed=0,
+        client_dataset_fn=lambda name, key: tf.data.Dataset.from_tensors(
+            np.zeros(2, np.float32 if name == "client_0001" else np.int32)
+        ),
+    )
+    with pytest.raises(program_source.DataSourceError, match="float32.*int32|int32.*float32"):
+        source.federated_type
+
+
+@pytest.mark.parametrize("k", [0, -1, 6])
+def test_a_cohort_that_cannot_be_drawn_is_refused_and_no_round_passes(k):
+    iterator = _source().iterator()
+    before = iterator.to_bytes()
+    with pytest.raises(sampling.SamplingError, match=f"Cannot draw {k} .* from 5"):
+        iterator.select(k)
+    assert iterator.to_bytes() == before
+
+
+def test_no_clients_and_no_seed_are_refused():
+    class NoClients:
+        client_ids = ()
+
+    with pytest.raises(program_source.DataSourceError, match="no clients"):
+        data.SeededDataSource(NoClients(), seed=0)
+    with pytest.raises(TypeError):
+        data.SeededDataSource(_client_data(), seed=0.5)
+
+
+@pytest.mark.parametrize(
+    "other, message",
+    [
+        (dict(seed=8), "begun with seed 7, and the seed is now 8"),
+        (dict(sizes=SIZES[:-1]), "begun with other clients"),
+        (dict(sizes=(5, 3, 0, 4, 5)), "begun with other clients"),
+        (dict(first=1), "begun with other clients"),
+    ],
+)
+def test_bytes_of_another_source_are_refused(other, message):
+    stored = _source().iterator().to_bytes()
+    with pytest.raises(program_source.DataSourceError, match=message):
+        type(_source(**other).iterator()).from_bytes(stored)
+
+
+@pytest.mark.parametrize(
+    "stored", [b"", b"\x80", b"3", b"[]", b"{}", json.dumps({"seed": 7}).encode()]
+)
+def test_bytes_of_something_else_are_refused(stored):
+    with pytest.raises(program_source.DataSourceError, match="not of a SeededData"):
+        type(_source().iterator()).from_bytes(stored)

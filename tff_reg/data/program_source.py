@@ -1,0 +1,212 @@
+"""Client data for TFF's programs: seeded, and resumable.
+
+`tff.program.DatasetDataSource` draws clients from Python's global generator, so a
+program that is started again trains other clients than one that was not stopped. Here
+round r of a seed has the cohort and the keys that `tff_reg.experiment` gives round r of
+that seed, however often the program was stopped before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+import functools
+import hashlib
+import json
+import operator
+from typing import Any, Optional
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_reg.data import keys
+from tff_reg.data import sampling
+
+
+class DataSourceError(ValueError):
+    """Clients or saved bytes that a data source can do nothing with."""
+
+
+class SeededDataSource(tff.program.FederatedDataSource):
+    """Clients for `tff.learning.programs.train_model` and programs like it.
+
+    Every iterator begins at round 1. So one that evaluates every model anew, as
+    `tff.learning.programs.EvaluationManager` does, sees the same clients each time.
+    """
+
+    def __init__(
+        self,
+        client_data: Any,
+        *,
+        seed: int,
+        client_dataset_fn: Optional[Callable[[str, np.ndarray], tf.data.Dataset]] = None,
+    ):
+        """Initialises a source over all clients of `client_data`.
+
+        Args:
+          client_data: Has `client_ids` and `whole_client_dataset(client_id, key)`, like
+            `tff_reg.data.ArrayClientData`.
+          seed: Seed of the sampling and of the clients' keys.
+          client_dataset_fn: From a client's id and its key for the round (int64 [2]) to
+            its `tf.data.Dataset`; None for `client_data.whole_client_dataset`.
+
+        Raises:
+          DataSourceError: If there are no clients.
+          TypeError: If `seed` is not an integer.
+        """
+        self._client_ids = list(client_data.client_ids)
+        if not self._client_ids:
+            raise DataSourceError("There are no clients; give at least one.")
+        self._seed = operator.index(seed)
+        self._client_data = client_data
+        self._client_dataset_fn = client_dataset_fn or client_data.whole_client_dataset
+        # TFF's program state managers read an iterator back with its class and its
+        # bytes alone; so its class has to know where the data are.
+        class Iterator(SeededDataSourceIterator):
+            _source = self
+
+        self._iterator_class = Iterator
+
+    @functools.cached_property
+    def federated_type(self) -> tff.FederatedType:
+        """The type of what `select` returns: at clients, sequences of all their forms.
+
+        Made when it is first asked for, from every client's data set; sizes in which
+        clients differ are unknown in it.
+        """
+        specs = [
+            self._client_dataset_fn(name, np.zeros([2], np.int64)).element_spec
+            for name in self._client_ids
+        ]
+
+        def common(spec: tf.TensorSpec, *others: tf.TensorSpec) -> tf.TensorSpec:
+            found = spec.most_specific_common_supertype(others)
+            if found is None:
+                raise DataSourceError(
+                    "Clients' data sets differ in more than sizes: one has"
+                    f" {spec}, others {sorted({*map(repr, others)} - {repr(spec)})}."
+                )
+            return found
+
+        element = tff.types.tensorflow_to_type(tf.nest.map_structure(common, *specs))
+        return tff.FederatedType(tff.SequenceType(element), tff.CLIENTS)
+
+    @functools.cached_property
+    def identity(self) -> dict[str, Any]:
+        """What two sources that draw the same have in common; JSON values.
+
+        The seed, and a digest of the clients' ids and of which examples are whose.
+        """
+        digest = hashlib.sha256(json.dumps(self._client_ids).encode("utf-8"))
+        positions_of = getattr(self._client_data, "client_positions", None)
+        if positions_of is not None:
+            for client_id in self._client_ids:
+                positions = np.ascontiguousarray(positions_of(client_id), "<i8")
+                digest.update(len(positions).to_bytes(8, "little"))
+                digest.update(positions)
+        return {"seed": self._seed, "clients": digest.hexdigest()}
+
+    def iterator(self) -> SeededDataSourceIterator:
+        """A new iterator, at round 1."""
+        return self._iterator_class(0)
+
+    def select(self, round_num: int, k: Optional[int] = None) -> list[tf.data.Dataset]:
+        """The data sets of one round's cohort.
+
+        Args:
+          round_num: The round, from 1.
+          k: How many clients; None for all.
+
+        Returns:
+          One data set a client, in the order of `client_ids`.
+
+        Raises:
+          SamplingError: If `k` is not between 1 and the number of clients.
+        """
+        cohort = sampling.sample_clients(
+            self._client_ids,
+            len(self._client_ids) if k is None else k,
+            seed=self._seed,
+            round_num=round_num,
+        )
+        return [
+            self._client_dataset_fn(name, keys.client_key(self._seed, round_num, name))
+            for name in cohort
+        ]
+
+
+class SeededDataSourceIterator(tff.program.FederatedDataSourceIterator):
+    """Draws round after round; made by `SeededDataSource.iterator`.
+
+    Its bytes hold the seed, which clients there are, and how many rounds were drawn,
+    but no data. Each source has its own sub-class.
+    """
+
+    _source: SeededDataSource
+
+    def __init__(self, rounds_drawn: int):
+        """Initialises an iterator that has drawn so many rounds."""
+        self._rounds_drawn = rounds_drawn
+
+    @property
+    def federated_type(self) -> tff.FederatedType:
+        """The type of what `select` returns."""
+        return self._source.federated_type
+
+    def select(self, k: Optional[int] = None) -> list[tf.data.Dataset]:
+        """The data sets of the next round's cohort.
+
+        Args:
+          k: How many clients; None for all.
+
+        Returns:
+          One data set a client, in the order of the client data's ids.
+
+        Raises:
+          SamplingError: If `k` is not between 1 and the number of clients; no round is
+            drawn then.
+        """
+        selected = self._source.select(self._rounds_drawn + 1, k)
+        self._rounds_drawn += 1
+        return selected
+
+    def to_bytes(self) -> bytes:
+        """The iterator's place, to be read by `from_bytes` of the same source's."""
+        state = {**self._source.identity, "rounds_drawn": self._rounds_drawn}
+        return json.dumps(state, sort_keys=True).encode("utf-8")
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> SeededDataSourceIterator:
+        """An iterator at the place where another one was.
+
+        Args:
+          data: What `to_bytes` of that one gave, perhaps in another process.
+
+        Returns:
+          The iterator, over this class's own source.
+
+        Raises:
+          DataSourceError: If `data` are something else, or of an iterator over another
+            seed or other clients.
+        """
+        own = cls._source.identity
+        try:
+            state = json.loads(data)
+            found = {name: state[name] for name in own}
+            rounds_drawn = operator.index(state["rounds_drawn"])
+        except (ValueError, TypeError, KeyError):
+            raise DataSourceError(
+                "These bytes are not of a SeededDataSource's iterator; was the program"
+                " begun with another data source?"
+            ) from None
+        if found["seed"] != own["seed"]:
+            raise DataSourceError(
+                f"The program was begun with seed {found['seed']}, and the seed is now"
+                f" {own['seed']}: give that seed, or another directory."
+            )
+        if found != own:
+            raise DataSourceError(
+                "The program was begun with other clients, or with other examples at"
+                " the clients: give those, or another directory."
+            )
+        return cls(rounds_drawn)

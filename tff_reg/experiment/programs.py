@@ -1,0 +1,85 @@
+"""Evaluation in TFF's programs that can be killed at any moment.
+
+`tff.learning.programs.train_model` commits a round after it has begun the round's
+evaluation. A program that is killed in between does the round again when it is started
+again; then TFF 0.87's own manager finds the evaluation that is there already, and the
+program ends with a `ProgramStateExistsError`, each time that it is started.
+"""
+
+from __future__ import annotations
+
+import datetime
+import os
+from typing import Any, Union
+
+import tensorflow_federated as tff
+
+# As TFF names them.
+_EVALUATIONS = "evaluation_of_train_round_"
+
+
+class EvaluationManager(tff.learning.programs.EvaluationManager):
+    """Evaluates models in one round each, in the order of their training.
+
+    While a model is evaluated the next one is trained; its evaluation waits for the one
+    before it, because `tff.program.CSVFileReleaseManager` drops what it holds of later
+    rounds.
+    """
+
+    def __init__(
+        self,
+        process: tff.learning.templates.LearningProcess,
+        data_source: tff.program.FederatedDataSource,
+        *,
+        cohort_size: int,
+        metrics_manager: tff.program.ReleaseManager,
+        root_dir: Union[str, os.PathLike[str]],
+    ):
+        """Initialises the manager.
+
+        Args:
+          process: An evaluation, see `tff.learning.algorithms.build_fed_eval`.
+          data_source: The clients of evaluations.
+          cohort_size: How many of them take part in one.
+          metrics_manager: Gets the metrics, by the number of the training round.
+          root_dir: Directory for what is under way.
+        """
+
+        def state_manager(name: str) -> tff.program.FileProgramStateManager:
+            one_round = name.startswith(_EVALUATIONS)
+            kind = _StartOnly if one_round else tff.program.FileProgramStateManager
+            return kind(os.path.join(root_dir, name))
+
+        super().__init__(
+            data_source,
+            metrics_manager,
+            state_manager,
+            lambda name: (process, None),
+            cohort_size,
+            duration=datetime.timedelta(0),
+        )
+
+    async def start_evaluation(
+        self, train_round: int, start_timestamp_seconds: int, model_weights: Any
+    ) -> None:
+        """Starts the evaluation of a model, anew if it was started before.
+
+        Args:
+          train_round: The training round that the model comes from.
+          start_timestamp_seconds: When that ended, in seconds since 1970.
+          model_weights: The model's `tff.learning.models.ModelWeights`.
+        """
+        await self.wait_for_evaluations_to_finish()
+        name = f"{_EVALUATIONS}{train_round:05d}"
+        await self.create_state_manager_fn(name).remove_all()
+        await super().start_evaluation(
+            train_round, start_timestamp_seconds, model_weights
+        )
+
+
+class _StartOnly(tff.program.FileProgramStateManager):
+    """Keeps the first state. What is resumed from a later one would count it twice."""
+
+    async def save(self, program_state: Any, version: int) -> None:
+        if version == 0:
+            await super().save(program_state, version)
