@@ -97,3 +97,23 @@ def test_a_test_set_without_examples_or_labels_is_refused(model_fn, data):
     for bad_x, bad_y in ((x[:0], y[:0]), (x, y[:-1])):
         with pytest.raises(ValueError, match="one label an example"):
             experiment.CentralEvaluation(model_fn, bad_x, bad_y)
+
+
+def test_keras_layers_may_be_made_in_a_graph_before_the_first_call(data):
+    x, y = data
+
+    def keras_model_fn():
+        flatten, dense = tf.keras.layers.Flatten(), tf.keras.layers.Dense(4)
+        blocks = [[flatten], [dense]]
+        return models.LearningModel(
+            models.from_keras_blocks(blocks, input_shape=(8, 8, 1))
+        )
+
+    evaluate = experiment.CentralEvaluation(keras_model_fn, x, y, preprocess_fn=scale)
+    weights = random_weights(keras_model_fn, 1)
+    kernel, bias = weights.trainable
+    # As TFF does when it builds a process.
+    with tf.Graph().as_default():
+        keras_model_fn()
+    logits = scale(x).numpy().reshape(23, 64) @ kernel + bias
+    assert evaluate(weights)["accuracy"] == np.mean(logits.argmax(-1) == y)

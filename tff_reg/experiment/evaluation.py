@@ -65,7 +65,9 @@ class CentralEvaluation:
             correct = tf.math.count_nonzero(tf.equal(predicted, y))
             return tf.cast(output.loss, tf.float64), correct
 
-        self._batch_totals = batch_totals
+        # Traced now: Keras layers made in eager mode can no longer be called once others
+        # of their class were made in a graph, as TFF does for a process.
+        self._batch_totals = batch_totals.get_concrete_function()
 
     @property
     def num_weights(self) -> int:
