@@ -1,26 +1,19 @@
-"""The papers' recipes: the files are those described, complete, and they run.
+"""The papers' recipes: the files are those described, and complete.
 
-A recipe runs here as `bin/run -flagfile=FILE --scale=tiny --synthetic_data` would, in
-this process. By default few of them do, which together have every process, task and
-partition and nearly every network; `bin/test -m recipes` runs all that differ at that
-size, which takes an hour.
+That they run is seen in tests/tasks/test_recipe_rounds_of_*.py.
 """
 
-import importlib.util
 import pathlib
 import subprocess
 import sys
 
 import numpy as np
 import pytest
-from absl import flags
 
 import tasks
 from tasks import recipes
-from tff_reg import experiment
-from tff_reg import runtime
+from tests.tasks import recipe_rounds
 from tff_reg.data import partitions
-from tff_reg.experiment import command_line
 from tff_reg.experiment import settings
 from tff_reg.processes import catalog
 
@@ -130,26 +123,6 @@ PRINTED = {
 }
 
 
-def parse(path, *more):
-    """What `bin/run -flagfile=PATH` is asked for."""
-    values = flags.FlagValues()
-    command_line.define_flags(values)
-    values(["bin/run", f"--flagfile={path}", *more])
-    return command_line.requested(values)
-
-
-def resolve(recipe, *more):
-    return settings.resolve(
-        parse(recipes.ROOT / recipe.path, *more),
-        task_names=tasks.names(),
-        task_defaults=tasks.defaults,
-    )
-
-
-def in_small(recipe, *more):
-    return resolve(recipe, "--scale=tiny", "--synthetic_data", *more)
-
-
 def test_the_files_are_those_that_the_description_makes():
     expected = {recipe.path: recipes.render(recipe) for recipe in ALL}
     found = {
@@ -203,7 +176,7 @@ def test_every_file_is_read_and_its_settings_hold(paper):
     for recipe in ALL:
         if recipe.table.paper.name != paper:
             continue
-        values = resolve(recipe, "--seed=2")
+        values = recipe_rounds.resolve(recipe, "--seed=2")
         for name, value in recipe.flags.items():
             if name == "max_gradient_norm":
                 value = value or None
@@ -247,7 +220,7 @@ def test_settings_of_some_cells_by_hand():
 def test_the_clients_of_every_recipe_can_be_dealt():
     seen = set()
     for recipe in ALL:
-        for values in (resolve(recipe), in_small(recipe)):
+        for values in (recipe_rounds.resolve(recipe), recipe_rounds.in_small(recipe)):
             names = ("task", "scale", "partition", "concentration", "num_clients")
             key = tuple(values[name] for name in names)
             if key in seen:
@@ -285,122 +258,6 @@ def build_task(values):
     )
 
 
-# What runs --------------------------------------------------------------------------
-
-_IRRELEVANT = {
-    "output_dir",
-    "accuracy_at_rounds",
-    "target_accuracies",
-    "concentration",
-}
-# Seconds of tracing that a network costs, about.
-_SECONDS = {"feddyn_cnn": 2, "univarfl_cnn": 2, "man_convnet": 2, "vgg9": 5}
-_SECONDS_OF_OTHERS = 12
-_SECONDS_IN_PLACE = 3
-# These take half a minute each; `-m recipes` runs them.
-_LATER = ("mobilenet", "shufflenet")
-
-
-def distinct():
-    """A recipe for each different computation that the recipes are in small."""
-    found = {}
-    for recipe in ALL:
-        values = in_small(recipe)
-        key = tuple(value for name, value in values.items() if name not in _IRRELEVANT)
-        found.setdefault(key, recipe)
-    return list(found.values())
-
-
-def in_place_of(recipe):
-    """Flags of a small network that the recipe's process can train, too."""
-    methods = recipe.flags["process"].split("+")
-    cut = {"fedalign", "gradaug", "stochdepth"} & set(methods)
-    return (f"--model={'resnet8' if cut else 'cnn'}",)
-
-
-def cover(candidates):
-    """Few recipes that have every process, network, task, partition between them.
-
-    Where the paper's network is large, a process is seen with a small one in its
-    place, and the network with one process.
-    """
-    choices = []
-    for recipe in candidates:
-        flags_ = recipe.flags
-        kinds = {(name, flags_[name]) for name in ("process", "task", "partition")}
-        if flags_["model"] not in _LATER:
-            seconds = _SECONDS.get(flags_["model"], _SECONDS_OF_OTHERS)
-            choices.append((seconds, kinds | {("model", flags_["model"])}, recipe, ()))
-        if flags_["model"] not in _SECONDS:
-            choices.append((_SECONDS_IN_PLACE, kinds, recipe, in_place_of(recipe)))
-    missing = set().union(*(kinds for _, kinds, _, _ in choices))
-    chosen = []
-    while missing:
-        _, kinds, recipe, more = max(
-            choices, key=lambda choice: len(choice[1] & missing) / choice[0]
-        )
-        missing -= kinds
-        chosen.append(pytest.param(recipe, more, id=" ".join([recipe.path, *more])))
-    return chosen
-
-
-DISTINCT = distinct()
-COVER = cover(DISTINCT)
-
-
-class NoInterruption:
-    """Stands for the signal handlers of the command."""
-
-    def before_exit(self, cleanup):
-        pass
-
-
-@pytest.fixture(scope="module")
-def command():
-    """The module bin/run.py."""
-    spec = importlib.util.spec_from_file_location("run", ROOT / "bin" / "run.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    module._INTERRUPTION = NoInterruption()
-    yield module
-    runtime.shutdown()
-
-
-def check_a_round(command, recipe, directory, *more):
-    values = in_small(recipe, f"--output_dir={directory}", *more)
-    run = command.prepare(values, experiment.RunDirectory(values["output_dir"]))
-    result = run()
-    assert result.summary["rounds"] == 1
-    (row,) = result.rows
-    assert row["training/rejected_clients"] == 0
-    for name in ("training/loss", "evaluation/loss"):
-        assert np.isfinite(row[name]), name
-    if values["averages_all_clients"]:
-        assert result.summary["all_clients_accuracy"] is not None
-
-
-def test_a_recipe_of_each_kind_runs_a_round():
-    # In a process of their own, whose memory is given back.
-    done = subprocess.run(
-        [
-            *(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"),
-            *("-m", "recipes", "-k", "test_of_each_kind", __file__),
-        ],
-        cwd=ROOT,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-1000:]
-    assert f"{len(COVER)} passed" in done.stdout
-
-
-@pytest.mark.recipes
-@pytest.mark.parametrize("recipe, more", COVER)
-def test_of_each_kind(command, recipe, more, tmp_path):
-    check_a_round(command, recipe, tmp_path / "run", *more)
-
-
 def test_the_command_takes_a_recipe_from_anywhere(tmp_path):
     recipe = recipes.ROOT / "univarfl" / "table2" / "fedprox-p0.1.flags"
     done = subprocess.run(
@@ -419,9 +276,3 @@ def test_the_command_takes_a_recipe_from_anywhere(tmp_path):
     assert "rounds   1, seed 4, scale tiny" in done.stdout
     directory = tmp_path / "runs" / "univarfl" / "table2" / "fedprox-p0.1-seed4"
     assert (directory / "summary.json").exists()
-
-
-@pytest.mark.recipes
-@pytest.mark.parametrize("recipe", DISTINCT, ids=lambda recipe: recipe.path)
-def test_every_recipe_runs_a_round(command, recipe, tmp_path):
-    check_a_round(command, recipe, tmp_path / "run")

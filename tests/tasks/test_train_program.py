@@ -1,0 +1,109 @@
+"""The example of a program: killed, it goes on to the weights that `bin/run` has."""
+
+import csv
+import pathlib
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from tasks.examples import train_program
+from tff_reg import experiment
+from tff_reg import runtime
+from tff_reg.experiment import progress
+
+ROOT = pathlib.Path(__file__).parents[2]
+GIVEN = dict(total_rounds=5, clients_per_round=2, local_epochs=1)
+SEED = 3
+
+
+def _command(*arguments):
+    return [sys.executable, "-m", "tasks.examples.train_program", *arguments]
+
+
+def _rows(path):
+    with open(path, newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_killed_by_kill_9_it_goes_on_to_the_weights_of_a_run(tmp_path, capfd):
+    flags = [f"--{name}={value}" for name, value in GIVEN.items()]
+    flags += ["--process=fedavg", f"--seed={SEED}", f"--output_dir={tmp_path}"]
+    running = subprocess.Popen(
+        _command(*flags), cwd=ROOT, stdout=subprocess.PIPE, text=True
+    )
+    lines = []
+    while not lines or not lines[-1].startswith("round 2  training"):
+        lines.append(running.stdout.readline())
+        assert lines[-1], lines
+    running.send_signal(signal.SIGKILL)
+    # The pipe ends, so nothing that holds it is left behind.
+    rest = running.stdout.read()
+    assert running.wait() == -signal.SIGKILL
+    assert "round 5" not in rest
+
+    settings = train_program.choose_settings("fedavg", GIVEN)
+    train_program.prepare_directory(tmp_path, settings, process="fedavg", seed=SEED)
+    with runtime.running("in_process"):
+        task, training, evaluation = train_program.build("fedavg", settings, SEED)
+        train_program.train(task, training, evaluation, settings, SEED, tmp_path)
+        printed = capfd.readouterr().out
+        x, y = task.test_arrays()
+        evaluate = experiment.CentralEvaluation(
+            task.model_fn, x, y, preprocess_fn=task.normalize_fn
+        )
+        expected = experiment.train(
+            training,
+            task.client_data,
+            total_rounds=GIVEN["total_rounds"],
+            clients_per_round=GIVEN["clients_per_round"],
+            seed=SEED,
+            evaluate=evaluate,
+            progress=progress.Silence(),
+        )
+    assert "round 1  training" not in printed and "round 5  training" in printed
+    with np.load(tmp_path / "final_weights.npz") as found:
+        arrays = [found[f"arr_{index}"] for index in range(len(found.files))]
+    weights = [*expected.weights.trainable, *expected.weights.non_trainable]
+    assert len(arrays) == len(weights)
+    for a, b in zip(arrays, weights):
+        np.testing.assert_array_equal(a, b)
+    for name in ("training", "evaluation"):
+        rows = _rows(tmp_path / f"{name}.csv")
+        assert [int(row["round_num"]) for row in rows] == [1, 2, 3, 4, 5]
+        for row, wanted in zip(rows, expected.rows):
+            for metric in ("loss", "accuracy"):
+                value = float(row[f"model_metrics/{metric}"])
+                assert value == pytest.approx(wanted[f"{name}/{metric}"], rel=1e-5)
+        assert any(file.name.startswith("events") for file in (tmp_path / name).iterdir())
+    assert (tmp_path / "models" / "release_training_checkpoint_round_5").is_dir()
+
+
+@pytest.mark.parametrize(
+    "flags, message",
+    [
+        ([], "--output_dir is missing; give a directory."),
+        (["--process=fedalgin"], "Unknown process 'fedalgin'. Did you mean 'fedalign'?"),
+        (["--total_rounds=0"], "flag --total_rounds=0: 0 is not a positive integer"),
+        (["--clients_per_round=17"], "--clients_per_round=17: there are only 16 clie"),
+        (["--seed=1"], "--output_dir: {}/settings.json has other settings; give them"),
+        (["now"], "now is not a flag."),
+    ],
+)
+def test_what_is_wrong_is_said_in_a_line(flags, message, tmp_path):
+    settings = train_program.choose_settings("fedalign", {})
+    train_program.prepare_directory(tmp_path, settings, process="fedalign", seed=0)
+    if flags:
+        flags.append(f"--output_dir={tmp_path}")
+    done = subprocess.run(_command(*flags), cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 2
+    expected = f"tasks.examples.train_program: {message.format(tmp_path)}"
+    assert done.stderr.startswith(expected) and done.stderr.count("\n") == 1
+
+
+def test_a_method_whose_clients_remember_is_refused():
+    settings = train_program.choose_settings("scaffold", {})
+    with pytest.raises(ValueError, match="bin/run trains it"):
+        train_program.build("scaffold", settings, SEED)
