@@ -1,4 +1,4 @@
-"""Evaluation in TFF's programs that can be killed at any moment.
+"""What TFF's programs need beside what TFF has: evaluation that survives being killed.
 
 `tff.learning.programs.train_model` commits a round after it has begun the round's
 evaluation. A program that is killed in between does the round again when it is started
@@ -83,3 +83,29 @@ class _StartOnly(tff.program.FileProgramStateManager):
     async def save(self, program_state: Any, version: int) -> None:
         if version == 0:
             await super().save(program_state, version)
+
+
+class LineReleaseManager(tff.program.ReleaseManager):
+    """Prints loss and accuracy of every round, a line each."""
+
+    def __init__(self, name: str):
+        """Initialises the manager.
+
+        Args:
+          name: What the numbers are of.
+        """
+        self._name = name
+
+    async def release(self, value: Any, key: int) -> None:
+        """Prints the line.
+
+        Args:
+          value: Metrics as `train_model` and evaluation managers release them.
+          key: The round.
+        """
+        metrics = (await tff.program.materialize_value(value))["model_metrics"]
+        print(
+            f"round {key}  {self._name}  loss {metrics['loss']:.4f}"
+            f"  accuracy {metrics['accuracy']:.1%}",
+            flush=True,
+        )

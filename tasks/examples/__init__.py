@@ -1,0 +1,1 @@
+"""Short programs to copy from; each says at its top how it is run."""

@@ -1,0 +1,208 @@
+"""Trains on digits in a program of TFF's, with its managers of states and metrics.
+
+    bin/launch -m tasks.examples.train_program --process=fedalign --output_dir=DIR
+
+The settings are those of the method's paper, as in `bin/run`, and one seed leads to the
+same weights. The same command again resumes. DIR gets `training.csv`, `evaluation.csv`,
+TensorBoard events, `final_weights.npz` (the trainable variables, then the others), and
+what TFF saves: `program_state/`, `evaluation_state/`, `models/`.
+
+  --process=NAME            a method, or a sum of methods [fedalign]
+  --output_dir=DIR          directory to write to and to resume from
+  --seed=N                  everything random follows from it [0]
+  --total_rounds=N          these three instead of the paper's
+  --clients_per_round=N
+  --local_epochs=N
+  --rounds_per_evaluation=N test so often [1]
+  --verbosity=0             what TFF and its LoggingReleaseManager say
+"""
+
+import asyncio
+import dataclasses
+import json
+import pathlib
+import sys
+
+from absl import flags, logging
+
+import tasks
+from tff_reg import data, processes, quiet, regularizers, runtime
+from tff_reg.experiment import command_line, files, interruption
+from tff_reg.lazy import np, tff
+from tff_reg.processes import catalog
+
+_FLAGS = flags.FLAGS
+_COMMAND = "tasks.examples.train_program"
+_OF_PAPER = ("total_rounds", "clients_per_round", "local_epochs")
+_EVALUATION_CLIENTS = 4
+
+
+def define_flags():
+    """Defines the flags above."""
+    flags.DEFINE_string("process", "fedalign", "Method, or a sum of methods.")
+    flags.DEFINE_string("output_dir", None, "Directory.")
+    flags.DEFINE_integer("seed", 0, "Seed.", lower_bound=0)
+    flags.DEFINE_integer("rounds_per_evaluation", 1, "Test so often.", lower_bound=1)
+    for name in _OF_PAPER:
+        flags.DEFINE_integer(name, None, "Instead of the paper's.", lower_bound=1)
+
+
+def choose_settings(name, given):
+    """The settings of a process's paper with those that were given.
+
+    Raises:
+      ValueError: If there is no such process, or there are too few clients.
+    """
+    settings = dataclasses.replace(catalog.settings(name), **given)
+    if settings.clients_per_round > settings.num_clients:
+        raise ValueError(
+            f"--clients_per_round={settings.clients_per_round}: there are only"
+            f" {settings.num_clients} clients."
+        )
+    return settings
+
+
+def prepare_directory(output_dir, settings, **others):
+    """Writes `settings.json`, unless a training with other settings is there already.
+
+    Raises:
+      ValueError: If there is.
+    """
+    output_dir.mkdir(parents=True, exist_ok=True)
+    recorded = {**dataclasses.asdict(settings), **others, "total_rounds": None}
+    path = output_dir / "settings.json"
+    if path.exists() and json.loads(path.read_text()) != recorded:
+        raise ValueError(
+            f"--output_dir: {path} has other settings; give them, or another directory."
+        )
+    files.write_text(path, json.dumps(recorded, indent=2))
+
+
+def build(name, settings, seed):
+    """The task, and the processes of training and evaluation.
+
+    Raises:
+      ValueError: If clients have to remember something, which programs cannot.
+    """
+    task = tasks.build(
+        "digits",
+        partition=settings.partition,
+        concentration=settings.concentration,
+        num_clients=settings.num_clients,
+        projector=settings.projector,
+        seed=seed,
+    )
+    training = processes.build_from_settings(
+        name,
+        task.model_fn,
+        settings,
+        strengths={},
+        client_preprocess_fn=task.augment_fn,
+        example_dtype="uint8",
+    )
+    if isinstance(training, processes.StatefulLearningProcess):
+        raise ValueError(
+            f"--process={name}: its clients remember something, for which a program has"
+            " no place; bin/run trains it."
+        )
+    parts = catalog.build_parts(name, {})
+    evaluation = tff.learning.algorithms.build_fed_eval(
+        regularizers.adapt_model_fn(task.model_fn, parts.regularizers)
+    )
+    return task, training, evaluation
+
+
+def build_test_source(task, seed):
+    """The test data, dealt out to clients who evaluate in batches of 64."""
+    x, y = task.test_arrays()
+    clients = data.ArrayClientData(
+        x, y, np.array_split(np.arange(len(y)), _EVALUATION_CLIENTS)
+    )
+
+    def dataset_fn(client_id, key):
+        return clients.batched_dataset(
+            client_id, key, 64, augment_fn=lambda images, key: task.normalize_fn(images)
+        )
+
+    return data.SeededDataSource(clients, seed=seed, client_dataset_fn=dataset_fn)
+
+
+def train(task, training, evaluation, settings, seed, output_dir, evaluation_period=1):
+    """Runs the rounds that are left, tests the models, writes the weights."""
+    # It loads TFF.
+    from tff_reg.experiment import programs
+
+    def metrics_manager(name):
+        return tff.program.GroupingReleaseManager([
+            programs.LineReleaseManager(name),
+            tff.program.LoggingReleaseManager(),
+            tff.program.CSVFileReleaseManager(
+                output_dir / f"{name}.csv", key_fieldname="round_num"
+            ),
+            tff.program.TensorBoardReleaseManager(output_dir / name),
+        ])
+
+    source = data.SeededDataSource(task.client_data, seed=seed)
+    states = tff.program.FileProgramStateManager(output_dir / "program_state")
+    with tff.framework.get_context_stack().install(runtime.program_context()):
+        asyncio.run(
+            tff.learning.programs.train_model(
+                train_process=training,
+                train_data_source=source,
+                train_per_round_clients=settings.clients_per_round,
+                train_total_rounds=settings.total_rounds,
+                program_state_manager=states,
+                model_output_manager=tff.program.SavedModelFileReleaseManager(
+                    output_dir / "models"
+                ),
+                train_metrics_manager=metrics_manager("training"),
+                evaluation_manager=programs.EvaluationManager(
+                    evaluation,
+                    build_test_source(task, seed),
+                    cohort_size=_EVALUATION_CLIENTS,
+                    metrics_manager=metrics_manager("evaluation"),
+                    root_dir=output_dir / "evaluation_state",
+                ),
+                evaluation_periodicity=evaluation_period,
+            )
+        )
+    # A program that was killed after its last round releases no model any more, but
+    # its state is there.
+    start = tff.learning.programs.ProgramState(
+        training.initialize(), 0, 0, source.iterator()
+    )
+    last, _ = asyncio.run(states.load_latest(start))
+    weights = training.get_model_weights(last.state)
+    arrays = [*weights.trainable, *weights.non_trainable]
+    np.savez(output_dir / "final_weights.npz", *arrays)
+
+
+def main():
+    """Trains as the flags say."""
+    interruption.Interruption().say(lambda: "the same command goes on with it")
+    define_flags()
+    rest = command_line.parse_own(sys.argv, help_text=__doc__, command=_COMMAND)
+    verbose = _FLAGS["verbosity"].present and _FLAGS.verbosity >= 0
+    quiet.silence(verbose)
+    if not verbose:
+        logging.set_verbosity(logging.ERROR)
+    name, seed = _FLAGS.process, _FLAGS.seed
+    given = {setting: _FLAGS[setting].value for setting in _OF_PAPER}
+    try:
+        if len(rest) > 1:
+            raise ValueError(f"{rest[1]} is not a flag.")
+        if not _FLAGS.output_dir:
+            raise ValueError("--output_dir is missing; give a directory.")
+        settings = choose_settings(name, {k: v for k, v in given.items() if v})
+        output_dir = pathlib.Path(_FLAGS.output_dir)
+        prepare_directory(output_dir, settings, process=name, seed=seed)
+        runtime.use("in_process")
+        built = build(name, settings, seed)
+    except (ValueError, OSError) as error:
+        command_line.fail(error, command=_COMMAND)
+    train(*built, settings, seed, output_dir, _FLAGS.rounds_per_evaluation)
+    print(f"In {output_dir}: {', '.join(sorted(p.name for p in output_dir.iterdir()))}")
+
+
+if __name__ == "__main__":
+    main()
