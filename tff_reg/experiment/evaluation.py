@@ -65,8 +65,8 @@ class CentralEvaluation:
             correct = tf.math.count_nonzero(tf.equal(predicted, y))
             return tf.cast(output.loss, tf.float64), correct
 
-        # Traced now: Keras layers made in eager mode can no longer be called once others
-        # of their class were made in a graph, as TFF does for a process.
+        # Traced now: Keras layers made in eager mode cannot be called any more once
+        # others of their class were made in a graph, as TFF does for a process.
         self._batch_totals = batch_totals.get_concrete_function()
 
     @property

@@ -50,6 +50,7 @@ class GradientRule:
           gradient: The gradient with everything that was added, clipped.
           slots: What `make_slots` made.
         """
+        return None  # AutoGraph fails on a body that is a docstring alone.
 
 
 def check_has_network(rule: GradientRule, model) -> None:

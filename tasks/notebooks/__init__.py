@@ -1,0 +1,84 @@
+"""The notebooks: executed from top to bottom, and kept with what they gave.
+
+`bin/launch -m tasks.notebooks` executes them all and writes their outputs into them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import pathlib
+from typing import Any, Iterator
+
+ROOT = pathlib.Path(__file__).parent
+_SECONDS_A_CELL = 600
+# Where a notebook says which code its outputs are of.
+_DIGEST = "executed_code_sha256"
+
+
+def paths() -> list[pathlib.Path]:
+    """All notebooks."""
+    return sorted(ROOT.glob("*.ipynb"))
+
+
+def read(path: pathlib.Path) -> Any:
+    """A notebook, an `nbformat.NotebookNode`."""
+    import nbformat
+
+    notebook = nbformat.read(path, as_version=4)
+    nbformat.validate(notebook)
+    return notebook
+
+
+def write(path: pathlib.Path, notebook: Any) -> None:
+    """Writes a notebook."""
+    import nbformat
+
+    nbformat.write(notebook, path)
+
+
+def is_current(notebook: Any) -> bool:
+    """Whether the outputs in a notebook are those of its code, all of it."""
+    return notebook.metadata.get(_DIGEST) == _digest_of_code(notebook)
+
+
+def _digest_of_code(notebook: Any) -> str:
+    sources = [cell.source for cell in notebook.cells if cell.cell_type == "code"]
+    return hashlib.sha256("\0".join(sources).encode("utf-8")).hexdigest()
+
+
+@contextlib.contextmanager
+def executed(notebook: Any, folder: pathlib.Path) -> Iterator[Any]:
+    """Executes a notebook in a kernel of this Python, whatever kernels are installed.
+
+    Args:
+      notebook: The notebook; its outputs become those of now.
+      folder: Where the kernel works.
+
+    Yields:
+      The `nbclient.NotebookClient`; its kernel lives until the block ends.
+
+    Raises:
+      nbclient.exceptions.CellExecutionError: If a cell raises.
+    """
+    import nbclient
+    from jupyter_client import kernelspec, manager
+
+    own = kernelspec.KernelSpecManager(kernel_dirs=[])
+    client = nbclient.NotebookClient(
+        notebook,
+        km=manager.AsyncKernelManager(kernel_name="python3", kernel_spec_manager=own),
+        timeout=_SECONDS_A_CELL,
+        record_timing=False,
+    )
+    environ = {
+        **os.environ,
+        "PYTHONPATH": str(ROOT.parents[1]),
+        # Nobody's start-up files and history.
+        "IPYTHONDIR": str(folder / ".ipython"),
+    }
+    with client.setup_kernel(env=environ, cwd=str(folder), cleanup_kc=True):
+        client.execute()
+        notebook.metadata[_DIGEST] = _digest_of_code(notebook)
+        yield client

@@ -1,0 +1,14 @@
+"""Executes the notebooks anew: `bin/launch -m tasks.notebooks`."""
+
+import pathlib
+import tempfile
+
+from tasks import notebooks
+
+if __name__ == "__main__":
+    for path in notebooks.paths():
+        notebook = notebooks.read(path)
+        with tempfile.TemporaryDirectory() as folder:
+            with notebooks.executed(notebook, pathlib.Path(folder)):
+                notebooks.write(path, notebook)
+        print(f"{path} is executed.")

@@ -1,0 +1,305 @@
+"""The notebooks run from top to bottom, and what is kept in them is what they give."""
+
+import base64
+import contextlib
+import io
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import time
+
+import matplotlib.image
+import numpy as np
+import pytest
+from jupyter_client import kernelspec, manager
+from jupyter_core.utils import run_sync
+from tasks import notebooks
+
+pytestmark = pytest.mark.notebook
+
+QUICKSTART = notebooks.ROOT / "quickstart.ipynb"
+FIGURES = {"data": 1, "live": 1, "own": 1, "regularizer": 1, "hessian": 1}
+
+
+def code_cells(notebook):
+    return {cell.id: cell for cell in notebook.cells if cell.cell_type == "code"}
+
+
+def text_of(cell):
+    return "".join(o.text for o in cell.outputs if o.output_type == "stream")
+
+
+def figures_of(cell):
+    """The pictures that a cell shows, float [height, width, 4] each."""
+    return [
+        matplotlib.image.imread(io.BytesIO(base64.b64decode(o.data["image/png"])))
+        for o in cell.outputs
+        if "image/png" in o.get("data", {})
+    ]
+
+
+def check_outputs(notebook):
+    cells = code_cells(notebook)
+    for name, cell in cells.items():
+        figures = figures_of(cell)
+        assert len(figures) == FIGURES.get(name, 0), name
+        # Not an empty sheet.
+        assert all(np.std(figure[..., :3]) > 0.05 for figure in figures), name
+        assert not any(o.output_type == "error" for o in cell.outputs), name
+        assert not any(o.get("name") == "stderr" for o in cell.outputs), name
+    assert text_of(cells["install"]) == "Nothing to install.\n"
+    for name, count in {"live": 1, "own": 1, "regularizer": 2}.items():
+        accuracies = re.findall(r"est accuracy (\d+\.\d)%", text_of(cells[name]))
+        assert len(accuracies) == count
+        assert all(float(each) > 65 for each in accuracies), (name, accuracies)
+    first, second = re.findall(r"eigenvalues (\d+\.\d+)", text_of(cells["hessian"]))
+    assert 0 < float(first) and 0 < float(second)
+
+
+@pytest.fixture(scope="module")
+def executed(tmp_path_factory):
+    """The notebook, executed, and the client of its kernel."""
+    notebook = notebooks.read(QUICKSTART)
+    for cell in code_cells(notebook).values():
+        cell.outputs, cell.execution_count = [], None
+    with notebooks.executed(notebook, tmp_path_factory.mktemp("notebook")) as client:
+        yield notebook, client
+
+
+def test_the_quickstart_runs_from_top_to_bottom(executed):
+    notebook, client = executed
+    check_outputs(notebook)
+    assert notebooks.is_current(notebook)
+    folder = pathlib.Path(client.km.provisioner.cwd) / "runs" / "fedalign"
+    assert {"metrics.csv", "summary.json"} <= {p.name for p in folder.iterdir()}
+
+
+@pytest.mark.parametrize("path", notebooks.paths(), ids=lambda path: path.name)
+def test_the_outputs_that_are_kept_are_of_the_code(path):
+    notebook = notebooks.read(path)
+    assert notebooks.is_current(notebook), (
+        f"The outputs in {path.name} are of other code: bin/launch -m tasks.notebooks"
+    )
+    counts = [cell.execution_count for cell in code_cells(notebook).values()]
+    assert counts == list(range(1, len(counts) + 1))
+
+
+def test_the_quickstart_keeps_its_outputs():
+    check_outputs(notebooks.read(QUICKSTART))
+
+
+def test_changed_code_is_noticed():
+    notebook = notebooks.read(QUICKSTART)
+    code_cells(notebook)["data"].source += "\n"
+    assert not notebooks.is_current(notebook)
+
+
+def test_the_regulariser_takes_less_than_30_lines():
+    source = code_cells(notebooks.read(QUICKSTART))["regularizer"].source
+    (definition,) = re.findall(r"@dataclasses.*?\n\n\n", source, re.S)
+    assert "class Anchor(regularizers.Regularizer):" in definition
+    assert len(definition.splitlines()) < 30
+
+
+class Cells:
+    """Runs code in a kernel, given its asynchronous manager and client."""
+
+    def __init__(self, km, kc):
+        self._km, self._kc = km, kc
+
+    def run(self, code, interrupt_at=None):
+        """Runs code, and interrupts the kernel when it has printed a text.
+
+        Returns:
+          What was printed, and the error's name and traceback, or None twice.
+        """
+        return run_sync(self._run)(code, interrupt_at)
+
+    async def _run(self, code, interrupt_at):
+        message = self._kc.execute(code)
+        printed, error = "", (None, None)
+        while True:
+            reply = await self._kc.get_iopub_msg(timeout=60)
+            if reply["parent_header"].get("msg_id") != message:
+                continue
+            content = reply["content"]
+            if reply["msg_type"] == "stream":
+                printed += content["text"]
+                if interrupt_at is not None and interrupt_at in printed:
+                    interrupt_at = None
+                    await self._km.interrupt_kernel()
+            elif reply["msg_type"] == "error":
+                error = content["ename"], content["traceback"]
+            elif content.get("execution_state") == "idle":
+                return printed, *error
+
+
+@pytest.mark.parametrize(
+    "call", ["await experiment.train_async", "experiment.train"], ids=["async", "plain"]
+)
+def test_an_interrupted_cell_goes_on_when_it_is_run_again(executed, call):
+    _, client = executed
+    cells = Cells(client.km, client.kc)
+    cell = f"""
+result = {call}(
+    fedmlb, clients, total_rounds={{rounds}}, clients_per_round=2, seed=1,
+    on_round=lambda row: print("round", int(row["round_num"]), flush=True),
+    output_dir="runs/interrupted-{call[-5:]}", progress=progress.Silence(),
+)
+"""
+    endless = cell.format(rounds=100_000)
+    printed, error, _ = cells.run(endless, interrupt_at="round 3\n")
+    assert error in ("CancelledError", "KeyboardInterrupt")
+    done = int(re.findall(r"round (\d+)", printed)[-1])
+    assert 3 <= done < 1000
+    printed, error, _ = cells.run(cell.format(rounds=done + 20))
+    assert error is None, printed
+    numbers = [int(each) for each in re.findall(r"round (\d+)", printed)]
+    assert numbers == list(range(1, done + 21))
+    printed, error, _ = cells.run("print(result.summary['rounds'])")
+    assert (printed, error) == (f"{done + 20}\n", None)
+
+
+LAUNCH = """#!/bin/sh
+{first}
+PYTHONPATH={root} exec {python} "$@"
+"""
+
+
+class Origin:
+    """A git repository with the script that replaces kernels, and a launcher."""
+
+    def __init__(self, root):
+        self.root = root
+        for folder in ("tasks/notebooks", "bin"):
+            (root / folder).mkdir(parents=True)
+        for name in ("tff_reg", "tensorflow_federated"):
+            (root / f"{name}.py").write_text(f"PLACE = {str(root)!r}\n")
+        shutil.copy(notebooks.ROOT / "kernel.py", root / "tasks" / "notebooks")
+
+    def launcher_does(self, first):
+        launch = self.root / "bin" / "launch"
+        launch.write_text(
+            LAUNCH.format(first=first, root=self.root, python=sys.executable)
+        )
+        launch.chmod(0o755)
+
+    def commit(self):
+        git = ["git", "-C", self.root, "-c", "user.name=a", "-c", "user.email=a@b"]
+        for command in (["init", "-q"], ["add", "."], ["commit", "-q", "-m", "all"]):
+            subprocess.run([*git, *command], check=True)
+
+
+@pytest.fixture
+def origin(tmp_path):
+    origin = Origin(tmp_path / "origin")
+    origin.launcher_does("echo 'tff_reg: installing .venv' >&2")
+    return origin
+
+
+@contextlib.contextmanager
+def bare_kernel(folder, **environ):
+    """A kernel that does not find tff_reg; yields its cells and its process's id."""
+    own = kernelspec.KernelSpecManager(kernel_dirs=[])
+    km = manager.AsyncKernelManager(kernel_name="python3", kernel_spec_manager=own)
+    environ = {**os.environ, "IPYTHONDIR": str(folder / ".ipython"), **environ}
+    environ.pop("PYTHONPATH", None)
+    environ.pop("MPLBACKEND", None)
+    run_sync(km.start_kernel)(cwd=str(folder), env=environ)
+    kc = km.client()
+    try:
+        kc.start_channels()
+        run_sync(kc.wait_for_ready)(timeout=60)
+        yield Cells(km, kc), km.provisioner.pid, kc
+    finally:
+        kc.stop_channels()
+        run_sync(km.shutdown_kernel)(now=True)
+
+
+def wait_until_replaced(pid, kc):
+    """Waits until a process has become another program, whose kernel answers."""
+    deadline = time.monotonic() + 60
+    environ = b""
+    while b"MPLBACKEND" not in environ:
+        assert time.monotonic() < deadline, "the kernel's process is what it was"
+        os.sched_yield()
+        # In the middle of it, there is none.
+        with contextlib.suppress(ProcessLookupError):
+            environ = pathlib.Path(f"/proc/{pid}/environ").read_bytes()
+    run_sync(kc.wait_for_ready)(timeout=60)
+
+
+@pytest.fixture(scope="module")
+def install():
+    return code_cells(notebooks.read(QUICKSTART))["install"].source
+
+
+@pytest.mark.parametrize("is_inside", [True, False])
+def test_a_kernel_without_tff_reg_becomes_one_with_it(
+    origin, install, tmp_path, is_inside
+):
+    folder = tmp_path / "elsewhere"
+    folder.mkdir()
+    if is_inside:
+        folder, place = origin.root / "tasks" / "notebooks", origin.root
+    else:
+        origin.commit()
+        install = install.replace('= ""', f"= {str(origin.root)!r}", 1)
+        place = folder / "tff_reg-clone"
+    with bare_kernel(folder) as (cells, pid, kc):
+        printed, error, _ = cells.run("import os; old = 1; print(os.getpid())")
+        assert (int(printed), error) == (pid, None)
+        printed, error, lines = cells.run(install)
+        assert error == "KernelReplacedError" and "installing .venv" in printed
+        assert lines == [
+            "The kernel is one with tff_reg now. Run the cells again, this one too."
+        ]
+        # The same client on the same connection.
+        wait_until_replaced(pid, kc)
+        assert cells.run(install)[:2] == ("Nothing to install.\n", None)
+        printed, error, _ = cells.run(
+            "import os, tff_reg; print(os.getpid(), tff_reg.__file__, 'old' in vars())"
+        )
+        assert error is None
+        assert printed == f"{pid} {origin.root / 'tff_reg.py'} False\n"
+        assert (place / "tasks" / "notebooks" / "kernel.py").exists()
+
+
+def test_without_an_environment_the_kernel_stays_and_says_why(origin, install):
+    origin.launcher_does("echo 'tff_reg: the disk is full.' >&2; exit 2")
+    folder = origin.root / "tasks" / "notebooks"
+    # Without uv, which could install a Python.
+    with bare_kernel(folder, PATH="/usr/bin:/bin") as (cells, _, _):
+        cells.run("old = 1")
+        printed, error, lines = cells.run(install)
+        assert error == "NoEnvironmentError"
+        assert printed == "tff_reg: the disk is full.\n"
+        assert lines == ["There is no environment; the lines above say why."]
+        assert cells.run("print(old)")[:2] == ("1\n", None)
+
+
+def test_uv_installs_a_python_where_there_is_none(origin, install, tmp_path):
+    origin.launcher_does(
+        'if [ "${TFF_REG_PYTHON:-}" != /uv/python3.11 ]; then'
+        ' echo "no Python" >&2; exit 2; fi'
+    )
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    (tools / "uv").write_text(
+        f'#!/bin/sh\necho "$@" >> {tmp_path}/calls\n'
+        '[ "$2" = install ] || echo /uv/python3.11\n'
+    )
+    (tools / "uv").chmod(0o755)
+    folder = origin.root / "tasks" / "notebooks"
+    with bare_kernel(folder, PATH=f"{tools}:/usr/bin:/bin") as (cells, pid, kc):
+        printed, error, _ = cells.run(install)
+        assert error == "KernelReplacedError"
+        assert printed == "no Python\nInstalling Python 3.11 with uv.\n"
+        wait_until_replaced(pid, kc)
+        assert cells.run(install)[:2] == ("Nothing to install.\n", None)
+    assert (tmp_path / "calls").read_text() == (
+        "python install 3.11\npython find --no-project --system 3.11\n"
+    )
