@@ -44,6 +44,7 @@ def prepare(values, directory):
         devices=values["devices"],
         clients_in_parallel=values["clients_in_parallel"],
         require_gpu=values["require_gpu"],
+        workers=values["workers"],
     )
     where = runtime.describe()
     print(where[0].upper() + where[1:], flush=True)
@@ -129,6 +130,8 @@ def main():
         command_line.fail(error)
     except runtime.NoGpuError as error:
         command_line.fail(f"--require_gpu: {error}")
+    except runtime.WorkerError as error:
+        command_line.fail(error)
     try:
         result = run()
     except (experiment.TrainingError, experiment.StateMismatchError, OSError) as error:

@@ -48,7 +48,7 @@ def test_half_written_files_of_ours_do_not_make_a_directory_foreign(tmp_path):
 
 def test_settings_that_change_no_number_may_change(begun):
     run = directory.RunDirectory(begun)
-    run.check_settings({"batch_size": 4, "devices": "GPU:0", "total_rounds": 5})
+    run.check_settings({"batch_size": 4, "workers": "a:1", "total_rounds": 5})
     with pytest.raises(directory.DirectoryError, match="--batch_size=4.*=5"):
         run.check_settings({"batch_size": 5})
 

@@ -24,7 +24,7 @@ def _increment():
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        (dict(kind="gpu"), "must be one of in_process, native, found 'gpu'"),
+        (dict(kind="gpu"), "must be one of in_process, native, remote, found 'gpu'"),
         (dict(kind="in_process", clients_in_parallel=0), "at least 1"),
         (dict(kind="in_process", clients_in_parallel=1.5), "found 1.5"),
         (dict(kind="in_process", clients_in_parallel=True), "found True"),
@@ -37,6 +37,17 @@ def _increment():
         (dict(kind="native", devices="CPU:0"), "takes no devices"),
         (dict(kind="native", require_gpu=True), "cannot use a GPU"),
         (dict(kind="native", intra_op_threads=1), "threads of its own"),
+        (dict(kind="native", workers="a:1"), "native runtime takes no workers"),
+        (dict(kind="in_process", workers=["a:1"]), "in_process runtime takes no work"),
+        (dict(kind="remote"), "needs workers"),
+        (dict(kind="remote", workers=[]), "list of workers is empty"),
+        (dict(kind="remote", workers="a:1,b"), "host:port, .*, found 'b'"),
+        (dict(kind="remote", workers="a:0"), "'a:0': .* from 1 to 65535, found '0'"),
+        (dict(kind="remote", workers="::1:8000"), "host:port"),
+        (dict(kind="remote", workers="a:1, a:1"), "the worker a:1 is named twice"),
+        (dict(kind="remote", workers="a:1", devices="CPU:0"), "take no devices"),
+        (dict(kind="remote", workers="a:1", require_gpu=True), "cannot use a GPU"),
+        (dict(kind="remote", workers="a:1", intra_op_threads=1), "of their own"),
     ],
     ids=str,
 )

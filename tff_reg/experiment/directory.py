@@ -41,6 +41,7 @@ FREE_SETTINGS = frozenset(
         "devices",
         "clients_in_parallel",
         "require_gpu",
+        "workers",
         "data_dir",
         "accuracy_at_rounds",
         "target_accuracies",

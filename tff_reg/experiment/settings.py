@@ -16,9 +16,10 @@ from tff_reg.data import augmentation, partitions
 from tff_reg.experiment import scale, summary
 from tff_reg.models import names as model_names
 from tff_reg.processes import catalog
+from tff_reg.runtime import addresses
 
-# The kinds are checked here and not imported: tff_reg.runtime is for later.
-RUNTIMES = ("in_process", "native")
+# tff_reg.runtime.KINDS; a test compares.
+RUNTIMES = ("in_process", "native", "remote")
 
 
 class SettingError(ValueError):
@@ -367,8 +368,15 @@ OPTIONS: tuple[Option, ...] = (
         "clients_in_parallel",
         int,
         WHERE,
-        "clients at a time on each device",
+        "clients at a time on each device, or on each worker",
         minimum=1,
+    ),
+    Option(
+        "workers",
+        str,
+        WHERE,
+        "remote: such as node1:8000,node2:8000, where bin/worker has started them",
+        parse=addresses.parse,
     ),
     Option("require_gpu", bool, WHERE, "fail if there is no GPU", default=False),
 )
@@ -543,11 +551,19 @@ def _settle_training(values: dict, given: Mapping[str, Any]) -> None:
 
 
 def _settle_runtime(values: dict, given: Mapping[str, Any]) -> None:
-    if values["runtime"] == "native":
-        why = "the native runtime runs on the CPU only."
+    runtime = values["runtime"]
+    if runtime != "in_process":
+        why = f"the {runtime} runtime runs on the CPU only."
         _refuse(given, "devices", why)
         if given.get("require_gpu"):
             _refuse(given, "require_gpu", why)
+    if runtime != "remote":
+        _refuse(given, "workers", "they are for --runtime=remote.")
+    elif values["workers"] is None:
+        raise SettingError(
+            "--workers is missing: --runtime=remote needs the host:port of every"
+            " worker; bin/worker starts one."
+        )
 
 
 def _settle_scale(values: dict, given: Mapping[str, Any]) -> None:

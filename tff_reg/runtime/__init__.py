@@ -1,4 +1,4 @@
-"""Where TFF computations run: in this process, or in TFF's C++ worker.
+"""Where TFF computations run: in this process, or in TFF's C++ workers.
 
     import tff_reg.runtime
 
@@ -17,10 +17,12 @@ from tff_reg.runtime.choice import shutdown
 from tff_reg.runtime.choice import use
 from tff_reg.runtime.choice import worker_pid
 from tff_reg.runtime.devices import NoGpuError
+from tff_reg.runtime.worker_process import WorkerError
 
 __all__ = [
     "KINDS",
     "NoGpuError",
+    "WorkerError",
     "describe",
     "program_context",
     "running",

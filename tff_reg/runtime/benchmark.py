@@ -66,6 +66,7 @@ class Measurement:
 
     @property
     def seconds_median(self) -> float:
+        """Seconds a round, the median."""
         return statistics.median(self.seconds)
 
 

@@ -9,12 +9,14 @@ import sys
 import threading
 from typing import Any, Callable, Iterator, Optional, Sequence, Union
 
+from tff_reg.runtime import addresses
 from tff_reg.runtime import devices as devices_lib
 from tff_reg.runtime import workers as workers_lib
 
-KINDS = ("in_process", "native")
+KINDS = ("in_process", "native", "remote")
 
-Devices = Union[str, Sequence[str], None]
+# One string with commas, or a list.
+Names = Union[str, Sequence[str], None]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,10 +39,11 @@ _atexit_registered = False
 def use(
     kind: str,
     *,
-    devices: Devices = None,
+    devices: Names = None,
     clients_in_parallel: Optional[int] = None,
     require_gpu: bool = False,
     intra_op_threads: Optional[int] = None,
+    workers: Names = None,
 ) -> None:
     """Makes every TFF computation run in the runtime `kind` from now on.
 
@@ -49,13 +52,16 @@ def use(
 
     Args:
         kind: `"in_process"`: in this Python process's TensorFlow, with its GPUs;
-            `"native"`: in TFF's C++ worker, a process of its own, on the CPU.
+            `"native"`: in TFF's C++ worker, a process of its own, on the CPU;
+            `"remote"`: the clients in TFF's C++ workers on other machines, the rest
+            here.
         devices: In process only. The devices that clients are spread over,
             round-robin: a list such as `["GPU:0", "GPU:1"]`, or the same as one
             string with commas. None: all GPUs, or `CPU:0` where there is none.
         clients_in_parallel: How many clients run at the same time on each device
-            (in the native worker: how many computations). None: one on a GPU; on
-            a CPU the number of cores, at most 8.
+            (in the native worker: how many computations; remote: on each worker).
+            None: one on a GPU; on a CPU the number of cores, at most 8. Remote, that
+            is this machine's number.
         require_gpu: Refuse to run on anything but GPUs.
         intra_op_threads: In process only. TensorFlow's threads for one operation,
             which can be set before TensorFlow has started only. None: what was
@@ -63,15 +69,21 @@ def use(
             `clients_in_parallel`, whatever that is now: results are then the same
             to the bit for every `clients_in_parallel`. To use all cores for one
             client at a time, give 1 and the number of cores.
+        workers: Remote only. Where the workers are: a list such as
+            `["node1:8000", "node2:8000"]`, or the same as one string with commas.
+            `bin/worker` starts one.
 
     Raises:
         ValueError: If an argument is not one of the above.
         NoGpuError: If `require_gpu` and TensorFlow sees no GPU.
+        WorkerError: If one of the `workers` cannot be reached.
     """
     with _lock:
         runtime = _create(
             kind,
-            _Options(devices, clients_in_parallel, require_gpu, intra_op_threads),
+            _Options(
+                devices, clients_in_parallel, require_gpu, intra_op_threads, workers
+            ),
         )
         previous = _current
         _install(runtime)
@@ -83,10 +95,11 @@ def use(
 def running(
     kind: str,
     *,
-    devices: Devices = None,
+    devices: Names = None,
     clients_in_parallel: Optional[int] = None,
     require_gpu: bool = False,
     intra_op_threads: Optional[int] = None,
+    workers: Names = None,
 ) -> Iterator[None]:
     """`use`, for the body of a `with` statement; then what was in use before.
 
@@ -96,7 +109,9 @@ def running(
     with _lock:
         runtime = _create(
             kind,
-            _Options(devices, clients_in_parallel, require_gpu, intra_op_threads),
+            _Options(
+                devices, clients_in_parallel, require_gpu, intra_op_threads, workers
+            ),
         )
         previous = _current
         _install(runtime)
@@ -153,10 +168,11 @@ def program_context():
 class _Options:
     """The arguments of `use` after the kind."""
 
-    devices: Devices
+    devices: Names
     clients_in_parallel: Optional[int]
     require_gpu: bool
     intra_op_threads: Optional[int]
+    workers: Names
 
     def check(self) -> None:
         for name in ("clients_in_parallel", "intra_op_threads"):
@@ -174,6 +190,13 @@ def _create(kind: str, options: _Options) -> _Runtime:
             f"The runtime kind must be one of {', '.join(KINDS)}, found {kind!r}."
         )
     options.check()
+    if kind == "remote":
+        return _create_remote(options)
+    if options.workers is not None:
+        raise ValueError(
+            f"The {kind} runtime takes no workers, found {options.workers!r}; they "
+            "are for the remote runtime."
+        )
     return _create_native(options) if kind == "native" else _create_in_process(options)
 
 
@@ -227,6 +250,44 @@ def _create_in_process(options: _Options) -> _Runtime:
     context = context_lib.InProcessContext(workers)
     return _Runtime(
         devices_lib.description(names, at_a_time),
+        context,
+        context_lib.InProcessAsyncContext(context),
+        workers.stop,
+    )
+
+
+def _create_remote(options: _Options) -> _Runtime:
+    if options.workers is None:
+        raise ValueError(
+            "The remote runtime needs workers: give the host:port of each, and start "
+            "them with bin/worker."
+        )
+    if options.devices is not None:
+        raise ValueError(
+            "The remote runtime's workers run on CPUs only and take no devices, found "
+            f"{options.devices!r}; use the in_process runtime to choose devices."
+        )
+    if options.require_gpu:
+        raise ValueError(
+            "The remote runtime's workers cannot use a GPU: use the in_process runtime "
+            "with require_gpu."
+        )
+    if options.intra_op_threads is not None:
+        raise ValueError(
+            "The remote runtime's workers have threads of their own: intra_op_threads "
+            "is for the in_process runtime."
+        )
+    names = addresses.parse(options.workers)
+    at_a_time = options.clients_in_parallel or devices_lib.default_on_a_worker()
+    from tff_reg.runtime import context as context_lib
+    from tff_reg.runtime import remote
+
+    workers = remote.RemoteWorkers(names, at_a_time)
+    context = context_lib.InProcessContext(workers)
+    plural, each = ("", "") if len(names) == 1 else ("s", " on each")
+    return _Runtime(
+        f"clients run on {len(names)} TFF worker{plural}: {', '.join(names)} "
+        f"({at_a_time} at a time{each})",
         context,
         context_lib.InProcessAsyncContext(context),
         workers.stop,

@@ -29,6 +29,7 @@ class PlanCache:
         self.builds = 0  # How many TensorFlow functions were ever built.
 
     def plan(self, comp: tff.framework.ConcreteComputation) -> Plan:
+        """The plan of a computation, made at the first call."""
         found = self._plans.get(id(comp))
         if found is not None and found[0]() is comp:
             return found[1]

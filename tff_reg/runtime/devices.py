@@ -121,6 +121,16 @@ def default_clients_in_parallel(names: List[str]) -> int:
     return max(1, cores() // threads // len(names))
 
 
+def default_on_a_worker() -> int:
+    """The number of clients at a time on a worker, on a machine like this one."""
+    return min(cores(), _MAX_CLIENTS_IN_PARALLEL)
+
+
+def threads_for_an_operation() -> int:
+    """So many that they and the default number of clients use all cores."""
+    return cores() // min(cores(), _MAX_CLIENTS_IN_PARALLEL)
+
+
 def intra_op_threads() -> int:
     """TensorFlow's setting; 0 if it was left to TensorFlow, which takes all cores."""
     found = tf.config.threading.get_intra_op_parallelism_threads()
@@ -139,7 +149,7 @@ def set_threads(wanted: Optional[int]) -> None:
     if wanted is None:
         if current:
             return
-        wanted = cores() // min(cores(), _MAX_CLIENTS_IN_PARALLEL)
+        wanted = threads_for_an_operation()
     if wanted == current:
         return
     try:

@@ -13,6 +13,7 @@ from typing import Any, Callable, Dict
 from tff_reg.lazy import np
 from tff_reg.lazy import tf
 from tff_reg.lazy import tff
+from tff_reg.runtime import placement
 from tff_reg.runtime import tff_internals
 from tff_reg.runtime import values
 
@@ -39,6 +40,7 @@ def _evaluate(function, type_spec):
     return function(None)
 
 
+@placement.in_this_process
 def _sequence_map(argument, type_spec):
     function, dataset = argument
     element_type = type_spec.parameter[1].element
@@ -53,6 +55,7 @@ def _sequence_map(argument, type_spec):
     return dataset.map(map_element)
 
 
+@placement.in_this_process
 def _sequence_reduce(argument, type_spec):
     dataset, state, function = argument
     element_type = type_spec.parameter[0].element
@@ -61,6 +64,7 @@ def _sequence_reduce(argument, type_spec):
     return state
 
 
+@placement.in_this_process
 def _sequence_sum(dataset, type_spec):
     element_type = type_spec.parameter.element
     total = values.filled(element_type, lambda dtype: 0)
@@ -119,6 +123,7 @@ ONCE: Dict[str, Callable[[Any, tff.FunctionType], Any]] = {
 # --- evaluated at every client -------------------------------------------------------
 
 
+@placement.in_this_process
 def _select(argument, type_spec):
     """The data set of `select_fn(server_value, key)` for the client's keys."""
     keys, _, server_value, select_fn = argument
@@ -149,6 +154,10 @@ AT_CLIENTS: Dict[str, Callable[[Any, tff.FunctionType], Any]] = {
     "federated_value_at_clients": _identity,
     "federated_zip_at_clients": _identity,
 }
+
+
+# Those whose result is one value, the same at every client.
+SAME_AT_CLIENTS = frozenset(("federated_broadcast", "federated_value_at_clients"))
 
 
 # --- folded into one value -----------------------------------------------------------

@@ -18,24 +18,16 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 import threading
 import time
 from typing import Optional
 
 from tff_reg.runtime import tff_internals
+from tff_reg.runtime import worker_process
 
 _START_TIMEOUT_SECONDS = 120.0
 _POLL_SECONDS = 0.05
 _STOP_TIMEOUT_SECONDS = 5.0
-
-# Where the worker writes what it has to say; nowhere by default.
-WORKER_LOG_VARIABLE = "TFF_REG_WORKER_LOG"
-
-
-class WorkerError(RuntimeError):
-    """The C++ worker did not start."""
-
 
 class Worker:
     """One process of TFF's C++ worker, started at first use.
@@ -77,8 +69,7 @@ class Worker:
 
     def _start_locked(self) -> None:
         port = tff_internals.pick_unused_port()
-        self._process = _start_bound_to_us([
-            tff_internals.worker_binary_path(),
+        self._process = worker_process.start([
             f"--port={port}",
             f"--max_concurrent_computation_calls={self._max_concurrent_calls}",
         ])
@@ -94,9 +85,9 @@ class Worker:
             time.sleep(_POLL_SECONDS)
         if problem is not None:
             self._stop_locked()
-            raise WorkerError(
-                f"TFF's C++ worker {problem}; set {WORKER_LOG_VARIABLE} to a file "
-                "name to see why."
+            raise worker_process.WorkerError(
+                f"TFF's C++ worker {problem}; set {worker_process.LOG_VARIABLE} to a "
+                "file name to see why."
             )
 
     def _stop_locked(self) -> None:
@@ -113,58 +104,6 @@ class Worker:
             process.wait(_STOP_TIMEOUT_SECONDS)
         except subprocess.TimeoutExpired:
             pass  # unkillable for now; the kernel reaps it when it can
-
-
-# Runs as `python -c`: asks for the signal, then becomes the worker. A `preexec_fn`
-# would do the same in less time, but forks a process full of TensorFlow's and
-# gRPC's threads and locks.
-_BIND_AND_EXECUTE = """
-import ctypes, os, sys
-ctypes.CDLL(None).prctl(1, 9)  # PR_SET_PDEATHSIG, SIGKILL
-if os.getppid() == int(sys.argv[1]):  # else we were too late
-    os.execv(sys.argv[2], sys.argv[2:])
-"""
-
-
-def _start_bound_to_us(command: list[str]) -> subprocess.Popen:
-    """Starts `command` so that the kernel kills it when this process ends.
-
-    The signal is sent when the *thread* that started the process ends. Hence a
-    thread of its own, which lives until the worker ends: a worker started from a
-    short-lived thread would be killed with that thread.
-    """
-    started = threading.Event()
-    outcome = []
-
-    def keep():
-        log_path = os.environ.get(WORKER_LOG_VARIABLE) or os.devnull
-        try:
-            with open(log_path, "ab") as log:
-                process = subprocess.Popen(
-                    [sys.executable, "-I", "-S", "-c", _BIND_AND_EXECUTE]
-                    + [str(os.getpid())]
-                    + command,
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=log,
-                    start_new_session=True,
-                )
-        except OSError as error:
-            outcome.append(error)
-            started.set()
-            return
-        outcome.append(process)
-        started.set()
-        process.wait()
-
-    keeper = threading.Thread(target=keep, name="tff_reg worker keeper", daemon=True)
-    keeper.start()
-    started.wait()
-    if isinstance(outcome[0], OSError):
-        raise WorkerError(
-            f"TFF's C++ worker could not be started: {outcome[0]}."
-        ) from outcome[0]
-    return outcome[0]
 
 
 def create_context(worker: Worker) -> tff_internals.NativeContext:

@@ -17,6 +17,7 @@ from typing import Any, Callable, Dict, List, Optional, Set
 from tff_reg.lazy import tf
 from tff_reg.lazy import tff
 from tff_reg.runtime import intrinsics
+from tff_reg.runtime import placement
 from tff_reg.runtime import tff_internals
 from tff_reg.runtime import values
 from tff_reg.runtime.tensorflow_function import TensorFlowFunction
@@ -97,12 +98,15 @@ class Plan:
         self._stages = _staged(locals_, self._parameter_name, self._result)
 
     def execute(self, argument: Any, number_of_clients: int, workers) -> Any:
-        """Runs the computation on internal values; returns an internal value.
+        """Runs the computation on internal values.
 
         Args:
             argument: The internal value of the argument, or None.
             number_of_clients: How many clients there are.
             workers: The `ClientWorkers` to run their parts.
+
+        Returns:
+            The internal value of the result.
 
         Raises:
             ClientError: If a client's part fails.
@@ -121,7 +125,11 @@ class Plan:
             return self._evaluate(self._result, bindings)
 
     def function_value(self, comp: Any) -> Callable[[Any], Any]:
-        """A computation that is given as an argument, as a function value."""
+        """A computation that is given as an argument, as a function value.
+
+        Raises:
+            TypeError: If it is something else.
+        """
         if not isinstance(comp, tff.framework.ConcreteComputation):
             raise TypeError(
                 "Expected a TFF computation for an argument of functional type, found "
@@ -146,6 +154,8 @@ class Plan:
         def visit(index):
             try:
                 return self._visit(stage, dict(bindings), index)
+            except placement.WorkerLost:
+                raise
             except Exception as error:
                 client_id = values.client_id(argument, index)
                 raise ClientError(index, client_id, error) from error
@@ -167,12 +177,15 @@ class Plan:
 
     def _visit(self, stage, bindings, index):
         """One client's part of a stage: what is kept, and what is folded."""
+        place = placement.current()
         for local in stage.at_clients:
             argument = local.call.argument
             value = self._evaluate_at_client(argument, bindings, index)
-            evaluated = intrinsics.AT_CLIENTS[local.uri](
-                value, local.call.function.type_signature
-            )
+            type_spec = local.call.function.type_signature
+            evaluated = intrinsics.AT_CLIENTS[local.uri](value, type_spec)
+            if place is not None and local.uri in intrinsics.SAME_AT_CLIENTS:
+                member_type = type_spec.result.member
+                evaluated = place.same_at_clients(local.name, evaluated, member_type)
             bindings[local.name] = _AtClient(evaluated)
         kept = [_at_client(bindings[name], index) for name in stage.kept]
         to_fold = []
@@ -181,7 +194,7 @@ class Plan:
             if local.uri in intrinsics.WITH_SETTINGS:
                 argument = argument[0]
             to_fold.append(self._evaluate_at_client(argument, bindings, index))
-        return kept, to_fold
+        return (kept, to_fold) if place is None else place.fetch([kept, to_fold])
 
     def _evaluate_at_client(self, block, bindings, index):
         return _at_client(self._evaluate(block, bindings), index)

@@ -15,6 +15,7 @@ from typing import Any, Callable, List
 from tff_reg.lazy import tf
 from tff_reg.lazy import tff
 from tff_reg.runtime import graph_rewrites
+from tff_reg.runtime import placement
 from tff_reg.runtime import tff_internals
 
 _TENSOR, _SEQUENCE, _STRUCT = "tensor", "sequence", "struct"
@@ -24,7 +25,12 @@ class TensorFlowFunction:
     """Calls a `tff.framework.CompiledComputation` with values of this package.
 
     The function is built at the first call, under `lock`. Every call has variables
-    and tables of its own, so calls may run at the same time.
+    and tables of its own, so calls may run at the same time. Where the calling thread
+    has a place (see `placement`), that is called instead and nothing is built.
+
+    Attributes:
+        computation: The computation's proto.
+        type_signature: Its type.
 
     Args:
         block: The building block; its proto must hold a TensorFlow graph.
@@ -47,7 +53,9 @@ class TensorFlowFunction:
                 "The in_process runtime runs TensorFlow computations; this one is "
                 f"of kind {kind!r}. Use the native runtime for it."
             )
-        self._proto = block.proto.tensorflow
+        self.computation = block.proto
+        self.type_signature = block.type_signature
+        self._proto = self.computation.tensorflow
         self._result_type = block.type_signature.result
         # Data sets live on the CPU, whatever the client's device.
         self._device_scope = contextlib.nullcontext
@@ -62,6 +70,9 @@ class TensorFlowFunction:
         self._feeds: List[int] = []
 
     def __call__(self, argument: Any = None) -> Any:
+        place = placement.current()
+        if place is not None:
+            return place.call(self, argument)
         if not self._built:
             with self._lock:
                 if not self._built:

@@ -10,7 +10,6 @@ must be quick to import does so at its top.
 from __future__ import annotations
 
 import asyncio
-import os
 import threading
 from typing import Callable, Optional
 
@@ -33,7 +32,10 @@ from tensorflow_federated.python.core.impl.context_stack import runtime_error_co
 from tensorflow_federated.python.core.impl.executors import cardinalities_utils
 from tensorflow_federated.python.core.impl.executors import value_serialization
 from tensorflow_federated.python.core.impl.types import type_conversions
+from tensorflow_federated.python.core.impl.types import type_serialization
 from tensorflow_federated.python.core.impl.utils import tensorflow_utils
+from tensorflow_federated.proto.v0 import executor_pb2
+from tensorflow_federated.proto.v0 import executor_pb2_grpc
 
 _MESSAGE_BYTES = 2 * 1000**3
 _CHANNEL_OPTIONS = (
@@ -93,18 +95,17 @@ def _context_of_a_new_thread():
 
 
 def pick_unused_port() -> int:
+    """A port of this machine that nothing listens on."""
     return portpicker.pick_unused_port()
 
 
-def worker_binary_path() -> str:
-    return os.path.join(os.path.dirname(tff.__file__), "data", "worker_binary")
-
-
-def open_channel(target: str) -> grpc.Channel:
-    return grpc.insecure_channel(target, _CHANNEL_OPTIONS)
+def open_channel(target: str, options=()) -> grpc.Channel:
+    """A channel to a worker, for messages of any size."""
+    return grpc.insecure_channel(target, _CHANNEL_OPTIONS + tuple(options))
 
 
 def connect(channel: grpc.Channel):
+    """TFF's client of a worker."""
     return tff.framework.RemoteExecutorGrpcStub(channel)
 
 
@@ -203,6 +204,69 @@ class NativeContext(tff.framework.SyncContext):
             return self._loop
 
 
+# --- a worker's service, call by call ------------------------------------------------
+
+# Its requests and answers.
+messages = executor_pb2
+
+# Less than what a message, and the graph inside it, may have.
+MAX_DATASET_BYTES = _MESSAGE_BYTES - 10 * 1000**2
+
+
+def connect_service(channel: grpc.Channel):
+    """The service's methods, each with a `future` for calls that can be cancelled."""
+    return executor_pb2_grpc.ExecutorGroupStub(channel)
+
+
+def executor_request() -> executor_pb2.GetExecutorRequest:
+    """Asks for what runs computations that are placed nowhere."""
+    return executor_pb2.GetExecutorRequest(
+        cardinalities=value_serialization.serialize_cardinalities({tff.CLIENTS: 0})
+    )
+
+
+def computation_message(proto) -> executor_pb2.Value:
+    """A computation as a message."""
+    return executor_pb2.Value(computation=proto)
+
+
+def value_message(value, type_spec) -> executor_pb2.Value:
+    """`value`, arrays and data sets in lists for structures, as a message.
+
+    Data sets may be as large as a message; TFF's own function refuses 100 MB.
+
+    Raises:
+        ValueError: If a data set is too large.
+    """
+    if isinstance(type_spec, tff.StructType):
+        named = zip(value, tff.structure.iter_elements(type_spec))
+        return executor_pb2.Value(
+            struct=executor_pb2.Value.Struct(
+                element=[
+                    executor_pb2.Value.Struct.Element(
+                        name=name, value=value_message(element, element_type)
+                    )
+                    for element, (name, element_type) in named
+                ]
+            )
+        )
+    if isinstance(type_spec, tff.SequenceType):
+        graph = value_serialization._serialize_dataset(value, MAX_DATASET_BYTES)
+        element_type = tff.types.tensorflow_to_type(value.element_spec)
+        return executor_pb2.Value(
+            sequence=executor_pb2.Value.Sequence(
+                serialized_graph_def=graph,
+                element_type=type_serialization.serialize_type(element_type),
+            )
+        )
+    return tff.framework.serialize_value(value, type_spec)[0]
+
+
+def value_of_message(message: executor_pb2.Value, type_spec):
+    """What `message` holds: arrays and data sets, `tff.structure.Struct`s."""
+    return value_serialization.deserialize_value(message, type_spec)[0]
+
+
 # --- the secure intrinsics' simulated bodies -----------------------------------
 
 _SECURE_URIS = frozenset((
@@ -214,6 +278,7 @@ _SECURE_URIS = frozenset((
 
 
 def contains_secure_intrinsics(building_block) -> bool:
+    """Whether there is a secure sum or the like in it."""
     found = []
 
     def look(block):
@@ -251,7 +316,11 @@ def with_type_order(dataset, element_type):
 
 
 def check_dataset(dataset, type_spec) -> None:
-    """Raises TFF's errors if `dataset` is not of the sequence type `type_spec`."""
+    """Raises TFF's errors if `dataset` is not of the sequence type `type_spec`.
+
+    Raises:
+        TypeError: If it is not.
+    """
     element_type = tff.types.tensorflow_to_type(dataset.element_spec)
     value_serialization._check_container_compat_with_tf_nest(element_type)
     if not type_spec.is_assignable_from(tff.SequenceType(element_type)):
@@ -263,10 +332,12 @@ def check_dataset(dataset, type_spec) -> None:
 
 
 def has_compatible_dtype(value, dtype) -> bool:
+    """Whether TFF takes an array for one of this dtype."""
     return array.is_compatible_dtype(value, dtype)
 
 
 def has_compatible_shape(value, shape) -> bool:
+    """Whether TFF takes an array for one of this shape."""
     return array.is_compatible_shape(value, shape)
 
 

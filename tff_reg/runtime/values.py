@@ -38,6 +38,9 @@ def argument(value: Any, type_spec: tff.Type, function: Callable[[Any], Any]) ->
         type_spec: The type of the computation's parameter.
         function: Makes an internal value of a TFF computation in the argument.
 
+    Returns:
+        The internal value.
+
     Raises:
         TypeError: As the native context does, if `value` is of another type.
     """
@@ -82,7 +85,7 @@ def _argument(value, type_spec, function):
 def _sequence(value: Any, type_spec: tff.SequenceType) -> tf.data.Dataset:
     if isinstance(value, list):
         return tff_internals.dataset_of_elements(
-            [_to_numpy(element) for element in value], type_spec.element
+            [to_numpy(element) for element in value], type_spec.element
         )
     if not isinstance(value, tf.data.Dataset):
         _raise_type_error(value, type_spec)
@@ -134,29 +137,30 @@ def _tensor(value: Any, type_spec: tff.TensorType) -> tf.Tensor:
 
 
 def tf_dtype(type_spec: tff.TensorType) -> tf.DType:
+    """TensorFlow's dtype for a TFF type."""
     dtype = type_spec.dtype.type
     return tf.string if dtype is np.str_ else tf.dtypes.as_dtype(dtype)
 
 
 def _raise_type_error(value: Any, type_spec: tff.Type) -> None:
     """Raises what the native context says; returns if it would take the value."""
-    tff_internals.raise_type_error(_to_numpy(value), type_spec)
+    tff_internals.raise_type_error(to_numpy(value), type_spec)
 
 
-def _to_numpy(value: Any) -> Any:
+def to_numpy(value: Any) -> Any:
     """`value` with its tensors as arrays, its containers as they are."""
     if isinstance(value, tf.Variable):
         return value.read_value().numpy()
     if tf.is_tensor(value):
         return value.numpy()
     if isinstance(value, list):
-        return [_to_numpy(v) for v in value]
+        return [to_numpy(v) for v in value]
     if isinstance(value, tuple) and not hasattr(value, "_fields"):
-        return tuple(_to_numpy(v) for v in value)
+        return tuple(to_numpy(v) for v in value)
     if isinstance(value, collections.OrderedDict):
-        return collections.OrderedDict((k, _to_numpy(v)) for k, v in value.items())
+        return collections.OrderedDict((k, to_numpy(v)) for k, v in value.items())
     if isinstance(value, dict):
-        return {k: _to_numpy(v) for k, v in value.items()}
+        return {k: to_numpy(v) for k, v in value.items()}
     return value
 
 
@@ -211,6 +215,9 @@ def filled(type_spec: tff.Type, value_of: Callable[[tf.DType], Any]) -> Any:
     Args:
         type_spec: A `tff.TensorType` or a structure of them.
         value_of: The value for each dtype.
+
+    Returns:
+        The tensors, in lists for structures.
     """
     if isinstance(type_spec, tff.TensorType):
         shape = [0 if n is None else n for n in type_spec.shape or ()]

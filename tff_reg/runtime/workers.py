@@ -14,6 +14,44 @@ from tff_reg.lazy import tf
 _WAITING_BYTES = 16 * 2**20
 
 
+def in_order(
+    count: int,
+    submit: Callable[[int], concurrent.futures.Future],
+    at_a_time: int,
+    size: Callable[[Any], int],
+) -> Iterator[Any]:
+    """Yields the results of `submit(0)`, ..., `submit(count - 1)`, in this order.
+
+    If the caller stops early, or a task raises, no further tasks are submitted and
+    those that have not begun are cancelled.
+
+    Args:
+        count: How many tasks there are.
+        submit: Submits a task, given its number.
+        at_a_time: How many run at the same time.
+        size: The bytes of a result; the first one's decides how many may wait.
+
+    Yields:
+        The results.
+    """
+    window = at_a_time
+    futures = collections.deque()
+    submitted = 0
+    try:
+        while submitted < count or futures:
+            while submitted < count and len(futures) < window:
+                futures.append(submit(submitted))
+                submitted += 1
+            result = futures.popleft().result()
+            if submitted == window == at_a_time:
+                window += min(at_a_time, _WAITING_BYTES // max(1, size(result)))
+            yield result
+            del result
+    finally:
+        for future in futures:
+            future.cancel()
+
+
 class ClientWorkers:
     """Threads for each device.
 
@@ -48,23 +86,11 @@ class ClientWorkers:
             for index in range(count):
                 yield self._run(task, index)
             return
-        window = workers
-        futures = collections.deque()
-        submitted = 0
-        try:
-            while submitted < count or futures:
-                while submitted < count and len(futures) < window:
-                    pool = self._pool(self._device(submitted))
-                    futures.append(pool.submit(self._run, task, submitted))
-                    submitted += 1
-                result = futures.popleft().result()
-                if submitted == window == workers:
-                    window += min(workers, _WAITING_BYTES // max(1, size(result)))
-                yield result
-                del result
-        finally:
-            for future in futures:
-                future.cancel()
+
+        def submit(index):
+            return self._pool(self._device(index)).submit(self._run, task, index)
+
+        yield from in_order(count, submit, workers, size)
 
     def stop(self) -> None:
         """Ends the threads, once they have done what they are doing."""
