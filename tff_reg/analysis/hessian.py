@@ -138,6 +138,9 @@ class SpectralDensity(_SpectralDensity):
           nodes: float64 [n].
           weights: float64 [n], of sum 1.
           relative_width: As in `Hessian.spectral_density`.
+
+        Returns:
+          The density.
         """
         low, high = float(np.min(nodes)), float(np.max(nodes))
         scale = high - low

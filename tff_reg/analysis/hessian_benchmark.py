@@ -180,6 +180,9 @@ def table(row: dict[str, Any]) -> list[str]:
 
     Args:
       row: From `as_json`.
+
+    Returns:
+      The lines.
     """
     batch_size = row["setting"]["batch_size"]
     lines = [

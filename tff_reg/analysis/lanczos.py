@@ -24,6 +24,7 @@ class Tridiagonal:
 
     @property
     def steps(self) -> int:
+        """Order of the matrix."""
         return len(self.diagonal)
 
     def eigenpairs(self) -> tuple[np.ndarray, np.ndarray]:

@@ -122,7 +122,11 @@ class LocalTraining:
 
     @property
     def averaged_rounds(self) -> int:
-        """How many global models the AVERAGED one is the mean of; 0 without one."""
+        """How many global models the AVERAGED one is the mean of; 0 without one.
+
+        Raises:
+          ValueError: If regularisers ask for different numbers.
+        """
         averaging = {
             r.name: r.averaged_rounds
             for r in self.regularizers

@@ -54,6 +54,7 @@ class LocalStep:
 
     @property
     def measurement_names(self) -> list[str]:
+        """Names of what the regularisers measure, `<method>/<name>`."""
         names = []
         for regularizer in self._regularizers:
             own = [*regularizer.measurement_names]

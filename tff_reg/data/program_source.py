@@ -73,6 +73,9 @@ class SeededDataSource(tff.program.FederatedDataSource):
 
         Made when it is first asked for, from every client's data set; sizes in which
         clients differ are unknown in it.
+
+        Raises:
+          DataSourceError: If they differ in more than sizes.
         """
         specs = [
             self._client_dataset_fn(name, np.zeros([2], np.int64)).element_spec

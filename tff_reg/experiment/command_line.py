@@ -55,7 +55,11 @@ def requested(flag_values: flags.FlagValues = flags.FLAGS) -> dict[str, Any]:
 
 
 def fail(message: Any, *, exit_code: int = 2, command: str = "bin/run") -> NoReturn:
-    """Ends the command with one line on stderr; 2 says that the flags are wrong."""
+    """Ends the command with one line on stderr; 2 says that the flags are wrong.
+
+    Raises:
+      SystemExit: Always.
+    """
     print(f"{command}: " + " ".join(str(message).split()), file=sys.stderr)
     raise SystemExit(exit_code)
 
@@ -79,6 +83,9 @@ def parse(
 
     Returns:
       What is not a flag: the program's name alone.
+
+    Raises:
+      SystemExit: If the flags are wrong (2), or `--help` is among them (0).
     """
     wants_help = any(argument in _HELP_FLAGS for argument in arguments[1:])
     try:
@@ -106,6 +113,9 @@ def parse_own(arguments: Sequence[str], *, help_text: str, command: str) -> list
 
     Returns:
       What is not a flag.
+
+    Raises:
+      SystemExit: If the flags are wrong (2), or `--help` is among them (0).
     """
     if {"--help", "-h", "--helpshort", "--helpfull"} & set(arguments):
         print(help_text)
@@ -146,6 +156,9 @@ def help_text(given: Mapping[str, Any], *, tasks: Any) -> str:
       given: The flags that were given; with `process` among them the effective
         values of that run are shown.
       tasks: The module `tasks`.
+
+    Returns:
+      The text.
     """
     values: Mapping[str, Any] = {}
     lines = [

@@ -189,7 +189,11 @@ class Training:
         weight_names: Optional[tuple[Sequence[str], Sequence[str]]],
         progress: Optional[progress_lib.Silence],
     ):
-        """Checks the arguments, which are those of `train`; touches nothing yet."""
+        """Checks the arguments, which are those of `train`; touches nothing yet.
+
+        Raises:
+          ValueError: If a number is out of range.
+        """
         self._client_ids = list(client_data.client_ids)
         numbers = dict(
             total_rounds=total_rounds,

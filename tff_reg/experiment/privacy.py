@@ -49,6 +49,9 @@ def releases_of(process: str, *, averages_all_clients: bool) -> Releases:
     Args:
       process: A process name, as `fedalign+man`.
       averages_all_clients: Whether the server keeps the mean of their last models.
+
+    Returns:
+      The releases.
     """
     methods = [catalog.method(name) for name in catalog.parse(process)]
     correction = next((m.correction for m in methods if m.correction), None)

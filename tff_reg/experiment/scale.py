@@ -81,6 +81,9 @@ def parse(text: str) -> Scale:
     Args:
       text: 'tiny', or a number above 0 and of at most 1.
 
+    Returns:
+      The scale.
+
     Raises:
       ValueError: If it is something else; the end of a sentence.
     """

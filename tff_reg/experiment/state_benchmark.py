@@ -235,6 +235,9 @@ def table(row: dict[str, Any]) -> Sequence[str]:
 
     Args:
       row: From `as_json`.
+
+    Returns:
+      The lines.
     """
     setting = row["setting"]
     peak = row["peak_megabytes"]

@@ -22,10 +22,13 @@ def from_csv(text: str) -> list[dict[str, str]]:
 
 
 def to_markdown(columns: Mapping[str, Sequence[str]]) -> list[str]:
-    """The lines of a Markdown table, the first column to the left, others to the right.
+    """Makes a Markdown table, the first column to the left, others to the right.
 
     Args:
       columns: The cells of each column by its head; at least one column.
+
+    Returns:
+      Its lines.
     """
     widths = [max(map(len, [name, *cells])) for name, cells in columns.items()]
 

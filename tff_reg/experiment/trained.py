@@ -106,10 +106,13 @@ class TrainedRun:
         return model
 
     def test_examples(self, count: Optional[int] = None) -> tuple[Any, Any]:
-        """Test images as the model takes them, float32 [n, ...], and int32 labels [n].
+        """Test examples as the model takes them.
 
         Args:
           count: The first so many; None for all.
+
+        Returns:
+          Images, float32 [n, ...], and int32 labels [n].
         """
         x, y = self.task.test_arrays()
         return np.asarray(self.task.normalize_fn(x[:count])), np.asarray(y[:count])

@@ -129,10 +129,12 @@ class BlockModel:
 
     @property
     def trainable_variables(self) -> list[tf.Variable]:
+        """All blocks' trainable variables, block by block."""
         return [v for block in self.blocks for v in block.trainable_variables]
 
     @property
     def non_trainable_variables(self) -> list[tf.Variable]:
+        """All blocks' other variables, block by block."""
         return [v for block in self.blocks for v in block.non_trainable_variables]
 
     @property

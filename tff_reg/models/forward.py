@@ -62,10 +62,12 @@ class ForwardPass:
 
     @property
     def is_full_width(self) -> bool:
+        """Whether all channels take part, for certain."""
         return self.has_static_width and self.width == 1.0
 
     @property
     def updates_statistics(self) -> bool:
+        """Whether BatchNorm's moving statistics move."""
         return self.training and self.update_statistics and self.is_full_width
 
 

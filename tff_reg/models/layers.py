@@ -94,6 +94,7 @@ class Seeds:
         self._children = np.random.SeedSequence(seed)
 
     def next(self) -> int:
+        """The next seed, from 0 to 2**31 - 1."""
         (child,) = self._children.spawn(1)
         return int(child.generate_state(1)[0] & 0x7FFFFFFF)
 

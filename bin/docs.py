@@ -1,0 +1,128 @@
+"""Writes the API reference as HTML: `bin/docs --help` says how.
+
+pdoc reads the docstrings. What it cannot find by itself, such as names that a package
+imports when they are asked for (`tff_reg.lazy.exports`), is looked up for it first.
+"""
+
+import importlib
+import inspect
+import pathlib
+import pkgutil
+import shutil
+import sys
+import tempfile
+import typing
+import warnings
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+# pylint: disable=wrong-import-position
+from absl import app, flags
+
+from tff_reg import quiet
+from tff_reg.experiment import command_line
+
+_COMMAND = "bin/docs"
+_FLAGS = flags.FLAGS
+_PACKAGES = ("tff_reg", "tasks")
+_FIRST_PAGE = "index.html"
+_HELP = """\
+bin/docs [--output_dir=DIR]
+  Writes the reference of tff_reg and tasks as HTML; DIR/index.html is its first page.
+  Exit code 1 if a docstring or a name of it is wrong, a line each.
+
+  --output_dir=DIR        where to; an older reference there is replaced
+                          [docs/api of this repository]"""
+
+flags.DEFINE_string("output_dir", str(ROOT / "docs" / "api"), "Directory.")
+
+
+def fail(message, exit_code=2):
+    command_line.fail(message, exit_code=exit_code, command=_COMMAND)
+
+
+def show_everything(name):
+    """Makes a package's names and modules visible to pdoc, and so on downwards.
+
+    A package that says what it offers keeps that first; its modules follow.
+    """
+    package = importlib.import_module(name)
+    offered = list(getattr(package, "__all__", ()))
+    for each in offered:
+        setattr(package, each, getattr(package, each))
+    for module in pkgutil.iter_modules(package.__path__):
+        full_name = f"{name}.{module.name}"
+        if module.name.startswith("_"):
+            continue
+        if module.ispkg:
+            show_everything(full_name)
+        else:
+            resolve_annotations(importlib.import_module(full_name))
+        if offered and module.name not in offered:
+            package.__all__.append(module.name)
+
+
+def resolve_annotations(module):
+    """Says what annotations mean where pdoc would look for their names elsewhere."""
+    for value in vars(module).values():
+        is_own = getattr(value, "__module__", None) == module.__name__
+        if is_own and inspect.isclass(value) and hasattr(value, "_field_defaults"):
+            # Python writes the constructors of named tuples in no module.
+            value.__new__.__annotations__ = typing.get_type_hints(value)
+        elif is_own and inspect.isfunction(value) and "__signature__" in vars(value):
+            # Another function's, with names of that one's module.
+            del value.__signature__
+
+
+def write(output_dir):
+    """Writes the pages; returns what pdoc complained of."""
+    import pdoc
+
+    pdoc.render.configure(
+        docformat="google",
+        show_source=False,
+        template_directory=ROOT / "docs" / "templates",
+    )
+    with warnings.catch_warnings(record=True) as complaints:
+        warnings.simplefilter("always")
+        pdoc.pdoc(*_PACKAGES, output_directory=output_dir)
+    return [str(each.message) for each in complaints]
+
+
+def replace(output_dir, pages):
+    """Puts the new pages in the place of the old ones."""
+    if output_dir.exists():
+        shutil.rmtree(output_dir)
+    shutil.copytree(pages, output_dir)
+
+
+def main(arguments):
+    """Writes the reference where the flags say."""
+    if len(arguments) > 1:
+        fail(f"{arguments[1]} is not a flag; --help lists them.")
+    output_dir = pathlib.Path(_FLAGS.output_dir)
+    is_empty = not output_dir.exists() or (
+        output_dir.is_dir() and not any(output_dir.iterdir())
+    )
+    if not is_empty and not (output_dir / _FIRST_PAGE).is_file():
+        fail(f"--output_dir={output_dir} has something else in it; give another one.")
+    quiet.silence()
+    for name in _PACKAGES:
+        show_everything(name)
+    with tempfile.TemporaryDirectory() as pages:
+        complaints = write(pathlib.Path(pages))
+        try:
+            replace(output_dir, pages)
+        except OSError as error:
+            fail(f"--output_dir={output_dir}: {error.strerror}", exit_code=1)
+    for complaint in complaints:
+        print(f"{_COMMAND}: {' '.join(complaint.split())}", file=sys.stderr)
+    if complaints:
+        raise SystemExit(1)
+    print(f"{output_dir / _FIRST_PAGE}")
+
+
+if __name__ == "__main__":
+    app.define_help_flags()
+    main(command_line.parse_own(sys.argv, help_text=_HELP, command=_COMMAND))

@@ -1,0 +1,141 @@
+"""`bin/docs` writes a page of every module, with everything that is public on it."""
+
+import ast
+import html
+import importlib
+import pathlib
+import re
+import subprocess
+import sys
+
+import pytest
+
+ROOT = pathlib.Path(__file__).parents[1]
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+def _command(*arguments):
+    return subprocess.run(
+        [sys.executable, ROOT / "bin" / "docs.py", *arguments],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+    )
+
+
+def _modules():
+    """The public modules by name: their files."""
+    found = {}
+    for package in ("tff_reg", "tasks"):
+        for file in sorted((ROOT / package).rglob("*.py")):
+            name = ".".join(file.relative_to(ROOT).with_suffix("").parts)
+            name = name.removesuffix(".__init__")
+            if not re.search(r"\._", name):
+                found[name] = file
+    return found
+
+
+def _public_names(file):
+    """Public functions and classes of a module, and methods of these classes."""
+    names = []
+    for node in ast.parse(file.read_text("utf-8")).body:
+        if not isinstance(node, (*FUNCTIONS, ast.ClassDef)) or node.name[0] == "_":
+            continue
+        names.append(node.name)
+        if isinstance(node, ast.ClassDef):
+            names += [
+                f"{node.name}.{inner.name}"
+                for inner in node.body
+                if isinstance(inner, FUNCTIONS) and inner.name[0] != "_"
+            ]
+    return names
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory):
+    """The pages by the name of their module, and where they are."""
+    directory = tmp_path_factory.mktemp("docs") / "api"
+    # A reference that is there already, with the page of a module that is no more.
+    (directory / "tff_reg").mkdir(parents=True)
+    (directory / "index.html").touch()
+    (directory / "tff_reg" / "gone.html").touch()
+    done = _command(f"--output_dir={directory}")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == f"{directory / 'index.html'}\n"
+    found = {}
+    for file in directory.rglob("*.html"):
+        name = ".".join(file.relative_to(directory).with_suffix("").parts)
+        found[name] = file.read_text("utf-8")
+    return found, directory
+
+
+def test_every_module_has_a_page_and_is_on_the_first(pages):
+    found, _ = pages
+    assert set(found) == {"index", *_modules()}
+    for name in _modules():
+        link = f'<a href="{name.replace(".", "/")}.html">{name}</a>'
+        assert found["index"].count(link) in (1, 2)
+    assert "<p>Where TFF computations run:" in found["index"]
+
+
+def test_everything_public_is_on_its_page(pages):
+    found, _ = pages
+    modules = _modules()
+    missing = []
+    for name, file in modules.items():
+        own = _public_names(file)
+        offered = getattr(importlib.import_module(name), "__all__", None)
+        if offered is not None:
+            # Of its own names those, and those that it takes from its modules.
+            own = [each for each in own if each.partition(".")[0] in offered]
+            own += offered
+        for each in own:
+            sign = f'id="{each}"'
+            if f"{name}.{each}" in modules:
+                sign = f'href="{name.rpartition(".")[2]}/{each}.html"'
+            if sign not in found[name]:
+                missing.append(f"{name}: {each}")
+    assert not missing
+
+
+def test_a_name_that_a_package_imports_when_asked_for_has_its_text(pages):
+    page = html.unescape(re.sub("<[^>]*>", "", pages[0]["tff_reg.data"]))
+    assert "Clients whose examples are rows of two shared arrays." in page
+    assert "clients_per_round: int" in page
+    assert "tff_reg.data.program_source.SeededDataSourceIterator" in page
+
+
+def test_sections_of_docstrings_are_headings_with_lists(pages):
+    page = pages[0]["tff_reg.data.sampling"]
+    section = page[page.index('id="sample_clients"') :]
+    section = section[: section.index("</section>")]
+    headings = re.findall(r"<h6[^>]*>(\w+):</h6>", section)
+    assert headings == ["Arguments", "Returns", "Raises"]
+    assert "<li><strong>clients_per_round:</strong>" in section
+    # None is left as it was written.
+    for name, page in pages[0].items():
+        left = re.search(r"<p>[^<]*\b(Args|Returns|Raises|Attributes|Yields):\s", page)
+        assert not left, f"{name}: {left.group()}"
+
+
+def test_a_directory_with_something_else_is_left_alone(tmp_path):
+    (tmp_path / "mine.txt").write_text("mine")
+    done = _command(f"--output_dir={tmp_path}")
+    assert done.returncode == 2
+    assert done.stderr == (
+        f"bin/docs: --output_dir={tmp_path} has something else in it; give another"
+        " one.\n"
+    )
+    assert (tmp_path / "mine.txt").read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    "flag, message",
+    [
+        ("docs", "docs is not a flag; --help lists them."),
+        ("--output=x", "Unknown command line flag 'output'. Did you mean: output_dir ?"),
+    ],
+)
+def test_what_is_wrong_is_said_in_a_line(flag, message):
+    done = _command(flag)
+    assert (done.returncode, done.stderr) == (2, f"bin/docs: {message}\n")
