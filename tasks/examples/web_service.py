@@ -1,0 +1,423 @@
+"""Trains in a web service, which answers while it does.
+
+    bin/launch -m tasks.examples.web_service --runs_dir=DIR
+
+    POST   /runs             starts a run; the body is JSON with settings by the names
+                             of bin/run's flags: {"process": "fedalign", "seed": 1}
+    GET    /runs             all runs
+    GET    /runs/ID          a run: id, state, rounds, total_rounds, error
+    GET    /runs/ID/metrics  a line of JSON a round as it is done, all from the first
+                             on, then one with the state that it ended in
+    DELETE /runs/ID          stops it after the round under way
+    POST   /runs/ID          goes on with one that was stopped or failed, by a restart
+                             of the service for instance
+
+States are waiting, running, finished, stopped and failed. A run is in DIR/ID, as bin/run
+would have left it. SIGTERM and Ctrl-C stop all runs, then the service. Who can reach the
+port can start runs: put what asks for passwords before it.
+
+  --runs_dir=DIR     directory for the runs [runs/service]
+  --port=N           port; 0 for any [8080]
+  --address=HOST     address to listen at [127.0.0.1]
+  --runs_at_once=N   more wait [1]
+"""
+
+import asyncio
+import json
+import math
+import pathlib
+import signal
+import sys
+import uuid
+
+from absl import flags, logging
+from tornado import httpserver, iostream, netutil, web
+
+import tasks
+from tff_reg import experiment, quiet, regularizers, runtime
+from tff_reg.experiment import (
+    command_line,
+    directory,
+    files,
+    metrics,
+    progress,
+    settings,
+    trained,
+)
+from tff_reg.processes import catalog
+
+_FLAGS = flags.FLAGS
+_COMMAND = "tasks.examples.web_service"
+_ACTIVE = ("waiting", "running")
+# Where things are is the service's to say.
+_NOT_ASKED_FOR = ("output_dir", "overwrite", "data_dir", "split_file", "class_list")
+
+
+def read_request(body):
+    """The settings in a request's body, and all that follow from them.
+
+    Args:
+      body: Bytes, JSON.
+
+    Returns:
+      Two dictionaries of settings by name: those given, and all.
+
+    Raises:
+      ValueError: If they make no run; one sentence.
+    """
+    try:
+        given = json.loads(body)
+    except ValueError:
+        given = None
+    if not isinstance(given, dict):
+        raise ValueError(
+            'The body must be a JSON object of settings: {"process": "fedavg"}.'
+        )
+    types = {option.name: option.type for option in settings.OPTIONS}
+    types.update({field.flag: field.type for field in catalog.strength_fields()})
+    here = [o.name for o in settings.OPTIONS if o.group == settings.WHERE]
+    for name, value in given.items():
+        if name not in types or name in (*here, *_NOT_ASKED_FOR):
+            raise ValueError(f"{name} is no setting that a request can have.")
+        if types[name] is float and type(value) is int:
+            given[name] = value = float(value)
+        if type(value) is not types[name]:
+            raise ValueError(
+                f"{name} must be of type {types[name].__name__}, but is"
+                f" {json.dumps(value)}."
+            )
+    try:
+        values = settings.resolve(
+            given, task_names=tasks.names(), task_defaults=tasks.defaults
+        )
+        tasks.check_data(values["task"], values["data_dir"])
+    except ValueError as error:
+        raise ValueError(str(error).replace("--", "")) from error
+    del values["output_dir"], values["overwrite"]
+    return given, values
+
+
+def prepare(values):
+    """What a run's settings mean: arguments for `experiment.train_async`.
+
+    Takes seconds, so it belongs into a thread.
+
+    Args:
+      values: All settings, by name.
+
+    Returns:
+      A dictionary.
+
+    Raises:
+      ValueError: If the task's data cannot be read.
+    """
+    from tff_reg.server import aggregators
+
+    task = tasks.build(values["task"], **settings.task_settings(values))
+    parts = catalog.build_parts(values["process"], settings.strengths(values))
+    x_test, y_test = task.test_arrays()
+    names = (
+        "total_rounds",
+        "clients_per_round",
+        "seed",
+        "rounds_per_evaluation",
+        "rounds_per_checkpoint",
+    )
+    return dict(
+        process=trained.build_process(
+            task,
+            values,
+            model_aggregator=aggregators.build_model_aggregator(
+                **settings.aggregator_settings(values)
+            ),
+            metrics_aggregator=aggregators.build_metrics_aggregator(
+                values["aggregator"]
+            ),
+        ),
+        client_data=task.client_data,
+        evaluate=experiment.CentralEvaluation(
+            regularizers.adapt_model_fn(task.model_fn, parts.regularizers),
+            x_test,
+            y_test,
+            preprocess_fn=task.normalize_fn,
+        ),
+        settings=values,
+        **{name: values[name] for name in names},
+    )
+
+
+class Run:
+    """A run: how far it is, and what its rounds gave."""
+
+    def __init__(self, path, values):
+        """Reads what is there.
+
+        Args:
+          path: Its directory, which need not exist.
+          values: All its settings, by name.
+        """
+        self.path = path
+        self.values = values
+        self.rows = []
+        self.error = None
+        self.task = None
+        self._changed = asyncio.Event()
+        finished = directory.RunDirectory(path).is_finished(values["total_rounds"])
+        self.state = "finished" if finished else "stopped"
+        if (path / "metrics.csv").exists():
+            text = (path / "metrics.csv").read_text("utf-8")
+            self.rows = metrics.MetricsTable.parse(text).rows()
+
+    def describe(self):
+        """The run in a few values for JSON."""
+        return {
+            "id": self.path.name,
+            "state": self.state,
+            "rounds": len(self.rows),
+            "total_rounds": self.values["total_rounds"],
+            "error": self.error,
+        }
+
+    def begin(self, training):
+        """Starts a coroutine that trains, whose rows come from the first on."""
+        self.rows, self.state = [], "waiting"
+        self.task = asyncio.create_task(training)
+
+    def add(self, row):
+        """Takes a round's row."""
+        self.rows.append(row)
+        self.change("running")
+
+    def change(self, state, error=None):
+        """Takes another state, and wakes who waits for something to happen."""
+        self.state, self.error = state, error
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    async def follow(self):
+        """Yields every row as it comes, until the run ends."""
+        count = 0
+        while True:
+            changed = self._changed
+            while count < len(self.rows):
+                yield self.rows[count]
+                count += 1
+            if self.state not in _ACTIVE:
+                return
+            await changed.wait()
+
+
+class Runs:
+    """All runs in a directory; made inside the event loop that trains them."""
+
+    def __init__(self, root, runs_at_once=1):
+        """Looks at the runs that are there; none begins.
+
+        Args:
+          root: The directory, a `pathlib.Path`.
+          runs_at_once: More wait.
+        """
+        self._root = root
+        self._turn = asyncio.Semaphore(runs_at_once)
+        self._runs = {}
+        root.mkdir(parents=True, exist_ok=True)
+        for path in sorted(root.glob("*.json")):
+            _, values = read_request(path.read_bytes())
+            self._runs[path.stem] = Run(root / path.stem, values)
+
+    def all(self):
+        """The runs."""
+        return list(self._runs.values())
+
+    def get(self, run_id):
+        """A run by its id; None if there is none."""
+        return self._runs.get(run_id)
+
+    def new(self, body):
+        """Starts a run, given the body of a request.
+
+        Raises:
+          ValueError: If the body makes no run.
+        """
+        given, values = read_request(body)
+        run_id = uuid.uuid4().hex
+        # From now on the run is known, whatever happens.
+        files.write_text(self._root / f"{run_id}.json", json.dumps(given))
+        return self.resume(Run(self._root / run_id, values))
+
+    def resume(self, run):
+        """Starts what a run has still to do, unless it is active or finished.
+
+        Returns:
+          The run as it is now; who follows the one before sees its end.
+        """
+        if run.state not in (*_ACTIVE, "finished"):
+            run = Run(run.path, run.values)
+            run.begin(self._train(run))
+            self._runs[run.path.name] = run
+        return run
+
+    async def stop(self, run):
+        """Stops a run, if it is active, and waits until it has stopped."""
+        if run.state in _ACTIVE:
+            run.task.cancel()
+            await asyncio.wait([run.task])
+
+    async def close(self):
+        """Stops all runs."""
+        await asyncio.gather(*map(self.stop, self.all()))
+
+    async def _train(self, run):
+        try:
+            async with self._turn:
+                run.change("running")
+                arguments = await asyncio.to_thread(prepare, run.values)
+                await experiment.train_async(
+                    **arguments,
+                    output_dir=run.path,
+                    progress=progress.Silence(),
+                    on_round=run.add,
+                )
+        except asyncio.CancelledError:
+            run.change("stopped")
+        # One run's failure must not be the end of others.
+        except Exception as error:  # pylint: disable=broad-except
+            logging.exception("Run %s failed.", run.path.name)
+            run.change("failed", str(error))
+        else:
+            run.change("finished")
+
+
+class RequestError(web.HTTPError):
+    """Raised when a request cannot be served; the answer says why."""
+
+    def __init__(self, status, why):
+        super().__init__(status)
+        self.why = why
+
+
+class _Handler(web.RequestHandler):
+    """Answers in JSON, errors too."""
+
+    def initialize(self, runs=None):
+        self._runs = runs
+
+    def write_error(self, status_code, **kwargs):
+        error = kwargs.get("exc_info", (None, None))[1]
+        self.finish({"error": getattr(error, "why", self._reason)})
+
+    def prepare(self):
+        if self._runs is None:
+            raise RequestError(404, f"There is nothing at {self.request.path}.")
+
+    def _run(self, run_id):
+        run = self._runs.get(run_id)
+        if run is None:
+            raise RequestError(404, f"There is no run {run_id}.")
+        return run
+
+
+class _AllRuns(_Handler):
+    def get(self):
+        self.finish({"runs": [run.describe() for run in self._runs.all()]})
+
+    def post(self):
+        try:
+            run = self._runs.new(self.request.body)
+        except ValueError as error:
+            raise RequestError(400, str(error)) from error
+        self.set_status(201)
+        self.set_header("Location", f"/runs/{run.path.name}")
+        self.finish(run.describe())
+
+
+class _OneRun(_Handler):
+    def get(self, run_id):
+        self.finish(self._run(run_id).describe())
+
+    def post(self, run_id):
+        self.finish(self._runs.resume(self._run(run_id)).describe())
+
+    async def delete(self, run_id):
+        run = self._run(run_id)
+        await self._runs.stop(run)
+        self.finish(run.describe())
+
+
+class _Metrics(_Handler):
+    async def get(self, run_id):
+        run = self._run(run_id)
+        self.set_header("Content-Type", "application/x-ndjson")
+        try:
+            async for row in run.follow():
+                # JSON has no NaN.
+                cells = {
+                    name: None if value is None or not math.isfinite(value) else value
+                    for name, value in row.items()
+                }
+                self.write(json.dumps(cells) + "\n")
+                await self.flush()
+            self.finish(json.dumps({"state": run.state, "error": run.error}) + "\n")
+        except iostream.StreamClosedError:
+            pass  # Who asked has gone; the run goes on.
+
+
+def build_application(runs):
+    """The service as a `tornado.web.Application`, around the `Runs`."""
+    its = dict(runs=runs)
+    return web.Application(
+        [
+            (r"/runs", _AllRuns, its),
+            (r"/runs/([0-9a-f]+)", _OneRun, its),
+            (r"/runs/([0-9a-f]+)/metrics", _Metrics, its),
+        ],
+        default_handler_class=_Handler,
+        log_function=lambda handler: None,
+    )
+
+
+async def serve(root, port, address, runs_at_once):
+    """Serves until SIGTERM or SIGINT."""
+    stop = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    runs = Runs(root, runs_at_once)
+    sockets = netutil.bind_sockets(port, address)
+    server = httpserver.HTTPServer(build_application(runs))
+    server.add_sockets(sockets)
+    port = sockets[0].getsockname()[1]
+    print(f"Listening at http://{address}:{port}, runs are in {root}", flush=True)
+    await stop.wait()
+    print("Stopping after the rounds under way.", flush=True)
+    server.stop()
+    await runs.close()
+    await server.close_all_connections()
+
+
+def main():
+    """Serves as the flags say."""
+    flags.DEFINE_string("runs_dir", "runs/service", "Directory.")
+    flags.DEFINE_integer("port", 8080, "Port.", lower_bound=0, upper_bound=65535)
+    flags.DEFINE_string("address", "127.0.0.1", "Address.")
+    flags.DEFINE_integer("runs_at_once", 1, "More wait.", lower_bound=1)
+    rest = command_line.parse_own(sys.argv, help_text=__doc__, command=_COMMAND)
+    if len(rest) > 1:
+        command_line.fail(f"{rest[1]} is not a flag.", command=_COMMAND)
+    quiet.silence()
+    logging.set_verbosity(logging.ERROR)
+    runtime.use("in_process")
+    try:
+        asyncio.run(
+            serve(
+                pathlib.Path(_FLAGS.runs_dir),
+                _FLAGS.port,
+                _FLAGS.address,
+                _FLAGS.runs_at_once,
+            )
+        )
+    except (OSError, ValueError) as error:
+        command_line.fail(error, command=_COMMAND)
+
+
+if __name__ == "__main__":
+    main()

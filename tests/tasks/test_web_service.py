@@ -1,0 +1,403 @@
+"""The web service, on the loopback: it answers while it trains, stops and goes on."""
+
+import asyncio
+import contextlib
+import csv
+import json
+import pathlib
+import signal
+import subprocess
+import sys
+import threading
+
+import pytest
+from tasks.examples import web_service
+from tff_reg import experiment, runtime
+from tff_reg.experiment import progress
+from tornado import httpclient, httpserver, testing
+
+ROOT = pathlib.Path(__file__).parents[2]
+SECONDS = 60
+SMALL = dict(
+    process="fedavg",
+    model="cnn",
+    total_rounds=4,
+    num_clients=4,
+    clients_per_round=2,
+    local_epochs=1,
+    seed=3,
+)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def in_process():
+    with runtime.running("in_process"):
+        yield
+
+
+class Browser:
+    """Asks the service."""
+
+    def __init__(self, port):
+        self._address = f"http://127.0.0.1:{port}"
+        self._client = httpclient.AsyncHTTPClient(force_instance=True)
+
+    async def ask(self, method, path, body=None):
+        """The answer's status and JSON."""
+        if body is not None and not isinstance(body, bytes):
+            body = json.dumps(body)
+        answer = await self._client.fetch(
+            self._address + path,
+            method=method,
+            body=body,
+            allow_nonstandard_methods=True,
+            raise_error=False,
+            request_timeout=SECONDS,
+        )
+        return answer.code, json.loads(answer.body)
+
+    async def start(self, settings):
+        """The id of a new run."""
+        code, run = await self.ask("POST", "/runs", settings)
+        assert code == 201, run
+        return run["id"]
+
+    async def follow(self, run_id, on_line=lambda line: None):
+        """All lines of a run's metrics."""
+        lines, rest = [], b""
+
+        def take(chunk):
+            nonlocal rest
+            *whole, rest = (rest + chunk).split(b"\n")
+            for text in whole:
+                lines.append(json.loads(text))
+                on_line(lines[-1])
+
+        await self._client.fetch(
+            f"{self._address}/runs/{run_id}/metrics",
+            streaming_callback=take,
+            request_timeout=SECONDS,
+        )
+        assert not rest
+        return lines
+
+
+@contextlib.asynccontextmanager
+async def serving(root, runs_at_once=1):
+    """A service on a port of its own; yields one who asks it."""
+    runs = web_service.Runs(root, runs_at_once)
+    server = httpserver.HTTPServer(web_service.build_application(runs))
+    socket, port = testing.bind_unused_port()
+    server.add_sockets([socket])
+    try:
+        yield Browser(port)
+    finally:
+        server.stop()
+        await runs.close()
+        await server.close_all_connections()
+
+
+class Held:
+    """A process whose rounds wait until they may go on, from a given one on."""
+
+    def __init__(self, process, first):
+        self._process = process
+        self._first = first
+        self._round_num = 0
+        self.in_round, self.go_on = threading.Event(), threading.Event()
+        self.initialize = process.initialize
+        self.get_model_weights = process.get_model_weights
+
+    def next(self, *arguments):
+        self._round_num += 1
+        if self._round_num >= self._first:
+            self.in_round.set()
+            assert self.go_on.wait(SECONDS)
+        return self._process.next(*arguments)
+
+
+@pytest.fixture(scope="module")
+def prepared():
+    """What `prepare` makes of `SMALL`: tests share it."""
+    _, values = web_service.read_request(json.dumps(SMALL))
+    return web_service.prepare(values)
+
+
+@pytest.fixture
+def held(prepared, monkeypatch):
+    process = Held(prepared["process"], first=3)
+    monkeypatch.setattr(
+        web_service, "prepare", lambda values: {**prepared, "process": process}
+    )
+    return process
+
+
+@pytest.fixture
+def quick(prepared, monkeypatch):
+    monkeypatch.setattr(web_service, "prepare", lambda values: prepared)
+
+
+@pytest.fixture(scope="module")
+def unbroken(prepared, tmp_path_factory):
+    """The directory of the same run, which nothing interrupted."""
+    path = tmp_path_factory.mktemp("unbroken")
+    experiment.train(**prepared, output_dir=path, progress=progress.Silence())
+    return path
+
+
+def results(path):
+    with open(path / "metrics.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    for row in rows:
+        del row["round_seconds"]
+    return rows, (path / "final_weights.npz").read_bytes()
+
+
+def test_a_run_gives_a_line_a_round_and_the_files_of_any_run(unbroken, tmp_path):
+    async def main():
+        async with serving(tmp_path) as browser:
+            run_id = await browser.start(SMALL)
+            *rows, last = await browser.follow(run_id)
+            assert last == {"state": "finished", "error": None}
+            assert [row["round_num"] for row in rows] == [1, 2, 3, 4]
+            assert all(0 < row["training/loss"] < 5 for row in rows)
+            assert rows[-1]["evaluation/accuracy"] > 0.15
+            expected = dict(
+                id=run_id, state="finished", rounds=4, total_rounds=4, error=None
+            )
+            assert await browser.ask("GET", f"/runs/{run_id}") == (200, expected)
+            assert await browser.ask("GET", "/runs") == (200, {"runs": [expected]})
+            # There is nothing left to do, and nothing to stop.
+            assert await browser.ask("POST", f"/runs/{run_id}") == (200, expected)
+            assert await browser.ask("DELETE", f"/runs/{run_id}") == (200, expected)
+            assert await browser.follow(run_id) == [*rows, last]
+            return run_id
+
+    run_id = asyncio.run(main())
+    assert results(tmp_path / run_id) == results(unbroken)
+
+    async def after_a_restart():
+        async with serving(tmp_path) as browser:
+            return await browser.follow(run_id)
+
+    lines = asyncio.run(after_a_restart())
+    assert [line.get("round_num") for line in lines] == [1, 2, 3, 4, None]
+    assert lines[-1]["state"] == "finished"
+
+
+def test_it_answers_during_a_round_stops_after_it_and_goes_on_after_a_restart(
+    prepared, held, monkeypatch, unbroken, tmp_path
+):
+    async def main():
+        loop = asyncio.get_running_loop()
+        async with serving(tmp_path) as browser:
+            run_id = await browser.start(SMALL)
+            two_rounds = asyncio.Event()
+
+            def on_line(line):
+                if line.get("round_num") == 2:
+                    two_rounds.set()
+
+            following = asyncio.create_task(browser.follow(run_id, on_line))
+            # The lines come while the third round has not ended, and cannot.
+            await two_rounds.wait()
+            await loop.run_in_executor(None, held.in_round.wait, SECONDS)
+            code, run = await browser.ask("GET", f"/runs/{run_id}")
+            assert (code, run["state"], run["rounds"]) == (200, "running", 2)
+            stopping = asyncio.create_task(browser.ask("DELETE", f"/runs/{run_id}"))
+            second = await browser.start({**SMALL, "seed": 4})
+            _, run = await browser.ask("GET", f"/runs/{second}")
+            assert run["state"] == "waiting"
+            code, run = await browser.ask("DELETE", f"/runs/{second}")
+            assert (code, run["state"], run["rounds"]) == (200, "stopped", 0)
+            assert not stopping.done() and not following.done()
+            held.go_on.set()
+            code, run = await stopping
+            assert (code, run["state"]) == (200, "stopped")
+            lines = await following
+            assert lines[-1] == {"state": "stopped", "error": None}
+            return run_id
+
+    run_id = asyncio.run(main())
+    assert not (tmp_path / run_id / "summary.json").exists()
+    monkeypatch.setattr(web_service, "prepare", lambda values: prepared)
+
+    async def after_a_restart():
+        async with serving(tmp_path) as browser:
+            _, run = await browser.ask("GET", f"/runs/{run_id}")
+            assert (run["state"], run["rounds"]) == ("stopped", 3)
+            code, run = await browser.ask("POST", f"/runs/{run_id}")
+            assert (code, run["id"], run["state"]) == (200, run_id, "waiting")
+            *rows, last = await browser.follow(run_id)
+            assert [row["round_num"] for row in rows] == [1, 2, 3, 4]
+            assert last == {"state": "finished", "error": None}
+
+    asyncio.run(after_a_restart())
+    assert results(tmp_path / run_id) == results(unbroken)
+
+
+def test_a_failed_run_says_why_and_can_go_on(prepared, monkeypatch, unbroken, tmp_path):
+    class Failing(Held):
+        def next(self, *arguments):
+            self._round_num += 1
+            if self._round_num == 2:
+                raise RuntimeError("no memory")
+            return self._process.next(*arguments)
+
+    failing = Failing(prepared["process"], None)
+    monkeypatch.setattr(
+        web_service, "prepare", lambda values: {**prepared, "process": failing}
+    )
+
+    async def main():
+        async with serving(tmp_path) as browser:
+            run_id = await browser.start(SMALL)
+            lines = await browser.follow(run_id)
+            assert lines[-1] == {
+                "state": "failed",
+                "error": "Round 2 failed: RuntimeError: no memory",
+            }
+            assert len(lines) == 2
+            await browser.ask("POST", f"/runs/{run_id}")
+            lines = await browser.follow(run_id)
+            assert lines[-1]["state"] == "finished" and len(lines) == 5
+            return run_id
+
+    run_id = asyncio.run(main())
+    assert results(tmp_path / run_id) == results(unbroken)
+
+
+def test_a_run_goes_on_when_who_follows_it_leaves(held, unbroken, tmp_path):
+    async def main():
+        async with serving(tmp_path) as browser:
+            run_id = await browser.start(SMALL)
+            first = asyncio.Event()
+            leaving = asyncio.create_task(
+                browser.follow(run_id, lambda line: first.set())
+            )
+            await first.wait()
+            # Its connection goes with the client.
+            browser._client.close()
+            leaving.cancel()
+            held.go_on.set()
+            other = Browser(browser._address.rpartition(":")[2])
+            lines = await other.follow(run_id)
+            assert lines[-1]["state"] == "finished"
+            return run_id
+
+    run_id = asyncio.run(main())
+    assert results(tmp_path / run_id) == results(unbroken)
+
+
+@pytest.mark.parametrize(
+    "body, error",
+    [
+        (b"process=fedavg", "The body must be a JSON object of settings: "),
+        (["fedavg"], "The body must be a JSON object of settings: "),
+        ({}, "process is missing: give one or a sum (a+b) of "),
+        ({"process": "fedalgin"}, "process=fedalgin: Unknown process 'fedalgin'. Did"),
+        ({"process": "feddyn+scaffold"}, "process=feddyn+scaffold: "),
+        ({**SMALL, "round": 3}, "round is no setting that a request can have."),
+        ({**SMALL, "output_dir": "/"}, "output_dir is no setting that a request can"),
+        ({**SMALL, "data_dir": "/etc"}, "data_dir is no setting that a request can "),
+        ({**SMALL, "devices": "CPU:0"}, "devices is no setting that a request can "),
+        ({**SMALL, "total_rounds": "3"}, 'total_rounds must be of type int, but is "'),
+        ({**SMALL, "total_rounds": True}, "total_rounds must be of type int, but is t"),
+        ({**SMALL, "total_rounds": 0}, "total_rounds=0: it must be at least 1."),
+        ({**SMALL, "client_learning_rate": float("nan")}, "client_learning_rate=nan: "),
+        ({**SMALL, "fedprox_strength": 1}, "fedprox_strength=1.0: "),
+        ({**SMALL, "task": "tiny_imagenet"}, "tiny_imagenet"),
+    ],
+)
+def test_a_body_that_makes_no_run_is_refused_in_a_sentence(body, error, tmp_path):
+    async def main():
+        async with serving(tmp_path) as browser:
+            answer = await browser.ask("POST", "/runs", body)
+            assert await browser.ask("GET", "/runs") == (200, {"runs": []})
+            return answer
+
+    code, answer = asyncio.run(main())
+    assert code == 400
+    assert answer["error"].startswith(error) or error == "tiny_imagenet"
+    assert error in answer["error"] and "\n" not in answer["error"]
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_is_not_there_is_a_404_in_json(tmp_path):
+    async def main():
+        async with serving(tmp_path) as browser:
+            for method in ("GET", "POST", "DELETE"):
+                code, answer = await browser.ask(method, "/runs/0123")
+                assert (code, answer) == (404, {"error": "There is no run 0123."})
+            code, answer = await browser.ask("GET", "/runs/0123/metrics")
+            assert (code, answer) == (404, {"error": "There is no run 0123."})
+            code, answer = await browser.ask("GET", "/else")
+            assert (code, answer) == (404, {"error": "There is nothing at /else."})
+            code, answer = await browser.ask("PUT", "/runs", {})
+            assert (code, answer) == (405, {"error": "Method Not Allowed"})
+
+    asyncio.run(main())
+
+
+def test_sigterm_stops_the_service_and_its_run_resumably(tmp_path):
+    service = subprocess.Popen(
+        [
+            sys.executable,
+            "-m",
+            "tasks.examples.web_service",
+            "--port=0",
+            f"--runs_dir={tmp_path}",
+        ],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    line = service.stdout.readline()
+    assert line.startswith("Listening at http://127.0.0.1:"), service.stderr.read()
+    port = line.split(",")[0].rpartition(":")[2]
+
+    async def main():
+        browser = Browser(port)
+        run_id = await browser.start({**SMALL, "total_rounds": 100_000})
+        first = asyncio.Event()
+        following = asyncio.create_task(
+            browser.follow(run_id, lambda line: first.set())
+        )
+        await first.wait()
+        service.send_signal(signal.SIGTERM)
+        with contextlib.suppress(httpclient.HTTPError, OSError):
+            await following
+        return run_id
+
+    run_id = asyncio.run(main())
+    output, errors = service.communicate(timeout=SECONDS)
+    assert (service.returncode, errors) == (0, "")
+    assert output == "Stopping after the rounds under way.\n"
+    run = experiment.RunDirectory(tmp_path / run_id)
+    (*_, last) = run.checkpoints.all()
+    last.verify()
+    assert last.round_num >= 1 and not run.is_finished(100_000)
+    # Nobody holds it.
+    run.begin(run.config)
+    run.close()
+
+
+def test_a_port_in_use_is_said_in_a_line(tmp_path):
+    socket, port = testing.bind_unused_port()
+    with socket:
+        done = subprocess.run(
+            [
+                sys.executable,
+                "-m",
+                "tasks.examples.web_service",
+                f"--port={port}",
+                f"--runs_dir={tmp_path}",
+            ],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+        )
+    assert done.returncode == 2
+    assert done.stderr.startswith("tasks.examples.web_service: ")
+    assert "in use" in done.stderr and done.stderr.count("\n") == 1
