@@ -1,0 +1,165 @@
+"""`bin/worker`, and a `bin/run` whose workers are killed."""
+
+import json
+import os
+import pathlib
+import re
+import signal
+import socket
+import subprocess
+import sys
+
+import portpicker
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+_FLAGS = [
+    "--process=fedavg",
+    "--scale=tiny",
+    "--runtime=remote",
+    "--clients_in_parallel=1",
+    "--rounds_per_evaluation=1000000",
+]
+
+
+def _start(name, *arguments):
+    return subprocess.Popen(
+        [sys.executable, str(ROOT / "bin" / f"{name}.py"), *map(str, arguments)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def _read_until(process, text):
+    """Reads lines until one has `text`."""
+    for line in process.stdout:
+        if text in line:
+            return line
+    raise AssertionError(process.stderr.read())
+
+
+@pytest.fixture
+def start():
+    """Starts commands, and ends them in the end."""
+    processes = []
+
+    def run(name, *arguments):
+        processes.append(_start(name, *arguments))
+        return processes[-1]
+
+    yield run
+    for process in processes:
+        process.kill()
+        process.communicate()
+
+
+@pytest.fixture
+def start_worker(start):
+    def run(port=None):
+        port = port or portpicker.pick_unused_port()
+        worker = start("worker", f"--port={port}")
+        line = _read_until(worker, "is ready")
+        assert line.startswith(f"{socket.gethostname()}:{port} ")
+        return worker, port
+
+    return run
+
+
+def _can_be_reached(port):
+    with socket.socket() as probe:
+        return probe.connect_ex(("localhost", port)) == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_the_worker_ends_with_the_command(start_worker, number):
+    worker, port = start_worker()
+    assert _can_be_reached(port)
+    worker.send_signal(number)
+    # To the end of both pipes, which the worker must not hold.
+    _, err = worker.communicate(timeout=20)
+    if number == signal.SIGKILL:
+        assert worker.returncode == -number
+    else:
+        assert worker.returncode == 128 + number
+        assert err.count("\n") == 1 and f"worker on port {port} has ended" in err
+        assert not _can_be_reached(port)
+
+
+def test_the_command_ends_with_the_worker(start_worker):
+    command, _ = start_worker()
+    children = pathlib.Path(f"/proc/{command.pid}/task").glob("*/children")
+    (worker,) = [int(pid) for file in children for pid in file.read_text().split()]
+    os.kill(worker, signal.SIGKILL)
+    _, err = command.communicate(timeout=20)
+    assert command.returncode == 1
+    assert err.count("\n") == 1 and "ended with status -9" in err
+
+
+def test_a_port_that_is_taken_is_refused(start_worker, start):
+    _, port = start_worker()
+    _, err = start("worker", f"--port={port}").communicate(timeout=20)
+    assert err == (
+        f"bin/worker: --port={port}: somebody else listens there already.\n"
+    )
+
+
+@pytest.mark.parametrize(
+    "arguments, words",
+    [
+        ([], "--port is missing"),
+        (["--port=0"], "from 1 to 65535, found '0'"),
+        (["--port=x"], "found 'x'"),
+        (["--port=70000"], "found '70000'"),
+        (["8000"], "8000 is not a flag"),
+        (["--sport=1"], "sport"),
+    ],
+    ids=str,
+)
+def test_wrong_flags_are_refused_in_one_line(start, arguments, words):
+    command = start("worker", *arguments)
+    out, err = command.communicate(timeout=20)
+    assert command.returncode == 2 and out == ""
+    assert err.startswith("bin/worker: ") and err.count("\n") == 1
+    assert words in err
+
+
+def test_a_run_survives_a_worker_and_resumes_after_it_lost_all(
+    start_worker, start, tmp_path
+):
+    (first, port), (second, other_port) = start_worker(), start_worker()
+    output = f"--output_dir={tmp_path / 'run'}"
+    both = f"--workers=localhost:{port},localhost:{other_port}"
+    run = start("run", *_FLAGS, both, output, "--total_rounds=100000", "--scale=")
+    assert f"2 TFF workers: localhost:{port}, " in _read_until(run, "Clients run")
+    _read_until(run, "round      1/100000")
+    first.kill()
+    reached = int(re.search(r"(\d+)/100000", _read_until(run, "/100000")).group(1))
+    _read_until(run, f"{reached + 5}/100000")
+    second.kill()
+    out, err = run.communicate(timeout=60)
+    assert run.returncode == 1
+    assert err.count("\n") == 1 and "No TFF worker is left for the clients" in err
+    assert f"localhost:{port} " in err and f"localhost:{other_port} " in err
+    done = max(map(int, re.findall(r"(\d+)/100000", out)), default=reached + 5)
+
+    # Without workers: one line and 2, because nothing has been begun.
+    again = start("run", *_FLAGS, both, output, f"--total_rounds={done + 2}")
+    _, err = again.communicate(timeout=60)
+    assert again.returncode == 2
+    assert err.startswith("bin/run: No TFF worker answers at localhost:")
+
+    _, new_port = start_worker()
+    again = start(
+        "run",
+        *_FLAGS,
+        f"--workers=localhost:{new_port}",
+        output,
+        f"--total_rounds={done + 2}",
+    )
+    out, err = again.communicate(timeout=120)
+    assert again.returncode == 0, err
+    assert f"round {done}/" not in out and f"round {done + 1}/{done + 2}" in out
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert summary["rounds"] == done + 2
