@@ -27,6 +27,7 @@ _COMMAND = "bin/docs"
 _FLAGS = flags.FLAGS
 _PACKAGES = ("tff_reg", "tasks")
 _FIRST_PAGE = "index.html"
+_TITLE = "<title>tff_reg: API reference</title>"
 _HELP = """\
 bin/docs [--output_dir=DIR]
   Writes the reference of tff_reg and tasks as HTML; DIR/index.html is its first page.
@@ -75,8 +76,40 @@ def resolve_annotations(module):
             del value.__signature__
 
 
-def write(output_dir):
-    """Writes the pages; returns what pdoc complained of."""
+def use_public_names():
+    """Has pdoc call classes of TensorFlow and TFF as users do: `tff.Computation`.
+
+    Where a class is defined is nothing that a reader of a signature wants to know.
+    """
+    import tensorflow as tf
+    import tensorflow_federated as tff
+
+    names = {
+        tf.Tensor: ("tf", "Tensor"),
+        tf.Variable: ("tf", "Variable"),
+        tf.DType: ("tf", "DType"),
+        tf.data.Dataset: ("tf.data", "Dataset"),
+        tf.keras.layers.Layer: ("tf.keras.layers", "Layer"),
+    }
+    modules = {tff: "tff"}
+    waiting = [tff]
+    while waiting:
+        module = waiting.pop(0)
+        for key, value in vars(module).items():
+            if key.startswith("_"):
+                continue
+            if inspect.isclass(value) and value.__module__.startswith(tff.__name__):
+                names.setdefault(value, (modules[module], key))
+            elif inspect.ismodule(value) and value.__name__.startswith(tff.__name__):
+                if value not in modules:
+                    modules[value] = f"{modules[module]}.{key}"
+                    waiting.append(value)
+    for each, (module_name, name) in names.items():
+        each.__module__, each.__qualname__ = module_name, name
+
+
+def write(packages, output_dir):
+    """Writes the pages of packages; returns what pdoc complained of."""
     import pdoc
 
     pdoc.render.configure(
@@ -86,8 +119,25 @@ def write(output_dir):
     )
     with warnings.catch_warnings(record=True) as complaints:
         warnings.simplefilter("always")
-        pdoc.pdoc(*_PACKAGES, output_directory=output_dir)
-    return [str(each.message) for each in complaints]
+        pdoc.pdoc(*packages, output_directory=output_dir)
+    folder = pathlib.Path(pdoc.__file__).parent
+    return [
+        str(each.message)
+        for each in complaints
+        if folder in pathlib.Path(each.filename).parents
+    ]
+
+
+def is_free(output_dir):
+    """Whether there is nothing but an older reference, if anything."""
+    try:
+        if not any(output_dir.iterdir()):
+            return True
+        return _TITLE in (output_dir / _FIRST_PAGE).read_text("utf-8")
+    except FileNotFoundError:
+        return not output_dir.exists()
+    except (OSError, UnicodeDecodeError):
+        return False
 
 
 def replace(output_dir, pages):
@@ -102,16 +152,14 @@ def main(arguments):
     if len(arguments) > 1:
         fail(f"{arguments[1]} is not a flag; --help lists them.")
     output_dir = pathlib.Path(_FLAGS.output_dir)
-    is_empty = not output_dir.exists() or (
-        output_dir.is_dir() and not any(output_dir.iterdir())
-    )
-    if not is_empty and not (output_dir / _FIRST_PAGE).is_file():
+    if not is_free(output_dir):
         fail(f"--output_dir={output_dir} has something else in it; give another one.")
     quiet.silence()
     for name in _PACKAGES:
         show_everything(name)
+    use_public_names()
     with tempfile.TemporaryDirectory() as pages:
-        complaints = write(pathlib.Path(pages))
+        complaints = write(_PACKAGES, pathlib.Path(pages))
         try:
             replace(output_dir, pages)
         except OSError as error:

@@ -57,7 +57,8 @@ def pages(tmp_path_factory):
     directory = tmp_path_factory.mktemp("docs") / "api"
     # A reference that is there already, with the page of a module that is no more.
     (directory / "tff_reg").mkdir(parents=True)
-    (directory / "index.html").touch()
+    title = "<title>tff_reg: API reference</title>"
+    (directory / "index.html").write_text(f"<html><head>{title}")
     (directory / "tff_reg" / "gone.html").touch()
     done = _command(f"--output_dir={directory}")
     assert (done.returncode, done.stderr) == (0, "")
@@ -103,6 +104,9 @@ def test_a_name_that_a_package_imports_when_asked_for_has_its_text(pages):
     assert "Clients whose examples are rows of two shared arrays." in page
     assert "clients_per_round: int" in page
     assert "tff_reg.data.program_source.SeededDataSourceIterator" in page
+    # Classes have the names that users import them by.
+    assert "SeededDataSource(tff.program.FederatedDataSource):" in page
+    assert "tensorflow_federated.python" not in page
 
 
 def test_sections_of_docstrings_are_headings_with_lists(pages):
@@ -118,15 +122,33 @@ def test_sections_of_docstrings_are_headings_with_lists(pages):
         assert not left, f"{name}: {left.group()}"
 
 
-def test_a_directory_with_something_else_is_left_alone(tmp_path):
-    (tmp_path / "mine.txt").write_text("mine")
+def test_what_pdoc_complains_of_is_told(tmp_path):
+    package = tmp_path / "broken"
+    package.mkdir()
+    (package / "__init__.py").write_text('__all__ = ["gone"]\n')
+    program = (
+        "import pathlib, sys; sys.path[:0] = sys.argv[1:]; import docs;"
+        " print(*docs.write(['broken'], pathlib.Path(sys.argv[1], 'out')), sep='\\n')"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, tmp_path, ROOT / "bin"],
+        capture_output=True,
+        text=True,
+    )
+    assert done.stdout.startswith("Found 'gone' in broken.__all__, but it does not res")
+    assert done.stdout.count("\n") == 1, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("name", ["mine.txt", "index.html"])
+def test_a_directory_with_something_else_is_left_alone(name, tmp_path):
+    (tmp_path / name).write_text("mine")
     done = _command(f"--output_dir={tmp_path}")
     assert done.returncode == 2
     assert done.stderr == (
         f"bin/docs: --output_dir={tmp_path} has something else in it; give another"
         " one.\n"
     )
-    assert (tmp_path / "mine.txt").read_text() == "mine"
+    assert (tmp_path / name).read_text() == "mine"
 
 
 @pytest.mark.parametrize(
