@@ -37,8 +37,6 @@ _FLAGS = flags.FLAGS
 
 def prepare(values, directory):
     """Loads the data and builds the process; returns what runs the rounds."""
-    from tff_reg.server import aggregators
-
     runtime.use(
         values["runtime"],
         devices=values["devices"],
@@ -49,6 +47,8 @@ def prepare(values, directory):
     where = runtime.describe()
     print(where[0].upper() + where[1:], flush=True)
     _INTERRUPTION.before_exit(runtime.shutdown)
+    from tff_reg.server import aggregators
+
     task = tasks.build(values["task"], **settings.task_settings(values))
     recorded = {**values, "class_names": list(task.class_names)}
     if not values["overwrite"]:

@@ -15,7 +15,10 @@ import pytest
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 _FLAGS = [
     "--process=fedavg",
-    "--scale=tiny",
+    "--model=cnn",
+    "--num_clients=8",
+    "--clients_per_round=2",
+    "--local_epochs=1",
     "--runtime=remote",
     "--clients_in_parallel=1",
     "--rounds_per_evaluation=1000000",
@@ -125,41 +128,47 @@ def test_wrong_flags_are_refused_in_one_line(start, arguments, words):
     assert words in err
 
 
+def test_a_run_without_its_workers_begins_nothing(start, tmp_path):
+    ports = [portpicker.pick_unused_port() for _ in range(2)]
+    workers = ",".join(f"localhost:{port}" for port in ports)
+    output = tmp_path / "run"
+    run = start("run", *_FLAGS, f"--workers={workers}", f"--output_dir={output}")
+    out, err = run.communicate(timeout=60)
+    assert run.returncode == 2 and out == ""
+    assert err.startswith("bin/run: No TFF worker answers at localhost:")
+    assert err.count("\n") == 1
+    assert not output.exists()
+
+
+def _rounds(text):
+    return [int(number) for number in re.findall(r"round +(\d+)/", text)]
+
+
 def test_a_run_survives_a_worker_and_resumes_after_it_lost_all(
     start_worker, start, tmp_path
 ):
     (first, port), (second, other_port) = start_worker(), start_worker()
     output = f"--output_dir={tmp_path / 'run'}"
     both = f"--workers=localhost:{port},localhost:{other_port}"
-    run = start("run", *_FLAGS, both, output, "--total_rounds=100000", "--scale=")
+    run = start("run", *_FLAGS, both, output, "--total_rounds=100000")
     assert f"2 TFF workers: localhost:{port}, " in _read_until(run, "Clients run")
-    _read_until(run, "round      1/100000")
+    _read_until(run, " 1/100000")
     first.kill()
-    reached = int(re.search(r"(\d+)/100000", _read_until(run, "/100000")).group(1))
-    _read_until(run, f"{reached + 5}/100000")
+    (reached,) = _rounds(_read_until(run, "/100000"))
+    _read_until(run, f" {reached + 3}/100000")
     second.kill()
     out, err = run.communicate(timeout=60)
     assert run.returncode == 1
     assert err.count("\n") == 1 and "No TFF worker is left for the clients" in err
     assert f"localhost:{port} " in err and f"localhost:{other_port} " in err
-    done = max(map(int, re.findall(r"(\d+)/100000", out)), default=reached + 5)
-
-    # Without workers: one line and 2, because nothing has been begun.
-    again = start("run", *_FLAGS, both, output, f"--total_rounds={done + 2}")
-    _, err = again.communicate(timeout=60)
-    assert again.returncode == 2
-    assert err.startswith("bin/run: No TFF worker answers at localhost:")
+    done = max(_rounds(out), default=reached + 3)
+    rounds = f"--total_rounds={done + 2}"
 
     _, new_port = start_worker()
-    again = start(
-        "run",
-        *_FLAGS,
-        f"--workers=localhost:{new_port}",
-        output,
-        f"--total_rounds={done + 2}",
-    )
+    workers = f"--workers=localhost:{new_port}"
+    again = start("run", *_FLAGS, workers, output, rounds)
     out, err = again.communicate(timeout=120)
     assert again.returncode == 0, err
-    assert f"round {done}/" not in out and f"round {done + 1}/{done + 2}" in out
+    assert _rounds(out) == [done + 1, done + 2]
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert summary["rounds"] == done + 2

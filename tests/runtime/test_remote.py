@@ -331,17 +331,25 @@ def test_all_workers_work_and_get_model_and_computations_once(workers, requests)
         assert len(results) == 2
 
 
-def test_nothing_is_left_on_a_worker(workers, requests):
+def test_nothing_is_left_on_a_worker(workers, requests, monkeypatch):
     next_round = _round()
+    disposed = []
+    dispose = remote._Connection.dispose
+
+    def recording(self, references):
+        disposed.extend(references)
+        dispose(self, references)
+
+    monkeypatch.setattr(remote._Connection, "dispose", recording)
     with running_on(workers[:1]):
         for _ in range(5):
             next_round(_MODEL, _NUMBERS)
         created = sum(method.startswith("Create") for _, method, _ in requests)
-        disposed = sum(len(f["value_ref"]) for _, m, f in requests if m == "Dispose")
         (worker,) = workers_in_use()
         connection = worker._connection
         assert len(connection._functions) == 2
-        assert created - disposed == len(connection._functions)
+        assert created - len(disposed) == len(connection._functions)
+        _wait_until(lambda: not connection._disposals)
         del next_round
         gc.collect()
         assert not connection._functions
@@ -397,7 +405,7 @@ def test_a_clients_own_error_names_the_client_and_is_not_tried_again(
 
 
 def test_a_worker_that_cannot_be_reached_at_the_start_is_named(workers, monkeypatch):
-    monkeypatch.setattr(remote, "CONNECT_SECONDS", 0.3)
+    monkeypatch.setattr(service, "CONNECT_SECONDS", 0.3)
     nobody = f"localhost:{portpicker.pick_unused_port()}"
     start = time.monotonic()
     with pytest.raises(runtime.WorkerError, match=f"answers at {nobody}: ") as caught:
@@ -487,7 +495,7 @@ def test_a_worker_that_hangs_is_noticed(workers, before_the_first_result, monkey
 def test_without_workers_a_round_ends_with_one_line_and_can_be_repeated(
     workers, before_the_first_result, monkeypatch
 ):
-    monkeypatch.setattr(remote, "CONNECT_SECONDS", 0.5)
+    monkeypatch.setattr(service, "CONNECT_SECONDS", 0.5)
     next_round = _round()
     with running_on(workers[:2]):
         expected = next_round(_MODEL, _NUMBERS)

@@ -279,6 +279,9 @@ def _create_remote(options: _Options) -> _Runtime:
         )
     names = addresses.parse(options.workers)
     at_a_time = options.clients_in_parallel or devices_lib.default_on_a_worker()
+    from tff_reg.runtime import service
+
+    service.check_workers(names)  # before TFF, which takes long to import
     from tff_reg.runtime import context as context_lib
     from tff_reg.runtime import remote
 

@@ -29,6 +29,7 @@ import grpc
 from tff_reg.lazy import tf
 from tff_reg.lazy import tff
 from tff_reg.runtime import placement
+from tff_reg.runtime import service
 from tff_reg.runtime import tff_internals
 from tff_reg.runtime import values
 from tff_reg.runtime import worker_process
@@ -37,7 +38,6 @@ from tff_reg.runtime.placement import WorkerLost
 
 _messages = tff_internals.messages
 
-CONNECT_SECONDS = 5.0
 PING_SECONDS = 1.0
 # Twice in a row without an answer: lost. Once may be ourselves, after Ctrl-Z.
 ANSWER_SECONDS = 4.0
@@ -100,7 +100,7 @@ class _Connection:
     """A connection to a worker, until it is lost.
 
     Raises:
-        WorkerLost: If the worker does not answer within `CONNECT_SECONDS`.
+        WorkerLost: If the worker does not answer within `service.CONNECT_SECONDS`.
     """
 
     def __init__(self, address: str):
@@ -110,7 +110,8 @@ class _Connection:
         self._losing = threading.Lock()
         self._lock = threading.Lock()
         self._functions: Dict[int, Any] = {}
-        self._garbage: List[Any] = []
+        self._garbage: List[Any] = []  # Goes with the next question.
+        self._disposals = set()
         self._missed = 0
         self._calls = _Calls()
         self._channels = [
@@ -121,9 +122,9 @@ class _Connection:
         )
         try:
             for channel in self._channels:
-                grpc.channel_ready_future(channel).result(CONNECT_SECONDS)
+                grpc.channel_ready_future(channel).result(service.CONNECT_SECONDS)
             answer = self._service.GetExecutor(
-                tff_internals.executor_request(), timeout=CONNECT_SECONDS
+                tff_internals.executor_request(), timeout=service.CONNECT_SECONDS
             )
         except grpc.FutureTimeoutError as error:
             self.lose("cannot be reached")
@@ -182,13 +183,18 @@ class _Connection:
             self._garbage.append(reference)
 
     def dispose(self, references: Sequence[Any]) -> None:
-        """Makes the worker forget values, now or with the next question."""
-        if self.problem is not None or not references:
+        """Makes the worker forget values; does not wait until it has."""
+        if not references:
             return
+        request = _messages.DisposeRequest(
+            executor=self._executor, value_ref=references
+        )
         try:
-            self.request("Dispose", _Calls(), value_ref=references)
-        except (WorkerLost, RemoteError):
-            pass
+            future = self._service.Dispose.future(request)
+        except ValueError:  # the channel is closed
+            return
+        self._disposals.add(future)  # else it would be cancelled with the variable
+        future.add_done_callback(self._disposals.discard)
 
     def is_there(self) -> bool:
         """Whether the worker answers and is the one that was connected to."""
@@ -211,6 +217,7 @@ class _Connection:
             self._questions.Dispose(request, timeout=ANSWER_SECONDS)
             self._missed = 0
         except grpc.RpcError as error:
+            self._garbage += garbage
             self._missed += 1
             if self._missed == 2:
                 self.lose(_said(error))
@@ -508,10 +515,7 @@ class RemoteWorkers:
         missing = [w.address for w, c in zip(self._workers, connections) if c is None]
         if missing:
             self.stop()
-            raise worker_process.WorkerError(
-                f"No TFF worker answers at {', '.join(missing)}: start it there with "
-                "bin/worker --port=PORT, or leave it out of the list."
-            )
+            raise service.no_answer(missing)
         for worker in self._workers:
             worker.watch()
 
@@ -558,7 +562,7 @@ class RemoteWorkers:
             found = [c for c in _at_once(find, self._workers) if c is not None]
             if found:
                 return found
-        raise _nobody_left(self._workers)
+        raise self._nobody_left()
 
     def _run(self, cohort: _Cohort, task: Callable[[int], Any], index: int) -> Any:
         while True:
@@ -582,20 +586,22 @@ class RemoteWorkers:
             while True:
                 left = [c for c in cohort.connections if c.problem is None]
                 if not left:
-                    raise _nobody_left(cohort.connections)
+                    raise self._nobody_left()
                 connection = min(left, key=lambda c: c.busy)
                 if connection.busy < self._clients_in_parallel:
                     connection.busy += 1
                     return connection
                 self._condition.wait()
 
-
-def _nobody_left(workers: Sequence[Any]) -> worker_process.WorkerError:
-    said = ", ".join(f"{each.address} {each.problem}" for each in workers)
-    return worker_process.WorkerError(
-        f"No TFF worker is left for the clients: {said}. Start them again with "
-        "bin/worker; a run then resumes with the same command."
-    )
+    def _nobody_left(self) -> worker_process.WorkerError:
+        said = ", ".join(
+            f"{worker.address} {worker.problem or 'has just come back'}"
+            for worker in self._workers
+        )
+        return worker_process.WorkerError(
+            f"No TFF worker is left for the clients: {said}. Start them again with "
+            "bin/worker; a run then resumes with the same command."
+        )
 
 
 def _at_once(function: Callable[[_Worker], Any], workers: Sequence[_Worker]) -> list:

@@ -1,25 +1,62 @@
-"""What `bin/worker` does: one of TFF's workers, for runs on other machines.
+"""One of TFF's workers for runs on other machines, and whether such workers answer.
 
-Imports neither TensorFlow nor TFF.
+What `bin/worker` does. Imports neither TensorFlow nor TFF.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import socket
 import subprocess
 import threading
 import time
-from typing import Optional
+from typing import Optional, Sequence
 
 import grpc
 
 from tff_reg.runtime import devices
 from tff_reg.runtime import worker_process
 
+CONNECT_SECONDS = 5.0
 _START_TIMEOUT_SECONDS = 60.0
 _THREADS_VARIABLE = "TF_NUM_INTRAOP_THREADS"
+
+
+def check_workers(addresses: Sequence[str]) -> None:
+    """Checks that workers can be connected to, within `CONNECT_SECONDS`.
+
+    Args:
+        addresses: As host:port.
+
+    Raises:
+        WorkerError: If one cannot.
+    """
+    deadline = time.monotonic() + CONNECT_SECONDS
+    options = (("grpc.enable_http_proxy", 0), ("grpc.max_reconnect_backoff_ms", 500))
+    missing = []
+    with contextlib.ExitStack() as stack:
+        channels = [
+            stack.enter_context(grpc.insecure_channel(address, options))
+            for address in addresses
+        ]
+        connected = [grpc.channel_ready_future(channel) for channel in channels]
+        for address, future in zip(addresses, connected):
+            try:
+                future.result(max(0.0, deadline - time.monotonic()))
+            except grpc.FutureTimeoutError:
+                missing.append(address)
+    if missing:
+        raise no_answer(missing)
+
+
+def no_answer(addresses: Sequence[str]) -> worker_process.WorkerError:
+    """What is said when there are no workers at `addresses`."""
+    return worker_process.WorkerError(
+        f"No TFF worker answers at {', '.join(addresses)}: start it there with "
+        "bin/worker --port=PORT, or leave it out of the list."
+    )
 
 
 def check_port(port: int) -> None:
