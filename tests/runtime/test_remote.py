@@ -32,7 +32,6 @@ from tests.runtime.test_intrinsics import (  # pylint: disable=unused-import
     test_sums_means_minima_maxima_and_the_values_themselves,
     test_zero_clients_give_zeros_of_the_right_type,
 )
-from tff_reg import client
 from tff_reg import models
 from tff_reg import processes
 from tff_reg import runtime
@@ -325,10 +324,21 @@ def test_all_workers_work_and_get_model_and_computations_once(workers, requests)
         kinds = collections.Counter(value.WhichOneof("value") for value in values)
         assert kinds["array"] == 2  # the model
         assert kinds["computation"] == 2 * computations
+        graphs = [
+            _graph(value) for value in values if value.HasField("computation")
+        ]
+        # `train` reduces a data set, which is slow unless it is made a loop.
+        assert not any(node.op == "ReduceDataset" for g in graphs for node in g.node)
         assert kinds["sequence"] + kinds["struct"] == len(_NUMBERS)
         results = collections.Counter(a for a, method, _ in sent if method == "Compute")
         assert sum(results.values()) == len(_NUMBERS)
         assert len(results) == 2
+
+
+def _graph(value):
+    graph = tf.compat.v1.GraphDef()
+    value.computation.tensorflow.graph_def.Unpack(graph)
+    return graph
 
 
 def test_nothing_is_left_on_a_worker(workers, requests, monkeypatch):

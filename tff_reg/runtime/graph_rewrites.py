@@ -9,7 +9,7 @@ same time in one TensorFlow, each as a function. `prepare` applies, in order:
 * `_make_resources_anonymous`: every call gets fresh variables and tables, freed
   with the call;
 * `_initialize_before_use`: what reads them waits for the initialisation;
-* `_loop_over_datasets`: `ReduceDataset` becomes a loop over an iterator, because
+* `loop_over_datasets`: `ReduceDataset` becomes a loop over an iterator, because
   the operation sets up its body anew at each call (seconds for a deep network) and
   runs it on the CPU whatever the device;
 * `_keep_input_pipelines_on_cpu`;
@@ -87,7 +87,7 @@ def prepare(
     _make_resources_anonymous(graph_def)
     if initialize_op:
         _initialize_before_use(graph_def, _node_name(initialize_op))
-    _loop_over_datasets(graph_def)
+    loop_over_datasets(graph_def)
     _keep_input_pipelines_on_cpu(graph_def)
     _make_functions_unique(graph_def)
     return {parameter_nodes[name] for name in used}
@@ -194,12 +194,15 @@ def _node_lists(graph_def):
 # --- ReduceDataset as a loop -----------------------------------------------------
 
 
-def _loop_over_datasets(graph_def) -> None:
+def loop_over_datasets(graph_def) -> bool:
+    """Turns every ReduceDataset into a loop; returns whether there was any."""
+    found = False
     functions = {f.signature.name: f for f in graph_def.library.function}
     for nodes in [graph_def.node] + [f.node_def for f in list(functions.values())]:
         in_function = nodes is not graph_def.node
         replaced = [node for node in nodes if node.op == "ReduceDataset"]
         for node in replaced:
+            found = True
             body = functions[node.attr["f"].func.name]
             nodes.extend(_loop(node, body, graph_def.library, in_function))
     # Consumers inside functions name the output: "components" of the one
@@ -213,6 +216,7 @@ def _loop_over_datasets(graph_def) -> None:
     for nodes in _node_lists(graph_def):
         for node in nodes:
             node.attr.pop("_reduces", None)
+    return found
 
 
 def _renamed_output(name: str, loops: set) -> str:

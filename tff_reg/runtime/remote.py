@@ -28,6 +28,7 @@ import grpc
 
 from tff_reg.lazy import tf
 from tff_reg.lazy import tff
+from tff_reg.runtime import graph_rewrites
 from tff_reg.runtime import placement
 from tff_reg.runtime import service
 from tff_reg.runtime import tff_internals
@@ -169,7 +170,8 @@ class _Connection:
         with self._lock:
             reference = self._functions.get(id(function))
             if reference is None:
-                value = tff_internals.computation_message(function.computation)
+                computation = _with_loops(function.computation)
+                value = tff_internals.computation_message(computation)
                 answer = self.request("CreateValue", calls, value=value)
                 reference = answer.value_ref
                 self._functions[id(function)] = reference
@@ -242,6 +244,18 @@ class _Connection:
             except grpc.RpcError:
                 pass
         self.lose("was let go")
+
+
+def _with_loops(computation: Any) -> Any:
+    """A computation's proto, rewritten where it reduces data sets, which is slow."""
+    graph_def = tf.compat.v1.GraphDef()
+    computation.tensorflow.graph_def.Unpack(graph_def)
+    if not graph_rewrites.loop_over_datasets(graph_def):
+        return computation
+    rewritten = type(computation)()
+    rewritten.CopyFrom(computation)
+    rewritten.tensorflow.graph_def.Pack(graph_def)
+    return rewritten
 
 
 def _said(error: grpc.RpcError) -> str:
