@@ -48,7 +48,9 @@ def main(arguments):
             f"{arguments[1]} is not a flag; --help lists them.", command=_COMMAND
         )
     if _FLAGS.port is None:
-        command_line.fail("--port is missing; --help says what it is.", command=_COMMAND)
+        command_line.fail(
+            "--port is missing; --help says what it is.", command=_COMMAND
+        )
     quiet.silence()
     try:
         port = addresses.parse_port(_FLAGS.port)

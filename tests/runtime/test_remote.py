@@ -214,7 +214,7 @@ def _in_process(call):
         return call()
 
 
-# --- numbers -------------------------------------------------------------------------
+# --- numbers --------------------------------------------------------------------------
 
 
 def _whole_clients():
@@ -310,7 +310,7 @@ def test_describe_names_the_workers(workers):
         assert runtime.describe() == f"clients run on 1 TFF worker: {a} (1 at a time)"
 
 
-# --- what is sent ----------------------------------------------------------------------
+# --- what is sent ---------------------------------------------------------------------
 
 
 def test_all_workers_work_and_get_model_and_computations_once(workers, requests):
@@ -391,7 +391,7 @@ def test_a_client_may_send_more_than_tffs_100_megabytes(workers, monkeypatch):
             totals([large])
 
 
-# --- errors ------------------------------------------------------------------------------
+# --- errors ---------------------------------------------------------------------------
 
 
 def test_a_clients_own_error_names_the_client_and_is_not_tried_again(
@@ -445,7 +445,7 @@ def test_keyboard_interrupt_ends_a_round_at_once(workers, before_the_first_resul
     workers[0].kill()  # it would count for ever
 
 
-# --- lost workers --------------------------------------------------------------------------
+# --- lost workers ---------------------------------------------------------------------
 
 
 def _wait_until(condition, seconds=20):

@@ -22,7 +22,7 @@ import contextlib
 import functools
 import threading
 import weakref
-from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence
 
 import grpc
 
@@ -208,6 +208,8 @@ class _Connection:
         except grpc.RpcError as error:
             self.lose(_said(error))
             return False
+        except ValueError:  # the channel has been closed
+            return False
         self._garbage.append(answer.value_ref)
         return True
 
@@ -223,27 +225,36 @@ class _Connection:
             self._missed += 1
             if self._missed == 2:
                 self.lose(_said(error))
+        except ValueError:  # the channel has been closed
+            pass
 
     def lose(self, problem: str) -> None:
         """Ends the connection and all calls on it."""
-        with self._losing:
-            if self.problem is not None:
-                return
-            self.problem = problem
-        self._calls.cancel()
-        for channel in self._channels:
-            channel.close()
+        if self._end(problem):
+            self._close_channels()
 
     def close(self) -> None:
-        """Ends the connection in good order."""
-        if self.problem is None:
-            self._calls.cancel()
+        """The same in good order: the worker forgets all that it was sent."""
+        if self._end("was let go"):
             request = _messages.DisposeExecutorRequest(executor=self._executor)
             try:
                 self._service.DisposeExecutor(request, timeout=_GOODBYE_SECONDS)
             except grpc.RpcError:
                 pass
-        self.lose("was let go")
+            self._close_channels()
+
+    def _end(self, problem: str) -> bool:
+        """Cancels all calls; False if that was done before."""
+        with self._losing:
+            if self.problem is not None:
+                return False
+            self.problem = problem
+        self._calls.cancel()
+        return True
+
+    def _close_channels(self) -> None:
+        for channel in self._channels:
+            channel.close()
 
 
 def _with_loops(computation: Any) -> Any:
@@ -272,6 +283,7 @@ class _Worker:
     def __init__(self, address: str):
         self.address = address
         self._stopped = threading.Event()
+        self._lock = threading.Lock()
         self._connection: Optional[_Connection] = None
 
     @property
@@ -281,14 +293,16 @@ class _Worker:
 
     def connect(self) -> Optional[_Connection]:
         """Connects if there is no connection; None if that fails."""
-        try:
-            connection = _Connection(self.address)
-        except WorkerLost:
-            return None
-        self._connection = connection
+        with self._lock:
+            if self._connection is not None and self.problem is None:
+                return self._connection
+            try:
+                self._connection = _Connection(self.address)
+            except WorkerLost:
+                return None
         if self._stopped.is_set():
-            connection.close()
-        return connection
+            self._connection.close()
+        return self._connection
 
     def watch(self) -> None:
         """Starts the thread."""
@@ -477,29 +491,29 @@ class _Cohort:
     def __init__(self, connections: List[_Connection]):
         self.connections = connections
         self.calls = _Calls()
-        self._shared: Dict[Tuple[_Connection, str], Any] = {}
         self._locks = {connection: threading.Lock() for connection in connections}
+        self._shared: Dict[_Connection, Dict[str, Any]] = {
+            connection: {} for connection in connections
+        }
 
     def shared(
         self, connection: _Connection, name: str, value: Any, type_spec: tff.Type
     ) -> Any:
         """The worker's reference to `value`; sends it there if it is the first."""
         with self._locks[connection]:
-            reference = self._shared.get((connection, name))
-            if reference is None:
+            references = self._shared[connection]
+            if name not in references:
                 message = _message(value, type_spec)
                 answer = connection.request("CreateValue", self.calls, value=message)
-                reference = self._shared[connection, name] = answer.value_ref
-        return reference
+                references[name] = answer.value_ref
+            return references[name]
 
     def close(self) -> None:
         """Ends what is still under way, and makes the workers forget."""
         self.calls.cancel()
         for connection in self.connections:
             with self._locks[connection]:
-                connection.dispose(
-                    [ref for (at, _), ref in self._shared.items() if at is connection]
-                )
+                connection.dispose(list(self._shared[connection].values()))
 
 
 class RemoteWorkers:
@@ -529,7 +543,7 @@ class RemoteWorkers:
         missing = [w.address for w, c in zip(self._workers, connections) if c is None]
         if missing:
             self.stop()
-            raise service.no_answer(missing)
+            raise worker_process.WorkerError(service.no_answer(missing))
         for worker in self._workers:
             worker.watch()
 

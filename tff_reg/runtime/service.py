@@ -48,12 +48,12 @@ def check_workers(addresses: Sequence[str]) -> None:
             except grpc.FutureTimeoutError:
                 missing.append(address)
     if missing:
-        raise no_answer(missing)
+        raise worker_process.WorkerError(no_answer(missing))
 
 
-def no_answer(addresses: Sequence[str]) -> worker_process.WorkerError:
+def no_answer(addresses: Sequence[str]) -> str:
     """What is said when there are no workers at `addresses`."""
-    return worker_process.WorkerError(
+    return (
         f"No TFF worker answers at {', '.join(addresses)}: start it there with "
         "bin/worker --port=PORT, or leave it out of the list."
     )
