@@ -17,6 +17,7 @@ import numpy as np
 import tensorflow as tf
 
 from tff_reg.models import forward as forward_lib
+from tff_reg.models import gradients as gradients_lib
 from tff_reg.models import pooling
 
 NORM_EPSILON = 1e-5
@@ -541,7 +542,7 @@ def _group_norm(x, gamma, beta, groups: int):
         means = tf.reduce_sum(grouped, axis=2) * share
         return tf.repeat(means, group_size, axis=1)[:, tf.newaxis]
 
-    @tf.custom_gradient
+    @gradients_lib.custom_gradient
     def normalize(x, gamma, beta):
         # TensorFlow turns a division by what it knows to be constant into this
         # product. Written out, it is the same product for what is not.
@@ -550,7 +551,7 @@ def _group_norm(x, gamma, beta, groups: int):
         squares = tf.reduce_sum(tf.square(difference), axis=1)
         inverse = tf.math.rsqrt(over_groups(squares, share) + NORM_EPSILON)
 
-        @tf.custom_gradient
+        @gradients_lib.custom_gradient
         def gradients(x, gamma, upstream):
             sums = tf.reduce_sum(upstream, axis=1)
             products = tf.reduce_sum(upstream * difference, axis=1)

@@ -1,0 +1,52 @@
+"""`tf.custom_gradient` that lets go of its graph."""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from typing import Any, Callable
+
+from tff_reg.lazy import tf
+
+
+def custom_gradient(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`tf.custom_gradient`, whose gradient goes when the graph goes it was traced in.
+
+    In a graph, TensorFlow's own registers every call's gradient under a name of its
+    own, for as long as Python runs, and the gradient holds the graph with the variables
+    that this captured: each process that is built would stay in memory.
+
+    Args:
+      function: From tensors to results, a tensor or a structure of them, and the
+        function from the results' gradients to the arguments'.
+
+    Returns:
+      A function from the same tensors to the results.
+    """
+    decorated = tf.custom_gradient(function)
+
+    @functools.wraps(function)
+    def call(*args):
+        results = decorated(*args)
+        if not tf.executing_eagerly():
+            _hold_by_graph(tf.nest.flatten(results)[0].op)
+        return results
+
+    return call
+
+
+def _hold_by_graph(operation: tf.Operation) -> None:
+    """Has the operation's graph hold its gradient, and the registry no longer."""
+    from tensorflow.python.framework import ops  # there is no public way
+
+    name = operation.get_attr("_gradient_op_type").decode()
+    graph = operation.graph
+    entries = ops.gradient_registry._registry  # pylint: disable=protected-access
+    gradient = entries[name]["type"]
+    graph._tff_reg_gradients = [*getattr(graph, "_tff_reg_gradients", ()), gradient]
+    entries[name]["type"] = functools.partial(_call, weakref.ref(gradient))
+    weakref.finalize(graph, entries.pop, name, None).atexit = False
+
+
+def _call(reference: weakref.ref, operation: tf.Operation, *upstream: Any) -> Any:
+    return reference()(operation, *upstream)
