@@ -89,8 +89,11 @@ def runtime() -> None:
         f"{1000 * seconds['keras']:.1f} ms, ours {1000 * seconds['tff_reg']:.1f} ms "
         f"({seconds['tff_reg'] / seconds['keras']:.2f})"
     )
-    for kind, megabytes in benchmark.measure_memory().items():
-        print(f"60 clients, a model of 20 MB, {kind}: {megabytes:.0f} MB at most")
+    for (kind, rounds), megabytes in benchmark.measure_memory().items():
+        print(
+            f"60 clients, a model of 20 MB, {kind}, the {rounds}: "
+            f"{megabytes:.0f} MB at most"
+        )
 
 
 def methods() -> None:

@@ -309,6 +309,43 @@ def test_many_clients_with_a_large_model_need_little_memory(contexts):
     assert peak[0] - before < 100
 
 
+def test_a_result_given_to_the_next_round_is_not_copied(in_process):
+    """As a server's state is, which may be large."""
+
+    @tff.tensorflow.computation(tff.TensorType(np.float32, [3]))
+    def double(x):
+        return x * 2, x
+
+    given = np.array([1, 2, 3], np.float32)
+    first, same = double(given)
+    given[0] = 7
+    np.testing.assert_array_equal(same, [1, 2, 3])
+    second, same = double(first)
+    np.testing.assert_array_equal(second, [4, 8, 12])
+    assert np.shares_memory(same, first)
+    # What only shows the same memory is another array.
+    np.testing.assert_array_equal(double(first[::-1])[0], [12, 8, 4])
+    assert not np.shares_memory(double(first.copy())[1], first)
+    with pytest.raises(ValueError, match="read-only"):
+        first[0] = 0
+
+
+def test_results_that_nobody_has_are_let_go(in_process):
+    @tff.tensorflow.computation(tff.TensorType(np.float32, [2**20]))
+    def double(x):
+        return x * 2
+
+    state = np.zeros(2**20, np.float32)
+    for _ in range(5):
+        state = double(state)
+    gc.collect()
+    before = _resident_megabytes()
+    for _ in range(50):
+        state = double(state)
+    gc.collect()
+    assert _resident_megabytes() - before < 40  # 200, were they kept
+
+
 def test_async_callers_get_the_same(in_process):
     next_round = _training()
     context = tff.framework.get_context_stack().current

@@ -214,7 +214,10 @@ def _serve(case: str, threads: int) -> None:
     for line in sys.stdin:
         way = tuple(json.loads(line))
         if case == "memory":
-            print(f"answer {_memory_of_rounds(way[0])}", flush=True)
+            kind, which = way
+            if kind not in rounds:
+                rounds[kind] = _MemoryRounds(kind)
+            print(f"answer {rounds[kind](which)}", flush=True)
             continue
         if way not in rounds:
             rounds[way] = _WAYS[way[0]](case, way[1])
@@ -531,10 +534,14 @@ def measure_group_norm(rounds: int = 30) -> Dict[str, float]:
 def measure_memory() -> Dict[str, float]:
     """Peak memory of rounds of 60 clients with a model of 20 megabytes.
 
+    The first round is given the server's model as an array of the caller's, which
+    TensorFlow copies; later ones what the round before gave.
+
     Returns:
-        By runtime, the megabytes that the Python process and the worker need at most
-        during two rounds, beyond what they hold before (with the server's model).
-        Empty where the system does not tell (elsewhere than on Linux).
+        By (runtime, "first" or "later"), the megabytes that the Python process and the
+        worker need at most during one round, or two that follow, beyond what they hold
+        before the first (with the server's model). Empty where the system does not
+        tell (elsewhere than on Linux).
     """
     found = {}
     if not os.path.exists("/proc/self/clear_refs"):
@@ -542,7 +549,8 @@ def measure_memory() -> Dict[str, float]:
     for kind in ("in_process", "native"):
         process = _RoundsProcess("memory", 1, ())
         try:
-            found[kind] = process.ask(json.dumps([kind, 1]))
+            for rounds in ("first", "later"):
+                found[kind, rounds] = process.ask(json.dumps([kind, rounds]))
         finally:
             process.stop()
     return found
@@ -568,24 +576,35 @@ def _next_round_of_a_large_model(size: int):
     return next_round
 
 
-def _memory_of_rounds(kind: str) -> float:
-    """The megabytes of two rounds in the runtime `kind`."""
-    from tff_reg import runtime
+class _MemoryRounds:
+    """Rounds of a large model in the runtime `kind`, and what they need.
 
-    size = _MEMORY_MEGABYTES * 2**20 // 4
-    data = [tf.data.Dataset.from_tensors(float(i)) for i in range(_MEMORY_CLIENTS)]
-    next_round = _next_round_of_a_large_model(size)
-    with runtime.running(kind):
-        _next_round_of_a_large_model(10)(np.ones(10, np.float32), data)  # loads code
-        model = np.ones(size, np.float32)
+    Called with "first" or "later", in this order: the megabytes of one round, or of two.
+    """
+
+    def __init__(self, kind: str):
+        from tff_reg import runtime
+
+        runtime.use(kind)
+        size = _MEMORY_MEGABYTES * 2**20 // 4
+        numbers = range(_MEMORY_CLIENTS)
+        self._data = [tf.data.Dataset.from_tensors(float(i)) for i in numbers]
+        self._next_round = _next_round_of_a_large_model(size)
+        # Loads code.
+        _next_round_of_a_large_model(10)(np.ones(10, np.float32), self._data)
+        self._model = np.ones(size, np.float32)
         watched = ["self"] + [str(pid) for pid in [runtime.worker_pid()] if pid]
-        before = {pid: _status(pid, "VmRSS") for pid in watched}
-        for pid in watched:
+        self._before = {pid: _status(pid, "VmRSS") for pid in watched}
+
+    def __call__(self, rounds: str) -> float:
+        for pid in self._before:
             with open(f"/proc/{pid}/clear_refs", "w", encoding="ascii") as references:
                 references.write("5")  # the peak starts anew
-        for _ in range(2):
-            model = next_round(model, data)
-        return sum(_status(pid, "VmHWM") - before[pid] for pid in watched)
+        for _ in range({"first": 1, "later": 2}[rounds]):
+            self._model = self._next_round(self._model, self._data)
+        return sum(
+            _status(pid, "VmHWM") - before for pid, before in self._before.items()
+        )
 
 
 def _status(pid: str, field: str) -> float:

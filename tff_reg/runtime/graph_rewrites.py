@@ -9,9 +9,10 @@ same time in one TensorFlow, each as a function. `prepare` applies, in order:
 * `_make_resources_anonymous`: every call gets fresh variables and tables, freed
   with the call;
 * `_initialize_before_use`: what reads them waits for the initialisation;
-* `loop_over_datasets`: `ReduceDataset` becomes a loop over an iterator, because
+* `iterate_over_datasets`: `ReduceDataset` becomes a loop over an iterator, because
   the operation sets up its body anew at each call (seconds for a deep network) and
-  runs it on the CPU whatever the device;
+  runs it on the CPU whatever the device; and no iterator is tuned while it runs,
+  because the end of one that is may wait for a third of the time it took;
 * `_keep_input_pipelines_on_cpu`;
 * `_make_functions_unique`: library functions get names that occur once in the
   process.
@@ -87,7 +88,7 @@ def prepare(
     _make_resources_anonymous(graph_def)
     if initialize_op:
         _initialize_before_use(graph_def, _node_name(initialize_op))
-    loop_over_datasets(graph_def)
+    iterate_over_datasets(graph_def)
     _keep_input_pipelines_on_cpu(graph_def)
     _make_functions_unique(graph_def)
     return {parameter_nodes[name] for name in used}
@@ -191,10 +192,42 @@ def _node_lists(graph_def):
         yield function.node_def
 
 
-# --- ReduceDataset as a loop -----------------------------------------------------
+# --- data sets -------------------------------------------------------------------
 
 
-def loop_over_datasets(graph_def) -> bool:
+def iterate_over_datasets(graph_def) -> bool:
+    """Has data sets iterated without delays; returns whether anything was changed."""
+    has_loops = _loop_instead_of_reducing(graph_def)
+    # Also the iterators of these loops.
+    return _switch_off_autotuning(graph_def) or has_loops
+
+
+def _switch_off_autotuning(graph_def) -> bool:
+    """Has every iterator go over its data set without tf.data's autotuning.
+
+    Autotuning has a thread of its own, which sleeps for 10, 20, 40, ... ms. In
+    TF 2.14 an iterator that ends wakes it, but before it is marked as cancelled: more
+    often than not the thread sleeps on, and the iterator's end waits for it.
+    """
+    from tensorflow.core.framework import dataset_options_pb2  # no public way
+
+    options = dataset_options_pb2.Options()
+    options.autotune_options.enabled = False
+    found = False
+    for nodes in _node_lists(graph_def):
+        in_function = nodes is not graph_def.node
+        for node in [node for node in nodes if node.op == "MakeIterator"]:
+            found = True
+            untuned = nodes.add(
+                name=f"{node.name}/untuned", op="OptionsDataset", input=node.input[:1]
+            )
+            untuned.attr["serialized_options"].s = options.SerializeToString()
+            _describe_elements(untuned, [tf.variant.as_datatype_enum])
+            node.input[0] = untuned.name + (":handle:0" if in_function else "")
+    return found
+
+
+def _loop_instead_of_reducing(graph_def) -> bool:
     """Turns every ReduceDataset into a loop; returns whether there was any."""
     found = False
     functions = {f.signature.name: f for f in graph_def.library.function}

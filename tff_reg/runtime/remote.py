@@ -170,7 +170,7 @@ class _Connection:
         with self._lock:
             reference = self._functions.get(id(function))
             if reference is None:
-                computation = _with_loops(function.computation)
+                computation = _quick_to_iterate(function.computation)
                 value = tff_internals.computation_message(computation)
                 answer = self.request("CreateValue", calls, value=value)
                 reference = answer.value_ref
@@ -257,11 +257,11 @@ class _Connection:
             channel.close()
 
 
-def _with_loops(computation: Any) -> Any:
-    """A computation's proto, rewritten where it reduces data sets, which is slow."""
+def _quick_to_iterate(computation: Any) -> Any:
+    """A computation's proto, rewritten where it goes over data sets slowly."""
     graph_def = tf.compat.v1.GraphDef()
     computation.tensorflow.graph_def.Unpack(graph_def)
-    if not graph_rewrites.loop_over_datasets(graph_def):
+    if not graph_rewrites.iterate_over_datasets(graph_def):
         return computation
     rewritten = type(computation)()
     rewritten.CopyFrom(computation)

@@ -8,6 +8,7 @@ takes and gives, with its errors for what is of the wrong type.
 from __future__ import annotations
 
 import collections
+import weakref
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from tff_reg.lazy import np
@@ -25,6 +26,10 @@ class ClientValues:
     def __init__(self, members: List[Any]):
         self.members = members
 
+
+# The tensors whose memory arrays share that were given out, by the arrays' ids: a
+# round's result, given to the next round, is not copied. Entries go with the arrays.
+_shared: Dict[int, Tuple[weakref.ref, tf.Tensor]] = {}
 
 # The kinds of data sets that were found to fit the types they were given for.
 _checked: Dict[Tuple[str, str], None] = collections.OrderedDict()
@@ -49,7 +54,12 @@ def argument(value: Any, type_spec: tff.Type, function: Callable[[Any], Any]) ->
             type_spec, tff.StructType
         ):
             _check_names(value, type_spec)
-        return _argument(value, type_spec, function)
+        found = _argument(value, type_spec, function)
+        # TensorFlow copies an array twice, and lets go of the first copy only while
+        # it converts others. Of a large model that is a third of a round's memory.
+        for _ in range(2):
+            tf.convert_to_tensor(np.zeros(1))
+        return found
 
 
 def _argument(value, type_spec, function):
@@ -116,6 +126,9 @@ def _check_names(value, type_spec) -> None:
 def _tensor(value: Any, type_spec: tff.TensorType) -> tf.Tensor:
     if isinstance(value, tf.Variable):
         value = value.read_value()
+    reference, tensor = _shared.get(id(value), (None, None))
+    if reference is not None and reference() is value:
+        value = tensor
     if tf.is_tensor(value):
         shape = tf.TensorShape(type_spec.shape)
         if value.dtype == tf_dtype(type_spec) and shape.is_compatible_with(value.shape):
@@ -206,6 +219,10 @@ def _array(value: Any) -> Any:
         return value.numpy()
     found = np.asarray(value)
     found.flags.writeable = False
+    if "CPU" in value.device:
+        key = id(found)
+        reference = weakref.ref(found, lambda _: _shared.pop(key, None))
+        _shared[key] = reference, value
     return found
 
 
