@@ -7,6 +7,7 @@ The thin end of `tff_reg.runtime.benchmark`, `tff_reg.analysis.method_benchmark`
 import functools
 import json
 import pathlib
+import statistics
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
@@ -34,8 +35,8 @@ _BATCH_SIZE = flags.DEFINE_integer(
 _HELP = """\
 bin/bench runtime [--quick] [--json=FILE]
   The same rounds by a loop written by hand, in process, and in TFF's own runtime; then
-  the memory that a round of 60 clients with a model of 20 megabytes needs. Ten minutes,
-  or three with --quick.
+  GroupNorm, the ends of tf.data's iterators, and the memory that rounds of 60 clients
+  with a model of 20 megabytes need. Ten minutes, or three with --quick.
 
 bin/bench methods [--methods=NAME,...] [--quick] [--json=FILE]
   Time of a local step of every method, or of those named, relative to FedAvg's, beside
@@ -89,6 +90,11 @@ def runtime() -> None:
         f"{1000 * seconds['keras']:.1f} ms, ours {1000 * seconds['tff_reg']:.1f} ms "
         f"({seconds['tff_reg'] / seconds['keras']:.2f})"
     )
+    for name, seconds in benchmark.measure_iterators().items():
+        print(
+            f"A loop over a data set, {name}: {1000 * statistics.mean(seconds):.0f} ms "
+            f"on average, {1000 * min(seconds):.0f} to {1000 * max(seconds):.0f}"
+        )
     for (kind, rounds), megabytes in benchmark.measure_memory().items():
         print(
             f"60 clients, a model of 20 MB, {kind}, the {rounds}: "

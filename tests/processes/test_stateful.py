@@ -1,5 +1,3 @@
-import collections
-
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -10,6 +8,7 @@ from tff_reg import corrections
 from tff_reg import models
 from tff_reg import processes
 from tff_reg import runtime
+from tests import random_clients
 
 NUM_CLIENTS = 5
 MODEL_FN = models.build_model_fn(
@@ -22,17 +21,6 @@ WHOLE = client.WholeClientData(batch_size=4)
 def _runtime():
     with runtime.running("in_process"):
         yield
-
-
-def _client(seed, count):
-    rng = np.random.default_rng(seed)
-    return tf.data.Dataset.from_tensors(
-        collections.OrderedDict(
-            x=rng.normal(size=(count, 4, 4, 1)).astype(np.float32),
-            y=rng.integers(0, 3, count).astype(np.int32),
-            key=np.array([seed, 1], np.int64),
-        )
-    )
 
 
 def _build(name, **overrides):
@@ -48,7 +36,7 @@ def _train(process, cohorts, counts):
     for cohort in cohorts:
         output = process.next(
             state,
-            [_client(number, counts[number]) for number in cohort],
+            [random_clients.client(number, counts[number]) for number in cohort],
             [remembered[number] for number in cohort],
         )
         state = output.state

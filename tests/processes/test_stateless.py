@@ -1,7 +1,6 @@
 """What TFF does with plain learning processes: forms for devices, programs."""
 
 import asyncio
-import collections
 import functools
 
 import numpy as np
@@ -17,6 +16,7 @@ from tff_reg import processes
 from tff_reg import runtime
 from tff_reg.experiment import progress
 from tff_reg.processes import catalog
+from tests import random_clients
 
 CNN_FN = models.build_model_fn(
     "cnn", image_shape=(4, 4, 1), num_classes=3, norm="batch"
@@ -43,22 +43,6 @@ def _build(name):
         client_data=client.WholeClientData(batch_size=4),
         num_clients=3,
     )
-
-
-def _clients(counts=(6, 9, 5)):
-    result = []
-    for seed, count in enumerate(counts):
-        rng = np.random.default_rng(seed)
-        result.append(
-            tf.data.Dataset.from_tensors(
-                collections.OrderedDict(
-                    x=rng.normal(size=(count, 4, 4, 1)).astype(np.float32),
-                    y=rng.integers(0, 3, count).astype(np.int32),
-                    key=np.array([seed, 1], np.int64),
-                )
-            )
-        )
-    return result
 
 
 @pytest.mark.parametrize("name", STATELESS)
@@ -117,7 +101,7 @@ def _run_map_reduce(form, state, clients):
 @pytest.mark.parametrize("name", ["fedavg", "fedgkd+man"])
 def test_a_round_of_the_map_reduce_form_gives_the_numbers_of_next(name):
     process = _build(name)
-    clients, state = _clients(), process.initialize()
+    clients, state = random_clients.clients((6, 9, 5)), process.initialize()
     form = tff.backends.mapreduce.get_map_reduce_form_for_computation(process.next)
     expected = process.next(state, clients)
     _assert_is(_run_map_reduce(form, state, clients), expected)
@@ -125,7 +109,7 @@ def test_a_round_of_the_map_reduce_form_gives_the_numbers_of_next(name):
 
 def test_a_round_of_the_distribute_aggregate_form_gives_the_numbers_of_next():
     process = _build("fedprox")
-    clients, state = _clients(), process.initialize()
+    clients, state = random_clients.clients((6, 9, 5)), process.initialize()
     library = tff.backends.mapreduce
     form = library.get_distribute_aggregate_form_for_computation(process.next)
 

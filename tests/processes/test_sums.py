@@ -1,17 +1,16 @@
 """Random sums of methods: the sensible ones run, the others are refused, none crashes."""
 
-import collections
 import dataclasses
 import itertools
 
 import numpy as np
 import pytest
-import tensorflow as tf
 
 from tff_reg import models
 from tff_reg import processes
 from tff_reg import runtime
 from tff_reg.processes import catalog
+from tests import random_clients
 
 CORRECTIONS = {"scaffold", "feddyn", "feddc", "fedspeed"}
 RULES = {"fedsam", "fedasam"}
@@ -60,20 +59,9 @@ def _draw_sums(count):
     return list(itertools.islice(filter(_makes_sense, drawn), count))
 
 
-def _client(seed, count, dtype):
-    rng = np.random.default_rng(seed)
-    return tf.data.Dataset.from_tensors(
-        collections.OrderedDict(
-            x=rng.normal(size=(count, 4, 4, 1)).astype(dtype),
-            y=rng.integers(0, 3, count).astype(np.int32),
-            key=np.array([seed, 1], np.int64),
-        )
-    )
-
-
 def _two_rounds(process, dtype):
     state = process.initialize()
-    clients = [_client(0, 5, dtype), _client(1, 7, dtype)]
+    clients = random_clients.clients((5, 7), dtype=dtype)
     if isinstance(process, processes.StatefulLearningProcess):
         client_states = [process.initial_client_state(state)] * 2
         for _ in range(2):

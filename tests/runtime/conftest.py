@@ -42,7 +42,7 @@ def in_process(contexts):
         yield
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def both(contexts):
     """`both(call)`: what `call()` gives natively, and what it gives in process."""
 

@@ -99,7 +99,7 @@ def running_on(workers, clients_in_parallel=1):
         yield
 
 
-# What the imported tests ask for: here "native" stands for in process, and
+# What the imported tests' fixtures ask for: here "native" stands for in process, and
 # everything else for two workers.
 
 
@@ -117,24 +117,6 @@ def contexts(local_workers):
 
     yield install
     there.stop()
-
-
-@pytest.fixture
-def in_process(contexts):
-    with contexts("remote"):
-        yield
-
-
-@pytest.fixture
-def both(contexts):
-    def run(call):
-        with contexts("native"):
-            here = call()
-        with contexts("remote"):
-            there = call()
-        return here, there
-
-    return run
 
 
 @pytest.fixture

@@ -1,8 +1,5 @@
-import collections
-
 import numpy as np
 import pytest
-import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_reg import client
@@ -10,6 +7,7 @@ from tff_reg import corrections
 from tff_reg import models
 from tff_reg import processes
 from tff_reg import runtime
+from tests import random_clients
 
 MODEL_FN = models.build_model_fn(
     "cnn", image_shape=(4, 4, 1), num_classes=3, dtype="float64", norm="batch"
@@ -20,17 +18,6 @@ MODEL_FN = models.build_model_fn(
 def _runtime():
     with runtime.running("in_process"):
         yield
-
-
-def _client(seed, count=6):
-    rng = np.random.default_rng(seed)
-    return tf.data.Dataset.from_tensors(
-        collections.OrderedDict(
-            x=rng.normal(size=(count, 4, 4, 1)),
-            y=rng.integers(0, 3, count).astype(np.int32),
-            key=np.array([seed, 1], np.int64),
-        )
-    )
 
 
 def _process(correction, weighting=tff.learning.ClientWeighting.UNIFORM, **options):
@@ -54,11 +41,10 @@ def _two_rounds(process):
     fresh = process.initial_client_state(state)
     history = []
     for cohort in ([0, 1], [1, 2]):
-        output = process.next(
-            state,
-            [_client(i, 6 + 2 * (i == 2)) for i in cohort],
-            [states[i] or fresh for i in cohort],
-        )
+        data = [
+            random_clients.client(i, 6 + 2 * (i == 2), dtype="float64") for i in cohort
+        ]
+        output = process.next(state, data, [states[i] or fresh for i in cohort])
         states.update(zip(cohort, output.client_states))
         history.append((state, output.state, dict(states)))
         state = output.state

@@ -5,14 +5,8 @@ import pytest
 from tests.tasks import recipe_rounds
 
 
-@pytest.fixture(scope="module")
-def command():
-    with recipe_rounds.command() as module:
-        yield module
-
-
 @pytest.mark.parametrize(
     "recipe", recipe_rounds.of("univarfl"), ids=lambda recipe: recipe.path
 )
-def test_a_round_of(command, recipe, tmp_path):
-    recipe_rounds.check_a_round(command, recipe, tmp_path / "run")
+def test_a_round_of(run_command, recipe, tmp_path):
+    recipe_rounds.check_a_round(run_command, recipe, tmp_path / "run")
