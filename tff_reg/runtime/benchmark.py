@@ -528,6 +528,65 @@ def measure_group_norm(rounds: int = 30) -> Dict[str, float]:
     return {name: statistics.median(found) for name, found in seconds.items()}
 
 
+def measure_convolutions(rounds: int = 15) -> Dict[str, float]:
+    """Seconds of the CNN's round by hand, and of the convolutions in it alone.
+
+    Returns:
+        The medians for "hand_written" and "convolutions", which take turns.
+    """
+    from tff_reg import quiet
+
+    quiet.silence()
+    height, width, _ = _IMAGE
+    convolutions = [
+        (tf.ones([_BATCH, *_IMAGE]), tf.ones([3, 3, 3, 32])),
+        (
+            tf.ones([_BATCH, (height - 2) // 2, (width - 2) // 2, 32]),
+            tf.ones([3, 3, 32, 64]),
+        ),
+    ]
+
+    def one_step(total):
+        """Forward; backward to both kernels, and to what the second one takes.
+
+        A step takes something from the one before it, and gives something on: else
+        TensorFlow would do it once, or not at all.
+        """
+        found = []
+        for x, kernel in convolutions:
+            kernel += 1e-30 * total
+            y = tf.nn.conv2d(x, kernel, 1, "VALID")
+            backward = dict(out_backprop=y, strides=[1, 1, 1, 1], padding="VALID")
+            found.append(
+                tf.raw_ops.Conv2DBackpropFilter(
+                    input=x, filter_sizes=kernel.shape, **backward
+                )
+            )
+        found.append(
+            tf.raw_ops.Conv2DBackpropInput(
+                input_sizes=x.shape, filter=kernel, **backward
+            )
+        )
+        return tf.add_n([result[0, 0, 0, 0] for result in found])
+
+    @tf.function
+    def convolve():
+        total = 0.0
+        for _ in tf.range(_CLIENTS * _EXAMPLES // _BATCH):
+            total = one_step(total)
+        return total
+
+    ways = {"hand_written": _hand_written("cnn", 1), "convolutions": convolve}
+    seconds = {name: [] for name in ways}
+    for index in range(rounds + 1):
+        for name, way in ways.items():
+            start = time.perf_counter()
+            way()
+            if index:
+                seconds[name].append(time.perf_counter() - start)
+    return {name: statistics.median(found) for name, found in seconds.items()}
+
+
 def measure_iterators(loops: int = 25) -> Dict[str, List[float]]:
     """Seconds of loops over ten elements, about a tenth of a second of work.
 
