@@ -12,7 +12,7 @@ same time in one TensorFlow, each as a function. `prepare` applies, in order:
 * `iterate_over_datasets`: `ReduceDataset` becomes a loop over an iterator, because
   the operation sets up its body anew at each call (seconds for a deep network) and
   runs it on the CPU whatever the device; and no iterator is tuned while it runs,
-  because the end of one that is may wait for a third of the time it took;
+  because the end of one that is may wait as long as it took;
 * `_keep_input_pipelines_on_cpu`;
 * `_make_functions_unique`: library functions get names that occur once in the
   process.
