@@ -135,7 +135,7 @@ def test_takes_any_aggregator(kind):
     process = processes.build(
         "fedprox", model_fn, client_data=WHOLE, model_aggregator=aggregator
     )
-    weights, metrics = _run(process, random_clients.clients((6, 9), size=4), 1)
+    weights, metrics = _run(process, random_clients.clients((6, 9)), 1)
     start = process.get_model_weights(process.initialize())
     assert all(np.isfinite(w).all() for w in weights)
     assert not np.allclose(weights[0], start.trainable[0], atol=1e-7)
@@ -146,7 +146,7 @@ def test_takes_any_aggregator(kind):
 def test_processes_whose_clients_remember_say_so(name):
     process = processes.build(name, CNN_FN, client_data=WHOLE, num_clients=2)
     assert isinstance(process, processes.StatefulLearningProcess)
-    weights, _ = _run(process, random_clients.clients((6, 9), size=4), 2)
+    weights, _ = _run(process, random_clients.clients((6, 9)), 2)
     assert all(np.isfinite(w).all() for w in weights)
 
 
@@ -158,7 +158,7 @@ def test_a_correction_has_to_know_how_many_clients_there_are():
 def test_moon_keeps_each_clients_last_model():
     process = processes.build("moon", CNN_FN, client_data=WHOLE)
     assert isinstance(process, processes.StatefulLearningProcess)
-    state, (small, large) = process.initialize(), random_clients.clients((6, 9), size=4)
+    state, (small, large) = process.initialize(), random_clients.clients((6, 9))
     start = process.get_model_weights(state).trainable
     fresh = process.initial_client_state(state)
     for a, b in zip(fresh["previous"], start):
@@ -182,7 +182,7 @@ def test_a_client_that_does_not_train_keeps_its_state():
     state = process.initialize()
     mine = process.initial_client_state(state)
     mine["previous"] = [w + np.float32(1) for w in mine["previous"]]
-    empty, diverging = random_clients.clients((0, 5), size=4)
+    empty, diverging = random_clients.clients((0, 5))
     diverging = diverging.map(
         lambda e: collections.OrderedDict(e, x=e["x"] * np.float32("nan"))
     )
@@ -209,7 +209,8 @@ def test_weights_and_hparams_of_a_stateful_process_can_be_set():
     hparams["client_work"]["weight_decay"] = np.float32(0)
     state = process.set_hparams(state, hparams)
     client_state = process.initial_client_state(state)
-    output = process.next(state, random_clients.clients((6, 9), size=4), [client_state, client_state])
+    clients = random_clients.clients((6, 9))
+    output = process.next(state, clients, [client_state, client_state])
     np.testing.assert_array_equal(
         process.get_model_weights(output.state).trainable[0], doubled.trainable[0]
     )
@@ -223,7 +224,7 @@ def test_fedgkd_distils_the_mean_of_the_last_global_models():
             "fedgkd", CNN_FN, settings, {"fedgkd_averaged_rounds": rounds}
         )
 
-    clients, process = random_clients.clients((6, 9), size=4), build(2)
+    clients, process = random_clients.clients((6, 9)), build(2)
     state, sent = process.initialize(), []
     for _ in range(3):
         sent.append(process.get_model_weights(state).trainable)
@@ -250,7 +251,7 @@ def test_fedgkd_distils_the_mean_of_the_last_global_models():
 def test_freeze_leaves_the_classifier_as_it_was():
     process = processes.build("freeze", CNN_FN, client_data=WHOLE)
     start = process.get_model_weights(process.initialize())
-    weights, _ = _run(process, random_clients.clients((6, 9), size=4), 2)
+    weights, _ = _run(process, random_clients.clients((6, 9)), 2)
     after = weights[len(start.trainable) :]
     assert [w.shape for w in after] == [(128, 3), (3,)]
     for a, b in zip(after, start.non_trainable):
@@ -298,7 +299,7 @@ def test_hparams_can_be_set():
     assert hparams["finalizer"]["learning_rate"] == 1.0
     hparams["finalizer"]["learning_rate"] = np.float32(0.0)
     state = process.set_hparams(state, hparams)
-    output = process.next(state, random_clients.clients((6, 9), size=4))
+    output = process.next(state, random_clients.clients((6, 9)))
     for a, b in zip(
         process.get_model_weights(output.state).trainable,
         process.get_model_weights(state).trainable,

@@ -49,8 +49,7 @@ _BODIES = {
 
 
 def _nodes(graph_def):
-    lists = [graph_def.node, *(f.node_def for f in graph_def.library.function)]
-    return [[node for node in nodes] for nodes in lists]
+    return [graph_def.node, *(f.node_def for f in graph_def.library.function)]
 
 
 @pytest.fixture(params=_BODIES, name="function")

@@ -518,14 +518,23 @@ def measure_group_norm(rounds: int = 30) -> Dict[str, float]:
         return step
 
     steps = {name: build_step(layer) for name, layer in layers.items()}
-    seconds = {name: [] for name in layers}
-    for index in range(rounds + 3):
-        for name, step in steps.items():
-            start = time.perf_counter()
-            step(x)
-            if index >= 3:
-                seconds[name].append(time.perf_counter() - start)
+    ways = {name: functools.partial(step, x) for name, step in steps.items()}
+    seconds = _in_turns(ways, rounds, unmeasured=3)
     return {name: statistics.median(found) for name, found in seconds.items()}
+
+
+def _in_turns(
+    ways: Dict[str, Callable[[], object]], rounds: int, *, unmeasured: int = 1
+) -> Dict[str, List[float]]:
+    """The seconds of each call of each of the ways, but for the first ones."""
+    seconds = {name: [] for name in ways}
+    for index in range(unmeasured + rounds):
+        for name, way in ways.items():
+            start = time.perf_counter()
+            way()
+            if index >= unmeasured:
+                seconds[name].append(time.perf_counter() - start)
+    return seconds
 
 
 def measure_convolutions(rounds: int = 15) -> Dict[str, float]:
@@ -577,13 +586,7 @@ def measure_convolutions(rounds: int = 15) -> Dict[str, float]:
         return total
 
     ways = {"hand_written": _hand_written("cnn", 1), "convolutions": convolve}
-    seconds = {name: [] for name in ways}
-    for index in range(rounds + 1):
-        for name, way in ways.items():
-            start = time.perf_counter()
-            way()
-            if index:
-                seconds[name].append(time.perf_counter() - start)
+    seconds = _in_turns(ways, rounds)
     return {name: statistics.median(found) for name, found in seconds.items()}
 
 
@@ -611,20 +614,14 @@ def measure_iterators(loops: int = 25) -> Dict[str, List[float]]:
             total += x
         return total
 
-    seconds = {name: [] for name in data}
-    for index in range(loops + 1):
-        for name, dataset in data.items():
-            start = time.perf_counter()
-            loop(dataset).numpy()
-            if index:
-                seconds[name].append(time.perf_counter() - start)
-    return seconds
+    ways = {name: functools.partial(loop, dataset) for name, dataset in data.items()}
+    return _in_turns(ways, loops)
 
 
 # --- memory ---------------------------------------------------------------------------
 
 
-def measure_memory() -> Dict[str, float]:
+def measure_memory() -> Dict[Tuple[str, str], float]:
     """Peak memory of rounds of 60 clients with a model of 20 megabytes.
 
     The first round is given the server's model as an array of the caller's, which

@@ -206,8 +206,8 @@ def _switch_off_autotuning(graph_def) -> bool:
     """Has every iterator go over its data set without tf.data's autotuning.
 
     Autotuning has a thread of its own, which sleeps for 10, 20, 40, ... ms. In
-    TF 2.14 an iterator that ends wakes it, but before it is marked as cancelled: more
-    often than not the thread sleeps on, and the iterator's end waits for it.
+    TF 2.14 an iterator that ends wakes it, but before it is marked as cancelled: now
+    and then the thread sleeps on, and the iterator's end waits for it.
     """
     from tensorflow.core.framework import dataset_options_pb2  # no public way
 
