@@ -50,7 +50,10 @@ class LocalStep:
             regularizer_lib.check_has_network(regularizer, model)
             if self._has_network:
                 regularizer.check_network(model.network)
-        self._records_activations = any(r.records_activations for r in regularizers)
+        with_term = [r for r in regularizers if r.has_term]
+        # Without a network, a term sees weights only.
+        self._apart = [r for r in with_term if self._has_network and not r.strength]
+        self._in_step = [r for r in with_term if r not in self._apart]
 
     @property
     def measurement_names(self) -> list[str]:
@@ -90,6 +93,7 @@ class LocalStep:
           `OrderedDict` of measurements, scalar means over the batch.
         """
         part_keys = self._part_keys(compute_key)
+        measured_apart = self._measure_apart(batch, global_weights, part_keys)
         first = []
 
         def compute_gradient():
@@ -100,13 +104,19 @@ class LocalStep:
             return gradients
 
         gradients = rule(compute_gradient, self._model.trainable_variables, slots)
-        num_examples, measurements = first[0]
+        num_examples, measured = first[0]
+        for name, own in measured_apart.items():
+            measured[name].update(own)
+        measurements = collections.OrderedDict()
+        for full_name in self.measurement_names:
+            name, _, what = full_name.partition("/")
+            measurements[full_name] = tf.cast(measured[name][what], tf.float32)
         return gradients, num_examples, measurements
 
     def _pass(self, batch, global_weights, part_keys, is_first):
         """The gradient at the present weights, and what was measured."""
         weights = list(self._model.trainable_variables)
-        measured, terms = {}, {}
+        measured = {r.name: {} for r in self._regularizers}
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch(weights)
             if self._has_network:
@@ -115,32 +125,58 @@ class LocalStep:
                 )
             else:
                 step, num_examples = self._run_model(batch)
-            step = dataclasses.replace(
-                step, weights=weights, global_weights=global_weights
-            )
             total = step.task_loss
-            for regularizer in self._regularizers:
-                if not regularizer.has_term:
-                    continue
-                own = dataclasses.replace(step, key=part_keys[regularizer.name])
-                term = tf.autograph.experimental.do_not_convert(regularizer)(own)
-                terms[regularizer.name] = term
-                # A term of strength 0 is measured but kept out of the gradient.
+            terms = self._terms(self._in_step, step, global_weights, part_keys)
+            for regularizer, term in zip(self._in_step, terms):
                 if regularizer.strength:
                     total += term.weighted
         gradients = tape.gradient(
             total, weights, unconnected_gradients=tf.UnconnectedGradients.ZERO
         )
-        for name, term in terms.items():
+        for regularizer, term in zip(self._in_step, terms):
             share = tf.math.divide_no_nan(term.weighted, total)
             own = dict(term=term.raw, share=share, **term.measurements)
-            measured[name] = {**measured.get(name, {}), **own}
-        measurements = collections.OrderedDict()
-        for full_name in self.measurement_names:
-            name, _, what = full_name.partition("/")
-            measurements[full_name] = tf.cast(measured[name][what], tf.float32)
+            measured[regularizer.name].update(own)
         gradients = [tf.convert_to_tensor(g) for g in gradients]
-        return gradients, tf.cast(num_examples, tf.int64), measurements
+        return gradients, tf.cast(num_examples, tf.int64), measured
+
+    def _measure_apart(self, batch, global_weights, part_keys):
+        """What terms of strength 0 measure, by name, in a pass of their own.
+
+        In a function that is not inlined: what reads the step's own pass changes which
+        of its operations TensorFlow fuses, and with that last bits of the gradient.
+        """
+        if not self._apart:
+            return {}
+
+        def measure():
+            records = {r.name: {} for r in self._regularizers}
+            with tf.GradientTape(watch_accessed_variables=False) as tape:
+                step, _ = self._run_network(
+                    batch, part_keys, records, tape, is_first=False, apart=True
+                )
+                terms = self._terms(self._apart, step, global_weights, part_keys)
+            return {
+                regularizer.name: dict(term=term.raw, share=0.0, **term.measurements)
+                for regularizer, term in zip(self._apart, terms)
+            }
+
+        attributes = {"_noinline": True}
+        return tf.function(measure, experimental_attributes=attributes)()
+
+    def _terms(self, regularizers, step, global_weights, part_keys):
+        """The `Term` of each of the regularisers."""
+        weights = list(self._model.trainable_variables)
+        terms = []
+        for regularizer in regularizers:
+            own = dataclasses.replace(
+                step,
+                weights=weights,
+                global_weights=global_weights,
+                key=part_keys[regularizer.name],
+            )
+            terms.append(tf.autograph.experimental.do_not_convert(regularizer)(own))
+        return terms
 
     def _part_keys(self, compute_key):
         """The key of every regulariser, None for those that draw nothing."""
@@ -161,13 +197,16 @@ class LocalStep:
         step = regularizer_lib.Step(network=None, outputs=None, task_loss=result.loss)
         return step, num_examples
 
-    def _run_network(self, batch, part_keys, measured, tape, is_first):
+    def _run_network(self, batch, part_keys, measured, tape, is_first, apart=False):
         model, network = self._model, self._model.network
         changed = regularizer_lib.Batch(batch["x"], [(batch["y"], 1.0)])
         forward = forward_lib.ForwardPass(
             training=True,
             update_statistics=is_first,
-            record_activations=self._records_activations,
+            record_activations=any(
+                r.records_activations
+                for r in (self._apart if apart else self._in_step)
+            ),
         )
         for regularizer in self._regularizers:
             key = part_keys[regularizer.name]
