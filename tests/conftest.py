@@ -4,9 +4,13 @@ Grappler's optimisations stay on, although the tests would start faster without:
 is tested should be what runs.
 """
 
+import contextlib
 import os
 
+import pytest
+
 from tff_reg import quiet
+from tff_reg.lazy import tff
 
 quiet.silence()
 
@@ -14,3 +18,72 @@ quiet.silence()
 # they save. Code that sets thread counts itself is not affected.
 for _name in ("TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS"):
     os.environ.setdefault(_name, str(min(4, os.cpu_count() or 1)))
+
+
+def pytest_addoption(parser):
+    parser.addoption(
+        "--slow",
+        action="store_true",
+        help="also run what is marked as slow: what is long by nature",
+    )
+
+
+def pytest_collection_modifyitems(config, items):
+    """Leaves out what is marked as slow, unless it is asked for."""
+    if config.getoption("--slow"):
+        return
+    chosen = [item for item in items if not item.get_closest_marker("slow")]
+    config.hook.pytest_deselected(items=[i for i in items if i not in set(chosen)])
+    items[:] = chosen
+
+
+@pytest.fixture(scope="session")
+def contexts():
+    """`contexts(kind)`: inside, computations run in process or in the worker."""
+    from tff_reg.runtime import context
+    from tff_reg.runtime import native
+    from tff_reg.runtime import workers
+
+    client_workers = {
+        "in_process": workers.ClientWorkers(["CPU:0"], 1),
+        "two_at_a_time": workers.ClientWorkers(["CPU:0"], 2),
+    }
+    known = {
+        name: context.InProcessContext(found) for name, found in client_workers.items()
+    }
+    native_workers = []
+
+    @contextlib.contextmanager
+    def install(kind):
+        if kind not in known:
+            native_workers.append(native.Worker())
+            known[kind] = native.create_context(native_workers[0])
+        with tff.framework.get_context_stack().install(known[kind]):
+            yield
+
+    yield install
+    for worker in native_workers:
+        known["native"].close()
+        worker.stop()
+    for found in client_workers.values():
+        found.stop()
+
+
+@pytest.fixture
+def in_process(contexts):
+    with contexts("in_process"):
+        yield
+
+
+@pytest.fixture(scope="module")
+def both(contexts):
+    """`both(call)`: what `call()` gives natively, and what it gives in process."""
+
+    def run(call):
+        with contexts("native"):
+            native = call()
+        with contexts("in_process"):
+            ours = call()
+        return native, ours
+
+    return run

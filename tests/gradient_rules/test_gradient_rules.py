@@ -14,15 +14,14 @@ from tff_reg import regularizers
 from tff_reg import runtime
 from tff_reg.client import local_step
 from tff_reg.gradient_rules import gradient_rule
+from tests.processes import every_method
 
 RULES = [gradient_rules.FedSAM(), gradient_rules.FedASAM()]
 SHARP = [
     gradient_rules.FedSAM(radius=0.2),
     gradient_rules.FedASAM(radius=0.2),
 ]
-MODEL_FN = models.build_model_fn(
-    "resnet8", image_shape=(4, 4, 1), num_classes=3, norm="batch"
-)
+MODEL_FN = every_method.model_fn
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -13,6 +13,7 @@ from tff_reg.data import keys
 from tff_reg.models import forward
 from tff_reg.processes import catalog
 from tff_reg.regularizers import regularizer
+from tests.processes import every_method
 
 TERMS = [
     catalog.method(name).regularizer()
@@ -29,9 +30,7 @@ DIFFERENTIABLE = [
 
 
 def _model(norm="group"):
-    model = models.build_model_fn(
-        "resnet8", image_shape=(8, 8, 2), num_classes=3, norm=norm, dtype="float64"
-    )()
+    model = every_method.model_fn(norm=norm, dtype="float64")
     rng = np.random.default_rng(0)
     for variable in model.trainable_variables:
         variable.assign_add(0.05 * rng.normal(size=variable.shape))
@@ -41,7 +40,7 @@ def _model(norm="group"):
 def _batch(size=4, seed=0, scale=1.0, classes=3):
     rng = np.random.default_rng(seed)
     return dict(
-        x=tf.constant(scale * rng.normal(size=(size, 8, 8, 2))),
+        x=tf.constant(scale * rng.normal(size=(size, 4, 4, 1))),
         y=tf.constant(rng.integers(0, classes, size), tf.int32),
     )
 
@@ -54,12 +53,13 @@ def _with_weights(model, weights):
     return other
 
 
-def _references(model, weights):
-    """A model of each kind, all with weights of their own."""
+def _references(model, term, weights):
+    """The models that the term reads, all with weights of their own."""
     names = (regularizer.GLOBAL, regularizer.PREVIOUS, regularizer.AVERAGED)
     return {
         name: _with_weights(model, [w + 0.01 * i for w in weights])
         for i, name in enumerate(names)
+        if name in term.reference_models
     }
 
 
@@ -77,7 +77,7 @@ def _outputs(model, batch):
 
 
 def _term(model, term, batch, global_weights, outputs=None):
-    references = _references(model, global_weights)
+    references = _references(model, term, global_weights)
     constant = forward.ForwardPass(training=True, update_statistics=False)
     outputs = outputs or _outputs(model, batch)
 
@@ -100,8 +100,9 @@ def _term(model, term, batch, global_weights, outputs=None):
     )
 
 
-def _local_step(model, terms, global_weights):
-    return local_step.LocalStep(model, _references(model, global_weights), terms)
+def _local_step(model, term, global_weights):
+    references = _references(model, term, global_weights)
+    return local_step.LocalStep(model, references, [term])
 
 
 def _global_weights(model, distance):
@@ -161,7 +162,7 @@ def test_value_and_gradient_are_finite(term, situation, norm):
     model = _model(norm)
     global_weights = _global_weights(model, options.pop("distance", 0.1))
     batch = _batch(**options)
-    step = _local_step(model, [term], global_weights)
+    step = _local_step(model, term, global_weights)
     gradients, _, measurements = step.gradient(batch, global_weights, _key)
     assert all(np.isfinite(g).all() for g in gradients)
     assert all(np.isfinite(m) for m in measurements.values())
@@ -171,7 +172,7 @@ def test_value_and_gradient_are_finite(term, situation, norm):
 def test_reports_its_raw_term_its_share_and_what_it_lists(term):
     model, batch = _model(), _batch()
     global_weights = _global_weights(model, 0.1)
-    step = _local_step(model, [term], global_weights)
+    step = _local_step(model, term, global_weights)
     _, _, measurements = step.gradient(batch, global_weights, _key)
     assert list(measurements) == step.measurement_names
     value = _term(model, term, batch, global_weights)
@@ -190,7 +191,7 @@ def test_strength_zero_leaves_the_gradient_to_the_bit_but_is_measured(term):
     global_weights = _global_weights(model, 0.1)
     plain, _, _ = local_step.LocalStep(model, {}, []).gradient(batch, (), None)
     zero = dataclasses.replace(term, strength=0.0)
-    step = _local_step(model, [zero], global_weights)
+    step = _local_step(model, zero, global_weights)
     gradients, _, measurements = step.gradient(batch, global_weights, _key)
     for expected, gradient in zip(plain, gradients):
         np.testing.assert_array_equal(gradient, expected)

@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tests.runtime.comparison import assert_same
+from tests.comparison import assert_same
 
 
 def _clients(member):

@@ -13,8 +13,8 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_reg import runtime
-from tests.runtime.comparison import assert_equal
-from tests.runtime.comparison import assert_same
+from tests.comparison import assert_equal
+from tests.comparison import assert_same
 
 _FEATURES, _CLASSES = 5, 3
 _ELEMENT = collections.OrderedDict(

@@ -10,8 +10,8 @@ import tensorflow as tf
 from tff_reg import models
 from tff_reg import processes
 from tff_reg.processes import catalog
-from tests.runtime.comparison import assert_equal
-from tests.runtime.comparison import assert_same
+from tests.comparison import assert_equal
+from tests.comparison import assert_same
 
 _SIZE, _CLASSES = 6, 3
 # These run layers at a fraction of their width or drop branches; the CNN cannot.

@@ -16,8 +16,8 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tests.runtime.comparison import assert_equal
-from tests.runtime.comparison import assert_same
+from tests.comparison import assert_equal
+from tests.comparison import assert_same
 from tests.runtime.test_in_process import (  # pylint: disable=unused-import
     test_calls_at_the_same_time_do_not_share_variables,
     test_it_works_inside_a_running_event_loop,

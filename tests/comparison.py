@@ -1,4 +1,4 @@
-"""How the tests of this folder compare what two runtimes give."""
+"""How tests compare what two runtimes, or two rounds, give."""
 
 import numpy as np
 import tensorflow as tf

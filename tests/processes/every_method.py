@@ -1,0 +1,76 @@
+"""A process of every method, over one small network that can do all they ask for."""
+
+import dataclasses
+import functools
+
+from tff_reg import models
+from tff_reg import processes
+from tff_reg.models import resnet
+from tff_reg.processes import catalog
+from tests import random_clients
+
+SIZE = 4
+NAMES = catalog.names()
+STATEFUL = ("moon", "scaffold", "feddyn", "feddc", "fedspeed")
+WITH_TERM = [
+    name
+    for name in NAMES
+    if catalog.method(name).regularizer and catalog.method(name).regularizer.has_term
+]
+
+
+def build_network(**options):
+    """Two residual stages of one convolution each: blocks, branches, widths."""
+    return resnet.build_resnet(
+        lambda planes, stride: [(3, planes, stride)],
+        (1, 1),
+        planes=(8, 16),
+        input_shape=(SIZE, SIZE, 1),
+        num_classes=3,
+        **options,
+    )
+
+
+def model_fn(**options):
+    """Makes the `LearningModel` of `build_network`, with BatchNorm if nothing is said."""
+    return models.LearningModel(build_network(**{"norm": "batch", **options}))
+
+
+def settings(name):
+    """Settings of little work; for all methods with a term the same."""
+    of_paper = catalog.settings("fedavg" if name in WITH_TERM else name)
+    if name in WITH_TERM or name == "fedavg":
+        of_paper = dataclasses.replace(
+            of_paper,
+            max_gradient_norm=10.0,
+            learning_rate_schedule="exponential",
+            learning_rate_decay=0.9,
+        )
+    return dataclasses.replace(of_paper, batch_size=4, local_epochs=2, num_clients=3)
+
+
+# Few, since each takes some 30 MB; a method's tests run one after the other.
+@functools.lru_cache(maxsize=4)
+def build(name, **strengths):
+    """The process of a method or sum, with these strengths."""
+    return processes.build_from_settings(name, model_fn, settings(name), strengths)
+
+
+def clients(**options):
+    """Three clients of different sizes."""
+    return random_clients.clients((8, 12, 5), size=SIZE, **options)
+
+
+def run(process, data, rounds):
+    """Rounds of all clients; returns the last output and the weights after it."""
+    state = process.initialize()
+    arguments = [data]
+    if isinstance(process, processes.StatefulLearningProcess):
+        arguments.append([process.initial_client_state(state)] * len(data))
+    for _ in range(rounds):
+        output = process.next(state, *arguments)
+        state = output.state
+        if len(arguments) == 2:
+            arguments[1] = output.client_states
+    weights = process.get_model_weights(state)
+    return output, [*weights.trainable, *weights.non_trainable]
