@@ -4,16 +4,20 @@ The thin end of `tff_reg.runtime.benchmark`, `tff_reg.analysis.method_benchmark`
 `tff_reg.experiment.state_benchmark` and `tff_reg.analysis.hessian_benchmark`.
 """
 
-import functools
 import json
 import pathlib
 import statistics
 import sys
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
+if __name__ == "__main__":
+    sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
+    from tff_reg.experiment import interruption
+
+    # First of all, so that Ctrl-C is answered while the rest is imported, too.
+    STOP = interruption.Interruption()
+    STOP.take_over()
 
 # pylint: disable=wrong-import-position
-from absl import app
 from absl import flags
 
 from tff_reg import quiet
@@ -25,13 +29,6 @@ from tff_reg.models import names
 from tff_reg.runtime import benchmark
 
 _COMMAND = "bin/bench"
-_QUICK = flags.DEFINE_bool("quick", False, "Fewer rounds.")
-_JSON = flags.DEFINE_string("json", None, "File to write the measurements to.")
-_METHODS = flags.DEFINE_string("methods", None, "Methods, separated by commas.")
-_MODEL = flags.DEFINE_enum("model", None, names.MODEL_NAMES, "Network of all methods.")
-_BATCH_SIZE = flags.DEFINE_integer(
-    "batch_size", 32, "Examples of a step, with --model.", lower_bound=1
-)
 _HELP = """\
 bin/bench runtime [--quick] [--json=FILE]
   The same rounds by a loop written by hand, in process, and in TFF's own runtime; then
@@ -70,21 +67,21 @@ def _say(line):
     print(line, flush=True)
 
 
-def _finish(rows, lines):
+def _finish(given, rows, lines):
     """Prints the table; writes the file."""
     print()
     print(*lines, sep="\n")
-    if _JSON.value:
-        pathlib.Path(_JSON.value).write_text(
+    if given.json:
+        pathlib.Path(given.json).write_text(
             json.dumps(rows, indent=2) + "\n", encoding="utf-8"
         )
     print()
 
 
-def runtime() -> None:
+def runtime(given) -> None:
     """Measures rounds and memory; prints a table."""
-    rows = benchmark.as_json(benchmark.measure(_QUICK.value, report=_say))
-    _finish(rows, benchmark.table(rows))
+    rows = benchmark.as_json(benchmark.measure(given.quick, report=_say))
+    _finish(given, rows, benchmark.table(rows))
     seconds = benchmark.measure_group_norm()
     print(
         "GroupNorm, forward and backward: Keras's "
@@ -109,23 +106,23 @@ def runtime() -> None:
         )
 
 
-def methods() -> None:
+def methods(given) -> None:
     """Measures local steps; prints a table."""
     setting = None
-    if _MODEL.value:
-        setting = method_benchmark.Setting(_MODEL.value, _BATCH_SIZE.value)
+    if given.model:
+        setting = method_benchmark.Setting(given.model, given.batch_size)
     try:
         rows = method_benchmark.as_json(
             method_benchmark.measure(
-                method_benchmark.parse_methods(_METHODS.value),
-                quick=_QUICK.value,
+                method_benchmark.parse_methods(given.methods),
+                quick=given.quick,
                 setting=setting,
                 report=_say,
             )
         )
     except ValueError as error:  # A method that is none, or not for this model.
         fail(error)
-    _finish(rows, method_benchmark.table(rows))
+    _finish(given, rows, method_benchmark.table(rows))
     print(
         "Processor time on one core; arithmetic is the ratio of multiply-adds. "
         "FedAvg itself: "
@@ -139,22 +136,22 @@ def methods() -> None:
     )
 
 
-def client_states() -> None:
+def client_states(given) -> None:
     """Measures the store of clients' states; prints a table."""
-    setting = state_benchmark.QUICK if _QUICK.value else state_benchmark.Setting()
+    setting = state_benchmark.QUICK if given.quick else state_benchmark.Setting()
     try:
         measurement = state_benchmark.measure(setting, report=_say)
     except state_benchmark.NotEnoughDiskError as error:
         fail(error)
     row = state_benchmark.as_json(measurement)
-    _finish([row], state_benchmark.table(row))
+    _finish(given, [row], state_benchmark.table(row))
 
 
-def hessian() -> None:
+def hessian(given) -> None:
     """Measures Hessian-vector products; prints a table."""
-    setting = hessian_benchmark.QUICK if _QUICK.value else hessian_benchmark.Setting()
+    setting = hessian_benchmark.QUICK if given.quick else hessian_benchmark.Setting()
     row = hessian_benchmark.as_json(hessian_benchmark.measure(setting, report=_say))
-    _finish([row], hessian_benchmark.table(row))
+    _finish(given, [row], hessian_benchmark.table(row))
 
 
 _SUBJECTS = {
@@ -165,24 +162,30 @@ _SUBJECTS = {
 }
 
 
-def main(argv):
+@command_line.command
+def main(argv, stop):
     """Runs the benchmark that is named."""
-    if len(argv) != 2 or argv[1] not in _SUBJECTS:
-        found = " ".join(argv[1:]) or "nothing"
+    del stop  # There is nothing to say or to clean up.
+    given = flags.FlagValues()
+    flags.DEFINE_bool("quick", False, "Fewer rounds.", given)
+    flags.DEFINE_string("json", None, "File to write to.", given)
+    flags.DEFINE_string("methods", None, "Separated by commas.", given)
+    flags.DEFINE_enum("model", None, names.MODEL_NAMES, "Network.", given)
+    flags.DEFINE_integer("batch_size", 32, "Of a step.", 1, flag_values=given)
+    words = command_line.parse_own(
+        argv, given, help_text=_HELP, command=_COMMAND, takes_words=True
+    )
+    if len(words) != 1 or words[0] not in _SUBJECTS:
+        found = " ".join(words) or "nothing"
         fail(
             f"say what to measure, one of: {', '.join(_SUBJECTS)} (found {found}); "
             "--help says what they do."
         )
-    if _JSON.value and not pathlib.Path(_JSON.value).absolute().parent.is_dir():
-        fail(f"--json={_JSON.value}: there is no such directory.")
+    if given.json and not pathlib.Path(given.json).absolute().parent.is_dir():
+        fail(f"--json={given.json}: there is no such directory.")
     quiet.silence()
-    _SUBJECTS[argv[1]]()
+    _SUBJECTS[words[0]](given)
 
 
 if __name__ == "__main__":
-    app.run(
-        main,
-        flags_parser=functools.partial(
-            command_line.parse_own, help_text=_HELP, command=_COMMAND
-        ),
-    )
+    command_line.execute(main, STOP)
