@@ -6,11 +6,16 @@ The thin end of `tff_reg.runtime.benchmark`, `tff_reg.analysis.method_benchmark`
 
 import json
 import pathlib
+import signal
 import statistics
+import subprocess
 import sys
+import tempfile
+import time
 
+_ROOT = pathlib.Path(__file__).resolve().parent.parent
 if __name__ == "__main__":
-    sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
+    sys.path.insert(0, str(_ROOT))
     from tff_reg.experiment import interruption
 
     # First of all, so that Ctrl-C is answered while the rest is imported, too.
@@ -55,6 +60,10 @@ bin/bench hessian [--quick] [--json=FILE]
   Hessian-vector products relative to gradients of the same batch, of ResNet-20 and the
   small CNN; seconds for the top eigenvalue of ResNet-20 on 512 images. Two minutes, or
   one with --quick.
+
+bin/bench commands [--quick] [--json=FILE]
+  What people wait for: `import tff_reg`, help, a wrong flag, the first round, the end
+  after Ctrl-C. Two minutes, or half a minute with --quick.
 
 All print a table, and --json writes what they found to a file."""
 
@@ -154,11 +163,60 @@ def hessian(given) -> None:
     _finish(given, [row], hessian_benchmark.table(row))
 
 
+_RUN = (sys.executable, str(_ROOT / "bin" / "run.py"))
+_WAITS = {
+    "import tff_reg": (sys.executable, "-c", "import tff_reg, tff_reg.quiet"),
+    "bin/run --help": (*_RUN, "--help"),
+    "bin/run with a wrong flag": (*_RUN, "--process=fedavg", "--batchsize=3"),
+}
+
+
+def _seconds_of_a_run():
+    """Until the first round is printed, and from Ctrl-C to the end."""
+    with tempfile.TemporaryDirectory() as folder:
+        flags_ = ("--process=fedavg", "--total_rounds=100000")
+        began = time.perf_counter()
+        process = subprocess.Popen(
+            [*_RUN, *flags_, f"--output_dir={folder}/run"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        for line in process.stdout:
+            if line.startswith("round "):
+                break
+        printed = time.perf_counter()
+        process.send_signal(signal.SIGINT)
+        process.communicate()
+        return printed - began, time.perf_counter() - printed
+
+
+def commands(given) -> None:
+    """Measures what people wait for; prints a table."""
+    seconds = {}
+    for turn in range(1 if given.quick else 5):
+        for name, command in _WAITS.items():
+            began = time.perf_counter()
+            subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            seconds.setdefault(name, []).append(time.perf_counter() - began)
+        first, end = _seconds_of_a_run()
+        seconds.setdefault("bin/run to the first round", []).append(first)
+        seconds.setdefault("Ctrl-C to the end", []).append(end)
+        _say(f"turn {turn + 1}")
+    rows = [
+        {"what": name, "seconds_median": statistics.median(each), "turns": len(each)}
+        for name, each in seconds.items()
+    ]
+    lines = [f"| {row['what']} | {row['seconds_median']:.2f} |" for row in rows]
+    _finish(given, rows, ["| what | seconds |", "|---|---|", *lines])
+
+
 _SUBJECTS = {
     "runtime": runtime,
     "methods": methods,
     "client_states": client_states,
     "hessian": hessian,
+    "commands": commands,
 }
 
 

@@ -1,4 +1,4 @@
-"""Commands as tests call them: in this process, without TensorFlow, as processes.
+"""Commands as tests call them: in this process, in another one, as processes.
 
 All give what `subprocess.run` gives, a `CompletedProcess`.
 """
@@ -30,15 +30,16 @@ def call(main, *arguments, **more):
     )
 
 
-class Without:
-    """A process in which importing some libraries fails; commands are called there.
+class OtherProcess:
+    """A process in which commands are called.
 
-    One for many calls: what Python needs to start is needed once.
+    One for many calls: what Python and TensorFlow need to start is needed once.
     """
 
-    def __init__(self, *libraries):
+    def __init__(self, *forbidden):
+        """Starts it; libraries that are `forbidden` cannot be imported there."""
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.commands", *libraries],
+            [sys.executable, "-m", "tests.commands", *forbidden],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -74,7 +75,7 @@ class _Forbidden:
 
 
 def _answer():
-    """What the process of `Without` does."""
+    """What the `OtherProcess` does."""
     sys.meta_path.insert(0, _Forbidden(sys.argv[1:]))
     for line in sys.stdin:
         name, arguments = json.loads(line)

@@ -15,7 +15,7 @@ quiet.silence()
 # folder that goes with the tests. `--basetemp=DIR` keeps the tests' own files.
 scratch.use_own_folder()
 os.environ["TMPDIR"] = tempfile.gettempdir()
-os.environ["MPLCONFIGDIR"] = os.path.join(tempfile.gettempdir(), "matplotlib")
+os.environ.setdefault("MPLCONFIGDIR", tempfile.gettempdir())
 
 # Tests are small; on a machine with many cores, starting their threads costs more than
 # they save. Code that sets thread counts itself is not affected.
