@@ -104,7 +104,7 @@ def stop_when(is_time, process, number):
         process.wait()
 
 
-def on_a_terminal(name, *arguments, until=None, number=None):
+def on_a_terminal(name, *arguments, until=None, number=None, **options):
     """Runs `bin/NAME` on a terminal, to its end.
 
     Args:
@@ -112,12 +112,13 @@ def on_a_terminal(name, *arguments, until=None, number=None):
       *arguments: Its arguments.
       until: What it is sent a signal at, if it is shown.
       number: That signal.
+      **options: Those of `subprocess.Popen`.
 
     Returns:
       `stdout` is what is to be seen in the end.
     """
     ours, terminal = pty.openpty()
-    process = start(name, *arguments, stdout=terminal, stderr=terminal)
+    process = start(name, *arguments, stdout=terminal, stderr=terminal, **options)
     os.close(terminal)
     shown = b""
     try:

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import os
 import pathlib
 import signal
 import subprocess
@@ -96,8 +97,14 @@ def broken(tmp_path_factory):
     killed = commands.stop_when(
         in_the_middle_of_a_commit, commands.start("run", *arguments), signal.SIGKILL
     )
+    places = {name: str(folder / name) for name in ("TMPDIR", "HOME")}
+    for place in places.values():
+        os.mkdir(place)
+    environment = {**os.environ, **places}
+    del environment["KERAS_HOME"]
     interrupted = commands.on_a_terminal(
-        "run", *arguments, until="round 3/6 |", number=signal.SIGINT
+        *("run", *arguments),
+        **dict(until="round 3/6 |", number=signal.SIGINT, env=environment),
     )
     newest = max(checkpoints.glob("round_*"))
     state = newest / "server_state.npz"
@@ -106,6 +113,7 @@ def broken(tmp_path_factory):
         "directory": directory,
         "killed": killed,
         "interrupted": interrupted,
+        "left": [name for place in places.values() for name in os.listdir(place)],
         "damaged_round": int(newest.name.removeprefix("round_")),
         "finished": commands.call(run.main, *arguments),
     }
@@ -254,6 +262,10 @@ def test_interrupt_ends_it_with_130_and_says_how_to_resume(broken):
     assert "Traceback" not in interrupted.stdout
     last = interrupted.stdout.splitlines()[-1]
     assert last.startswith("Interrupted: ") and "the same command" in last
+
+
+def test_an_interrupted_run_leaves_nothing_in_the_home_or_the_temporary_folder(broken):
+    assert broken["left"] == []
 
 
 def test_shows_a_bar_on_a_terminal(broken):
