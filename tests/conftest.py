@@ -6,13 +6,20 @@ is tested should be what runs.
 
 import contextlib
 import os
+import tempfile
 
 import pytest
 
-from tff_reg import quiet
+from tff_reg import quiet, scratch
 from tff_reg.lazy import tff
 
 quiet.silence()
+
+# What tests write, and processes that they start, kill and do not wait for, is in one
+# folder that goes with the tests. `--basetemp=DIR` keeps the tests' own files.
+scratch.use_own_folder()
+os.environ["TMPDIR"] = tempfile.gettempdir()
+os.environ.setdefault("MPLCONFIGDIR", tempfile.gettempdir())
 
 # Tests are small; on a machine with many cores, starting their threads costs more than
 # they save. Code that sets thread counts itself is not affected.
@@ -26,15 +33,35 @@ def pytest_addoption(parser):
         action="store_true",
         help="also run what is marked as slow: what is long by nature",
     )
+    parser.addoption(
+        "--strict-golden",
+        action="store_true",
+        help="fail where a golden file has what the tests do not compare",
+    )
+
+
+def pytest_configure(config):
+    # Of our own files everything is compared.
+    if config.getoption("--strict-golden") or not os.environ.get("TFF_REG_GOLDEN"):
+        config.addinivalue_line("filterwarnings", "error:not compared:UserWarning")
 
 
 def pytest_collection_modifyitems(config, items):
-    """Leaves out what is marked as slow, unless it is asked for."""
+    """Leaves out what is long by nature, unless it is asked for.
+
+    Whoever names a folder of golden files asks for all that replays them.
+    """
     if config.getoption("--slow"):
         return
-    chosen = [item for item in items if not item.get_closest_marker("slow")]
-    config.hook.pytest_deselected(items=[i for i in items if i not in set(chosen)])
-    items[:] = chosen
+    own_golden_files = os.environ.get("TFF_REG_GOLDEN")
+    slow = [
+        item
+        for item in items
+        if item.get_closest_marker("slow")
+        and not (own_golden_files and item.get_closest_marker("golden"))
+    ]
+    config.hook.pytest_deselected(items=slow)
+    items[:] = [item for item in items if item not in set(slow)]
 
 
 @pytest.fixture(scope="session")
