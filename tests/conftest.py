@@ -14,3 +14,17 @@ quiet.silence()
 # they save. Code that sets thread counts itself is not affected.
 for _name in ("TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS"):
     os.environ.setdefault(_name, str(min(4, os.cpu_count() or 1)))
+
+
+def pytest_addoption(parser):
+    parser.addoption(
+        "--strict-golden",
+        action="store_true",
+        help="fail where a golden file has what the tests do not compare",
+    )
+
+
+def pytest_configure(config):
+    # Of our own files everything is compared.
+    if config.getoption("--strict-golden") or not os.environ.get("TFF_REG_GOLDEN"):
+        config.addinivalue_line("filterwarnings", "error:not compared:UserWarning")

@@ -27,7 +27,7 @@ def _network(case):
 
 
 def _hessian(case, model, prefix="", examples=None, **options):
-    x = case.plain(f"{prefix}x").astype(case.dtype)
+    x = case.floats(f"{prefix}x")
     y = case.plain(f"{prefix}y").astype(np.int32)
     return hessian.Hessian(model, (x[:examples], y[:examples]), **options)
 
@@ -209,7 +209,7 @@ def test_all_examples_of_a_loader_count(name, dtype):
             rtol32=2e-5,
         )
         case.check(f"loader.{key}.vHv", flat @ image, rtol64=1e-8, rtol32=1e-4)
-        exact = "exact_all48" if examples is None else "exact_first40"
+        exact = f"exact_first{examples}" if examples else f"exact_all{loader['n']}"
         case.check(f"loader.{exact}.vHv", flat @ image, rtol64=1e-8, rtol32=1e-4)
         values, _ = ours.top_eigenvalues(6)
         case.check(
