@@ -6,6 +6,7 @@ layers, not from the package.
 
 from __future__ import annotations
 
+import collections
 import json
 
 import numpy as np
@@ -212,4 +213,99 @@ def write_man_convnet(path, variant: str, image=(3, 64, 64), classes=7, batch_si
         "delta": update,
     }.items():
         arrays.update(summary(key, tensors))
+    save(path, config, arrays)
+
+
+def _resnet8_shapes(channels: int, classes: int) -> dict[str, list[int]]:
+    """Of the weights of FedML's smallest residual network."""
+    shapes = {}
+
+    def add(convolution_name, norm_name, shape):
+        shapes[f"{convolution_name}.weight"] = shape
+        shapes[f"{norm_name}.weight"] = shapes[f"{norm_name}.bias"] = shape[:1]
+
+    add("conv1", "bn1", [16, channels, 3, 3])
+    planes = 16
+    for number, width in enumerate((16, 32, 64), start=1):
+        unit = f"layer{number}.0."
+        add(f"{unit}conv1", f"{unit}bn1", [width, planes, 3, 3])
+        add(f"{unit}conv2", f"{unit}bn2", [width, width, 3, 3])
+        if width != planes:
+            add(f"{unit}downsample.0", f"{unit}downsample.1", [width, planes, 1, 1])
+        planes = width
+    shapes["fc.weight"], shapes["fc.bias"] = [classes, planes], [classes]
+    return shapes
+
+
+def _resnet8(weights, x, statistics):
+    """The logits; adds each norm's mean and unbiased variance to `statistics`."""
+
+    def normalised(x, name):
+        mean, variance = tf.nn.moments(x, [0, 2, 3], keepdims=True)
+        count = x.shape[0] * x.shape[2] * x.shape[3]
+        unbiased = variance * count / (count - 1)
+        statistics[name] = np.ravel(mean), np.ravel(unbiased)
+        return scaled((x - mean) / tf.sqrt(variance + 1e-5), weights, name)
+
+    x = tf.nn.relu(normalised(convolution(x, weights["conv1.weight"]), "bn1"))
+    for unit, stride in (("layer1.0.", 1), ("layer2.0.", 2), ("layer3.0.", 2)):
+        y = convolution(x, weights[f"{unit}conv1.weight"], stride)
+        y = tf.nn.relu(normalised(y, f"{unit}bn1"))
+        y = normalised(convolution(y, weights[f"{unit}conv2.weight"]), f"{unit}bn2")
+        if stride > 1:
+            x = convolution(x, weights[f"{unit}downsample.0.weight"], stride)
+            x = normalised(x, f"{unit}downsample.1")
+        x = tf.nn.relu(x + y)
+    x = tf.reduce_mean(x, [2, 3])
+    return x @ tf.transpose(weights["fc.weight"]) + weights["fc.bias"]
+
+
+def write_resnet8(path, image=(2, 20, 12), classes=5, batch_size=6):
+    """Writes a Z file: two steps of SGD with Nesterov's momentum on ResNet-8."""
+    config = dict(
+        model="resnet8",
+        num_classes=classes,
+        batch=batch_size,
+        first_example=2,
+        image=image,
+        steps=2,
+        weights_phase=0.3,
+        lr=0.05,
+        momentum=0.8,
+        nesterov=True,
+        weight_decay=1e-3,
+        clip_norm=None,
+    )
+    arrays, weights, batch = inputs(path, config, _resnet8_shapes(image[0], classes))
+    variables = list(weights.values())
+    momenta = [0.0] * len(variables)
+    running = collections.defaultdict(lambda: (0.0, 1.0))
+    for step in range(config["steps"]):
+        x, labels = batch(step)
+        statistics = {}
+        with tf.GradientTape() as tape:
+            logits = _resnet8(weights, x, statistics)
+            ce = cross_entropy(logits, labels)
+        gradients = tape.gradient(ce, variables)
+        before = [w.numpy() for w in variables]
+        decayed = [g + config["weight_decay"] * w for g, w in zip(gradients, before)]
+        momenta = [config["momentum"] * m + d for m, d in zip(momenta, decayed)]
+        for w, d, m in zip(variables, decayed, momenta):
+            w.assign_sub(config["lr"] * (d + config["momentum"] * m))
+        for name, parts in statistics.items():
+            old = running[name]
+            running[name] = [0.9 * o + 0.1 * p for o, p in zip(old, parts)]
+        prefix = f"step{step + 1}."
+        arrays[f"f64.{prefix}loss_ce"] = ce.numpy()
+        arrays[f"f64.{prefix}logits"] = logits.numpy()
+        means, variances = zip(*running.values())
+        for key, tensors in {
+            "grad": gradients,
+            "param_after": variables,
+            "delta": [w - b for w, b in zip(variables, before)],
+            "bn.running_mean": means,
+            "bn.running_var": variances,
+        }.items():
+            arrays.update(summary(prefix + key, tensors))
+    arrays["bn_names"] = np.array([*running])
     save(path, config, arrays)

@@ -87,6 +87,37 @@ def parametrize(pattern: str, has_model: Optional[bool] = None, slow: str = ""):
     return decorate
 
 
+def parametrize_variants(variants: dict[str, Iterable[str]], default: str):
+    """Runs a test for all variants, in float64 and in float32.
+
+    Args:
+      variants: The names of the variants by the names of the files.
+      default: Pattern of the variants that are not slow in float64: those that have in
+        them what the others have.
+
+    Returns:
+      A decorator.
+    """
+    params = [
+        pytest.param(name, variant, dtype, marks=[pytest.mark.slow] * is_slow)
+        for name, of_file in variants.items()
+        for variant in of_file
+        for dtype in DTYPES
+        for is_slow in [dtype != "float64" or not re.fullmatch(default, variant)]
+    ]
+
+    def decorate(test):
+        test = pytest.mark.parametrize("name, variant, dtype", params)(test)
+        return pytest.mark.golden(test)
+
+    return decorate
+
+
+def others(variant: Optional[str], variants: Iterable[str]) -> list[str]:
+    """Patterns of the keys of all variants but one."""
+    return [rf"{re.escape(one)}\..*" for one in variants if one != variant]
+
+
 class Case:
     """One file.
 
@@ -157,6 +188,7 @@ class Case:
         if key not in self:
             return
         expected = self.result(key)
+        assert np.shape(value) == expected.shape, key
         rtol = rtol64
         if self.dtype == "float32":
             rtol = rtol32 * FLOAT32_GROWTH_PER_STEP ** (step - 1)

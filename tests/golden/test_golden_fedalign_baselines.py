@@ -35,7 +35,7 @@ def _fixed_gradaug(draws, strength):
     return FixedGradAug(strength=strength)
 
 
-@replay.parametrize("B_*", has_model=True)
+@replay.parametrize("B_*", has_model=True, slow="float64")
 def test_gradaug_step(name, dtype):
     case = replay.Case(name, dtype)
     config = case.config
@@ -85,7 +85,7 @@ def test_gradaug_step(name, dtype):
     case.check_all_read()
 
 
-@replay.parametrize("D_*")
+@replay.parametrize("D_*", slow="float64")
 def test_moon_step(name, dtype):
     case = replay.Case(name, dtype)
     config = case.config
@@ -155,7 +155,7 @@ def test_moon_step(name, dtype):
     case.check_all_read()
 
 
-@replay.parametrize("E_*")
+@replay.parametrize("E_*", slow="float32")
 def test_mixup_step(name, dtype):
     case = replay.Case(name, dtype)
     config = case.config
@@ -195,7 +195,7 @@ def test_mixup_step(name, dtype):
     case.check_all_read()
 
 
-@replay.parametrize("F_*")
+@replay.parametrize("F_*", slow="float32")
 def test_stochdepth_step(name, dtype):
     case = replay.Case(name, dtype)
     config = case.config

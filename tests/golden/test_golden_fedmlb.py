@@ -14,7 +14,7 @@ from tff_reg.regularizers import distillation
 TRAIN = forward.ForwardPass(training=True, update_statistics=False)
 
 
-@replay.parametrize("G_*")
+@replay.parametrize("G_*", slow="float64")
 def test_fedmlb_step(name, dtype):
     case = replay.Case(name, dtype)
     config = case.config

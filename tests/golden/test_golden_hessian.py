@@ -94,7 +94,7 @@ def _stopped_trace(values):
     return len(values)
 
 
-@replay.parametrize("K_*")
+@replay.parametrize("K_*", slow="float32")
 def test_hessian_of_every_client(name, dtype):
     case = replay.Case(name, dtype)
     model, sizes = _network(case)

@@ -89,28 +89,37 @@ def test_one_step(name, dtype):
     case.check_all_read(r"train_.*")
 
 
-@replay.parametrize("I_*")
-def test_local_training(name, dtype):
+def _trainings(case):
+    return case.prefixes(r"train_a?sam\.mu_mean[\d.]+\.max_norm[\d.]+")
+
+
+@replay.parametrize_variants(
+    {
+        name: _trainings(replay.Case(name, "float64"))
+        for name in replay.names("I_*")
+    },
+    default=r".*\.mu_mean0\.15\.max_norm0\.3",
+)
+def test_local_training(name, variant, dtype):
     case = replay.Case(name, dtype)
-    keys = case.prefixes(r"train_a?sam\.mu_mean[\d.]+\.max_norm[\d.]+")
-    for prefix in keys:
-        rule_name, rest = prefix[len("train_") :].split(".mu_mean")
-        zeta, max_norm = (float(number) for number in rest.split(".max_norm"))
-        training = client_work.LocalTraining(
-            optimizer=case.optimizer(),
-            regularizers=[regularizers.MAN(strength=zeta)] if zeta else [],
-            max_gradient_norm=max_norm,
-            gradient_rule=_rule(rule_name, case.config["train"]),
-            data_form=client.WholeClientData(
-                batch_size=case.config["train"]["batch"],
-                local_epochs=case.config["train"]["epochs"],
-                shuffle=False,
-            ),
-        )
-        expected = case.result(f"{prefix}.params_after_each_step")
-        _check_steps(case, training, expected)
-        _check_client(case, training, expected)
-    case.check_all_read(r"a?sam\..*")
+    rule_name, rest = variant[len("train_") :].split(".mu_mean")
+    zeta, max_norm = (float(number) for number in rest.split(".max_norm"))
+    training = client_work.LocalTraining(
+        optimizer=case.optimizer(),
+        regularizers=[regularizers.MAN(strength=zeta)] if zeta else [],
+        max_gradient_norm=max_norm,
+        gradient_rule=_rule(rule_name, case.config["train"]),
+        data_form=client.WholeClientData(
+            batch_size=case.config["train"]["batch"],
+            local_epochs=case.config["train"]["epochs"],
+            shuffle=False,
+        ),
+    )
+    expected = case.result(f"{variant}.params_after_each_step")
+    _check_steps(case, training, expected)
+    _check_client(case, training, expected)
+    others = replay.others(variant, _trainings(case))
+    case.check_all_read("[xy]", r"a?sam\..*", *others)
 
 
 def _close(case, value, expected, steps):
