@@ -14,7 +14,7 @@ from tff_reg.models import forward
 from tff_reg.regularizers import fedalign
 
 
-@replay.parametrize("Z_*", slow="float32")
+@replay.parametrize("Z_*", slow="float64")
 def test_fedavg_steps(name, dtype):
     _check_fedavg_steps(replay.Case(name, dtype))
 
