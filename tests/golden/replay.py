@@ -401,7 +401,8 @@ def _build_model(case: Case, shapes: dict[str, list[int]]) -> models.LearningMod
         for name in reversed(model_names.MODEL_NAMES)
         if name.startswith("resnet") == is_residual
     ]
-    candidates.sort(key=lambda name: not case.config["model"].lower().startswith(name))
+    theirs = case.config.get("model", "").lower()
+    candidates.sort(key=lambda name: not theirs.startswith(name))
     channels, height, width = case.image
     for name in candidates:
         norms = model_names.norms_of(name)

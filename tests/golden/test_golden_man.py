@@ -18,7 +18,7 @@ def _mean_squares(activations, variant):
     squares = [
         tf.reduce_mean(tf.square(a), axis=range(1, a.shape.rank)) for a in activations
     ]
-    if variant == "samcode":
+    if "sam" in variant:
         pooled = pooling.max_pool(activations[2], size=2, stride=2)
         squares[2] = tf.reduce_mean(tf.square(pooled), axis=[1, 2, 3])
     elif variant == "code":
@@ -71,11 +71,11 @@ def _check_step(case):
     trainer.replayed.set_weights(case.weights(config["weights_phase"]))
     batch = case.batch(0)
     term = regularizers.MAN(strength=config["zeta_or_mu_mean"])
-    variant = None
-    if config["model"] == "ConvNet":
+    variant = "paper"
+    if "convnet" in config["model"].lower():
         variant = config["variant"]
-        if variant in ("code", "samcode"):
-            term = _AsCoded(strength=config["zeta_or_mu_mean"], variant=variant)
+    if variant != "paper":
+        term = _AsCoded(strength=config["zeta_or_mu_mean"], variant=variant)
     paper = dataclasses.replace(term, scaling="paper")
     with tf.GradientTape(persistent=True) as tape:
         tape.watch(trainer.variables)
