@@ -1,4 +1,4 @@
-"""The small network of the J and I files, and its parameters as one PyTorch vector."""
+"""The small networks of the J and I files; their parameters as one PyTorch vector."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ def model_fn(sizes, dtype):
     """Gives a function that makes the model.
 
     Args:
-      sizes: Features, hidden units, classes.
+      sizes: Features, units of the hidden layers, classes.
       dtype: Data type.
 
     Returns:
       A function without arguments that makes a `LearningModel`.
     """
-    features, hidden, classes = sizes
+    features, *hidden, classes = sizes
 
     def make():
         network = models.from_keras_blocks(
             [
-                tf.keras.layers.Dense(hidden, "relu", dtype=dtype),
+                *(tf.keras.layers.Dense(h, "relu", dtype=dtype) for h in hidden),
                 tf.keras.layers.Dense(classes, dtype=dtype),
             ],
             input_shape=[features],
@@ -35,12 +35,12 @@ def model_fn(sizes, dtype):
 
 def unflatten(flat, sizes, dtype):
     """PyTorch's flat parameters as our weights."""
-    features, hidden, classes = sizes
     result, start = [], 0
-    for shape in ([hidden, features], [hidden], [classes, hidden], [classes]):
-        size = int(np.prod(shape))
-        result.append(flat[start : start + size].reshape(shape).T.astype(dtype))
-        start += size
+    for inputs, units in zip(sizes, sizes[1:]):
+        for shape in ([units, inputs], [units]):
+            size = int(np.prod(shape))
+            result.append(flat[start : start + size].reshape(shape).T.astype(dtype))
+            start += size
     return result
 
 

@@ -1,6 +1,6 @@
 """Federated rounds in NumPy, written from the formulae, for algorithms without a file.
 
-Independent of the package: a network 'linear, ReLU, linear' with cross-entropy, its
+Independent of the package: linear layers with ReLUs between and cross-entropy, their
 gradient by hand, and the server loops of METHODS.md and of the golden README, on flat
 parameter vectors in PyTorch's order. The result has the form of the J files, so that
 the tests that replay those replay it.
@@ -19,34 +19,35 @@ _ASCENT_EPSILON = 1e-7
 
 
 def gradient(flat, x, y, sizes, activation_strength=0.0):
-    """The gradient of mean cross-entropy + strength / 2 * mean square of the ReLU.
+    """The gradient of mean cross-entropy + strength / 2 * mean squares of the ReLUs.
 
     Args:
-      flat: float64 [P]: kernel [hidden, features], its bias, kernel [classes,
-        hidden], its bias.
+      flat: float64 [P]: kernel [units, inputs] and bias of every layer.
       x: float64 [batch, features].
       y: int [batch].
-      sizes: features, hidden, classes.
+      sizes: features, units of the hidden layers, classes.
       activation_strength: zeta of MAN.
 
     Returns:
       float64 [P].
     """
-    features, hidden, classes = sizes
-    ends = np.cumsum([hidden * features, hidden, classes * hidden])
-    first, first_bias, second, second_bias = np.split(flat, ends)
-    first, second = first.reshape(hidden, features), second.reshape(classes, hidden)
-    before = x @ first.T + first_bias
-    active = np.maximum(before, 0.0)
-    logits = active @ second.T + second_bias
-    exps = np.exp(logits - logits.max(axis=1, keepdims=True))
-    to_logits = exps / exps.sum(axis=1, keepdims=True)
-    to_logits[np.arange(len(y)), y] -= 1.0
-    to_logits /= len(y)
-    to_active = to_logits @ second + activation_strength * active / active.size
-    to_before = to_active * (before > 0.0)
-    parts = (to_before.T @ x, to_before.sum(0), to_logits.T @ active, to_logits.sum(0))
-    return np.concatenate([part.ravel() for part in parts])
+    kernels, inputs, start = [], [x], 0
+    for count, units in zip(sizes, sizes[1:]):
+        end = start + units * count
+        kernels.append(flat[start:end].reshape(units, count))
+        outputs = inputs[-1] @ kernels[-1].T + flat[end : end + units]
+        inputs.append(np.maximum(outputs, 0.0))
+        start = end + units
+    exps = np.exp(outputs - outputs.max(axis=1, keepdims=True))
+    upstream = exps / exps.sum(axis=1, keepdims=True)
+    upstream[np.arange(len(y)), y] -= 1.0
+    upstream /= len(y)
+    parts = []
+    for kernel, active in zip(reversed(kernels), reversed(inputs[:-1])):
+        parts[:0] = [(upstream.T @ active).ravel(), upstream.sum(0)]
+        upstream = upstream @ kernel + activation_strength * active / active.size
+        upstream = upstream * (active > 0.0)
+    return np.concatenate(parts)
 
 
 def clip(vector, max_norm):

@@ -1,115 +1,110 @@
-"""A local step of MAN on FedDyn's CIFAR network against the authors' code."""
+"""A local step of MAN on its authors' networks against their code."""
 
-import numpy as np
+import dataclasses
+
+import pytest
 import tensorflow as tf
 
+from tests.golden import made
 from tests.golden import replay
-from tff_reg import models
+from tests.golden import trainer as trainer_lib
 from tff_reg import regularizers
-from tff_reg.client import client_work
-from tff_reg.client import local_step
-from tff_reg.client import optimizers
 from tff_reg.models import forward
-
-# The first linear layer reads 5x5 positions of 64 channels, which PyTorch flattens
-# channels first.
-_FLATTENED = (64, 5, 5)
+from tff_reg.models import pooling
 
 
-def _from_torch(array, name):
-    if name == "fc1.weight":
-        array = array.reshape(-1, *_FLATTENED).transpose(2, 3, 1, 0)
-        return array.reshape(-1, array.shape[-1])
-    return array.transpose(2, 3, 1, 0) if array.ndim == 4 else array.T
+def _mean_squares(activations, variant):
+    """Each term's parts, whose mean it is: the mean squares of every example."""
+    squares = [
+        tf.reduce_mean(tf.square(a), axis=range(1, a.shape.rank)) for a in activations
+    ]
+    if "sam" in variant:
+        pooled = pooling.max_pool(activations[2], size=2, stride=2)
+        squares[2] = tf.reduce_mean(tf.square(pooled), axis=[1, 2, 3])
+    elif variant == "code":
+        last = activations[-1]
+        bessel = last.shape[0] / (last.shape[0] - 1)
+        variances = bessel * tf.math.reduce_variance(last, axis=0)
+        squares = [*squares[:2], *squares[3:], variances]
+    return squares
 
 
-def _to_torch(array, name):
-    array = np.asarray(array)
-    if name == "fc1.weight":
-        array = array.reshape(*_FLATTENED[1:], _FLATTENED[0], -1)
-        return array.transpose(3, 2, 0, 1).reshape(array.shape[-1], -1)
-    return array.transpose(3, 2, 0, 1) if array.ndim == 4 else array.T
+@dataclasses.dataclass(frozen=True)
+class _AsCoded(regularizers.MAN):
+    """What the authors' two codes add on their ConvNet, which is not the paper's sum.
+
+    `code` leaves the third convolution out and adds the variance of the last layer's
+    units over the batch; `samcode` takes the third convolution after its pooling.
+    """
+
+    variant: str = "code"
+
+    def __call__(self, step):
+        parts = _mean_squares(step.outputs.activations, self.variant)
+        total = tf.add_n([tf.reduce_mean(part) for part in parts])
+        factor = self.strength * (0.5 if self.scaling == "code" else 1.0)
+        return regularizers.Term(raw=total, weighted=factor * total)
 
 
 @replay.parametrize("H_*")
 def test_man_step(name, dtype):
-    case = replay.Case(name, dtype)
+    _check_step(replay.Case(name, dtype))
+
+
+@pytest.mark.golden
+@pytest.mark.parametrize(
+    "variant, image, dtype",
+    [
+        ("paper", [3, 64, 64], "float64"),
+        ("code", [3, 64, 64], "float32"),
+        ("samcode", [1, 40, 24], "float64"),
+    ],
+)
+def test_man_step_on_the_convnet_of_a_file_made_here(tmp_path, variant, image, dtype):
+    made.write_man_convnet(tmp_path / "H_made.npz", variant, image)
+    _check_step(replay.Case("H_made", dtype, tmp_path))
+
+
+def _check_step(case):
     config = case.config
-    model = models.build_model_fn(
-        "feddyn_cnn",
-        image_shape=(32, 32, 3),
-        num_classes=config["num_classes"],
-        dtype=dtype,
-    )()
-    variables = model.trainable_variables
-    names = [str(n) for n in case.plain("param_names")]
-    weights = case.weights(config["weights_phase"])
-    for variable, torch_name in zip(variables, names):
-        variable.assign(_from_torch(weights[torch_name], torch_name).astype(dtype))
-
-    def check(key, tensors, **kwargs):
-        tensors = [_to_torch(t, n) for t, n in zip(tensors, names)]
-        case.check_summary(key, tensors, **kwargs)
-
+    trainer = trainer_lib.Trainer(case)
+    trainer.replayed.set_weights(case.weights(config["weights_phase"]))
     batch = case.batch(0)
     term = regularizers.MAN(strength=config["zeta_or_mu_mean"])
-    paper = regularizers.MAN(strength=config["zeta_or_mu_mean"], scaling="paper")
+    variant = "paper"
+    if "convnet" in config["model"].lower():
+        variant = config["variant"]
+    if variant != "paper":
+        term = _AsCoded(strength=config["zeta_or_mu_mean"], variant=variant)
+    paper = dataclasses.replace(term, scaling="paper")
     with tf.GradientTape(persistent=True) as tape:
-        tape.watch(variables)
-        outputs = model.network(
-            batch["x"],
-            forward.ForwardPass(training=True, record_activations=True),
+        tape.watch(trainer.variables)
+        outputs = trainer.replayed.model.network(
+            batch["x"], forward.ForwardPass(training=True, record_activations=True)
         )
-        ce = model.loss_fn(batch["y"], outputs.logits)
-        step = regularizers.Step(
-            model.network, outputs, None, None, ce, variables, [], None, None
-        )
+        ce = trainer.replayed.model.loss_fn(batch["y"], outputs.logits)
+        step = trainer_lib.bare_step(trainer, outputs=outputs, task_loss=ce)
         value, printed = term(step), paper(step)
     case.check("logits", outputs.logits)
     case.check("loss_ce", ce)
-    for i, activation in enumerate(outputs.activations):
-        axes = list(range(1, activation.shape.rank))
-        per_example = tf.reduce_mean(tf.square(activation), axes)
-        case.check(f"act_per_example_{i}", per_example)
-    case.check(
-        "act_terms", [np.mean(np.square(a)) for a in outputs.activations], rtol32=1e-4
-    )
+    parts = _mean_squares(outputs.activations, variant)
+    for i, part in enumerate(parts):
+        case.check(f"act_per_example_{i}", part)
+    case.check("act_terms", [tf.reduce_mean(part) for part in parts], rtol32=1e-4)
     case.check("act_sum", value.raw)
     case.check("loss_total_code", ce + value.weighted)
     case.check("loss_total_paper_eq15", ce + printed.weighted)
-    zero = tf.UnconnectedGradients.ZERO
 
-    def gradient(target):
-        return tape.gradient(target, variables, unconnected_gradients=zero)
-
-    plain = gradient(ce)
+    plain = trainer.gradient_of(ce, tape)
+    added = trainer.gradient_of(printed.weighted, tape)
     for key, tensors in {
         "grad_ce": plain,
-        "grad_act_weighted": gradient(value.weighted),
-        "grad_act_sum": gradient(value.raw),
-        "grad_total_paper_eq15": [
-            c + a for c, a in zip(plain, gradient(printed.weighted))
-        ],
+        "grad_act_weighted": trainer.gradient_of(value.weighted, tape),
+        "grad_act_sum": trainer.gradient_of(value.raw, tape),
+        "grad_total_paper_eq15": [c + a for c, a in zip(plain, added)],
     }.items():
-        if f"{key}.norm" in case:
-            check(key, tensors)
+        trainer.check_summary(key, tensors)
 
-    computed, _, _ = local_step.LocalStep(model, {}, [term]).gradient(
-        batch, (), None
-    )
-    check("grad_total_preclip", computed)
-    clipped, norm = client_work.clip_by_global_norm(computed, config["clip_norm"])
-    case.check("clip_total_norm", norm, rtol64=1e-8, rtol32=1e-3)
-    check("grad_postclip", clipped)
-    optimizer = optimizers.build_sgd(
-        config["lr"], config["momentum"], weight_decay=config["weight_decay"]
-    )
-    before = [v.numpy() for v in variables]
-    specs = tuple(tf.TensorSpec(v.shape, v.dtype) for v in variables)
-    _, after = optimizer.next(
-        optimizer.initialize(specs), tuple(variables), tuple(clipped)
-    )
-    check("param_after", after)
-    torch_before = [_to_torch(b, n) for b, n in zip(before, names)]
-    check("delta", [a - b for a, b in zip(after, before)], weights=torch_before)
+    gradients, _ = trainer.gradient(batch, regularizer=term)
+    trainer.check_clipped_step("", gradients, config["clip_norm"], rtol32=1e-3)
     case.check_all_read()

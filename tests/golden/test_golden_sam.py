@@ -36,10 +36,7 @@ def _rule(name, settings):
 
 
 def _examples(case, prefix=""):
-    return (
-        case.plain(f"{prefix}x").astype(case.dtype),
-        case.plain(f"{prefix}y").astype(np.int32),
-    )
+    return case.floats(f"{prefix}x"), case.plain(f"{prefix}y").astype(np.int32)
 
 
 def _assign(model, case, flat):
@@ -48,12 +45,8 @@ def _assign(model, case, flat):
         variable.assign(value)
 
 
-def _optimizer(config):
-    return client.build_sgd(config["lr"], weight_decay=config["weight_decay"])
-
-
-def _stepped(config, variables, gradient):
-    optimizer = _optimizer(config)
+def _stepped(case, variables, gradient):
+    optimizer = case.optimizer()
     specs = tuple(tf.TensorSpec(v.shape, v.dtype) for v in variables)
     state = optimizer.initialize(specs)
     return optimizer.next(state, tuple(variables), tuple(gradient))[1]
@@ -87,7 +80,7 @@ def test_one_step(name, dtype):
         check("eps_norm", np.linalg.norm(mlp.flatten(ascent)))
         gradient, _, _ = step.gradient(dict(x=x, y=y), (), None, rule)
         check("grad_at_w_plus_eps", mlp.flatten(gradient))
-        after = _stepped(config, variables, gradient)
+        after = _stepped(case, variables, gradient)
         check("params_after_step", mlp.flatten(after))
         for variable, displacement in zip(variables, ascent):
             variable.assign_add(displacement)
@@ -96,28 +89,37 @@ def test_one_step(name, dtype):
     case.check_all_read(r"train_.*")
 
 
-@replay.parametrize("I_*")
-def test_local_training(name, dtype):
+def _trainings(case):
+    return case.prefixes(r"train_a?sam\.mu_mean[\d.]+\.max_norm[\d.]+")
+
+
+@replay.parametrize_variants(
+    {
+        name: _trainings(replay.Case(name, "float64"))
+        for name in replay.names("I_*")
+    },
+    default=r".*\.mu_mean0\.15\.max_norm0\.3",
+)
+def test_local_training(name, variant, dtype):
     case = replay.Case(name, dtype)
-    keys = case.prefixes(r"train_a?sam\.mu_mean[\d.]+\.max_norm[\d.]+")
-    for prefix in keys:
-        rule_name, rest = prefix[len("train_") :].split(".mu_mean")
-        zeta, max_norm = (float(number) for number in rest.split(".max_norm"))
-        training = client_work.LocalTraining(
-            optimizer=_optimizer(case.config),
-            regularizers=[regularizers.MAN(strength=zeta)] if zeta else [],
-            max_gradient_norm=max_norm,
-            gradient_rule=_rule(rule_name, case.config["train"]),
-            data_form=client.WholeClientData(
-                batch_size=case.config["train"]["batch"],
-                local_epochs=case.config["train"]["epochs"],
-                shuffle=False,
-            ),
-        )
-        expected = case.result(f"{prefix}.params_after_each_step")
-        _check_steps(case, training, expected)
-        _check_client(case, training, expected[-1])
-    case.check_all_read(r"a?sam\..*")
+    rule_name, rest = variant[len("train_") :].split(".mu_mean")
+    zeta, max_norm = (float(number) for number in rest.split(".max_norm"))
+    training = client_work.LocalTraining(
+        optimizer=case.optimizer(),
+        regularizers=[regularizers.MAN(strength=zeta)] if zeta else [],
+        max_gradient_norm=max_norm,
+        gradient_rule=_rule(rule_name, case.config["train"]),
+        data_form=client.WholeClientData(
+            batch_size=case.config["train"]["batch"],
+            local_epochs=case.config["train"]["epochs"],
+            shuffle=False,
+        ),
+    )
+    expected = case.result(f"{variant}.params_after_each_step")
+    _check_steps(case, training, expected)
+    _check_client(case, training, expected)
+    others = replay.others(variant, _trainings(case))
+    case.check_all_read("[xy]", r"a?sam\..*", *others)
 
 
 def _close(case, value, expected, steps):
@@ -146,7 +148,7 @@ def _check_steps(case, training, expected):
         gradient, _ = client_work.clip_by_global_norm(
             gradient, training.max_gradient_norm
         )
-        stepped = _stepped(case.config, model.trainable_variables, gradient)
+        stepped = _stepped(case, model.trainable_variables, gradient)
         _close(case, mlp.flatten(stepped), after, 1)
         weights = after
 
@@ -164,4 +166,4 @@ def _check_client(case, training, expected):
     data_set = tf.data.Dataset.from_tensors(element)
     state = process.next(state, [data_set]).state
     weights = process.get_model_weights(state).trainable
-    _close(case, mlp.flatten(weights), expected, 6)
+    _close(case, mlp.flatten(weights), expected[-1], len(expected))

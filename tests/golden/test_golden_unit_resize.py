@@ -10,50 +10,21 @@ from tff_reg import models
 from tff_reg.models import layers
 
 
-class Results:
-    """The arrays of a file by their names, and which were compared.
-
-    These small files hold one run, in float64, and may leave out the `f64.`.
-    """
-
-    def __init__(self, name: str, case: replay.Case):
-        self._case = case
-        with np.load(replay.FOLDER / f"{name}.npz") as file:
-            self.left = {
-                key.replace("f64.", "", 1)
-                for key in file.files
-                if key != "config" and not key.startswith("f32.")
-            }
-
-    def __call__(self, key: str) -> np.ndarray:
-        self.left.discard(key)
-        return self._case.result(key) if key in self._case else self._case.plain(key)
-
-    def check(self, key: str, value):
-        expected = self(key)
-        tolerance = 1e-12 if self._case.dtype == "float64" else 1e-5
-        np.testing.assert_allclose(
-            np.asarray(value, np.float64),
-            expected,
-            rtol=tolerance,
-            atol=tolerance * np.abs(expected).max(),
-            err_msg=key,
-        )
-
-
 def _resize(images, size):
     """Images in the file's order of axes, resized."""
     resized = models.resize_bilinear(images, size, size)
     return np.transpose(resized, (0, 3, 1, 2))
 
 
-@replay.parametrize("B_unit_*")
+@replay.parametrize("B_*", has_model=False)
 def test_resized_images_and_channel_counts(name, dtype):
     case = replay.Case(name, dtype)
-    results = Results(name, case)
 
-    widths, channels = results("width"), results("channels")
-    counts = results("channels_at_width")
+    def check(key, value):
+        case.check(key, value, rtol64=1e-12)
+
+    widths, channels = case.result("width"), case.result("channels")
+    counts = case.result("channels_at_width")
     at_tensor_width = tf.function(
         lambda width: tf.stack(
             [layers.channels_at_width(int(c), width) for c in channels]
@@ -65,39 +36,34 @@ def test_resized_images_and_channel_counts(name, dtype):
         got = at_tensor_width(tf.constant(width, tf.float64))
         np.testing.assert_array_equal(got, expected, err_msg=f"width {width}")
 
-    small = np.transpose(results("small_in"), (0, 2, 3, 1)).astype(dtype)
-    for key in sorted(results.left):
-        if match := re.fullmatch(r"small_out_(\d+)", key):
-            results.check(key, _resize(small, int(match[1])))
-
-    first, last, *shape = map(
+    small = np.transpose(case.floats("small_in"), (0, 2, 3, 1))
+    first, last, *image = map(
         int,
         re.fullmatch(
             r"examples (\d+) and (\d+), (\d+)x(\d+)x(\d+)", case.config["images"]
         ).groups(),
     )
     # The labels of the batch are not looked at.
-    case.config.update(first_example=first, batch=last - first + 1, num_classes=1)
-    images = case.batch(shape=tuple(shape))["x"]
-    entries = {
-        r"first_row_example(\d+)_channel(\d+)": lambda image: image[0],
-        r"diagonal_example(\d+)_channel(\d+)": np.diagonal,
-    }
-    for key in sorted(results.left):
-        if not (match := re.fullmatch(r"resized_(\d+)\.(.*)", key)):
+    case.config.update(
+        first_example=first, batch=last - first + 1, image=image, num_classes=1
+    )
+    images = case.batch()["x"]
+    for key in case.keys():
+        if match := re.fullmatch(r"small_out_(\d+)", key):
+            check(key, _resize(small, int(match[1])))
+        match = re.fullmatch(r"resized_(\d+)\.(.*)", key)
+        if not match:
             continue
         resized = _resize(images, int(match[1]))
+        entries = r"(first_row|diagonal)_example(\d+)_channel(\d+)"
         if match[2] == "sum":
             # The sum is small beside its parts.
-            expected = results(key)
             tolerance = 1e-12 if dtype == "float64" else 1e-5
-            assert abs(resized.sum() - expected) <= tolerance * np.abs(resized).sum()
+            off = abs(resized.sum() - case.result(key))
+            assert off <= tolerance * np.abs(resized).sum()
         elif match[2] == "norm":
-            results.check(key, np.linalg.norm(resized))
-        else:
-            for pattern, take in entries.items():
-                if part := re.fullmatch(pattern, match[2]):
-                    example, channel = int(part[1]) - first, int(part[2])
-                    results.check(key, take(resized[example, channel]))
-    assert not results.left, f"not replayed: {results.left}"
+            check(key, np.linalg.norm(resized))
+        elif part := re.fullmatch(entries, match[2]):
+            image = resized[int(part[2]) - first, int(part[3])]
+            check(key, image[0] if part[1] == "first_row" else np.diagonal(image))
     case.check_all_read()

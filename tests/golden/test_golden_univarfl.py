@@ -1,7 +1,5 @@
 """UniVarFL's terms against a direct evaluation of the paper's equations."""
 
-import json
-
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -13,14 +11,22 @@ from tff_reg.models import learning_model
 from tff_reg.regularizers import univarfl
 
 
-def _term(values, **settings):
+# What the terms do not show, and notes on the file's own making.
+_INTERNAL = (
+    r"(population|sample)\.(c|class_variance|hinge_active)",
+    r"eps.*\.(grad_wrt_z_free|exact_diagonal_term)",
+    r"eps.*\.(autograd_deviation|float32_diagonal_terms)",
+)
+
+
+def _term(case, **settings):
     """Eq. 4 from the recorded logits and features, with gradients for both."""
-    logits = tf.constant(values("logits"))
-    features = tf.constant(values("features_unnormalised"))
+    logits = tf.constant(case.floats("logits"))
+    features = tf.constant(case.floats("features_unnormalised"))
     with tf.GradientTape(persistent=True) as tape:
         tape.watch([logits, features])
         outputs = models.Outputs([features, logits], features, logits, ())
-        labels = tf.constant(values("labels").astype(np.int32))
+        labels = tf.constant(case.plain("labels").astype(np.int32))
         ce = learning_model.sparse_cross_entropy(labels, logits)
         step = regularizers.Step(
             None, outputs, None, labels, ce, [], [], None, None
@@ -31,28 +37,31 @@ def _term(values, **settings):
 
 @replay.parametrize("L_*")
 def test_univarfl_terms(name, dtype):
-    with np.load(replay.FOLDER / f"{name}.npz", allow_pickle=False) as file:
-        stored = {key: file[key] for key in file.files}
-    config = json.loads(str(stored["config"]))
-    rtol = 1e-10 if dtype == "float64" else 1e-5
+    _check_terms(replay.Case(name, dtype))
+
+
+def test_what_is_not_compared_is_named(tmp_path):
+    with np.load(replay.OWN_FOLDER / "L_univarfl.npz") as file:
+        np.savez(tmp_path / "L_other.npz", **file, **{"sample.unheard_of": np.ones(3)})
+    case = replay.Case("L_other", "float64", tmp_path)
+    with pytest.warns(UserWarning, match="not compared: L_other: sample.unheard_of$"):
+        _check_terms(case)
+
+
+def _check_terms(case):
+    config = case.config
     assert config["lam"] == "D/4"
 
-    def values(key):
-        array = stored[key]
-        return array.astype(dtype) if array.dtype.kind == "f" else array
-
     def check(key, value, scale=1.0):
-        expected = np.asarray(stored[key], np.float64)
-        np.testing.assert_allclose(
-            np.asarray(value, np.float64),
-            expected,
-            rtol=rtol * scale,
-            atol=rtol * scale * np.abs(expected).max(),
-            err_msg=key,
-        )
+        case.check(key, value, rtol64=1e-10 * scale, rtol32=1e-5 * scale)
 
+    logits = tf.constant(case.floats("logits"))
+    check("probs", tf.nn.softmax(logits))
+    units = tf.math.l2_normalize(case.floats("features_unnormalised"), axis=-1)
+    check("features_normalised", units)
+    check("cosine_matrix", tf.matmul(units, units, transpose_b=True))
     for kind in ("population", "sample"):
-        probabilities = tf.constant(values("probs"))
+        probabilities = tf.constant(case.floats("probs"))
         with tf.GradientTape() as tape:
             tape.watch(probabilities)
             missing = univarfl.missing_variance(probabilities, kind == "sample")
@@ -61,17 +70,18 @@ def test_univarfl_terms(name, dtype):
     for epsilon in config["eps"]:
         # Rounding of 1 - cosine is divided by its square: features that are nearly
         # parallel lose digits in float32.
-        scale = 1.0 if dtype == "float64" else 10.0
+        scale = 1.0 if case.dtype == "float64" else 10.0
         for diagonal in ("with_diagonal", "without_diagonal"):
             for kind in ("population", "sample"):
                 ce, term, tape, logits, features = _term(
-                    values,
+                    case,
                     energy=config["mu"],
                     epsilon=epsilon,
                     variance_kind=kind,
                     include_diagonal=diagonal == "with_diagonal",
                 )
                 check("loss_ce", ce)
+                check("grad_ce_wrt_logits", tape.gradient(ce, logits))
                 prefix = f"eps{_shortest(epsilon)}.{diagonal}"
                 check(f"{prefix}.L_HE", term.measurements["energy"], scale)
                 check(f"{kind}.L_V", term.measurements["missing_variance"])
@@ -82,6 +92,7 @@ def test_univarfl_terms(name, dtype):
                 classes = logits.shape[-1]
                 variance = tape.gradient(term.weighted, logits) / (classes / 4)
                 check(f"{kind}.grad_L_V_wrt_logits", variance)
+    case.check_all_read(*_INTERNAL)
 
 
 def _shortest(number):

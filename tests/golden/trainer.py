@@ -1,4 +1,4 @@
-"""Steps of the product's own local training on a ResNet-56 case."""
+"""Steps of the product's own local training on a case with a model's weights."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from tests.golden import replay
 from tff_reg import regularizers
 from tff_reg.client import client_work
 from tff_reg.client import local_step
-from tff_reg.client import optimizers
 from tff_reg.models import forward
 
 
@@ -19,16 +18,10 @@ def _key():
 class Trainer:
     """Steps of the product's own local training on a case's model."""
 
-    def __init__(self, case: replay.Case, **model_options):
+    def __init__(self, case: replay.Case):
         self.case = case
-        self.replayed = replay.Replayed(case, "resnet56", "batch", **model_options)
-        config = case.config
-        self.optimizer = optimizers.build_sgd(
-            config["lr"],
-            config["momentum"],
-            nesterov=config["nesterov"],
-            weight_decay=config["weight_decay"],
-        )
+        self.replayed = replay.Replayed(case)
+        self.optimizer = case.optimizer()
         self.reset_optimizer()
 
     @property
@@ -49,6 +42,11 @@ class Trainer:
         gradients, _, measurements = step.gradient(batch, global_weights, _key)
         return gradients, measurements
 
+    def gradient_of(self, value, tape):
+        return tape.gradient(
+            value, self.variables, unconnected_gradients=tf.UnconnectedGradients.ZERO
+        )
+
     def without_statistics(self, function, *args, **kwargs):
         """Calls a function and undoes its updates of running statistics."""
         variables = self.replayed.model.non_trainable_variables
@@ -62,11 +60,6 @@ class Trainer:
         return self.replayed.model.network(
             batch["x"], forward.ForwardPass(training=True, update_statistics=False)
         )
-
-    def clip(self, gradients, max_norm):
-        if max_norm is None:
-            return gradients
-        return client_work.clip_by_global_norm(gradients, max_norm)[0]
 
     def apply(self, gradients):
         """A step of the optimiser; returns the update in the file's order."""
@@ -84,27 +77,42 @@ class Trainer:
             key, self.replayed.in_torch_order(tensors), **kwargs
         )
 
-    def check_step(self, prefix, gradients, step):
+    def check_step(self, prefix, gradients, step=1):
         """Applies a clipped gradient and compares the weights after it."""
         before, update = self.apply(gradients)
-        self.case.check_summary(f"{prefix}.delta", update, step=step, weights=before)
-        if f"{prefix}.param_after.norm" in self.case:
-            after = self.replayed.weights_in_torch_order()
-            self.case.check_summary(f"{prefix}.param_after", after, step=step)
+        self.case.check_summary(f"{prefix}delta", update, step=step, weights=before)
+        after = self.replayed.weights_in_torch_order()
+        self.case.check_summary(f"{prefix}param_after", after, step=step)
 
-    def check_statistics(self, prefix, step):
+    def check_clipped_step(self, prefix, gradients, max_norm, step=1, rtol32=5e-3):
+        """Clips a gradient and applies it, and compares all that comes of it."""
+        self.check_summary(f"{prefix}grad_total_preclip", gradients, step=step)
+        clipped = self.check_clipping(prefix, gradients, max_norm, step, rtol32)
+        self.check_step(prefix, clipped, step)
+
+    def check_clipping(self, prefix, gradients, max_norm, step=1, rtol32=5e-3):
+        """Compares a clipped gradient, and returns it."""
+        if max_norm is None:
+            return gradients
+        clipped, norm = client_work.clip_by_global_norm(gradients, max_norm)
+        key = f"{prefix}clip_total_norm"
+        self.case.check(key, norm, step=step, rtol64=1e-8, rtol32=rtol32)
+        self.check_summary(f"{prefix}grad_postclip", clipped, step=step)
+        return clipped
+
+    def check_statistics(self, prefix, step=1):
+        if f"{prefix}.running_mean.norm" not in self.case:
+            return
         for part in ("running_mean", "running_var"):
-            if f"{prefix}.{part}.norm" in self.case:
-                values = self.replayed.statistics(part)
-                self.case.check_summary(f"{prefix}.{part}", values, step=step)
+            values = self.replayed.statistics(part)
+            self.case.check_summary(f"{prefix}.{part}", values, step=step)
 
 
-def check_loss_and_logits(trainer, batch, prefix, step, loss="loss_ce"):
+def check_loss_and_logits(trainer, batch, prefix="", step=1):
     outputs = trainer.forward(batch)
     ce = trainer.replayed.model.loss_fn(batch["y"], outputs.logits)
-    trainer.case.check(f"{prefix}{loss}", ce, step=step)
-    if f"{prefix}logits" in trainer.case:
-        trainer.case.check(f"{prefix}logits", outputs.logits, step=step)
+    trainer.case.check(f"{prefix}loss_ce", ce, step=step)
+    trainer.case.check(f"{prefix}logits", outputs.logits, step=step)
     return ce, outputs
 
 
