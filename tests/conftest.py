@@ -14,3 +14,16 @@ quiet.silence()
 # they save. Code that sets thread counts itself is not affected.
 for _name in ("TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS"):
     os.environ.setdefault(_name, str(min(4, os.cpu_count() or 1)))
+
+
+def pytest_addoption(parser):
+    parser.addoption("--slow", action="store_true", help="Run what is long, too.")
+
+
+def pytest_collection_modifyitems(config, items):
+    """Leaves out what is long by nature, unless it is asked for."""
+    if config.getoption("--slow"):
+        return
+    slow = [item for item in items if item.get_closest_marker("slow")]
+    config.hook.pytest_deselected(items=slow)
+    items[:] = [item for item in items if item not in slow]
