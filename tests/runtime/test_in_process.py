@@ -4,8 +4,10 @@ import asyncio
 import collections
 import gc
 import signal
+import sys
 import threading
 import time
+import weakref
 
 import numpy as np
 import pytest
@@ -342,6 +344,23 @@ def test_results_that_nobody_has_are_let_go(in_process):
         state = double(state)
     gc.collect()
     assert _resident_megabytes() - before < 40  # 200, were they kept
+
+
+def test_no_function_of_pythons_runs_when_a_result_dies(in_process):
+    """In it, an interrupt would be reported as ignored, and be lost."""
+
+    @tff.tensorflow.computation(tff.TensorType(np.float32, [3]))
+    def double(x):
+        return x * 2
+
+    result, calls = [double(np.ones(3, np.float32))], []
+    assert weakref.getweakrefcount(result[0])
+    sys.setprofile(lambda frame, event, _: calls.append((event, frame.f_code.co_name)))
+    try:
+        result.clear()
+    finally:
+        sys.setprofile(None)
+    assert calls and not [name for event, name in calls if event == "call"]
 
 
 def test_async_callers_get_the_same(in_process):

@@ -21,6 +21,13 @@ from tasks import notebooks
 pytestmark = pytest.mark.notebook
 
 QUICKSTART = notebooks.ROOT / "quickstart.ipynb"
+# What makes the quickstart short. With --slow it runs as it is, too.
+LESS = {
+    "local_epochs=5": "local_epochs=1",
+    "total_rounds=8": "total_rounds=2",
+    "steps=40, samples=4": "steps=4, samples=1",
+    "extent=0.5)": "extent=0.5, points=5)",
+}
 FIGURES = {"data": 1, "live": 1, "own": 1, "regularizer": 1, "hessian": 1}
 
 
@@ -41,7 +48,7 @@ def figures_of(cell):
     ]
 
 
-def check_outputs(notebook):
+def check_outputs(notebook, worst_accuracy=65):
     cells = code_cells(notebook)
     for name, cell in cells.items():
         figures = figures_of(cell)
@@ -54,27 +61,50 @@ def check_outputs(notebook):
     for name, count in {"live": 1, "own": 1, "regularizer": 2}.items():
         accuracies = re.findall(r"est accuracy (\d+\.\d)%", text_of(cells[name]))
         assert len(accuracies) == count
-        assert all(float(each) > 65 for each in accuracies), (name, accuracies)
+        assert all(float(each) > worst_accuracy for each in accuracies), (name, accuracies)
     first, second = re.findall(r"eigenvalues (\d+\.\d+)", text_of(cells["hessian"]))
     assert 0 < float(first) and 0 < float(second)
 
 
-@pytest.fixture(scope="module")
-def executed(tmp_path_factory):
-    """The notebook, executed, and the client of its kernel."""
+@contextlib.contextmanager
+def execute(folder, replacements):
+    """Executes the quickstart; yields it and the client of its kernel."""
     notebook = notebooks.read(QUICKSTART)
+    replaced = set()
     for cell in code_cells(notebook).values():
         cell.outputs, cell.execution_count = [], None
-    with notebooks.executed(notebook, tmp_path_factory.mktemp("notebook")) as client:
+        for old, new in replacements.items():
+            if old in cell.source:
+                cell.source = cell.source.replace(old, new)
+                replaced.add(old)
+    assert replaced == replacements.keys()
+    with notebooks.executed(notebook, folder) as client:
         yield notebook, client
 
 
-def test_the_quickstart_runs_from_top_to_bottom(executed):
-    notebook, client = executed
-    check_outputs(notebook)
+@pytest.fixture(scope="module")
+def executed(tmp_path_factory):
+    with execute(tmp_path_factory.mktemp("notebook"), LESS) as found:
+        yield found
+
+
+def check_run(notebook, client):
     assert notebooks.is_current(notebook)
     folder = pathlib.Path(client.km.provisioner.cwd) / "runs" / "fedalign"
     assert {"metrics.csv", "summary.json"} <= {p.name for p in folder.iterdir()}
+
+
+def test_the_quickstart_runs_from_top_to_bottom_in_short(executed):
+    notebook, client = executed
+    check_outputs(notebook, worst_accuracy=0)
+    check_run(notebook, client)
+
+
+@pytest.mark.slow
+def test_the_quickstart_runs_from_top_to_bottom(tmp_path):
+    with execute(tmp_path, {}) as (notebook, client):
+        check_outputs(notebook)
+        check_run(notebook, client)
 
 
 @pytest.mark.parametrize("path", notebooks.paths(), ids=lambda path: path.name)
@@ -119,7 +149,8 @@ class Cells:
         return run_sync(self._run)(code, interrupt_at)
 
     async def _run(self, code, interrupt_at):
-        message = self._kc.execute(code)
+        # An error is no reason to leave out what comes right after.
+        message = self._kc.execute(code, stop_on_error=False)
         printed, error = "", (None, None)
         while True:
             reply = await self._kc.get_iopub_msg(timeout=60)
@@ -134,33 +165,68 @@ class Cells:
             elif reply["msg_type"] == "error":
                 error = content["ename"], content["traceback"]
             elif content.get("execution_state") == "idle":
-                return printed, *error
+                break
+        # As Jupyter's own clients do. ipykernel 7.0 to 7.3 may never look at a request
+        # that comes while they reply (github.com/ipython/ipykernel/issues/1554).
+        reply = None
+        while reply is None or reply["parent_header"].get("msg_id") != message:
+            reply = await self._kc.get_shell_msg(timeout=60)
+        return printed, *error
+
+
+# The rounds of the thread that signals come to are held where Python looks for them:
+# in TensorFlow's functions, an interrupt can come out as another error, or not at all.
+PREPARATION = """
+import shutil, signal
+shutil.rmtree("runs/interrupted", ignore_errors=True)
+
+class Held:
+    initialize, get_model_weights = fedmlb.initialize, fedmlb.get_model_weights
+
+    def next(self, *arguments):
+        if (len(seen), total_rounds) == (3, 500):
+            print("in round 4")
+            signal.pause()
+        return fedmlb.next(*arguments)
+"""
+CELL = """
+seen, total_rounds = [], {rounds}
+
+def on_round(row):
+    seen.append(int(row["round_num"]))
+    print("round", seen[-1])
+
+result = {call}, clients, total_rounds=total_rounds, clients_per_round=2, seed=1,
+    on_round=on_round, output_dir="runs/interrupted", progress=progress.Silence(),
+)
+"""
 
 
 @pytest.mark.parametrize(
-    "call", ["await experiment.train_async", "experiment.train"], ids=["async", "plain"]
+    "call, interrupt_at, error",
+    [
+        ("await experiment.train_async(fedmlb", "round 3\n", "CancelledError"),
+        ("experiment.train(Held()", "in round 4\n", "KeyboardInterrupt"),
+    ],
+    ids=["async", "plain"],
 )
-def test_an_interrupted_cell_goes_on_when_it_is_run_again(executed, call):
+def test_an_interrupted_cell_goes_on_when_it_is_run_again(
+    executed, call, interrupt_at, error
+):
     _, client = executed
     cells = Cells(client.km, client.kc)
-    cell = f"""
-result = {call}(
-    fedmlb, clients, total_rounds={{rounds}}, clients_per_round=2, seed=1,
-    on_round=lambda row: print("round", int(row["round_num"]), flush=True),
-    output_dir="runs/interrupted-{call[-5:]}", progress=progress.Silence(),
-)
-"""
-    endless = cell.format(rounds=100_000)
-    printed, error, _ = cells.run(endless, interrupt_at="round 3\n")
-    assert error in ("CancelledError", "KeyboardInterrupt")
-    done = int(re.findall(r"round (\d+)", printed)[-1])
-    assert 3 <= done < 1000
-    printed, error, _ = cells.run(cell.format(rounds=done + 20))
-    assert error is None, printed
-    numbers = [int(each) for each in re.findall(r"round (\d+)", printed)]
-    assert numbers == list(range(1, done + 21))
-    printed, error, _ = cells.run("print(result.summary['rounds'])")
-    assert (printed, error) == (f"{done + 20}\n", None)
+    assert cells.run(PREPARATION) == ("", None, None)
+    cell = CELL.format(call=call, rounds="{rounds}")
+    printed, found, _ = cells.run(cell.format(rounds=500), interrupt_at)
+    assert found == error, printed
+    done = int(re.findall(r"^round (\d+)", printed, re.M)[-1])
+    assert 3 <= done < 500
+    printed, found, _ = cells.run(cell.format(rounds=done + 2))
+    assert found is None, printed
+    numbers = [int(each) for each in re.findall(r"^round (\d+)", printed, re.M)]
+    assert numbers == list(range(1, done + 3))
+    printed, found, _ = cells.run("print(result.summary['rounds'])")
+    assert (printed, found) == (f"{done + 2}\n", None)
 
 
 LAUNCH = """#!/bin/sh

@@ -8,6 +8,7 @@ takes and gives, with its errors for what is of the wrong type.
 from __future__ import annotations
 
 import collections
+import functools
 import weakref
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
@@ -220,9 +221,10 @@ def _array(value: Any) -> Any:
     found = np.asarray(value)
     found.flags.writeable = False
     if "CPU" in value.device:
-        key = id(found)
-        reference = weakref.ref(found, lambda _: _shared.pop(key, None))
-        _shared[key] = reference, value
+        # `dict.pop` itself, the reference being its default: an interrupt that comes
+        # while the array dies would be lost inside a function of Python's.
+        forget = functools.partial(_shared.pop, id(found))
+        _shared[id(found)] = weakref.ref(found, forget), value
     return found
 
 
