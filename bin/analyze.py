@@ -4,23 +4,23 @@ The thin end of `tff_reg.analysis`.
 """
 
 import dataclasses
+import functools
 import pathlib
 import sys
 
-_ROOT = pathlib.Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(_ROOT))
+if __name__ == "__main__":
+    sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
+    from tff_reg.experiment import interruption
+
+    # First of all, so that Ctrl-C is answered while the rest is imported, too.
+    STOP = interruption.Interruption()
+    STOP.take_over()
 
 # pylint: disable=wrong-import-position
-from tff_reg.experiment import interruption
-
-if __name__ == "__main__":
-    # First of all, so that Ctrl-C is answered while the rest is imported, too.
-    _INTERRUPTION = interruption.Interruption()
-
-from absl import app, flags, logging
+from absl import flags, logging
 
 import tasks
-from tff_reg import quiet
+from tff_reg import quiet, runtime
 from tff_reg.analysis import cost as cost_lib
 from tff_reg.analysis import curvature, plane, spectra
 from tff_reg.data import partition_report
@@ -29,7 +29,6 @@ from tff_reg.models import names
 from tff_reg.processes import catalog
 
 _COMMAND = "bin/analyze"
-_FLAGS = flags.FLAGS
 _HELP = """\
 bin/analyze cost --processes=NAME[+NAME...],... | --run_dir=DIR,... [--csv=FILE]
   What a training step of each method costs a client, counted in the graph that runs:
@@ -88,31 +87,33 @@ bin/analyze landscape --run_dir=DIR,... [--output_dir=DIR]
 bin/analyze singular_values --run_dir=DIR,... [--output_dir=DIR]
   Of the server's model's classifier: singular_values.csv and .png (UniVarFL's Fig. 1)."""
 
-flags.DEFINE_list("processes", None, "Methods, separated by commas.")
-flags.DEFINE_list("run_dir", None, "Directories of runs, separated by commas.")
-flags.DEFINE_integer("num_classes", None, "Classes.", lower_bound=1)
-flags.DEFINE_list("image_shape", None, "Height, width, channels.")
-flags.DEFINE_string("csv", None, "File for the table.")
-flags.DEFINE_enum("directions", None, ["eigenvectors", "random"], "Of the plane.")
-flags.DEFINE_float("extent", None, "Of the plane.")
-flags.DEFINE_integer("points", None, "Of the plane, along each direction.")
-flags.DEFINE_float("highest", None, "Loss where the scale ends.")
 _KINDS = {"int": flags.DEFINE_integer, "float": flags.DEFINE_float}
 _MEASURED = {field.name: field for field in dataclasses.fields(curvature.Settings)}
-for _field in _MEASURED.values():
-    if _field.name != "seed":  # bin/run has that one.
-        _KINDS.get(_field.type, flags.DEFINE_string)(_field.name, None, _field.name)
+
+
+def define_flags():
+    """The flags, none of them given yet."""
+    given = flags.FlagValues()
+    command_line.define_flags(given)
+    for name in ("processes", "run_dir", "image_shape"):
+        flags.DEFINE_list(name, None, "Separated by commas.", given)
+    flags.DEFINE_integer("num_classes", None, "Classes.", 1, flag_values=given)
+    flags.DEFINE_string("csv", None, "File for the table.", given)
+    flags.DEFINE_enum(
+        "directions", None, ["eigenvectors", "random"], "Of the plane.", given
+    )
+    for name in ("extent", "highest"):
+        flags.DEFINE_float(name, None, "Of the plane.", flag_values=given)
+    flags.DEFINE_integer("points", None, "Of the plane.", flag_values=given)
+    for field in _MEASURED.values():
+        if field.name != "seed":  # bin/run has that one.
+            define = _KINDS.get(field.type, flags.DEFINE_string)
+            define(field.name, None, field.name, flag_values=given)
+    return given
 
 
 def fail(message, exit_code=2):
     command_line.fail(message, exit_code=exit_code, command=_COMMAND)
-
-
-def _given():
-    """The flags that were given, by name."""
-    own = _FLAGS.flags_by_module_dict()[sys.argv[0]]
-    found = {flag.name: flag.value for flag in own if flag.value is not None}
-    return {**found, **command_line.requested()}
 
 
 def _check_folder(flag, path):
@@ -282,13 +283,6 @@ def _runs(given):
     return run_dirs
 
 
-def _say_where(run_dirs):
-    where = ", ".join(str(_analysis_of(run_dir)) for run_dir in run_dirs)
-    _INTERRUPTION.say(
-        lambda: f"what is done is in {where}, and the same command goes on from there"
-    )
-
-
 def _report(line):
     print(line, file=sys.stderr, flush=True)
 
@@ -325,26 +319,22 @@ _HESSIAN = ("run_dir", "output_dir", *_MEASURED)
 
 def hessian(given):
     """Measures runs' curvature."""
-    from tff_reg import runtime
-
     run_dirs = _runs(given)
     chosen = {name: given[name] for name in _MEASURED if name in given}
     try:
         wanted = curvature.Settings(**chosen)
     except ValueError as error:
         fail(f"--{error}")
-    runtime.use("in_process")
-    _INTERRUPTION.before_exit(runtime.shutdown)
-    _say_where(run_dirs)
     columns, results = {"run": []}, {}
     for run_dir in run_dirs:
-        found = curvature.measure(
-            trained.load(run_dir, tasks=tasks),
-            wanted,
-            _analysis_of(run_dir),
-            report=_report,
-            progress=sys.stderr.isatty(),
-        )
+        with runtime.running("in_process"):
+            found = curvature.measure(
+                trained.load(run_dir, tasks=tasks),
+                wanted,
+                _analysis_of(run_dir),
+                report=_report,
+                progress=sys.stderr.isatty(),
+            )
         results[run_dir] = found["results"]
         columns["run"].append(_name(run_dir))
         for row in curvature.rows(found):
@@ -395,7 +385,6 @@ def landscape(given):
         wanted = plane.Settings(**chosen)
     except ValueError as error:
         fail(f"--{error}")
-    _say_where(run_dirs)
     found = {}
     for run_dir in run_dirs:
         _report(f"landscape of {run_dir}")
@@ -463,18 +452,40 @@ _SUBJECTS = {
 }
 
 
-def main(arguments):
+# What goes on where it was, if it was stopped.
+_RESUMES = ("hessian", "landscape")
+
+
+def _where_it_stands(run_dirs):
+    where = ", ".join(str(_analysis_of(run_dir)) for run_dir in run_dirs)
+    return f"what is done is in {where}, and the same command goes on from there"
+
+
+@command_line.command
+def main(argv, stop):
     """Analyses the subject that is named."""
-    if len(arguments) != 2 or arguments[1] not in _SUBJECTS:
-        found = " ".join(arguments[1:]) or "nothing"
+    values = define_flags()
+    words = command_line.parse_own(
+        argv, values, help_text=_HELP, command=_COMMAND, takes_words=True
+    )
+    if len(words) != 1 or words[0] not in _SUBJECTS:
+        found = " ".join(words) or "nothing"
         fail(
             f"say what to look at, one of: {', '.join(_SUBJECTS)} (found {found});"
             " --help says what they are."
         )
-    analyse, taken = _SUBJECTS[arguments[1]]
-    given = _given()
+    (subject,) = words
+    analyse, taken = _SUBJECTS[subject]
+    given = {
+        flag: values[flag].value
+        for flag in values
+        if values[flag].value is not None and flag != "verbosity"
+    }
     for flag in given.keys() - set(taken):
-        fail(f"--{flag}: {arguments[1]} does not take it; --help lists what it does.")
+        fail(f"--{flag}: {subject} does not take it; --help lists what it does.")
+    if subject in _RESUMES and "run_dir" in given:
+        stop.say(functools.partial(_where_it_stands, given["run_dir"]))
+    stop.before_exit(runtime.shutdown)
     quiet.silence()
     logging.set_verbosity(logging.ERROR)
     try:
@@ -488,8 +499,4 @@ def main(arguments):
 
 
 if __name__ == "__main__":
-    app.define_help_flags()
-    command_line.define_flags()
-    main(
-        command_line.parse_own(sys.argv, help_text=_HELP, command=_COMMAND)
-    )
+    command_line.execute(main, STOP)

@@ -4,16 +4,25 @@ The thin end of `tff_reg.runtime.benchmark`, `tff_reg.analysis.method_benchmark`
 `tff_reg.experiment.state_benchmark` and `tff_reg.analysis.hessian_benchmark`.
 """
 
-import functools
 import json
 import pathlib
+import signal
 import statistics
+import subprocess
 import sys
+import tempfile
+import time
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
+_ROOT = pathlib.Path(__file__).resolve().parent.parent
+if __name__ == "__main__":
+    sys.path.insert(0, str(_ROOT))
+    from tff_reg.experiment import interruption
+
+    # First of all, so that Ctrl-C is answered while the rest is imported, too.
+    STOP = interruption.Interruption()
+    STOP.take_over()
 
 # pylint: disable=wrong-import-position
-from absl import app
 from absl import flags
 
 from tff_reg import quiet
@@ -25,13 +34,6 @@ from tff_reg.models import names
 from tff_reg.runtime import benchmark
 
 _COMMAND = "bin/bench"
-_QUICK = flags.DEFINE_bool("quick", False, "Fewer rounds.")
-_JSON = flags.DEFINE_string("json", None, "File to write the measurements to.")
-_METHODS = flags.DEFINE_string("methods", None, "Methods, separated by commas.")
-_MODEL = flags.DEFINE_enum("model", None, names.MODEL_NAMES, "Network of all methods.")
-_BATCH_SIZE = flags.DEFINE_integer(
-    "batch_size", 32, "Examples of a step, with --model.", lower_bound=1
-)
 _HELP = """\
 bin/bench runtime [--quick] [--json=FILE]
   The same rounds by a loop written by hand, in process, and in TFF's own runtime; then
@@ -59,6 +61,10 @@ bin/bench hessian [--quick] [--json=FILE]
   small CNN; seconds for the top eigenvalue of ResNet-20 on 512 images. Two minutes, or
   one with --quick.
 
+bin/bench commands [--quick] [--json=FILE]
+  What people wait for: `import tff_reg`, help, a wrong flag, the first round, the end
+  after Ctrl-C. Two minutes, or half a minute with --quick.
+
 All print a table, and --json writes what they found to a file."""
 
 
@@ -70,21 +76,21 @@ def _say(line):
     print(line, flush=True)
 
 
-def _finish(rows, lines):
+def _finish(given, rows, lines):
     """Prints the table; writes the file."""
     print()
     print(*lines, sep="\n")
-    if _JSON.value:
-        pathlib.Path(_JSON.value).write_text(
+    if given.json:
+        pathlib.Path(given.json).write_text(
             json.dumps(rows, indent=2) + "\n", encoding="utf-8"
         )
     print()
 
 
-def runtime() -> None:
+def runtime(given) -> None:
     """Measures rounds and memory; prints a table."""
-    rows = benchmark.as_json(benchmark.measure(_QUICK.value, report=_say))
-    _finish(rows, benchmark.table(rows))
+    rows = benchmark.as_json(benchmark.measure(given.quick, report=_say))
+    _finish(given, rows, benchmark.table(rows))
     seconds = benchmark.measure_group_norm()
     print(
         "GroupNorm, forward and backward: Keras's "
@@ -109,23 +115,23 @@ def runtime() -> None:
         )
 
 
-def methods() -> None:
+def methods(given) -> None:
     """Measures local steps; prints a table."""
     setting = None
-    if _MODEL.value:
-        setting = method_benchmark.Setting(_MODEL.value, _BATCH_SIZE.value)
+    if given.model:
+        setting = method_benchmark.Setting(given.model, given.batch_size)
     try:
         rows = method_benchmark.as_json(
             method_benchmark.measure(
-                method_benchmark.parse_methods(_METHODS.value),
-                quick=_QUICK.value,
+                method_benchmark.parse_methods(given.methods),
+                quick=given.quick,
                 setting=setting,
                 report=_say,
             )
         )
     except ValueError as error:  # A method that is none, or not for this model.
         fail(error)
-    _finish(rows, method_benchmark.table(rows))
+    _finish(given, rows, method_benchmark.table(rows))
     print(
         "Processor time on one core; arithmetic is the ratio of multiply-adds. "
         "FedAvg itself: "
@@ -139,22 +145,70 @@ def methods() -> None:
     )
 
 
-def client_states() -> None:
+def client_states(given) -> None:
     """Measures the store of clients' states; prints a table."""
-    setting = state_benchmark.QUICK if _QUICK.value else state_benchmark.Setting()
+    setting = state_benchmark.QUICK if given.quick else state_benchmark.Setting()
     try:
         measurement = state_benchmark.measure(setting, report=_say)
     except state_benchmark.NotEnoughDiskError as error:
         fail(error)
     row = state_benchmark.as_json(measurement)
-    _finish([row], state_benchmark.table(row))
+    _finish(given, [row], state_benchmark.table(row))
 
 
-def hessian() -> None:
+def hessian(given) -> None:
     """Measures Hessian-vector products; prints a table."""
-    setting = hessian_benchmark.QUICK if _QUICK.value else hessian_benchmark.Setting()
+    setting = hessian_benchmark.QUICK if given.quick else hessian_benchmark.Setting()
     row = hessian_benchmark.as_json(hessian_benchmark.measure(setting, report=_say))
-    _finish([row], hessian_benchmark.table(row))
+    _finish(given, [row], hessian_benchmark.table(row))
+
+
+_RUN = (sys.executable, str(_ROOT / "bin" / "run.py"))
+_WAITS = {
+    "import tff_reg": (sys.executable, "-c", "import tff_reg, tff_reg.quiet"),
+    "bin/run --help": (*_RUN, "--help"),
+    "bin/run with a wrong flag": (*_RUN, "--process=fedavg", "--batchsize=3"),
+}
+
+
+def _seconds_of_a_run():
+    """Until the first round is printed, and from Ctrl-C to the end."""
+    with tempfile.TemporaryDirectory() as folder:
+        flags_ = ("--process=fedavg", "--total_rounds=100000")
+        began = time.perf_counter()
+        process = subprocess.Popen(
+            [*_RUN, *flags_, f"--output_dir={folder}/run"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        for line in process.stdout:
+            if line.startswith("round "):
+                break
+        printed = time.perf_counter()
+        process.send_signal(signal.SIGINT)
+        process.communicate()
+        return printed - began, time.perf_counter() - printed
+
+
+def commands(given) -> None:
+    """Measures what people wait for; prints a table."""
+    seconds = {}
+    for turn in range(1 if given.quick else 5):
+        for name, command in _WAITS.items():
+            began = time.perf_counter()
+            subprocess.run(command, capture_output=True)
+            seconds.setdefault(name, []).append(time.perf_counter() - began)
+        first, end = _seconds_of_a_run()
+        seconds.setdefault("bin/run to the first round", []).append(first)
+        seconds.setdefault("Ctrl-C to the end", []).append(end)
+        _say(f"turn {turn + 1}")
+    rows = [
+        {"what": name, "seconds_median": statistics.median(each), "turns": len(each)}
+        for name, each in seconds.items()
+    ]
+    lines = [f"| {row['what']} | {row['seconds_median']:.2f} |" for row in rows]
+    _finish(given, rows, ["| what | seconds |", "|---|---|", *lines])
 
 
 _SUBJECTS = {
@@ -162,27 +216,34 @@ _SUBJECTS = {
     "methods": methods,
     "client_states": client_states,
     "hessian": hessian,
+    "commands": commands,
 }
 
 
-def main(argv):
+@command_line.command
+def main(argv, stop):
     """Runs the benchmark that is named."""
-    if len(argv) != 2 or argv[1] not in _SUBJECTS:
-        found = " ".join(argv[1:]) or "nothing"
+    stop.say(lambda: "nothing was written")
+    given = flags.FlagValues()
+    flags.DEFINE_bool("quick", False, "Fewer rounds.", given)
+    flags.DEFINE_string("json", None, "File to write to.", given)
+    flags.DEFINE_string("methods", None, "Separated by commas.", given)
+    flags.DEFINE_enum("model", None, names.MODEL_NAMES, "Network.", given)
+    flags.DEFINE_integer("batch_size", 32, "Of a step.", 1, flag_values=given)
+    words = command_line.parse_own(
+        argv, given, help_text=_HELP, command=_COMMAND, takes_words=True
+    )
+    if len(words) != 1 or words[0] not in _SUBJECTS:
+        found = " ".join(words) or "nothing"
         fail(
             f"say what to measure, one of: {', '.join(_SUBJECTS)} (found {found}); "
             "--help says what they do."
         )
-    if _JSON.value and not pathlib.Path(_JSON.value).absolute().parent.is_dir():
-        fail(f"--json={_JSON.value}: there is no such directory.")
+    if given.json and not pathlib.Path(given.json).absolute().parent.is_dir():
+        fail(f"--json={given.json}: there is no such directory.")
     quiet.silence()
-    _SUBJECTS[argv[1]]()
+    _SUBJECTS[words[0]](given)
 
 
 if __name__ == "__main__":
-    app.run(
-        main,
-        flags_parser=functools.partial(
-            command_line.parse_own, help_text=_HELP, command=_COMMAND
-        ),
-    )
+    command_line.execute(main, STOP)

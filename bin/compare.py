@@ -10,16 +10,16 @@ import signal
 import sys
 
 _ROOT = pathlib.Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(_ROOT))
+if __name__ == "__main__":
+    sys.path.insert(0, str(_ROOT))
+    from tff_reg.experiment import interruption
+
+    # First of all, so that Ctrl-C is answered while the rest is imported, too.
+    STOP = interruption.Interruption()
+    STOP.take_over()
 
 # pylint: disable=wrong-import-position
-from tff_reg.experiment import interruption
-
-if __name__ == "__main__":
-    # First of all, so that Ctrl-C is answered while the rest is imported, too.
-    _INTERRUPTION = interruption.Interruption()
-
-from absl import app, flags
+from absl import flags
 
 import tasks
 from tff_reg import experiment
@@ -27,10 +27,6 @@ from tff_reg.experiment import command_line, comparison, progress, series
 from tff_reg.experiment import summary as summary_lib
 
 _COMMAND = "bin/compare"
-_FLAGS = flags.FLAGS
-_PROCESSES = flags.DEFINE_string("processes", None, "Methods, separated by commas.")
-_COLUMNS = flags.DEFINE_list("columns", None, "Columns, separated by commas.")
-_SEEDS = flags.DEFINE_string("seeds", "0", "Seeds, separated by commas.")
 _HELP = """\
 bin/compare --processes=NAME[+NAME...],... [--seeds=N,...] --output_dir=DIR [flags]
 
@@ -67,19 +63,29 @@ def fail(message, exit_code=2):
     command_line.fail(message, exit_code=exit_code, command=_COMMAND)
 
 
-def plan():
+def define_flags():
+    """The flags, none of them given yet."""
+    given = flags.FlagValues()
+    command_line.define_flags(given)
+    flags.DEFINE_string("processes", None, "Methods, separated by commas.", given)
+    flags.DEFINE_string("seeds", "0", "Seeds, separated by commas.", given)
+    flags.DEFINE_list("columns", None, "Columns, separated by commas.", given)
+    return given
+
+
+def plan(given):
     """The runs that the flags ask for."""
-    requested = command_line.requested()
-    for name, own in (("process", _PROCESSES), ("seed", _SEEDS)):
+    requested = command_line.requested(given)
+    for name, own in (("process", "processes"), ("seed", "seeds")):
         if name in requested:
-            fail(f"--{name}: give --{own.name}, one or several separated by commas.")
+            fail(f"--{name}: give --{own}, one or several separated by commas.")
     for name in ("processes", "output_dir"):
-        if not _FLAGS[name].value:
+        if not given[name].value:
             fail(f"--{name} is missing; --help says what it is.")
     return series.plan(
         requested,
-        processes=_PROCESSES.value,
-        seeds=_SEEDS.value,
+        processes=given.processes,
+        seeds=given.seeds,
         task_names=tasks.names(),
         task_defaults=tasks.defaults,
     )
@@ -88,12 +94,17 @@ def plan():
 class Comparison:
     """The runs of one command, what has come of them, and telling about it."""
 
-    def __init__(self, planned, is_watched, command):
+    def __init__(self, given, planned, executor, is_watched):
+        self._given = given
         self._planned = planned
         self._is_watched = is_watched
-        self._series = series.Series(command, is_watched=is_watched)
+        self._executor = executor
+        command = [sys.executable, str(_ROOT / "bin" / "run.py")]
+        if given.verbosity is not None:
+            command.append(f"--verbosity={given.verbosity}")
+        self._series = series.Series(command, executor)
         self._finished = []
-        self._columns = comparison.parse_columns(_COLUMNS.value or [])
+        self._columns = comparison.parse_columns(given.columns or [])
         self._is_in_line = False
         self.failed = []
 
@@ -133,16 +144,16 @@ class Comparison:
 
     def stop(self):
         """Ends the run that is under way, for who interrupts us."""
-        self._series.stop()
+        self._executor.stop()
         self.end_line()
 
     def say_where_it_stands(self):
         again = "the same command"
-        if _FLAGS.overwrite:
+        if self._given.overwrite:
             again += " without --overwrite"
         return (
             f"{len(self._finished)} of {len(self._planned)} runs are finished in"
-            f" {_FLAGS.output_dir}, and {again} goes on from there"
+            f" {self._given.output_dir}, and {again} goes on from there"
         )
 
     def tabulate(self, is_last=False):
@@ -157,9 +168,13 @@ class Comparison:
         if directories:
             experiment.compare(
                 directories,
-                _FLAGS.output_dir,
-                accuracy_at_rounds=summary_lib.parse_rounds(_FLAGS.accuracy_at_rounds),
-                target_accuracies=summary_lib.parse_targets(_FLAGS.target_accuracies),
+                self._given.output_dir,
+                accuracy_at_rounds=summary_lib.parse_rounds(
+                    self._given.accuracy_at_rounds
+                ),
+                target_accuracies=summary_lib.parse_targets(
+                    self._given.target_accuracies
+                ),
                 columns=columns,
             )
         return bool(directories)
@@ -196,20 +211,33 @@ def _result(run):
     )
 
 
-def main():
-    """Plans, runs, tabulates."""
-    is_verbose = _FLAGS["verbosity"].present and _FLAGS.verbosity >= 0
-    command = [sys.executable, str(_ROOT / "bin" / "run.py")]
-    if _FLAGS["verbosity"].present:
-        command.append(f"--verbosity={_FLAGS.verbosity}")
-    on_terminal = sys.stdout.isatty() and sys.stderr.isatty()
+@command_line.command
+def main(argv, stop, executor=None):
+    """Plans, runs, tabulates.
+
+    Args:
+      argv: The arguments.
+      stop: Is told what to say and to end.
+      executor: Runs the commands; by default in processes of their own.
+    """
+    given = define_flags()
+    command_line.parse(
+        argv,
+        given,
+        tasks=tasks,
+        command=_COMMAND,
+        help_fn=lambda given, tasks: _HELP,
+    )
+    is_verbose = given.verbosity is not None and given.verbosity >= 0
+    is_watched = is_verbose or (sys.stdout.isatty() and sys.stderr.isatty())
+    executor = executor or series.ChildProcesses(is_watched=is_watched)
     try:
-        planned = plan()
-        comparison_ = Comparison(planned, on_terminal or is_verbose, command)
+        planned = plan(given)
+        comparison_ = Comparison(given, planned, executor, is_watched)
     except ValueError as error:
         fail(error)
-    _INTERRUPTION.before_exit(comparison_.stop)
-    _INTERRUPTION.say(comparison_.say_where_it_stands)
+    stop.before_exit(comparison_.stop)
+    stop.say(comparison_.say_where_it_stands)
     try:
         comparison_.run()
         has_table = comparison_.tabulate(is_last=True)
@@ -222,13 +250,13 @@ def main():
         comparison_.end_line()
         if str(error):
             fail(error)
-        sys.exit(2)
+        raise command_line.Ended(2) from None
     except (ValueError, OSError) as error:
         if isinstance(error, BrokenPipeError):
             raise
         fail(error, exit_code=1)
     if has_table:
-        directory = pathlib.Path(_FLAGS.output_dir)
+        directory = pathlib.Path(given.output_dir)
         print()
         print((directory / "table.md").read_text("utf-8"))
         names = [name for name in comparison.FILES if (directory / name).exists()]
@@ -243,18 +271,4 @@ def main():
 
 
 if __name__ == "__main__":
-    app.define_help_flags()
-    command_line.define_flags()
-    try:
-        command_line.parse(
-            sys.argv,
-            tasks=tasks,
-            command=_COMMAND,
-            own_names=[_PROCESSES.name, _SEEDS.name, _COLUMNS.name],
-            help_fn=lambda given, tasks: _HELP,
-        )
-        main()
-    except BrokenPipeError:
-        # Whoever read our output, `head` perhaps, has gone. The runs can be resumed.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(128 + signal.SIGPIPE)
+    command_line.execute(main, STOP)

@@ -15,16 +15,20 @@ import typing
 import warnings
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
+if __name__ == "__main__":
+    sys.path.insert(0, str(ROOT))
+    from tff_reg.experiment import interruption
+
+    STOP = interruption.Interruption()
+    STOP.take_over()
 
 # pylint: disable=wrong-import-position
-from absl import app, flags
+from absl import flags
 
 from tff_reg import quiet
 from tff_reg.experiment import command_line
 
 _COMMAND = "bin/docs"
-_FLAGS = flags.FLAGS
 _PACKAGES = ("tff_reg", "tasks")
 _FIRST_PAGE = "index.html"
 _TITLE = "<title>tff_reg: API reference</title>"
@@ -35,8 +39,6 @@ bin/docs [--output_dir=DIR]
 
   --output_dir=DIR        where to; an older reference there is replaced
                           [docs/api of this repository]"""
-
-flags.DEFINE_string("output_dir", str(ROOT / "docs" / "api"), "Directory.")
 
 
 def fail(message, exit_code=2):
@@ -147,11 +149,17 @@ def replace(output_dir, pages):
     shutil.copytree(pages, output_dir)
 
 
-def main(arguments):
-    """Writes the reference where the flags say."""
-    if len(arguments) > 1:
-        fail(f"{arguments[1]} is not a flag; --help lists them.")
-    output_dir = pathlib.Path(_FLAGS.output_dir)
+@command_line.command
+def main(argv, stop):
+    """Writes the reference where the flags say.
+
+    Classes of TensorFlow and TFF have other names in this process afterwards.
+    """
+    stop.say(lambda: "nothing was written")
+    given = flags.FlagValues()
+    flags.DEFINE_string("output_dir", str(ROOT / "docs" / "api"), "Directory.", given)
+    command_line.parse_own(argv, given, help_text=_HELP, command=_COMMAND)
+    output_dir = pathlib.Path(given.output_dir)
     if not is_free(output_dir):
         fail(f"--output_dir={output_dir} has something else in it; give another one.")
     quiet.silence()
@@ -167,10 +175,9 @@ def main(arguments):
     for complaint in complaints:
         print(f"{_COMMAND}: {' '.join(complaint.split())}", file=sys.stderr)
     if complaints:
-        raise SystemExit(1)
+        raise command_line.Ended(1)
     print(f"{output_dir / _FIRST_PAGE}")
 
 
 if __name__ == "__main__":
-    app.define_help_flags()
-    main(command_line.parse_own(sys.argv, help_text=_HELP, command=_COMMAND))
+    command_line.execute(main, STOP)

@@ -6,23 +6,22 @@ The thin end of `tff_reg.experiment.export`.
 import pathlib
 import sys
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
+if __name__ == "__main__":
+    sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
+    from tff_reg.experiment import interruption
+
+    # First of all, so that Ctrl-C is answered while the rest is imported, too.
+    STOP = interruption.Interruption()
+    STOP.take_over()
 
 # pylint: disable=wrong-import-position
-from tff_reg.experiment import interruption
-
-if __name__ == "__main__":
-    # First of all, so that Ctrl-C is answered while the rest is imported, too.
-    _INTERRUPTION = interruption.Interruption()
-
-from absl import app, flags, logging
+from absl import flags, logging
 
 import tasks
 from tff_reg import quiet
 from tff_reg.experiment import command_line, export, trained
 
 _COMMAND = "bin/export"
-_FLAGS = flags.FLAGS
 _HELP = """\
 bin/export --run_dir=DIR --format=keras|saved_model --output=PATH
   Writes the model of a run for plain Keras, without this package: from the task's
@@ -36,38 +35,36 @@ bin/export --run_dir=DIR --format=keras|saved_model --output=PATH
 
   The names of the classes are in PATH.metadata.json (keras) or PATH/metadata.json."""
 
-flags.DEFINE_string("run_dir", None, "The run.")
-flags.DEFINE_string("format", None, "keras or saved_model.")
-flags.DEFINE_string("output", None, "File or directory to write.")
-flags.DEFINE_integer("round_num", None, "Round of the checkpoint.")
-
 
 def fail(message, exit_code=2):
     command_line.fail(message, exit_code=exit_code, command=_COMMAND)
 
 
-def main(arguments):
+@command_line.command
+def main(argv, stop):
     """Exports the run that the flags say."""
-    if len(arguments) > 1:
-        fail(f"{arguments[1]} is not a flag; --help lists them.")
+    stop.say(lambda: "nothing was written")
+    given = flags.FlagValues()
+    flags.DEFINE_string("run_dir", None, "The run.", given)
+    flags.DEFINE_string("format", None, "keras or saved_model.", given)
+    flags.DEFINE_string("output", None, "File or directory to write.", given)
+    flags.DEFINE_integer("round_num", None, "Round.", flag_values=given)
+    command_line.parse_own(argv, given, help_text=_HELP, command=_COMMAND)
     for name in ("run_dir", "format", "output"):
-        if not _FLAGS[name].value:
+        if not given[name].value:
             fail(f"--{name} is missing; --help says what it is.")
     quiet.silence()
     logging.set_verbosity(logging.ERROR)
     try:
-        export.check(_FLAGS.format, _FLAGS.output)
-        run = trained.load(_FLAGS.run_dir, tasks=tasks, round_num=_FLAGS.round_num)
-        metadata = export.export(run, _FLAGS.format, _FLAGS.output)
+        export.check(given.format, given.output)
+        run = trained.load(given.run_dir, tasks=tasks, round_num=given.round_num)
+        metadata = export.export(run, given.format, given.output)
     except ValueError as error:
         fail(error)
     except OSError as error:
         fail(error, exit_code=1)
-    print(f"{_FLAGS.output}: the model after round {run.round_num}; {metadata}")
+    print(f"{given.output}: the model after round {run.round_num}; {metadata}")
 
 
 if __name__ == "__main__":
-    app.define_help_flags()
-    main(
-        command_line.parse_own(sys.argv, help_text=_HELP, command=_COMMAND)
-    )
+    command_line.execute(main, STOP)

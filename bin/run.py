@@ -3,25 +3,24 @@
 The thin end of `tff_reg.experiment`: what it does can all be done from Python.
 """
 
+import contextlib
 import functools
-import os
 import pathlib
-import signal
 import sys
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
+if __name__ == "__main__":
+    sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
+    from tff_reg.experiment import interruption
+
+    # First of all, so that Ctrl-C is answered while the rest is imported, too.
+    STOP = interruption.Interruption()
+    STOP.take_over()
 
 # pylint: disable=wrong-import-position
-from tff_reg.experiment import interruption
-
-if __name__ == "__main__":
-    # First of all, so that Ctrl-C is answered while the rest is imported, too.
-    _INTERRUPTION = interruption.Interruption()
-
-from absl import app, flags, logging
+from absl import flags
 
 import tasks
-from tff_reg import experiment, quiet, regularizers, runtime
+from tff_reg import experiment, regularizers, runtime
 from tff_reg.experiment import (
     command_line,
     description,
@@ -32,21 +31,22 @@ from tff_reg.experiment import (
 )
 from tff_reg.processes import catalog
 
-_FLAGS = flags.FLAGS
 
-
-def prepare(values, directory):
-    """Loads the data and builds the process; returns what runs the rounds."""
-    runtime.use(
+def chosen_runtime(values):
+    """The runtime of a run, for the body of a `with` statement."""
+    return runtime.running(
         values["runtime"],
         devices=values["devices"],
         clients_in_parallel=values["clients_in_parallel"],
         require_gpu=values["require_gpu"],
         workers=values["workers"],
     )
+
+
+def prepare(values, directory, stop):
+    """Loads the data and builds the process; returns what runs the rounds."""
     where = runtime.describe()
     print(where[0].upper() + where[1:], flush=True)
-    _INTERRUPTION.before_exit(runtime.shutdown)
     from tff_reg.server import aggregators
 
     task = tasks.build(values["task"], **settings.task_settings(values))
@@ -77,7 +77,7 @@ def prepare(values, directory):
         metrics_aggregator=aggregators.build_metrics_aggregator(values["aggregator"]),
     )
     told = progress.for_this_output(values["total_rounds"])
-    _INTERRUPTION.before_exit(told.close)
+    stop.before_exit(told.close)
     return functools.partial(
         experiment.train,
         process,
@@ -102,14 +102,22 @@ def print_result(results, directory):
     print(*description.result(results, directory.path), sep="\n", flush=True)
 
 
-def main():
-    verbose = _FLAGS["verbosity"].present and _FLAGS.verbosity >= 0
-    quiet.silence(verbose)
-    if not verbose:
-        logging.set_verbosity(logging.ERROR)
+@command_line.command
+def main(argv, stop):
+    """Trains as the flags say."""
+    given = flags.FlagValues()
+    command_line.define_flags(given)
+    command_line.parse(argv, given, tasks=tasks)
+    verbose = command_line.be_quiet(given)
+    with contextlib.ExitStack() as stack:
+        train(command_line.requested(given), verbose, stop, stack)
+
+
+def train(requested, verbose, stop, stack):
+    """Trains with what was requested; `stack` closes what it opens."""
     try:
         values = settings.resolve(
-            command_line.requested(),
+            requested,
             task_names=tasks.names(),
             task_defaults=tasks.defaults,
         )
@@ -122,10 +130,12 @@ def main():
                 print_result(finished, directory)
                 return
             directory.check_rounds(values)
-        _INTERRUPTION.say(functools.partial(description.resumption, directory, values))
+        stop.say(functools.partial(description.resumption, directory, values))
         if not values["synthetic_data"]:
             tasks.check_data(values["task"], values["data_dir"])
-        run = prepare(values, directory)
+        stack.enter_context(chosen_runtime(values))
+        stop.before_exit(runtime.shutdown)
+        run = prepare(values, directory, stop)
     except ValueError as error:
         command_line.fail(error)
     except runtime.NoGpuError as error:
@@ -142,15 +152,4 @@ def main():
 
 
 if __name__ == "__main__":
-    # Not absl's app.run: TensorFlow asks for its devices when it is imported inside
-    # that, before it has switched to eager execution, and from then on `==` of two
-    # tensors in a tf.function of this thread is False, whatever they hold.
-    app.define_help_flags()
-    command_line.define_flags()
-    try:
-        command_line.parse(sys.argv, tasks=tasks)
-        main()
-    except BrokenPipeError:
-        # Whoever read our output, `head` perhaps, has gone. The run can be resumed.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(128 + signal.SIGPIPE)
+    command_line.execute(main, STOP)

@@ -7,23 +7,22 @@ import pathlib
 import sys
 import threading
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
+if __name__ == "__main__":
+    sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
+    from tff_reg.experiment import interruption
+
+    # First of all, so that Ctrl-C is answered while the rest is imported, too.
+    STOP = interruption.Interruption()
+    STOP.take_over()
 
 # pylint: disable=wrong-import-position
-from tff_reg.experiment import interruption
-
-if __name__ == "__main__":
-    # First of all, so that Ctrl-C is answered while the rest is imported, too.
-    _INTERRUPTION = interruption.Interruption()
-
-from absl import app, flags
+from absl import flags
 
 from tff_reg import quiet, runtime
 from tff_reg.experiment import command_line
 from tff_reg.runtime import addresses, service
 
 _COMMAND = "bin/worker"
-_FLAGS = flags.FLAGS
 _HELP = """\
 bin/worker --port=N
   Lets runs on other machines train clients here: starts TFF's own worker and keeps it
@@ -38,28 +37,26 @@ bin/worker --port=N
   port elsewhere. The environment variable TF_NUM_INTRAOP_THREADS sets TensorFlow's
   threads for one operation, TFF_REG_WORKER_LOG a file for what the worker says."""
 
-flags.DEFINE_string("port", None, "Where to listen.")
 
-
-def main(arguments):
+@command_line.command
+def main(argv, stop):
     """Serves until the worker ends or a signal comes."""
-    if len(arguments) > 1:
-        command_line.fail(
-            f"{arguments[1]} is not a flag; --help lists them.", command=_COMMAND
-        )
-    if _FLAGS.port is None:
+    given = flags.FlagValues()
+    flags.DEFINE_string("port", None, "Where to listen.", given)
+    command_line.parse_own(argv, given, help_text=_HELP, command=_COMMAND)
+    if given.port is None:
         command_line.fail(
             "--port is missing; --help says what it is.", command=_COMMAND
         )
     quiet.silence()
     try:
-        port = addresses.parse_port(_FLAGS.port)
+        port = addresses.parse_port(given.port)
         service.check_port(port)
     except ValueError as error:
-        command_line.fail(f"--port={_FLAGS.port}: {error}", command=_COMMAND)
+        command_line.fail(f"--port={given.port}: {error}", command=_COMMAND)
     worker = service.Service(port)
-    _INTERRUPTION.before_exit(worker.stop)
-    _INTERRUPTION.say(lambda: f"the worker on port {port} has ended")
+    stop.before_exit(worker.stop)
+    stop.say(lambda: f"the worker on port {port} has ended")
     try:
         print(worker.start(), flush=True)
         worker.wait()
@@ -69,7 +66,4 @@ def main(arguments):
 
 
 if __name__ == "__main__":
-    app.define_help_flags()
-    main(
-        command_line.parse_own(sys.argv, help_text=_HELP, command=_COMMAND)
-    )
+    command_line.execute(main, STOP)

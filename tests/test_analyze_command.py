@@ -1,24 +1,17 @@
 """`bin/analyze` as a user meets it: tables, files, exit codes."""
 
 import csv
-import pathlib
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
+from bin import analyze
+from bin import run as run_command
+from tests import commands
 
 
 def run(*arguments):
-    return subprocess.run(
-        [sys.executable, str(ROOT / "bin" / "analyze.py"), *map(str, arguments)],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=240,
-    )
+    return commands.call(analyze.main, *arguments)
 
 
 def test_cost_prints_a_table_and_writes_a_csv(tmp_path):
@@ -81,24 +74,18 @@ def test_what_is_wrong_is_said_in_one_line(arguments, said):
 def run_dir(tmp_path_factory):
     """A run of one round."""
     path = tmp_path_factory.mktemp("runs") / "run"
-    subprocess.run(
-        [
-            sys.executable,
-            str(ROOT / "bin" / "run.py"),
-            "--process=man",
-            "--man_strength=0.1",
-            "--model=cnn",
-            "--norm=group",
-            "--num_clients=3",
-            "--total_rounds=1",
-            "--local_epochs=1",
-            f"--output_dir={path}",
-        ],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        timeout=240,
-        check=True,
+    done = commands.call(
+        run_command.main,
+        "--process=man",
+        "--man_strength=0.1",
+        "--model=cnn",
+        "--norm=group",
+        "--num_clients=3",
+        "--total_rounds=1",
+        "--local_epochs=1",
+        f"--output_dir={path}",
     )
+    assert done.returncode == 0, done.stderr
     return path
 
 

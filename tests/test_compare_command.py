@@ -4,18 +4,16 @@ import csv
 import json
 import os
 import pathlib
-import pty
 import shutil
 import signal
 import subprocess
 import sys
-import time
-import uuid
 
 import pytest
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
-COMMAND = [sys.executable, str(ROOT / "bin" / "compare.py")]
+from bin import compare, run
+from tests import commands
+
 TINY = [
     "--total_rounds=2",
     "--local_epochs=1",
@@ -28,31 +26,18 @@ TINY = [
 FOUR_RUNS = ["--processes=fedavg,fedprox", "--seeds=0,1", *TINY]
 NAMES = ["fedavg-seed0", "fedprox-seed0", "fedavg-seed1", "fedprox-seed1"]
 FILES = ["curves.png", "table.csv", "table.md"]
-PATIENCE_SECONDS = 240
 
 
-def run(arguments, env=None):
-    """Runs the command to its end."""
-    return subprocess.run(
-        [*COMMAND, *arguments],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        env={**os.environ, **(env or {})},
-        timeout=PATIENCE_SECONDS,
-    )
+class InThisProcess:
+    """Runs a series' commands here, as `series.ChildProcesses` does elsewhere."""
 
+    def execute(self, command):
+        assert command[:2] == [sys.executable, str(commands.ROOT / "bin" / "run.py")]
+        done = commands.call(run.main, *command[2:])
+        return done.returncode, done.stderr.strip()
 
-def processes_with(mark):
-    """The processes that have inherited `mark` in their environment."""
-    found = []
-    for folder in pathlib.Path("/proc").glob("[0-9]*"):
-        try:
-            if mark.encode() in (folder / "environ").read_bytes():
-                found.append(int(folder.name))
-        except OSError:  # It has ended meanwhile, or is somebody else's.
-            continue
-    return found
+    def stop(self):
+        pass
 
 
 def is_run(pid):
@@ -70,27 +55,23 @@ def interrupt_first_run(arguments):
     Returns:
       Its exit status, its output, and the processes that are left of it.
     """
-    mark = f"mark-{uuid.uuid4()}"
-    process = subprocess.Popen(
-        [*COMMAND, *arguments],
-        stdin=subprocess.DEVNULL,
+    environment = commands.mark()
+    process = commands.start(
+        *("compare", *arguments),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
-        env={**os.environ, "TFF_REG_TEST_MARK": mark},
+        env=environment,
         text=True,
     )
     try:
-        deadline = time.monotonic() + PATIENCE_SECONDS
-        while not any(map(is_run, processes_with(mark))):
-            assert process.poll() is None, process.stdout.read()
-            assert time.monotonic() < deadline
-            time.sleep(0.002)
-        process.send_signal(signal.SIGINT)
-        output, _ = process.communicate(timeout=PATIENCE_SECONDS)
-        return process.returncode, output, processes_with(mark)
+        status = commands.stop_when(
+            lambda: any(map(is_run, commands.processes_with(environment))),
+            process,
+            signal.SIGINT,
+        )
+        return status, process.communicate()[0], commands.processes_with(environment)
     finally:
-        process.kill()
-        for pid in processes_with(mark):
+        for pid in commands.processes_with(environment):
             os.kill(pid, signal.SIGKILL)
 
 
@@ -104,12 +85,10 @@ def content(directory):
 
 
 @pytest.fixture(scope="module")
-def no_tensorflow(tmp_path_factory):
-    """An environment in which no run can be: importing TensorFlow fails."""
-    folder = tmp_path_factory.mktemp("forbidden")
-    for name in ("tensorflow", "tensorflow_federated"):
-        (folder / f"{name}.py").write_text("raise SystemExit('no TensorFlow here')\n")
-    return {"PYTHONPATH": str(folder)}
+def no_tensorflow():
+    """Calls a command where no run can be: importing TensorFlow fails."""
+    with commands.OtherProcess("tensorflow", "tensorflow_federated") as process:
+        yield process.call
 
 
 @pytest.fixture(scope="module")
@@ -118,7 +97,7 @@ def compared(tmp_path_factory):
     directory = tmp_path_factory.mktemp("compared") / "d"
     arguments = [*FOUR_RUNS, f"--output_dir={directory}"]
     interrupted = interrupt_first_run(arguments)
-    finished = run(arguments)
+    finished = commands.call(compare.main, *arguments, executor=InThisProcess())
     assert finished.returncode == 0, finished.stdout + finished.stderr
     return {
         "directory": directory,
@@ -199,6 +178,14 @@ def test_the_table_is_that_of_the_summaries(compared):
         assert row["runs"] == "2"
 
 
+def test_another_seed_gives_other_numbers(compared):
+    first, second = (
+        (compared["directory"] / name / "metrics.csv").read_text().splitlines()[1]
+        for name in (NAMES[0], NAMES[2])
+    )
+    assert first.split(",")[1] != second.split(",")[1]
+
+
 def test_configs_hold_settings_and_what_comparisons_know_of(compared):
     import tasks
     from tff_reg.experiment import comparison, settings
@@ -212,7 +199,7 @@ def test_configs_hold_settings_and_what_comparisons_know_of(compared):
 
 def test_nothing_is_run_again_and_the_bytes_are_the_same(compared, no_tensorflow):
     before = content(compared["directory"])
-    again = run(compared["arguments"], no_tensorflow)
+    again = no_tensorflow("bin.compare", *compared["arguments"])
     assert again.returncode == 0, again.stderr
     assert again.stdout.count("finished before") == 4
     assert content(compared["directory"]) == before
@@ -222,25 +209,30 @@ def test_lost_tables_are_made_again_from_the_runs(copied, compared, no_tensorflo
     directory, arguments = copied
     for name in FILES:
         (directory / name).unlink()
-    assert run(arguments, no_tensorflow).returncode == 0
+    assert no_tensorflow("bin.compare", *arguments).returncode == 0
     assert content(directory) == content(compared["directory"])
 
 
 def test_other_columns_need_no_run(copied, no_tensorflow):
     directory, arguments = copied
-    again = run([*arguments, "--target_accuracies=0.05"], no_tensorflow)
+    flag = "--target_accuracies=0.05"
+    again = no_tensorflow("bin.compare", *arguments, flag)
     assert again.returncode == 0, again.stderr
     header = (directory / "table.csv").read_text().splitlines()[0]
     assert "rounds_to_0.05_mean" in header and "0.99" not in header
 
 
-def test_runs_that_fail_are_named_and_the_table_has_the_rest(copied, no_tensorflow):
+def test_runs_that_fail_are_named_and_the_table_has_the_rest(
+    copied, tmp_path, monkeypatch
+):
     directory, arguments = copied
+    (tmp_path / "tensorflow.py").write_text("raise SystemExit('no TensorFlow here')\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     shutil.rmtree(directory / NAMES[0])
     (directory / NAMES[3] / "summary.json").unlink()
     # Runs that fail are no reason to touch the others.
     others = {name: written(directory / name) for name in NAMES[1:3]}
-    failed = run(arguments, no_tensorflow)
+    failed = commands.call(compare.main, *arguments)
     assert failed.returncode == 1
     assert "Traceback" not in failed.stdout + failed.stderr
     lines = failed.stdout.splitlines()
@@ -269,25 +261,9 @@ def test_only_the_damaged_run_is_run_again_and_a_terminal_shows_it(copied, compa
     # The summary says that the run is finished, the table not.
     (directory / NAMES[3] / "metrics.csv").write_text("round_num\n")
     others = {name: written(directory / name) for name in NAMES[:3]}
-    main, terminal = pty.openpty()
-    process = subprocess.Popen(
-        [*COMMAND, *arguments],
-        stdin=subprocess.DEVNULL,
-        stdout=terminal,
-        stderr=terminal,
-    )
-    os.close(terminal)
-    shown = b""
-    try:
-        while block := os.read(main, 4096):
-            shown += block
-    except OSError:  # How Linux says that the other end is closed.
-        pass
-    finally:
-        os.close(main)
-        process.wait(PATIENCE_SECONDS)
-    text = shown.decode("utf-8", "replace")
-    assert process.returncode == 0, text
+    shown = commands.on_a_terminal("compare", *arguments)
+    text = shown.stdout
+    assert shown.returncode == 0, text
     assert text.count("finished before") == 3
     head = text.index("run 4/4  fedprox, seed 1\r\n")
     assert head < text.index("Resuming after round 2 of 2.")
@@ -300,17 +276,13 @@ def test_only_the_damaged_run_is_run_again_and_a_terminal_shows_it(copied, compa
 
 def test_a_finished_run_of_its_own_takes_other_targets(copied, no_tensorflow):
     directory, _ = copied
-    again = subprocess.run(
-        [
-            *(sys.executable, str(ROOT / "bin" / "run.py"), "--process=fedavg"),
-            *(flag for flag in TINY if not flag.startswith("--fedprox")),
-            f"--output_dir={directory / NAMES[0]}",
-            "--target_accuracies=0.05",
-            "--accuracy_at_rounds=2,7",
-        ],
-        capture_output=True,
-        text=True,
-        env={**os.environ, **no_tensorflow},
+    again = no_tensorflow(
+        "bin.run",
+        "--process=fedavg",
+        *(flag for flag in TINY if not flag.startswith("--fedprox")),
+        f"--output_dir={directory / NAMES[0]}",
+        "--target_accuracies=0.05",
+        "--accuracy_at_rounds=2,7",
     )
     assert again.returncode == 0, again.stderr
     assert "is finished already" in again.stdout
@@ -344,7 +316,7 @@ def test_wrong_flags_are_told_in_one_line_before_anything_starts(
     arguments, words, tmp_path, no_tensorflow
 ):
     directory = tmp_path / "d"
-    result = run([f"--output_dir={directory}", *arguments], no_tensorflow)
+    result = no_tensorflow("bin.compare", f"--output_dir={directory}", *arguments)
     assert result.returncode == 2
     assert result.stdout == ""
     (line,) = result.stderr.splitlines()
@@ -355,14 +327,15 @@ def test_wrong_flags_are_told_in_one_line_before_anything_starts(
 
 
 def test_other_settings_in_the_same_directory_are_refused(compared, no_tensorflow):
-    refused = run([*compared["arguments"], "--batch_size=7"], no_tensorflow)
+    flag = "--batch_size=7"
+    refused = no_tensorflow("bin.compare", *compared["arguments"], flag)
     assert refused.returncode == 2 and refused.stdout == ""
     (line,) = refused.stderr.splitlines()
     assert "--batch_size=64" in line and "--batch_size=7" in line
 
 
 def test_help_says_what_it_does(no_tensorflow):
-    told = run(["--help"], no_tensorflow)
+    told = no_tensorflow("bin.compare", "--help")
     assert told.returncode == 0 and told.stderr == ""
     text = " ".join(told.stdout.split())
     for words in ("--processes=", "--seeds=", "--output_dir=", "table.csv", "(n - 1)"):

@@ -1,14 +1,16 @@
 """`bin/export`: what plain Keras makes of the files, without this package."""
 
 import json
-import pathlib
 import subprocess
 import sys
 
 import numpy as np
 import pytest
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
+from bin import export as export_command
+from bin import run as run_command
+from tests import commands
+
 # Run elsewhere and by path: neither tff_reg nor TFF may be needed.
 READER = """
 import importlib.util, json, sys
@@ -16,35 +18,25 @@ import numpy as np
 import tensorflow as tf
 
 assert importlib.util.find_spec("tff_reg") is None
-kind, path, images, output = sys.argv[1:]
-images = np.load(images)
-if kind == "load_model":
-    model = tf.keras.models.load_model(path)
-    logits = model.predict(images, verbose=0)
-else:
-    signature = tf.saved_model.load(path).signatures["serving_default"]
-    (logits,) = signature(tf.constant(images)).values()
+images = np.load(sys.argv[1])
+for kind, path, output in zip(*[iter(sys.argv[2:])] * 3):
+    if kind == "load_model":
+        model = tf.keras.models.load_model(path)
+        logits = model.predict(images, verbose=0)
+    else:
+        signature = tf.saved_model.load(path).signatures["serving_default"]
+        (logits,) = signature(tf.constant(images)).values()
+    np.save(output, logits)
 assert "tensorflow_federated" not in sys.modules
-np.save(output, logits)
 """
-
-
-def _command(name, *arguments):
-    return subprocess.run(
-        [sys.executable, str(ROOT / "bin" / f"{name}.py"), *map(str, arguments)],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=240,
-    )
 
 
 @pytest.fixture(scope="module")
 def run_dir(tmp_path_factory):
     """A round of stochastic depth: residual branches are scaled in evaluations."""
     path = tmp_path_factory.mktemp("runs") / "run"
-    done = _command(
-        "run",
+    done = commands.call(
+        run_command.main,
         "--process=stochdepth",
         "--stochdepth_survival_probability=0.5",
         "--scale=tiny",
@@ -70,38 +62,61 @@ def expected(run_dir, tmp_path_factory):
     return path, np.asarray(logits), run
 
 
-@pytest.mark.parametrize(
-    "format, kinds",
-    [("keras", ["load_model"]), ("saved_model", ["load_model", "saved_model"])],
-)
-def test_plain_keras_predicts_the_same(run_dir, expected, format, kinds, tmp_path):
-    images, logits, run = expected
-    output = tmp_path / ("model.keras" if format == "keras" else "model")
-    done = _command(
-        "export", f"--run_dir={run_dir}", f"--format={format}", f"--output={output}"
+FILES = {"keras": "model.keras", "saved_model": "model"}
+READ = [
+    ("keras", "load_model"),
+    ("saved_model", "load_model"),
+    ("saved_model", "saved_model"),
+]
+
+
+@pytest.fixture(scope="module")
+def exported(run_dir, expected, tmp_path_factory):
+    """Where the model is in each format, what was said, and the reader's logits."""
+    folder = tmp_path_factory.mktemp("exported")
+    paths = {format: folder / format / name for format, name in FILES.items()}
+    said, logits, arguments = {}, {}, [expected[0]]
+    for format, path in paths.items():
+        path.parent.mkdir()
+        flags = (f"--run_dir={run_dir}", f"--format={format}", f"--output={path}")
+        said[format] = commands.call(export_command.main, *flags)
+    for format, kind in READ:
+        logits[format, kind] = folder / f"{format}-{kind}.npy"
+        arguments += [kind, paths[format], logits[format, kind]]
+    script = folder / "reader.py"
+    script.write_text(READER)
+    subprocess.run(
+        [sys.executable, "-I", script, *arguments], cwd=folder, check=True, timeout=240
     )
+    return paths, said, {read: np.load(path) for read, path in logits.items()}
+
+
+@pytest.mark.parametrize("format", FILES)
+def test_the_model_is_written_with_what_is_known_of_it(exported, format):
+    paths, said, _ = exported
+    output, done = paths[format], said[format]
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith(f"{output}: the model after round 1; ")
-    beside = tmp_path / "model.keras.metadata.json"
+    beside = output.parent / "model.keras.metadata.json"
     metadata = beside if format == "keras" else output / "metadata.json"
     stored = json.loads(metadata.read_text())
     assert stored["class_names"] == list("0123456789")
     assert stored["input"] == {"shape": [None, 8, 8, 1], "dtype": "uint8"}
     assert stored["process"] == "stochdepth"
     left = {output} | ({beside} if format == "keras" else set())
-    assert set(tmp_path.iterdir()) == left
-    script = tmp_path / "reader.py"
-    script.write_text(READER)
-    for kind in kinds:
-        found = tmp_path / f"{kind}.npy"
-        subprocess.run(
-            [sys.executable, "-I", script, kind, output, images, found],
-            cwd=tmp_path,
-            check=True,
-            timeout=120,
-        )
-        np.testing.assert_allclose(np.load(found), logits, rtol=1e-5, atol=1e-5)
-    # The branches' scales are in the model.
+    assert set(output.parent.iterdir()) == left
+
+
+@pytest.mark.parametrize("format, kind", READ)
+def test_plain_keras_predicts_the_same(exported, expected, format, kind):
+    _, logits, _ = expected
+    np.testing.assert_allclose(
+        exported[2][format, kind], logits, rtol=1e-5, atol=1e-5
+    )
+
+
+def test_the_branches_scales_are_in_the_model(expected):
+    images, logits, run = expected
     network = run.model().network
     network.evaluation_branch_scales = None
     plain = network(run.task.normalize_fn(np.load(images))).logits
@@ -168,8 +183,8 @@ def test_preprocessing_that_is_no_scale_and_shift_is_refused():
 def test_what_is_wrong_is_said_in_a_line(changed, message):
     given = dict(run_dir="run", format="keras", output="model.keras")
     given.update(changed)
-    done = _command(
-        "export", *(f"--{k}={v}" for k, v in given.items() if v is not None)
+    done = commands.call(
+        export_command.main, *(f"--{k}={v}" for k, v in given.items() if v is not None)
     )
     assert done.returncode == 2
     assert done.stderr == f"bin/export: {message}\n"

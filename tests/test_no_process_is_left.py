@@ -6,13 +6,11 @@ import select
 import signal
 import subprocess
 import sys
-import time
-import uuid
 
 import pytest
 
-ROOT = pathlib.Path(__file__).parents[1]
-PATIENCE_SECONDS = 240
+from tests import commands
+
 FLAGS = [
     "--process=fedavg",
     "--model=cnn",
@@ -25,55 +23,45 @@ FLAGS = [
 
 def command():
     """bin/run, or what it comes to where another environment runs the tests."""
-    if pathlib.Path(sys.prefix) == ROOT / ".venv":
-        return [str(ROOT / "bin" / "run")]
-    return [sys.executable, str(ROOT / "bin" / "run.py")]
-
-
-def processes_with(mark):
-    """The processes that have inherited `mark` in their environment."""
-    found = []
-    for folder in pathlib.Path("/proc").glob("[0-9]*"):
-        try:
-            if mark.encode() in (folder / "environ").read_bytes():
-                found.append(int(folder.name))
-        except OSError:  # It has ended meanwhile, or is somebody else's.
-            continue
-    return found
+    if pathlib.Path(sys.prefix) == commands.ROOT / ".venv":
+        return [str(commands.ROOT / "bin" / "run")]
+    return [sys.executable, str(commands.ROOT / "bin" / "run.py")]
 
 
 class Run:
     """A running command whose stdout and stderr are one pipe to us."""
 
     def __init__(self, arguments):
-        self.mark = f"mark-{uuid.uuid4()}"
+        self.environment = commands.mark()
         self.process = subprocess.Popen(
             [*command(), *FLAGS, *arguments],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            env={**os.environ, "TFF_REG_TEST_MARK": self.mark},
+            env=self.environment,
         )
         self.output = b""
 
-    def read_until(self, text=None, seconds=PATIENCE_SECONDS):
+    def read_until(self, text=None):
         """Reads until `text` has come, or to the end of the pipe."""
-        deadline = time.monotonic() + seconds
         pipe = self.process.stdout.fileno()
         while text is None or text not in self.output:
-            left = deadline - time.monotonic()
-            if left <= 0 or not select.select([pipe], [], [], left)[0]:
-                pytest.fail(f"still open after {seconds} s: {self.output.decode()}")
+            if not select.select([pipe], [], [], commands.PATIENCE_SECONDS)[0]:
+                pytest.fail(f"still open: {self.output.decode()}")
             part = os.read(pipe, 65536)
             if not part:
                 assert text is None, self.output.decode()
                 return
             self.output += part
 
+    def left(self):
+        """The processes that are left of it."""
+        return commands.processes_with(self.environment)
+
     def clean_up(self):
         self.process.kill()
-        self.process.wait()
-        for pid in processes_with(self.mark):
+        self.process.communicate()
+        for pid in self.left():
             os.kill(pid, signal.SIGKILL)
 
 
@@ -96,21 +84,22 @@ def test_pipe_and_processes_end_with_the_command(start):
     run = start("--total_rounds=1")
     run.read_until()
 
-    assert run.process.wait(PATIENCE_SECONDS) == 0, run.output.decode()
+    assert run.process.wait(commands.PATIENCE_SECONDS) == 0, run.output.decode()
     assert b"round 1/1" in run.output
-    assert processes_with(run.mark) == []
+    assert run.left() == []
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
 def test_pipe_and_processes_end_with_a_command_that_is_stopped(start, number):
     run = start("--total_rounds=100000")
     run.read_until(b"1/100000")
+    watched = [os.pidfd_open(pid) for pid in run.left()]
     run.process.send_signal(number)
-    run.read_until(seconds=20)
+    run.read_until()
 
-    status = run.process.wait(PATIENCE_SECONDS)
-    assert status in (-number, 128 + number)
-    deadline = time.monotonic() + 20
-    while processes_with(run.mark) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert processes_with(run.mark) == []
+    assert run.process.wait(commands.PATIENCE_SECONDS) in (-number, 128 + number)
+    for descriptor in watched:
+        # What has ended can be read.
+        assert select.select([descriptor], [], [], commands.PATIENCE_SECONDS)[0]
+        os.close(descriptor)
+    assert run.left() == []

@@ -63,13 +63,11 @@ def test_variables_that_the_user_has_set_are_kept(verbose):
 
 def test_importing_tff_reg_loads_no_heavy_library():
     program = (
-        "import sys, time; start = time.process_time(); import tff_reg, tff_reg.quiet;"
-        "print(time.process_time() - start);"
+        "import sys, tff_reg, tff_reg.quiet;"
         "print(*(name.partition('.')[0] for name in sys.modules))"
     )
 
-    seconds, modules = run_python(program).stdout.splitlines()
+    modules = run_python(program).stdout
 
     heavy = {"tensorflow", "tensorflow_federated", "numpy", "sklearn", "matplotlib"}
     assert not heavy & set(modules.split())
-    assert float(seconds) < 0.3

@@ -4,17 +4,19 @@ import csv
 import json
 import os
 import pathlib
-import pty
 import signal
 import subprocess
 import sys
-import time
 
 import numpy as np
 import pytest
+import tensorflow_federated as tff
+from absl import flags
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
-COMMAND = [sys.executable, str(ROOT / "bin" / "run.py")]
+from bin import run
+from tests import commands
+from tff_reg import runtime
+
 TINY = [
     "--process=fedprox",
     "--model=cnn",
@@ -26,46 +28,7 @@ TINY = [
     "--partition=iid",
 ]
 SIX_ROUNDS = [*TINY, "--total_rounds=6", "--rounds_per_evaluation=2"]
-# For whatever starts TensorFlow, on a machine that does other things as well.
-PATIENCE_SECONDS = 240
-
-
-def run(arguments, env=None):
-    """Runs the command to its end."""
-    return subprocess.run(
-        [*COMMAND, *arguments],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        env={**os.environ, **(env or {})},
-        timeout=PATIENCE_SECONDS,
-    )
-
-
-def stop_when(is_time, arguments, signal_number, log_path):
-    """Starts the command, sends it a signal as soon as `is_time()`, and waits.
-
-    Returns:
-      Its exit status, how many seconds it took to end, and its output.
-    """
-    with open(log_path, "wb") as log:
-        process = subprocess.Popen(
-            [*COMMAND, *arguments], stdin=subprocess.DEVNULL, stdout=log, stderr=log
-        )
-    try:
-        deadline = time.monotonic() + PATIENCE_SECONDS
-        while not is_time():
-            assert process.poll() is None, log_path.read_text()
-            assert time.monotonic() < deadline
-            time.sleep(0.002)
-        process.send_signal(signal_number)
-        sent = time.monotonic()
-        status = process.wait(PATIENCE_SECONDS)
-        took = time.monotonic() - sent
-    finally:
-        process.kill()
-        process.wait()
-    return status, took, log_path.read_text()
+PIPES = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
 
 
 def rows(directory):
@@ -102,56 +65,69 @@ def kept_states(directory):
 
 
 @pytest.fixture(scope="module")
-def forbid_tensorflow(tmp_path_factory):
-    """An environment in which importing TensorFlow or TFF fails."""
-    folder = tmp_path_factory.mktemp("forbidden")
-    for name in ("tensorflow", "tensorflow_federated", "numpy"):
-        (folder / f"{name}.py").write_text("raise SystemExit('imported')\n")
-    return {"PYTHONPATH": str(folder)}
+def no_tensorflow():
+    """Calls the command where TensorFlow, TFF and NumPy cannot be imported."""
+    names = ("tensorflow", "tensorflow_federated", "numpy")
+    with commands.OtherProcess(*names) as process:
+        yield lambda *arguments: process.call("bin.run", *arguments)
 
 
 @pytest.fixture(scope="module")
 def unbroken(tmp_path_factory):
-    """A finished run: its directory and what it printed."""
+    """A finished run, a process of its own: its directory and what it printed."""
     directory = tmp_path_factory.mktemp("unbroken") / "run"
-    finished = run([*SIX_ROUNDS, f"--output_dir={directory}"])
-    assert finished.returncode == 0, finished.stderr
-    return directory, finished
+    arguments = [*SIX_ROUNDS, f"--output_dir={directory}"]
+    process = commands.start("run", *arguments, **PIPES, text=True)
+    out, err = process.communicate(timeout=commands.PATIENCE_SECONDS)
+    assert process.returncode == 0, err
+    return directory, out, err
 
 
 @pytest.fixture(scope="module")
 def broken(tmp_path_factory):
-    """A run that was killed, interrupted, damaged, and then finished."""
+    """A run that was killed, interrupted on a terminal, damaged, and then finished."""
     folder = tmp_path_factory.mktemp("broken")
     directory = folder / "run"
     arguments = [*SIX_ROUNDS, f"--output_dir={directory}"]
     checkpoints = directory / "checkpoints"
-    table = directory / "metrics.csv"
 
     def in_the_middle_of_a_commit():
         return any(checkpoints.glob(".tmp-tff_reg-*/server_state.npz"))
 
-    killed = stop_when(
-        in_the_middle_of_a_commit, arguments, signal.SIGKILL, folder / "killed.log"
+    killed = commands.stop_when(
+        in_the_middle_of_a_commit, commands.start("run", *arguments), signal.SIGKILL
     )
-
-    def third_row_is_there():
-        return table.exists() and len(table.read_text().splitlines()) >= 4
-
-    interrupted = stop_when(
-        third_row_is_there, arguments, signal.SIGINT, folder / "interrupted.log"
+    places = {name: str(folder / name) for name in ("TMPDIR", "HOME")}
+    for place in places.values():
+        os.mkdir(place)
+    environment = {**os.environ, **places}
+    del environment["KERAS_HOME"]
+    interrupted = commands.on_a_terminal(
+        *("run", *arguments),
+        **dict(until="round 3/6 |", number=signal.SIGINT, env=environment),
     )
     newest = max(checkpoints.glob("round_*"))
     state = newest / "server_state.npz"
     state.write_bytes(state.read_bytes()[:-1])
-    finished = run(arguments)
     return {
         "directory": directory,
         "killed": killed,
         "interrupted": interrupted,
+        "left": [name for place in places.values() for name in os.listdir(place)],
         "damaged_round": int(newest.name.removeprefix("round_")),
-        "finished": finished,
+        "finished": commands.call(run.main, *arguments),
     }
+
+
+def of_this_process():
+    """What a command changes where it is all that the process is for."""
+    return (
+        tff.framework.get_context_stack().current,
+        runtime.describe(),
+        [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)],
+        flags.FLAGS["verbosity"].value,
+        (sys.stdout, sys.stderr, list(sys.path)),
+    )
 
 
 @pytest.fixture(scope="module")
@@ -159,7 +135,11 @@ def remembering(tmp_path_factory):
     """FedDyn with MAN: a run from end to end, and one that was killed and damaged."""
     folder = tmp_path_factory.mktemp("remembering")
     arguments = ["--process=feddyn+man", *TINY[1:], "--total_rounds=4"]
-    unbroken = run([*arguments, f"--output_dir={folder / 'unbroken'}"])
+    before = of_this_process()
+    unbroken = commands.call(
+        run.main, *arguments, f"--output_dir={folder / 'unbroken'}"
+    )
+    after = of_this_process()
     assert unbroken.returncode == 0, unbroken.stderr
     directory = folder / "broken"
     arguments.append(f"--output_dir={directory}")
@@ -167,8 +147,10 @@ def remembering(tmp_path_factory):
     def third_round_has_stored_a_client():
         return any(directory.glob("client_states/*-000003.npz"))
 
-    killed, _, _ = stop_when(
-        third_round_has_stored_a_client, arguments, signal.SIGKILL, folder / "log"
+    killed = commands.stop_when(
+        third_round_has_stored_a_client,
+        commands.start("run", *arguments),
+        signal.SIGKILL,
     )
     left = max(
         int(path.name.removeprefix("round_"))
@@ -180,18 +162,19 @@ def remembering(tmp_path_factory):
     content[len(content) // 2] ^= 1
     damaged.write_bytes(content)
     return {
+        "of_process": (before, after),
         "unbroken": folder / "unbroken",
         "printed": unbroken.stdout,
         "broken": directory,
         "killed": killed,
         "left": left,
         "damaged": damaged.name,
-        "finished": run(arguments),
+        "finished": commands.call(run.main, *arguments),
     }
 
 
 def test_first_line_says_where_clients_run(unbroken):
-    lines = unbroken[1].stdout.splitlines()
+    lines = unbroken[1].splitlines()
     assert lines[0].startswith("Clients run in process")
     assert [line for line in lines if line.startswith("process")] == [
         "process  fedprox (strength 0.0001)"
@@ -199,13 +182,13 @@ def test_first_line_says_where_clients_run(unbroken):
 
 
 def test_prints_a_line_a_round_and_nothing_else_is_heard(unbroken):
-    lines = unbroken[1].stdout.splitlines()
+    lines = unbroken[1].splitlines()
     assert sum(line.startswith("round ") for line in lines) == 6
-    assert unbroken[1].stderr == ""
+    assert unbroken[2] == ""
 
 
 def test_writes_the_files_of_the_design(unbroken):
-    directory, _ = unbroken
+    directory = unbroken[0]
     names = {path.name for path in directory.iterdir()}
     assert {
         "config.json",
@@ -246,7 +229,7 @@ def test_config_has_every_flag_and_the_versions(unbroken):
 def test_accuracy_is_that_of_the_final_weights(unbroken):
     import tasks
 
-    directory, _ = unbroken
+    directory = unbroken[0]
     config = json.loads((directory / "config.json").read_text())
     names = ("partition", "num_clients", "seed", "model", "norm")
     task = tasks.build(config["task"], **{name: config[name] for name in names})
@@ -270,16 +253,24 @@ def test_killed_interrupted_and_damaged_run_ends_in_the_same_bytes(unbroken, bro
 
 
 def test_kill_9_really_killed(broken):
-    assert broken["killed"][0] == -signal.SIGKILL
+    assert broken["killed"] == -signal.SIGKILL
 
 
-def test_interrupt_ends_at_once_with_130_and_says_how_to_resume(broken):
-    status, took, output = broken["interrupted"]
-    assert status == 130
-    assert took < 5
-    assert "Traceback" not in output
-    last = output.splitlines()[-1]
+def test_interrupt_ends_it_with_130_and_says_how_to_resume(broken):
+    interrupted = broken["interrupted"]
+    assert interrupted.returncode == 130
+    assert "Traceback" not in interrupted.stdout
+    last = interrupted.stdout.splitlines()[-1]
     assert last.startswith("Interrupted: ") and "the same command" in last
+
+
+def test_an_interrupted_run_leaves_nothing_in_the_home_or_the_temporary_folder(broken):
+    assert broken["left"] == []
+
+
+def test_shows_a_bar_on_a_terminal(broken):
+    assert "round 3/6 |" in broken["interrupted"].stdout
+    assert "s a round" in broken["interrupted"].stdout
 
 
 def test_damaged_checkpoint_is_reported_in_a_line(broken):
@@ -343,79 +334,58 @@ def test_the_mean_of_all_clients_is_tested_printed_and_written(remembering):
     ],
 )
 def test_clients_states_of_another_method_or_model_are_refused(
-    remembering, changed, words, forbid_tensorflow
+    remembering, changed, words, no_tensorflow
 ):
     directory = remembering["unbroken"]
     before = kept_states(directory)
     arguments = [*TINY[1:], *changed, "--total_rounds=5", f"--output_dir={directory}"]
-    refused = run(arguments, forbid_tensorflow)
+    refused = no_tensorflow(*arguments)
     assert refused.returncode == 2
     (line,) = refused.stderr.splitlines()
     assert words in line and "give another --output_dir" in line
     assert kept_states(directory) == before
 
 
-def test_a_finished_directory_gives_its_result_at_once(unbroken, forbid_tensorflow):
-    directory, _ = unbroken
+def test_a_finished_directory_gives_its_result_at_once(unbroken, no_tensorflow):
+    directory = unbroken[0]
     before = results(directory)
-    again = run([*SIX_ROUNDS, f"--output_dir={directory}"], forbid_tensorflow)
+    again = no_tensorflow(*SIX_ROUNDS, f"--output_dir={directory}")
     assert again.returncode == 0, again.stderr
     assert "is finished already" in again.stdout
     assert "Test accuracy" in again.stdout
     assert results(directory) == before
 
 
-def test_other_settings_in_the_same_directory_are_refused(unbroken, forbid_tensorflow):
-    directory, _ = unbroken
-    refused = run(
-        [*SIX_ROUNDS, "--batch_size=16", f"--output_dir={directory}"],
-        forbid_tensorflow,
+def test_other_settings_in_the_same_directory_are_refused(unbroken, no_tensorflow):
+    refused = no_tensorflow(
+        *SIX_ROUNDS, "--batch_size=16", f"--output_dir={unbroken[0]}"
     )
     assert refused.returncode == 2
     assert len(refused.stderr.splitlines()) == 1
     assert "--batch_size=32" in refused.stderr and "--batch_size=16" in refused.stderr
 
 
-def test_shows_a_bar_on_a_terminal_and_another_seed_differs(unbroken, tmp_path):
-    arguments = [*SIX_ROUNDS, "--seed=1", "--total_rounds=2"]
-    main, terminal = pty.openpty()
-    process = subprocess.Popen(
-        [*COMMAND, *arguments, f"--output_dir={tmp_path / 'run'}"],
-        stdin=subprocess.DEVNULL,
-        stdout=terminal,
-        stderr=terminal,
-    )
-    os.close(terminal)
-    shown = b""
-    try:
-        while block := os.read(main, 4096):
-            shown += block
-    except OSError:  # How Linux says that the other end is closed.
-        pass
-    finally:
-        os.close(main)
-        process.wait(PATIENCE_SECONDS)
-    text = shown.decode("utf-8", "replace")
-    assert process.returncode == 0, text
-    assert "round 2/2 |" in text and "s a round" in text
-    ours, theirs = rows(tmp_path / "run"), rows(unbroken[0])
-    assert ours[0]["training/loss"] != theirs[0]["training/loss"]
+def test_a_process_is_as_before_when_the_command_was_called_in_it(remembering):
+    before, after = remembering["of_process"]
+    assert after == before
 
 
-def test_sigterm_while_starting_ends_it_with_143(tmp_path):
-    log = tmp_path / "log"
-    ended, took, output = stop_when(
-        # The first line comes when the runtime is chosen; the data are loaded next.
-        lambda: "Clients run" in log.read_text(),
-        [*SIX_ROUNDS, f"--output_dir={tmp_path / 'run'}"],
+def test_sigterm_while_it_starts_ends_it_with_143(tmp_path):
+    directory = tmp_path / "run"
+    arguments = [*TINY, f"--output_dir={directory}"]
+    process = commands.start("run", *arguments, **PIPES, text=True)
+    maps = pathlib.Path(f"/proc/{process.pid}/maps")
+    ended = commands.stop_when(
+        # TensorFlow is being imported.
+        lambda: "libtensorflow_framework" in maps.read_text(),
+        process,
         signal.SIGTERM,
-        log,
     )
     assert ended == 143
-    assert took < 5
-    assert output.splitlines()[-1].startswith("Terminated: ")
-    assert "Traceback" not in output
-    assert not (tmp_path / "run" / "metrics.csv").exists()
+    out, err = process.communicate()
+    assert err.splitlines()[-1].startswith("Terminated: ")
+    assert "Traceback" not in out + err
+    assert not (directory / "metrics.csv").exists()
 
 
 @pytest.mark.parametrize(
@@ -461,10 +431,10 @@ def test_sigterm_while_starting_ends_it_with_143(tmp_path):
     ],
 )
 def test_wrong_flags_are_told_in_one_line_before_tensorflow_loads(
-    arguments, words, tmp_path, forbid_tensorflow
+    arguments, words, tmp_path, no_tensorflow
 ):
     output_dir = tmp_path / "run"
-    result = run([*arguments, f"--output_dir={output_dir}"], forbid_tensorflow)
+    result = no_tensorflow(*arguments, f"--output_dir={output_dir}")
     assert result.returncode == 2
     assert result.stdout == ""
     (line,) = result.stderr.splitlines()
@@ -473,33 +443,32 @@ def test_wrong_flags_are_told_in_one_line_before_tensorflow_loads(
     assert not output_dir.exists()
 
 
-def test_somebody_elses_directory_is_left_alone(tmp_path, forbid_tensorflow):
+def test_somebody_elses_directory_is_left_alone(tmp_path, no_tensorflow):
     (tmp_path / "thesis.tex").write_text("precious")
     for overwrite in ([], ["--overwrite"]):
-        result = run([*TINY, f"--output_dir={tmp_path}", *overwrite], forbid_tensorflow)
+        result = no_tensorflow(*TINY, f"--output_dir={tmp_path}", *overwrite)
         assert result.returncode == 2
         (line,) = result.stderr.splitlines()
         assert str(tmp_path) in line
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 
 
-def test_help_is_quick_and_shows_the_papers_settings(forbid_tensorflow):
-    began = time.monotonic()
-    plain = run(["--help"], forbid_tensorflow)
-    took = time.monotonic() - began
+def test_help_needs_no_tensorflow_and_shows_the_papers_settings(no_tensorflow):
+    plain = no_tensorflow("--help")
     assert plain.returncode == 0 and plain.stderr == ""
     for name in ("process", "num_clients", "fedalign_width", "man_strength"):
         assert f"--{name}=" in plain.stdout
     assert "--pdb" not in plain.stdout
     assert max(len(line) for line in plain.stdout.splitlines()) <= 88
-    assert took < 1.0 or took < 2 * _seconds_to_start_python()
-    chosen = run(["--process=fedalign", "--help"], forbid_tensorflow)
+    chosen = no_tensorflow("--process=fedalign", "--help")
     (epochs,) = [line for line in chosen.stdout.splitlines() if "local_epochs" in line]
     assert epochs.endswith("[20]")
     assert "man_strength" not in chosen.stdout
 
 
-def _seconds_to_start_python():
-    began = time.monotonic()
-    subprocess.run([sys.executable, "-c", "import absl.flags, tree"], check=True)
-    return time.monotonic() - began
+def test_whoever_reads_may_go():
+    process = commands.start("run", "--help", **PIPES)
+    process.stdout.close()
+    assert process.stderr.read() == b""
+    process.stderr.close()
+    assert process.wait(commands.PATIENCE_SECONDS) == 128 + signal.SIGPIPE

@@ -7,12 +7,15 @@ import re
 import signal
 import socket
 import subprocess
-import sys
 
 import portpicker
 import pytest
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
+from bin import run as run_command
+from bin import worker as worker_command
+from tests import commands
+from tff_reg.runtime import service
+
 _FLAGS = [
     "--process=fedavg",
     "--model=cnn",
@@ -23,16 +26,6 @@ _FLAGS = [
     "--clients_in_parallel=1",
     "--rounds_per_evaluation=1000000",
 ]
-
-
-def _start(name, *arguments):
-    return subprocess.Popen(
-        [sys.executable, str(ROOT / "bin" / f"{name}.py"), *map(str, arguments)],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
 
 
 def _read_until(process, text):
@@ -49,7 +42,8 @@ def start():
     processes = []
 
     def run(name, *arguments):
-        processes.append(_start(name, *arguments))
+        pipes = dict(stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        processes.append(commands.start(name, *arguments, **pipes))
         return processes[-1]
 
     yield run
@@ -81,7 +75,7 @@ def test_the_worker_ends_with_the_command(start_worker, number):
     assert _can_be_reached(port)
     worker.send_signal(number)
     # To the end of both pipes, which the worker must not hold.
-    _, err = worker.communicate(timeout=20)
+    _, err = worker.communicate(timeout=commands.PATIENCE_SECONDS)
     if number == signal.SIGKILL:
         assert worker.returncode == -number
     else:
@@ -95,15 +89,18 @@ def test_the_command_ends_with_the_worker(start_worker):
     children = pathlib.Path(f"/proc/{command.pid}/task").glob("*/children")
     (worker,) = [int(pid) for file in children for pid in file.read_text().split()]
     os.kill(worker, signal.SIGKILL)
-    _, err = command.communicate(timeout=20)
+    _, err = command.communicate(timeout=commands.PATIENCE_SECONDS)
     assert command.returncode == 1
     assert err.count("\n") == 1 and "ended with status -9" in err
 
 
-def test_a_port_that_is_taken_is_refused(start_worker, start):
-    _, port = start_worker()
-    _, err = start("worker", f"--port={port}").communicate(timeout=20)
-    assert err == (
+def test_a_port_that_is_taken_is_refused():
+    with socket.socket() as taken:
+        taken.bind(("", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        done = commands.call(worker_command.main, f"--port={port}")
+    assert done.stderr == (
         f"bin/worker: --port={port}: somebody else listens there already.\n"
     )
 
@@ -120,23 +117,23 @@ def test_a_port_that_is_taken_is_refused(start_worker, start):
     ],
     ids=str,
 )
-def test_wrong_flags_are_refused_in_one_line(start, arguments, words):
-    command = start("worker", *arguments)
-    out, err = command.communicate(timeout=20)
-    assert command.returncode == 2 and out == ""
-    assert err.startswith("bin/worker: ") and err.count("\n") == 1
-    assert words in err
+def test_wrong_flags_are_refused_in_one_line(arguments, words):
+    done = commands.call(worker_command.main, *arguments)
+    assert done.returncode == 2 and done.stdout == ""
+    assert done.stderr.startswith("bin/worker: ") and done.stderr.count("\n") == 1
+    assert words in done.stderr
 
 
-def test_a_run_without_its_workers_begins_nothing(start, tmp_path):
+def test_a_run_without_its_workers_begins_nothing(tmp_path, monkeypatch):
+    monkeypatch.setattr(service, "CONNECT_SECONDS", 0.3)
     ports = [portpicker.pick_unused_port() for _ in range(2)]
     workers = ",".join(f"localhost:{port}" for port in ports)
     output = tmp_path / "run"
-    run = start("run", *_FLAGS, f"--workers={workers}", f"--output_dir={output}")
-    out, err = run.communicate(timeout=60)
-    assert run.returncode == 2 and out == ""
-    assert err.startswith("bin/run: No TFF worker answers at localhost:")
-    assert err.count("\n") == 1
+    flags = (f"--workers={workers}", f"--output_dir={output}")
+    done = commands.call(run_command.main, *_FLAGS, *flags)
+    assert done.returncode == 2 and done.stdout == ""
+    assert done.stderr.startswith("bin/run: No TFF worker answers at localhost:")
+    assert done.stderr.count("\n") == 1
     assert not output.exists()
 
 
@@ -157,7 +154,7 @@ def test_a_run_survives_a_worker_and_resumes_after_it_lost_all(
     (reached,) = _rounds(_read_until(run, "/100000"))
     _read_until(run, f" {reached + 3}/100000")
     second.kill()
-    out, err = run.communicate(timeout=60)
+    out, err = run.communicate(timeout=commands.PATIENCE_SECONDS)
     assert run.returncode == 1
     assert err.count("\n") == 1 and "No TFF worker is left for the clients" in err
     assert f"localhost:{port} " in err and f"localhost:{other_port} " in err
@@ -166,9 +163,8 @@ def test_a_run_survives_a_worker_and_resumes_after_it_lost_all(
 
     _, new_port = start_worker()
     workers = f"--workers=localhost:{new_port}"
-    again = start("run", *_FLAGS, workers, output, rounds)
-    out, err = again.communicate(timeout=120)
-    assert again.returncode == 0, err
-    assert _rounds(out) == [done + 1, done + 2]
+    again = commands.call(run_command.main, *_FLAGS, workers, output, rounds)
+    assert again.returncode == 0, again.stderr
+    assert _rounds(again.stdout) == [done + 1, done + 2]
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert summary["rounds"] == done + 2

@@ -23,28 +23,30 @@ import json
 import pathlib
 import sys
 
-from absl import flags, logging
+from absl import flags
 
 import tasks
-from tff_reg import data, processes, quiet, regularizers, runtime
+from tff_reg import data, processes, regularizers, runtime
 from tff_reg.experiment import command_line, files, interruption
 from tff_reg.lazy import np, tff
 from tff_reg.processes import catalog
 
-_FLAGS = flags.FLAGS
 _COMMAND = "tasks.examples.train_program"
 _OF_PAPER = ("total_rounds", "clients_per_round", "local_epochs")
 _EVALUATION_CLIENTS = 4
 
 
 def define_flags():
-    """Defines the flags above."""
-    flags.DEFINE_string("process", "fedalign", "Method, or a sum of methods.")
-    flags.DEFINE_string("output_dir", None, "Directory.")
-    flags.DEFINE_integer("seed", 0, "Seed.", lower_bound=0)
-    flags.DEFINE_integer("rounds_per_evaluation", 1, "Test so often.", lower_bound=1)
+    """The flags above, none of them given yet."""
+    given = flags.FlagValues()
+    command_line.define_verbosity(given)
+    flags.DEFINE_string("process", "fedalign", "Method, or a sum of methods.", given)
+    flags.DEFINE_string("output_dir", None, "Directory.", given)
+    flags.DEFINE_integer("seed", 0, "Seed.", 0, flag_values=given)
+    flags.DEFINE_integer("rounds_per_evaluation", 1, "So often.", 1, flag_values=given)
     for name in _OF_PAPER:
-        flags.DEFINE_integer(name, None, "Instead of the paper's.", lower_bound=1)
+        flags.DEFINE_integer(name, None, "Not the paper's.", 1, flag_values=given)
+    return given
 
 
 def choose_settings(name, given):
@@ -177,32 +179,34 @@ def train(task, training, evaluation, settings, seed, output_dir, evaluation_per
     np.savez(output_dir / "final_weights.npz", *arrays)
 
 
-def main():
+@command_line.command
+def main(argv, stop):
     """Trains as the flags say."""
-    interruption.Interruption().say(lambda: "the same command goes on with it")
-    define_flags()
-    rest = command_line.parse_own(sys.argv, help_text=__doc__, command=_COMMAND)
-    verbose = _FLAGS["verbosity"].present and _FLAGS.verbosity >= 0
-    quiet.silence(verbose)
-    if not verbose:
-        logging.set_verbosity(logging.ERROR)
-    name, seed = _FLAGS.process, _FLAGS.seed
-    given = {setting: _FLAGS[setting].value for setting in _OF_PAPER}
+    stop.say(lambda: "the same command goes on with it")
+    given = define_flags()
+    command_line.parse_own(argv, given, help_text=__doc__, command=_COMMAND)
+    command_line.be_quiet(given)
+    of_paper = {name: given[name].value for name in _OF_PAPER if given[name].value}
     try:
-        if len(rest) > 1:
-            raise ValueError(f"{rest[1]} is not a flag.")
-        if not _FLAGS.output_dir:
+        if not given.output_dir:
             raise ValueError("--output_dir is missing; give a directory.")
-        settings = choose_settings(name, {k: v for k, v in given.items() if v})
-        output_dir = pathlib.Path(_FLAGS.output_dir)
-        prepare_directory(output_dir, settings, process=name, seed=seed)
-        runtime.use("in_process")
-        built = build(name, settings, seed)
+        settings = choose_settings(given.process, of_paper)
+        output_dir = pathlib.Path(given.output_dir)
+        prepare_directory(
+            output_dir, settings, process=given.process, seed=given.seed
+        )
     except (ValueError, OSError) as error:
         command_line.fail(error, command=_COMMAND)
-    train(*built, settings, seed, output_dir, _FLAGS.rounds_per_evaluation)
+    with runtime.running("in_process"):
+        try:
+            built = build(given.process, settings, given.seed)
+        except ValueError as error:
+            command_line.fail(error, command=_COMMAND)
+        train(*built, settings, given.seed, output_dir, given.rounds_per_evaluation)
     print(f"In {output_dir}: {', '.join(sorted(p.name for p in output_dir.iterdir()))}")
 
 
 if __name__ == "__main__":
-    main()
+    STOP = interruption.Interruption()
+    STOP.take_over()
+    command_line.execute(main, STOP)

@@ -34,7 +34,7 @@ from absl import flags, logging
 from tornado import httpserver, iostream, netutil, web
 
 import tasks
-from tff_reg import experiment, quiet, regularizers, runtime
+from tff_reg import experiment, quiet, regularizers, runtime, scratch
 from tff_reg.experiment import (
     command_line,
     directory,
@@ -46,7 +46,6 @@ from tff_reg.experiment import (
 )
 from tff_reg.processes import catalog
 
-_FLAGS = flags.FLAGS
 _COMMAND = "tasks.examples.web_service"
 _ACTIVE = ("waiting", "running")
 # Where things are is the service's to say.
@@ -396,23 +395,23 @@ async def serve(root, port, address, runs_at_once):
 
 def main():
     """Serves as the flags say."""
-    flags.DEFINE_string("runs_dir", "runs/service", "Directory.")
-    flags.DEFINE_integer("port", 8080, "Port.", lower_bound=0, upper_bound=65535)
-    flags.DEFINE_string("address", "127.0.0.1", "Address.")
-    flags.DEFINE_integer("runs_at_once", 1, "More wait.", lower_bound=1)
-    rest = command_line.parse_own(sys.argv, help_text=__doc__, command=_COMMAND)
-    if len(rest) > 1:
-        command_line.fail(f"{rest[1]} is not a flag.", command=_COMMAND)
+    scratch.use_own_folder()
+    given = flags.FlagValues()
+    flags.DEFINE_string("runs_dir", "runs/service", "Directory.", given)
+    flags.DEFINE_integer("port", 8080, "Port.", 0, 65535, given)
+    flags.DEFINE_string("address", "127.0.0.1", "Address.", given)
+    flags.DEFINE_integer("runs_at_once", 1, "More wait.", 1, flag_values=given)
+    command_line.parse_own(sys.argv[1:], given, help_text=__doc__, command=_COMMAND)
     quiet.silence()
     logging.set_verbosity(logging.ERROR)
     runtime.use("in_process")
     try:
         asyncio.run(
             serve(
-                pathlib.Path(_FLAGS.runs_dir),
-                _FLAGS.port,
-                _FLAGS.address,
-                _FLAGS.runs_at_once,
+                pathlib.Path(given.runs_dir),
+                given.port,
+                given.address,
+                given.runs_at_once,
             )
         )
     except (OSError, ValueError) as error:

@@ -1,27 +1,32 @@
 import re
-import subprocess
-import sys
 
 import pytest
 import tasks
+from absl import flags, logging
+from tests import commands
 from tff_reg.experiment import command_line, settings
 
-PROGRAM = """
-import sys
-import tasks
-from tff_reg.experiment import command_line
 
-command_line.define_flags()
-command_line.parse(["run", *sys.argv[1:]], tasks=tasks)
-print(sorted(command_line.requested().items()))
-"""
+@command_line.command
+def main(argv, stop):
+    del stop
+    given = flags.FlagValues()
+    command_line.define_flags(given)
+    command_line.parse(argv, given, tasks=tasks)
+    logging.set_verbosity(logging.DEBUG)
+    print(sorted(command_line.requested(given).items()))
 
 
 def parse(*arguments):
-    # absl's flags are one set for a whole process.
-    return subprocess.run(
-        [sys.executable, "-c", PROGRAM, *arguments], capture_output=True, text=True
-    )
+    return commands.call(main, *arguments)
+
+
+def test_a_call_leaves_nothing_behind():
+    before = flags.FLAGS["verbosity"].value
+    assert parse("--process=fedavg").stdout == "[('process', 'fedavg')]\n"
+    assert parse().stdout == "[]\n"
+    assert flags.FLAGS["verbosity"].value == before
+    assert "process" not in flags.FLAGS
 
 
 def test_only_what_was_given_is_requested():

@@ -1,7 +1,6 @@
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -12,11 +11,13 @@ import hashlib
 from tff_reg.experiment import interruption
 
 stop = interruption.Interruption()
+stop.take_over()
 stop.say(lambda: "it was {what}")
 stop.before_exit(lambda: print("cleaned up"))
 {cleanup}
 print("ready", flush=True)
-hashlib.pbkdf2_hmac('sha256', b'a', b'b', 10**9)
+hashlib.pbkdf2_hmac('sha256', b'a', b'b', 2**31 - 1)  # Half an hour.
+print("came to its end")
 """
 
 
@@ -34,10 +35,8 @@ def interrupt():
         )
         processes.append(process)
         assert process.stdout.readline() == "ready\n"
-        began = time.monotonic()
         process.send_signal(number)
-        out, err = process.communicate(timeout=60)
-        return process.returncode, out, err, time.monotonic() - began
+        return process.communicate(), process.returncode
 
     yield start
     for process in processes:
@@ -50,16 +49,14 @@ def interrupt():
     [(signal.SIGINT, 130, "Interrupted"), (signal.SIGTERM, 143, "Terminated")],
 )
 def test_ends_at_once_after_cleaning_up(interrupt, number, status, name):
-    returned, out, err, took = interrupt(number)
+    (out, err), returned = interrupt(number)
     assert returned == status
     assert out == "cleaned up\n"
     assert err == f"{name}: it was early.\n"
-    assert took < 3
 
 
 def test_ends_although_a_cleanup_fails_or_never_returns(interrupt):
     failing = "stop.before_exit(lambda: 1 / 0)"
-    assert interrupt(signal.SIGINT, failing)[0] == 130
+    assert interrupt(signal.SIGINT, failing)[1] == 130
     waiting = "import threading; stop.before_exit(threading.Event().wait)"
-    returned, _, _, took = interrupt(signal.SIGINT, waiting)
-    assert returned == 130 and took < 30
+    assert interrupt(signal.SIGINT, waiting)[1] == 130

@@ -4,7 +4,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 
 import pytest
 import tasks
@@ -45,8 +44,9 @@ def finish(planned, rounds=2):
     run.close()
 
 
-def a_command(program):
-    return [sys.executable, "-c", program]
+def a_series(program, is_watched=False, executor=None):
+    executor = executor or series.ChildProcesses(is_watched=is_watched)
+    return series.Series([sys.executable, "-c", program], executor)
 
 
 def test_every_process_runs_with_every_seed_in_a_directory_of_its_own(tmp_path):
@@ -153,7 +153,7 @@ def test_directories_that_hold_something_else_are_refused(tmp_path):
     ],
 )
 def test_a_failure_is_one_line_and_the_run_is_silent(tmp_path, capfd, program, why):
-    runs = series.Series(a_command(program), is_watched=False)
+    runs = a_series(program)
     found = runs.run(plan(tmp_path)[0])
     assert found.startswith(why) and "\n" not in found
     assert capfd.readouterr() == ("", "")
@@ -161,7 +161,7 @@ def test_a_failure_is_one_line_and_the_run_is_silent(tmp_path, capfd, program, w
 
 def test_a_watched_run_is_heard(tmp_path, capfd):
     program = "import sys; print('round 1'); sys.exit('boom')"
-    runs = series.Series(a_command(program), is_watched=True)
+    runs = a_series(program, is_watched=True)
     assert runs.run(plan(tmp_path)[0]) == "exit code 1"
     assert capfd.readouterr() == ("round 1\n", "boom\n")
 
@@ -170,14 +170,14 @@ def test_the_run_gets_its_flags_and_is_finished_when_it_says_so(tmp_path):
     run = plan(tmp_path)[0]
     finish(run)
     program = f"import sys; sys.exit(sys.argv[1:] != {list(run.flags)!r})"
-    assert series.Series(a_command(program), is_watched=False).run(run) is None
+    assert a_series(program).run(run) is None
 
 
 def test_wrong_flags_of_the_first_run_are_wrong_flags_of_all(tmp_path):
     program = (
         "import sys; print('bin/run: --devices: no', file=sys.stderr); sys.exit(2)"
     )
-    runs = series.Series(a_command(program), is_watched=False)
+    runs = a_series(program)
     run = plan(tmp_path)[0]
     with pytest.raises(series.WrongFlagsError) as caught:
         runs.run(run)
@@ -194,7 +194,7 @@ def test_wrong_flags_of_the_first_run_are_wrong_flags_of_all(tmp_path):
     ],
 )
 def test_a_run_that_somebody_stopped_stops_the_series(tmp_path, program, number):
-    runs = series.Series(a_command(program), is_watched=False)
+    runs = a_series(program)
     with pytest.raises(series.Interrupted) as caught:
         runs.run(plan(tmp_path)[0])
     assert caught.value.number == number
@@ -202,18 +202,19 @@ def test_a_run_that_somebody_stopped_stops_the_series(tmp_path, program, number)
 
 def test_what_was_stopped_starts_no_other_run_whatever_its_status(tmp_path):
     begun, run = tmp_path / "begun", plan(tmp_path)[0]
+    os.mkfifo(begun)
     # As an interpreter ends that is still starting.
     program = (
-        "import pathlib, signal, sys, time; "
+        "import signal, sys; "
         "signal.signal(signal.SIGINT, lambda *_: sys.exit(1)); "
-        f"pathlib.Path({str(begun)!r}).touch(); time.sleep(60)"
+        f"open({str(begun)!r}, 'w').close(); signal.pause()"
     )
-    runs = series.Series(a_command(program), is_watched=False)
+    executor = series.ChildProcesses(is_watched=False)
+    runs = a_series(program, executor=executor)
 
     def stop():
-        while not begun.exists():
-            time.sleep(0.002)
-        runs.stop()
+        begun.read_bytes()  # Waits until somebody writes.
+        executor.stop()
 
     stopper = threading.Thread(target=stop)
     stopper.start()
@@ -233,8 +234,10 @@ import os, signal, sys, threading
 from tff_reg.experiment import interruption, series
 
 stop = interruption.Interruption()
-runs = series.Series([sys.executable, "-c", {STAYS!r}], is_watched=True)
-stop.before_exit(runs.stop)
+stop.take_over()
+executor = series.ChildProcesses(is_watched=True)
+runs = series.Series([sys.executable, "-c", {STAYS!r}], executor)
+stop.before_exit(executor.stop)
 try:
     runs.run(series.PlannedRun({{"output_dir": "x"}}, (), False))
 except series.Interrupted:

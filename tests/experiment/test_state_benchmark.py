@@ -1,14 +1,14 @@
 import dataclasses
 import json
 import os
-import pathlib
 import subprocess
 import sys
 
 import pytest
+from bin import bench
+from tests import commands
 from tff_reg.experiment import client_states, state_benchmark
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 TINY = state_benchmark.Setting(
     num_clients=7, clients_per_round=3, rounds=5, megabytes=0.1
 )
@@ -44,12 +44,11 @@ def test_a_cohort_is_all_that_is_in_memory(tmp_path):
     )
     done = subprocess.run(
         [sys.executable, "-c", code],
-        cwd=ROOT,
+        cwd=commands.ROOT,
         env={**os.environ, "TMPDIR": str(tmp_path)},
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=240,
     )
     assert done.returncode == 0, done.stderr
     # Two old states and two new ones; all clients' would be 320 MB.
@@ -87,14 +86,5 @@ def test_the_table_says_what_was_found():
 
 
 def test_the_command_knows_the_subject_and_says_so():
-    def run(*arguments):
-        return subprocess.run(
-            [sys.executable, str(ROOT / "bin" / "bench.py"), *arguments],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=240,
-        )
-
-    assert "client_states" in run("--help").stdout
-    assert "client_states" in run("nothing").stderr
+    assert "client_states" in commands.call(bench.main, "--help").stdout
+    assert "client_states" in commands.call(bench.main, "nothing").stderr

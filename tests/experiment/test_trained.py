@@ -1,43 +1,34 @@
 """Runs read back: the weights, the model, and what clients make of it."""
 
 import json
-import pathlib
 import shutil
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 import tasks
+from bin import run as run_command
+from tests import commands
 from tff_reg import runtime
 from tff_reg.experiment import directory, trained
-
-ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 
 
 @pytest.fixture(scope="module", params=["fedavg", "moon"])
 def run(request, tmp_path_factory):
     """Two rounds of a method without and one with client state, with BatchNorm."""
     path = tmp_path_factory.mktemp("runs") / request.param
-    subprocess.run(
-        [
-            sys.executable,
-            str(ROOT / "bin" / "run.py"),
-            f"--process={request.param}",
-            "--model=cnn",
-            "--norm=batch",
-            "--num_clients=3",
-            "--clients_per_round=3",
-            "--total_rounds=2",
-            "--local_epochs=1",
-            "--client_learning_rate=0.05",
-            f"--output_dir={path}",
-        ],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        timeout=240,
-        check=True,
+    done = commands.call(
+        run_command.main,
+        f"--process={request.param}",
+        "--model=cnn",
+        "--norm=batch",
+        "--num_clients=3",
+        "--clients_per_round=3",
+        "--total_rounds=2",
+        "--local_epochs=1",
+        "--client_learning_rate=0.05",
+        f"--output_dir={path}",
     )
+    assert done.returncode == 0, done.stderr
     return path
 
 

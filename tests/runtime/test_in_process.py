@@ -264,9 +264,7 @@ def test_client_data_are_neither_copied_nor_read_in_advance(in_process):
     ]
     assert total(datasets) == 4 * 32.0  # also traces
     before = _resident_megabytes()
-    start = time.monotonic()
     assert total(datasets) == 4 * 32.0
-    assert time.monotonic() - start < 2.0
     assert _resident_megabytes() - before < 40
 
 

@@ -7,19 +7,17 @@ their clients dealt, in test_recipes.py.
 """
 
 import contextlib
-import importlib.util
-import pathlib
 
 import numpy as np
 import tensorflow as tf
 from absl import flags
 
 import tasks
+from bin import run
 from tasks import recipes
-from tff_reg import experiment, runtime
-from tff_reg.experiment import command_line, settings
+from tff_reg import experiment
+from tff_reg.experiment import command_line, interruption, settings
 
-ROOT = pathlib.Path(__file__).parents[2]
 # What changes nothing in the computation of a round of so few clients.
 _NOT_COMPUTED = {
     "output_dir",
@@ -67,13 +65,6 @@ def _computation(values):
     )
 
 
-class _NoInterruption:
-    """Stands for the signal handlers of the command."""
-
-    def before_exit(self, cleanup):
-        pass
-
-
 @contextlib.contextmanager
 def command():
     """The module bin/run.py; TensorFlow optimises no graphs meanwhile.
@@ -81,19 +72,14 @@ def command():
     That takes a third of such a round. What comes out of rounds with it is for other
     tests.
     """
-    spec = importlib.util.spec_from_file_location("run", ROOT / "bin" / "run.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    module._INTERRUPTION = _NoInterruption()
     before = tf.config.optimizer.get_experimental_options()
     tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
     try:
-        yield module
+        yield run
     finally:
         tf.config.optimizer.set_experimental_options(
             {"disable_meta_optimizer": before.get("disable_meta_optimizer", False)}
         )
-        runtime.shutdown()
 
 
 def check_a_round(module, recipe, directory):
@@ -102,8 +88,9 @@ def check_a_round(module, recipe, directory):
     if recipe.flags["model"] not in _SMALL_NETWORKS:
         more.append("--clients_per_round=1")
     values = in_small(recipe, *more)
-    run = module.prepare(values, experiment.RunDirectory(values["output_dir"]))
-    result = run()
+    output_dir = experiment.RunDirectory(values["output_dir"])
+    with module.chosen_runtime(values):
+        result = module.prepare(values, output_dir, interruption.Interruption())()
     assert result.summary["rounds"] == 1
     (row,) = result.rows
     assert row["training/rejected_clients"] == 0

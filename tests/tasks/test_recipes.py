@@ -4,14 +4,14 @@ That they run is seen in tests/tasks/test_recipe_rounds_of_*.py.
 """
 
 import pathlib
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 
 import tasks
+from bin import run
 from tasks import recipes
+from tests import commands
 from tests.tasks import recipe_rounds
 from tff_reg.data import partitions
 from tff_reg.experiment import settings
@@ -258,17 +258,15 @@ def build_task(values):
     )
 
 
-def test_the_command_takes_a_recipe_from_anywhere(tmp_path):
+def test_the_command_takes_a_recipe_from_anywhere(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     recipe = recipes.ROOT / "univarfl" / "table2" / "fedprox-p0.1.flags"
-    done = subprocess.run(
-        [
-            *(sys.executable, ROOT / "bin" / "run.py", f"--flagfile={recipe}"),
-            *("--scale=tiny", "--synthetic_data", "--seed=4"),
-        ],
-        cwd=tmp_path,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
+    done = commands.call(
+        run.main,
+        f"--flagfile={recipe}",
+        "--scale=tiny",
+        "--synthetic_data",
+        "--seed=4",
     )
     assert done.returncode == 0, done.stderr
     assert "48 training and 24 test examples of random pixels" in done.stdout

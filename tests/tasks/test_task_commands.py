@@ -4,28 +4,17 @@ import json
 import pathlib
 import re
 import shlex
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 
 import tasks
+from bin import run
+from tests import commands
 from tests.tasks import layouts
 from tff_reg.experiment import settings
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-
-
-def _run(*arguments):
-    return subprocess.run(
-        [sys.executable, str(ROOT / "bin" / "run.py"), *arguments],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        timeout=240,
-    )
 
 
 def test_a_round_on_arrays_with_domains(tmp_path):
@@ -38,7 +27,8 @@ def test_a_round_on_arrays_with_domains(tmp_path):
         domain=np.arange(40) // 20,
         class_names=np.array(["cat", "dog", "owl"]),
     )
-    done = _run(
+    done = commands.call(
+        run.main,
         "--process=fedavg",
         "--task=arrays",
         f"--data_dir={tmp_path / 'a.npz'}",
@@ -77,7 +67,7 @@ def test_without_data_a_task_says_what_to_download_and_where_to_put_it(name, tmp
 
 
 def test_the_command_says_so_in_one_line_with_exit_code_2():
-    done = _run("--process=fedavg", "--task=pacs")
+    done = commands.call(run.main, "--process=fedavg", "--task=pacs")
     assert done.returncode == 2 and done.stdout == ""
     assert done.stderr.startswith("bin/run: --data_dir is missing: download https://")
     assert done.stderr.count("\n") == 1

@@ -1,7 +1,6 @@
 """The example of a program: killed, it goes on to the weights that `bin/run` has."""
 
 import csv
-import pathlib
 import signal
 import subprocess
 import sys
@@ -10,17 +9,13 @@ import numpy as np
 import pytest
 
 from tasks.examples import train_program
+from tests import commands
 from tff_reg import experiment
 from tff_reg import runtime
 from tff_reg.experiment import progress
 
-ROOT = pathlib.Path(__file__).parents[2]
 GIVEN = dict(total_rounds=5, clients_per_round=2, local_epochs=1)
 SEED = 3
-
-
-def _command(*arguments):
-    return [sys.executable, "-m", "tasks.examples.train_program", *arguments]
 
 
 def _rows(path):
@@ -32,7 +27,10 @@ def test_killed_by_kill_9_it_goes_on_to_the_weights_of_a_run(tmp_path, capfd):
     flags = [f"--{name}={value}" for name, value in GIVEN.items()]
     flags += ["--process=fedavg", f"--seed={SEED}", f"--output_dir={tmp_path}"]
     running = subprocess.Popen(
-        _command(*flags), cwd=ROOT, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-m", "tasks.examples.train_program", *flags],
+        cwd=commands.ROOT,
+        stdout=subprocess.PIPE,
+        text=True,
     )
     lines = []
     while not lines or not lines[-1].startswith("round 2  training"):
@@ -89,7 +87,7 @@ def test_killed_by_kill_9_it_goes_on_to_the_weights_of_a_run(tmp_path, capfd):
         (["--total_rounds=0"], "flag --total_rounds=0: 0 is not a positive integer"),
         (["--clients_per_round=17"], "--clients_per_round=17: there are only 16 clie"),
         (["--seed=1"], "--output_dir: {}/settings.json has other settings; give them"),
-        (["now"], "now is not a flag."),
+        (["now"], "now is not a flag; --help lists them."),
     ],
 )
 def test_what_is_wrong_is_said_in_a_line(flags, message, tmp_path):
@@ -97,7 +95,7 @@ def test_what_is_wrong_is_said_in_a_line(flags, message, tmp_path):
     train_program.prepare_directory(tmp_path, settings, process="fedalign", seed=0)
     if flags:
         flags.append(f"--output_dir={tmp_path}")
-    done = subprocess.run(_command(*flags), cwd=ROOT, capture_output=True, text=True)
+    done = commands.call(train_program.main, *flags)
     assert done.returncode == 2
     expected = f"tasks.examples.train_program: {message.format(tmp_path)}"
     assert done.stderr.startswith(expected) and done.stderr.count("\n") == 1

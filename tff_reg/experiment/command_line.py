@@ -1,18 +1,23 @@
-"""Flags of `bin/run`: their definition, their errors in one line, their help.
+"""What commands share: flags, their errors in one line, help, exit codes.
 
-Everything here is done before TensorFlow is loaded.
+A command is `main(argv) -> int`, which can be called from anywhere: flags are in a set
+of their own for each call. Everything here is done before TensorFlow is loaded.
 """
 
 from __future__ import annotations
 
+import functools
+import os
+import signal
 import sys
 import textwrap
 from typing import Any, Callable, Mapping, NoReturn, Optional, Sequence
 
-from absl import flags
+from absl import flags, logging
 
+from tff_reg import quiet, scratch
 from tff_reg.data import partitions
-from tff_reg.experiment import settings
+from tff_reg.experiment import interruption, settings
 from tff_reg.processes import catalog
 
 _WIDTH = 88
@@ -24,18 +29,89 @@ DEFINERS = {
     float: flags.DEFINE_float,
     str: flags.DEFINE_string,
 }
-_HELP_FLAGS = ("--help", "-help", "-h", "--h", "-?", "--helpshort", "-helpshort")
+_HELP_FLAGS = ("--help", "-help", "-h", "--h", "-?", "--helpshort", "--helpfull")
 
 
-def define_flags(flag_values: flags.FlagValues = flags.FLAGS) -> None:
+class Ended(SystemExit):
+    """Raised to end a command: after its help, or a line that says what is wrong."""
+
+
+def command(body: Callable[..., None]) -> Callable[..., int]:
+    """Makes a command's `main` of its body.
+
+    Args:
+      body: Takes the arguments after the command's name, the `Interruption` that is
+        told what to say and to clean up, and what keyword arguments it likes.
+
+    Returns:
+      `main(argv, stop=None, **more)`, which returns the exit code, and leaves absl's
+      verbosity as it was.
+    """
+
+    @functools.wraps(body)
+    def main(
+        argv: Sequence[str],
+        stop: Optional[interruption.Interruption] = None,
+        **more: Any,
+    ) -> int:
+        before = flags.FLAGS["verbosity"].value
+        try:
+            body(argv, stop or interruption.Interruption(), **more)
+        except Ended as end:
+            return end.code
+        finally:
+            logging.set_verbosity(before)
+        return 0
+
+    return main
+
+
+def execute(main: Callable[..., int], stop: interruption.Interruption) -> NoReturn:
+    """Runs a command that is all that its process is for.
+
+    Not absl's `app.run`: TensorFlow asks for its devices when it is imported inside
+    that, before it has switched to eager execution, and from then on `==` of two
+    tensors in a `tf.function` of this thread is False, whatever they hold.
+    """
+    scratch.use_own_folder()
+    try:
+        status = main(sys.argv[1:], stop)
+        sys.stdout.flush()
+        sys.exit(status)
+    except BrokenPipeError:
+        # Whoever read our output, `head` perhaps, has gone. Commands can be resumed.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(128 + signal.SIGPIPE)
+
+
+def be_quiet(given: flags.FlagValues) -> bool:
+    """Silences the libraries, unless `--verbosity` wants to hear them.
+
+    Returns:
+      Whether it does.
+    """
+    verbosity = given["verbosity"].value
+    verbose = verbosity is not None and verbosity >= 0
+    quiet.silence(verbose)
+    logging.set_verbosity(verbosity if verbose else logging.ERROR)
+    return verbose
+
+
+def define_flags(flag_values: flags.FlagValues) -> None:
     """Defines a flag for every option and for every strength of every method.
 
-    All of them are None unless given, so that it is known what was.
+    All of them, and `--verbosity`, are None unless given, so that it is known what was.
     """
+    define_verbosity(flag_values)
     entries = [(each.name, each.type, each.help) for each in settings.OPTIONS]
     entries += [(f.flag, f.type, f.help) for f in catalog.strength_fields()]
     for name, type_, text in entries:
         DEFINERS[type_](name, None, text, flag_values=flag_values)
+
+
+def define_verbosity(flag_values: flags.FlagValues) -> None:
+    """Defines `--verbosity`."""
+    flags.DEFINE_integer("verbosity", None, "See the help.", flag_values=flag_values)
 
 
 def names() -> list[str]:
@@ -45,7 +121,7 @@ def names() -> list[str]:
     ]
 
 
-def requested(flag_values: flags.FlagValues = flags.FLAGS) -> dict[str, Any]:
+def requested(flag_values: flags.FlagValues) -> dict[str, Any]:
     """The flags that were given, by name."""
     return {
         name: flag_values[name].value
@@ -58,78 +134,85 @@ def fail(message: Any, *, exit_code: int = 2, command: str = "bin/run") -> NoRet
     """Ends the command with one line on stderr; 2 says that the flags are wrong.
 
     Raises:
-      SystemExit: Always.
+      Ended: Always.
     """
     print(f"{command}: " + " ".join(str(message).split()), file=sys.stderr)
-    raise SystemExit(exit_code)
+    raise Ended(exit_code)
 
 
 def parse(
-    arguments: Sequence[str],
+    argv: Sequence[str],
+    given: flags.FlagValues,
     *,
     tasks: Any,
     command: str = "bin/run",
-    own_names: Sequence[str] = (),
     help_fn: Optional[Callable[..., str]] = None,
-) -> list[str]:
-    """Parses the command line; for `app.run`'s `flags_parser`.
+) -> None:
+    """Parses the arguments of a command that takes the flags of `define_flags`.
 
     Args:
-      arguments: The command line, the program's name first.
+      argv: The arguments after the command's name.
+      given: The flags, which get their values.
       tasks: The module `tasks`, or what has its `names` and `defaults`.
       command: Who says that something is wrong.
-      own_names: The flags that the command has beside those of `define_flags`.
       help_fn: Makes what `--help` prints, like `help_text`, which None stands for.
 
-    Returns:
-      What is not a flag: the program's name alone.
-
     Raises:
-      SystemExit: If the flags are wrong (2), or `--help` is among them (0).
+      Ended: If the flags are wrong (2), or `--help` is among them (0).
     """
-    wants_help = any(argument in _HELP_FLAGS for argument in arguments[1:])
     try:
-        rest = flags.FLAGS([a for a in arguments if a not in _HELP_FLAGS])
+        rest = given([command, *(a for a in argv if a not in _HELP_FLAGS)])[1:]
     except flags.Error as error:
-        fail(_flag_error(error, own_names), command=command)
-    if wants_help:
-        print((help_fn or help_text)(requested(), tasks=tasks))
-        raise SystemExit(0)
-    if len(rest) > 1:
+        fail(_flag_error(error, given), command=command)
+    if any(argument in _HELP_FLAGS for argument in argv):
+        print((help_fn or help_text)(requested(given), tasks=tasks))
+        raise Ended(0)
+    if rest:
         fail(
-            f"{rest[1]} is not a flag; flags look like --process=fedalign.",
+            f"{rest[0]} is not a flag; flags look like --process=fedalign.",
             command=command,
         )
-    return rest
 
 
-def parse_own(arguments: Sequence[str], *, help_text: str, command: str) -> list[str]:
-    """Parses the command line of a command with few flags, all of them its own.
+def parse_own(
+    argv: Sequence[str],
+    given: flags.FlagValues,
+    *,
+    help_text: str,
+    command: str,
+    takes_words: bool = False,
+) -> list[str]:
+    """Parses the arguments of a command with a help text of its own.
 
     Args:
-      arguments: The command line, the program's name first.
+      argv: The arguments after the command's name.
+      given: The flags, which get their values.
       help_text: What `--help` prints.
       command: Who says that something is wrong.
+      takes_words: Whether there may be arguments that are not flags.
 
     Returns:
       What is not a flag.
 
     Raises:
-      SystemExit: If the flags are wrong (2), or `--help` is among them (0).
+      Ended: If the flags are wrong (2), or `--help` is among them (0).
     """
-    if {"--help", "-h", "--helpshort", "--helpfull"} & set(arguments):
+    if any(argument in _HELP_FLAGS for argument in argv):
         print(help_text)
-        raise SystemExit(0)
+        raise Ended(0)
     try:
-        return flags.FLAGS(arguments)
+        words = given([command, *argv])[1:]
     except flags.Error as error:
         fail(error, command=command)
+    if words and not takes_words:
+        fail(f"{words[0]} is not a flag; --help lists them.", command=command)
+    return words
 
 
-def _flag_error(error: flags.Error, own_names: Sequence[str]) -> str:
+def _flag_error(error: flags.Error, given: flags.FlagValues) -> str:
     if isinstance(error, flags.UnrecognizedFlagError):
         name = error.flagname
-        near = settings.near_names(name, [*names(), *own_names], "--")
+        near = settings.near_names(name, list(given), "--")
         return f"--{name}: there is no such flag{near}; --help lists them."
     message = str(error).strip()
     # absl: "flag --batch_size=x: invalid literal for int() with base 10: 'x'"
@@ -203,7 +286,6 @@ def help_text(given: Mapping[str, Any], *, tasks: Any) -> str:
         "Others:",
         *_entry("flagfile", str, "reads flags from a file, one a line", {}),
         *_entry("verbosity", int, "0 shows what TensorFlow says and tracebacks", {}),
-        *_entry("helpfull", None, "these and the flags of the libraries", {}),
     ]
     return "\n".join(lines)
 

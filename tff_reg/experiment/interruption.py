@@ -12,7 +12,9 @@ import os
 import signal
 import sys
 import threading
-from typing import Callable
+from typing import Callable, NoReturn
+
+from tff_reg import scratch
 
 _NAMES = {signal.SIGINT: "Interrupted", signal.SIGTERM: "Terminated"}
 
@@ -20,20 +22,31 @@ _PATIENCE_SECONDS = 3.0
 
 
 class Interruption:
-    """Ends the process on SIGINT (exit code 130) and SIGTERM (143)."""
+    """What is said and done when somebody stops a command.
+
+    It is heeded once `take_over` was called. Where a command is called as a function,
+    nobody does: the signals are the caller's.
+    """
 
     def __init__(self):
-        """Takes over the two signals; call it in the main thread."""
         self._message: Callable[[], str] = lambda: "nothing was started"
         self._cleanups: list[Callable[[], None]] = []
-        self._read, write = os.pipe()
+
+    def take_over(self) -> None:
+        """Ends the process on SIGINT (exit code 130) and SIGTERM (143) from now on.
+
+        To be called in the main thread.
+        """
+        read, write = os.pipe()
         os.set_blocking(write, False)
         signal.set_wakeup_fd(write, warn_on_full_buffer=False)
         for number in _NAMES:
             # Something must be installed for the pipe to be written to; and whatever
             # the parent ignored, `kill -INT` is meant.
             signal.signal(number, lambda signum, frame: None)
-        threading.Thread(target=self._wait, name="interruption", daemon=True).start()
+        threading.Thread(
+            target=self._wait, args=[read], name="interruption", daemon=True
+        ).start()
 
     def say(self, message: Callable[[], str]) -> None:
         """Sets what is said after "Interrupted: "."""
@@ -43,12 +56,12 @@ class Interruption:
         """Adds something to call before the process ends, last added first."""
         self._cleanups.append(cleanup)
 
-    def _wait(self) -> None:
+    def _wait(self, read: int) -> None:
         number = 0
         while number not in _NAMES:
-            number = os.read(self._read, 1)[0]
+            number = os.read(read, 1)[0]
         # Should something here wait for what the main thread holds, end all the same.
-        deadline = threading.Timer(_PATIENCE_SECONDS, os._exit, [128 + number])
+        deadline = threading.Timer(_PATIENCE_SECONDS, _end, [128 + number])
         deadline.daemon = True
         deadline.start()
         try:
@@ -59,4 +72,16 @@ class Interruption:
             sys.stdout.flush()
             sys.stderr.flush()
         finally:
-            os._exit(128 + number)
+            _end(128 + number)
+
+
+def _end(status: int) -> NoReturn:
+    """Ends the process here and now; what it keeps in its own folder goes with it."""
+    # The main thread may miss its files yet: nobody wants to hear of that.
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for stream in (1, 2):
+        os.dup2(nowhere, stream)
+    try:
+        scratch.remove()
+    finally:
+        os._exit(status)

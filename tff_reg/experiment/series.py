@@ -218,67 +218,33 @@ def _shown(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-class Series:
-    """Runs what is planned, one after another."""
+class ChildProcesses:
+    """Runs commands in processes of their own, which end with this one."""
 
-    def __init__(self, command: Sequence[str], *, is_watched: bool):
+    def __init__(self, *, is_watched: bool):
         """Starts nothing.
 
         Args:
-          command: What takes the flags of `bin/run`.
-          is_watched: Whether somebody sees what the runs print. If not, they are
-            silent, and what goes wrong is kept for `run`.
+          is_watched: Whether somebody sees what the commands print. If not, they are
+            silent, and what goes wrong is kept.
         """
-        self._command = list(command)
         self._is_watched = is_watched
         self._process: Optional[subprocess.Popen] = None
-        self._is_first = True
         self._is_stopped = False
         self._lock = threading.Lock()
 
-    def run(self, planned: PlannedRun) -> Optional[str]:
-        """Runs one to its end.
-
-        Call it from a thread that lives as long as the run.
-
-        Args:
-          planned: The run.
-
-        Returns:
-          None, or why it failed, in one line.
-
-        Raises:
-          Interrupted: If somebody stopped it.
-          WrongFlagsError: If it is the first that is started here, and says that its
-            flags are wrong.
-        """
-        is_first, self._is_first = self._is_first, False
-        status, said = self._execute([*self._command, *planned.flags])
-        if status == 0:
-            if planned.result() is None:
-                return f"it left no finished run in {planned.directory}"
-            return None
-        if status == _WRONG_FLAGS and is_first:
-            raise WrongFlagsError(said)
-        return _why(status, said)
-
-    def run_command(self, command: Sequence[str]) -> Optional[str]:
-        """Runs another command to its end, which is stopped as a run is.
+    def execute(self, command: Sequence[str]) -> tuple[int, str]:
+        """Runs a command to its end, in a thread that lives as long.
 
         Args:
           command: The command and its arguments.
 
         Returns:
-          None, or why it failed, in one line.
+          Its exit status and its last line of errors.
 
         Raises:
           Interrupted: If somebody stopped it.
         """
-        status, said = self._execute(command)
-        return _why(status, said) if status else None
-
-    def _execute(self, command: Sequence[str]) -> tuple[int, str]:
-        """Runs a command; returns its exit status and its last line of errors."""
         with tempfile.TemporaryFile() as errors:
             quiet = {"stdout": subprocess.DEVNULL, "stderr": errors}
             with self._lock:
@@ -307,7 +273,7 @@ class Series:
         return status, _last_line(text)
 
     def stop(self) -> None:
-        """Ends the run under way, in which nothing is lost; no other is started."""
+        """Ends what is under way, in which nothing is lost; starts nothing more."""
         with self._lock:
             self._is_stopped = True
             process = self._process
@@ -318,6 +284,60 @@ class Series:
             process.wait(_PATIENCE_SECONDS)
         except subprocess.TimeoutExpired:
             process.kill()
+
+
+class Series:
+    """Runs what is planned, one after another."""
+
+    def __init__(self, command: Sequence[str], executor: ChildProcesses):
+        """Starts nothing.
+
+        Args:
+          command: What takes the flags of `bin/run`.
+          executor: Runs the commands: `ChildProcesses`, or what has its `execute`.
+        """
+        self._command = list(command)
+        self._executor = executor
+        self._is_first = True
+
+    def run(self, planned: PlannedRun) -> Optional[str]:
+        """Runs one to its end.
+
+        Args:
+          planned: The run.
+
+        Returns:
+          None, or why it failed, in one line.
+
+        Raises:
+          Interrupted: If somebody stopped it.
+          WrongFlagsError: If it is the first that is started here, and says that its
+            flags are wrong.
+        """
+        is_first, self._is_first = self._is_first, False
+        status, said = self._executor.execute([*self._command, *planned.flags])
+        if status == 0:
+            if planned.result() is None:
+                return f"it left no finished run in {planned.directory}"
+            return None
+        if status == _WRONG_FLAGS and is_first:
+            raise WrongFlagsError(said)
+        return _why(status, said)
+
+    def run_command(self, command: Sequence[str]) -> Optional[str]:
+        """Runs another command to its end, which is stopped as a run is.
+
+        Args:
+          command: The command and its arguments.
+
+        Returns:
+          None, or why it failed, in one line.
+
+        Raises:
+          Interrupted: If somebody stopped it.
+        """
+        status, said = self._executor.execute(command)
+        return _why(status, said) if status else None
 
 
 def _why(status: int, said: str) -> str:

@@ -1,0 +1,158 @@
+"""Commands as tests call them: in this process, in another one, as processes.
+
+All give what `subprocess.run` gives, a `CompletedProcess`.
+"""
+
+import contextlib
+import importlib
+import io
+import json
+import os
+import pathlib
+import pty
+import subprocess
+import sys
+import uuid
+
+ROOT = pathlib.Path(__file__).parents[1]
+# For whatever starts TensorFlow, on a machine that does other things as well.
+PATIENCE_SECONDS = 240
+
+
+def call(main, *arguments, **more):
+    """Calls a command's `main` in this process."""
+    arguments = [str(argument) for argument in arguments]
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        status = main(arguments, **more)
+    return subprocess.CompletedProcess(
+        arguments, status, out.getvalue(), err.getvalue()
+    )
+
+
+class OtherProcess:
+    """A process in which commands are called.
+
+    One for many calls: what Python and TensorFlow need to start is needed once.
+    """
+
+    def __init__(self, *forbidden):
+        """Starts it; libraries that are `forbidden` cannot be imported there."""
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.commands", *forbidden],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=ROOT,
+        )
+
+    def call(self, name, *arguments):
+        """Calls the `main` of the module `name`."""
+        arguments = [str(argument) for argument in arguments]
+        print(json.dumps([name, arguments]), file=self._process.stdin, flush=True)
+        answer = self._process.stdout.readline()
+        assert answer, f"{name} {arguments} ended the process"
+        return subprocess.CompletedProcess(arguments, *json.loads(answer))
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        # At the end of its input it ends.
+        self._process.communicate()
+        assert error[0] or self._process.returncode == 0
+
+
+class _Forbidden:
+    """Finds libraries before Python does, and refuses them."""
+
+    def __init__(self, names):
+        self._names = names
+
+    def find_spec(self, name, path=None, target=None):
+        # Not an ImportError, which somebody might be prepared for.
+        assert name not in self._names, f"{name} is imported"
+
+
+def _answer():
+    """What the `OtherProcess` does."""
+    sys.meta_path.insert(0, _Forbidden(sys.argv[1:]))
+    for line in sys.stdin:
+        name, arguments = json.loads(line)
+        done = call(importlib.import_module(name).main, *arguments)
+        answer = [done.returncode, done.stdout, done.stderr]
+        print(json.dumps(answer), flush=True)
+
+
+def start(name, *arguments, **options):
+    """Starts `bin/NAME` as a process."""
+    command = [sys.executable, str(ROOT / "bin" / f"{name}.py"), *map(str, arguments)]
+    return subprocess.Popen(command, stdin=subprocess.DEVNULL, **options)
+
+
+def stop_when(is_time, process, number):
+    """Sends a process a signal as soon as `is_time()`; returns its exit status."""
+    try:
+        while not is_time():
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(0.002)
+                raise AssertionError("it has ended by itself")
+        process.send_signal(number)
+        return process.wait(PATIENCE_SECONDS)
+    finally:
+        process.kill()
+        process.wait()
+
+
+def on_a_terminal(name, *arguments, until=None, number=None, **options):
+    """Runs `bin/NAME` on a terminal, to its end.
+
+    Args:
+      name: The command.
+      *arguments: Its arguments.
+      until: What it is sent a signal at, if it is shown.
+      number: That signal.
+      **options: Those of `subprocess.Popen`.
+
+    Returns:
+      `stdout` is what is to be seen in the end.
+    """
+    ours, terminal = pty.openpty()
+    process = start(name, *arguments, stdout=terminal, stderr=terminal, **options)
+    os.close(terminal)
+    shown = b""
+    try:
+        while block := os.read(ours, 4096):
+            shown += block
+            if until is not None and until.encode() in shown:
+                process.send_signal(number)
+                until = None
+    except OSError:  # How Linux says that the other end is closed.
+        pass
+    finally:
+        os.close(ours)
+        process.wait(PATIENCE_SECONDS)
+    text = shown.decode("utf-8", "replace")
+    return subprocess.CompletedProcess(arguments, process.returncode, text, "")
+
+
+def mark():
+    """An environment by which processes are found with what they have started."""
+    return {**os.environ, "TFF_REG_TEST_MARK": f"mark-{uuid.uuid4()}"}
+
+
+def processes_with(environment):
+    """The processes that have inherited the mark of an environment."""
+    found = []
+    for folder in pathlib.Path("/proc").glob("[0-9]*"):
+        try:
+            inherited = (folder / "environ").read_bytes()
+        except OSError:  # It has ended meanwhile, or is somebody else's.
+            continue
+        if environment["TFF_REG_TEST_MARK"].encode() in inherited:
+            found.append(int(folder.name))
+    return found
+
+
+if __name__ == "__main__":
+    _answer()
