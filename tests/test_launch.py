@@ -25,6 +25,13 @@ import pytest
 BIN = pathlib.Path(__file__).parents[1] / "bin"
 BASE_PYTHON = os.path.realpath(sys.executable)
 
+# bin/test is pytest, whose help is its own.
+COMMANDS = sorted(
+    path.name
+    for path in BIN.iterdir()
+    if not path.suffix and path.name not in ("launch", "lock", "test")
+)
+
 # The uv that has made the environment of the tests.
 UV = shutil.which("uv", path=f"{sys.prefix}/bin{os.pathsep}{os.environ['PATH']}")
 
@@ -395,6 +402,18 @@ def test_changed_lock_of_an_addition_makes_the_environment_again(repository):
     assert changed.stdout == "ran\n"
     assert not left.exists()
     assert repository.installations == ["requirements.txt", "requirements-dev.txt"] * 2
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_of_every_command_needs_the_standard_library_only(name):
+    program = BIN / f"{name}.py"
+    done = subprocess.run(
+        [BASE_PYTHON, "-S", "-E", program, "--help"], capture_output=True, text=True
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert f"bin/{name}" in done.stdout
+    assert done.stderr == ""
 
 
 def test_modules_are_compiled_once_whatever_the_user_has_set(repository):
