@@ -17,14 +17,13 @@ if __name__ == "__main__":
     STOP.take_over()
 
 # pylint: disable=wrong-import-position
-from absl import flags, logging
-
 import tasks
 from tff_reg import quiet, runtime
 from tff_reg.analysis import cost as cost_lib
 from tff_reg.analysis import curvature, plane, spectra
 from tff_reg.data import partition_report
 from tff_reg.experiment import command_line, directory, files, settings, tables, trained
+from tff_reg.lazy import flags, logging
 from tff_reg.models import names
 from tff_reg.processes import catalog
 
@@ -87,7 +86,6 @@ bin/analyze landscape --run_dir=DIR,... [--output_dir=DIR]
 bin/analyze singular_values --run_dir=DIR,... [--output_dir=DIR]
   Of the server's model's classifier: singular_values.csv and .png (UniVarFL's Fig. 1)."""
 
-_KINDS = {"int": flags.DEFINE_integer, "float": flags.DEFINE_float}
 _MEASURED = {field.name: field for field in dataclasses.fields(curvature.Settings)}
 
 
@@ -105,9 +103,10 @@ def define_flags():
     for name in ("extent", "highest"):
         flags.DEFINE_float(name, None, "Of the plane.", flag_values=given)
     flags.DEFINE_integer("points", None, "Of the plane.", flag_values=given)
+    kinds = {"int": flags.DEFINE_integer, "float": flags.DEFINE_float}
     for field in _MEASURED.values():
         if field.name != "seed":  # bin/run has that one.
-            define = _KINDS.get(field.type, flags.DEFINE_string)
+            define = kinds.get(field.type, flags.DEFINE_string)
             define(field.name, None, field.name, flag_values=given)
     return given
 
@@ -461,13 +460,11 @@ def _where_it_stands(run_dirs):
     return f"what is done is in {where}, and the same command goes on from there"
 
 
-@command_line.command
+@command_line.command(_HELP)
 def main(argv, stop):
     """Analyses the subject that is named."""
     values = define_flags()
-    words = command_line.parse_own(
-        argv, values, help_text=_HELP, command=_COMMAND, takes_words=True
-    )
+    words = command_line.parse_own(argv, values, command=_COMMAND, takes_words=True)
     if len(words) != 1 or words[0] not in _SUBJECTS:
         found = " ".join(words) or "nothing"
         fail(

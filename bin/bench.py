@@ -23,13 +23,12 @@ if __name__ == "__main__":
     STOP.take_over()
 
 # pylint: disable=wrong-import-position
-from absl import flags
-
 from tff_reg import quiet
 from tff_reg.analysis import hessian_benchmark
 from tff_reg.analysis import method_benchmark
 from tff_reg.experiment import command_line
 from tff_reg.experiment import state_benchmark
+from tff_reg.lazy import flags
 from tff_reg.models import names
 from tff_reg.runtime import benchmark
 
@@ -62,7 +61,7 @@ bin/bench hessian [--quick] [--json=FILE]
   one with --quick.
 
 bin/bench commands [--quick] [--json=FILE]
-  What people wait for: `import tff_reg`, help, a wrong flag, the first round, the end
+  What people wait for: bin/launch, `import tff_reg`, help, a wrong flag, the first round, the end
   after Ctrl-C. Two minutes, or half a minute with --quick.
 
 All print a table, and --json writes what they found to a file."""
@@ -165,6 +164,8 @@ def hessian(given) -> None:
 
 _RUN = (sys.executable, str(_ROOT / "bin" / "run.py"))
 _WAITS = {
+    "Python": (sys.executable, "-I", "-S", "-c", ""),
+    "bin/launch and Python": (str(_ROOT / "bin" / "launch"), "-I", "-S", "-c", ""),
     "import tff_reg": (sys.executable, "-c", "import tff_reg, tff_reg.quiet"),
     "bin/run --help": (*_RUN, "--help"),
     "bin/run with a wrong flag": (*_RUN, "--process=fedavg", "--batchsize=3"),
@@ -220,7 +221,7 @@ _SUBJECTS = {
 }
 
 
-@command_line.command
+@command_line.command(_HELP)
 def main(argv, stop):
     """Runs the benchmark that is named."""
     stop.say(lambda: "nothing was written")
@@ -230,9 +231,7 @@ def main(argv, stop):
     flags.DEFINE_string("methods", None, "Separated by commas.", given)
     flags.DEFINE_enum("model", None, names.MODEL_NAMES, "Network.", given)
     flags.DEFINE_integer("batch_size", 32, "Of a step.", 1, flag_values=given)
-    words = command_line.parse_own(
-        argv, given, help_text=_HELP, command=_COMMAND, takes_words=True
-    )
+    words = command_line.parse_own(argv, given, command=_COMMAND, takes_words=True)
     if len(words) != 1 or words[0] not in _SUBJECTS:
         found = " ".join(words) or "nothing"
         fail(

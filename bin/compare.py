@@ -19,12 +19,11 @@ if __name__ == "__main__":
     STOP.take_over()
 
 # pylint: disable=wrong-import-position
-from absl import flags
-
 import tasks
 from tff_reg import experiment
 from tff_reg.experiment import command_line, comparison, progress, series
 from tff_reg.experiment import summary as summary_lib
+from tff_reg.lazy import flags
 
 _COMMAND = "bin/compare"
 _HELP = """\
@@ -211,7 +210,7 @@ def _result(run):
     )
 
 
-@command_line.command
+@command_line.command(_HELP)
 def main(argv, stop, executor=None):
     """Plans, runs, tabulates.
 
@@ -221,13 +220,7 @@ def main(argv, stop, executor=None):
       executor: Runs the commands; by default in processes of their own.
     """
     given = define_flags()
-    command_line.parse(
-        argv,
-        given,
-        tasks=tasks,
-        command=_COMMAND,
-        help_fn=lambda given, tasks: _HELP,
-    )
+    command_line.parse(argv, given, command=_COMMAND)
     is_verbose = given.verbosity is not None and given.verbosity >= 0
     is_watched = is_verbose or (sys.stdout.isatty() and sys.stderr.isatty())
     executor = executor or series.ChildProcesses(is_watched=is_watched)

@@ -23,10 +23,9 @@ if __name__ == "__main__":
     STOP.take_over()
 
 # pylint: disable=wrong-import-position
-from absl import flags
-
 from tff_reg import quiet
 from tff_reg.experiment import command_line
+from tff_reg.lazy import flags
 
 _COMMAND = "bin/docs"
 _PACKAGES = ("tff_reg", "tasks")
@@ -149,7 +148,7 @@ def replace(output_dir, pages):
     shutil.copytree(pages, output_dir)
 
 
-@command_line.command
+@command_line.command(_HELP)
 def main(argv, stop):
     """Writes the reference where the flags say.
 
@@ -158,7 +157,7 @@ def main(argv, stop):
     stop.say(lambda: "nothing was written")
     given = flags.FlagValues()
     flags.DEFINE_string("output_dir", str(ROOT / "docs" / "api"), "Directory.", given)
-    command_line.parse_own(argv, given, help_text=_HELP, command=_COMMAND)
+    command_line.parse_own(argv, given, command=_COMMAND)
     output_dir = pathlib.Path(given.output_dir)
     if not is_free(output_dir):
         fail(f"--output_dir={output_dir} has something else in it; give another one.")

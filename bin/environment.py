@@ -3,21 +3,25 @@
 Started by bin/launch, never by hand, and before there is an environment: standard
 library only, Python 3.9 to 3.11. Two actions:
 
-    environment.py check FD             exit code 0 if `.venv` is complete and current
-    environment.py launch ARGUMENTS...  makes it if it is not, then becomes
-                                        `.venv/bin/python ARGUMENTS...`
+    environment.py check FD [--dev]       exit code 0 if `.venv` is complete and current
+    environment.py launch [--dev] ARGUMENTS...
+                                          makes it if it is not, then becomes
+                                          `.venv/bin/python ARGUMENTS...`
 
-How it stays right:
+What is installed is said by locks: requirements.txt always, requirements-dev.txt with
+`--dev`, requirements-gpu.txt for a GPU. How it stays right:
 
-*   `.venv/ready.json` says what `.venv` was made from: the hash of the lock, the Python
-    version, the folder. It is removed before anything is touched, and written at once
-    and only after everything has succeeded. So an interrupted installation, a changed
-    lock and a moved or copied folder all read as "not ready", and `.venv` is made again
-    from empty.
+*   `.venv/ready.json` says what `.venv` was made from: the hashes of the locks, the
+    Python version, the folder. It is removed before anything is touched, and written at
+    once and only after everything has succeeded. So an interrupted installation, a
+    changed lock and a moved or copied folder all read as "not ready", and `.venv` is
+    made again from empty. A lock that is wanted for the first time is added to it.
 *   `.venv/lock` is locked (flock): shared by every running command for its life,
-    exclusively by whoever installs. First calls at the same time therefore wait for one
-    of them, and nobody rebuilds an environment that a command is using. The installer
-    that we start (pip or uv) holds the lock too and is killed with us.
+    exclusively by whoever makes it anew. First calls at the same time therefore wait
+    for one of them, and nobody rebuilds an environment that a command is using. Adding
+    to it disturbs nobody: who does so holds that lock as the others do, and
+    `.venv/lock.adding` exclusively. The installer that we start (uv) holds the locks
+    too and is killed with us.
 *   What goes wrong is one line on stderr and exit code 2.
 """
 
@@ -38,11 +42,22 @@ if sys.argv[1:2] != ["check"]:  # The check is for every call: 10 ms less.
     import shutil
     import subprocess
 
-ROOT = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
+    sys.path.insert(0, os.path.dirname(os.path.realpath(__file__)))
+    import fetch_uv
 
-# What an installation takes in .venv, measured, with room to spare.
-NEEDED_GIGABYTES = 4.0
-NEEDED_GIGABYTES_GPU = 4.0  # On top of the other.
+ROOT = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
+BASE, DEV, GPU = "requirements.txt", "requirements-dev.txt", "requirements-gpu.txt"
+
+# What each lock's packages take in .venv, measured, with room to spare; what it is for;
+# gigabytes to download, and on the disk.
+NEEDED_GIGABYTES = {BASE: 4.0, DEV: 0.5, GPU: 4.0}
+CONTENTS = {
+    BASE: "what a run needs",
+    DEV: "what tests, notebooks and docs need",
+    GPU: "the CUDA libraries",
+}
+DOWNLOAD_GIGABYTES = {BASE: 0.9, DEV: 0.1, GPU: 2.0}
+DISK_GIGABYTES = {BASE: 2.6, DEV: 0.1, GPU: 3.2}
 
 # These build the few packages of the lock that PyPI has in source form only. They are
 # installed first, so that such a build uses nothing that the lock does not name.
@@ -105,19 +120,18 @@ class Environment:
 
     # What it was made from.
 
-    def _requirements(self, gpu: bool) -> str:
-        return os.path.join(
-            self.root, "requirements-gpu.txt" if gpu else "requirements.txt"
-        )
+    def path(self, lock: str) -> str:
+        """Where a lock is."""
+        return os.path.join(self.root, lock)
 
-    def _digest(self, gpu: bool) -> str:
+    def _digest(self, lock: str) -> str:
         try:
-            with open(self._requirements(gpu), "rb") as file:
+            with open(self.path(lock), "rb") as file:
                 return hashlib.sha256(file.read()).hexdigest()
         except OSError as error:
             raise SetupError(
-                f"cannot read {self._requirements(gpu)} ({error.strerror}); restore it"
-                " with git."
+                f"cannot read {self.path(lock)} ({error.strerror}); restore it with"
+                " git."
             ) from error
 
     def _read_ready(self) -> dict:
@@ -127,24 +141,30 @@ class Environment:
         except (OSError, ValueError):
             return {}
 
-    def _is_ready_for(self, python: str, gpu: bool) -> bool:
-        """Whether all is installed for version `python` ("3.11")."""
-        ready = self._read_ready()
-        return (
-            ready.get("folder") == os.path.realpath(self.folder)
-            and ready.get("python") == python
-            and ready.get("requirements") == self._digest(gpu=False)
-            # More than is wanted does no harm: the same folder may serve machines with
-            # and without a GPU.
-            and (not gpu or ready.get("requirements_gpu") == self._digest(gpu=True))
-        )
+    def _installed(self, python: str) -> list[str]:
+        """The locks that are installed, as they are now, for version `python` ("3.11").
 
-    def check(self) -> bool:
-        """Whether this interpreter, `.venv`'s own, has a complete environment."""
-        wanted = os.environ.get("TFF_REG_PYTHON")
-        if wanted and os.path.realpath(wanted) != os.path.realpath(sys.executable):
+        None of them if `requirements.txt` is not among them.
+        """
+        ready = self._read_ready()
+        if (ready.get("folder"), ready.get("python")) != (
+            os.path.realpath(self.folder), python
+        ):  # fmt: skip
+            return []
+        locks = ready.get("locks", {})
+        if locks.get(BASE) != self._digest(BASE):
+            return []
+        return [lock for lock, digest in locks.items() if digest == self._digest(lock)]
+
+    def check(self, wanted: list[str]) -> bool:
+        """Whether this interpreter, `.venv`'s own, has all that is wanted.
+
+        More does no harm: the same folder may serve machines with and without a GPU.
+        """
+        python = os.environ.get("TFF_REG_PYTHON")
+        if python and os.path.realpath(python) != os.path.realpath(sys.executable):
             return False  # `launch` finds out whether the version is the same.
-        return self._is_ready_for(_version(), gpu_wanted())
+        return set(wanted) <= set(self._installed(_version()))
 
     def _works(self) -> bool:
         """Whether `.venv`'s Python starts, as what `ready.json` says it is."""
@@ -160,17 +180,21 @@ class Environment:
             return False
         return output.strip() == f"{self._read_ready().get('python')} {self.folder}"
 
-    def _usable(self, gpu: bool) -> bool:
-        """Whether `.venv` is complete and may be used as it is."""
+    def _usable(self) -> list[str]:
+        """The locks that are installed, if `.venv` may be used as it is."""
         python = self._read_ready().get("python")
-        if os.environ.get("TFF_REG_PYTHON") and python != _version():
-            return False
-        return bool(python) and self._is_ready_for(python, gpu) and self._works()
+        if not python or (os.environ.get("TFF_REG_PYTHON") and python != _version()):
+            return []
+        installed = self._installed(python)
+        return installed if installed and self._works() else []
 
     # Making it.
 
-    def prepare(self) -> int:
+    def prepare(self, wanted: list[str]) -> int:
         """Makes the environment unless it is there.
+
+        Args:
+            wanted: The locks that it is to have.
 
         Returns:
             A file descriptor that holds the shared lock; keep it open while using the
@@ -180,22 +204,23 @@ class Environment:
             SetupError: If it cannot be made.
         """
         check_platform()
-        gpu = gpu_wanted()
         self._keep_what_is_not_ours()
-        lock = self._open_lock()
+        lock = self._open_lock(self._lock)
         waiting = False
         while True:
             if _try_lock(lock, fcntl.LOCK_SH):
-                if self._usable(gpu):
+                installed, missing = self._plan(wanted)
+                if not missing or (installed and self._add(lock, wanted)):
                     return lock
                 fcntl.flock(lock, fcntl.LOCK_UN)
             if _try_lock(lock, fcntl.LOCK_EX):
                 if not self._is_current(lock):  # Somebody has removed .venv meanwhile.
                     os.close(lock)
-                    lock = self._open_lock()
+                    lock = self._open_lock(self._lock)
                     continue
-                if not self._usable(gpu):
-                    self._make(lock, gpu)
+                installed, missing = self._plan(wanted)
+                if missing:
+                    self._install(installed, missing, [lock])
                 fcntl.flock(lock, fcntl.LOCK_SH)
                 return lock
             if not waiting:
@@ -206,10 +231,31 @@ class Environment:
                 )
             time.sleep(0.1 + 0.1 * random.random())
 
-    def _open_lock(self) -> int:
+    def _plan(self, wanted: list[str]) -> tuple[list[str], list[str]]:
+        """Which locks are installed and stay, and which are to be installed."""
+        installed = self._usable()
+        missing = [each for each in wanted if each not in installed]
+        if set(missing) & set(self._read_ready().get("locks", {})):
+            return [], wanted  # Another version of it is there, of which nothing stays.
+        return installed, missing
+
+    def _add(self, lock: int, wanted: list[str]) -> bool:
+        """Adds what is missing, unless somebody else is at it; whether that is done."""
+        adding = self._open_lock(self._lock + ".adding")
+        try:
+            if not _try_lock(adding, fcntl.LOCK_EX):
+                return False
+            installed, missing = self._plan(wanted)
+            if missing:
+                self._install(installed, missing, [lock, adding])
+            return True
+        finally:
+            os.close(adding)
+
+    def _open_lock(self, path: str) -> int:
         try:
             os.makedirs(self.folder, exist_ok=True)
-            return os.open(self._lock, os.O_RDWR | os.O_CREAT, 0o666)
+            return os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
         except OSError as error:
             raise SetupError(
                 f"cannot write to {self.folder} ({error.strerror}); use a copy of the"
@@ -259,51 +305,58 @@ class Environment:
                 f"cannot empty {self.folder} ({error}); remove it by hand."
             ) from error
 
-    def _make(self, lock: int, gpu: bool) -> None:
-        """Installs what is missing. The caller holds the exclusive lock."""
-        only_gpu = gpu and self._usable(gpu=False)
-        what = "the CUDA libraries in .venv"
-        needed, size = NEEDED_GIGABYTES_GPU, "2 GB to download, 3.2 GB on the disk"
-        if not only_gpu:
+    def _install(
+        self, installed: list[str], missing: list[str], descriptors: list[int]
+    ) -> None:
+        """Installs what is missing, into an empty `.venv` if nothing is installed.
+
+        Args:
+            installed: The locks that are installed.
+            missing: Those to install.
+            descriptors: Of the files that the caller has locked.
+        """
+        what = " and ".join(CONTENTS[each] for each in missing)
+        if not installed:
             self._clear()
             what = ".venv for Python %d.%d.%d" % sys.version_info[:3]
-            needed, size = NEEDED_GIGABYTES, "0.9 GB to download, 2.8 GB on the disk"
-            if gpu:
-                needed += NEEDED_GIGABYTES_GPU
-                size = "2.8 GB to download, 6 GB on the disk"
+        needed = sum(NEEDED_GIGABYTES[each] for each in missing)
         free = shutil.disk_usage(self.folder).free / 1e9
         if free < needed:
             raise SetupError(
-                f"{self.folder} needs {needed:.0f} GB of disk and {free:.1f} GB are"
+                f"{self.folder} needs {needed:g} GB of disk and {free:.1f} GB are"
                 " free; make room, or make .venv a link to a folder on a larger disk."
             )
+        download = sum(DOWNLOAD_GIGABYTES[each] for each in missing)
+        disk = sum(DISK_GIGABYTES[each] for each in missing)
+        say(
+            f"installing {what}, once ({download:.1f} GB to download, {disk:.1f} GB on"
+            " the disk) ..."
+        )
         started = time.monotonic()
         with open(self.log, "wb") as log:
-            installer = _Installer(self, log, lock)
-            say(f"installing {what} with {installer.name}, once ({size}) ...")
+            installer = _Installer(self, log, descriptors)
             try:
-                if not only_gpu:
+                if not installed:
                     installer.make_folder()
-                    installer.install(self._requirements(gpu=False))
-                self._write_ready(gpu=False)
-                if gpu:
-                    installer.install(self._requirements(gpu=True))
-                    self._write_ready(gpu=True)
+                installer.get_uv()
+                for each in missing:
+                    installer.install(self.path(each))
+                    installed = [*installed, each]
+                    self._write_ready(installed)
             except (SetupError, OSError):
-                if not only_gpu:
+                if not installed:
                     self._clear()  # A full disk gets its space back.
                 raise
             finally:
-                installer.clear_progress()
+                installer.close()
         say(f".venv is ready ({time.monotonic() - started:.0f} s)")
 
-    def _write_ready(self, gpu: bool) -> None:
+    def _write_ready(self, installed: list[str]) -> None:
         """Calls the environment complete, atomically."""
         ready = {
             "folder": os.path.realpath(self.folder),
             "python": _version(),
-            "requirements": self._digest(gpu=False),
-            "requirements_gpu": self._digest(gpu=True) if gpu else None,
+            "locks": {lock: self._digest(lock) for lock in installed},
         }
         temporary = self._ready + ".new"
         with open(temporary, "w", encoding="utf-8") as file:
@@ -314,47 +367,56 @@ class Environment:
 
 
 class _Installer:
-    """Runs pip or uv for an `Environment`, into its log."""
+    """Runs uv for an `Environment`, into its log."""
 
-    def __init__(self, environment: Environment, log, lock: int):
+    def __init__(self, environment: Environment, log, descriptors: list[int]):
         self._environment = environment
         self._log = log
-        self._lock = lock
+        self._descriptors = descriptors
         self._started = time.monotonic()
         self._next_progress = 0.0
-        self._uv = shutil.which("uv")
-        if self._uv and self._run([self._uv, "--version"]) != 0:
-            self._uv = None  # A switched-off shim.
-        self.name = "uv" if self._uv else "pip"
+        self._uv = None
+        self._options = []
+        self._variables = {}
+        self._own_cache = os.path.join(environment.folder, "cache")
 
     def make_folder(self) -> None:
         """Makes the virtual environment, empty."""
         folder = self._environment.folder
         self._must([sys.executable, "-I", "-m", "venv", "--without-pip", folder])
 
-    def _command(self) -> list[str]:
-        """The beginning of the installation command."""
-        python = self._environment.python
-        if self._uv:
-            command = [self._uv, "pip", "install", "--python", python]
-            return command + ["--compile-bytecode"]
-        options = ["install", "--no-input", "--disable-pip-version-check"]
-        options += ["--progress-bar=off", "--retries=3"]
-        if self._run([python, "-I", "-m", "ensurepip", "--default-pip"]) == 0:
-            return [python, "-I", "-m", "pip"] + options
-        # Debian's Python without python3-venv: its own pip, if any, from outside.
-        pip = [sys.executable, "-m", "pip", "--python", python]
-        if self._run(pip + ["--version"]) != 0:
-            raise SetupError(
-                f"{sys.executable} comes without pip's installer and there is no uv;"
-                " install python3-venv (Debian, Ubuntu) or uv."
-            )
-        return pip + options
+    def get_uv(self) -> None:
+        """Finds uv on PATH, which its own settings rule, or fetches it."""
+        self._uv = shutil.which("uv")
+        # A shim that is switched off is there, and fails.
+        if not self._uv or self._run([self._uv, "--version"]) != 0:
+            self._uv = os.path.join(self._environment.folder, "bin", "uv")
+            try:
+                settings = fetch_uv.Settings()
+                self._variables, self._options = settings.for_uv(os.environ)
+                if not os.path.exists(self._uv):
+                    lock = self._environment.path("requirements-uv.txt")
+                    self._log.write(b"\n$ fetch uv\n")
+                    fetch_uv.fetch(lock, self._uv)
+            except (fetch_uv.FetchError, OSError) as error:
+                self._log.write(f"{error}\n".encode())
+                self._log.flush()
+                raise self._explanation() from error
+        # Where uv cannot keep a cache, a home folder of nobody's perhaps.
+        if self._run([self._uv, "cache", "dir"]) == 0:
+            cache = self._last_output().strip().splitlines()[-1:]
+            if cache and not _can_write(cache[0]):
+                self._variables["UV_CACHE_DIR"] = self._own_cache
 
     def install(self, requirements: str) -> None:
-        """Installs a lock: with hashes, and exactly what it says."""
-        command = self._command()
-        command += ["--no-deps", "--require-hashes", "--no-build-isolation", "-r"]
+        """Installs a lock: with hashes, and exactly what it says.
+
+        Modules are compiled when they are first imported: compiling them all takes
+        longer than the rest of the installation, and a run imports a quarter of them.
+        """
+        command = [self._uv, "pip", "install", "--python", self._environment.python]
+        command += [*self._options, "--no-deps", "--require-hashes"]
+        command += ["--no-build-isolation", "-r"]
         build = self._build_requirements(requirements)
         if build:
             self._must(command + [build])
@@ -377,38 +439,46 @@ class _Installer:
 
     def _must(self, command: list[str]) -> None:
         """Runs a command; raises `SetupError` with what its output says if it fails."""
-        if self._run(command) == 0:
-            return
+        if self._run(command) != 0:
+            raise self._explanation()
+
+    def _last_output(self) -> str:
+        """What the command that was run last has said."""
         with open(self._environment.log, encoding="utf-8", errors="replace") as file:
-            text = file.read().rpartition("\n$ ")[2]
+            return file.read().rpartition("\n$ ")[2].partition("\n")[2]
+
+    def _explanation(self) -> SetupError:
+        """Why the last command failed."""
+        text = self._last_output()
         log = f"The whole output is in {self._environment.log}."
         if re.search(_DISK, text, re.IGNORECASE):
-            raise SetupError(
+            return SetupError(
                 f"the disk is full; {self._environment.folder} needs about"
-                f" {NEEDED_GIGABYTES:.0f} GB, and pip's cache and the temporary folder"
-                f" 2 GB more. {log}"
+                f" {NEEDED_GIGABYTES[BASE]:.0f} GB, and uv's cache as much where it is"
+                f" on another disk. {log}"
             )
         if re.search(_HASHES, text, re.IGNORECASE):
-            raise SetupError(
+            return SetupError(
                 "a downloaded package is not the one that the lock names (its hash"
                 f" differs); try again, or ask whoever runs your package index. {log}"
             )
         if re.search(_NETWORK, text, re.IGNORECASE):
-            raise SetupError(
+            return SetupError(
                 "the packages cannot be downloaded; the first call needs the network"
-                f" (PyPI, or the mirror that {self.name} is set to). {log}"
+                f" (PyPI, or the mirror that pip or uv is set to). {log}"
             )
-        raise SetupError(f"{self.name} failed: {_last_error(text)} {log}")
+        return SetupError(f"uv failed: {_last_error(text)} {log}")
 
     def _run(self, command: list[str]) -> int:
         """Runs a command with its output in the log and progress on the terminal."""
         environ = dict(os.environ)
-        # A user's settings may name a mirror, but not another place to install to.
-        for name in ("PIP_TARGET", "PIP_PREFIX", "PIP_ROOT", "PIP_CONSTRAINT",
-                     "PYTHONPATH", "UV_CONSTRAINT", "UV_OVERRIDE",
-                     "VIRTUAL_ENV", "CONDA_PREFIX"):  # fmt: skip
+        # A user's settings may name a mirror, but not what to install or where.
+        for name in ("PYTHONPATH", "VIRTUAL_ENV", "CONDA_PREFIX", "UV_CONSTRAINT",
+                     "UV_OVERRIDE", "UV_EXCLUDE", "UV_EXCLUDE_NEWER", "UV_NO_BINARY",
+                     "UV_NO_BUILD", "UV_NO_VERIFY_HASHES", "UV_SYSTEM_PYTHON",
+                     "UV_COMPILE_BYTECODE", "UV_TORCH_BACKEND"):  # fmt: skip
             environ.pop(name, None)
-        environ.update(PIP_USER="0", PYTHONDONTWRITEBYTECODE="")
+        environ.update(self._variables)
         self._log.write(f"\n$ {' '.join(command)}\n".encode())
         self._log.flush()
         try:
@@ -419,7 +489,7 @@ class _Installer:
                 stderr=subprocess.STDOUT,
                 env=environ,
                 cwd=self._environment.root,
-                pass_fds=[self._lock],
+                pass_fds=self._descriptors,
                 preexec_fn=_die_with_parent,
             )
         except OSError as error:
@@ -446,20 +516,29 @@ class _Installer:
         with open(self._environment.log, encoding="utf-8", errors="replace") as file:
             text = file.read()
         doing = "downloading"
-        collected = len(re.findall(r"^Collecting ", text, flags=re.MULTILINE))
-        if collected:
-            doing += f", package {collected}"
-        if len(re.findall(r"^Installing collected|^Prepared ", text, re.MULTILINE)) > 1:
+        if downloaded := len(re.findall(r"^ Downloaded ", text, flags=re.MULTILINE)):
+            doing += f", {downloaded} large packages are there"
+        if len(re.findall(r"^Prepared ", text, re.MULTILINE)) > 1:
             doing = "unpacking"
         print(
             f"\r\033[Ktff_reg: {doing}, {now - self._started:.0f} s",
             end="", file=sys.stderr, flush=True,
         )  # fmt: skip
 
-    def clear_progress(self) -> None:
-        """Removes the line of `_show_progress`."""
+    def close(self) -> None:
+        """Removes the line of `_show_progress`, and a cache of our own."""
+        shutil.rmtree(self._own_cache, ignore_errors=True)
         if sys.stderr.isatty():
             print("\r\033[K", end="", file=sys.stderr, flush=True)
+
+
+def _can_write(folder: str) -> bool:
+    """Whether a folder can be written to; makes it if it is missing."""
+    try:
+        os.makedirs(folder, exist_ok=True)
+    except OSError:
+        return False
+    return os.access(folder, os.W_OK | os.X_OK)
 
 
 def _version() -> str:
@@ -516,10 +595,17 @@ def main(arguments: list[str]) -> int:
     action, *rest = arguments
     environment = Environment()
     try:
+        descriptor = int(rest.pop(0)) if action == "check" else -1
+        wanted = [BASE]
+        if rest[:1] == ["--dev"]:
+            rest.pop(0)
+            wanted.append(DEV)
+        if gpu_wanted():
+            wanted.append(GPU)
         if action == "check":
-            locked = _try_lock(int(rest[0]), fcntl.LOCK_SH)
-            return 0 if locked and environment.check() else 1
-        lock = environment.prepare()
+            locked = _try_lock(descriptor, fcntl.LOCK_SH)
+            return 0 if locked and environment.check(wanted) else 1
+        lock = environment.prepare(wanted)
         os.set_inheritable(lock, True)
         os.execv(environment.python, [environment.python, *rest])
     except SetupError as error:

@@ -15,11 +15,10 @@ if __name__ == "__main__":
     STOP.take_over()
 
 # pylint: disable=wrong-import-position
-from absl import flags, logging
-
 import tasks
 from tff_reg import quiet
 from tff_reg.experiment import command_line, export, trained
+from tff_reg.lazy import flags, logging
 
 _COMMAND = "bin/export"
 _HELP = """\
@@ -40,7 +39,7 @@ def fail(message, exit_code=2):
     command_line.fail(message, exit_code=exit_code, command=_COMMAND)
 
 
-@command_line.command
+@command_line.command(_HELP)
 def main(argv, stop):
     """Exports the run that the flags say."""
     stop.say(lambda: "nothing was written")
@@ -49,7 +48,7 @@ def main(argv, stop):
     flags.DEFINE_string("format", None, "keras or saved_model.", given)
     flags.DEFINE_string("output", None, "File or directory to write.", given)
     flags.DEFINE_integer("round_num", None, "Round.", flag_values=given)
-    command_line.parse_own(argv, given, help_text=_HELP, command=_COMMAND)
+    command_line.parse_own(argv, given, command=_COMMAND)
     for name in ("run_dir", "format", "output"):
         if not given[name].value:
             fail(f"--{name} is missing; --help says what it is.")

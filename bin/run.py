@@ -17,8 +17,6 @@ if __name__ == "__main__":
     STOP.take_over()
 
 # pylint: disable=wrong-import-position
-from absl import flags
-
 import tasks
 from tff_reg import experiment, regularizers, runtime
 from tff_reg.experiment import (
@@ -29,6 +27,7 @@ from tff_reg.experiment import (
     summary,
     trained,
 )
+from tff_reg.lazy import flags
 from tff_reg.processes import catalog
 
 
@@ -102,12 +101,12 @@ def print_result(results, directory):
     print(*description.result(results, directory.path), sep="\n", flush=True)
 
 
-@command_line.command
+@command_line.command(functools.partial(command_line.help_of_run, tasks=tasks))
 def main(argv, stop):
     """Trains as the flags say."""
     given = flags.FlagValues()
     command_line.define_flags(given)
-    command_line.parse(argv, given, tasks=tasks)
+    command_line.parse(argv, given)
     verbose = command_line.be_quiet(given)
     with contextlib.ExitStack() as stack:
         train(command_line.requested(given), verbose, stop, stack)

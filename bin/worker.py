@@ -16,10 +16,9 @@ if __name__ == "__main__":
     STOP.take_over()
 
 # pylint: disable=wrong-import-position
-from absl import flags
-
 from tff_reg import quiet, runtime
 from tff_reg.experiment import command_line
+from tff_reg.lazy import flags
 from tff_reg.runtime import addresses, service
 
 _COMMAND = "bin/worker"
@@ -38,12 +37,12 @@ bin/worker --port=N
   threads for one operation, TFF_REG_WORKER_LOG a file for what the worker says."""
 
 
-@command_line.command
+@command_line.command(_HELP)
 def main(argv, stop):
     """Serves until the worker ends or a signal comes."""
     given = flags.FlagValues()
     flags.DEFINE_string("port", None, "Where to listen.", given)
-    command_line.parse_own(argv, given, help_text=_HELP, command=_COMMAND)
+    command_line.parse_own(argv, given, command=_COMMAND)
     if given.port is None:
         command_line.fail(
             "--port is missing; --help says what it is.", command=_COMMAND

@@ -2,18 +2,20 @@
 
 Each test has its own small repository: the real launcher, and locks of nothing. The
 installer is a shell script called `uv` that writes down how it was called and does what
-the test says; one test uses the real pip on a wheel made on the spot. No network.
+the test says; one test uses the real uv on a wheel made on the spot. No network.
 """
 
+import functools
 import hashlib
+import http.server
 import importlib.util
 import os
 import pathlib
 import shutil
 import signal
-import statistics
 import subprocess
 import sys
+import threading
 import time
 import types
 import zipfile
@@ -23,11 +25,22 @@ import pytest
 BIN = pathlib.Path(__file__).parents[1] / "bin"
 BASE_PYTHON = os.path.realpath(sys.executable)
 
+# bin/test is pytest, whose help is its own.
+COMMANDS = sorted(
+    path.name
+    for path in BIN.iterdir()
+    if not path.suffix and path.name not in ("launch", "lock", "test")
+)
+
+# The uv that has made the environment of the tests.
+UV = shutil.which("uv", path=f"{sys.prefix}/bin{os.pathsep}{os.environ['PATH']}")
+
 # The tools that bin/launch may use.
 TOOLS = ("sh", "dirname", "readlink")
 
 FAKE_UV = """#!/bin/sh
-[ "$1" = --version ] && exit 0
+[ "$1" = cache ] && echo "{cache}"
+[ "$1" = pip ] || exit 0
 echo "$@" >> "{calls}"
 . "{behaviour}"
 """
@@ -44,22 +57,42 @@ class Repository:
         self.behaviour_file = folder / "behaviour"
         (self.root / "bin").mkdir(parents=True)
         self.path.mkdir()
-        for name in ("launch", "environment.py"):
+        for name in ("launch", "environment.py", "fetch_uv.py"):
             shutil.copy2(BIN / name, self.root / "bin" / name)
+        self.cache = folder / "cache"
         self.write_lock("# first\n")
-        (self.root / "requirements-gpu.txt").write_text("# gpu\n")
+        self.write_lock("# dev\n", "requirements-dev.txt")
+        self.write_lock("# gpu\n", "requirements-gpu.txt")
+        self.offer_uv()
         for tool in TOOLS:
             (self.path / tool).symlink_to(shutil.which(tool))
         version = "%d.%d" % sys.version_info[:2]
         self.write_script(f"python{version}", f'exec "{BASE_PYTHON}" "$@"\n')
-        self.write_script(
-            "uv",
-            FAKE_UV.format(calls=self.calls_file, behaviour=self.behaviour_file),
-        )
+        self.write_script("uv", self.fake_uv())
         self.installer_does("exit 0")
 
-    def write_lock(self, text):
-        (self.root / "requirements.txt").write_text(text)
+    def write_lock(self, text, name="requirements.txt"):
+        (self.root / name).write_text(text)
+
+    def fake_uv(self):
+        return FAKE_UV.format(
+            cache=self.cache, calls=self.calls_file, behaviour=self.behaviour_file
+        )
+
+    def offer_uv(self, digest=None):
+        """An index with a wheel of uv, for those without it; returns its folder."""
+        name = "uv-9.8.7-py3-none-manylinux_2_17_x86_64.manylinux2014_x86_64.whl"
+        wheel = self.folder / "index" / "uv" / name
+        wheel.parent.mkdir(parents=True, exist_ok=True)
+        with zipfile.ZipFile(wheel, "w") as archive:
+            archive.writestr("uv-9.8.7.data/scripts/uv", self.fake_uv())
+        digest = digest or hashlib.sha256(wheel.read_bytes()).hexdigest()
+        other = hashlib.sha256(b"for another platform").hexdigest()
+        self.write_lock(
+            f"uv==9.8.7 \\\n    --hash=sha256:{other} \\\n    --hash=sha256:{digest}\n",
+            "requirements-uv.txt",
+        )
+        return wheel.parent.parent
 
     def write_script(self, name, text):
         script = self.path / name
@@ -86,7 +119,13 @@ class Repository:
     def start(self, *arguments, **environ):
         return subprocess.Popen(
             [self.root / "bin" / "launch", *(arguments or ("-c", "print('ran')"))],
-            env={"PATH": str(self.path), "TFF_REG_GPU": "0", **environ},
+            env={
+                "PATH": str(self.path),
+                "HOME": str(self.folder),
+                "PIP_NO_INDEX": "1",
+                "TFF_REG_GPU": "0",
+                **environ,
+            },
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -120,7 +159,7 @@ def assert_fails_in_one_line(done, *words):
     assert done.returncode == 2
     assert done.stdout == ""
     *progress, line = done.stderr.splitlines()
-    assert all(" once (" in earlier for earlier in progress), done.stderr
+    assert all(", once (" in earlier for earlier in progress), done.stderr
     assert line.startswith("tff_reg: ")
     for word in words:
         assert word in line
@@ -152,28 +191,10 @@ def test_first_call_installs_and_second_starts_at_once(repository):
     assert repository.installations == ["requirements.txt"]
 
 
-def test_second_call_costs_little(repository):
-    repository.run()
-
-    def seconds(command):
-        before = os.times()
-        subprocess.run(command, check=True)
-        after = os.times()
-        return (after.children_user - before.children_user) + (
-            after.children_system - before.children_system
-        )
-
-    nothing = ["-I", "-S", "-c", ""]
-    launch = [repository.root / "bin" / "launch", *nothing]
-    plain = [repository.root / ".venv" / "bin" / "python", *nothing]
-    # `os.times` counts in hundredths of a second, hence the sums.
-    difference = statistics.mean(seconds(launch) - seconds(plain) for _ in range(30))
-
-    assert difference < 0.05
-
-
-def test_real_pip_installs_a_lock_with_hashes(repository):
+def test_real_uv_installs_a_lock_with_hashes(repository):
+    assert UV, "the tests need uv on PATH or in the environment, where bin/test has it"
     (repository.path / "uv").unlink()
+    (repository.path / "uv").symlink_to(UV)
     wheel = repository.folder / "tiny-1.0-py3-none-any.whl"
     with zipfile.ZipFile(wheel, "w") as archive:
         archive.writestr("tiny.py", "VALUE = 5\n")
@@ -188,7 +209,10 @@ def test_real_pip_installs_a_lock_with_hashes(repository):
         archive.writestr(f"{info}/RECORD", "")
     digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
     lock = f"tiny @ {wheel.as_uri()} \\\n    --hash=sha256:%s\n"
-    settings = {"PIP_NO_INDEX": "1", "PIP_NO_CACHE_DIR": "1", "PIP_USER": "1"}
+    settings = {"UV_CACHE_DIR": str(repository.cache), "UV_OFFLINE": "1"}
+    # What would have it installed unchecked, elsewhere, or not at all.
+    settings |= {"UV_NO_VERIFY_HASHES": "1", "UV_SYSTEM_PYTHON": "1"}
+    settings |= {"UV_EXCLUDE": str(repository.folder / "nothing")}
 
     repository.write_lock(lock % digest)
     good = repository.run("-c", "import tiny; print(tiny.VALUE)", **settings)
@@ -199,6 +223,219 @@ def test_real_pip_installs_a_lock_with_hashes(repository):
     assert good.stdout == "5\n"
     assert_fails_in_one_line(bad, "hash")
     assert not repository.ready
+
+
+@pytest.fixture
+def index(repository):
+    """The address of an index on the loopback that offers uv."""
+    handler = functools.partial(
+        http.server.SimpleHTTPRequestHandler, directory=repository.offer_uv()
+    )
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+def without_uv(repository):
+    (repository.path / "uv").unlink()
+    repository.installer_does(f'echo "$UV_DEFAULT_INDEX" > {repository.folder}/used')
+    return {"PIP_NO_INDEX": "0"}
+
+
+def assert_uv_was_fetched(repository, done, index=""):
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "ran\n"
+    assert repository.installations == ["requirements.txt"]
+    assert (repository.root / ".venv" / "bin" / "uv").exists()
+    # What pip is set to is passed on.
+    assert (repository.folder / "used").read_text() == f"{index}\n"
+
+
+@pytest.mark.parametrize("name", ["PIP_INDEX_URL", "UV_DEFAULT_INDEX"])
+def test_uv_is_fetched_from_the_index_that_a_variable_names(repository, index, name):
+    environ = {**without_uv(repository), name: index}
+
+    assert_uv_was_fetched(repository, repository.run(**environ), index)
+
+
+def test_uv_is_fetched_from_the_index_that_pips_file_names(repository, index):
+    environ = without_uv(repository)
+    settings = repository.folder / ".config" / "pip" / "pip.conf"
+    settings.parent.mkdir(parents=True)
+    settings.write_text(f"[global]\nindex-url = {index}/\n")
+
+    assert_uv_was_fetched(repository, repository.run(**environ), f"{index}/")
+
+
+def test_uv_is_fetched_from_another_index_if_the_first_lacks_it(repository, index):
+    environ = {**without_uv(repository), "PIP_INDEX_URL": f"{index}/nothing"}
+
+    done = repository.run(**environ, PIP_EXTRA_INDEX_URL=index)
+
+    assert_uv_was_fetched(repository, done, f"{index}/nothing")
+
+
+def test_uv_is_fetched_from_a_folder(repository):
+    folder = repository.offer_uv() / "uv"
+    environ = {**without_uv(repository), "PIP_NO_INDEX": "1"}
+
+    done = repository.run(**environ, PIP_FIND_LINKS=str(folder))
+
+    assert_uv_was_fetched(repository, done)
+    assert "--no-index" in repository.calls_file.read_text()
+
+
+def test_fetched_uv_serves_what_is_added_later(repository, index):
+    environ = {**without_uv(repository), "PIP_INDEX_URL": index}
+    repository.run(**environ)
+    environ["PIP_INDEX_URL"] = f"{index}/nothing"
+
+    assert repository.run("--dev", "-c", "print('ran')", **environ).stdout == "ran\n"
+    assert repository.installations == ["requirements.txt", "requirements-dev.txt"]
+
+
+def test_fetched_uv_of_another_hash_is_one_line(repository, index):
+    environ = {**without_uv(repository), "PIP_INDEX_URL": index}
+    repository.offer_uv(digest=hashlib.sha256(b"other").hexdigest())
+
+    assert_fails_in_one_line(repository.run(**environ), "hash")
+    assert not (repository.root / ".venv" / "bin").exists()
+    repository.offer_uv()
+    assert repository.run(**environ).stdout == "ran\n"
+
+
+def test_index_without_uv_is_one_line(repository, index):
+    environ = {**without_uv(repository), "PIP_INDEX_URL": f"{index}/nothing"}
+
+    done = repository.run(**environ)
+
+    assert_fails_in_one_line(done, "network", "mirror", "install.log")
+    log = (repository.root / ".venv" / "install.log").read_text()
+    assert f"{index}/nothing/uv/" in log
+
+
+def test_cache_that_cannot_be_written_is_one_in_the_environment(repository):
+    repository.cache = repository.behaviour_file / "cache"
+    repository.write_script("uv", repository.fake_uv())
+    used = repository.folder / "used"
+    repository.installer_does(
+        f'echo "$UV_CACHE_DIR" > {used}; {shutil.which("mkdir")} "$UV_CACHE_DIR"'
+    )
+
+    assert repository.run().returncode == 0
+    cache = repository.root / ".venv" / "cache"
+    assert used.read_text() == f"{cache}\n"
+    assert not cache.exists()
+
+
+def test_what_development_needs_is_added_when_wanted_and_kept(repository):
+    repository.run()
+    marker = repository.root / ".venv" / "kept"
+    marker.write_text("")
+
+    with_it = repository.run("--dev", "-c", "import sys; print(sys.argv)", "--dev")
+    without = repository.run()
+    again = repository.run("--dev", "-c", "print('ran')")
+
+    assert with_it.stdout == "['-c', '--dev']\n"
+    assert "tests, notebooks and docs" in with_it.stderr
+    assert without.stderr == again.stderr == ""
+    assert again.stdout == "ran\n"
+    assert marker.exists()
+    assert repository.installations == ["requirements.txt", "requirements-dev.txt"]
+
+
+def test_first_call_installs_what_development_needs_too(repository):
+    done = repository.run("--dev", "-c", "print('ran')", TFF_REG_GPU="1")
+
+    assert done.stdout == "ran\n"
+    assert repository.installations == [
+        "requirements.txt",
+        "requirements-dev.txt",
+        "requirements-gpu.txt",
+    ]
+
+
+def test_adding_does_not_wait_for_commands_that_use_the_environment(repository):
+    repository.run()
+    program = "import time; print('using', flush=True); time.sleep(600)"
+    long = repository.start("-c", program)
+    try:
+        assert long.stdout.readline() == "using\n"
+        added = repository.run("--dev", "-c", "print('ran')")
+    finally:
+        long.kill()
+        long.communicate()
+
+    assert added.stdout == "ran\n"
+    assert len(repository.installations) == 2
+
+
+def test_additions_at_the_same_time_are_done_once(repository):
+    repository.run()
+    wait_for_installer, let_installer_go_on = repository.make_gate()
+    first = repository.start("--dev", "-c", "print('ran')")
+    wait_for_installer()
+    second = repository.start("--dev", "-c", "print('ran')")
+    assert "waiting for another command" in second.stderr.readline()
+    without = repository.run()  # Has what it needs.
+    let_installer_go_on()
+
+    assert without.stdout == "ran\n"
+    for process in (first, second):
+        stdout, _ = process.communicate(timeout=60)
+        assert stdout == "ran\n"
+    assert len(repository.installations) == 2
+
+
+def test_changed_lock_of_an_addition_makes_the_environment_again(repository):
+    repository.run("--dev", "-c", "")
+    left = repository.root / ".venv" / "left_over"
+    left.write_text("")
+    repository.write_lock("# other\n", "requirements-dev.txt")
+
+    without = repository.run()
+    changed = repository.run("--dev", "-c", "print('ran')")
+
+    assert without.stderr == ""
+    assert changed.stdout == "ran\n"
+    assert not left.exists()
+    assert repository.installations == ["requirements.txt", "requirements-dev.txt"] * 2
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_of_every_command_needs_the_standard_library_only(name):
+    program = BIN / f"{name}.py"
+    done = subprocess.run(
+        [BASE_PYTHON, "-S", "-E", program, "--help"], capture_output=True, text=True
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert f"bin/{name}" in done.stdout
+    assert done.stderr == ""
+
+
+def test_modules_are_compiled_once_whatever_the_user_has_set(repository):
+    (repository.root / "ours.py").write_text("")
+
+    repository.run("-c", "import ours", PYTHONDONTWRITEBYTECODE="1")
+
+    assert list(repository.root.glob("__pycache__/ours.*.pyc"))
+
+
+@pytest.mark.parametrize("flag", ["--help", "-h"])
+def test_help_needs_no_environment(repository, flag):
+    program = repository.root / "bin" / "run.py"
+    program.write_text("import sys; print(sys.argv[1:], sys.flags.no_site)")
+
+    done = repository.run(str(program), "--process=fedalign", flag)
+
+    assert done.returncode == 0
+    assert done.stdout == f"['--process=fedalign', '{flag}'] 1\n"
+    assert done.stderr == ""
+    assert repository.installations == []
+    assert not (repository.root / ".venv").exists()
 
 
 def test_packages_that_build_others_are_installed_first(repository):
@@ -473,7 +710,7 @@ def test_launcher_works_through_a_link_from_elsewhere(repository):
     link.symlink_to(repository.root / "bin" / "launch")
     done = subprocess.run(
         [link, "-c", "print('ran')"],
-        env={"PATH": str(repository.path), "TFF_REG_GPU": "0"},
+        env={"PATH": str(repository.path), "TFF_REG_GPU": "0", "PIP_NO_INDEX": "1"},
         cwd="/",
         capture_output=True,
         text=True,

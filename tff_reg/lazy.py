@@ -1,7 +1,7 @@
-"""TensorFlow, TensorFlow Federated and NumPy, imported at first use.
+"""TensorFlow, TensorFlow Federated, NumPy and others, imported at first use.
 
-`import tensorflow_federated` takes about ten seconds, so a mistyped flag or
-`--help` must not wait for it. Modules of this package write
+`import tensorflow_federated` takes about ten seconds, so a mistyped flag must not wait
+for it, and `--help` answers before anything is installed. Modules of this package write
 
     from tff_reg.lazy import tf, tff
 
@@ -31,6 +31,11 @@ class _LazyModule(types.ModuleType):
 np = _LazyModule("numpy")
 tf = _LazyModule("tensorflow")
 tff = _LazyModule("tensorflow_federated")
+tree = _LazyModule("tree")
+grpc = _LazyModule("grpc")
+# absl's.
+flags = _LazyModule("absl.flags")
+logging = _LazyModule("absl.logging")
 
 
 def exports(package: str, modules: dict):

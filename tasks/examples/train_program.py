@@ -23,12 +23,10 @@ import json
 import pathlib
 import sys
 
-from absl import flags
-
 import tasks
 from tff_reg import data, processes, regularizers, runtime
 from tff_reg.experiment import command_line, files, interruption
-from tff_reg.lazy import np, tff
+from tff_reg.lazy import flags, np, tff
 from tff_reg.processes import catalog
 
 _COMMAND = "tasks.examples.train_program"
@@ -179,12 +177,12 @@ def train(task, training, evaluation, settings, seed, output_dir, evaluation_per
     np.savez(output_dir / "final_weights.npz", *arrays)
 
 
-@command_line.command
+@command_line.command(__doc__)
 def main(argv, stop):
     """Trains as the flags say."""
     stop.say(lambda: "the same command goes on with it")
     given = define_flags()
-    command_line.parse_own(argv, given, help_text=__doc__, command=_COMMAND)
+    command_line.parse_own(argv, given, command=_COMMAND)
     command_line.be_quiet(given)
     of_paper = {name: given[name].value for name in _OF_PAPER if given[name].value}
     try:

@@ -395,13 +395,14 @@ async def serve(root, port, address, runs_at_once):
 
 def main():
     """Serves as the flags say."""
+    command_line.answer_help(sys.argv[1:], __doc__)
     scratch.use_own_folder()
     given = flags.FlagValues()
     flags.DEFINE_string("runs_dir", "runs/service", "Directory.", given)
     flags.DEFINE_integer("port", 8080, "Port.", 0, 65535, given)
     flags.DEFINE_string("address", "127.0.0.1", "Address.", given)
     flags.DEFINE_integer("runs_at_once", 1, "More wait.", 1, flag_values=given)
-    command_line.parse_own(sys.argv[1:], given, help_text=__doc__, command=_COMMAND)
+    command_line.parse_own(sys.argv[1:], given, command=_COMMAND)
     quiet.silence()
     logging.set_verbosity(logging.ERROR)
     runtime.use("in_process")

@@ -1,3 +1,4 @@
+import functools
 import re
 
 import pytest
@@ -7,12 +8,12 @@ from tests import commands
 from tff_reg.experiment import command_line, settings
 
 
-@command_line.command
+@command_line.command(functools.partial(command_line.help_of_run, tasks=tasks))
 def main(argv, stop):
     del stop
     given = flags.FlagValues()
     command_line.define_flags(given)
-    command_line.parse(argv, given, tasks=tasks)
+    command_line.parse(argv, given)
     logging.set_verbosity(logging.DEBUG)
     print(sorted(command_line.requested(given).items()))
 
@@ -78,3 +79,38 @@ def test_help_with_a_process_shows_its_values():
     (line,) = [part for part in text.splitlines() if "--client_learning_rate" in part]
     assert line.endswith(f"[{paper['client_learning_rate']}]")
     assert "--fedalign_width" not in text
+
+
+def test_help_reads_settings_as_the_command_does(tmp_path):
+    nested, file = tmp_path / "nested", tmp_path / "recipe"
+    nested.write_text("--man_strength=0.25\n")
+    file.write_text(f"--process=man\n\n# remark\n// another\n--flagfile={nested}\n")
+    arguments = ["--flagfile", str(file), "--seed", "7", "--nooverwrite", "word"]
+    arguments += ["--require_gpu", "--synthetic_data=f", "--verbosity=0"]
+    given = flags.FlagValues()
+    command_line.define_flags(given)
+    given(["bin/run", *arguments])
+    wanted = command_line.help_text(command_line.requested(given), tasks=tasks)
+
+    result = parse(*arguments, "--help")
+
+    assert (result.returncode, result.stdout) == (0, f"{wanted}\n")
+    for value in ("[0.25]", "[7]", "[true]"):
+        assert value in wanted
+
+
+@pytest.mark.parametrize(
+    "argument, line",
+    [
+        ("--batch_size=x", "--batch_size=x: it must be a whole number."),
+        ("--overwrite=perhaps", "--overwrite=perhaps: it must be true or false."),
+        ("--rounds_per_evaluation=0", "--rounds_per_evaluation=0: it must be at least"),
+        ("--flagfile=/nowhere", "[Errno 2] No such file or directory: '/nowhere'"),
+    ],
+)
+def test_help_of_what_cannot_be_is_one_line_and_exit_code_2(argument, line):
+    result = parse("--process=man", argument, "--help")
+    assert result.returncode == 2
+    assert result.stdout == ""
+    (found,) = result.stderr.splitlines()
+    assert found.startswith(f"bin/run: {line}")

@@ -31,14 +31,12 @@ import contextlib
 import dataclasses
 from typing import Any, Callable, NamedTuple, Optional, Sequence, Union
 
-from absl import logging
-
 from tff_reg.analysis import examples
 from tff_reg.analysis import hessian_products
 from tff_reg.analysis import lanczos
 from tff_reg.analysis import objective
 from tff_reg.data import keys
-from tff_reg.lazy import np, tf
+from tff_reg.lazy import logging, np, tf
 
 Parts = Union[None, str, Sequence[Sequence[Any]]]
 Vector = Union["np.ndarray", Sequence["np.ndarray"]]

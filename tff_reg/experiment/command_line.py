@@ -1,7 +1,9 @@
 """What commands share: flags, their errors in one line, help, exit codes.
 
 A command is `main(argv) -> int`, which can be called from anywhere: flags are in a set
-of their own for each call. Everything here is done before TensorFlow is loaded.
+of their own for each call. Everything here is done before TensorFlow is loaded, and
+`--help` is answered with the standard library alone: bin/launch asks any Python for it
+where nothing is installed yet.
 """
 
 from __future__ import annotations
@@ -11,24 +13,28 @@ import os
 import signal
 import sys
 import textwrap
-from typing import Any, Callable, Mapping, NoReturn, Optional, Sequence
-
-from absl import flags, logging
+from typing import (
+    Any,
+    Callable,
+    Iterator,
+    Mapping,
+    NoReturn,
+    Optional,
+    Sequence,
+    Union,
+)
 
 from tff_reg import quiet, scratch
 from tff_reg.data import partitions
 from tff_reg.experiment import interruption, settings
+from tff_reg.lazy import flags, logging
 from tff_reg.processes import catalog
 
 _WIDTH = 88
 _NAME_WIDTH = 34
 _STRENGTHS = "Strengths of the methods"
-DEFINERS = {
-    bool: flags.DEFINE_boolean,
-    int: flags.DEFINE_integer,
-    float: flags.DEFINE_float,
-    str: flags.DEFINE_string,
-}
+_TRUTHS = dict.fromkeys(("true", "t", "1"), True)
+_TRUTHS.update(dict.fromkeys(("false", "f", "0"), False))
 _HELP_FLAGS = ("--help", "-help", "-h", "--h", "-?", "--helpshort", "--helpfull")
 
 
@@ -36,34 +42,60 @@ class Ended(SystemExit):
     """Raised to end a command: after its help, or a line that says what is wrong."""
 
 
-def command(body: Callable[..., None]) -> Callable[..., int]:
-    """Makes a command's `main` of its body.
+def command(
+    help_: Union[str, Callable[[Sequence[str]], str]],
+) -> Callable[[Callable[..., None]], Callable[..., int]]:
+    """Makes a command's `main` of its body; a decorator.
+
+    The body takes the arguments after the command's name, the `Interruption` that is
+    told what to say and to clean up, and what keyword arguments it likes.
 
     Args:
-      body: Takes the arguments after the command's name, the `Interruption` that is
-        told what to say and to clean up, and what keyword arguments it likes.
+      help_: What `--help` prints, or what makes it of the arguments.
 
     Returns:
-      `main(argv, stop=None, **more)`, which returns the exit code, and leaves absl's
-      verbosity as it was.
+      Makes `main(argv, stop=None, **more)`, which returns the exit code, and leaves
+      absl's verbosity as it was.
     """
 
-    @functools.wraps(body)
-    def main(
-        argv: Sequence[str],
-        stop: Optional[interruption.Interruption] = None,
-        **more: Any,
-    ) -> int:
-        before = flags.FLAGS["verbosity"].value
-        try:
-            body(argv, stop or interruption.Interruption(), **more)
-        except Ended as end:
-            return end.code
-        finally:
-            logging.set_verbosity(before)
-        return 0
+    def decorate(body: Callable[..., None]) -> Callable[..., int]:
+        @functools.wraps(body)
+        def main(
+            argv: Sequence[str],
+            stop: Optional[interruption.Interruption] = None,
+            **more: Any,
+        ) -> int:
+            try:
+                answer_help(argv, help_)
+                before = logging.get_verbosity()
+                try:
+                    body(argv, stop or interruption.Interruption(), **more)
+                finally:
+                    logging.set_verbosity(before)
+            except Ended as end:
+                return end.code
+            return 0
 
-    return main
+        return main
+
+    return decorate
+
+
+def answer_help(
+    argv: Sequence[str], help_: Union[str, Callable[[Sequence[str]], str]]
+) -> None:
+    """Prints a command's help if it is asked for.
+
+    Args:
+      argv: The arguments after the command's name.
+      help_: As for `command`.
+
+    Raises:
+      Ended: If it was.
+    """
+    if any(argument in _HELP_FLAGS for argument in argv):
+        print(help_ if isinstance(help_, str) else help_(argv))
+        raise Ended(0)
 
 
 def execute(main: Callable[..., int], stop: interruption.Interruption) -> NoReturn:
@@ -103,10 +135,14 @@ def define_flags(flag_values: flags.FlagValues) -> None:
     All of them, and `--verbosity`, are None unless given, so that it is known what was.
     """
     define_verbosity(flag_values)
-    entries = [(each.name, each.type, each.help) for each in settings.OPTIONS]
-    entries += [(f.flag, f.type, f.help) for f in catalog.strength_fields()]
-    for name, type_, text in entries:
-        DEFINERS[type_](name, None, text, flag_values=flag_values)
+    define = {
+        bool: flags.DEFINE_boolean,
+        int: flags.DEFINE_integer,
+        float: flags.DEFINE_float,
+        str: flags.DEFINE_string,
+    }
+    for name, type_ in _types().items():
+        define[type_](name, None, "See the help.", flag_values=flag_values)
 
 
 def define_verbosity(flag_values: flags.FlagValues) -> None:
@@ -116,9 +152,13 @@ def define_verbosity(flag_values: flags.FlagValues) -> None:
 
 def names() -> list[str]:
     """The names of the flags that `define_flags` defines."""
-    return [option.name for option in settings.OPTIONS] + [
-        field.flag for field in catalog.strength_fields()
-    ]
+    return list(_types())
+
+
+def _types() -> dict[str, type]:
+    types = {option.name: option.type for option in settings.OPTIONS}
+    types.update({field.flag: field.type for field in catalog.strength_fields()})
+    return types
 
 
 def requested(flag_values: flags.FlagValues) -> dict[str, Any]:
@@ -144,29 +184,22 @@ def parse(
     argv: Sequence[str],
     given: flags.FlagValues,
     *,
-    tasks: Any,
     command: str = "bin/run",
-    help_fn: Optional[Callable[..., str]] = None,
 ) -> None:
     """Parses the arguments of a command that takes the flags of `define_flags`.
 
     Args:
       argv: The arguments after the command's name.
       given: The flags, which get their values.
-      tasks: The module `tasks`, or what has its `names` and `defaults`.
       command: Who says that something is wrong.
-      help_fn: Makes what `--help` prints, like `help_text`, which None stands for.
 
     Raises:
-      Ended: If the flags are wrong (2), or `--help` is among them (0).
+      Ended: If the flags are wrong (2).
     """
     try:
-        rest = given([command, *(a for a in argv if a not in _HELP_FLAGS)])[1:]
+        rest = given([command, *argv])[1:]
     except flags.Error as error:
         fail(_flag_error(error, given), command=command)
-    if any(argument in _HELP_FLAGS for argument in argv):
-        print((help_fn or help_text)(requested(given), tasks=tasks))
-        raise Ended(0)
     if rest:
         fail(
             f"{rest[0]} is not a flag; flags look like --process=fedalign.",
@@ -178,16 +211,14 @@ def parse_own(
     argv: Sequence[str],
     given: flags.FlagValues,
     *,
-    help_text: str,
     command: str,
     takes_words: bool = False,
 ) -> list[str]:
-    """Parses the arguments of a command with a help text of its own.
+    """Parses the arguments of a command that has only flags of its own.
 
     Args:
       argv: The arguments after the command's name.
       given: The flags, which get their values.
-      help_text: What `--help` prints.
       command: Who says that something is wrong.
       takes_words: Whether there may be arguments that are not flags.
 
@@ -195,11 +226,8 @@ def parse_own(
       What is not a flag.
 
     Raises:
-      Ended: If the flags are wrong (2), or `--help` is among them (0).
+      Ended: If the flags are wrong (2).
     """
-    if any(argument in _HELP_FLAGS for argument in argv):
-        print(help_text)
-        raise Ended(0)
     try:
         words = given([command, *argv])[1:]
     except flags.Error as error:
@@ -226,14 +254,68 @@ def _flag_error(error: flags.Error, given: flags.FlagValues) -> str:
 
 
 def _kind(name: str) -> Optional[str]:
-    types = {option.name: option.type for option in settings.OPTIONS}
-    types.update({field.flag: field.type for field in catalog.strength_fields()})
     kinds = {int: "a whole number", float: "a number", bool: "true or false"}
-    return kinds.get(types.get(name))
+    return kinds.get(_types().get(name))
+
+
+def help_of_run(argv: Sequence[str], *, tasks: Any) -> str:
+    """What `bin/run ... --help` prints.
+
+    Args:
+      argv: The arguments.
+      tasks: The module `tasks`.
+
+    Returns:
+      The text.
+
+    Raises:
+      Ended: If a setting among the arguments cannot be (2).
+    """
+    try:
+        return help_text(_settings_in(argv), tasks=tasks)
+    except (ValueError, OSError) as error:
+        fail(error)
+
+
+def _settings_in(argv: Sequence[str]) -> dict[str, Any]:
+    """The settings among arguments, for the help, which has no absl to read them."""
+    types, given = _types(), {}
+    words = _with_flag_files(iter(argv))
+    for word in words:
+        if not word.startswith("-"):
+            continue
+        name, is_whole, text = word.lstrip("-").partition("=")
+        negated = name.removeprefix("no")
+        if not is_whole and types.get(name) is bool:
+            given[name] = True
+        elif not is_whole and types.get(negated) is bool:
+            given[negated] = False
+        elif name in types:
+            text = text if is_whole else next(words, "")
+            read = _TRUTHS.__getitem__ if types[name] is bool else types[name]
+            try:
+                given[name] = read(text)
+            except (KeyError, ValueError) as error:
+                message = f"--{name}={text}: it must be {_kind(name)}."
+                raise settings.SettingError(message) from error
+    return given
+
+
+def _with_flag_files(words: Iterator[str]) -> Iterator[str]:
+    for word in words:
+        name, is_whole, path = word.lstrip("-").partition("=")
+        if name != "flagfile" or not word.startswith("-"):
+            yield word
+            continue
+        with open(path if is_whole else next(words, ""), encoding="utf-8") as file:
+            lines = (line.strip() for line in file)
+            yield from _with_flag_files(
+                iter([line for line in lines if line and line[0] not in "#/"])
+            )
 
 
 def help_text(given: Mapping[str, Any], *, tasks: Any) -> str:
-    """What `--help` prints.
+    """The help of `bin/run`.
 
     Args:
       given: The flags that were given; with `process` among them the effective

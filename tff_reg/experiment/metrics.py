@@ -7,9 +7,7 @@ import io
 import math
 from typing import Any, Iterable, Mapping, Optional, Union
 
-import tree
-
-from tff_reg.lazy import np
+from tff_reg.lazy import np, tree
 
 ROUND = "round_num"
 SECONDS = "round_seconds"

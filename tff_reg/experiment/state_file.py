@@ -12,10 +12,8 @@ from __future__ import annotations
 
 from typing import Any, Sequence
 
-import tree
-
 from tff_reg.experiment import files
-from tff_reg.lazy import np
+from tff_reg.lazy import np, tree
 
 
 class StateMismatchError(ValueError):

@@ -12,8 +12,7 @@ from __future__ import annotations
 import os
 from typing import List, Optional, Sequence, Union
 
-from absl import logging
-from tff_reg.lazy import tf
+from tff_reg.lazy import logging, tf
 
 # Beyond this many clients at a time, more threads a client are the better use of
 # cores: a round seldom has more clients, and each client needs memory.

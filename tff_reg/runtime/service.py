@@ -14,8 +14,7 @@ import threading
 import time
 from typing import Optional, Sequence
 
-import grpc
-
+from tff_reg.lazy import grpc
 from tff_reg.runtime import devices
 from tff_reg.runtime import worker_process
 
