@@ -12,11 +12,8 @@ from tests import random_clients
 SIZE = 4
 NAMES = catalog.names()
 STATEFUL = ("moon", "scaffold", "feddyn", "feddc", "fedspeed")
-WITH_TERM = [
-    name
-    for name in NAMES
-    if catalog.method(name).regularizer and catalog.method(name).regularizer.has_term
-]
+REGULARIZERS = [name for name in NAMES if catalog.method(name).regularizer]
+WITH_TERM = [n for n in REGULARIZERS if catalog.method(n).regularizer.has_term]
 
 
 def build_network(**options):
@@ -37,20 +34,20 @@ def model_fn(**options):
 
 
 def settings(name):
-    """Settings of little work; for all methods with a term the same."""
-    of_paper = catalog.settings("fedavg" if name in WITH_TERM else name)
-    if name in WITH_TERM or name == "fedavg":
+    """Settings of little work; for FedAvg and all regularisers the same."""
+    if name == "fedavg" or name in REGULARIZERS:
         of_paper = dataclasses.replace(
-            of_paper,
+            catalog.settings("fedavg"),
             max_gradient_norm=10.0,
             learning_rate_schedule="exponential",
             learning_rate_decay=0.9,
         )
+    else:
+        of_paper = catalog.settings(name)
     return dataclasses.replace(of_paper, batch_size=4, local_epochs=2, num_clients=3)
 
 
-# Few, since each takes some 30 MB; a method's tests run one after the other.
-@functools.lru_cache(maxsize=4)
+@functools.lru_cache(maxsize=None)
 def build(name, **strengths):
     """The process of a method or sum, with these strengths."""
     return processes.build_from_settings(name, model_fn, settings(name), strengths)

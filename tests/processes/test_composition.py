@@ -1,5 +1,6 @@
 import collections
 import dataclasses
+import functools
 
 import numpy as np
 import pytest
@@ -12,43 +13,27 @@ from tff_reg import regularizers
 from tff_reg import runtime
 from tff_reg.processes import catalog
 from tests import random_clients
+from tests.processes import every_method
 
-MODEL_FN = models.build_model_fn(
-    "resnet8", image_shape=(6, 6, 1), num_classes=3, norm="batch"
-)
 CNN_FN = models.build_model_fn("cnn", image_shape=(4, 4, 1), num_classes=3)
 WHOLE = client.WholeClientData(batch_size=4)
-WITH_TERM = [
-    name
-    for name in catalog.names()
-    if catalog.method(name).regularizer and catalog.method(name).regularizer.has_term
-]
-# What makes the methods without a term FedAvg, and what does not.
-NEUTRAL = {"mixup_concentration": (0.0, 0.1), "stochdepth_survival_probability": (1, 0.3)}
-# These need what the CNN does not have: width, branches.
-NEEDS_RESNET = ("fedalign", "gradaug", "stochdepth")
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _runtime():
     with runtime.running("in_process"):
         yield
+    _build.cache_clear()
 
 
 def _run(process, clients, rounds):
-    state = process.initialize()
-    is_stateful = isinstance(process, processes.StatefulLearningProcess)
-    if is_stateful:
-        client_states = [process.initial_client_state(state)] * len(clients)
-    for _ in range(rounds):
-        if is_stateful:
-            output = process.next(state, clients, client_states)
-            client_states = output.client_states
-        else:
-            output = process.next(state, clients)
-        state = output.state
-    weights = process.get_model_weights(state)
-    return [*weights.trainable, *weights.non_trainable], output.metrics
+    output, weights = every_method.run(process, clients, rounds)
+    return weights, output.metrics
+
+
+@functools.lru_cache(maxsize=None)
+def _build(name):
+    return processes.build(name, CNN_FN, client_data=WHOLE)
 
 
 def _settings(name, **changes):
@@ -56,62 +41,6 @@ def _settings(name, **changes):
     return dataclasses.replace(
         catalog.settings(name), batch_size=4, local_epochs=2, **changes
     )
-
-
-@pytest.mark.parametrize("name", WITH_TERM)
-def test_strength_zero_is_fedavg_to_the_bit_over_three_rounds(name):
-    clients = random_clients.clients((6, 9), size=6)
-    settings = _settings(name)
-
-    def run(process, strengths):
-        return _run(
-            processes.build_from_settings(process, MODEL_FN, settings, strengths),
-            clients,
-            3,
-        )
-
-    plain, _ = run("fedavg", {})
-    zero, metrics = run(name, {f"{name}_strength": 0.0})
-    for a, b in zip(zero, plain):
-        np.testing.assert_array_equal(a, b)
-    assert metrics["client_work"]["train"][f"{name}/term"] > 0
-    regularized, _ = run(name, {})
-    assert any(not np.array_equal(a, b) for a, b in zip(regularized, plain))
-
-
-@pytest.mark.parametrize("setting", NEUTRAL)
-def test_methods_without_a_term_have_a_neutral_setting(setting):
-    name, (neutral, other) = setting.partition("_")[0], NEUTRAL[setting]
-    clients, settings = random_clients.clients((6, 9), size=6), _settings("fedavg")
-
-    def run(process, strengths):
-        process = processes.build_from_settings(process, MODEL_FN, settings, strengths)
-        return _run(process, clients, 2)[0]
-
-    plain = run("fedavg", {})
-    for a, b in zip(run(name, {setting: neutral}), plain):
-        np.testing.assert_array_equal(a, b)
-    changed = run(name, {setting: other})
-    assert any(not np.array_equal(a, b) for a, b in zip(changed, plain))
-
-
-STATEFUL = [n for n in catalog.names() if n == "moon" or catalog.method(n).correction]
-STATELESS = [name for name in catalog.names() if name not in STATEFUL]
-
-
-@pytest.mark.parametrize("name", [*STATELESS, "mixup+fedgkd+freeze"])
-def test_processes_are_plain_learning_processes_fit_for_devices(name):
-    model_fn = MODEL_FN if name in NEEDS_RESNET else CNN_FN
-    size = 6 if name in NEEDS_RESNET else 4
-    process = processes.build(name, model_fn, client_data=WHOLE)
-    assert isinstance(process, tff.learning.templates.LearningProcess)
-    element = process.next.type_signature.parameter[1].member.element
-    assert str(element) == (
-        f"<x=float32[?,{size},{size},1],y=int32[?],key=int64[2]>"
-    )
-    # What on-device production takes.
-    form = tff.backends.mapreduce.get_map_reduce_form_for_computation(process.next)
-    assert isinstance(form, tff.backends.mapreduce.MapReduceForm)
 
 
 _AGGREGATORS = {
@@ -142,21 +71,13 @@ def test_takes_any_aggregator(kind):
     assert metrics["finalizer"]["update_non_finite"] == 0
 
 
-@pytest.mark.parametrize("name", STATEFUL)
-def test_processes_whose_clients_remember_say_so(name):
-    process = processes.build(name, CNN_FN, client_data=WHOLE, num_clients=2)
-    assert isinstance(process, processes.StatefulLearningProcess)
-    weights, _ = _run(process, random_clients.clients((6, 9)), 2)
-    assert all(np.isfinite(w).all() for w in weights)
-
-
 def test_a_correction_has_to_know_how_many_clients_there_are():
     with pytest.raises(TypeError, match="give num_clients, or a population"):
         processes.build("feddyn+man", CNN_FN)
 
 
 def test_moon_keeps_each_clients_last_model():
-    process = processes.build("moon", CNN_FN, client_data=WHOLE)
+    process = _build("moon")
     assert isinstance(process, processes.StatefulLearningProcess)
     state, (small, large) = process.initialize(), random_clients.clients((6, 9))
     start = process.get_model_weights(state).trainable
@@ -178,7 +99,7 @@ def test_moon_keeps_each_clients_last_model():
 
 
 def test_a_client_that_does_not_train_keeps_its_state():
-    process = processes.build("moon", CNN_FN, client_data=WHOLE)
+    process = _build("moon")
     state = process.initialize()
     mine = process.initial_client_state(state)
     mine["previous"] = [w + np.float32(1) for w in mine["previous"]]
@@ -194,7 +115,7 @@ def test_a_client_that_does_not_train_keeps_its_state():
 
 
 def test_weights_and_hparams_of_a_stateful_process_can_be_set():
-    process = processes.build("moon", CNN_FN, client_data=WHOLE)
+    process = _build("moon")
     state = process.initialize()
     weights = process.get_model_weights(state)
     doubled = tff.learning.models.ModelWeights(
@@ -249,7 +170,7 @@ def test_fedgkd_distils_the_mean_of_the_last_global_models():
 
 
 def test_freeze_leaves_the_classifier_as_it_was():
-    process = processes.build("freeze", CNN_FN, client_data=WHOLE)
+    process = _build("freeze")
     start = process.get_model_weights(process.initialize())
     weights, _ = _run(process, random_clients.clients((6, 9)), 2)
     after = weights[len(start.trainable) :]
@@ -292,7 +213,7 @@ def test_means_of_different_numbers_of_models_are_refused():
 
 
 def test_hparams_can_be_set():
-    process = processes.build("fedprox", CNN_FN, client_data=WHOLE)
+    process = _build("fedprox")
     state = process.initialize()
     hparams = process.get_hparams(state)
     assert set(hparams["client_work"]) == {"learning_rate", "momentum", "weight_decay"}

@@ -1,16 +1,16 @@
 """Random sums of methods: the sensible ones run, the others are refused, none crashes."""
 
 import dataclasses
+import functools
 import itertools
 
 import numpy as np
 import pytest
 
-from tff_reg import models
 from tff_reg import processes
-from tff_reg import runtime
 from tff_reg.processes import catalog
 from tests import random_clients
+from tests.processes import every_method
 
 CORRECTIONS = {"scaffold", "feddyn", "feddc", "fedspeed"}
 RULES = {"fedsam", "fedasam"}
@@ -18,6 +18,7 @@ SERVERS = {"fedavgm", "fedadam"}
 # These set the model themselves.
 OWN_SERVER = {"feddyn", "feddc", "fedspeed"}
 TERMS = sorted(set(catalog.names()) - CORRECTIONS - RULES - SERVERS - {"fedavg"})
+
 
 def _makes_sense(names):
     names = set(names)
@@ -59,22 +60,15 @@ def _draw_sums(count):
     return list(itertools.islice(filter(_makes_sense, drawn), count))
 
 
-def _two_rounds(process, dtype):
-    state = process.initialize()
-    clients = random_clients.clients((5, 7), dtype=dtype)
-    if isinstance(process, processes.StatefulLearningProcess):
-        client_states = [process.initial_client_state(state)] * 2
-        for _ in range(2):
-            output = process.next(state, clients, client_states)
-            state, client_states = output.state, output.client_states
-    else:
-        for _ in range(2):
-            state = process.next(state, clients).state
-    return process.get_model_weights(state)
+_DRAWN = _draw_sums(6)
 
 
-@pytest.mark.parametrize("names", _draw_sums(6), ids="+".join)
-def test_a_random_sum_gives_the_same_in_both_runtimes(names):
+@pytest.mark.parametrize(
+    "names",
+    [*_DRAWN[:2], *(pytest.param(n, marks=pytest.mark.slow) for n in _DRAWN[2:])],
+    ids="+".join,
+)
+def test_a_random_sum_gives_the_same_in_both_runtimes(contexts, names):
     name = "+".join(names)
     settings = dataclasses.replace(
         catalog.settings(name),
@@ -85,23 +79,21 @@ def test_a_random_sum_gives_the_same_in_both_runtimes(names):
     )
     # TFF's own server optimisers with momentum take float32 alone.
     dtype = "float32" if SERVERS & set(names) else "float64"
-    model_fn = models.build_model_fn(
-        "resnet8",
-        image_shape=(4, 4, 1),
-        num_classes=3,
-        dtype=dtype,
-        projector=settings.projector,
+    model_fn = functools.partial(
+        every_method.model_fn, norm="group", dtype=dtype, projector=settings.projector
     )
     process = processes.build_from_settings(
         name, model_fn, settings, {}, mean_examples=6.0
     )
-    with runtime.running("in_process"):
-        ours = _two_rounds(process, dtype)
-        again = _two_rounds(process, dtype)
-    with runtime.running("native"):
-        native = _two_rounds(process, dtype)
+    clients = random_clients.clients((5, 7), dtype=dtype)
+
+    def run(kind):
+        with contexts(kind):
+            return every_method.run(process, clients, 2)[1]
+
+    ours, again, native = run("in_process"), run("in_process"), run("native")
     tolerance = 1e-8 if dtype == "float64" else 1e-3
-    for first, second, other in zip(ours.trainable, again.trainable, native.trainable):
+    for first, second, other in zip(ours, again, native):
         assert np.isfinite(first).all()
         np.testing.assert_array_equal(first, second)
         np.testing.assert_allclose(first, other, rtol=tolerance, atol=tolerance)

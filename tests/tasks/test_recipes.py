@@ -1,6 +1,6 @@
 """The papers' recipes: the files are those described, and complete.
 
-That they run is seen in tests/tasks/test_recipe_rounds_of_*.py.
+That they run is seen in tests/tasks/test_recipe_rounds.py.
 """
 
 import pathlib
@@ -12,7 +12,7 @@ import tasks
 from bin import run
 from tasks import recipes
 from tests import commands
-from tests.tasks import recipe_rounds
+from tests.tasks import recipe_settings
 from tff_reg.data import partitions
 from tff_reg.experiment import settings
 from tff_reg.processes import catalog
@@ -176,7 +176,7 @@ def test_every_file_is_read_and_its_settings_hold(paper):
     for recipe in ALL:
         if recipe.table.paper.name != paper:
             continue
-        values = recipe_rounds.resolve(recipe, "--seed=2")
+        values = recipe_settings.resolve(recipe, "--seed=2")
         for name, value in recipe.flags.items():
             if name == "max_gradient_norm":
                 value = value or None
@@ -220,7 +220,7 @@ def test_settings_of_some_cells_by_hand():
 def test_the_clients_of_every_recipe_can_be_dealt():
     seen = set()
     for recipe in ALL:
-        for values in (recipe_rounds.resolve(recipe), recipe_rounds.in_small(recipe)):
+        for values in (recipe_settings.resolve(recipe), recipe_settings.in_small(recipe)):
             names = ("task", "scale", "partition", "concentration", "num_clients")
             key = tuple(values[name] for name in names)
             if key in seen:
