@@ -2,6 +2,7 @@
 
 import collections
 import dataclasses
+import functools
 
 import numpy as np
 import pytest
@@ -33,6 +34,7 @@ CORRECTIONS = {
 def _runtime():
     with runtime.running("in_process"):
         yield
+    _build.cache_clear()
 
 
 # The formulae, on one weight: w = 3, cloud = 1, h_i = 0.5, s_i = 0.25, s = 2,
@@ -151,6 +153,7 @@ def _data_set(features, labels):
     )
 
 
+@functools.lru_cache(maxsize=None)
 def _build(correction, num_clients, steps=5, rate=0.02, **arguments):
     defaults = dict(
         optimizer=client.build_sgd(rate),
@@ -208,7 +211,7 @@ def test_a_client_that_diverges_or_is_empty_keeps_its_memories_and_uploads_nothi
 
 @pytest.mark.parametrize("name", CORRECTIONS)
 def test_a_round_in_which_nobody_trained_changes_nothing(name):
-    process = _build(CORRECTIONS[name], num_clients=2)
+    process = _build(CORRECTIONS[name], num_clients=3)
     features, labels = _examples(0)
     broken = _data_set(np.where(features > 1, np.nan, features), labels)
     empty = _data_set(features[:0], labels[:0])

@@ -107,8 +107,13 @@ def test_the_classifier_reads_the_projected_features(name, projector):
 def test_projected_statistics_are_kept_and_evaluated_with():
     network = _network("resnet8", "univarfl", norm="group")
     mean, variance = network.non_trainable_variables
-    for _ in range(200):
+
+    @tf.function
+    def train():
         network(_images(), forward.ForwardPass(training=True))
+
+    for _ in range(200):
+        train()
     hidden = network(_images(), TRAIN)
     assert np.abs(mean).max() > 1e-3
     # With four examples the stored variance is 4/3 of the batch's own.

@@ -19,10 +19,18 @@ def _bottleneck_network(**options):
     return resnet.build_resnet(bottleneck, (2, 1), planes=(16, 32), **options)
 
 
+def _small_network(**options):
+    def basic(planes, stride):
+        return [(3, planes, stride), (3, planes, 1)]
+
+    return resnet.build_resnet(basic, (1, 1), planes=(16, 32), **options)
+
+
 NETWORKS = {
+    "small": _small_network,
+    "bottlenecks": _bottleneck_network,
     "resnet8": resnet.resnet8,
     "resnet20": resnet.resnet20,
-    "bottlenecks": _bottleneck_network,
 }
 
 
@@ -77,7 +85,17 @@ def graphs_as_written():
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("norm", models.norms_of("resnet8"))
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        "small",
+        *(
+            pytest.param(name, marks=pytest.mark.slow)
+            for name in NETWORKS
+            if name != "small"
+        ),
+    ],
+)
 def test_one_trace_computes_what_static_passes_compute(
     name, norm, dtype, graphs_as_written
 ):
@@ -85,7 +103,7 @@ def test_one_trace_computes_what_static_passes_compute(
         input_shape=(8, 8, 3), num_classes=5, norm=norm, dtype=dtype
     )
     x = tf.constant(_images(4, 8, 8, 3, dtype=dtype))
-    for training in (True, False) if name == "resnet8" else (True,):
+    for training in (True, False) if name in ("small", "resnet8") else (True,):
         dynamic = _traced(network, training, tf.TensorSpec([None, 8, 8, 3], dtype))
         # Only in training is BatchNorm at the tensor 1.0 what it is at the float.
         for width in (0.25, 0.5, 0.8, 0.93, 1.0)[: 5 if training else 4]:
@@ -97,7 +115,7 @@ def test_one_trace_computes_what_static_passes_compute(
 
 @pytest.mark.parametrize("norm", models.norms_of("resnet8"))
 def test_optimized_graphs_compute_the_same_in_float32(norm):
-    network = resnet.resnet8(input_shape=(8, 8, 3), num_classes=5, norm=norm)
+    network = _small_network(input_shape=(8, 8, 3), num_classes=5, norm=norm)
     images = tf.TensorSpec([None, 8, 8, 3])
     x = tf.constant(_images(4, 8, 8, 3))
     dynamic = _traced(network, True, images)
@@ -165,7 +183,7 @@ def test_what_is_known_of_the_shapes_stays_known():
 
 @pytest.mark.parametrize("norm", models.norms_of("resnet8"))
 def test_images_may_have_a_size_known_at_run_time(norm):
-    network = resnet.resnet8(input_shape=(8, 8, 3), num_classes=5, norm=norm)
+    network = _small_network(input_shape=(8, 8, 3), num_classes=5, norm=norm)
     dynamic = _traced(network, True, tf.TensorSpec([None, None, None, 3]))
     for size, width in ((8, 0.5), (7, 0.8), (5, 0.25)):
         x = tf.constant(_images(3, size, size, 3))
