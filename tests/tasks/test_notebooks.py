@@ -81,7 +81,8 @@ def test_the_quickstart_runs_from_top_to_bottom(executed):
 def test_the_outputs_that_are_kept_are_of_the_code(path):
     notebook = notebooks.read(path)
     assert notebooks.is_current(notebook), (
-        f"The outputs in {path.name} are of other code: bin/launch -m tasks.notebooks"
+        f"The outputs in {path.name} are of other code:"
+        " bin/launch --dev -m tasks.notebooks"
     )
     counts = [cell.execution_count for cell in code_cells(notebook).values()]
     assert counts == list(range(1, len(counts) + 1))
@@ -164,6 +165,8 @@ result = {call}(
 
 
 LAUNCH = """#!/bin/sh
+[ "$1" = --dev ] || exit 2
+shift
 {first}
 PYTHONPATH={root} exec {python} "$@"
 """
