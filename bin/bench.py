@@ -61,8 +61,8 @@ bin/bench hessian [--quick] [--json=FILE]
   one with --quick.
 
 bin/bench commands [--quick] [--json=FILE]
-  What people wait for: bin/launch, `import tff_reg`, help, a wrong flag, the first round, the end
-  after Ctrl-C. Two minutes, or half a minute with --quick.
+  What people wait for: bin/launch, `import tff_reg`, help, a wrong flag, the first
+  round, the end after Ctrl-C. Two minutes, or half a minute with --quick.
 
 All print a table, and --json writes what they found to a file."""
 

@@ -1,6 +1,6 @@
 """Trains in a web service, which answers while it does.
 
-    bin/launch -m tasks.examples.web_service --runs_dir=DIR
+    bin/launch --dev -m tasks.examples.web_service --runs_dir=DIR
 
     POST   /runs             starts a run; the body is JSON with settings by the names
                              of bin/run's flags: {"process": "fedalign", "seed": 1}

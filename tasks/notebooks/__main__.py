@@ -1,4 +1,4 @@
-"""Executes the notebooks anew: `bin/launch -m tasks.notebooks`."""
+"""Executes the notebooks anew: `bin/launch --dev -m tasks.notebooks`."""
 
 import pathlib
 import tempfile

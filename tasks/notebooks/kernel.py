@@ -18,7 +18,8 @@ import subprocess
 import threading
 
 _ROOT = pathlib.Path(__file__).resolve().parents[2]
-_LAUNCH = str(_ROOT / "bin" / "launch")
+# IPython's kernel is among what --dev adds.
+_LAUNCH = [str(_ROOT / "bin" / "launch"), "--dev"]
 # So that the answer to the cell that calls `replace` is on its way before.
 _DELAY_SECONDS = 1.0
 
@@ -54,7 +55,7 @@ def replace() -> None:
     }
     if not _prepare(environ) and not (_add_python(environ) and _prepare(environ)):
         raise NoEnvironmentError("There is no environment; the lines above say why.")
-    arguments = [_LAUNCH, "-m", "ipykernel_launcher", "-f", get_connection_file()]
+    arguments = [*_LAUNCH, "-m", "ipykernel_launcher", "-f", get_connection_file()]
     threading.Timer(_DELAY_SECONDS, _become, [arguments, environ]).start()
     raise KernelReplacedError(
         "The kernel is one with tff_reg now. Run the cells again, this one too."
@@ -64,7 +65,7 @@ def replace() -> None:
 def _prepare(environ) -> bool:
     """Makes `.venv`, if it is not there; whether it is."""
     with subprocess.Popen(
-        [_LAUNCH, "-c", ""],
+        [*_LAUNCH, "-c", ""],
         env=environ,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,

@@ -111,7 +111,8 @@ def test_the_quickstart_runs_from_top_to_bottom(tmp_path):
 def test_the_outputs_that_are_kept_are_of_the_code(path):
     notebook = notebooks.read(path)
     assert notebooks.is_current(notebook), (
-        f"The outputs in {path.name} are of other code: bin/launch -m tasks.notebooks"
+        f"The outputs in {path.name} are of other code:"
+        " bin/launch --dev -m tasks.notebooks"
     )
     counts = [cell.execution_count for cell in code_cells(notebook).values()]
     assert counts == list(range(1, len(counts) + 1))
@@ -230,6 +231,8 @@ def test_an_interrupted_cell_goes_on_when_it_is_run_again(
 
 
 LAUNCH = """#!/bin/sh
+[ "$1" = --dev ] || exit 2
+shift
 {first}
 PYTHONPATH={root} exec {python} "$@"
 """
