@@ -32,6 +32,8 @@ DTYPES = ("float64", "float32")
 # What a float32 port can be expected to meet, and how much worse each later step of a
 # case gets (cases/README.md, "Tolerances").
 FLOAT32_GROWTH_PER_STEP = 10.0
+# From more tensors on a network is deep.
+_DEEP = 100
 # What weights are made from.
 _WEIGHTS = ("param_names", "param_shapes", "param_offset", "param_amp", "param_kind")
 
@@ -262,13 +264,13 @@ class Case:
         """Holds each tensor's difference, in tolerances, against 1.
 
         In float32 single ReLUs of a deep network change side of zero with the CPU's
-        kernels, which moves a tensor's gradient by some tolerances and its neighbours'
-        by nothing: there the root of the mean square over the tensors is held against
-        1. In float64 it is each tensor.
+        kernels, which moves one tensor's gradient by some tolerances and most others'
+        by nothing: there the root of the mean square over all tensors is held against
+        1. float64 holds each.
         """
         worst = int(np.argmax(ratios))
         ratio = ratios[worst]
-        if self.dtype == "float32":
+        if self.dtype == "float32" and len(ratios) > _DEEP:
             ratio = np.sqrt(np.mean(np.square(ratios)))
         assert ratio <= 1.0, f"{key}: {ratio:.2g} tolerances off, most in [{worst}]"
 
