@@ -21,7 +21,7 @@ def build_network(**options):
     return resnet.build_resnet(
         lambda planes, stride: [(3, planes, stride)],
         (1, 1),
-        planes=(8, 16),
+        planes=(8, 32),
         input_shape=(SIZE, SIZE, 1),
         num_classes=3,
         **options,
@@ -35,7 +35,7 @@ def model_fn(**options):
 
 def settings(name):
     """Settings of little work; for FedAvg and all regularisers the same."""
-    if name == "fedavg" or name in REGULARIZERS:
+    if {"fedavg", *REGULARIZERS} >= set(name.split("+")):
         of_paper = dataclasses.replace(
             catalog.settings("fedavg"),
             max_gradient_norm=10.0,

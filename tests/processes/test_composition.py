@@ -54,7 +54,17 @@ _AGGREGATORS = {
 }
 
 
-@pytest.mark.parametrize("kind", _AGGREGATORS)
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "secure",
+        "private",
+        *(
+            pytest.param(kind, marks=pytest.mark.slow)
+            for kind in ("robust", "compression", "unweighted")
+        ),
+    ],
+)
 def test_takes_any_aggregator(kind):
     # With BatchNorm, so that statistics go through the aggregator too.
     model_fn = models.build_model_fn(
@@ -140,6 +150,7 @@ def test_weights_and_hparams_of_a_stateful_process_can_be_set():
 def test_fedgkd_distils_the_mean_of_the_last_global_models():
     settings = _settings("fedgkd", client_momentum=0.0, client_weight_decay=0.0)
 
+    @functools.lru_cache(maxsize=None)
     def build(rounds):
         return processes.build_from_settings(
             "fedgkd", CNN_FN, settings, {"fedgkd_averaged_rounds": rounds}

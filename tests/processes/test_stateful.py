@@ -1,3 +1,5 @@
+import functools
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -21,8 +23,10 @@ WHOLE = client.WholeClientData(batch_size=4)
 def _runtime():
     with runtime.running("in_process"):
         yield
+    _build.cache_clear()
 
 
+@functools.lru_cache(maxsize=None)
 def _build(name, **overrides):
     return processes.build(
         name, MODEL_FN, client_data=WHOLE, num_clients=NUM_CLIENTS, **overrides

@@ -60,14 +60,9 @@ def _draw_sums(count):
     return list(itertools.islice(filter(_makes_sense, drawn), count))
 
 
-_DRAWN = _draw_sums(6)
-
-
-@pytest.mark.parametrize(
-    "names",
-    [*_DRAWN[:2], *(pytest.param(n, marks=pytest.mark.slow) for n in _DRAWN[2:])],
-    ids="+".join,
-)
+# Those of every day are in test_every_method.py.
+@pytest.mark.slow
+@pytest.mark.parametrize("names", _draw_sums(6), ids="+".join)
 def test_a_random_sum_gives_the_same_in_both_runtimes(contexts, names):
     name = "+".join(names)
     settings = dataclasses.replace(
