@@ -123,6 +123,7 @@ def test_300_rounds_need_no_more_than_10_megabytes(in_process):
     assert _resident_megabytes() - before < 10
 
 
+@pytest.mark.slow
 def test_50_processes_one_after_another_need_no_more_than_30_megabytes(in_process):
     """Each has a megabyte of constants: to keep them would need 100 and more."""
     megabyte = 2**18

@@ -135,7 +135,16 @@ def _process_data(name):
     ]
 
 
-@pytest.mark.parametrize("name", _PROCESSES)
+_SLOW = ("fed_avg_functional_yogi", "mime_lite", "secure")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.slow) if name in _SLOW else name
+        for name in _PROCESSES
+    ],
+)
 def test_one_round_gives_what_it_gives_natively(contexts, name):
     process = _PROCESSES[name]()
     data = _process_data(name)

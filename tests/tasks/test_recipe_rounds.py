@@ -3,7 +3,7 @@
 A recipe runs as `bin/run -flagfile=FILE --scale=tiny --synthetic_data` would. Of those
 that come to the same computation but for the size of numbers (a strength of 1 or of 2),
 and for how the data are dealt out, one runs; the first of every paper and network does
-without `--slow` too. All of them are read and resolved, and their clients dealt, in
+without `--slow` too, but for the deepest networks. All of them are read and resolved, and their clients dealt, in
 test_recipes.py.
 """
 
@@ -29,6 +29,8 @@ _NOT_COMPUTED = {
     "participation",
 }
 _SMALL_NETWORKS = ("feddyn_cnn", "man_convnet", "univarfl_cnn")
+# These take half a minute to trace.
+_DEEP_NETWORKS = ("resnet56", "mobilenet", "shufflenet")
 
 
 def _computations():
@@ -38,7 +40,8 @@ def _computations():
         found.setdefault(_computation(recipe_settings.in_small(recipe)), recipe)
     for recipe in found.values():
         network = (recipe.table.paper.name, recipe.flags["model"])
-        marks = [pytest.mark.slow] if network in networks else []
+        is_slow = network in networks or recipe.flags["model"] in _DEEP_NETWORKS
+        marks = [pytest.mark.slow] if is_slow else []
         networks.add(network)
         yield pytest.param(recipe, marks=marks, id=recipe.path)
 
