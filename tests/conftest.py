@@ -6,6 +6,7 @@ is tested should be what runs.
 
 import contextlib
 import os
+import signal
 import tempfile
 
 import pytest
@@ -20,6 +21,11 @@ quiet.silence()
 scratch.use_own_folder()
 os.environ["TMPDIR"] = tempfile.gettempdir()
 os.environ.setdefault("MPLCONFIGDIR", tempfile.gettempdir())
+
+# A shell starts what runs in the background with Ctrl-C ignored; what the tests start
+# would inherit that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Tests are small; on a machine with many cores, starting their threads costs more than
 # they save. Code that sets thread counts itself is not affected.
