@@ -1,5 +1,7 @@
 """Costs are those of the graphs that run, and the paper's for its network."""
 
+import functools
+
 import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
@@ -29,11 +31,20 @@ CLASSIFIER = 64 * 10
 FORWARD = STEM + sum(STAGES) + CLASSIFIER
 
 
-def count(process, **options):
+@functools.lru_cache(maxsize=None)
+def count(process, strengths=(), **options):
+    """The multiply-adds of a process on ResNet-8; tests share them."""
     model_fn = models.build_model_fn(
         "resnet8", image_shape=(32, 32, 3), num_classes=10
     )
-    return cost.count_multiply_adds(process, model_fn, **options)
+    return cost.count_multiply_adds(
+        process, model_fn, strengths=dict(strengths), **options
+    )
+
+
+def slow(*values):
+    """What another of the same kind stands for, but for --slow."""
+    return pytest.param(*values, marks=pytest.mark.slow)
 
 
 @pytest.mark.parametrize(
@@ -41,14 +52,14 @@ def count(process, **options):
     [
         # The gradient of the images is not taken, nor any of the global model.
         ("fedavg", FORWARD, 2 * FORWARD - STEM),
-        ("fedprox", FORWARD, 2 * FORWARD - STEM),
+        slow("fedprox", FORWARD, 2 * FORWARD - STEM),
         ("kd", 2 * FORWARD, 2 * FORWARD - STEM),
         # Two gradients a step.
         ("fedsam", 2 * FORWARD, 2 * (2 * FORWARD - STEM)),
-        ("fedsam+kd", 4 * FORWARD, 2 * (2 * FORWARD - STEM)),
+        slow("fedsam+kd", 4 * FORWARD, 2 * (2 * FORWARD - STEM)),
         # The classifier's weights are no variables of the gradient.
         ("freeze", FORWARD, 2 * FORWARD - STEM - CLASSIFIER),
-        ("scaffold+man", FORWARD, 2 * FORWARD - STEM),
+        slow("scaffold+man", FORWARD, 2 * FORWARD - STEM),
     ],
 )
 def test_counts_the_multiply_adds_of_a_step(process, forward, backward):
@@ -62,12 +73,15 @@ def test_counts_the_backward_pass_through_a_constant_path_once():
     assert fedmlb.backward == fedavg.backward + paths
 
 
-def test_counts_what_random_methods_run_on_average():
+def test_counts_what_stochastic_depth_runs_on_average():
     fedavg, stochdepth = count("fedavg"), count("stochdepth", draws=2000)
     # Branches are kept with probabilities 1, 0.95 and 0.9.
     dropped = 0.05 * BRANCHES[1] + 0.1 * BRANCHES[2]
     assert fedavg.layers - stochdepth.layers == pytest.approx(dropped, rel=0.15)
     assert fedavg.backward - stochdepth.backward == pytest.approx(2 * dropped, rel=0.15)
+
+
+def test_counts_what_gradaug_runs_on_average():
     # The narrower network at width 0.8 rounds 16, 32 and 64 channels to 16, 24 and 48,
     # on images of 0.6797 times the pixels on average.
     narrow = (
@@ -80,7 +94,7 @@ def test_counts_what_random_methods_run_on_average():
         + convolution(8, 48, 48, 3)
         + convolution(8, 24, 48, 1)
     )
-    gradaug = count("gradaug", strengths={"gradaug_subnetworks": 1})
+    gradaug = count("gradaug", strengths=(("gradaug_subnetworks", 1),))
     assert gradaug.layers - FORWARD == pytest.approx(0.6797 * narrow, rel=0.06)
     assert gradaug.rest > 0  # resizing
 
@@ -104,10 +118,10 @@ def test_products_whose_size_is_known_only_when_the_graph_runs_are_counted():
 @pytest.mark.parametrize(
     "process, mflops, params",
     [
-        ("fedavg", 87.3, 0.61),
-        ("fedprox", 87.3, 1.21),
-        ("moon", 262.2, 2.21),
-        ("mixup", 87.3, 0.61),
+        slow("fedavg", 87.3, 0.61),
+        slow("fedprox", 87.3, 1.21),
+        slow("moon", 262.2, 2.21),
+        slow("mixup", 87.3, 0.61),
         ("fedalign", 89.1, 0.61),
     ],
 )
@@ -147,7 +161,12 @@ def _traffic(process):
 
 
 @pytest.mark.parametrize(
-    "name", ["fedprox", "fedgkd", "moon", "scaffold", "feddyn", "feddc", "fedspeed"]
+    "name",
+    [
+        "fedgkd",
+        "scaffold",
+        *map(slow, ("fedprox", "moon", "feddyn", "feddc", "fedspeed")),
+    ],
 )
 def test_the_bytes_are_those_of_the_process(name):
     options = dict(image_shape=(4, 4, 1), num_classes=3)

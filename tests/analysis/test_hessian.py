@@ -480,8 +480,8 @@ def test_keras_layers(make_layer, training):
 @pytest.mark.parametrize(
     "name,norm,training",
     [
-        ("resnet8", "group", False),
-        ("resnet8", "batch", False),
+        pytest.param("resnet8", "group", False, marks=pytest.mark.slow),
+        pytest.param("resnet8", "batch", False, marks=pytest.mark.slow),
         ("resnet8", "batch", True),
         ("cnn", "group", False),
     ],

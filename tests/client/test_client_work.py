@@ -1,4 +1,5 @@
 import collections
+import functools
 
 import numpy as np
 import pytest
@@ -21,6 +22,7 @@ SGD = client.build_sgd(0.1, 0.9, nesterov=True, weight_decay=1e-3)
 def _runtime():
     with runtime.running("in_process"):
         yield
+    _fed_avg.cache_clear()  # Before TensorFlow's own end.
 
 
 def _examples(count, seed=0):
@@ -40,6 +42,17 @@ def _whole(count, key=(0, 0), seed=0):
 def _weights(process, state):
     weights = process.get_model_weights(state)
     return [*weights.trainable, *weights.non_trainable]
+
+
+@functools.lru_cache(maxsize=None)
+def _fed_avg(weighting):
+    """A process that tests share."""
+    return processes.build_fed_avg(
+        MODEL_FN,
+        SGD,
+        client_weighting=weighting,
+        client_data=client.WholeClientData(batch_size=4),
+    )
 
 
 def _assert_equal(first, second):
@@ -109,12 +122,7 @@ def test_with_all_clients_rejected_the_model_stays():
 
 @pytest.mark.parametrize("weighting", list(tff.learning.ClientWeighting))
 def test_an_empty_client_weighs_nothing(weighting):
-    process = processes.build_fed_avg(
-        MODEL_FN,
-        SGD,
-        client_weighting=weighting,
-        client_data=client.WholeClientData(batch_size=4),
-    )
+    process = _fed_avg(weighting)
     start = process.initialize()
     alone = process.next(start, [_whole(6)])
     with_empty = process.next(start, [_whole(0), _whole(6)])
@@ -124,12 +132,7 @@ def test_an_empty_client_weighs_nothing(weighting):
 def test_clients_weigh_by_examples_or_alike():
     clients = [_whole(2), _whole(6, seed=1)]
     for weighting, shares in (("NUM_EXAMPLES", (0.25, 0.75)), ("UNIFORM", (0.5, 0.5))):
-        process = processes.build_fed_avg(
-            MODEL_FN,
-            SGD,
-            client_weighting=tff.learning.ClientWeighting[weighting],
-            client_data=client.WholeClientData(batch_size=4),
-        )
+        process = _fed_avg(tff.learning.ClientWeighting[weighting])
         start = process.initialize()
         single = [
             _weights(process, process.next(start, [c]).state) for c in clients

@@ -1,5 +1,6 @@
 import collections
 import dataclasses
+import functools
 
 import numpy as np
 import pytest
@@ -22,10 +23,17 @@ def _element(count):
     )
 
 
-def _visited(form, count, with_keys=False):
-    """The labels of every batch, run in a graph as a client does."""
+@pytest.fixture(scope="module", autouse=True)
+def _graphs():
+    yield
+    _graph.cache_clear()  # Before TensorFlow's own end.
 
-    @tf.function
+
+@functools.lru_cache(maxsize=None)
+def _graph(form):
+    """Runs a form in a graph, as a client does, for any number of examples."""
+
+    @tf.function(input_signature=[form.element_spec(SPEC)])
     def run(element):
         def step(state, batch, compute_key):
             labels, step_keys, index = state
@@ -42,7 +50,12 @@ def _visited(form, count, with_keys=False):
         labels, step_keys, _ = form.run(step, (labels, step_keys, 0), element)
         return labels.stack(), step_keys.stack()
 
-    labels, step_keys = run(_element(count))
+    return run
+
+
+def _visited(form, count, with_keys=False):
+    """The labels of every batch, and the keys of the steps."""
+    labels, step_keys = _graph(form)(_element(count))
     batches = [[int(v) for v in row if v >= 0] for row in labels.numpy()]
     return (batches, step_keys.numpy()) if with_keys else batches
 

@@ -83,6 +83,16 @@ def tiny_model_fn():
 
 
 @pytest.fixture
+def no_pictures(monkeypatch):
+    """Runs without their pictures, which take longer than such runs."""
+    from tff_reg.experiment import plot
+
+    monkeypatch.setattr(
+        plot, "write_accuracy_plot", lambda path, **_: path.write_bytes(b"picture")
+    )
+
+
+@pytest.fixture
 def tiny_data():
     return TinyData()
 

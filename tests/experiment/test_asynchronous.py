@@ -21,7 +21,7 @@ def in_process():
 
 
 @pytest.fixture
-def arguments(tiny_process, tiny_evaluation, tiny_data):
+def arguments(tiny_process, tiny_evaluation, tiny_data, no_pictures):
     return dict(
         process=tiny_process,
         client_data=tiny_data,

@@ -26,7 +26,7 @@ class Disk:
         self.last = None
         patch = monkeypatch.setattr
         patch(os, "replace", self._guard(os.replace))
-        patch(os, "fsync", self._guard(lambda descriptor: None))
+        patch(os, "fsync", self._guard(os.fsync))
         patch(pathlib.Path, "unlink", self._guard(pathlib.Path.unlink))
         patch(pathlib.Path, "mkdir", self._guard(pathlib.Path.mkdir))
         patch(shutil, "rmtree", self._guard(shutil.rmtree, self._half_rmtree))
@@ -104,14 +104,17 @@ class Clients:
         return key
 
 
-@pytest.fixture(params=[Counting, Remembering])
+@pytest.fixture(
+    params=[pytest.param(Counting, marks=pytest.mark.slow), Remembering]
+)
 def run(request, monkeypatch):
     from tff_reg.experiment import checkpoints, environment, plot
 
     # So few that old ones are deleted in these short runs, too.
     defaults = checkpoints.CheckpointStore.__init__.__kwdefaults__
     monkeypatch.setitem(defaults, "keep", 2)
-    # Neither matters here, and both are slow.
+    # None of these matters here, and all are slow.
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
     monkeypatch.setattr(environment, "describe", lambda: {})
     monkeypatch.setattr(
         plot, "write_accuracy_plot", lambda path, **_: path.write_bytes(b"plot")
@@ -143,15 +146,29 @@ def results(directory):
     return table, summary, weights
 
 
-def crash_everywhere(run, monkeypatch, tmp_path, prepare, **arguments):
-    """Runs with a crash at the first, the second, ... step until there is none."""
+def crash_everywhere(run, monkeypatch, tmp_path, rounds_before=0, **arguments):
+    """Runs with a crash at the first, the second, ... step until there is none.
+
+    Args:
+      run: The fixture.
+      monkeypatch: The fixture.
+      tmp_path: Where the runs are.
+      rounds_before: How many rounds a run before has left in the directory.
+      **arguments: Of the run that crashes.
+
+    Returns:
+      How many steps there are.
+    """
     run(tmp_path / "unbroken", total_rounds=3)
+    if rounds_before:
+        run(tmp_path / "before", total_rounds=rounds_before)
     expected = results(tmp_path / "unbroken")
     step = 0
     while True:
         step += 1
         directory = tmp_path / f"crash_{step}"
-        prepare(directory)
+        if rounds_before:
+            shutil.copytree(tmp_path / "before", directory)
         with monkeypatch.context() as patched:
             disk = Disk(patched)
             disk.last = step
@@ -170,7 +187,7 @@ def crash_everywhere(run, monkeypatch, tmp_path, prepare, **arguments):
 
 
 def test_a_crash_at_any_step_of_a_run_changes_nothing(run, monkeypatch, tmp_path):
-    steps = crash_everywhere(run, monkeypatch, tmp_path, lambda directory: None)
+    steps = crash_everywhere(run, monkeypatch, tmp_path)
     assert steps > 60  # It did look at them all.
 
 
@@ -178,11 +195,7 @@ def test_a_crash_at_any_step_of_a_continued_run_changes_nothing(
     run, monkeypatch, tmp_path
 ):
     steps = crash_everywhere(
-        run,
-        monkeypatch,
-        tmp_path,
-        lambda directory: run(directory, total_rounds=2),
-        rounds_per_checkpoint=2,
+        run, monkeypatch, tmp_path, rounds_before=2, rounds_per_checkpoint=2
     )
     assert steps > 20
 
@@ -191,10 +204,6 @@ def test_a_crash_at_any_step_of_an_overwriting_run_changes_nothing(
     run, monkeypatch, tmp_path
 ):
     steps = crash_everywhere(
-        run,
-        monkeypatch,
-        tmp_path,
-        lambda directory: run(directory, total_rounds=2),
-        overwrite=True,
+        run, monkeypatch, tmp_path, rounds_before=2, overwrite=True
     )
     assert steps > 60

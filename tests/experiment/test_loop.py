@@ -62,7 +62,7 @@ class FailingProcess:
 
 
 @pytest.fixture
-def run(tiny_process, tiny_evaluation, tiny_data):
+def run(tiny_process, tiny_evaluation, tiny_data, no_pictures):
     def run_with(output_dir=None, **arguments):
         defaults = dict(
             process=tiny_process,
@@ -94,7 +94,8 @@ def results(directory):
     return rows_without_timing(directory), summary, weights
 
 
-def test_trains_evaluates_and_writes_every_file(run, tmp_path):
+def test_trains_evaluates_and_writes_every_file(run, tmp_path, monkeypatch):
+    monkeypatch.undo()  # With the picture.
     result = run(tmp_path / "a", rounds_per_evaluation=4)
     names = {path.name for path in (tmp_path / "a").iterdir()}
     events = {name for name in names if name.startswith("events.out.tfevents.")}
@@ -360,7 +361,7 @@ def kept_states(directory):
 
 @pytest.mark.parametrize("rounds_per_checkpoint", [1, 3])
 def test_moon_continues_with_what_its_clients_remember(
-    moon, tmp_path, rounds_per_checkpoint
+    moon, tmp_path, no_pictures, rounds_per_checkpoint
 ):
     period = dict(rounds_per_checkpoint=rounds_per_checkpoint)
     whole = moon.run(tmp_path / "unbroken", **period)
@@ -394,7 +395,9 @@ def test_what_moons_clients_remember_is_used(moon, monkeypatch):
     )
 
 
-def test_a_round_loads_the_states_of_its_cohort_only(moon, tmp_path, monkeypatch):
+def test_a_round_loads_the_states_of_its_cohort_only(
+    moon, tmp_path, no_pictures, monkeypatch
+):
     loaded = []
 
     def read_state(path, like):

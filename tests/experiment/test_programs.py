@@ -1,11 +1,13 @@
 """A program with our evaluation manager can be killed anywhere, and ends the same."""
 
 import asyncio
+import concurrent.futures
 import csv
 import os
 
 import numpy as np
 import pytest
+import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_reg import client
@@ -47,6 +49,8 @@ class Program:
             "fedavg", self.model_fn, client_data=client.WholeClientData(batch_size=4)
         )
         self.evaluation = tff.learning.algorithms.build_fed_eval(self.model_fn)
+        # Nothing of a killed program is in it, and it has compiled the processes.
+        self.context = runtime.program_context()
 
     def run(self, directory, seed=3):
         """Runs it, or what is left; returns the models released and the metrics."""
@@ -57,9 +61,9 @@ class Program:
             data.SeededDataSource(
                 self.clients,
                 seed=0,
-                client_dataset_fn=lambda name, key: self.clients.batched_dataset(
-                    name, key, batch_size=5
-                ),
+                client_dataset_fn=lambda name, key: tf.data.Dataset.from_tensor_slices(
+                    self.clients.client_examples(name)
+                ).batch(5),
             ),
             cohort_size=3,
             metrics_manager=tff.program.GroupingReleaseManager(
@@ -67,9 +71,12 @@ class Program:
             ),
             root_dir=directory / "evaluation",
         )
-        with tff.framework.get_context_stack().install(runtime.program_context()):
-            asyncio.run(
-                tff.learning.programs.train_model(
+        # Of a killed program nothing is left; here a thread may still write a file.
+        with concurrent.futures.ThreadPoolExecutor() as executor:
+
+            async def main():
+                asyncio.get_running_loop().set_default_executor(executor)
+                await tff.learning.programs.train_model(
                     train_process=self.process,
                     train_data_source=data.SeededDataSource(self.clients, seed=seed),
                     train_per_round_clients=2,
@@ -81,7 +88,9 @@ class Program:
                     evaluation_manager=manager,
                     evaluation_periodicity=1,
                 )
-            )
+
+            with tff.framework.get_context_stack().install(self.context):
+                asyncio.run(main())
         with open(metrics_file, newline="") as file:
             return released.values(), list(csv.DictReader(file))
 

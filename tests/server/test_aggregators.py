@@ -1,4 +1,5 @@
 import collections
+import functools
 import math
 
 import numpy as np
@@ -23,6 +24,9 @@ COUNTS = (6, 9)
 def _runtime():
     with runtime.running("in_process"):
         yield
+    # Before TensorFlow's own end.
+    _mean.cache_clear()
+    _output_of_mean.cache_clear()
 
 
 def _model_fn():
@@ -97,41 +101,74 @@ EXACT = {
 }
 
 
-@pytest.mark.parametrize("name", ["fedavg", "scaffold", "feddyn"])
-def test_all_kinds_give_the_mean_where_nothing_is_cut_or_noisy(name):
-    process = _build(name, "mean")
-    plain = _train(process)
-    expected = _weights(process, plain.state)
-    before = _weights(process, process.initialize())
+@functools.lru_cache(maxsize=None)
+def _mean(name):
+    """The process that takes the mean; tests share it."""
+    return _build(name, "mean")
+
+
+@functools.lru_cache(maxsize=None)
+def _output_of_mean(name):
+    return _train(_mean(name))
+
+
+# Every kind and every method once; with --slow all pairs.
+PAIRS = {
+    ("fedavg", "dp"),
+    ("scaffold", "secure"),
+    ("scaffold", "compressed"),
+    ("feddyn", "robust"),
+}
+
+
+@pytest.mark.parametrize(
+    "name, kind",
+    [
+        pytest.param(name, kind, marks=[pytest.mark.slow][(name, kind) in PAIRS :])
+        for name in ("fedavg", "scaffold", "feddyn")
+        for kind in EXACT
+    ],
+)
+def test_all_kinds_give_the_mean_where_nothing_is_cut_or_noisy(name, kind):
+    plain = _output_of_mean(name)
+    expected = _weights(_mean(name), plain.state)
+    before = _weights(_mean(name), _mean(name).initialize())
     assert not any(np.allclose(e, b, atol=1e-3) for e, b in zip(expected, before))
-    for kind, (strengths, tolerance) in EXACT.items():
-        process = _build(name, kind, **strengths)
-        output = _train(process)
-        for found, value in zip(_weights(process, output.state), expected):
-            np.testing.assert_allclose(found, value, atol=tolerance, err_msg=kind)
-        if name != "fedavg":
-            # What the server remembers, of uploads and of the updates.
-            memories = [o.state.finalizer["memory"] for o in (output, plain)]
-            assert memories[0].keys() == memories[1].keys() != set()
-            for found, value in zip(*map(tf.nest.flatten, memories)):
-                np.testing.assert_allclose(found, value, atol=tolerance, err_msg=kind)
-                assert np.abs(value).max() > 0.01
-        metrics = [o.metrics["client_work"]["train"] for o in (output, plain)]
-        for key in ("loss", "accuracy", "num_examples"):
-            np.testing.assert_allclose(
-                metrics[0][key], metrics[1][key], rtol=2e-3, err_msg=kind
-            )
+    strengths, tolerance = EXACT[kind]
+    process = _build(name, kind, **strengths)
+    output = _train(process)
+    for found, value in zip(_weights(process, output.state), expected):
+        np.testing.assert_allclose(found, value, atol=tolerance)
+    if name != "fedavg":
+        # What the server remembers, of uploads and of the updates.
+        memories = [o.state.finalizer["memory"] for o in (output, plain)]
+        assert memories[0].keys() == memories[1].keys() != set()
+        for found, value in zip(*map(tf.nest.flatten, memories)):
+            np.testing.assert_allclose(found, value, atol=tolerance)
+            assert np.abs(value).max() > 0.01
+    metrics = [o.metrics["client_work"]["train"] for o in (output, plain)]
+    for key in ("loss", "accuracy", "num_examples"):
+        np.testing.assert_allclose(metrics[0][key], metrics[1][key], rtol=2e-3)
 
 
-@pytest.mark.parametrize("name", ["fedavg", "scaffold", "moon"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "scaffold",
+        pytest.param("fedavg", marks=pytest.mark.slow),
+        pytest.param("moon", marks=pytest.mark.slow),
+    ],
+)
 def test_nothing_is_aggregated_insecurely_by_secure(name):
-    tff.test.assert_contains_unsecure_aggregation(_build(name, "mean").next)
+    tff.test.assert_contains_unsecure_aggregation(_mean(name).next)
     process = _build(name, "secure")
     tff.test.assert_contains_secure_aggregation(process.next)
     tff.test.assert_not_contains_unsecure_aggregation(process.next)
 
 
-@pytest.mark.parametrize("kind", ["robust", "dp"])
+@pytest.mark.parametrize(
+    "kind", ["dp", pytest.param("robust", marks=pytest.mark.slow)]
+)
 def test_a_state_with_its_aggregators_comes_back_from_a_file(kind, tmp_path):
     process = _build("scaffold", kind, dp_noise_multiplier=0.1)
     output = _train(process)

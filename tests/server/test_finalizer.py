@@ -1,4 +1,5 @@
 import collections
+import functools
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ BATCH_NORM = models.build_model_fn(
 def _runtime():
     with runtime.running("in_process"):
         yield
+    _process.cache_clear()  # Before TensorFlow's own end.
 
 
 def _client(count, seed):
@@ -32,6 +34,7 @@ def _client(count, seed):
     )
 
 
+@functools.lru_cache(maxsize=None)
 def _process(server_optimizer=None):
     return processes.build_fed_avg(
         BATCH_NORM,

@@ -14,7 +14,7 @@ from tff_reg import experiment
 from tff_reg import runtime
 from tff_reg.experiment import progress
 
-GIVEN = dict(total_rounds=5, clients_per_round=2, local_epochs=1)
+GIVEN = dict(total_rounds=4, clients_per_round=2, local_epochs=1)
 SEED = 3
 
 
@@ -40,7 +40,7 @@ def test_killed_by_kill_9_it_goes_on_to_the_weights_of_a_run(tmp_path, capfd):
     # The pipe ends, so nothing that holds it is left behind.
     rest = running.stdout.read()
     assert running.wait() == -signal.SIGKILL
-    assert "round 5" not in rest
+    assert "round 4" not in rest
 
     settings = train_program.choose_settings("fedavg", GIVEN)
     train_program.prepare_directory(tmp_path, settings, process="fedavg", seed=SEED)
@@ -61,7 +61,7 @@ def test_killed_by_kill_9_it_goes_on_to_the_weights_of_a_run(tmp_path, capfd):
             evaluate=evaluate,
             progress=progress.Silence(),
         )
-    assert "round 1  training" not in printed and "round 5  training" in printed
+    assert "round 1  training" not in printed and "round 4  training" in printed
     with np.load(tmp_path / "final_weights.npz") as found:
         arrays = [found[f"arr_{index}"] for index in range(len(found.files))]
     weights = [*expected.weights.trainable, *expected.weights.non_trainable]
@@ -70,13 +70,13 @@ def test_killed_by_kill_9_it_goes_on_to_the_weights_of_a_run(tmp_path, capfd):
         np.testing.assert_array_equal(a, b)
     for name in ("training", "evaluation"):
         rows = _rows(tmp_path / f"{name}.csv")
-        assert [int(row["round_num"]) for row in rows] == [1, 2, 3, 4, 5]
+        assert [int(row["round_num"]) for row in rows] == [1, 2, 3, 4]
         for row, wanted in zip(rows, expected.rows):
             for metric in ("loss", "accuracy"):
                 value = float(row[f"model_metrics/{metric}"])
                 assert value == pytest.approx(wanted[f"{name}/{metric}"], rel=1e-5)
         assert any(file.name.startswith("events") for file in (tmp_path / name).iterdir())
-    assert (tmp_path / "models" / "release_training_checkpoint_round_5").is_dir()
+    assert (tmp_path / "models" / "release_training_checkpoint_round_4").is_dir()
 
 
 @pytest.mark.parametrize(
