@@ -66,6 +66,7 @@ def pages(tmp_path_factory):
     return found, directory
 
 
+@pytest.mark.slow
 def test_every_module_has_a_page_and_is_on_the_first(pages):
     found, _ = pages
     assert set(found) == {"index", *_modules()}
@@ -75,6 +76,7 @@ def test_every_module_has_a_page_and_is_on_the_first(pages):
     assert "<p>Where TFF computations run:" in found["index"]
 
 
+@pytest.mark.slow
 def test_everything_public_is_on_its_page(pages):
     found, _ = pages
     modules = _modules()
@@ -95,6 +97,7 @@ def test_everything_public_is_on_its_page(pages):
     assert not missing
 
 
+@pytest.mark.slow
 def test_a_name_that_a_package_imports_when_asked_for_has_its_text(pages):
     page = html.unescape(re.sub("<[^>]*>", "", pages[0]["tff_reg.data"]))
     assert "Clients whose examples are rows of two shared arrays." in page
@@ -105,6 +108,7 @@ def test_a_name_that_a_package_imports_when_asked_for_has_its_text(pages):
     assert "tensorflow_federated.python" not in page
 
 
+@pytest.mark.slow
 def test_sections_of_docstrings_are_headings_with_lists(pages):
     page = pages[0]["tff_reg.data.sampling"]
     section = page[page.index('id="sample_clients"') :]

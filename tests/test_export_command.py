@@ -123,6 +123,7 @@ def test_the_branches_scales_are_in_the_model(expected):
     assert not np.allclose(plain, logits, atol=1e-3)
 
 
+@pytest.mark.slow
 def test_every_network_is_exported_and_read_back(tmp_path):
     import tensorflow as tf
     from tff_reg import models

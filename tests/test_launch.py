@@ -29,7 +29,9 @@ BASE_PYTHON = os.path.realpath(sys.executable)
 COMMANDS = sorted(
     path.name
     for path in BIN.iterdir()
-    if not path.suffix and path.name not in ("launch", "lock", "test")
+    if path.is_file()
+    and not path.suffix
+    and path.name not in ("launch", "lock", "test")
 )
 
 # The uv that has made the environment of the tests.

@@ -89,7 +89,10 @@ def test_pipe_and_processes_end_with_the_command(start):
     assert run.left() == []
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+@pytest.mark.parametrize(
+    "number",
+    [pytest.param(signal.SIGKILL, marks=pytest.mark.slow), signal.SIGINT],
+)
 def test_pipe_and_processes_end_with_a_command_that_is_stopped(start, number):
     run = start("--total_rounds=100000")
     run.read_until(b"1/100000")

@@ -141,6 +141,7 @@ def _rounds(text):
     return [int(number) for number in re.findall(r"round +(\d+)/", text)]
 
 
+@pytest.mark.slow
 def test_a_run_survives_a_worker_and_resumes_after_it_lost_all(
     start_worker, start, tmp_path
 ):

@@ -83,6 +83,7 @@ def other_process():
         yield process
 
 
+@pytest.mark.slow
 def test_the_command_measures_and_writes(other_process, tmp_path):
     path = tmp_path / "steps.json"
     done = other_process.call(

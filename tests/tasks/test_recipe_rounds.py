@@ -29,8 +29,15 @@ _NOT_COMPUTED = {
     "participation",
 }
 _SMALL_NETWORKS = ("feddyn_cnn", "man_convnet", "univarfl_cnn")
-# These take half a minute to trace.
-_DEEP_NETWORKS = ("resnet56", "mobilenet", "shufflenet")
+# These take up to half a minute to trace.
+_DEEP_NETWORKS = (
+    "resnet56",
+    "resnet18_imagenet",
+    "resnet18_no_maxpool",
+    "mobilenet",
+    "shufflenet",
+    "squeezenet",
+)
 
 
 def _computations():

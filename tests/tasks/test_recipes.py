@@ -217,6 +217,7 @@ def test_settings_of_some_cells_by_hand():
     assert flags_of("univarfl/table2/univarfl-p0.1")["clients_per_round"] == 1
 
 
+@pytest.mark.slow
 def test_the_clients_of_every_recipe_can_be_dealt():
     seen = set()
     for recipe in ALL:

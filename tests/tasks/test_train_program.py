@@ -23,6 +23,7 @@ def _rows(path):
         return list(csv.DictReader(file))
 
 
+@pytest.mark.slow
 def test_killed_by_kill_9_it_goes_on_to_the_weights_of_a_run(tmp_path, capfd):
     flags = [f"--{name}={value}" for name, value in GIVEN.items()]
     flags += ["--process=fedavg", f"--seed={SEED}", f"--output_dir={tmp_path}"]
