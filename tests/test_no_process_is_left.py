@@ -80,6 +80,7 @@ def start(tmp_path):
         run.clean_up()
 
 
+@pytest.mark.slow
 def test_pipe_and_processes_end_with_the_command(start):
     run = start("--total_rounds=1")
     run.read_until()

@@ -264,6 +264,7 @@ def test_interrupt_ends_it_with_130_and_says_how_to_resume(broken):
     assert last.startswith("Interrupted: ") and "the same command" in last
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_leaves_nothing_in_the_home_or_the_temporary_folder(broken):
     assert broken["left"] == []
 

@@ -1,6 +1,9 @@
 import io
+import sys
+import types
 
 import pytest
+
 from tff_reg.experiment import metrics, progress
 
 
@@ -66,6 +69,20 @@ def test_the_bar_keeps_the_last_test_accuracy(capsys):
 
 def test_no_bar_where_output_is_kept(capsys):
     assert isinstance(progress.for_this_output(3), progress.Lines)
+
+
+@pytest.mark.parametrize(
+    "shell, kind",
+    [
+        (types.SimpleNamespace(kernel=None), progress.Bar),
+        (types.SimpleNamespace(), progress.Lines),  # IPython on a terminal.
+        (None, progress.Lines),  # Something has imported IPython.
+    ],
+)
+def test_a_bar_in_notebooks(shell, kind, monkeypatch):
+    ipython = types.SimpleNamespace(get_ipython=lambda: shell)
+    monkeypatch.setitem(sys.modules, "IPython", ipython)
+    assert type(progress.for_this_output(3)) is kind
 
 
 @pytest.mark.parametrize(

@@ -196,6 +196,7 @@ def _two_rounds(rule):
     return tf.nest.flatten([weights.trainable, weights.non_trainable]), output.metrics
 
 
+@pytest.mark.slow
 def test_radius_0_is_fedavg_to_the_bit():
     plain, metrics = _two_rounds(gradient_rule.GradientRule())
     for rule in (

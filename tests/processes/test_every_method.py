@@ -18,7 +18,7 @@ from tests.processes import every_method
 
 # Every kind of state, broadcast and client; `--slow` runs the others too.
 _ONE_OF_A_KIND = ("fedgkd", "fedadam")
-_NATIVE = ("fedavg", "gradaug", "moon", "scaffold+fedsam+man")
+_NATIVE = ("fedavg", "gradaug", "scaffold+fedsam+man+fedavgm")
 # What makes the methods without a term FedAvg, and what does not.
 _NEUTRAL = {
     "mixup": ("mixup_concentration", 0.0, 0.1),
@@ -33,7 +33,10 @@ def _all_but(names, chosen):
 
 _STATELESS = [n for n in every_method.NAMES if n not in every_method.STATEFUL]
 _ALL_TERMS = "+".join(every_method.WITH_TERM)
-_METHODS = [*every_method.NAMES, "moon+fedgkd+mixup", "scaffold+fedsam+man"]
+_SUMS = [_ALL_TERMS, "mixup+stochdepth+freeze+fedasam", "scaffold+fedsam+man+fedavgm"]
+_METHODS = [*every_method.NAMES, *_SUMS]
+# The others of the names are in the sums.
+_EVERY_DAY = ["fedavg", "gradaug", "feddyn", "feddc", "fedspeed", "fedadam", *_SUMS]
 
 
 def _flat(structure):
@@ -52,7 +55,7 @@ def _without_key(element):
     return collections.OrderedDict(x=element["x"], y=element["y"])
 
 
-@pytest.mark.parametrize("name", _METHODS)
+@pytest.mark.parametrize("name", _all_but(_METHODS, _EVERY_DAY))
 def test_a_round_depends_on_nothing_but_its_arguments(contexts, name):
     process, clients = every_method.build(name), every_method.clients()
     is_stateful = bool(set(every_method.STATEFUL) & set(name.split("+")))

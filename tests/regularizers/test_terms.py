@@ -185,6 +185,7 @@ def test_reports_its_raw_term_its_share_and_what_it_lists(term):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("term", WITH_TERM, ids=lambda t: t.name)
 def test_strength_zero_leaves_the_gradient_to_the_bit_but_is_measured(term):
     model, batch = _model(), _batch()

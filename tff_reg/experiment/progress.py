@@ -169,6 +169,10 @@ class Bar(Silence):
 def for_this_output(total_rounds: int) -> Silence:
     """A bar where a person sees it being redrawn, lines where they are kept."""
     on_terminal = sys.stdout.isatty() and sys.stderr.isatty()
-    if on_terminal or "ipykernel" in sys.modules:
-        return Bar(total_rounds)
-    return Lines(total_rounds)
+    return (Bar if on_terminal or _in_notebook() else Lines)(total_rounds)
+
+
+def _in_notebook() -> bool:
+    """Whether a Jupyter kernel runs this code, and not just something of Jupyter's."""
+    ipython = sys.modules.get("IPython")
+    return ipython is not None and hasattr(ipython.get_ipython(), "kernel")
