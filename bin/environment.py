@@ -379,6 +379,7 @@ class _Installer:
         self._options = []
         self._variables = {}
         self._own_cache = os.path.join(environment.folder, "cache")
+        self._temporary = os.path.join(environment.folder, "tmp")
 
     def make_folder(self) -> None:
         """Makes the virtual environment, empty."""
@@ -478,7 +479,9 @@ class _Installer:
                      "UV_NO_BUILD", "UV_NO_VERIFY_HASHES", "UV_SYSTEM_PYTHON",
                      "UV_COMPILE_BYTECODE", "UV_TORCH_BACKEND"):  # fmt: skip
             environ.pop(name, None)
-        environ.update(self._variables)
+        # uv leaves locks of what it builds there.
+        os.makedirs(self._temporary, exist_ok=True)
+        environ.update(self._variables, TMPDIR=self._temporary)
         self._log.write(f"\n$ {' '.join(command)}\n".encode())
         self._log.flush()
         try:
@@ -526,8 +529,9 @@ class _Installer:
         )  # fmt: skip
 
     def close(self) -> None:
-        """Removes the line of `_show_progress`, and a cache of our own."""
-        shutil.rmtree(self._own_cache, ignore_errors=True)
+        """Removes the line of `_show_progress`, and what was needed meanwhile."""
+        for folder in (self._own_cache, self._temporary):
+            shutil.rmtree(folder, ignore_errors=True)
         if sys.stderr.isatty():
             print("\r\033[K", end="", file=sys.stderr, flush=True)
 

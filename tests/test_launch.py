@@ -426,6 +426,17 @@ def test_modules_are_compiled_once_whatever_the_user_has_set(repository):
     assert list(repository.root.glob("__pycache__/ours.*.pyc"))
 
 
+def test_the_installers_temporary_files_go_with_it(repository):
+    seen = repository.folder / "seen"
+    repository.installer_does(f'echo "$TMPDIR" > "{seen}"; : > "$TMPDIR/left"')
+
+    assert repository.run().returncode == 0
+
+    folder = pathlib.Path(seen.read_text().strip())
+    assert folder.parent == repository.root / ".venv"
+    assert not folder.exists()
+
+
 @pytest.mark.parametrize("flag", ["--help", "-h"])
 def test_help_needs_no_environment(repository, flag):
     program = repository.root / "bin" / "run.py"
