@@ -60,14 +60,13 @@ def pytest_collection_modifyitems(config, items):
     if config.getoption("--slow"):
         return
     own_golden_files = os.environ.get("TFF_REG_GOLDEN")
-    slow = [
-        item
-        for item in items
-        if item.get_closest_marker("slow")
-        and not (own_golden_files and item.get_closest_marker("golden"))
-    ]
+    chosen, slow = [], []
+    for item in items:
+        is_asked_for = own_golden_files and item.get_closest_marker("golden")
+        is_slow = item.get_closest_marker("slow") and not is_asked_for
+        (slow if is_slow else chosen).append(item)
     config.hook.pytest_deselected(items=slow)
-    items[:] = [item for item in items if item not in set(slow)]
+    items[:] = chosen
 
 
 @pytest.fixture(scope="session")
