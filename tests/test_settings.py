@@ -1,0 +1,97 @@
+"""Tests of tff_reg.settings."""
+
+import dataclasses
+from typing import Optional
+
+import pytest
+
+from tff_reg import settings
+
+
+@dataclasses.dataclass(frozen=True)
+class _Method:
+    strength: float = settings.setting(1.0, symbol="mu", help="Factor.", minimum=0)
+    width: float = settings.setting(0.5, help="Of the part.", above=0, below=1)
+    paths: tuple[int, ...] = settings.setting((), help="Which.", minimum=1)
+    seed: Optional[int] = settings.setting(None, help="A seed.")
+    scaling: str = settings.setting("code", help="How.", choices=("code", "paper"))
+    clips: bool = settings.setting(False, help="Whether it clips.")
+    other: str = "no setting"
+
+
+def _setting(name):
+    (found,) = [s for s in settings.settings_of(_Method) if s.name == name]
+    return found
+
+
+def test_fields_say_what_they_are():
+    names = [each.name for each in settings.settings_of(_Method())]
+    assert names == ["strength", "width", "paths", "seed", "scaling", "clips"]
+    paths, seed = _setting("paths"), _setting("seed")
+    assert (paths.type, paths.is_tuple, paths.is_optional) == (int, True, False)
+    assert (seed.type, seed.is_tuple, seed.is_optional) == (int, False, True)
+    assert _setting("strength").symbol == "mu"
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"strength": -1.0}, "m_strength=-1.0: it must be at least 0."),
+        ({"strength": True}, "m_strength=true: it must be a number."),
+        ({"strength": float("nan")}, "m_strength=nan: it must be a finite number."),
+        ({"strength": "1"}, "m_strength=1: it must be a number."),
+        ({"width": 0}, "m_width=0: it must be greater than 0."),
+        ({"width": 1}, "m_width=1: it must be less than 1."),
+        ({"paths": (2, 0)}, "m_paths=2,0: it must be at least 1."),
+        ({"paths": 2}, "m_paths=2: it must be a tuple of numbers."),
+        ({"seed": 1.5}, "m_seed=1.5: it must be a whole number."),
+        ({"clips": 1}, "m_clips=1: it must be true or false."),
+        (
+            {"scaling": "papr"},
+            "m_scaling=papr: there is no such scaling (did you mean paper?); choose one"
+            " of code, paper.",
+        ),
+    ],
+)
+def test_a_value_that_cannot_be_is_refused_with_a_sentence(values, message):
+    with pytest.raises(settings.SettingError) as caught:
+        settings.check(_Method(**values), "m_")
+    assert str(caught.value) == message
+    ((name, value),) = values.items()
+    assert (caught.value.setting, caught.value.value) == (f"m_{name}", value)
+    assert message.endswith(caught.value.reason)
+
+
+def test_values_that_can_be_pass():
+    settings.check(_Method(strength=2, paths=(1, 3), seed=0, scaling="paper"))
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "value"),
+    [
+        ("strength", "1e-3", 1e-3),
+        ("paths", "1,2", (1, 2)),
+        ("paths", "", ()),
+        ("seed", "7", 7),
+        ("clips", "True", True),
+        ("clips", "0", False),
+        ("scaling", "paper", "paper"),
+    ],
+)
+def test_texts_are_read_and_written(name, text, value):
+    read = _setting(name).read(text)
+    assert read == value and type(read) is type(value)
+    assert _setting(name).read(settings.as_text(value)) == value
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "reason"),
+    [
+        ("strength", "x", "it must be a number."),
+        ("paths", "1,,2", "it must be whole numbers joined by commas."),
+        ("clips", "yes", "it must be true or false."),
+    ],
+)
+def test_texts_that_are_no_value_are_refused(name, text, reason):
+    with pytest.raises(settings.SettingError, match=reason):
+        _setting(name).read(text)

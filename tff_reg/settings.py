@@ -1,0 +1,228 @@
+"""Settings: fields of frozen dataclasses that say what they are and may be.
+
+    @dataclasses.dataclass(frozen=True)
+    class FedProx(method.Method):
+        strength: float = settings.setting(1e-4, symbol="mu", help="...", minimum=0)
+
+From such fields follow a method's checks, the flags of commands and their help, and
+the tables of the documentation. This module needs no TensorFlow.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import math
+import typing
+from typing import Any, Optional, Sequence, Union
+
+_METADATA = "tff_reg"
+_KINDS = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
+_TRUTHS = {
+    **dict.fromkeys(("true", "t", "1"), True),
+    **dict.fromkeys(("false", "f", "0"), False),
+}
+
+
+class SettingError(ValueError):
+    """Raised when a setting has a value that it cannot have.
+
+    Attributes:
+      setting: The setting's name.
+      value: What it was given; None where it was given nothing.
+      reason: Why that cannot be and what to do, a sentence without its beginning.
+    """
+
+    def __init__(self, setting: str, value: Any, reason: str):
+        """Keeps all three; the message is `setting=value: reason`."""
+        super().__init__(setting, value, reason)
+        self.setting = setting
+        self.value = value
+        self.reason = reason
+
+    def __str__(self) -> str:
+        shown = "" if self.value is None else f"={as_text(self.value)}"
+        return f"{self.setting}{shown}: {self.reason}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Setting:
+    """What is known of a setting before it has a value.
+
+    Attributes:
+      name: Its name.
+      type: bool, int, float or str; of the items, where it `is_tuple`.
+      default: Its default; `dataclasses.MISSING` for none.
+      help: What it is, a sentence.
+      symbol: What its paper calls it.
+      group: The heading that it is listed under.
+      is_tuple: Whether it is a tuple of any length.
+      is_optional: Whether it may be None.
+      minimum: The least value; None for none.
+      above: The value that it must be greater than; None for none.
+      maximum: The greatest value; None for none.
+      below: The value that it must be less than; None for none.
+      choices: What it may be; None for anything.
+    """
+
+    name: str
+    type: type
+    default: Any
+    help: str
+    symbol: str = ""
+    group: str = ""
+    is_tuple: bool = False
+    is_optional: bool = False
+    minimum: Optional[float] = None
+    above: Optional[float] = None
+    maximum: Optional[float] = None
+    below: Optional[float] = None
+    choices: Optional[Sequence[Any]] = None
+
+    @property
+    def kind(self) -> str:
+        """What its values are, in words."""
+        if not self.is_tuple:
+            return _KINDS[self.type]
+        return {int: "whole numbers", float: "numbers", str: "names"}[self.type] + (
+            " joined by commas"
+        )
+
+    def read(self, text: str) -> Any:
+        """The value that a text stands for.
+
+        Args:
+          text: As on a command line; the items of a tuple are joined by commas.
+
+        Returns:
+          The value, which is not checked.
+
+        Raises:
+          SettingError: If the text stands for no such value.
+        """
+        read = _TRUTHS.__getitem__ if self.type is bool else self.type
+        try:
+            if self.is_tuple:
+                return tuple(read(item) for item in text.split(",")) if text else ()
+            return read(text.lower() if self.type is bool else text)
+        except (KeyError, ValueError):
+            raise SettingError(self.name, text, f"it must be {self.kind}.") from None
+
+    def check(self, value: Any, name: str = "") -> None:
+        """Checks a value's type, its bounds and choices.
+
+        Args:
+          value: The value.
+          name: What the error calls the setting; its name, if empty.
+
+        Raises:
+          SettingError: If it cannot have the value.
+        """
+        if value is None and self.is_optional:
+            return
+        reason = None
+        if self.is_tuple and not isinstance(value, tuple):
+            reason = f"it must be a tuple of {_KINDS[self.type].split()[-1]}s."
+        for item in value if isinstance(value, tuple) and self.is_tuple else (value,):
+            reason = reason or self._why_not(item)
+        if reason:
+            raise SettingError(name or self.name, value, reason)
+
+    def _why_not(self, item: Any) -> Optional[str]:
+        """Why a value, or an item of one, cannot be; None if it can."""
+        types = (int, float) if self.type is float else self.type
+        is_other_bool = isinstance(item, bool) and self.type is not bool
+        if not isinstance(item, types) or is_other_bool:
+            return f"it must be {self.kind}."
+        if self.choices is not None and item not in self.choices:
+            what = self.name.replace("_", " ")
+            listed = ", ".join(map(str, self.choices))
+            near = near_names(item, self.choices)
+            return f"there is no such {what}{near}; choose one of {listed}."
+        if isinstance(item, float) and not math.isfinite(item):
+            return "it must be a finite number."
+        if self.minimum is not None and item < self.minimum:
+            return f"it must be at least {self.minimum}."
+        if self.above is not None and item <= self.above:
+            return f"it must be greater than {self.above}."
+        if self.maximum is not None and item > self.maximum:
+            return f"it must be at most {self.maximum}."
+        if self.below is not None and item >= self.below:
+            return f"it must be less than {self.below}."
+        return None
+
+
+def setting(default: Any = dataclasses.MISSING, **known: Any) -> Any:
+    """A dataclass's field that is a setting.
+
+    Args:
+      default: Its default.
+      **known: Attributes of `Setting` that do not follow from the field: `help` and,
+        as they apply, `symbol`, `group`, `minimum`, `above`, `maximum`, `below` and
+        `choices`.
+
+    Returns:
+      What stands to the right of the field's `=`.
+    """
+    return dataclasses.field(default=default, metadata={_METADATA: known})
+
+
+def settings_of(owner: Any) -> tuple[Setting, ...]:
+    """The settings of a dataclass or one of its instances, in their order.
+
+    Its fields that are no settings are left out.
+    """
+    owner = owner if isinstance(owner, type) else type(owner)
+    hints = typing.get_type_hints(owner)
+    result = []
+    for field in dataclasses.fields(owner):
+        if _METADATA not in field.metadata:
+            continue
+        type_, is_optional, is_tuple = hints[field.name], False, False
+        if typing.get_origin(type_) is Union:
+            is_optional = True
+            (type_,) = (t for t in typing.get_args(type_) if t is not type(None))
+        if typing.get_origin(type_) is tuple:
+            is_tuple = True
+            type_ = typing.get_args(type_)[0]
+        known = field.metadata[_METADATA]
+        result.append(
+            Setting(
+                field.name,
+                type_,
+                field.default,
+                is_tuple=is_tuple,
+                is_optional=is_optional,
+                **known,
+            )
+        )
+    return tuple(result)
+
+
+def check(instance: Any, prefix: str = "") -> None:
+    """Checks all settings of an instance.
+
+    Args:
+      instance: Of a dataclass with settings.
+      prefix: What stands before a setting's name in an error.
+
+    Raises:
+      SettingError: If one cannot have its value.
+    """
+    for each in settings_of(instance):
+        each.check(getattr(instance, each.name), prefix + each.name)
+
+
+def near_names(value: Any, choices: Sequence[Any], prefix: str = "") -> str:
+    """` (did you mean NAME?)`, or nothing where no name is near."""
+    near = difflib.get_close_matches(str(value), list(map(str, choices)), n=1)
+    return f" (did you mean {prefix}{near[0]}?)" if near else ""
+
+
+def as_text(value: Any) -> str:
+    """A value as a command line has it."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, (tuple, list)):
+        return ",".join(map(as_text, value))
+    return str(value)
