@@ -5,7 +5,9 @@ is tested should be what runs.
 """
 
 import contextlib
+import gc
 import os
+import pathlib
 import signal
 import tempfile
 
@@ -33,6 +35,10 @@ for _name in ("TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS"):
     os.environ.setdefault(_name, str(min(4, os.cpu_count() or 1)))
 
 
+# Graphs are many objects that live long, among which little garbage is found.
+gc.set_threshold(50_000, 10, 10)
+
+
 def pytest_addoption(parser):
     parser.addoption(
         "--slow",
@@ -57,6 +63,7 @@ def pytest_collection_modifyitems(config, items):
 
     Whoever names a folder of golden files asks for all that replays them.
     """
+    _share_out(items)
     if config.getoption("--slow"):
         return
     own_golden_files = os.environ.get("TFF_REG_GOLDEN")
@@ -67,6 +74,20 @@ def pytest_collection_modifyitems(config, items):
         (slow if is_slow else chosen).append(item)
     config.hook.pytest_deselected(items=slow)
     items[:] = chosen
+
+
+def _share_out(items):
+    """Groups the tests that one process runs, and puts first what takes longest.
+
+    Those of a file share fixtures, those of a method its process.
+    """
+    for item in items:
+        group = item.path.stem
+        if group == "test_every_method":
+            group = item.callspec.params["name"]
+        item.add_marker(pytest.mark.xdist_group(group))
+    # The commands' tests, which wait for processes.
+    items.sort(key=lambda item: item.path.parent != pathlib.Path(__file__).parent)
 
 
 @pytest.fixture(scope="session")

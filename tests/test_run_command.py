@@ -4,6 +4,7 @@ import csv
 import json
 import os
 import pathlib
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,7 +19,8 @@ from tests import commands
 from tff_reg import runtime
 
 TINY = [
-    "--process=fedprox",
+    # Clients remember something, and the mean of their last models is kept.
+    "--process=feddyn+man",
     "--model=cnn",
     "--num_clients=4",
     "--clients_per_round=2",
@@ -83,9 +85,20 @@ def unbroken(tmp_path_factory):
     return directory, out, err
 
 
+def of_this_process():
+    """What a command changes where it is all that the process is for."""
+    return (
+        tff.framework.get_context_stack().current,
+        runtime.describe(),
+        [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)],
+        flags.FLAGS["verbosity"].value,
+        (sys.stdout, sys.stderr, list(sys.path)),
+    )
+
+
 @pytest.fixture(scope="module")
 def broken(tmp_path_factory):
-    """A run that was killed, interrupted on a terminal, damaged, and then finished."""
+    """A run that was killed, interrupted on a terminal and damaged, before its end."""
     folder = tmp_path_factory.mktemp("broken")
     directory = folder / "run"
     arguments = [*SIX_ROUNDS, f"--output_dir={directory}"]
@@ -109,67 +122,16 @@ def broken(tmp_path_factory):
     newest = max(checkpoints.glob("round_*"))
     state = newest / "server_state.npz"
     state.write_bytes(state.read_bytes()[:-1])
+    before = of_this_process()
+    finished = commands.call(run.main, *arguments)
     return {
         "directory": directory,
         "killed": killed,
         "interrupted": interrupted,
         "left": [name for place in places.values() for name in os.listdir(place)],
         "damaged_round": int(newest.name.removeprefix("round_")),
-        "finished": commands.call(run.main, *arguments),
-    }
-
-
-def of_this_process():
-    """What a command changes where it is all that the process is for."""
-    return (
-        tff.framework.get_context_stack().current,
-        runtime.describe(),
-        [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)],
-        flags.FLAGS["verbosity"].value,
-        (sys.stdout, sys.stderr, list(sys.path)),
-    )
-
-
-@pytest.fixture(scope="module")
-def remembering(tmp_path_factory):
-    """FedDyn with MAN: a run from end to end, and one that was killed and damaged."""
-    folder = tmp_path_factory.mktemp("remembering")
-    arguments = ["--process=feddyn+man", *TINY[1:], "--total_rounds=4"]
-    before = of_this_process()
-    unbroken = commands.call(
-        run.main, *arguments, f"--output_dir={folder / 'unbroken'}"
-    )
-    after = of_this_process()
-    assert unbroken.returncode == 0, unbroken.stderr
-    directory = folder / "broken"
-    arguments.append(f"--output_dir={directory}")
-
-    def third_round_has_stored_a_client():
-        return any(directory.glob("client_states/*-000003.npz"))
-
-    killed = commands.stop_when(
-        third_round_has_stored_a_client,
-        commands.start("run", *arguments),
-        signal.SIGKILL,
-    )
-    left = max(
-        int(path.name.removeprefix("round_"))
-        for path in (directory / "checkpoints").glob("round_*")
-    )
-    # One of the files that the newest checkpoint names and the one before does not.
-    damaged = min((directory / "client_states").glob(f"*-{left:06d}.npz"))
-    content = bytearray(damaged.read_bytes())
-    content[len(content) // 2] ^= 1
-    damaged.write_bytes(content)
-    return {
-        "of_process": (before, after),
-        "unbroken": folder / "unbroken",
-        "printed": unbroken.stdout,
-        "broken": directory,
-        "killed": killed,
-        "left": left,
-        "damaged": damaged.name,
-        "finished": commands.call(run.main, *arguments),
+        "finished": finished,
+        "of_process": (before, of_this_process()),
     }
 
 
@@ -177,7 +139,7 @@ def test_first_line_says_where_clients_run(unbroken):
     lines = unbroken[1].splitlines()
     assert lines[0].startswith("Clients run in process")
     assert [line for line in lines if line.startswith("process")] == [
-        "process  fedprox (strength 0.0001)"
+        "process  feddyn+man (man_strength 0.15, man_scaling code, feddyn_strength 0.1)"
     ]
 
 
@@ -218,8 +180,8 @@ def test_config_has_every_flag_and_the_versions(unbroken):
     config = json.loads((unbroken[0] / "config.json").read_text())
     flags = {option.name for option in settings.OPTIONS} - {"participation"}
     assert flags <= config.keys()
-    assert config["num_clients"] == 4 and config["fedprox_strength"] == 1e-4
-    assert config["client_momentum"] == 0.9  # The paper's.
+    assert config["num_clients"] == 4 and config["feddyn_strength"] == 0.1
+    assert config["max_gradient_norm"] == 10.0  # The paper's.
     assert {"python", "tensorflow", "tensorflow_federated", "numpy", "tff_reg"} <= (
         config["versions"].keys()
     )
@@ -249,6 +211,10 @@ def test_accuracy_is_that_of_the_final_weights(unbroken):
 def test_killed_interrupted_and_damaged_run_ends_in_the_same_bytes(unbroken, broken):
     assert broken["finished"].returncode == 0, broken["finished"].stderr
     assert results(broken["directory"]) == results(unbroken[0])
+    expected = kept_states(unbroken[0])
+    assert kept_states(broken["directory"]) == expected
+    # Three checkpoints of three parts each; 2 of 4 clients a round.
+    assert len(expected) > 3 * 3 + 2
     assert not list(broken["directory"].rglob(".tmp-tff_reg-*"))
 
 
@@ -284,40 +250,39 @@ def test_damaged_checkpoint_is_reported_in_a_line(broken):
     assert f"Resuming after round {number - 1} of 6." in lines
 
 
-def test_clients_states_survive_kill_9_and_damage_to_the_byte(remembering):
-    assert remembering["killed"] == -signal.SIGKILL
-    assert remembering["left"] in (2, 3)
-    finished = remembering["finished"]
+def test_a_damaged_state_of_a_client_is_reported_in_a_line_and_made_again(
+    broken, unbroken, tmp_path
+):
+    directory = tmp_path / "run"
+    shutil.copytree(broken["directory"], directory)
+    (directory / "summary.json").unlink()
+    # One of the files that the newest checkpoint names and the one before does not.
+    damaged = min((directory / "client_states").glob("*-000006.npz"))
+    content = bytearray(damaged.read_bytes())
+    content[len(content) // 2] ^= 1
+    damaged.write_bytes(content)
+    finished = commands.call(run.main, *SIX_ROUNDS, f"--output_dir={directory}")
     assert finished.returncode == 0, finished.stderr
-    directory, unbroken = remembering["broken"], remembering["unbroken"]
-    assert results(directory) == results(unbroken)
-    expected = kept_states(unbroken)
-    assert kept_states(directory) == expected
-    # Three checkpoints of three parts each; 2 of 4 clients a round.
-    assert len(expected) > 3 * 3 + 2
-    assert not list(directory.rglob(".tmp-tff_reg-*"))
-
-
-def test_a_damaged_state_of_a_client_is_reported_in_a_line(remembering):
-    number, name = remembering["left"], remembering["damaged"]
-    lines = remembering["finished"].stdout.splitlines()
-    assert [line for line in lines if "damaged" in line] == [
-        f"The checkpoint of round {number} is damaged (client_states/{name} has changed"
-        " since it was written): using the one before it."
+    lines = finished.stdout.splitlines()
+    assert [line for line in lines if "is damaged" in line] == [
+        f"The checkpoint of round 6 is damaged (client_states/{damaged.name} has"
+        " changed since it was written): using the one before it."
     ]
-    assert f"Resuming after round {number - 1} of 4." in lines
+    assert "Resuming after round 5 of 6." in lines
+    assert results(directory) == results(unbroken[0])
+    assert kept_states(directory) == kept_states(unbroken[0])
 
 
-def test_the_mean_of_all_clients_is_tested_printed_and_written(remembering):
-    directory, printed = remembering["unbroken"], remembering["printed"]
-    for row in rows(directory):
+def test_the_mean_of_all_clients_is_tested_printed_and_written(unbroken):
+    directory, printed, _ = unbroken
+    for row in rows(directory)[1::2]:
         assert float(row["evaluation_all_clients/loss"]) > 0
         assert 0 <= float(row["evaluation_all_clients/accuracy"]) <= 1
     summary = json.loads((directory / "summary.json").read_text())
     last = float(rows(directory)[-1]["evaluation_all_clients/accuracy"])
     assert summary["all_clients_accuracy"] == last
     told = [line for line in printed.splitlines() if line.startswith("round ")]
-    assert told and all("  all clients' mean " in line for line in told)
+    assert sum("  all clients' mean " in line for line in told) == 3
     assert f"of the mean of all clients' last models {100 * last:.2f} %" in printed
     with np.load(directory / "final_weights.npz") as served, np.load(
         directory / "final_all_clients_weights.npz"
@@ -335,11 +300,11 @@ def test_the_mean_of_all_clients_is_tested_printed_and_written(remembering):
     ],
 )
 def test_clients_states_of_another_method_or_model_are_refused(
-    remembering, changed, words, no_tensorflow
+    unbroken, changed, words, no_tensorflow
 ):
-    directory = remembering["unbroken"]
+    directory = unbroken[0]
     before = kept_states(directory)
-    arguments = [*TINY[1:], *changed, "--total_rounds=5", f"--output_dir={directory}"]
+    arguments = [*SIX_ROUNDS[1:], *changed, f"--output_dir={directory}"]
     refused = no_tensorflow(*arguments)
     assert refused.returncode == 2
     (line,) = refused.stderr.splitlines()
@@ -366,8 +331,8 @@ def test_other_settings_in_the_same_directory_are_refused(unbroken, no_tensorflo
     assert "--batch_size=32" in refused.stderr and "--batch_size=16" in refused.stderr
 
 
-def test_a_process_is_as_before_when_the_command_was_called_in_it(remembering):
-    before, after = remembering["of_process"]
+def test_a_process_is_as_before_when_the_command_was_called_in_it(broken):
+    before, after = broken["of_process"]
     assert after == before
 
 
