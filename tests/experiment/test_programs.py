@@ -122,20 +122,24 @@ def test_the_metrics_are_those_of_the_model_on_all_examples(program, unbroken):
     assert len({row["model_metrics/loss"] for row in rows}) == 3
 
 
+def _slow(*arguments):
+    return pytest.param(*arguments, marks=pytest.mark.slow)
+
+
 @pytest.mark.parametrize(
     "place, is_before",
     [
         # The evaluation has its model, but is not in the list of what is under way.
-        (("evaluation_of_train_round_00002", 0), False),
+        _slow(("evaluation_of_train_round_00002", 0), False),
         # It is in the list, and the round is not committed.
         (("eval_manager", 3), False),
         ((STATE, 2), True),
         # The round is committed, and its evaluation is to be finished.
-        ((STATE, 2), False),
+        _slow((STATE, 2), False),
         # It is evaluated, and still in the list.
-        (("eval_manager", 4), True),
+        _slow(("eval_manager", 4), True),
         # The last round.
-        ((STATE, ROUNDS), True),
+        _slow((STATE, ROUNDS), True),
     ],
 )
 def test_a_killed_program_goes_on_to_the_same_end(

@@ -12,7 +12,9 @@ from tff_reg import runtime
 from tff_reg.experiment import directory, trained
 
 
-@pytest.fixture(scope="module", params=["fedavg", "moon"])
+@pytest.fixture(
+    scope="module", params=[pytest.param("fedavg", marks=pytest.mark.slow), "moon"]
+)
 def run(request, tmp_path_factory):
     """Two rounds of a method without and one with client state, with BatchNorm."""
     path = tmp_path_factory.mktemp("runs") / request.param

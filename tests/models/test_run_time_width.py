@@ -83,7 +83,9 @@ def graphs_as_written():
     tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": False})
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize(
+    "dtype", [pytest.param("float32", marks=pytest.mark.slow), "float64"]
+)
 @pytest.mark.parametrize("norm", models.norms_of("resnet8"))
 @pytest.mark.parametrize(
     "name",

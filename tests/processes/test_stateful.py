@@ -55,7 +55,9 @@ def _assert_equal(found, expected):
         np.testing.assert_array_equal(a, b)
 
 
-@pytest.mark.parametrize("name", ["feddyn+man", "feddc", "fedspeed"])
+@pytest.mark.parametrize(
+    "name", ["feddyn+man", "feddc", pytest.param("fedspeed", marks=pytest.mark.slow)]
+)
 def test_the_mean_of_all_clients_is_that_of_their_last_models(name):
     process = _build(name)
     counts = [6, 9, 4, 7, 5]

@@ -135,7 +135,13 @@ def _process_data(name):
     ]
 
 
-_SLOW = ("fed_avg_functional_yogi", "mime_lite", "secure")
+_SLOW = (
+    "fed_avg_keras_reduce",
+    "fed_avg_functional_yogi",
+    "fed_prox",
+    "mime_lite",
+    "secure",
+)
 
 
 @pytest.mark.parametrize(

@@ -48,7 +48,9 @@ def _ends(pid):
 @pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="needs /proc")
 @pytest.mark.parametrize(
     # Python does as little about SIGTERM as it can do about SIGKILL.
-    "number", [signal.SIGKILL, signal.SIGINT], ids=lambda n: n.name
+    "number",
+    [signal.SIGKILL, pytest.param(signal.SIGINT, marks=pytest.mark.slow)],
+    ids=lambda number: number.name,
 )
 def test_the_worker_ends_when_python_is_killed(number):
     process = _start("wait")
