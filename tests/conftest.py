@@ -58,6 +58,7 @@ def pytest_configure(config):
         config.addinivalue_line("filterwarnings", "error:not compared:UserWarning")
 
 
+@pytest.hookimpl(tryfirst=True)  # Before pytest-xdist looks at the groups.
 def pytest_collection_modifyitems(config, items):
     """Leaves out what is long by nature, unless it is asked for.
 

@@ -1,5 +1,6 @@
 """However a whole command ends, its processes and its hold on our pipe end with it."""
 
+import contextlib
 import os
 import pathlib
 import select
@@ -97,13 +98,14 @@ def test_pipe_and_processes_end_with_the_command(start):
 def test_pipe_and_processes_end_with_a_command_that_is_stopped(start, number):
     run = start("--total_rounds=100000")
     run.read_until(b"1/100000")
-    watched = [os.pidfd_open(pid) for pid in run.left()]
     run.process.send_signal(number)
     run.read_until()
 
     assert run.process.wait(commands.PATIENCE_SECONDS) in (-number, 128 + number)
-    for descriptor in watched:
-        # What has ended can be read.
-        assert select.select([descriptor], [], [], commands.PATIENCE_SECONDS)[0]
-        os.close(descriptor)
+    for pid in run.left():
+        with contextlib.suppress(ProcessLookupError):
+            descriptor = os.pidfd_open(pid)
+            # What has ended can be read.
+            assert select.select([descriptor], [], [], commands.PATIENCE_SECONDS)[0]
+            os.close(descriptor)
     assert run.left() == []
