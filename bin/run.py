@@ -18,7 +18,7 @@ if __name__ == "__main__":
 
 # pylint: disable=wrong-import-position
 import tasks
-from tff_reg import experiment, regularizers, runtime
+from tff_reg import experiment, runtime, training
 from tff_reg.experiment import (
     command_line,
     description,
@@ -28,7 +28,7 @@ from tff_reg.experiment import (
     trained,
 )
 from tff_reg.lazy import flags
-from tff_reg.processes import catalog
+from tff_reg.methods import catalogue
 
 
 def chosen_runtime(values):
@@ -46,16 +46,16 @@ def prepare(values, directory, stop):
     """Loads the data and builds the process; returns what runs the rounds."""
     where = runtime.describe()
     print(where[0].upper() + where[1:], flush=True)
-    from tff_reg.server import aggregators
+    from tff_reg.training import aggregators
 
     task = tasks.build(values["task"], **settings.task_settings(values))
     recorded = {**values, "class_names": list(task.class_names)}
     if not values["overwrite"]:
         directory.check_settings(recorded)
     x_test, y_test = task.test_arrays()
-    parts = catalog.build_parts(values["process"], settings.strengths(values))
+    methods = catalogue.build(values["process"], settings.strengths(values))
     evaluation = experiment.CentralEvaluation(
-        regularizers.adapt_model_fn(task.model_fn, parts.regularizers),
+        training.adapt_model_fn(task.model_fn, methods),
         x_test,
         y_test,
         preprocess_fn=task.normalize_fn,

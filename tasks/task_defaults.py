@@ -62,7 +62,7 @@ class TaskDefaults:
     layout: str = ""
     # The data set's name in TFDS, which loads it when `data_dir` is not given.
     tfds_name: str | None = None
-    # By the name of a field of tff_reg.processes.catalog.Settings; often empty.
+    # By the name of a field of tff_reg.methods.catalogue.Settings; often empty.
     overrides: Mapping[str, Override] = dataclasses.field(
         default_factory=lambda: MappingProxyType({})
     )

@@ -24,10 +24,10 @@ import pathlib
 import sys
 
 import tasks
-from tff_reg import data, processes, regularizers, runtime
+from tff_reg import data, runtime, training as training_lib
 from tff_reg.experiment import command_line, files, interruption
 from tff_reg.lazy import flags, np, tff
-from tff_reg.processes import catalog
+from tff_reg.methods import catalogue
 
 _COMMAND = "tasks.examples.train_program"
 _OF_PAPER = ("total_rounds", "clients_per_round", "local_epochs")
@@ -92,7 +92,7 @@ def build(name, settings, seed):
         projector=settings.projector,
         seed=seed,
     )
-    training = processes.build_from_settings(
+    training = training_lib.build_from_settings(
         name,
         task.model_fn,
         settings,
@@ -100,14 +100,13 @@ def build(name, settings, seed):
         client_preprocess_fn=task.augment_fn,
         example_dtype="uint8",
     )
-    if isinstance(training, processes.StatefulLearningProcess):
+    if isinstance(training, training_lib.StatefulLearningProcess):
         raise ValueError(
             f"--process={name}: its clients remember something, for which a program has"
             " no place; bin/run trains it."
         )
-    parts = catalog.build_parts(name, {})
     evaluation = tff.learning.algorithms.build_fed_eval(
-        regularizers.adapt_model_fn(task.model_fn, parts.regularizers)
+        training_lib.adapt_model_fn(task.model_fn, catalogue.build(name, {}))
     )
     return task, training, evaluation
 

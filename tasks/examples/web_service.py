@@ -34,7 +34,7 @@ from absl import flags, logging
 from tornado import httpserver, iostream, netutil, web
 
 import tasks
-from tff_reg import experiment, quiet, regularizers, runtime, scratch
+from tff_reg import experiment, quiet, runtime, scratch, training
 from tff_reg.experiment import (
     command_line,
     directory,
@@ -44,7 +44,7 @@ from tff_reg.experiment import (
     settings,
     trained,
 )
-from tff_reg.processes import catalog
+from tff_reg.methods import catalogue
 
 _COMMAND = "tasks.examples.web_service"
 _ACTIVE = ("waiting", "running")
@@ -73,7 +73,7 @@ def read_request(body):
             'The body must be a JSON object of settings: {"process": "fedavg"}.'
         )
     types = {option.name: option.type for option in settings.OPTIONS}
-    types.update({field.flag: field.type for field in catalog.strength_fields()})
+    types.update({s.flag: s.setting.type for s in catalogue.strengths()})
     here = [o.name for o in settings.OPTIONS if o.group == settings.WHERE]
     for name, value in given.items():
         if name not in types or name in (*here, *_NOT_ASKED_FOR):
@@ -110,10 +110,10 @@ def prepare(values):
     Raises:
       ValueError: If the task's data cannot be read.
     """
-    from tff_reg.server import aggregators
+    from tff_reg.training import aggregators
 
     task = tasks.build(values["task"], **settings.task_settings(values))
-    parts = catalog.build_parts(values["process"], settings.strengths(values))
+    methods = catalogue.build(values["process"], settings.strengths(values))
     x_test, y_test = task.test_arrays()
     names = (
         "total_rounds",
@@ -135,7 +135,7 @@ def prepare(values):
         ),
         client_data=task.client_data,
         evaluate=experiment.CentralEvaluation(
-            regularizers.adapt_model_fn(task.model_fn, parts.regularizers),
+            training.adapt_model_fn(task.model_fn, methods),
             x_test,
             y_test,
             preprocess_fn=task.normalize_fn,

@@ -17,11 +17,8 @@ import math
 import statistics
 from typing import Any, Mapping, Optional, Sequence
 
-from tff_reg import corrections
-from tff_reg.corrections import correction as correction_lib
-from tff_reg import gradient_rules
 from tff_reg.lazy import tf
-from tff_reg.processes import catalog
+from tff_reg.methods import all_clients, catalogue, method as method_lib
 
 # Steps whose random draws are averaged, where the count depends on them.
 DEFAULT_DRAWS = 256
@@ -110,12 +107,12 @@ def measure(
       The cost.
 
     Raises:
-      catalog.UnknownProcessError: If the process is none.
+      UnknownProcessError: If the process is none.
       ValueError: If the method does not go with the model.
     """
     from tff_reg import models
 
-    settings = catalog.settings(process)
+    settings = catalogue.settings(process)
     model_fn = models.build_model_fn(
         model,
         image_shape=image_shape,
@@ -176,7 +173,7 @@ def count_multiply_adds(
       The counts.
 
     Raises:
-      catalog.UnknownProcessError: If the process is none.
+      UnknownProcessError: If the process is none.
       ValueError: If the method does not go with the model.
     """
     return _trace(process, model_fn, strengths, False).count(draws)
@@ -211,80 +208,85 @@ class _Step:
 
 
 def _trace(process, model_fn, strengths, averages_all_clients) -> _Step:
-    from tff_reg import regularizers
-    from tff_reg.client import client_work, local_step, optimizers
-    from tff_reg.regularizers import regularizer
+    from tff_reg import training as training_lib
+    from tff_reg.training import local_step
 
-    parts = catalog.build_parts(process, strengths)
-    training = client_work.LocalTraining(
-        optimizers.build_sgd(0.0),
-        parts.regularizers,
-        gradient_rule=parts.gradient_rule,
-        correction=parts.correction,
-        population=corrections.Population(_CLIENTS),
-        averages_all_clients=averages_all_clients,
+    class RecordingStep(local_step.LocalStep):
+        """Keeps the gradient of every pass."""
+
+        def __init__(self, *args):
+            super().__init__(*args)
+            self.gradients = []
+
+        def _pass(self, *args, **kwargs):
+            result = super()._pass(*args, **kwargs)
+            self.gradients.extend(result[0])
+            return result
+
+    methods = [*catalogue.build(process, strengths)]
+    if averages_all_clients:
+        methods.append(all_clients.AllClients())
+    training = training_lib.LocalTraining(
+        training_lib.build_sgd(0.0),
+        tuple(methods),
+        population=training_lib.Population(_CLIENTS),
     )
-    model_fn = regularizers.adapt_model_fn(model_fn, parts.regularizers)
+    model_fn = training_lib.adapt_model_fn(model_fn, methods)
     with tf.Graph().as_default() as graph:
         model = model_fn()
         references = {name: model_fn() for name in training.reference_models}
         weights = list(model.trainable_variables)
         key = tf.compat.v1.placeholder(tf.int64, [2])
         cloud = _like(weights)
-        rule = _RecordingRule(training.effective_gradient_rule)
-        slots = rule.make_slots(weights)
-        spec = model.input_spec["x"]
-        gradient, _, measurements = local_step.LocalStep(
-            model, references, parts.regularizers
-        ).gradient(
-            {"x": tf.zeros([1, *spec.shape[1:]], spec.dtype), "y": tf.zeros([1], tf.int32)},
-            cloud,
-            lambda: key,
-            rule,
-            slots,
+        memory_names = [name for m in methods for name in m.initial_client_memory([])]
+        sent_names = [name for m in methods for name in m.sent]
+        local = method_lib.Local(
+            weights=weights,
+            cloud=cloud,
+            client={name: _like(weights) for name in memory_names},
+            server={name: _like(weights) for name in sent_names},
+            class_counts=tf.zeros([model.network.num_classes], tf.int32),
+            relative_size=tf.constant(1.0, weights[0].dtype),
+            num_steps=tf.constant(0),
         )
-        outputs = [*gradient, *rule.gradients, *measurements.values()]
-        memories = {regularizer.GLOBAL: cloud}
-        correction = parts.correction
-        if correction is not None:
-            client = {name: _like(weights) for name in correction.client_memories}
-            server = {name: _like(weights) for name in correction.sent}
-            local = correction_lib.Local(
-                weights=weights,
-                cloud=cloud,
-                client=client,
-                server=server,
-                relative_size=tf.constant(1.0, weights[0].dtype),
-            )
-            for added in (correction.before_clipping, correction.after_clipping):
-                outputs += added(local) or []
-            memories.update({("client", name): value for name, value in client.items()})
-            memories.update({("server", name): value for name, value in server.items()})
+        locals_ = {m.name: local.with_state(m.begin(local)) for m in methods}
+        keeps = any(tf.nest.flatten(own.state) for own in locals_.values())
+        spec = model.input_spec["x"]
+        step = RecordingStep(model, references, methods)
+        gradient, _, measurements = step.gradient(
+            {"x": tf.zeros([1, *spec.shape[1:]], spec.dtype), "y": tf.zeros([1], tf.int32)},
+            locals_,
+            lambda: key,
+        )
+        outputs = [*gradient, *step.gradients, *measurements.values()]
+        for m in methods:
+            gradient = m.correct(locals_[m.name], gradient)
+            gradient = m.correct_clipped(locals_[m.name], gradient)
+        outputs += gradient
+        memories = {method_lib.GLOBAL: cloud}
+        memories.update({("client", name): v for name, v in local.client.items()})
+        memories.update({("server", name): v for name, v in local.server.items()})
         operations = _operations_behind(outputs)
         read = {
             name
             for name, tensors in memories.items()
             if any(tensor.op in operations for tensor in tensors)
         }
-        copies = 1 + len(read | set(references)) + bool(slots)
+        copies = 1 + len(read | set(references)) + keeps
         fixed = list(model.non_trainable_variables)
         weight_bytes = _bytes(weights)
         model_bytes = weight_bytes + _bytes(fixed)
-        sent = len(correction.sent) if correction else 0
-        uploaded = 0
-        if correction is not None:
-            uploaded = len(set(correction.server_memories) - set(correction.from_update))
+        uploaded = sum(len(m.uploads) for m in methods)
         return _Step(
             graph=graph,
             key=key,
             outputs=outputs,
             stored_layers=copies * sum(map(_size, filter(_is_of_layer, weights)))
             + sum(map(_size, filter(_is_of_layer, fixed))),
-            stored_values=copies * sum(map(_size, weights))
-            + sum(map(_size, fixed)),
+            stored_values=copies * sum(map(_size, weights)) + sum(map(_size, fixed)),
             bytes_down=model_bytes
-            + weight_bytes * (bool(training.averaged_rounds) + sent),
-            bytes_up=model_bytes + weight_bytes * (uploaded + averages_all_clients),
+            + weight_bytes * (bool(training.averaged_rounds) + len(sent_names)),
+            bytes_up=model_bytes + weight_bytes * uploaded,
         )
 
 
@@ -298,25 +300,6 @@ def _is_of_layer(variable) -> bool:
 
 def _bytes(variables) -> int:
     return sum(_size(v) * v.dtype.size for v in variables)
-
-
-class _RecordingRule(gradient_rules.GradientRule):
-    """Another rule; keeps every gradient that it computes."""
-
-    def __init__(self, rule: gradient_rules.GradientRule):
-        self._rule = rule
-        self.gradients = []
-
-    def make_slots(self, variables):
-        return self._rule.make_slots(variables)
-
-    def __call__(self, compute_gradient, variables, slots):
-        def recorded():
-            gradient = compute_gradient()
-            self.gradients.extend(gradient)
-            return gradient
-
-        return self._rule(recorded, variables, slots)
 
 
 # --- counting in a graph --------------------------------------------------------------

@@ -81,7 +81,7 @@ def train(
 
     Args:
       process: Any `tff.learning.templates.LearningProcess`, or a
-        `tff_reg.processes.StatefulLearningProcess`, whose clients' states are kept in
+        `tff_reg.training.StatefulLearningProcess`, whose clients' states are kept in
         `output_dir`, or in memory without one. Where its server keeps the mean of all
         clients' last models, that is evaluated and written beside the server model.
       client_data: Has `client_ids` and `whole_client_dataset(client_id, key)`, like

@@ -19,8 +19,7 @@ import dataclasses
 import math
 from typing import Any, Mapping
 
-from tff_reg.processes import catalog
-from tff_reg.regularizers import regularizer
+from tff_reg.methods import catalogue
 
 _NO_SAMPLING = "not counted"
 
@@ -53,18 +52,13 @@ def releases_of(process: str, *, averages_all_clients: bool) -> Releases:
     Returns:
       The releases.
     """
-    methods = [catalog.method(name) for name in catalog.parse(process)]
-    correction = next((m.correction for m in methods if m.correction), None)
-    has_previous = any(
-        regularizer.PREVIOUS in m.regularizer.reference_models
-        for m in methods
-        if m.regularizer
+    methods = [catalogue.methods()[name]() for name in catalogue.parse(process)]
+    remembers = any(
+        [*m.initial_client_memory([]), *m.initial_server_memory([])] for m in methods
     )
-    own = set(correction.server_memories if correction else ())
-    own -= set(correction.from_update if correction else ())
     return Releases(
-        remembers=bool(correction or has_previous or averages_all_clients),
-        uploads=bool(own or averages_all_clients),
+        remembers=remembers or averages_all_clients,
+        uploads=any(m.uploads for m in methods) or averages_all_clients,
     )
 
 

@@ -23,7 +23,7 @@ from tff_reg.experiment import (
     settings,
     summary as summary_lib,
 )
-from tff_reg.processes import catalog
+from tff_reg.methods import catalogue
 
 # Exit status of a command whose flags are wrong.
 _WRONG_FLAGS = 2

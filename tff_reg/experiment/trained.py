@@ -21,7 +21,7 @@ from tff_reg.experiment import (
     state_file,
 )
 from tff_reg.lazy import np, tff
-from tff_reg.processes import catalog
+from tff_reg.methods import catalogue
 
 _GLOBAL = "global_model_weights"
 # A run's aggregator is not what tells of the clients' models.
@@ -51,17 +51,14 @@ class TrainedRun:
     checkpoint: checkpoints.Checkpoint
 
     @property
-    def _parts(self) -> Any:
-        return catalog.build_parts(
-            self.settings["process"], settings.strengths(self.settings)
-        )
-
-    @property
     def model_fn(self):
         """Makes the `tff_reg.models.LearningModel` that the method trains."""
-        from tff_reg import regularizers
+        from tff_reg import training
 
-        return regularizers.adapt_model_fn(self.task.model_fn, self._parts.regularizers)
+        methods = catalogue.build(
+            self.settings["process"], settings.strengths(self.settings)
+        )
+        return training.adapt_model_fn(self.task.model_fn, methods)
 
     @functools.cached_property
     def weights(self) -> Any:
@@ -140,7 +137,7 @@ class TrainedRun:
         Raises:
           TrainedRunError: If a client's training is not finite.
         """
-        from tff_reg import data, processes
+        from tff_reg import data, training
 
         process = build_process(
             self.task,
@@ -153,7 +150,7 @@ class TrainedRun:
             keep=_OF_AGGREGATORS,
         )
         states = None
-        if isinstance(process, processes.StatefulLearningProcess):
+        if isinstance(process, training.StatefulLearningProcess):
             states = client_states.ClientStates(
                 process.initial_client_state(state), self.directory.client_states
             )
@@ -190,14 +187,14 @@ def build_process(task: Any, values: Mapping[str, Any], **arguments: Any) -> Any
     Args:
       task: Its task.
       values: All its settings, by name.
-      **arguments: Further arguments of `processes.build_from_settings`.
+      **arguments: Further arguments of `training.build_from_settings`.
 
     Returns:
       The process.
     """
-    from tff_reg import processes
+    from tff_reg import training
 
-    return processes.build_from_settings(
+    return training.build_from_settings(
         values["process"],
         task.model_fn,
         settings.process_settings(values),

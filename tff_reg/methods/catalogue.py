@@ -1,0 +1,296 @@
+"""The methods by name; any sum of them is a process.
+
+This module needs no TensorFlow: flags are made and checked from it.
+
+A process name is a sum of methods, such as `fedprox` or `fedalign+man`. `fedavg`
+stands for no addition at all, so `fedavg+man` is `man`. Installed packages add methods
+by entry points: a name in the group `tff_reg.methods` that stands for a sub-class of
+`method.Method`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import functools
+import importlib
+import sys
+from importlib import metadata
+from typing import Any, Mapping, NamedTuple, Optional
+
+from tff_reg import settings as settings_lib
+from tff_reg.methods import method as method_lib
+
+ENTRY_POINTS = "tff_reg.methods"
+# A new method of ours is one word here: the module that its class is in. They are
+# added up in this order.
+_MODULES = (
+    "fedavg",
+    "fedprox",
+    "fedalign",
+    "moon",
+    "mixup",
+    "stochdepth",
+    "gradaug",
+    "man",
+    "fedmlb",
+    "kd",
+    "fitnet",
+    "fedntd",
+    "fedgkd",
+    "univarfl",
+    "freeze",
+    "fedsam",
+    "fedasam",
+    "scaffold",
+    "feddyn",
+    "feddc",
+    "fedspeed",
+    "fedavgm",
+    "fedadam",
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """Everything about a run but the methods' own strengths and the task.
+
+    Attributes:
+      num_clients: Clients that the training data are split among.
+      clients_per_round: Clients that take part in a round.
+      total_rounds: Rounds.
+      local_epochs: Passes of a client over its data in a round.
+      batch_size: Examples of a local step.
+      partition: Name of the scheme that splits the data.
+      concentration: alpha of the Dirichlet distribution of that scheme.
+      client_learning_rate: Learning rate of the client's SGD in the first round.
+      client_momentum: Momentum of the client's SGD.
+      client_nesterov: Whether that is Nesterov's.
+      client_weight_decay: L2 weight decay, added to the gradient after clipping.
+      max_gradient_norm: Global norm to which gradients are clipped; None is off.
+      learning_rate_schedule: 'constant', 'exponential' or 'cosine', by round.
+      learning_rate_decay: Factor a round of the exponential schedule.
+      server_optimizer: 'sgd', 'adam', 'yogi' or 'adagrad'.
+      server_learning_rate: Learning rate of the server optimiser.
+      server_momentum: Momentum of the server's SGD.
+      server_epsilon: epsilon (tau) of the adaptive server optimisers.
+      client_weighting: 'num_examples' or 'uniform'.
+      projector: What stands before the model's classifier, one of
+        `tff_reg.models.PROJECTOR_NAMES`; whoever makes the model sees to it.
+      same_local_steps: Whether all clients take as many steps as one of mean size
+        takes in its epochs.
+      averages_all_clients: Whether the server keeps the mean of all clients' last
+        models, to be evaluated beside its own.
+    """
+
+    num_clients: int
+    clients_per_round: int
+    total_rounds: int
+    local_epochs: int
+    batch_size: int
+    partition: str
+    concentration: Optional[float]
+    client_learning_rate: float
+    client_momentum: float
+    client_nesterov: bool
+    client_weight_decay: float
+    max_gradient_norm: Optional[float]
+    learning_rate_schedule: str
+    learning_rate_decay: float
+    server_optimizer: str = "sgd"
+    server_learning_rate: float = 1.0
+    server_momentum: float = 0.0
+    server_epsilon: float = 1e-3
+    client_weighting: str = "num_examples"
+    projector: str = "none"
+    same_local_steps: bool = False
+    averages_all_clients: bool = False
+
+
+class UnknownProcessError(ValueError):
+    """A process name holds a method that does not exist, or makes no sense."""
+
+
+class MethodError(ValueError):
+    """An installed package's method cannot be used."""
+
+
+class Strength(NamedTuple):
+    """A strength of a method, which is the flag `--<method>_<field>`.
+
+    Attributes:
+      method: The method's name.
+      setting: The field of the method's dataclass.
+    """
+
+    method: str
+    setting: settings_lib.Setting
+
+    @property
+    def flag(self) -> str:
+        """Its name among the settings of a run."""
+        return f"{self.method}_{self.setting.name}"
+
+
+@functools.lru_cache(maxsize=None)
+def methods() -> Mapping[str, type[method_lib.Method]]:
+    """The classes of all methods by name: ours, then those of installed packages.
+
+    Raises:
+      MethodError: If what a package offers is no method, or has a name that is taken.
+    """
+    found = {}
+    for name in _MODULES:
+        module = importlib.import_module(f"tff_reg.methods.{name}")
+        found[name] = next(
+            value for value in vars(module).values() if _is_method(value, name)
+        )
+    for point in _entry_points():
+        where = f"The entry point {point.name!r} of {ENTRY_POINTS} ({point.value})"
+        try:
+            offered = point.load()
+        except (ImportError, AttributeError) as error:
+            raise MethodError(f"{where} cannot be loaded: {error}.") from error
+        if not _is_method(offered, point.name):
+            raise MethodError(
+                f"{where} must stand for a sub-class of tff_reg.methods.method.Method"
+                f" whose name is {point.name!r}, but is {offered!r}."
+            )
+        if point.name in found:
+            raise MethodError(f"{where} has the name of another method: rename it.")
+        found[point.name] = offered
+    return found
+
+
+def _is_method(value: Any, name: str) -> bool:
+    is_class = isinstance(value, type) and issubclass(value, method_lib.Method)
+    return is_class and getattr(value, "name", None) == name
+
+
+def _entry_points() -> list[metadata.EntryPoint]:
+    if sys.version_info >= (3, 10):
+        points = metadata.entry_points(group=ENTRY_POINTS)
+    else:
+        points = metadata.entry_points().get(ENTRY_POINTS, ())
+    # A package that is found in two folders is there twice.
+    return sorted({(p.name, p.value): p for p in points}.values(), key=lambda p: p.name)
+
+
+def names() -> tuple[str, ...]:
+    """The names of all methods; any sum of them is a process name."""
+    return tuple(methods())
+
+
+def parse(process: str) -> tuple[str, ...]:
+    """Takes a process name apart.
+
+    Args:
+      process: Method names joined by '+'; capitals do not matter.
+
+    Returns:
+      The names of its methods without 'fedavg', which adds nothing, in the order of
+      `names`; empty for 'fedavg' itself.
+
+    Raises:
+      UnknownProcessError: If a method does not exist or is named twice, or the sum
+        makes no sense.
+    """
+    known, parts = methods(), _parts(process)
+    for part in parts:
+        if part not in known:
+            near = difflib.get_close_matches(part, known, n=1)
+            hint = f" Did you mean {near[0]!r}?" if near else ""
+            raise UnknownProcessError(
+                f"Unknown process {part!r}.{hint} Choose one or a sum (a+b) of: "
+                f"{', '.join(known)}."
+            )
+        if parts.count(part) > 1:
+            raise UnknownProcessError(
+                f"The process {process!r} names {part!r} twice: name it once."
+            )
+    chosen = tuple(name for name in known if name in parts and name != "fedavg")
+    try:
+        method_lib.check_sum([known[name] for name in chosen])
+    except method_lib.IncompatibleMethodsError as error:
+        raise UnknownProcessError(str(error)) from None
+    return chosen
+
+
+def _parts(process: str) -> list[str]:
+    return [part.strip() for part in process.lower().split("+")]
+
+
+def settings(process: str) -> Settings:
+    """The paper's settings for a process.
+
+    Args:
+      process: A process name.
+
+    Returns:
+      The settings of the sum's first method, FedAvg's for 'fedavg', with what every
+      method of the sum brings along; where two bring the same setting, the first.
+
+    Raises:
+      UnknownProcessError: If the name is not one.
+    """
+    parse(process)
+    known = methods()
+    in_order = [known[part] for part in _parts(process) if part != "fedavg"]
+    in_order = in_order or [known["fedavg"]]
+    brought = {}
+    for method in in_order:
+        brought = {**method.brings, **brought}
+    return Settings(**{**in_order[0].paper_settings, **brought})
+
+
+def strengths(process: Optional[str] = None) -> list[Strength]:
+    """The strengths of a process.
+
+    Args:
+      process: A process name, or None for all methods.
+
+    Returns:
+      One entry a field of each method's dataclass.
+
+    Raises:
+      UnknownProcessError: If the name is not one.
+    """
+    chosen = names() if process is None else parse(process)
+    return [
+        Strength(name, setting)
+        for name in chosen
+        for setting in settings_lib.settings_of(methods()[name])
+    ]
+
+
+def build(process: str, chosen: Mapping[str, Any]) -> tuple[method_lib.Method, ...]:
+    """Makes the methods of a sum.
+
+    Args:
+      process: A process name.
+      chosen: Strengths by flag name; the others have their defaults.
+
+    Returns:
+      The methods, in the order in which they are added up.
+
+    Raises:
+      UnknownProcessError: If the name is not one.
+      ValueError: If a strength belongs to no method of the sum or is out of range.
+    """
+    known = {strength.flag: strength for strength in strengths(process)}
+    for flag in chosen:
+        if flag not in known:
+            raise ValueError(
+                f"{flag} is not a setting of the process {process!r}"
+                + (f", which has {', '.join(known)}." if known else ".")
+            )
+    return tuple(
+        methods()[name](
+            **{
+                known[flag].setting.name: value
+                for flag, value in chosen.items()
+                if known[flag].method == name
+            }
+        )
+        for name in parse(process)
+    )

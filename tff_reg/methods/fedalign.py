@@ -1,0 +1,192 @@
+"""FedAlign: the last block's Lipschitz constant, held to that of its own sub-block.
+
+Matias Mendieta, Taojiannan Yang, Pu Wang, Minwoo Lee, Zhengming Ding, Chen Chen.
+"Local Learning Matters: Rethinking Data Heterogeneity in Federated Learning." CVPR
+2022. https://arxiv.org/abs/2111.14213
+
+The last stage runs a second time at a fraction of its width, on the first channels
+of its input. Both runs give a transmitting matrix (Eqs. 6-7), whose spectral norm
+stands for a Lipschitz constant; the term is the mean squared difference of the two
+norms over the batch (Eq. 5).
+
+What the authors' code does and the paper does not say: the features are pooled to
+the same size before the transmitting matrix, which is divided by the number of
+positions; the full block's features are constants in the term, so that only the
+sub-block's weights learn from it; and the term is rescaled in every step to
+`strength` times the cross-entropy (`lipschitz_scaling='relative'`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from tff_reg import settings
+from tff_reg.lazy import tf
+from tff_reg.methods import method, papers
+from tff_reg.models import pooling
+
+
+@dataclasses.dataclass(frozen=True)
+class FedAlign(method.Method):
+    """The alignment of Lipschitz constants."""
+
+    name = "fedalign"
+    title = "Lipschitz alignment of the last block"
+    paper_settings = {**papers.FEDALIGN, "max_gradient_norm": 10.0}
+    measurement_names = ("full_norm", "sub_norm")
+
+    strength: float = settings.setting(
+        0.45,
+        symbol="mu",
+        help="mu of Eq. 5. 0 is FedAvg.",
+        minimum=0,
+    )
+    width: float = settings.setting(
+        0.25,
+        symbol="omega_S",
+        help="omega_S, the sub-block's fraction of the channels, in (0, 1).",
+        above=0,
+        below=1,
+    )
+    lipschitz_scaling: str = settings.setting(
+        "relative",
+        help=(
+            "'relative' rescales the term to `strength` times the cross-entropy with "
+            "the ratio held constant (the authors' code, which gave the published "
+            "numbers); 'absolute' is Eq. 5 as printed."
+        ),
+        choices=("relative", "absolute"),
+    )
+    stop_gradients: bool = settings.setting(
+        True,
+        help=(
+            "Whether the sub-block's input and the full block's norm are constants in "
+            "the term (the authors' code) or everything is differentiated."
+        ),
+    )
+    power_iterations: int = settings.setting(
+        10,
+        help="Steps of the power iteration for the spectral norm.",
+        minimum=1,
+    )
+
+    def check_network(self, network) -> None:
+        if len(network.blocks) < 3:
+            raise ValueError(
+                "fedalign: the model needs at least two blocks before its classifier."
+            )
+        network.check_supports(self._sub_pass())
+
+    def _sub_pass(self):
+        from tff_reg.models import forward
+
+        return forward.ForwardPass(
+            training=True, width=self.width, update_statistics=False
+        )
+
+    def term(self, step: method.Step) -> method.Term:
+        from tff_reg.models import layers  # Imports TensorFlow.
+
+        previous, full = step.outputs.block_outputs[-3:-1]
+        if self.stop_gradients:
+            previous, full = tf.stop_gradient(previous), tf.stop_gradient(full)
+        channels = layers.channels_at_width(previous.shape[-1], self.width)
+        sub_input = previous[..., :channels]
+        sub = step.network.run_block(-2, sub_input, self._sub_pass())
+        full_norm = self._norm(previous, full)
+        sub_norm = self._norm(sub_input, sub)
+        gap = tf.reduce_mean(tf.math.squared_difference(sub_norm, full_norm))
+        factor = self.strength
+        if self.lipschitz_scaling == "relative":
+            ratio = tf.math.divide_no_nan(step.task_loss, gap)
+            factor *= tf.stop_gradient(ratio)
+        return method.Term(
+            raw=gap,
+            weighted=factor * gap,
+            measurements={
+                "full_norm": tf.reduce_mean(full_norm),
+                "sub_norm": tf.reduce_mean(sub_norm),
+            },
+        )
+
+    def _norm(self, block_input, block_output):
+        matrix = transmitting_matrix(block_input, block_output)
+        return spectral_norm(matrix, self.power_iterations)
+
+
+def transmitting_matrix(block_input, block_output):
+    """X of Eqs. 6-7 for every example: how input channels go with output channels.
+
+    Args:
+      block_input: float [batch, height1, width1, channels1], pooled to the output's
+        height and width where it is larger.
+      block_output: float [batch, height2, width2, channels2].
+
+    Returns:
+      float [batch, channels1, channels2], divided by the number of positions.
+
+    Raises:
+      ValueError: If the features are not images of known size.
+    """
+    if block_input.shape.rank != 4 or block_output.shape.rank != 4:
+        raise ValueError(
+            "fedalign: the last two blocks before the classifier must give feature "
+            f"maps [batch, height, width, channels], but give {block_input.shape} and "
+            f"{block_output.shape}."
+        )
+    _, height, width, channels = block_output.shape
+    pooled = adaptive_average_pool(block_input, height, width)
+    positions = height * width
+    pooled = tf.reshape(pooled, [-1, positions, pooled.shape[-1]])
+    output = tf.reshape(block_output, [-1, positions, channels])
+    return tf.linalg.matmul(pooled, output, transpose_a=True) / positions
+
+
+def spectral_norm(matrix, iterations: int):
+    """The largest singular value by power iteration from the all-ones vector.
+
+    Args:
+      matrix: float [batch, rows, columns].
+      iterations: Number of multiplications with matrix matrix^T.
+
+    Returns:
+      float [batch], from below; differentiable through the iterations. With a
+      single iteration the starting vector is not normalised (as in the authors'
+      code), so that the value is too large by the fourth root of the rows.
+    """
+    vector = tf.ones_like(matrix[:, :, :1])
+    for iteration in range(iterations):
+        if iteration:
+            vector = _unit(product)
+        product = tf.linalg.matmul(
+            matrix, tf.linalg.matmul(matrix, vector, transpose_a=True)
+        )
+    return tf.sqrt(_length(product)[:, 0, 0])
+
+
+def adaptive_average_pool(x, height: int, width: int):
+    """Averages over nearly equal windows, as PyTorch's adaptive pooling does.
+
+    Args:
+      x: float [batch, rows, columns, channels].
+      height: Rows of the result; with no fewer rows than that, `x` keeps its rows.
+      width: Columns of the result, likewise.
+
+    Returns:
+      float [batch, height, width, channels].
+    """
+    _, rows, columns, _ = x.shape
+    if rows <= height and columns <= width:
+        return x
+    return pooling.adaptive_average_pool(x, height, width)
+
+
+def _length(vector):
+    # Safe at zero: its gradient there is zero, not NaN.
+    squared = tf.reduce_sum(tf.square(vector), axis=1, keepdims=True)
+    positive = squared > 0
+    return tf.where(positive, tf.sqrt(tf.where(positive, squared, 1.0)), 0.0)
+
+
+def _unit(vector):
+    return tf.math.divide_no_nan(vector, _length(vector))

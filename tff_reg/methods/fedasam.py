@@ -1,0 +1,61 @@
+"""FedASAM: SAM whose neighbourhood is measured relative to the weights.
+
+Jungmin Kwon, Jeongseop Kim, Hyunseo Park, In Kwon Choi. "ASAM: Adaptive Sharpness-Aware
+Minimization for Scale-Invariant Learning of Deep Neural Networks." ICML 2021.
+https://arxiv.org/abs/2102.11600. On the clients of a federation: Caldarola et al., ECCV
+2022.
+
+With t = |w| + eta for weights and 1 for biases, the displacement is
+rho t^2 g / ||t g||. As in the authors' code, weights are what PyTorch calls so:
+kernels, and the scales of norms.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+
+from tff_reg import settings
+from tff_reg.lazy import tf
+from tff_reg.methods import fedsam, method
+
+SCALED = {"code": r"(kernel|gamma)(_\d+)?:0$", "kernels": r"kernel(_\d+)?:0$"}
+
+
+@dataclasses.dataclass(frozen=True)
+class FedASAM(fedsam.FedSAM):
+    """Adaptive sharpness-aware gradients."""
+
+    name = "fedasam"
+    title = "Adaptive sharpness-aware gradients"
+
+    radius: float = settings.setting(
+        0.5,
+        symbol="rho",
+        help="rho. 0 is FedAvg.",
+        minimum=0,
+    )
+    offset: float = settings.setting(
+        0.2,
+        symbol="eta",
+        help="eta, added to the size of a weight.",
+        minimum=0,
+    )
+    scaled: str = settings.setting(
+        "code",
+        help=(
+            "Which weights are measured by their size: 'code' kernels and the scales "
+            "of norms, 'kernels' kernels alone."
+        ),
+        choices=tuple(SCALED),
+    )
+
+    def displacement(self, local: method.Local, gradient: list) -> list:
+        scales = [
+            tf.abs(v) + self.offset if re.search(SCALED[self.scaled], v.name) else None
+            for v in local.weights
+        ]
+        scaled = [g if t is None else t * g for t, g in zip(scales, gradient)]
+        norm = fedsam.global_norm(scaled) + fedsam.NORM_EPSILON
+        factor = self.radius / norm
+        return [factor * (g if t is None else t * g) for t, g in zip(scales, scaled)]

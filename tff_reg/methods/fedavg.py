@@ -1,0 +1,22 @@
+"""FedAvg: federated averaging.
+
+H. Brendan McMahan, Eider Moore, Daniel Ramage, Seth Hampson, Blaise Aguera y Arcas.
+"Communication-Efficient Learning of Deep Networks from Decentralized Data." AISTATS
+2017. https://arxiv.org/abs/1602.05629
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from tff_reg.methods import method, papers
+
+
+@dataclasses.dataclass(frozen=True)
+class FedAvg(method.Method):
+    """Federated averaging: no addition at all."""
+
+    name = "fedavg"
+    title = "Federated averaging"
+    paper_settings = papers.FEDALIGN
+    needs_network = False

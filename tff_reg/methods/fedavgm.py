@@ -1,0 +1,25 @@
+"""FedAvgM: server momentum.
+
+Tzu-Ming Harry Hsu, Hang Qi, Matthew Brown. "Measuring the Effects of Non-Identical
+Data Distribution for Federated Visual Classification." 2019.
+https://arxiv.org/abs/1909.06335
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from tff_reg.methods import method, papers
+
+
+@dataclasses.dataclass(frozen=True)
+class FedAvgM(method.Method):
+    """Momentum of the server's SGD."""
+
+    name = "fedavgm"
+    title = "Server momentum"
+    paper_settings = papers.FEDMLB
+    # The FedMLB paper chooses among 0.4, 0.6 and 0.8.
+    brings = {"server_optimizer": "sgd", "server_momentum": 0.6}
+    claims = (method.SERVER,)
+    needs_network = False

@@ -1,0 +1,62 @@
+"""FedDyn: a proximal term whose linear part remembers a client's drift.
+
+Durmus Alp Emre Acar, Yue Zhao, Ramon Matas, Matthew Mattina, Paul Whatmough, Venkatesh
+Saligrama. "Federated Learning Based on Dynamic Regularization." ICLR 2021.
+https://arxiv.org/abs/2111.04263
+
+The gradient is that of the loss plus alpha_i (h_i - cloud), clipped, plus alpha_i w:
+half of the proximal term is not clipped, as in the authors' code, where it is extra
+weight decay. Afterwards h_i += w_i - cloud, and the new model is the unweighted mean of
+the cohort's models plus the mean of h over all clients.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from tff_reg import settings
+from tff_reg.methods import drift, method, papers
+
+
+@dataclasses.dataclass(frozen=True)
+class FedDyn(method.Method):
+    """Dynamic regularisation."""
+
+    name = "feddyn"
+    title = "Dynamic regularisation"
+    paper_settings = papers.MAN
+    # As its paper, FedDC's and FedSpeed's report it.
+    brings = {"client_weighting": "uniform", "averages_all_clients": True}
+    claims = (method.DRIFT, method.SERVER)
+    needs_network = False
+    needs_uniform_weighting = True
+    server_step = "plain mean of the clients plus the mean of h over all clients"
+
+    strength: float = settings.setting(
+        0.1,
+        symbol="alpha",
+        help="alpha; 0.1 in the FedMLB and MAN papers.",
+        minimum=0,
+    )
+
+    def initial_client_memory(self, weights) -> dict:
+        return {"h": drift.zeros(weights)}
+
+    def initial_server_memory(self, weights) -> dict:
+        return {"h": drift.zeros(weights)}
+
+    def correct(self, local: method.Local, gradient: list) -> list:
+        alpha = drift.alpha_of(self.strength, local)
+        pairs = zip(local.client["h"], local.cloud)
+        return drift.plus(gradient, [alpha * (h - c) for h, c in pairs])
+
+    def correct_clipped(self, local: method.Local, gradient: list) -> list:
+        alpha = drift.alpha_of(self.strength, local)
+        return drift.plus(gradient, [alpha * w for w in local.weights])
+
+    def finish(self, local: method.Local) -> tuple[dict, dict]:
+        return {"h": drift.plus(local.client["h"], local.moved)}, {}
+
+    def update_server(self, server: method.Server) -> tuple[dict, list]:
+        mean = drift.grown(server.memory["h"], server.moved, server)
+        return {"h": mean}, drift.plus(server.weights, mean)

@@ -1,0 +1,50 @@
+"""FedGKD: knowledge distilled from the last rounds' global models.
+
+Dezhong Yao, Wanning Pan, Yutong Dai, Yao Wan, Xiaofeng Ding, Hai Jin, Zheng Xu, Lichao
+Sun. "Local-Global Knowledge Distillation in Heterogeneous Federated Learning with
+Non-IID Data." 2021. https://arxiv.org/abs/2107.00051
+
+The term is (gamma / 2) KL(averaged || local), where the averaged model's weights are
+the mean of those of the last M global models, this round's among them. The server keeps
+them and sends the mean with the model. With M = 1 this is KD.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from tff_reg import settings
+from tff_reg.methods import distillation, method, papers
+
+
+@dataclasses.dataclass(frozen=True)
+class FedGKD(method.Method):
+    """The divergence from the averaged model's predictions."""
+
+    name = "fedgkd"
+    title = "Distillation of the last global models' mean"
+    paper_settings = papers.FEDMLB
+    reference_models = (method.AVERAGED,)
+
+    strength: float = settings.setting(
+        0.2,
+        symbol="gamma",
+        help="gamma; 0.2 in the FedMLB paper. 0 is FedAvg.",
+        minimum=0,
+    )
+    temperature: float = settings.setting(
+        1.0,
+        help="Of both softmaxes, above 0.",
+        above=0,
+    )
+    averaged_rounds: int = settings.setting(
+        5,
+        symbol="M",
+        help="M, how many global models are averaged, at least 1.",
+        minimum=1,
+    )
+
+    def term(self, step: method.Step) -> method.Term:
+        target = step.outputs_of(method.AVERAGED).logits
+        value = distillation.divergence(target, step.outputs.logits, self.temperature)
+        return method.Term(raw=value, weighted=0.5 * self.strength * value)

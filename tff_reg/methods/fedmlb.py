@@ -1,0 +1,113 @@
+"""FedMLB: local blocks are judged through the global model's later blocks.
+
+Jinkyu Kim, Geeho Kim, Bohyung Han. "Multi-Level Branched Regularization for Federated
+Learning." ICML 2022. https://arxiv.org/abs/2207.06936
+
+With blocks 1 to M, hybrid path m runs the local blocks up to m and the global ones
+after it, whose weights are constants (Eqs. 3-4). The term is lambda1 times the paths'
+mean cross-entropy (Eq. 5) plus lambda2 times the mean divergence KL(path || local) of
+their predictions at a temperature (Eqs. 6-8).
+
+As in the authors' code, nothing is detached: gradients flow through the paths into the
+local features in both parts, and the divergence is not multiplied by the squared
+temperature. (Their lambda1, lambda2, lambda3 are 1 and this paper's lambda1, lambda2.)
+
+Table 4's variant, global-to-local, turns the paths round: the global blocks up to m,
+then the local ones.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from tff_reg import settings
+from tff_reg.lazy import tf
+from tff_reg.methods import distillation, method, papers
+
+
+@dataclasses.dataclass(frozen=True)
+class FedMLB(method.Method):
+    """The two losses of the hybrid paths."""
+
+    name = "fedmlb"
+    title = "Hybrid paths through the global model"
+    paper_settings = papers.FEDMLB
+    measurement_names = ("cross_entropy", "divergence")
+    reference_models = (method.GLOBAL,)
+
+    strength: float = settings.setting(
+        1.0,
+        help="Factor of the whole term; 1 in the paper. 0 is FedAvg.",
+        minimum=0,
+    )
+    cross_entropy: float = settings.setting(
+        1.0,
+        symbol="lambda1",
+        help="lambda1 of Eq. 8, the paths' cross-entropy.",
+        minimum=0,
+    )
+    distillation: float = settings.setting(
+        1.0,
+        symbol="lambda2",
+        help="lambda2 of Eq. 8, the paths' divergence.",
+        minimum=0,
+    )
+    temperature: float = settings.setting(
+        1.0,
+        symbol="tau",
+        help="tau, above 0.",
+        above=0,
+    )
+    paths: tuple[int, ...] = settings.setting(
+        (),
+        help=(
+            "Which paths take part, from 1 (only the first block is local) to M - 1; "
+            "none for all. The sums are divided by M - 1 all the same, as in the "
+            "authors' code."
+        ),
+        minimum=1,
+    )
+    direction: str = settings.setting(
+        "local_to_global",
+        help="'local_to_global', or 'global_to_local' (Table 4).",
+        choices=("local_to_global", "global_to_local"),
+    )
+
+    def __post_init__(self):
+        super().__post_init__()
+        if len(set(self.paths)) != len(self.paths):
+            why = "each path may be there once."
+            raise settings.SettingError("fedmlb_paths", self.paths, why)
+
+    def check_network(self, network) -> None:
+        num_paths = len(network.blocks) - 1
+        if max(self.paths, default=0) > num_paths:
+            raise settings.SettingError(
+                "fedmlb_paths",
+                self.paths,
+                f"the model's {num_paths + 1} blocks make only {num_paths} paths.",
+            )
+
+    def term(self, step: method.Step) -> method.Term:
+        num_paths = len(step.network.blocks) - 1
+        if self.direction == "local_to_global":
+            features, rest = step.outputs.block_outputs, method.GLOBAL
+        else:
+            features = step.outputs_of(method.GLOBAL).block_outputs
+            rest = method.LOCAL
+        cross_entropies, divergences = [], []
+        paths = sorted(self.paths) or range(1, num_paths + 1)
+        entering = [(path, features[path - 1]) for path in paths]
+        for logits in step.classify_from(rest, entering):
+            cross_entropies.append(step.compute_loss(logits))
+            divergences.append(
+                distillation.divergence(logits, step.outputs.logits, self.temperature)
+            )
+        cross_entropy = tf.add_n(cross_entropies) / num_paths
+        divergence = tf.add_n(divergences) / num_paths
+        value = self.cross_entropy * cross_entropy + self.distillation * divergence
+        return method.Term(
+            raw=value,
+            weighted=self.strength * value,
+            measurements={"cross_entropy": cross_entropy, "divergence": divergence},
+        )

@@ -1,0 +1,56 @@
+"""FedNTD: distils what the global model knows of the classes that are not true.
+
+Gihun Lee, Minchan Jeong, Yongjin Shin, Sangmin Bae, Se-Young Yun. "Preservation of the
+Global Knowledge by Not-True Distillation in Federated Learning." NeurIPS 2022.
+https://arxiv.org/abs/2106.03097
+
+The true class is removed before the softmax on both sides; the term is the KL
+divergence of the local predictions from the global model's, which are constants.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from tff_reg import settings
+from tff_reg.methods import distillation, method, papers
+
+
+@dataclasses.dataclass(frozen=True)
+class FedNTD(method.Method):
+    """The not-true distillation."""
+
+    name = "fedntd"
+    title = "Not-true distillation"
+    paper_settings = papers.FEDMLB
+    reference_models = (method.GLOBAL,)
+    needs_one_label = True
+
+    strength: float = settings.setting(
+        1.0,
+        symbol="beta",
+        help="beta. 0 is FedAvg.",
+        minimum=0,
+    )
+    temperature: float = settings.setting(
+        1.0,
+        symbol="tau",
+        help="tau, above 0.",
+        above=0,
+    )
+
+    def check_network(self, network) -> None:
+        if network.num_classes < 3:
+            raise ValueError(
+                "fedntd: with fewer than three classes nothing is left to compare once "
+                f"the true one is removed; the model has {network.num_classes}."
+            )
+
+    def term(self, step: method.Step) -> method.Term:
+        target = step.outputs_of(method.GLOBAL).logits
+        value = distillation.divergence(
+            distillation.without_true_class(target, step.labels),
+            distillation.without_true_class(step.outputs.logits, step.labels),
+            self.temperature,
+        )
+        return method.Term(raw=value, weighted=self.strength * value)

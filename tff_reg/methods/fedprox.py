@@ -1,0 +1,50 @@
+"""FedProx: a proximal term that holds local weights near the global ones.
+
+Tian Li, Anit Kumar Sahu, Manzil Zaheer, Maziar Sanjabi, Ameet Talwalkar, Virginia
+Smith. "Federated Optimization in Heterogeneous Networks." MLSys 2020.
+https://arxiv.org/abs/1812.06127
+
+The term is Eq. 2's (mu / 2) ||w - w_g||^2, over trainable weights: scales and
+biases of norms are among them, running statistics are not.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from tff_reg import settings
+from tff_reg.lazy import tf
+from tff_reg.methods import method, papers
+
+
+@dataclasses.dataclass(frozen=True)
+class FedProx(method.Method):
+    """The proximal term."""
+
+    name = "fedprox"
+    title = "Proximal term"
+    paper_settings = papers.FEDALIGN
+    needs_network = False
+
+    strength: float = settings.setting(
+        1e-4,
+        symbol="mu",
+        help=(
+            "mu of Eq. 2. 1e-4 in the FedAlign paper, 0.01 in UniVarFL's, one of 0.1, "
+            "0.01, 0.001 in FedMLB's. 0 is FedAvg."
+        ),
+        minimum=0,
+    )
+
+    def term(self, step: method.Step) -> method.Term:
+        # The squared distance itself, never its root: the root has no gradient
+        # at w = w_g, where every round begins.
+        squared_distance = tf.add_n(
+            [
+                tf.reduce_sum(tf.math.squared_difference(local, received))
+                for local, received in zip(step.weights, step.global_weights)
+            ]
+        )
+        return method.Term(
+            raw=squared_distance, weighted=0.5 * self.strength * squared_distance
+        )

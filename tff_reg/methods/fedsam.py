@@ -1,0 +1,53 @@
+"""FedSAM: the gradient where the loss is highest nearby.
+
+Pierre Foret, Ariel Kleiner, Hossein Mobahi, Behnam Neyshabur. "Sharpness-Aware
+Minimization for Efficiently Improving Generalization." ICLR 2021.
+https://arxiv.org/abs/2010.01412. On the clients of a federation: Debora Caldarola,
+Barbara Caputo, Marco Ciccone. "Improving Generalization in Federated Learning by
+Seeking Flat Minima." ECCV 2022. https://arxiv.org/abs/2203.11834
+
+A step from w uses the gradient of the whole loss, regularisers included, at
+w + rho g / ||g||, with g the gradient at w (Eq. 2 of SAM).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from tff_reg import settings
+from tff_reg.lazy import tf
+from tff_reg.methods import method, papers
+
+# Added to the norm, as in the MAN authors' code.
+NORM_EPSILON = 1e-16
+
+
+@dataclasses.dataclass(frozen=True)
+class FedSAM(method.Method):
+    """Sharpness-aware gradients."""
+
+    name = "fedsam"
+    title = "Sharpness-aware gradients"
+    paper_settings = papers.MAN
+    claims = (method.GRADIENT,)
+
+    radius: float = settings.setting(
+        0.05,
+        symbol="rho",
+        help="rho. 0 is FedAvg.",
+        minimum=0,
+    )
+
+    @property
+    def displaces(self) -> bool:
+        # A second pass at the same weights could differ in the last bits.
+        return self.radius > 0
+
+    def displacement(self, local: method.Local, gradient: list) -> list:
+        factor = self.radius / (global_norm(gradient) + NORM_EPSILON)
+        return [factor * g for g in gradient]
+
+
+def global_norm(tensors):
+    """The joint Euclidean norm of tensors of one data type."""
+    return tf.sqrt(tf.add_n([tf.reduce_sum(tf.square(t)) for t in tensors]))

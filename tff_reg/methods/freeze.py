@@ -1,0 +1,36 @@
+"""Freeze: a random classifier that is never trained.
+
+As the UniVarFL paper compares it: the weights and the bias of the model's last linear
+layer keep their random initial values, the same for all clients, so that only the
+features before it are learned. They travel and are saved with the model's other weights
+that are not trained.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from tff_reg import settings
+from tff_reg.methods import method, papers
+
+
+@dataclasses.dataclass(frozen=True)
+class Freeze(method.Method):
+    """The frozen classifier."""
+
+    name = "freeze"
+    title = "A random classifier, never trained"
+    paper_settings = papers.UNIVARFL
+
+    initialization: str = settings.setting(
+        "plain",
+        help=(
+            "'plain' keeps the classifier's own initial weights, 'orthogonal' makes "
+            "the classes' vectors orthonormal (drawn from the model's seed) and the "
+            "biases zero."
+        ),
+        choices=("plain", "orthogonal"),
+    )
+
+    def adapt_network(self, network) -> None:
+        network.freeze_classifier(self.initialization)

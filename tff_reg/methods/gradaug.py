@@ -1,0 +1,132 @@
+"""GradAug: narrower sub-networks agree with the whole on resized images.
+
+Taojiannan Yang, Sijie Zhu, Chen Chen. "GradAug: A New Regularization Method for Deep
+Neural Networks." NeurIPS 2020. https://arxiv.org/abs/2006.07989
+
+With F the network and F_w its first channels at width w, the term is Eq. 2's (of the
+FedAlign paper) sum over n sub-networks of KL(F(x) || F_w(T(x))): the whole network's
+predictions are constants, T resizes the batch to one of a few resolutions (bilinear,
+corners aligned). Sub-networks' BatchNorm uses the batch's statistics and keeps none.
+Channels are rounded to multiples of 8.
+
+The paper draws every width uniformly. In the FedAlign authors' code the narrowest width
+is always one of the n, and the others are drawn.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from tff_reg import models, settings
+from tff_reg.lazy import tf
+from tff_reg.methods import distillation, method, papers
+from tff_reg.models import forward as forward_lib
+
+
+@dataclasses.dataclass(frozen=True)
+class GradAug(method.Method):
+    """The sub-networks' divergences."""
+
+    name = "gradaug"
+    title = "Narrower sub-networks on resized images"
+    paper_settings = papers.FEDALIGN
+    is_random = True
+
+    strength: float = settings.setting(
+        1.75,
+        symbol="mu",
+        help=(
+            "mu of Eq. 2; the FedAlign paper has 1.75 for two sub-networks, 2.0 for "
+            "one, 1.5 for three, 1.25 for four. 0 is FedAvg."
+        ),
+        minimum=0,
+    )
+    subnetworks: int = settings.setting(
+        2,
+        symbol="n",
+        help="n, at least 1.",
+        minimum=1,
+    )
+    minimum_width: float = settings.setting(
+        0.8,
+        help="The narrowest width, in (0, 1].",
+        above=0,
+        maximum=1,
+    )
+    resolutions: tuple[float, ...] = settings.setting(
+        (1.0, 0.875, 0.75, 0.625),
+        help=(
+            "The resolutions as fractions of the image's height and width; the default "
+            "is 32, 28, 24 and 20 of 32 pixels."
+        ),
+        above=0,
+        maximum=1,
+    )
+    width_choice: str = settings.setting(
+        "code",
+        help=(
+            "'code' always takes the narrowest and draws the others, 'paper' draws all."
+        ),
+        choices=("code", "paper"),
+    )
+
+    def check_network(self, network) -> None:
+        network.check_supports(forward_lib.ForwardPass(width=self.minimum_width))
+
+    def draw(self, image_shape, key):
+        """Draws the widths and resolutions of one step.
+
+        Args:
+          image_shape: (height, width) of the images.
+          key: int64 [2].
+
+        Returns:
+          A (width, image height, image width) triple a sub-network; a width is a
+          float64 scalar, the narrowest one a Python number.
+        """
+        width_key, size_key = tf.unstack(tf.random.experimental.stateless_split(key, 2))
+        count = self.subnetworks
+        drawn = tf.random.stateless_uniform(
+            [count], width_key, self.minimum_width, 1.0, tf.float64, alg="philox"
+        )
+        widths = tf.unstack(drawn)
+        if self.width_choice == "code":
+            widths = [self.minimum_width, *widths[1:]]
+        fractions = self.resolutions
+        indices = tf.random.stateless_uniform(
+            [count], size_key, 0, len(fractions), tf.int32, alg="philox"
+        )
+        sizes = tf.constant(
+            [[max(1, round(side * f)) for side in image_shape] for f in fractions]
+        )
+        chosen = tf.gather(sizes, indices)
+        return [(width, chosen[i, 0], chosen[i, 1]) for i, width in enumerate(widths)]
+
+    def term(self, step: method.Step) -> method.Term:
+        draws = self.draw(step.network.input_shape[:2], step.key)
+        target = tf.stop_gradient(step.outputs.logits)
+        divergences = [
+            distillation.divergence(target, subnetwork_logits(step, *draw))
+            for draw in draws
+        ]
+        value = tf.add_n(divergences)
+        return method.Term(raw=value, weighted=self.strength * value)
+
+
+def subnetwork_logits(step: method.Step, width, height, image_width):
+    """The predictions of a sub-network for the resized batch.
+
+    Args:
+      step: The step.
+      width: Fraction of the channels, a Python number or a float64 scalar.
+      height: Of the resized images, an int or an int32 scalar.
+      image_width: Of the resized images.
+
+    Returns:
+      float [batch, classes].
+    """
+    forward = forward_lib.ForwardPass(
+        training=True, width=width, update_statistics=False
+    )
+    resized = models.resize_bilinear(step.features, height, image_width)
+    return step.network(resized, forward).logits

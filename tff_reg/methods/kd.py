@@ -1,0 +1,42 @@
+"""KD: knowledge distilled from the round's global model.
+
+Geoffrey Hinton, Oriol Vinyals, Jeff Dean. "Distilling the Knowledge in a Neural
+Network." 2015. https://arxiv.org/abs/1503.02531
+
+As a baseline of the FedMLB paper: the term is KL(softmax(global / T) ||
+softmax(local / T)), with the global model's predictions as constants.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from tff_reg import settings
+from tff_reg.methods import distillation, method, papers
+
+
+@dataclasses.dataclass(frozen=True)
+class KD(method.Method):
+    """The divergence from the global model's predictions."""
+
+    name = "kd"
+    title = "Distillation of the global model"
+    paper_settings = papers.FEDMLB
+    reference_models = (method.GLOBAL,)
+
+    strength: float = settings.setting(
+        1.0,
+        help="Factor of the divergence. 0 is FedAvg.",
+        minimum=0,
+    )
+    temperature: float = settings.setting(
+        1.0,
+        symbol="T",
+        help="T, above 0.",
+        above=0,
+    )
+
+    def term(self, step: method.Step) -> method.Term:
+        target = step.outputs_of(method.GLOBAL).logits
+        value = distillation.divergence(target, step.outputs.logits, self.temperature)
+        return method.Term(raw=value, weighted=self.strength * value)

@@ -1,0 +1,517 @@
+"""What a method is: what it may do in a client's round, and at the server's.
+
+A method is a frozen dataclass of its strengths. It overrides what it does and leaves
+the rest; whatever it remembers is in the arguments and the results. In the order of a
+round:
+
+    server   broadcast          what is sent in place of the model
+    client   begin              what it keeps during the client's training
+    a step   change_batch, change_pass, change_logits
+             term               what is added to the loss
+             displacement       where the gradient is taken
+             correct            what becomes of the gradient before it is clipped
+             keep               what the next step has of the clipped gradient
+             correct_clipped    what becomes of the gradient after that
+    client   finish, scale      what it remembers and uploads; the scale of its update
+    server   update_server      what the server remembers, and the new model
+
+The symbols are those of the MAN authors' code: w_i are a client's weights, cloud those
+it received, n_i its number of examples, wt_i = n_i / mean(n), N the number of all
+clients, K the local steps and lr0 the client learning rate before any decay.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Callable, ClassVar, Mapping, NamedTuple, Optional, Sequence
+
+from tff_reg import settings
+
+LOCAL = "local"
+# The models beside the local one that a term may read: the one that was received, the
+# mean of the last rounds' global models, or any memory in the weights' shapes.
+GLOBAL = "global"
+AVERAGED = "averaged"
+PREVIOUS = "previous"  # The client's own at the end of the last round it was in.
+
+# What only one method of a sum can have.
+EXAMPLES = "replace the batch by mixed examples"
+LOGITS = "change the logits that the task loss sees"
+GRADIENT = "say how the gradient is taken"
+DRIFT = "correct the drift of clients"
+SERVER = "say how the server takes its step"
+
+
+@dataclasses.dataclass(frozen=True)
+class Term:
+    """What a method adds to the loss of one batch.
+
+    Attributes:
+      raw: The term before its strength, a scalar.
+      weighted: What is added to the loss, a scalar.
+      measurements: Further scalars to report, by the names that the method lists in
+        `measurement_names`.
+    """
+
+    raw: Any
+    weighted: Any
+    measurements: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+
+class Change(NamedTuple):
+    """What became of a batch or a forward pass.
+
+    Attributes:
+      value: The new one.
+      measurements: As in `Term`.
+    """
+
+    value: Any
+    measurements: Mapping[str, Any]
+
+
+class Batch(NamedTuple):
+    """The examples of one step.
+
+    Attributes:
+      features: float [batch, ...].
+      targets: (labels int [batch], weight scalar) pairs; the task loss is the weighted
+        sum of their losses. One pair of weight 1, unless examples were mixed.
+    """
+
+    features: Any
+    targets: Sequence[tuple[Any, Any]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Step:
+    """One local training step, as a term sees it.
+
+    Attributes:
+      network: The local `tff_reg.models.BlockModel`.
+      outputs: The local network's `Outputs` for the batch: the one forward pass that
+        all terms share.
+      features: The batch's input, float [batch, ...].
+      labels: int [batch]; where examples were mixed, of the first of the two.
+      task_loss: Mean task loss of the batch, a scalar.
+      weights: The local trainable weights.
+      global_weights: The received trainable weights, in the same order; constants.
+      compute_loss: The task loss of other logits for the same batch, a function of
+        float [batch, classes].
+      outputs_of: Function of the name of one of the method's `reference_models` giving
+        that model's `Outputs` for the batch, as constants, computed once a step.
+      classify_from: Function of (model, features) giving the logits of features of
+        several blocks, as `BlockModel.classify_from`, where the model is one of the
+        method's reference models, whose weights are constants, or LOCAL; the features
+        are differentiated.
+      class_counts: As in `Local`.
+      key: int64 [2], for what is random in this step, the method's own.
+    """
+
+    network: Any
+    outputs: Any
+    features: Any = None
+    labels: Any = None
+    task_loss: Any = None
+    weights: Sequence[Any] = ()
+    global_weights: Sequence[Any] = ()
+    compute_loss: Optional[Callable[[Any], Any]] = None
+    outputs_of: Optional[Callable[[str], Any]] = None
+    classify_from: Optional[Callable[[str, Sequence[Any]], Any]] = None
+    class_counts: Any = None
+    key: Any = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Local:
+    """Where a client stands.
+
+    Attributes:
+      weights: w, the trainable weights: variables.
+      cloud: The received trainable weights.
+      client: The client's memories by name, lists of tensors.
+      server: The memories that the server sent, by name.
+      state: What the method keeps during the client's training: at first what `begin`
+        gave.
+      class_counts: int32 [classes], how many examples of each class the client has;
+        None unless some method of the sum `needs_class_counts`.
+      relative_size: wt_i, a scalar.
+      relative_weight: wt_i where clients weigh by their examples, else 1, a scalar.
+      num_steps: Steps taken, an int32 scalar.
+      step_size: K lr0, a scalar; only at the end of training.
+    """
+
+    weights: Sequence[Any]
+    cloud: Sequence[Any]
+    client: Mapping[str, Sequence[Any]]
+    server: Mapping[str, Sequence[Any]]
+    state: Any = ()
+    class_counts: Any = None
+    relative_size: Any = None
+    relative_weight: Any = None
+    num_steps: Any = None
+    step_size: Any = None
+
+    def with_state(self, state: Any) -> Local:
+        """The same with another `state`."""
+        return dataclasses.replace(self, state=state)
+
+    @property
+    def moved(self) -> list:
+        """w_i - cloud, one tensor a weight."""
+        return [w - c for w, c in zip(self.weights, self.cloud)]
+
+
+@dataclasses.dataclass(frozen=True)
+class Server:
+    """Where the server stands at the end of a round.
+
+    Attributes:
+      before: The trainable weights of the round's global model.
+      weights: Those that the server optimiser made of them.
+      memory: What the server remembers, by name.
+      moved: The sum over the clients that trained of w_i - cloud, one tensor a weight.
+      uploads: The sums of what clients uploaded, by name.
+      count: How many clients trained, an int32 scalar above 0.
+      num_clients: N.
+    """
+
+    before: Sequence[Any]
+    weights: Sequence[Any]
+    memory: Mapping[str, Any]
+    moved: Sequence[Any]
+    uploads: Mapping[str, Any]
+    count: Any
+    num_clients: int
+
+
+class Method:
+    """Base class of all methods; by itself it does nothing and is FedAvg.
+
+    A sub-class is a frozen dataclass whose fields are `tff_reg.settings.setting`s. A
+    `strength` is what a term is multiplied with: at 0 the term is measured and
+    reported but takes no part in training, which is then FedAvg's to the bit.
+
+    Attributes:
+      name: What the method is called on the command line and in metrics.
+      title: What it is, in a few words.
+      paper_settings: The settings of its paper, by name; what is not there is as it is
+        by default.
+      brings: Those settings that it brings into every sum.
+      claims: What only one method of a sum can do and this one does: EXAMPLES, LOGITS,
+        GRADIENT, DRIFT, SERVER.
+      measurement_names: Names of the further scalars that its term, `change_batch` and
+        `change_pass` measure.
+      needs_network: Whether it looks inside the model, which must then be a
+        `tff_reg.models.LearningModel` and not any TFF model.
+      records_activations: Whether its term reads `outputs.activations`.
+      reference_models: Which models its term reads beside the local one: GLOBAL,
+        AVERAGED or names of memories.
+      averaged_rounds: How many global models AVERAGED is the mean of, this round's
+        among them.
+      is_random: Whether it draws random numbers.
+      needs_one_label: Whether it needs examples to have one label.
+      needs_class_counts: Whether it needs to know how many examples of each class a
+        client has.
+      sent: The server's memories that are sent with the model.
+      uploads: Names of what clients upload beside their update.
+      displaces: Whether a step's gradient is taken at displaced weights.
+      displaces_by_gradient: Whether `displacement` needs a gradient at the weights. If
+        not, a step is one pass.
+      infers_gradient: Whether (cloud - w_i) / (K lr0) stands for the mean gradient of
+        a client's steps, as it does for SGD without momentum; with momentum m it is
+        about 1 / (1 - m) times that.
+      needs_uniform_weighting: Whether it takes the plain mean of the clients' models.
+      server_step: How `update_server` makes the new model, in a few words; the server
+        optimiser must then be plain averaging. Empty if it leaves the model alone.
+    """
+
+    name: ClassVar[str]
+    title: ClassVar[str]
+    paper_settings: ClassVar[Mapping[str, Any]] = {}
+    brings: ClassVar[Mapping[str, Any]] = {}
+    claims: ClassVar[tuple[str, ...]] = ()
+    measurement_names: ClassVar[tuple[str, ...]] = ()
+    needs_network: ClassVar[bool] = True
+    records_activations: ClassVar[bool] = False
+    reference_models: ClassVar[tuple[str, ...]] = ()
+    averaged_rounds: int = 0
+    is_random: ClassVar[bool] = False
+    needs_one_label: ClassVar[bool] = False
+    needs_class_counts: ClassVar[bool] = False
+    sent: ClassVar[tuple[str, ...]] = ()
+    uploads: ClassVar[tuple[str, ...]] = ()
+    displaces_by_gradient: ClassVar[bool] = True
+    infers_gradient: ClassVar[bool] = False
+    needs_uniform_weighting: ClassVar[bool] = False
+    server_step: ClassVar[str] = ""
+
+    def __post_init__(self):
+        """Checks the strengths.
+
+        Raises:
+          SettingError: If one has a value that it cannot have.
+        """
+        settings.check(self, f"{self.name}_")
+
+    @property
+    def displaces(self) -> bool:
+        return False
+
+    @property
+    def is_measured_only(self) -> bool:
+        """Whether its term takes no part in training."""
+        return does(self, "term") and not getattr(self, "strength", 1.0)
+
+    # The model ------------------------------------------------------------------------
+
+    def adapt_network(self, network) -> None:
+        """Changes a `tff_reg.models.BlockModel` that was just made, before it is used.
+
+        Raises:
+          ValueError: If it cannot be changed so.
+        """
+
+    def check_network(self, network) -> None:
+        """Checks, before anything is traced, that a `BlockModel` has what is needed.
+
+        Raises:
+          ValueError: If it has not.
+        """
+
+    # A step ---------------------------------------------------------------------------
+
+    def change_batch(self, batch: Batch, key) -> Change:
+        """Changes the batch before the forward pass.
+
+        Args:
+          batch: The batch.
+          key: int64 [2] if it `is_random`, else None.
+
+        Returns:
+          The new `Batch` and what was measured.
+        """
+        return Change(batch, {})
+
+    def change_pass(self, forward, network, key) -> Change:
+        """Changes the settings of the local forward pass.
+
+        Args:
+          forward: The `tff_reg.models.ForwardPass`.
+          network: The local `BlockModel`.
+          key: int64 [2] if it `is_random`, else None.
+
+        Returns:
+          The new `ForwardPass` and what was measured.
+        """
+        return Change(forward, {})
+
+    def change_logits(self, logits, class_counts):
+        """Changes the logits that the task loss sees; terms and metrics do not.
+
+        Args:
+          logits: float [batch, classes].
+          class_counts: As in `Local`.
+
+        Returns:
+          float [batch, classes].
+        """
+        return logits
+
+    def term(self, step: Step) -> Term:
+        """Computes the term that is added to the loss.
+
+        Args:
+          step: The step; all tensors of it are in the model's data type.
+
+        Returns:
+          The `Term`, differentiable with respect to the local weights.
+        """
+        raise NotImplementedError
+
+    def displacement_loss(self, step: Step):
+        """The loss whose gradient `displacement` takes; by default the whole loss.
+
+        Args:
+          step: As for `term`.
+
+        Returns:
+          A scalar.
+        """
+        raise NotImplementedError
+
+    def displacement(self, local: Local, gradient) -> list:
+        """Says where the gradient of a step is taken, if the method `displaces`.
+
+        Args:
+          local: Where the client stands.
+          gradient: That of `displacement_loss` at the weights, one tensor a weight;
+            None unless `displaces_by_gradient`.
+
+        Returns:
+          What is added to the weights for the step's gradient, one tensor a weight.
+        """
+        raise NotImplementedError
+
+    def correct(self, local: Local, gradient: list) -> list:
+        """Changes the gradient of the loss, one tensor a weight, before clipping."""
+        return gradient
+
+    def correct_clipped(self, local: Local, gradient: list) -> list:
+        """Changes the clipped gradient, one tensor a weight."""
+        return gradient
+
+    # A client's round -----------------------------------------------------------------
+
+    def initial_client_memory(self, weights) -> Mapping[str, list]:
+        """What a client that never took part remembers.
+
+        Args:
+          weights: The trainable weights that training begins with; none, where only
+            the names are asked for.
+
+        Returns:
+          Lists of tensors by name. Of two methods of a sum with a memory of the same
+          name each has the other's.
+        """
+        return {}
+
+    def begin(self, local: Local) -> Any:
+        """What the method keeps during a client's training, at its beginning.
+
+        Args:
+          local: Where the client stands; without `state`.
+
+        Returns:
+          A structure of tensors.
+        """
+        return ()
+
+    def keep(self, local: Local, gradient) -> Any:
+        """What the method keeps of a step, in the structure of `begin`.
+
+        Args:
+          local: Where the client stands.
+          gradient: The clipped gradient, before `correct_clipped`.
+        """
+        return local.state
+
+    def finish(self, local: Local) -> tuple[Mapping[str, list], Mapping[str, Any]]:
+        """Ends a client's training.
+
+        Args:
+          local: Where the client ended.
+
+        Returns:
+          Its new memories by name, and its uploads: structures of tensors by name,
+          which are summed over the clients that trained.
+        """
+        return {}, {}
+
+    def scale(self, local: Local) -> Any:
+        """The factor of the client's update, a scalar; None for 1."""
+        return None
+
+    # The server -----------------------------------------------------------------------
+
+    def initial_server_memory(self, weights) -> Mapping[str, Any]:
+        """What the server remembers before the first round.
+
+        Args:
+          weights: As for `initial_client_memory`.
+
+        Returns:
+          Structures of tensors by name.
+        """
+        return {}
+
+    def broadcast(self, weights: list, memory: Mapping[str, Any]) -> list:
+        """What clients receive in place of the model's trainable weights.
+
+        Args:
+          weights: The trainable weights.
+          memory: What the server remembers.
+
+        Returns:
+          As many tensors of the same shapes.
+        """
+        return weights
+
+    def update_server(self, server: Server) -> tuple[Mapping[str, Any], list]:
+        """Ends a round in which clients trained and the mean update is finite.
+
+        Args:
+          server: Where the server stands.
+
+        Returns:
+          The method's memories by name, and the trainable weights of the new model.
+        """
+        return {}, list(server.weights)
+
+
+def does(method: Method, what: str) -> bool:
+    """Whether a method, or a class of them, overrides what `Method` has."""
+    owner = method if isinstance(method, type) else type(method)
+    return getattr(owner, what) is not getattr(Method, what)
+
+
+class IncompatibleMethodsError(ValueError):
+    """A sum of methods that makes no sense."""
+
+
+def check_sum(methods: Sequence[Any]) -> None:
+    """Checks that methods, or their classes, can be added up.
+
+    Args:
+      methods: Those of the sum.
+
+    Raises:
+      IncompatibleMethodsError: If one stands there twice, two claim the same, or one
+        needs what another takes away.
+    """
+    names = [m.name for m in methods]
+    for name in names:
+        if names.count(name) > 1:
+            raise IncompatibleMethodsError(
+                f"A method may stand in a sum once, but {name} stands there "
+                f"{names.count(name)} times."
+            )
+    for claim in (EXAMPLES, LOGITS, GRADIENT, DRIFT, SERVER):
+        claiming = [m.name for m in methods if claim in m.claims]
+        if len(claiming) > 1:
+            raise IncompatibleMethodsError(
+                f"{' and '.join(claiming)} both {claim}: leave one of them out."
+            )
+    mixing = [m.name for m in methods if EXAMPLES in m.claims]
+    for method in methods:
+        if mixing and method.needs_one_label:
+            raise IncompatibleMethodsError(
+                f"{method.name} needs the one true class of every example, and "
+                f"{mixing[0]} gives each example two: leave one of them out."
+            )
+
+
+def check_model(method: Method, model) -> None:
+    """Checks that a model has what a method needs.
+
+    Args:
+      method: The method.
+      model: A `tff.learning.models.VariableModel`.
+
+    Raises:
+      TypeError: If the method needs the network and the model shows none.
+      ValueError: If the network lacks what the method needs.
+    """
+    if method.needs_network and not has_network(model):
+        raise TypeError(
+            f"{method.name} looks inside the network: model_fn must return a "
+            f"tff_reg.models.LearningModel, but returned {type(model).__name__}. See "
+            "tff_reg.models.from_keras_blocks."
+        )
+    if has_network(model):
+        method.check_network(model.network)
+
+
+def has_network(model) -> bool:
+    """Whether a model shows its network, as a `tff_reg.models.LearningModel` does."""
+    return hasattr(model, "network") and hasattr(model, "loss_fn")

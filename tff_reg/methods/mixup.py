@@ -1,0 +1,91 @@
+"""Mixup: training on convex combinations of examples.
+
+Hongyi Zhang, Moustapha Cisse, Yann N. Dauphin, David Lopez-Paz. "mixup: Beyond
+Empirical Risk Minimization." ICLR 2018. https://arxiv.org/abs/1710.09412
+
+One coefficient b ~ Beta(gamma, gamma) and one permutation are drawn a batch. The batch
+becomes b x + (1 - b) x[permutation], and its loss
+b CE(p, y) + (1 - b) CE(p, y[permutation]). In a sum of methods all of them see the
+mixed batch. The training accuracy counts y.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from tff_reg import settings
+from tff_reg.lazy import tf
+from tff_reg.methods import method, papers
+
+
+@dataclasses.dataclass(frozen=True)
+class Mixup(method.Method):
+    """Mixed batches."""
+
+    name = "mixup"
+    title = "Mixed examples"
+    paper_settings = papers.FEDALIGN
+    claims = (method.EXAMPLES,)
+    measurement_names = ("coefficient",)
+    is_random = True
+
+    concentration: float = settings.setting(
+        0.1,
+        symbol="gamma",
+        help="gamma of the Beta distribution. 0 mixes nothing and is FedAvg.",
+        minimum=0,
+    )
+
+    def change_batch(self, batch: method.Batch, key) -> method.Change:
+        if not self.concentration:
+            return method.Change(batch, {"coefficient": 1.0})
+        coefficient_key, order_key = tf.unstack(
+            tf.random.experimental.stateless_split(key, 2)
+        )
+        coefficient = _beta(self.concentration, coefficient_key)
+        size = tf.shape(batch.features)[0]
+        numbers = tf.random.stateless_uniform(
+            [size], order_key, None, None, tf.int64, alg="philox"
+        )
+        permutation = tf.argsort(numbers, stable=True)
+        return method.Change(
+            mix(batch, coefficient, permutation), {"coefficient": coefficient}
+        )
+
+
+def mix(batch: method.Batch, coefficient, permutation) -> method.Batch:
+    """Mixes a batch with a permutation of itself.
+
+    Args:
+      batch: The batch, with one label an example.
+      coefficient: b, a float64 scalar.
+      permutation: int [batch].
+
+    Returns:
+      The mixed batch.
+    """
+    ((labels, _),) = batch.targets
+    coefficient = tf.cast(coefficient, batch.features.dtype)
+    others = tf.gather(batch.features, permutation)
+    features = coefficient * batch.features + (1 - coefficient) * others
+    targets = [
+        (labels, coefficient),
+        (tf.gather(labels, permutation), 1 - coefficient),
+    ]
+    return method.Batch(features, targets)
+
+
+def _beta(concentration: float, key):
+    """A draw from Beta(concentration, concentration), a float64 scalar.
+
+    A gamma variable with a small shape underflows, its logarithm does not:
+    Gamma(a) is distributed as Gamma(a + 1) U^(1 / a).
+    """
+    gamma_key, uniform_key = tf.unstack(tf.random.experimental.stateless_split(key, 2))
+    gammas = tf.random.stateless_gamma(
+        [2], gamma_key, tf.constant(concentration + 1.0, tf.float64), dtype=tf.float64
+    )
+    uniforms = tf.random.stateless_uniform([2], uniform_key, dtype=tf.float64)
+    # 1 - U is never 0.
+    logarithms = tf.math.log(gammas) + tf.math.log1p(-uniforms) / concentration
+    return tf.math.sigmoid(logarithms[0] - logarithms[1])

@@ -1,0 +1,81 @@
+"""MOON: features nearer to the global model's than to the client's previous ones.
+
+Qinbin Li, Bingsheng He, Dawn Song. "Model-Contrastive Federated Learning." CVPR 2021.
+https://arxiv.org/abs/2103.16257
+
+With v the local embedding, v_g the global model's and v_p that of the client's own
+model at the end of the last round it took part in, the term is Eq. 3's
+
+    -log( exp(cos(v, v_g) / tau) / (exp(cos(v, v_g) / tau) + exp(cos(v, v_p) / tau)) ),
+
+mean over the batch; v_g and v_p are constants. A client that never took part has the
+model that training began with as its previous one. The embedding is meant to be that
+of a projection head (`build_model_fn(..., projector="moon")`).
+
+As in the FedAlign authors' code, all three models run in training mode: BatchNorm uses
+the batch's statistics.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from tff_reg import settings
+from tff_reg.lazy import tf
+from tff_reg.methods import method, papers
+
+
+@dataclasses.dataclass(frozen=True)
+class MOON(method.Method):
+    """The model-contrastive term."""
+
+    name = "moon"
+    title = "Features nearer to the global model's than to the previous ones"
+    paper_settings = papers.FEDALIGN
+    brings = {"projector": "moon"}
+    measurement_names = ("global_cosine", "previous_cosine")
+    reference_models = (method.GLOBAL, method.PREVIOUS)
+
+    strength: float = settings.setting(
+        1.0,
+        symbol="mu",
+        help="mu of Eq. 4. 0 is FedAvg.",
+        minimum=0,
+    )
+    temperature: float = settings.setting(
+        0.5,
+        symbol="tau",
+        help="tau of Eq. 3, above 0.",
+        above=0,
+    )
+
+    def initial_client_memory(self, weights) -> dict:
+        return {method.PREVIOUS: list(weights)}
+
+    def finish(self, local: method.Local) -> tuple[dict, dict]:
+        return {method.PREVIOUS: [tf.identity(w) for w in local.weights]}, {}
+
+    def term(self, step: method.Step) -> method.Term:
+        local = tf.math.l2_normalize(step.outputs.embedding, axis=-1)
+
+        def cosines(model):
+            other = tf.math.l2_normalize(step.outputs_of(model).embedding, axis=-1)
+            return tf.reduce_sum(local * other, axis=-1)
+
+        towards, away = cosines(method.GLOBAL), cosines(method.PREVIOUS)
+        losses = tf.math.softplus((away - towards) / self.temperature)
+        value = batch_mean(losses)
+        return method.Term(
+            raw=value,
+            weighted=self.strength * value,
+            measurements={
+                "global_cosine": batch_mean(towards),
+                "previous_cosine": batch_mean(away),
+            },
+        )
+
+
+def batch_mean(values):
+    """The mean of float [batch]; 0 for an empty batch."""
+    count = tf.cast(tf.size(values), values.dtype)
+    return tf.math.divide_no_nan(tf.reduce_sum(values), count)

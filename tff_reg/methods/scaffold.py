@@ -1,0 +1,58 @@
+"""SCAFFOLD: control variates against client drift.
+
+Sai Praneeth Karimireddy, Satyen Kale, Mehryar Mohri, Sashank J. Reddi, Sebastian U.
+Stich, Ananda Theertha Suresh. "SCAFFOLD: Stochastic Controlled Averaging for Federated
+Learning." ICML 2020. https://arxiv.org/abs/1910.06378. Option II of Algorithm 1.
+
+The gradient is that of the loss minus s_i plus s / wt_i, clipped. Afterwards
+s_i' = s_i - s + (cloud - w_i) / (K lr0) and s += 1/N sum of wt_i (s_i' - s_i) over the
+cohort. The relative sizes wt_i are the MAN authors' (the paper has none), who divide by
+them in training and not in the update; with equally large clients they are 1. In their
+runs every client takes exactly K steps.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from tff_reg.lazy import tf
+from tff_reg.methods import drift, method, papers
+
+
+@dataclasses.dataclass(frozen=True)
+class Scaffold(method.Method):
+    """Control variates; there is nothing to set."""
+
+    name = "scaffold"
+    title = "Control variates"
+    paper_settings = papers.MAN
+    brings = {"client_weighting": "uniform", "same_local_steps": True}
+    claims = (method.DRIFT,)
+    needs_network = False
+    sent = ("s",)
+    uploads = ("s",)
+    infers_gradient = True
+
+    def initial_client_memory(self, weights) -> dict:
+        return {"s": drift.zeros(weights)}
+
+    def initial_server_memory(self, weights) -> dict:
+        return {"s": drift.zeros(weights)}
+
+    def correct(self, local: method.Local, gradient: list) -> list:
+        added = [
+            tf.math.divide_no_nan(common, local.relative_size) - own
+            for own, common in zip(local.client["s"], local.server["s"])
+        ]
+        return drift.plus(gradient, added)
+
+    def finish(self, local: method.Local) -> tuple[dict, dict]:
+        change = [
+            -common - tf.math.divide_no_nan(moved, local.step_size)
+            for common, moved in zip(local.server["s"], local.moved)
+        ]
+        memory = {"s": drift.plus(local.client["s"], change)}
+        return memory, {"s": [local.relative_size * c for c in change]}
+
+    def update_server(self, server: method.Server) -> tuple[dict, list]:
+        return {"s": drift.grown(server.memory["s"], server.uploads["s"], server)}, list(server.weights)

@@ -1,0 +1,78 @@
+"""Stochastic depth: residual branches left out at random.
+
+Gao Huang, Yu Sun, Zhuang Liu, Daniel Sedra, Kilian Q. Weinberger. "Deep Networks with
+Stochastic Depth." ECCV 2016. https://arxiv.org/abs/1603.09382
+
+Of the L residual branches, the l-th is kept with a probability that falls linearly
+with l, one draw a branch and batch; a branch that is left out is not run, and its
+BatchNorm statistics stay. In evaluation every branch is multiplied by its probability.
+
+The paper's probabilities are 1 - l/L (1 - p_L), l = 1 to L (Eq. 4). The FedAlign
+authors' code begins at exactly 1: 1 - (l - 1)/(L - 1) (1 - p_L).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from tff_reg import settings
+from tff_reg.lazy import tf
+from tff_reg.methods import method, papers
+
+
+@dataclasses.dataclass(frozen=True)
+class StochDepth(method.Method):
+    """Residual branches that are left out."""
+
+    name = "stochdepth"
+    title = "Residual branches left out at random"
+    paper_settings = papers.FEDALIGN
+    measurement_names = ("kept_branches",)
+    is_random = True
+
+    survival_probability: float = settings.setting(
+        0.9,
+        symbol="p_L",
+        help="p_L, of the last branch, in (0, 1]. 1 is FedAvg.",
+        above=0,
+        maximum=1,
+    )
+    schedule: str = settings.setting(
+        "code",
+        help=(
+            "'code' keeps the first branch always, as the FedAlign authors' code "
+            "does; 'paper' is Eq. 4."
+        ),
+        choices=("code", "paper"),
+    )
+
+    def probabilities(self, num_branches: int) -> tuple[float, ...]:
+        """The probabilities that the branches are kept, in their order."""
+        drop = 1.0 - self.survival_probability
+        numbers = range(num_branches)
+        if self.schedule == "paper":
+            return tuple(1.0 - (l + 1) / num_branches * drop for l in numbers)
+        return tuple(1.0 - l * drop / max(num_branches - 1, 1) for l in numbers)
+
+    def check_network(self, network) -> None:
+        if not network.num_branches:
+            raise ValueError(
+                "stochdepth: this model has no residual branches to leave out; take a "
+                "residual network of tff_reg.models, such as 'resnet20'."
+            )
+
+    def adapt_network(self, network) -> None:
+        self.check_network(network)
+        network.evaluation_branch_scales = self.probabilities(network.num_branches)
+
+    def change_pass(self, forward, network, key) -> method.Change:
+        if self.survival_probability == 1:
+            return method.Change(forward, {"kept_branches": 1.0})
+        kept_with = tf.constant(self.probabilities(network.num_branches), tf.float64)
+        draws = tf.random.stateless_uniform(
+            kept_with.shape, key, dtype=tf.float64, alg="philox"
+        )
+        # Draws are below 1, so a probability of 1 keeps always.
+        kept = tf.cast(draws < kept_with, network.dtype)
+        changed = dataclasses.replace(forward, branch_scales=kept)
+        return method.Change(changed, {"kept_branches": tf.reduce_mean(kept)})

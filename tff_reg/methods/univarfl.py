@@ -1,0 +1,129 @@
+"""UniVarFL: varied predictions, and features spread evenly over the sphere.
+
+Sunny Gupta, Nikita Jangid, Amit Sethi. "UniVarFL: Uniformity and Variance Regularized
+Federated Learning for Heterogeneous Data."
+
+The term (Eq. 4) is mu L_HE + lambda L_V. L_V is the mean over the D classes of
+max(0, c - Var_j), with Var_j the variance over the batch of class j's predicted
+probability (Eq. 1) and c the mean variance of the columns of the identity (Eq. 2).
+L_HE is the hyperspherical energy of the embeddings, scaled to unit length:
+1/n^2 sum_{i,j} 1 / (1 - z_i . z_j + epsilon) (Eq. 3).
+
+There is no public code. What the paper leaves open: the variances are the biased ones
+by default; the pairs i = j of Eq. 3, a constant 1/(n epsilon) without gradient whose
+rounding would drown the rest, are left out unless asked for; epsilon is not given.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from tff_reg import settings
+from tff_reg.lazy import tf
+from tff_reg.methods import method, papers
+
+
+@dataclasses.dataclass(frozen=True)
+class UniVarFL(method.Method):
+    """The energy of the features and the missing variance of the predictions."""
+
+    name = "univarfl"
+    title = "Uniform features, varied predictions"
+    paper_settings = papers.UNIVARFL
+    brings = {"projector": "univarfl"}
+    measurement_names = ("energy", "missing_variance")
+
+    strength: float = settings.setting(
+        1.0,
+        help="Factor of the whole term; 1 in the paper. 0 is FedAvg.",
+        minimum=0,
+    )
+    energy: float = settings.setting(
+        0.5,
+        symbol="mu",
+        help="mu of Eq. 4.",
+        minimum=0,
+    )
+    variance_per_class: float = settings.setting(
+        0.25,
+        symbol="lambda / D",
+        help=(
+            "lambda of Eq. 4 divided by the number of classes; the paper's lambda is "
+            "D / 4."
+        ),
+        minimum=0,
+    )
+    epsilon: float = settings.setting(
+        1e-3,
+        symbol="epsilon",
+        help="epsilon of Eq. 3, above 0; not given in the paper.",
+        above=0,
+    )
+    variance_kind: str = settings.setting(
+        "population",
+        help=(
+            "'population' divides by n, 'sample' by n - 1, for the batch and for c "
+            "alike."
+        ),
+        choices=("population", "sample"),
+    )
+    include_diagonal: bool = settings.setting(
+        False,
+        help="Whether the reported energy has the constant of the pairs i = j.",
+    )
+
+    def term(self, step: method.Step) -> method.Term:
+        logits = step.outputs.logits
+        is_sample = self.variance_kind == "sample"
+        missing = missing_variance(tf.nn.softmax(logits), is_sample)
+        energy = hyperspherical_energy(step.outputs.embedding, self.epsilon)
+        reported = energy
+        if self.include_diagonal:
+            count = tf.cast(tf.shape(logits)[0], energy.dtype)
+            reported += tf.math.divide_no_nan(1.0 / self.epsilon, count)
+        factor = self.variance_per_class * logits.shape[-1]
+        value = self.energy * reported + factor * missing
+        return method.Term(
+            raw=value,
+            weighted=self.strength * value,
+            measurements={"energy": reported, "missing_variance": missing},
+        )
+
+
+def missing_variance(probabilities, is_sample: bool):
+    """L_V of Eq. 1.
+
+    Args:
+      probabilities: float [n, classes].
+      is_sample: Whether variances divide by n - 1 (and c by D - 1) instead of n.
+
+    Returns:
+      A scalar.
+    """
+    classes = probabilities.shape[-1]
+    count = tf.cast(tf.shape(probabilities)[0], probabilities.dtype)
+    mean = tf.math.divide_no_nan(tf.reduce_sum(probabilities, 0), count)
+    squares = tf.reduce_sum(tf.math.squared_difference(probabilities, mean), 0)
+    divisor = tf.maximum(count - 1, 1) if is_sample else tf.maximum(count, 1)
+    threshold = 1 / classes if is_sample else (classes - 1) / classes**2
+    return tf.reduce_mean(tf.nn.relu(threshold - squares / divisor))
+
+
+def hyperspherical_energy(features, epsilon: float):
+    """L_HE of Eq. 3 without the pairs i = j.
+
+    Args:
+      features: float [n, dimensions], not yet of unit length.
+      epsilon: Added to the distance, above 0.
+
+    Returns:
+      A scalar; 0 for fewer than two examples.
+    """
+    unit = tf.math.l2_normalize(features, axis=-1)
+    cosines = tf.linalg.matmul(unit, unit, transpose_b=True)
+    count = tf.shape(features)[0]
+    others = 1 - tf.eye(count, dtype=features.dtype)
+    # Rounding may take a cosine beyond 1 by less than epsilon, the denominator to 0.
+    distances = tf.maximum(1 - cosines, 0) + epsilon
+    squared_count = tf.square(tf.cast(count, features.dtype))
+    return tf.math.divide_no_nan(tf.reduce_sum(others / distances), squared_count)

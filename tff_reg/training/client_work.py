@@ -1,0 +1,375 @@
+"""TFF's client work around a client's round: without memory, and with it.
+
+Its state is the client optimiser's hparams and the round number. The metrics of a round
+are the model's own, for each term `method/term` (before its strength) and
+`method/share` (of the whole loss), for all methods what else they measure, and
+`rejected_clients`: a client whose update is not finite counts there, and nowhere else
+(its weight is 0).
+"""
+
+from __future__ import annotations
+
+import collections
+from typing import Any, Callable, NamedTuple, Optional
+
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_reg.methods import method as method_lib
+from tff_reg.models import learning_model
+from tff_reg.training import (
+    local_round,
+    local_step as local_step_lib,
+    local_training,
+    schedules,
+)
+
+
+def update_type(model_weights_type) -> tff.types.Type:
+    """The type of a client's update.
+
+    Args:
+      model_weights_type: The TFF type of the model's `ModelWeights`.
+
+    Returns:
+      The trainable weights' type, as in TFF's own processes, if the model has no
+      others; else the type of the whole `ModelWeights`, since statistics such as
+      BatchNorm's are averaged too.
+    """
+    if tff.structure.flatten(model_weights_type.non_trainable):
+        return model_weights_type
+    return model_weights_type.trainable
+
+
+def received_type(
+    weights_type, training: local_training.LocalTraining
+) -> tff.types.Type:
+    """The type of what the server sends to a client.
+
+    Args:
+      weights_type: The TFF type of the model's `ModelWeights`.
+      training: The client's half of the process.
+
+    Returns:
+      `weights_type` itself, or a structure of it as `model` and of the trainable
+      weights of the average of the last global models as `averaged`.
+    """
+    if not training.averaged_rounds:
+        return weights_type
+    return tff.types.to_type(
+        collections.OrderedDict(
+            [
+                (local_round.MODEL, weights_type),
+                (method_lib.AVERAGED, weights_type.trainable),
+            ]
+        )
+    )
+
+
+class _Parts(NamedTuple):
+    """What both kinds of client work are made of."""
+
+    initialize: tff.Computation
+    next_state: tff.Computation
+    get_hparams: tff.Computation
+    set_hparams: tff.Computation
+    weights_type: tff.types.Type
+    received_type: tff.types.Type
+    data_type: tff.types.Type
+    update: Callable
+    measure: Callable
+
+
+def _build_parts(
+    model_fn, training, client_weighting, metrics_aggregator, loop_implementation
+) -> _Parts:
+    with tf.Graph().as_default():
+        model = model_fn()
+        # Made before anything is traced, so that what does not fit is said plainly.
+        references = dict.fromkeys(training.reference_models, model)
+        local_step = local_step_lib.LocalStep(model, references, training.methods)
+        weights_type = tff.learning.models.weights_type_from_model(model)
+        finalizers = collections.OrderedDict(model.metric_finalizers())
+        hparams_dtype = tf.float32
+        if any(v.dtype == tf.float64 for v in model.trainable_variables):
+            hparams_dtype = tf.float64
+    for name in local_step.measurement_names:
+        finalizers[name] = learning_model.finalize_ratio
+    finalizers[local_round.REJECTED] = learning_model.finalize_identity
+    aggregate_metrics = (metrics_aggregator or tff.learning.metrics.sum_then_finalize)(
+        finalizers
+    )
+    element_spec = training.data_form.element_spec(model.input_spec)
+    optimizer = training.optimizer
+    hparams = optimizer.get_hparams(
+        optimizer.initialize(tf.TensorSpec([], hparams_dtype))
+    )
+    _check_learning_rate(training, hparams)
+
+    @tff.tensorflow.computation
+    def initial_state():
+        return collections.OrderedDict(
+            hparams=collections.OrderedDict(
+                (k, tf.constant(v, hparams_dtype)) for k, v in hparams.items()
+            ),
+            round_num=tf.constant(0),
+        )
+
+    state_type = initial_state.type_signature.result
+
+    @tff.federated_computation
+    def initialize():
+        return tff.federated_eval(initial_state, tff.SERVER)
+
+    @tff.tensorflow.computation(state_type)
+    def next_state(state):
+        return collections.OrderedDict(state, round_num=state["round_num"] + 1)
+
+    @tff.tensorflow.computation(state_type)
+    def get_hparams(state):
+        return state["hparams"]
+
+    @tff.tensorflow.computation(state_type, state_type["hparams"])
+    def set_hparams(state, hparams):
+        return collections.OrderedDict(state, hparams=hparams)
+
+    def update(state, received, data, client, server) -> local_round.ClientOutput:
+        if not training.averaged_rounds:
+            received = {local_round.MODEL: received}
+        client_update = local_round.build_client_update(
+            model_fn, training, client_weighting, loop_implementation
+        )
+        rate_factor = training.learning_rate_schedule(state["round_num"])
+        return client_update(
+            state["hparams"], rate_factor, received, data, client, server
+        )
+
+    def measure(metrics):
+        return tff.federated_zip(
+            collections.OrderedDict(train=aggregate_metrics(metrics))
+        )
+
+    return _Parts(
+        initialize,
+        next_state,
+        get_hparams,
+        set_hparams,
+        weights_type,
+        received_type(weights_type, training),
+        tff.SequenceType(tff.types.tensorflow_to_type(element_spec)),
+        update,
+        measure,
+    )
+
+
+def _check_learning_rate(training, hparams) -> None:
+    if "learning_rate" in hparams:
+        return
+    needing = [m.name for m in training.methods if m.infers_gradient]
+    if training.learning_rate_schedule != schedules.constant():
+        needing.append("A learning-rate schedule")
+    if needing:
+        raise ValueError(
+            f"{needing[0]} needs a client optimiser with a learning_rate among its "
+            f"hparams, but it has only {list(hparams)}."
+        )
+
+
+def build_client_work(
+    model_fn: Callable[[], tff.learning.models.VariableModel],
+    *,
+    training: local_training.LocalTraining,
+    client_weighting: tff.learning.ClientWeighting = (
+        tff.learning.ClientWeighting.NUM_EXAMPLES
+    ),
+    metrics_aggregator: Optional[Callable] = None,
+    loop_implementation: tff.learning.LoopImplementation = (
+        tff.learning.LoopImplementation.DATASET_ITERATOR
+    ),
+) -> tff.learning.templates.ClientWorkProcess:
+    """Builds the client work of methods that remember nothing.
+
+    Args:
+      model_fn: Makes the model, as `adaptation.adapt_model_fn` leaves it.
+      training: What a client does.
+      client_weighting: By examples or all alike; a client without examples weighs 0.
+      metrics_aggregator: As in TFF's builders; by default sums and finalises.
+      loop_implementation: Iterating is twice as fast as `dataset.reduce` in TFF's
+        own runtime.
+
+    Returns:
+      The client work. Clients receive what `received_type` says, and their update is
+      what `update_type` says.
+
+    Raises:
+      TypeError: If a method needs the network and the model shows none.
+      ValueError: If a method or the model's layers cannot do what is asked, or
+        an optimiser lacks the learning rate that is needed.
+    """
+    parts = _build_parts(
+        model_fn, training, client_weighting, metrics_aggregator, loop_implementation
+    )
+    state_type = parts.initialize.type_signature.result
+
+    @tff.tensorflow.computation(state_type.member, parts.received_type, parts.data_type)
+    def client_update(state, received, data):
+        output = parts.update(state, received, data, {}, {})
+        return output.result, output.metrics
+
+    @tff.federated_computation(
+        state_type,
+        tff.FederatedType(parts.received_type, tff.CLIENTS),
+        tff.FederatedType(parts.data_type, tff.CLIENTS),
+    )
+    def next_fn(state, received, data):
+        result, metrics = tff.federated_map(
+            client_update, (tff.federated_broadcast(state), received, data)
+        )
+        return tff.templates.MeasuredProcessOutput(
+            tff.federated_map(parts.next_state, state), result, parts.measure(metrics)
+        )
+
+    return tff.learning.templates.ClientWorkProcess(
+        parts.initialize,
+        next_fn,
+        get_hparams_fn=parts.get_hparams,
+        set_hparams_fn=parts.set_hparams,
+    )
+
+
+class RememberingClientWork(NamedTuple):
+    """Client work whose clients or server remember something from round to round.
+
+    Attributes:
+      initialize: As in `tff.learning.templates.ClientWorkProcess`.
+      next: As there, with the clients' memories and the server's as fourth and fifth
+        argument, and a `RememberingClientWorkOutput` as result.
+      get_hparams: As there.
+      set_hparams: As there.
+      initial_client_memory: From a `ModelWeights` to what a client remembers that never
+        took part, by name; empty for many.
+      initial_server_memory: From a `ModelWeights` to what the server remembers, by
+        name; empty for many.
+    """
+
+    initialize: tff.Computation
+    next: tff.Computation
+    get_hparams: tff.Computation
+    set_hparams: tff.Computation
+    initial_client_memory: tff.Computation
+    initial_server_memory: tff.Computation
+
+
+class RememberingClientWorkOutput(NamedTuple):
+    """What `RememberingClientWork.next` gives.
+
+    Attributes:
+      state: At the server.
+      result: `tff.learning.templates.ClientResult`s at the clients.
+      client_memories: The clients' new memories, at the clients.
+      uploads: What is summed for the server's memory, by name, at the clients.
+      has_trained: 1 or 0, int32, at the clients.
+      measurements: At the server.
+    """
+
+    state: Any
+    result: Any
+    client_memories: Any
+    uploads: Any
+    has_trained: Any
+    measurements: Any
+
+
+def build_remembering_client_work(
+    model_fn: Callable[[], tff.learning.models.VariableModel],
+    *,
+    training: local_training.LocalTraining,
+    client_weighting: tff.learning.ClientWeighting,
+    metrics_aggregator: Optional[Callable],
+    loop_implementation: tff.learning.LoopImplementation,
+) -> RememberingClientWork:
+    """Builds the client work of methods that remember something.
+
+    Args:
+      model_fn: As for `build_client_work`, and so are the others.
+      training: What a client does.
+      client_weighting: How clients weigh.
+      metrics_aggregator: What aggregates metrics; None for sums.
+      loop_implementation: How clients go through their data.
+
+    Returns:
+      The client work.
+
+    Raises:
+      TypeError: As `build_client_work`.
+      ValueError: As `build_client_work`.
+    """
+    parts = _build_parts(
+        model_fn, training, client_weighting, metrics_aggregator, loop_implementation
+    )
+    methods = training.methods
+
+    @tff.tensorflow.computation(parts.weights_type)
+    def initial_client_memory(weights):
+        memory = collections.OrderedDict()
+        for method in methods:
+            memory.update(method.initial_client_memory(list(weights.trainable)))
+        return memory
+
+    @tff.tensorflow.computation(parts.weights_type)
+    def initial_server_memory(weights):
+        memory = collections.OrderedDict()
+        for method in methods:
+            memory.update(method.initial_server_memory(list(weights.trainable)))
+        return memory
+
+    client_type = initial_client_memory.type_signature.result
+    memory_type = initial_server_memory.type_signature.result
+
+    @tff.tensorflow.computation(memory_type)
+    def sent_part(memory):
+        names = [name for method in methods for name in method.sent]
+        return collections.OrderedDict((name, memory[name]) for name in names)
+
+    state_type = parts.initialize.type_signature.result
+
+    @tff.tensorflow.computation(
+        state_type.member,
+        parts.received_type,
+        parts.data_type,
+        client_type,
+        sent_part.type_signature.result,
+    )
+    def client_update(state, received, data, client, server):
+        return parts.update(state, received, data, client, server)
+
+    @tff.federated_computation(
+        state_type,
+        tff.FederatedType(parts.received_type, tff.CLIENTS),
+        tff.FederatedType(parts.data_type, tff.CLIENTS),
+        tff.FederatedType(client_type, tff.CLIENTS),
+        tff.FederatedType(memory_type, tff.SERVER),
+    )
+    def next_fn(state, received, data, client_memories, memory):
+        sent = tff.federated_broadcast(tff.federated_map(sent_part, memory))
+        output = tff.federated_map(
+            client_update,
+            (tff.federated_broadcast(state), received, data, client_memories, sent),
+        )
+        return RememberingClientWorkOutput(
+            state=tff.federated_map(parts.next_state, state),
+            result=output.result,
+            client_memories=output.client,
+            uploads=output.uploads,
+            has_trained=output.has_trained,
+            measurements=parts.measure(output.metrics),
+        )
+
+    return RememberingClientWork(
+        parts.initialize,
+        next_fn,
+        parts.get_hparams,
+        parts.set_hparams,
+        initial_client_memory,
+        initial_server_memory,
+    )

@@ -1,0 +1,336 @@
+"""Puts methods together into a `tff.learning.templates.LearningProcess`."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any, Callable, Mapping, Optional, Sequence, Union
+
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_reg.methods import all_clients, catalogue, method as method_lib
+from tff_reg.training import (
+    adaptation,
+    aggregators,
+    averaging,
+    client_work as client_work_lib,
+    data_forms,
+    finalizer as finalizer_lib,
+    local_training,
+    memory as memory_lib,
+    optimizers,
+    remembering,
+    schedules,
+)
+
+Process = Union[
+    tff.learning.templates.LearningProcess, remembering.StatefulLearningProcess
+]
+
+
+def build_regularized(
+    model_fn: Callable[[], tff.learning.models.VariableModel],
+    methods: Sequence[method_lib.Method],
+    client_optimizer_fn: tff.learning.optimizers.Optimizer,
+    server_optimizer_fn: Optional[tff.learning.optimizers.Optimizer] = None,
+    client_weighting: tff.learning.ClientWeighting = (
+        tff.learning.ClientWeighting.NUM_EXAMPLES
+    ),
+    model_distributor: Optional[tff.learning.templates.DistributionProcess] = None,
+    model_aggregator: Optional[tff.aggregators.WeightedAggregationFactory] = None,
+    metrics_aggregator: Optional[Callable] = None,
+    loop_implementation: tff.learning.LoopImplementation = (
+        tff.learning.LoopImplementation.DATASET_ITERATOR
+    ),
+    *,
+    client_data: data_forms.DataForm = data_forms.BatchedData(),
+    max_gradient_norm: Optional[float] = None,
+    learning_rate_schedule: schedules.Schedule = schedules.constant(),
+    population: Optional[local_training.Population] = None,
+) -> Process:
+    """Builds federated averaging with any sum of methods.
+
+    The arguments by position are those of `tff.learning.algorithms.
+    build_weighted_fed_avg`, with the methods after the model:
+
+        build_regularized(model_fn, [fedprox.FedProx(0.1)], training.build_sgd(0.01))
+
+    Args:
+      model_fn: A function without arguments that makes the model: a
+        `tff_reg.models.LearningModel`, or, for methods that do not look inside it,
+        any `tff.learning.models.VariableModel`.
+      methods: What is added to federated averaging; nothing is FedAvg.
+      client_optimizer_fn: Any TFF optimiser; `tff_reg.training.build_sgd` is the
+        papers'.
+      server_optimizer_fn: Any TFF optimiser; by default SGD with learning rate 1,
+        which makes the new model the average of the clients' models.
+      client_weighting: How clients weigh in that average.
+      model_distributor: How the model reaches the clients; by default a broadcast.
+      model_aggregator: Any weighted TFF aggregator (robust, compressing, private,
+        secure); by default the weighted mean. An unweighted one is taken as such.
+        What clients upload besides goes through it, too.
+      metrics_aggregator: As in TFF's builders; by default sums and finalises.
+      loop_implementation: How clients go through their data.
+      client_data: The form of the client data: ordinary batches, or
+        `tff_reg.training.WholeClientData`.
+      max_gradient_norm: Global-norm clipping of the gradient; None for none.
+      learning_rate_schedule: Factor on the client learning rate by round.
+      population: What the methods know of all clients; some need it.
+
+    Returns:
+      A `tff.learning.templates.LearningProcess`; a `StatefulLearningProcess` if
+      clients remember something (MOON, drift corrections). Clients' statistics that
+      are not trained (BatchNorm's) are averaged with the weights. The weights are those
+      of the models of `adapt_model_fn(model_fn, methods)`.
+
+    Raises:
+      TypeError: If `model_fn` does not fit a method, or the aggregator changes the type
+        of the update.
+      ValueError: If the model's layers cannot do what a method asks, the sum makes no
+        sense, or a method does not go with the server optimiser or the weighting.
+    """
+    training = local_training.LocalTraining(
+        optimizer=client_optimizer_fn,
+        methods=tuple(methods),
+        max_gradient_norm=max_gradient_norm,
+        learning_rate_schedule=learning_rate_schedule,
+        data_form=client_data,
+        population=population,
+    )
+    model_fn = adaptation.adapt_model_fn(model_fn, training.methods)
+    if server_optimizer_fn is None:
+        server_optimizer_fn = tff.learning.optimizers.build_sgdm(1.0)
+    _check_server(training.methods, server_optimizer_fn, client_weighting)
+
+    @tff.tensorflow.computation
+    def initial_weights():
+        return tff.learning.models.ModelWeights.from_model(model_fn())
+
+    weights_type = initial_weights.type_signature.result
+    if model_distributor is None:
+        model_distributor = tff.learning.templates.build_broadcast_process(weights_type)
+    if training.averaged_rounds:
+        model_distributor = averaging.build_averaging_distributor(
+            model_distributor,
+            client_work_lib.received_type(weights_type, training),
+            training.averaged_rounds,
+        )
+    update_type = client_work_lib.update_type(weights_type)
+    aggregator = aggregators.create(model_aggregator, update_type)
+    finalizer = finalizer_lib.build_finalizer(server_optimizer_fn, weights_type)
+    build_client_work = client_work_lib.build_client_work
+    if training.remembers:
+        build_client_work = client_work_lib.build_remembering_client_work
+    client_work = build_client_work(
+        model_fn,
+        training=training,
+        client_weighting=client_weighting,
+        metrics_aggregator=metrics_aggregator,
+        loop_implementation=loop_implementation,
+    )
+    parts = (initial_weights, model_distributor, client_work, aggregator, finalizer)
+    if not training.remembers:
+        return tff.learning.templates.compose_learning_process(*parts)
+    uploads_type = client_work.next.type_signature.result.uploads.member
+    memory_type = client_work.initial_server_memory.type_signature.result
+    return remembering.compose_remembering_process(
+        *parts,
+        aggregators.build_upload_aggregator(model_aggregator, uploads_type),
+        memory_lib.build_memory_update(training, client_work, weights_type, update_type),
+        memory_lib.build_broadcast(training, memory_type, weights_type),
+        clients_remember=training.clients_remember,
+    )
+
+
+def _check_server(methods, server_optimizer, client_weighting) -> None:
+    """Checks that methods have the server that they need."""
+    is_uniform = client_weighting == tff.learning.ClientWeighting.UNIFORM
+    spec = tf.TensorSpec([], tf.float32)
+    hparams = server_optimizer.get_hparams(server_optimizer.initialize(spec))
+    for method in methods:
+        if method.needs_uniform_weighting and not is_uniform:
+            raise ValueError(
+                f"{method.name} takes the plain mean of the clients' models: give "
+                "client_weighting UNIFORM ('uniform')."
+            )
+        if method.server_step and dict(hparams) != {"learning_rate": 1.0}:
+            raise ValueError(
+                f"{method.name} makes the new model itself, so a server optimiser has "
+                "no place: leave it SGD with learning rate 1."
+            )
+
+
+def build(name: str, model_fn: Callable, **overrides: Any) -> Process:
+    """Builds a process by its name, with its paper's settings.
+
+    Example:
+
+        build("fedalign", model_fn, fedalign_strength=0.3, client_learning_rate=0.05)
+
+    Args:
+      name: A method's name or a sum of them, see `catalogue.names`.
+      model_fn: Makes the `tff_reg.models.LearningModel`.
+      **overrides: Fields of `catalogue.Settings` that concern the process, strengths as
+        `<method>_<field>`, and keyword arguments of `build_regularized`
+        (`client_data`, `server_optimizer_fn`, `model_aggregator`, ...).
+        `client_optimizer_fn` stands in place of the client's learning rate, momentum,
+        Nesterov and weight decay. A drift correction needs `num_clients`, or a
+        `tff_reg.training.Population` as `population`, which says more.
+
+    Returns:
+      The process. Its client data are ordinary batches unless `client_data` is a
+      `tff_reg.training.WholeClientData`.
+
+    Raises:
+      UnknownProcessError: If the name is not one.
+      TypeError: If an override is unknown or contradicts another.
+      ValueError: If a value is out of range.
+    """
+    settings = catalogue.settings(name)
+    setting_names = {field.name for field in dataclasses.fields(settings)}
+    strength_names = {strength.flag for strength in catalogue.strengths()}
+    arguments = {
+        "client_data",
+        "client_optimizer_fn",
+        "population",
+        "server_optimizer_fn",
+        "model_distributor",
+        "model_aggregator",
+        "metrics_aggregator",
+        "loop_implementation",
+    }
+    chosen, strengths, rest = {}, {}, {}
+    for key, value in overrides.items():
+        if key in arguments:
+            rest[key] = value
+        elif key in setting_names:
+            chosen[key] = value
+        elif key in strength_names:
+            strengths[key] = value
+        else:
+            raise TypeError(
+                f"build got an unknown setting {key!r}: it is neither a field of "
+                "catalogue.Settings, nor a strength of a method "
+                f"({', '.join(sorted(strength_names))}), nor one of "
+                f"{', '.join(sorted(arguments))}."
+            )
+    methods = catalogue.build(name, strengths)
+    counts = any(method_lib.does(method, "update_server") for method in methods)
+    if counts and not ("num_clients" in chosen or "population" in rest):
+        raise TypeError(
+            f"{name} has to know how many clients there are in all, in a round or not: "
+            "give num_clients, or a population."
+        )
+    settings = dataclasses.replace(settings, **chosen)
+    return _build(name, model_fn, settings, strengths, rest)
+
+
+def build_from_settings(
+    name: str,
+    model_fn: Callable,
+    settings: catalogue.Settings,
+    strengths: Mapping[str, Any],
+    *,
+    mean_examples: Optional[float] = None,
+    client_preprocess_fn: Optional[Callable] = None,
+    example_dtype: Optional[str] = None,
+    **arguments: Any,
+) -> Process:
+    """Builds a process over whole-client data from all settings of a run.
+
+    Args:
+      name: A process name.
+      model_fn: Makes the `tff_reg.models.LearningModel`.
+      settings: The run's settings.
+      strengths: Strengths by flag name.
+      mean_examples: Mean number of examples of all clients, which corrections and
+        `same_local_steps` use; without it they take clients as equally large.
+      client_preprocess_fn: Function of (examples, key) giving the model's input.
+      example_dtype: Data type of the clients' examples, if not the model's.
+      **arguments: Further keyword arguments of `build_regularized`.
+
+    Returns:
+      The process.
+
+    Raises:
+      ValueError: If a value is out of range.
+    """
+    local_steps = None
+    if mean_examples is not None:
+        steps_per_epoch = math.ceil(mean_examples / settings.batch_size)
+        local_steps = settings.local_epochs * steps_per_epoch
+    client_data = data_forms.WholeClientData(
+        batch_size=settings.batch_size,
+        local_epochs=settings.local_epochs,
+        local_steps=local_steps if settings.same_local_steps else None,
+        preprocess_fn=client_preprocess_fn,
+        example_dtype=example_dtype,
+    )
+    population = local_training.Population(
+        settings.num_clients, mean_examples, local_steps
+    )
+    arguments = dict(arguments, client_data=client_data, population=population)
+    return _build(name, model_fn, settings, strengths, arguments)
+
+
+def _build(name, model_fn, settings, strengths, arguments):
+    methods = [*catalogue.build(name, strengths)]
+    if settings.averages_all_clients:
+        methods.append(all_clients.AllClients())
+    given = {
+        "client_optimizer_fn": optimizers.build_sgd(
+            settings.client_learning_rate,
+            settings.client_momentum,
+            nesterov=settings.client_nesterov,
+            weight_decay=settings.client_weight_decay,
+        ),
+        "server_optimizer_fn": _server_optimizer(settings),
+        "client_weighting": _client_weighting(settings),
+        "max_gradient_norm": settings.max_gradient_norm,
+        "learning_rate_schedule": _schedule(settings),
+        "population": local_training.Population(settings.num_clients),
+        **arguments,
+    }
+    return build_regularized(model_fn, methods, **given)
+
+
+def _schedule(settings: catalogue.Settings) -> schedules.Schedule:
+    builders = {
+        "constant": schedules.constant,
+        "exponential": lambda: schedules.exponential(settings.learning_rate_decay),
+        "cosine": lambda: schedules.cosine(settings.total_rounds),
+    }
+    return _choose("learning_rate_schedule", settings.learning_rate_schedule, builders)
+
+
+def _server_optimizer(
+    settings: catalogue.Settings,
+) -> tff.learning.optimizers.Optimizer:
+    rate, epsilon = settings.server_learning_rate, settings.server_epsilon
+    library = tff.learning.optimizers
+    builders = {
+        "sgd": lambda: library.build_sgdm(rate, settings.server_momentum or None),
+        "adam": lambda: library.build_adam(rate, epsilon=epsilon),
+        "yogi": lambda: library.build_yogi(rate, epsilon=epsilon),
+        "adagrad": lambda: library.build_adagrad(rate, epsilon=epsilon),
+    }
+    return _choose("server_optimizer", settings.server_optimizer, builders)
+
+
+def _client_weighting(settings: catalogue.Settings) -> tff.learning.ClientWeighting:
+    if isinstance(settings.client_weighting, tff.learning.ClientWeighting):
+        return settings.client_weighting
+    builders = {
+        "num_examples": lambda: tff.learning.ClientWeighting.NUM_EXAMPLES,
+        "uniform": lambda: tff.learning.ClientWeighting.UNIFORM,
+    }
+    return _choose("client_weighting", settings.client_weighting, builders)
+
+
+def _choose(setting: str, value: str, builders: Mapping[str, Callable]):
+    if value not in builders:
+        raise ValueError(
+            f"{setting} must be one of {', '.join(builders)}, but is {value!r}."
+        )
+    return builders[value]()

@@ -1,0 +1,164 @@
+"""The two forms in which a client's data come to its computation.
+
+To TFF both are sequences. *Batched*: an ordinary data set of batches, whose epochs,
+order and augmentation its user's pipeline has settled. *Whole-client*: a single
+element with all of a client's examples and a key; epochs, shuffling, augmentation and
+batching happen inside the client computation, which is faster than tf.data and makes
+the client's result a function of its arguments alone.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+from typing import Callable, Optional, Sequence, Union
+
+from tff_reg.data import keys
+from tff_reg.lazy import tf
+
+
+def _fresh_key():
+    """An int64 [2] key that is different at every call, for data without one."""
+    return tf.random.uniform([2], tf.int64.min, tf.int64.max, tf.int64)
+
+
+@dataclasses.dataclass(frozen=True)
+class BatchedData:
+    """Batches as they come: `OrderedDict(x, y)`, or what the model's input_spec says.
+
+    Attributes:
+      keyed: Whether each batch carries an int64 [2] `key` for what is random in its
+        step. Without one, each batch gets a fresh random key.
+    """
+
+    keyed: bool = False
+
+    def element_spec(self, input_spec):
+        """The spec of one element, given the model's `input_spec`."""
+        if not self.keyed:
+            return input_spec
+        spec = collections.OrderedDict(input_spec)
+        spec["key"] = tf.TensorSpec([2], tf.int64)
+        return spec
+
+    def class_counts(self, data, num_classes: int):
+        """How many examples of each class a client has; int32 [num_classes]."""
+        return _count_classes(data, num_classes)
+
+    def run(self, step_fn: Callable, state, element):
+        """Calls `step_fn(state, batch, compute_key)` for the one batch."""
+        if not self.keyed:
+            return step_fn(state, element, _fresh_key)
+        batch = collections.OrderedDict(element)
+        key = batch.pop("key")
+        return step_fn(state, batch, lambda: key)
+
+
+@dataclasses.dataclass(frozen=True)
+class WholeClientData:
+    """All of a client's examples in one element: `OrderedDict(x, y, key)`.
+
+    x: [n, *example_shape], y: int [n], key: int64 [2]. Epoch e visits the examples in
+    `keys.epoch_order(key, e, n)`; what is random in step s hangs on
+    `keys.step_key(key, s)`.
+
+    Attributes:
+      batch_size: Examples a step; the last batch of an epoch may be shorter.
+      local_epochs: Passes over the examples.
+      drop_remainder: Whether that shorter batch is left out.
+      preprocess_fn: Function of (x [batch, ...], key int64 [2]) giving the model's
+        input: augmentation and normalisation. `None` casts.
+      example_shape: Shape of one example; `None` means the model's input shape.
+      example_dtype: Data type of x; `None` means the model's.
+      shuffle: Whether the order is drawn anew in every epoch, or is the data's own.
+      local_steps: If given, every client takes exactly so many steps, in as many epochs
+        as that needs, and `local_epochs` does not count.
+    """
+
+    batch_size: int
+    local_epochs: int = 1
+    drop_remainder: bool = False
+    preprocess_fn: Optional[Callable] = None
+    example_shape: Optional[Sequence[int]] = None
+    example_dtype: Optional[str] = None
+    shuffle: bool = True
+    local_steps: Optional[int] = None
+
+    def __post_init__(self):
+        for name in ("batch_size", "local_epochs", "local_steps"):
+            if getattr(self, name) is not None and getattr(self, name) < 1:
+                raise ValueError(
+                    f"{name} must be at least 1, but is {getattr(self, name)!r}."
+                )
+
+    def element_spec(self, input_spec):
+        """The spec of one element, given the model's `input_spec`."""
+        x, y = input_spec["x"], input_spec["y"]
+        shape = x.shape[1:] if self.example_shape is None else self.example_shape
+        return collections.OrderedDict(
+            x=tf.TensorSpec([None, *shape], self.example_dtype or x.dtype),
+            y=tf.TensorSpec([None, *y.shape[1:]], y.dtype),
+            key=tf.TensorSpec([2], tf.int64),
+        )
+
+    def num_examples(self, element):
+        """The number of a client's examples, an int32 scalar."""
+        return tf.shape(element["y"])[0]
+
+    def class_counts(self, data, num_classes: int):
+        """How many examples of each class a client has; int32 [num_classes]."""
+        return _count_classes(data, num_classes)
+
+    def run(self, step_fn: Callable, state, element):
+        """Calls `step_fn(state, batch, compute_key)` for all batches of all epochs."""
+        features, labels, key = element["x"], element["y"], element["key"]
+        num_examples = tf.shape(labels)[0]
+        whole_batches = num_examples // self.batch_size
+        if self.drop_remainder:
+            steps_per_epoch = whole_batches
+        else:
+            steps_per_epoch = -(-num_examples // self.batch_size)
+        step = tf.constant(0)
+        local_epochs = self.local_epochs
+        if self.local_steps is not None:
+            # A client without batches has no steps to take.
+            local_epochs = tf.math.divide_no_nan(
+                tf.constant(float(self.local_steps), tf.float64),
+                tf.cast(steps_per_epoch, tf.float64),
+            )
+            local_epochs = tf.cast(tf.math.ceil(local_epochs), tf.int32)
+        for epoch in tf.range(local_epochs):
+            if self.shuffle:
+                order = keys.epoch_order(key, epoch, num_examples)
+            else:
+                order = tf.range(num_examples)
+            steps_left = steps_per_epoch
+            if self.local_steps is not None:
+                steps_left = tf.minimum(steps_per_epoch, self.local_steps - step)
+            for i in tf.range(steps_left):
+                chosen = order[i * self.batch_size : (i + 1) * self.batch_size]
+                step_key = keys.step_key(key, step)
+                batch = collections.OrderedDict(
+                    x=self._preprocess(tf.gather(features, chosen), step_key),
+                    y=tf.gather(labels, chosen),
+                )
+                state = step_fn(state, batch, lambda: step_key)
+                step += 1
+        return state
+
+    def _preprocess(self, features, step_key):
+        if self.preprocess_fn is None:
+            return features
+        return self.preprocess_fn(features, step_key)
+
+
+DataForm = Union[BatchedData, WholeClientData]
+
+
+def _count_classes(data, num_classes):
+    def add(counts, element):
+        return counts + tf.math.bincount(
+            tf.cast(element["y"], tf.int32), minlength=num_classes, maxlength=num_classes
+        )
+
+    return data.reduce(tf.zeros([num_classes], tf.int32), add)

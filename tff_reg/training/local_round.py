@@ -1,0 +1,388 @@
+"""A client's round in three functions: begin, step, finish."""
+
+from __future__ import annotations
+
+import collections
+from typing import Any, Callable, Mapping, NamedTuple, Sequence
+
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_reg.methods import method as method_lib
+from tff_reg.training import local_step as local_step_lib
+from tff_reg.training import local_training, optimizers
+
+REJECTED = "rejected_clients"
+# What the server sends, where that is more than the model.
+MODEL = "model"
+# Added to the norm in the clipping factor, as PyTorch's clip_grad_norm_ does.
+_CLIP_EPSILON = 1e-6
+
+
+class Visit(NamedTuple):
+    """What a client has before it trains.
+
+    Attributes:
+      received: The model's `ModelWeights`.
+      client: The client's memories, by name.
+      server: The memories that the server sent, by name.
+      class_counts: int32 [classes], or None where no method needs them.
+      hparams: The client optimiser's, before any decay.
+    """
+
+    received: Any
+    client: Mapping[str, Sequence[Any]]
+    server: Mapping[str, Any]
+    class_counts: Any
+    hparams: Mapping[str, Any]
+
+
+class Progress(NamedTuple):
+    """How far a client's training is.
+
+    Attributes:
+      optimizer: The optimiser's state.
+      num_examples: int64, examples trained on, counted in every epoch.
+      num_steps: int32, steps taken.
+      relative_size: float64, wt_i.
+      sums: Measurements, summed over examples, by name.
+      kept: What each method keeps, by its name.
+    """
+
+    optimizer: Any
+    num_examples: Any
+    num_steps: Any
+    relative_size: Any
+    sums: Mapping[str, Any]
+    kept: Mapping[str, Any]
+
+
+class ClientOutput(NamedTuple):
+    """What a client gives.
+
+    Attributes:
+      result: A `tff.learning.templates.ClientResult`.
+      metrics: Unfinalised, by name.
+      client: The client's new memories, by name.
+      uploads: What is summed for the server's memory, by name.
+      has_trained: 1 or 0, int32.
+    """
+
+    result: Any
+    metrics: Mapping[str, Any]
+    client: Mapping[str, Any]
+    uploads: Mapping[str, Any]
+    has_trained: Any
+
+
+class LocalRound:
+    """The round of a client, whose model and variables it holds.
+
+    Args:
+      model_fn: Makes the model.
+      training: What the client does.
+      weighting: A `tff.learning.ClientWeighting`.
+    """
+
+    def __init__(
+        self,
+        model_fn: Callable,
+        training: local_training.LocalTraining,
+        weighting: tff.learning.ClientWeighting,
+    ):
+        self._training = training
+        self._weighting = weighting
+        self._model = model_fn()
+        self._references = {name: model_fn() for name in training.reference_models}
+        self._local_step = local_step_lib.LocalStep(
+            self._model, self._references, training.methods
+        )
+        self._variables = list(self._model.trainable_variables)
+        self._updater = optimizers.Updater(training.optimizer, self._variables)
+
+    def begin(
+        self, hparams, rate_factor, received, data, client, server
+    ) -> tuple[Visit, Progress]:
+        """Sets the variables to what was received.
+
+        Args:
+          hparams: The client optimiser's.
+          rate_factor: The round's factor on its learning rate.
+          received: The model and the other weights that the server sent, by name.
+          data: The client's `tf.data.Dataset`.
+          client: The client's memories, by name.
+          server: The memories that the server sent, by name.
+
+        Returns:
+          What stays as it is during the training, and what does not.
+        """
+        weights = tff.learning.models.ModelWeights.from_model(self._model)
+        tf.nest.map_structure(
+            lambda variable, value: variable.assign(value), weights, received[MODEL]
+        )
+        values = {
+            method_lib.GLOBAL: tuple(received[MODEL].trainable),
+            **{name: value for name, value in received.items() if name != MODEL},
+            **client,
+        }
+        for name, reference in self._references.items():
+            for variable, value in zip(reference.trainable_variables, values[name]):
+                variable.assign(value)
+        class_counts = None
+        if self._training.needs_class_counts:
+            num_classes = self._model.network.num_classes
+            class_counts = self._training.data_form.class_counts(data, num_classes)
+        visit = Visit(received[MODEL], client, server, class_counts, hparams)
+        zero_sums = collections.OrderedDict(
+            (name, tf.constant(0.0)) for name in self._local_step.measurement_names
+        )
+        progress = Progress(
+            optimizer=self._updater.begin(_scaled(hparams, rate_factor)),
+            num_examples=tf.constant(0, tf.int64),
+            num_steps=tf.constant(0),
+            relative_size=tf.constant(1.0, tf.float64),
+            sums=zero_sums,
+            kept={},
+        )
+        locals_ = self._locals(visit, progress)
+        kept = collections.OrderedDict(
+            (method.name, method.begin(locals_[method.name]))
+            for method in self._training.methods
+        )
+        return visit, progress._replace(kept=kept)
+
+    def enter(self, progress: Progress, element) -> Progress:
+        """Looks at an element of the data set before it is trained on."""
+        training = self._training
+        if training.population and training.population.mean_examples:
+            size = tf.cast(training.data_form.num_examples(element), tf.float64)
+            size /= tf.constant(training.population.mean_examples, tf.float64)
+            progress = progress._replace(relative_size=size)
+        return progress
+
+    def step(self, visit: Visit, progress: Progress, batch, compute_key) -> Progress:
+        """Takes one step.
+
+        Args:
+          visit: What `begin` gave.
+          progress: How far the training is.
+          batch: What the model's `input_spec` says.
+          compute_key: Gives the step's int64 [2] key.
+
+        Returns:
+          How far the training is then.
+        """
+        locals_ = self._locals(visit, progress)
+        gradients, batch_examples, measurements = self._local_step.gradient(
+            batch, locals_, compute_key
+        )
+        for method in self._training.methods:
+            if method_lib.does(method, "correct"):
+                gradients = method.correct(locals_[method.name], gradients)
+        if self._training.max_gradient_norm is not None:
+            gradients, _ = clip_by_global_norm(
+                gradients, self._training.max_gradient_norm
+            )
+        kept = collections.OrderedDict(
+            (method.name, method.keep(locals_[method.name], gradients))
+            for method in self._training.methods
+        )
+        for method in self._training.methods:
+            if method_lib.does(method, "correct_clipped"):
+                gradients = method.correct_clipped(locals_[method.name], gradients)
+        scale = tf.cast(batch_examples, tf.float32)
+        sums = collections.OrderedDict(
+            (name, total + scale * measurements[name])
+            for name, total in progress.sums.items()
+        )
+        return progress._replace(
+            optimizer=self._updater.step(progress.optimizer, gradients),
+            num_examples=progress.num_examples + batch_examples,
+            num_steps=progress.num_steps + 1,
+            sums=sums,
+            kept=kept,
+        )
+
+    def finish(self, visit: Visit, progress: Progress) -> ClientOutput:
+        """Ends the training.
+
+        Args:
+          visit: What `begin` gave.
+          progress: How far the training came.
+
+        Returns:
+          The client's output. A client whose update is not finite counts as
+          `rejected_clients` and in nothing else, and keeps what it remembers, as one
+          without examples does.
+        """
+        model, training = self._model, self._training
+        num_examples = progress.num_examples
+        locals_ = self._locals(visit, progress, is_last=True)
+        weights = tff.learning.models.ModelWeights.from_model(model)
+        update = tf.nest.map_structure(tf.subtract, visit.received, weights)
+        for method in training.methods:
+            if method_lib.does(method, "scale"):
+                factor = method.scale(locals_[method.name])
+                scaled = [factor * u for u in update.trainable]
+                update = tff.learning.models.ModelWeights(scaled, update.non_trainable)
+        is_finite = _all_finite(update)
+        update = _zero_unless(is_finite, update)
+        if not is_finite:
+            model.reset_metrics()
+        if self._weighting == tff.learning.ClientWeighting.UNIFORM:
+            weight = tf.cast(num_examples > 0, tf.float32)
+        else:
+            weight = tf.cast(num_examples, tf.float32)
+        weight = tf.where(is_finite, weight, 0.0)
+        metrics = collections.OrderedDict(model.report_local_unfinalized_metrics())
+        for name, total in progress.sums.items():
+            examples = tf.cast(num_examples, tf.float32)
+            metrics[name] = [
+                tf.where(is_finite, total, 0.0),
+                tf.where(is_finite, examples, 0.0),
+            ]
+        metrics[REJECTED] = tf.cast(tf.logical_not(is_finite), tf.int32)
+        if not weights.non_trainable:
+            update = update.trainable
+        new_memory, uploads = {}, {}
+        for method in training.methods:
+            if method_lib.does(method, "finish"):
+                own_memory, own_uploads = method.finish(locals_[method.name])
+                new_memory.update(own_memory)
+                uploads.update(own_uploads)
+        has_trained = tf.logical_and(is_finite, num_examples > 0)
+        client = collections.OrderedDict(
+            (
+                name,
+                [tf.where(has_trained, n, o) for n, o in zip(new_memory[name], old)],
+            )
+            for name, old in visit.client.items()
+        )
+        uploads = collections.OrderedDict(
+            (name, _zero_unless(has_trained, uploads[name])) for name in sorted(uploads)
+        )
+        return ClientOutput(
+            result=tff.learning.templates.ClientResult(
+                update=update, update_weight=weight
+            ),
+            metrics=metrics,
+            client=client,
+            uploads=uploads,
+            has_trained=tf.cast(has_trained, tf.int32),
+        )
+
+    def _locals(
+        self, visit: Visit, progress: Progress, is_last: bool = False
+    ) -> dict[str, method_lib.Local]:
+        """Where the client stands, for each method."""
+        dtype = self._variables[0].dtype
+        relative_size = tf.cast(progress.relative_size, dtype)
+        is_uniform = self._weighting == tff.learning.ClientWeighting.UNIFORM
+        step_size = None
+        if is_last and "learning_rate" in visit.hparams:
+            population = self._training.population
+            steps = (population and population.local_steps) or progress.num_steps
+            rate = tf.cast(visit.hparams["learning_rate"], dtype)
+            step_size = tf.cast(steps, dtype) * rate
+        local = method_lib.Local(
+            weights=self._variables,
+            cloud=tuple(visit.received.trainable),
+            client=visit.client,
+            server=visit.server,
+            class_counts=visit.class_counts,
+            relative_size=relative_size,
+            relative_weight=tf.ones([], dtype) if is_uniform else relative_size,
+            num_steps=progress.num_steps,
+            step_size=step_size,
+        )
+        return {
+            method.name: local.with_state(progress.kept.get(method.name, ()))
+            for method in self._training.methods
+        }
+
+
+def build_client_update(
+    model_fn: Callable,
+    training: local_training.LocalTraining,
+    weighting: tff.learning.ClientWeighting,
+    loop_implementation: tff.learning.LoopImplementation,
+) -> Callable:
+    """Makes the models and returns the `tf.function` that a client runs.
+
+    Args:
+      model_fn: Makes the model.
+      training: What the client does.
+      weighting: How clients weigh.
+      loop_implementation: How a client goes through its data.
+
+    Returns:
+      A function of the arguments of `LocalRound.begin` giving a `ClientOutput`.
+    """
+    local_round = LocalRound(model_fn, training, weighting)
+
+    @tf.function
+    def client_update(hparams, rate_factor, received, data, client, server):
+        visit, progress = local_round.begin(
+            hparams, rate_factor, received, data, client, server
+        )
+
+        def train_on_batch(state, batch, compute_key):
+            return local_round.step(visit, state, batch, compute_key)
+
+        def train_on_element(state, element):
+            state = local_round.enter(state, element)
+            return training.data_form.run(train_on_batch, state, element)
+
+        progress = _reduce_elements(
+            loop_implementation, train_on_element, data, progress
+        )
+        return local_round.finish(visit, progress)
+
+    return client_update
+
+
+def clip_by_global_norm(gradients: Sequence[tf.Tensor], max_norm: float):
+    """Scales gradients down so that their joint norm is at most `max_norm`.
+
+    Args:
+      gradients: Tensors of one data type.
+      max_norm: The bound.
+
+    Returns:
+      The scaled gradients and their norm before scaling.
+    """
+    norm = tf.sqrt(tf.add_n([tf.reduce_sum(tf.square(g)) for g in gradients]))
+    factor = tf.minimum(max_norm / (norm + _CLIP_EPSILON), 1.0)
+    return [g * factor for g in gradients], norm
+
+
+def _reduce_elements(loop_implementation, step_fn, data, state):
+    """Folds `step_fn(state, element)` over a data set."""
+    if loop_implementation == tff.learning.LoopImplementation.DATASET_REDUCE:
+        # A tf.function of its own: AutoGraph does not reach what reduce calls.
+        return data.reduce(state, tf.function(step_fn))
+    for element in iter(data):
+        state = step_fn(state, element)
+    return state
+
+
+def _all_finite(structure):
+    return tf.reduce_all(
+        [tf.reduce_all(tf.math.is_finite(u)) for u in tf.nest.flatten(structure)]
+    )
+
+
+def _zero_unless(condition, structure):
+    return tf.nest.map_structure(
+        lambda u: tf.where(condition, u, tf.zeros_like(u)), structure
+    )
+
+
+def _scaled(hparams, rate_factor):
+    """The hparams with the learning rate times the schedule's factor."""
+    if "learning_rate" not in hparams:
+        return hparams
+    scaled = collections.OrderedDict(hparams)
+    rate = scaled["learning_rate"]
+    scaled["learning_rate"] = rate * tf.cast(rate_factor, rate.dtype)
+    return scaled
