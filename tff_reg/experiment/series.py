@@ -104,8 +104,8 @@ def plan(
       seeds: Whole numbers, separated by commas.
       task_names: The names of all tasks.
       task_defaults: From a task's name to its defaults.
-      recipe_settings: From a recipe's name to what it sets, but for process, seed and
-        directory; None where there are no recipes.
+      recipe_settings: From a recipe's name to what it sets, of which a series takes
+        all but process and directory; None where there are no recipes.
 
     Returns:
       The runs; nothing is started or written.

@@ -1,8 +1,9 @@
 """The settings of a run: what can be set, and from what a run takes each value.
 
 A value comes from the user, else from the recipe that the user named, else from the
-task, else from the paper of the process's first method, else from the option itself. This module needs no TensorFlow: a run that
-cannot be is refused before anything is loaded.
+task, else from the paper of the process's first method, else from the option itself.
+This module needs no TensorFlow: a run that cannot be is refused before anything is
+loaded.
 """
 
 from __future__ import annotations
@@ -132,8 +133,8 @@ OPTIONS: tuple[Option, ...] = (
         "recipe",
         str,
         WHAT,
-        "cell of a paper's table, which sets all that is not given here; bin/recipes"
-        " lists them",
+        "cell of a paper's table, whose settings count where no flag says otherwise;"
+        " bin/recipes lists them",
     ),
     Option("task", str, WHAT, "data set and model", default="digits"),
     Option(
