@@ -118,7 +118,7 @@ def matching(pattern: str) -> list[Recipe]:
 
 
 def _near_names(name: str) -> str:
-    """` (did you mean A, B or C?)`: names with `name` in them, or with a similar end."""
+    """` (did you mean A, B or C?)`: names with it in them, or with a similar end."""
     name = name.lower()
     near = [known for known in _by_name() if name in known]
     if not near:

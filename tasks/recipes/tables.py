@@ -1,8 +1,8 @@
 """Every table of the four papers: what its rows and columns set, what it prints.
 
 A cell's settings are the paper's, the table's, the row's and the column's together,
-the later ones going before the earlier; None takes a setting away. What is not an experiment
-is left out: MAN's Table 3 counts operations by formulae.
+the later ones going before the earlier; None takes a setting away. What is not an
+experiment is left out: MAN's Table 3 counts operations by formulae.
 
 Sources: M. Mendieta et al., "Local Learning Matters: Rethinking Data Heterogeneity in
 Federated Learning" (FedAlign), CVPR 2022; J. Kim et al., "Multi-Level Branched
