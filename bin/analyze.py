@@ -46,7 +46,7 @@ bin/analyze cost --processes=NAME[+NAME...],... | --run_dir=DIR,... [--csv=FILE]
 
 bin/analyze partition --run_dir=DIR | --task=NAME --partition=NAME ...
   Who holds what: a table, and partition.csv and partition.png. Of a run, or of what the
-  data flags of bin/run say (--task, --data_dir, --partition, --concentration,
+  data flags of bin/run say (--recipe, --task, --data_dir, --partition, --concentration,
   --num_clients, --seed, ...).
 
   --output_dir=DIR        where the files go [RUN_DIR/analysis, or the folder here]
@@ -232,7 +232,7 @@ def _one_run(given):
     return run_dirs[0]
 
 
-_PARTITION = ("run_dir", "output_dir", *settings.OF_TASKS, "task")
+_PARTITION = ("run_dir", "output_dir", *settings.OF_TASKS, "task", "recipe")
 
 
 def partition(given):
@@ -250,6 +250,7 @@ def partition(given):
             {"process": "fedavg", **asked},
             task_names=tasks.names(),
             task_defaults=tasks.defaults,
+            recipe_settings=tasks.recipes.settings,
         )
         tasks.check_data(values["task"], values["data_dir"])
         output_dir = pathlib.Path()

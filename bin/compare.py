@@ -55,7 +55,8 @@ are not repeated. What fails is named, and the table has the rest.
                                   0.48,0.52
 
 All other flags are those of bin/run, whose --help lists them, and go to every run;
-strengths such as --fedprox_strength go to the methods that have them."""
+strengths such as --fedprox_strength go to the methods that have them. So do those of a
+--recipe, whose other settings all runs have, but for its process and directory."""
 
 
 def fail(message, exit_code=2):
@@ -87,6 +88,7 @@ def plan(given):
         seeds=given.seeds,
         task_names=tasks.names(),
         task_defaults=tasks.defaults,
+        recipe_settings=tasks.recipes.settings,
     )
 
 
@@ -157,6 +159,7 @@ class Comparison:
 
     def tabulate(self, is_last=False):
         """Writes the files; returns whether there was anything to write."""
+        values = self._planned[0].values  # They are the same for all.
         directories = {run.values["process"]: [] for run in self._planned}
         for run in self._finished:
             directories[run.values["process"]].append(run.directory)
@@ -169,10 +172,10 @@ class Comparison:
                 directories,
                 self._given.output_dir,
                 accuracy_at_rounds=summary_lib.parse_rounds(
-                    self._given.accuracy_at_rounds
+                    values["accuracy_at_rounds"]
                 ),
                 target_accuracies=summary_lib.parse_targets(
-                    self._given.target_accuracies
+                    values["target_accuracies"]
                 ),
                 columns=columns,
             )

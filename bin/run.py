@@ -119,6 +119,7 @@ def train(requested, verbose, stop, stack):
             requested,
             task_names=tasks.names(),
             task_defaults=tasks.defaults,
+            recipe_settings=tasks.recipes.settings,
         )
         directory = experiment.RunDirectory(values["output_dir"])
         if not values["overwrite"]:

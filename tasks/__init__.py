@@ -5,6 +5,8 @@
     check_data(..)  whether its data can be there; loads no TensorFlow either
     build(name, ..) the task with its data, a `tff.simulation.baselines.BaselineTask`
 
+`tasks.recipes` has the papers' experiments by name.
+
 A new task is one module with `DEFAULTS` and `load`, and one line in `_MODULES`.
 """
 
@@ -15,6 +17,7 @@ import os
 from types import ModuleType
 from typing import TYPE_CHECKING
 
+from tasks import recipes
 from tasks.task_defaults import DataError
 from tasks.task_defaults import Override
 from tasks.task_defaults import TaskDefaults
@@ -33,6 +36,7 @@ __all__ = [
     "check_data",
     "defaults",
     "names",
+    "recipes",
 ]
 
 _MODULES = {

@@ -151,6 +151,20 @@ def test_a_runs_cost_and_partition(run_dir, tmp_path):
     assert (tmp_path / "p" / "partition.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_a_recipes_partition(tmp_path):
+    done = run(
+        "partition",
+        "--recipe=fedalign/table2/mixup-alpha0.1",
+        "--synthetic_data",
+        "--scale=tiny",
+        f"--output_dir={tmp_path / 'p'}",
+    )
+    assert done.returncode == 0, done.stderr
+    held = read_csv(tmp_path / "p" / "partition.csv")
+    assert {row["client"] for row in held} == {f"client_000{n}" for n in range(4)}
+    assert sum(int(row["examples"]) for row in held) == 48
+
+
 def test_a_runs_landscape_goes_on_where_it_was(run_dir, tmp_path):
     arguments = ("landscape", f"--run_dir={run_dir}", "--points=3", "--examples=40")
     again = ("--directions=random", f"--output_dir={tmp_path}", "--highest=9")
@@ -197,6 +211,8 @@ def test_the_singular_values_are_those_of_the_classifier(run_dir):
         (["cost", "--run_dir=RUN", "--model=cnn"], "--model"),
         (["partition", "--run_dir=RUN", "--seed=1"], "--seed"),
         (["partition", "--partition=shards"], "--classes_per_client"),
+        (["partition", "--recipe=fedalign"], "--recipe=fedalign: There is no recipe"),
+        (["hessian", "--run_dir=RUN", "--recipe=man"], "--recipe: hessian does not"),
     ],
 )
 def test_what_does_not_go_with_a_run_is_said_in_one_line(run_dir, arguments, said):

@@ -222,6 +222,25 @@ def test_other_columns_need_no_run(copied, no_tensorflow):
     assert "rounds_to_0.05_mean" in header and "0.99" not in header
 
 
+def test_the_table_of_a_recipe_has_its_columns(tmp_path):
+    done = commands.call(
+        compare.main,
+        "--recipe=fedmlb/table1/fedmlb",
+        "--processes=fedavg",
+        "--model=cnn",
+        "--scale=tiny",
+        "--synthetic_data",
+        f"--output_dir={tmp_path / 'd'}",
+        executor=InThisProcess(),
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    header = (tmp_path / "d" / "table.csv").read_text().splitlines()[0]
+    for column in ("ema_accuracy_at_500_mean", "rounds_to_0.47_mean"):
+        assert column in header.split(",")
+    config = json.loads((tmp_path / "d" / "fedavg-seed0" / "config.json").read_text())
+    assert (config["process"], config["task"]) == ("fedavg", "cifar100")
+
+
 def test_runs_that_fail_are_named_and_the_table_has_the_rest(
     copied, tmp_path, monkeypatch
 ):
@@ -310,6 +329,7 @@ def test_a_finished_run_of_its_own_takes_other_targets(copied, no_tensorflow):
         (["--processes=fedavg", "--man_strength=1"], ["man is not part of"]),
         (["--processes=fedavg", "word"], ["word", "flag"]),
         (["--processes=fedavg", "--output_dir="], ["--output_dir is missing"]),
+        (["--processes=fedavg", "--recipe=mixap"], ["--recipe=mixap", "/mixup"]),
     ],
 )
 def test_wrong_flags_are_told_in_one_line_before_anything_starts(

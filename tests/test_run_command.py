@@ -178,7 +178,8 @@ def test_config_has_every_flag_and_the_versions(unbroken):
     from tff_reg.experiment import settings
 
     config = json.loads((unbroken[0] / "config.json").read_text())
-    flags = {option.name for option in settings.OPTIONS} - {"participation"}
+    flags = {option.name for option in settings.OPTIONS}
+    flags -= {"participation", "recipe"}
     assert flags <= config.keys()
     assert config["num_clients"] == 4 and config["feddyn_strength"] == 0.1
     assert config["max_gradient_norm"] == 10.0  # The paper's.
@@ -394,6 +395,22 @@ def test_sigterm_while_it_starts_ends_it_with_143(tmp_path):
         (["--process=fedavg", "--num_clients=100000"], ["--num_clients=100000"]),
         (["--process=fedavg", "digits"], ["digits", "flag"]),
         (["--process=fedavg", "--flagfile=/does/not/exist"], ["flagfile"]),
+        (
+            ["--recipe=fedalign/table2/mixap"],
+            ["--recipe=fedalign/table2/mixap", "mean fedalign/table2/mixup,"],
+        ),
+        (
+            ["--recipe=fedalign/table2/mixup", "--fedprox_strength=1"],
+            ["--fedprox_strength=1", "fedprox is not part of --process=mixup"],
+        ),
+        (
+            [
+                "--recipe=fedalign/table2/mixup",
+                "--process=fedprox",
+                "--mixup_concentration=1",
+            ],
+            ["--mixup_concentration=1", "mixup is not part of --process=fedprox"],
+        ),
     ],
 )
 def test_wrong_flags_are_told_in_one_line_before_tensorflow_loads(

@@ -87,7 +87,10 @@ def read_request(body):
             )
     try:
         values = settings.resolve(
-            given, task_names=tasks.names(), task_defaults=tasks.defaults
+            given,
+            task_names=tasks.names(),
+            task_defaults=tasks.defaults,
+            recipe_settings=tasks.recipes.settings,
         )
         tasks.check_data(values["task"], values["data_dir"])
     except ValueError as error:

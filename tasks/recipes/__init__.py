@@ -1,16 +1,13 @@
-"""The papers' experiments as flag files: `bin/run -flagfile=tasks/recipes/...`.
+"""The papers' experiments by name: `bin/run --recipe=fedalign/table2/mixup-alpha0.1`.
 
-`tables` describes every table of the four papers; from that description the files
+`tables` describes every table of the four papers; a recipe is one cell of one,
+`<paper>/table<number>/<row>[-<column>]`. It gives every setting that the paper or its
+authors' code determines, so that it stays what it is when a default changes.
 
-    tasks/recipes/<paper>/<table>/<row>[-<column>].flags
-
-are written by `bin/launch -m tasks.recipes`, never by hand. A file is complete: it
-gives every setting that the paper or its authors' code determines, so that it stays
-what it is when a default changes.
-
-    recipes()      all of them
-    render(recipe) the text of a recipe's file
-    write(root)    writes all files
+    recipes()          all of them, in the order of the papers' tables
+    recipe(name)       one of them
+    settings(name)     its settings, as `bin/run` takes them
+    matching(pattern)  those with such a name
 
 TensorFlow is not loaded here.
 """
@@ -18,17 +15,21 @@ TensorFlow is not loaded here.
 from __future__ import annotations
 
 import dataclasses
-import pathlib
+import difflib
+import fnmatch
+import functools
 import re
-import textwrap
-from collections.abc import Mapping
+import types
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from tasks.recipes import tables
-from tff_reg.experiment import settings
 
-ROOT = pathlib.Path(__file__).parent
-_WIDTH = 88
+_MOST_NEAR_NAMES = 3
+
+
+class UnknownRecipeError(ValueError):
+    """Raised when there is no recipe of a name; says which names are near."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,56 +37,115 @@ class Recipe:
     """One cell of a paper's table.
 
     Attributes:
+      name: Of the recipe; also where its runs are, below `runs/`.
       table: The table.
       row: The row's name, as the paper prints it.
       column: The column's name.
-      flags: The flags of `bin/run` by name.
+      settings: Settings of a run by name.
       published: The number or numbers of the cell, as printed.
+      measure: What these numbers are.
       notes: In what the run differs from the paper's, or what the paper leaves open.
     """
 
+    name: str
     table: tables.Table
     row: str
     column: str
-    flags: Mapping[str, Any]
+    settings: Mapping[str, Any]
     published: str
+    measure: str
     notes: tuple[str, ...]
-
-    @property
-    def path(self) -> str:
-        """Where its file is, below `ROOT`."""
-        return f"{self.table.paper.name}/table{self.table.number}/{self.name}.flags"
-
-    @property
-    def name(self) -> str:
-        """The file's name without its ending; also the run's."""
-        parts = [self.row, self.table.part]
-        if self.column != self.table.basic_column:
-            parts.append(self.column)
-        return "-".join(filter(None, map(slug, parts)))
-
-
-def slug(name: str) -> str:
-    """A row's or column's name as part of a file's name.
-
-    `GradAug (n = 2)` becomes `gradaug-n2`, `FedAvgM + FedMLB` `fedavgm+fedmlb`.
-    """
-    name = re.sub(r"\s*([=+])\s*", r"\1", name.lower()).replace("=", "")
-    name = re.sub(r"\s+x\s+", "x", name)
-    return re.sub(r"[^a-z0-9.+]+", "-", name).strip("-")
 
 
 def recipes() -> list[Recipe]:
     """All recipes, in the order of the papers' tables."""
-    return [recipe for table in tables.TABLES for recipe in _cells(table)]
+    return list(_by_name().values())
 
 
-def _cells(table: tables.Table) -> list[Recipe]:
+def recipe(name: str) -> Recipe:
+    """The recipe of a name.
+
+    Raises:
+      UnknownRecipeError: If there is none.
+    """
+    if name not in _by_name():
+        raise UnknownRecipeError(
+            f"There is no recipe {name!r}{_near_names(name)}; bin/recipes lists them."
+        )
+    return _by_name()[name]
+
+
+def settings(name: str) -> dict[str, Any]:
+    """A recipe's settings, for `tff_reg.experiment.settings.resolve`.
+
+    Args:
+      name: The recipe's name.
+
+    Returns:
+      Settings by name, `process`, `task` and strengths among them; what the paper does
+      not say anything about is missing. `output_dir` has `{seed}` in it.
+
+    Raises:
+      UnknownRecipeError: If there is no such recipe.
+    """
+    return dict(recipe(name).settings)
+
+
+def matching(pattern: str) -> list[Recipe]:
+    """The recipes whose names match a pattern.
+
+    Args:
+      pattern: A part of names, or with `*`, `?` or `[` in it what whole names look
+        like, as in a shell: `fedmlb/table2/*`. Capitals do not matter.
+
+    Returns:
+      At least one recipe, in the order of `recipes`.
+
+    Raises:
+      UnknownRecipeError: If there is none.
+    """
+    pattern = pattern.lower()
+    if not set("*?[") & set(pattern):
+        found = [each for each in recipes() if pattern in each.name]
+    else:
+        found = [each for each in recipes() if fnmatch.fnmatchcase(each.name, pattern)]
+    if not found:
+        raise UnknownRecipeError(
+            f"No recipe's name matches {pattern!r}{_near_names(pattern)}; bin/recipes"
+            " lists them."
+        )
+    return found
+
+
+def _near_names(name: str) -> str:
+    """` (did you mean A, B or C?)`: names with it in them, or with a similar end."""
+    name = name.lower()
+    near = [known for known in _by_name() if name in known]
+    if not near:
+        ends = {}
+        for known in _by_name():
+            end = "/".join(known.split("/")[-1 - name.count("/") :])
+            ends.setdefault(end, known)
+        similar = difflib.get_close_matches(name, ends, _MOST_NEAR_NAMES)
+        near = [ends[end] for end in similar]
+    if not near:
+        return ""
+    *others, last = near[:_MOST_NEAR_NAMES]
+    listed = f"{', '.join(others)} or {last}" if others else last
+    return f" (did you mean {listed}?)"
+
+
+@functools.cache
+def _by_name() -> Mapping[str, Recipe]:
+    found = [each for table in tables.TABLES for each in _cells(table)]
+    return types.MappingProxyType({each.name: each for each in found})
+
+
+def _cells(table: tables.Table) -> Iterator[Recipe]:
     header, *lines = (
         [cell.strip() for cell in line.split("|")]
         for line in table.numbers.strip().splitlines()
     )
-    result = []
     for row, *published in lines:
         for column, numbers in zip(header[1:], published):
             variants = [
@@ -95,66 +155,39 @@ def _cells(table: tables.Table) -> list[Recipe]:
                 table.columns[column],
                 table.exceptions.get((row, column), tables.Variant()),
             ]
-            flags, notes = {}, []
+            chosen, notes = {}, []
             for variant in variants:
-                flags.update(variant.flags)
+                chosen.update(variant.settings)
                 notes += [note for note in variant.notes if note not in notes]
-            flags = {name: value for name, value in flags.items() if value is not None}
-            result.append(Recipe(table, row, column, flags, numbers, tuple(notes)))
-    return result
+            name = _name(table, row, column)
+            chosen["output_dir"] = f"runs/{name}-seed{{seed}}"
+            yield Recipe(
+                name=name,
+                table=table,
+                row=row,
+                column=column,
+                settings=types.MappingProxyType(
+                    {key: value for key, value in chosen.items() if value is not None}
+                ),
+                published=numbers,
+                measure=table.measures.get(column, table.measure),
+                notes=tuple(notes),
+            )
 
 
-def render(recipe: Recipe) -> str:
-    """The text of a recipe's file."""
-    table = recipe.table
-    cell = [f"Row {recipe.row}"]
-    if len(table.columns) > 1:
-        cell.append(f"column {recipe.column}")
-    texts = [
-        f"{table.paper.title}. Table {table.number}: {table.title}.",
-        f"{', '.join(cell)}. Published: {recipe.published}"
-        f" ({table.measures.get(recipe.column, table.measure)}).",
-        *recipe.notes,
-    ]
-    comments = [
-        line
-        for text in texts
-        for line in textwrap.wrap(
-            text,
-            _WIDTH,
-            initial_indent="# ",
-            subsequent_indent="#   ",
-            break_on_hyphens=False,
-        )
-    ]
-    order = [option.name for option in settings.OPTIONS]
-    rank = {name: number for number, name in enumerate(order)}
-    run = recipe.path.removesuffix(".flags")
-    flags = {**recipe.flags, "output_dir": f"runs/{run}-seed{{seed}}"}
-    lines = [
-        f"--{name}={_text(flags[name])}"
-        for name in sorted(flags, key=lambda name: rank.get(name, len(rank)))
-    ]
-    return "\n".join([*comments, *lines]) + "\n"
+def _name(table: tables.Table, row: str, column: str) -> str:
+    parts = [row, table.part]
+    if column != table.basic_column:
+        parts.append(column)
+    cell = "-".join(_slug(part) for part in parts if part)
+    return f"{table.paper.name}/table{table.number}/{cell}"
 
 
-def _text(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
+def _slug(name: str) -> str:
+    """A row's or column's name as part of a recipe's.
 
-
-def write(root: pathlib.Path = ROOT) -> int:
-    """Writes the files of all recipes, and deletes flag files that are none.
-
-    Args:
-      root: Where the papers' folders are.
-
-    Returns:
-      How many recipes there are.
+    `GradAug (n = 2)` becomes `gradaug-n2`, `FedAvgM + FedMLB` `fedavgm+fedmlb`.
     """
-    texts = {root / recipe.path: render(recipe) for recipe in recipes()}
-    for path in set(root.glob("*/*/*.flags")) - set(texts):
-        path.unlink()
-    for path, text in texts.items():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, "utf-8")
-    return len(texts)
+    name = re.sub(r"\s*([=+])\s*", r"\1", name.lower()).replace("=", "")
+    name = re.sub(r"\s+x\s+", "x", name)
+    return re.sub(r"[^a-z0-9.+]+", "-", name).strip("-")

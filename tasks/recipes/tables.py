@@ -1,8 +1,8 @@
 """Every table of the four papers: what its rows and columns set, what it prints.
 
-A cell's flags are the paper's, the table's, the row's and the column's together, the
-later ones going before the earlier; None takes a flag away. What is not an experiment
-is left out: MAN's Table 3 counts operations by formulae.
+A cell's settings are the paper's, the table's, the row's and the column's together,
+the later ones going before the earlier; None takes a setting away. What is not an
+experiment is left out: MAN's Table 3 counts operations by formulae.
 
 Sources: M. Mendieta et al., "Local Learning Matters: Rethinking Data Heterogeneity in
 Federated Learning" (FedAlign), CVPR 2022; J. Kim et al., "Multi-Level Branched
@@ -25,11 +25,11 @@ class Variant:
     """What a paper, a table, a row or a column sets.
 
     Attributes:
-      flags: Flags of `bin/run` by name; None takes one away.
+      settings: Settings of a run by name; None takes one away.
       notes: What differs from the paper, or what it leaves open; whole sentences.
     """
 
-    flags: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
 
@@ -38,7 +38,7 @@ class Paper:
     """A paper.
 
     Attributes:
-      name: Of its folder.
+      name: What its recipes' names begin with.
       title: With authors and year.
       base: What all its experiments share.
     """
@@ -61,12 +61,12 @@ class Table:
         separated by '|'.
       rows: By the names in `numbers`.
       columns: By the names in `numbers`.
-      basic_column: The column whose files have the row's name alone.
+      basic_column: The column whose recipes have the row's name alone.
       base: What all its cells share.
       measures: By column, where not all have the same `measure`.
       exceptions: By row and column, where a cell is more than the two together.
-      part: What distinguishes the files of (b) from those of (a), where a table has
-        two parts.
+      part: What distinguishes the recipes of (b) from those of (a), where a table
+        has two parts.
     """
 
     paper: Paper
@@ -85,8 +85,8 @@ class Table:
     part: str = ""
 
 
-def _set(*notes: str, **flags: Any) -> Variant:
-    return Variant(flags, notes)
+def _set(*notes: str, **settings: Any) -> Variant:
+    return Variant(settings, notes)
 
 
 # FedAlign -----------------------------------------------------------------------------
@@ -157,7 +157,7 @@ _FEDALIGN_COLUMNS = {
     "C = 32": _set(num_clients=32, clients_per_round=32),
     "C = 64": _set(num_clients=64, clients_per_round=64),
     "C = 64 x 0.25": _SAMPLED,
-    "C = 64 x 0.25 (100)": Variant({**_SAMPLED.flags, "total_rounds": 100}),
+    "C = 64 x 0.25 (100)": Variant({**_SAMPLED.settings, "total_rounds": 100}),
 }
 _THREE_RUNS = "accuracy in %, mean and deviation of three runs"
 _SEEDS = _set("The paper runs it three times: --seed=0, 1 and 2.")
@@ -311,7 +311,7 @@ _FEDALIGN_TABLES = (
         {
             "CIFAR-10, C = 16": _set(task="cifar10"),
             "CIFAR-10, C = 64 x 0.25 (100)": Variant(
-                {**_SAMPLED.flags, "task": "cifar10", "total_rounds": 100}
+                {**_SAMPLED.settings, "task": "cifar10", "total_rounds": 100}
             ),
             "ImageNet-200, C = 16": _set(_IMAGENET_NOTE, **_IMAGENET_200),
             "ImageNet-200, C = 32 x 0.125 (50)": _set(
@@ -413,12 +413,8 @@ _FEDMLB_ROWS = {
     ),
     "FedLS-NTD": _NTD,
     "FedGKD": _GKD,
-    "FedMLB G->L": _set(
-        process="fedmlb", **_MLB, fedmlb_direction="global_to_local"
-    ),
-    "FedMLB L->G": _set(
-        process="fedmlb", **_MLB, fedmlb_direction="local_to_global"
-    ),
+    "FedMLB G->L": _set(process="fedmlb", **_MLB, fedmlb_direction="global_to_local"),
+    "FedMLB L->G": _set(process="fedmlb", **_MLB, fedmlb_direction="local_to_global"),
 }
 _FEDMLB_ROWS["FedAvg + FedMLB"] = _FEDMLB_ROWS["FedMLB"]
 _LARGE = {"num_clients": 500, "clients_per_round": 10}
@@ -470,7 +466,7 @@ def _two_data_sets(
             ),
         },
         basic_column="CIFAR-100",
-        base=Variant({**base.flags, **(_LARGE if is_large else {})}, base.notes),
+        base=Variant({**base.settings, **(_LARGE if is_large else {})}, base.notes),
         measures={
             "CIFAR-100": _ema(*cifar_targets),
             "Tiny-ImageNet": _ema(*tiny_targets),
@@ -853,10 +849,10 @@ _MAN_BASELINES = {
 
 
 def _with_man(variant: Variant) -> Variant:
-    parts = [variant.flags["process"], "man"]
+    parts = [variant.settings["process"], "man"]
     process = "+".join(part for part in parts if part != "fedavg")
     note = "As in the authors' code, zeta / 2 times the sum is added (--man_scaling)."
-    return Variant({**variant.flags, "process": process}, (*variant.notes, note))
+    return Variant({**variant.settings, "process": process}, (*variant.notes, note))
 
 
 _MAN_ROWS = {
@@ -884,29 +880,29 @@ def _man_exceptions() -> dict[tuple[str, str], Variant]:
     for row in _MAN_ROWS:
         for data_set, (zeta, _) in _MAN_DATA_SETS.items():
             for split in _MAN_SPLITS:
-                flags = {"man_strength": zeta} if row.endswith("+ MAN") else {}
+                chosen = {"man_strength": zeta} if row.endswith("+ MAN") else {}
                 is_tiny = data_set == "Tiny-ImageNet"
                 if split == "iid" and row == "FedSAM" and is_tiny:
-                    flags["fedsam_radius"] = 0.01
+                    chosen["fedsam_radius"] = 0.01
                 if split == "iid" and row == "FedSAM + MAN" and is_tiny:
-                    flags["fedsam_radius"] = 0.03
+                    chosen["fedsam_radius"] = 0.03
                 if split == "iid" and (row == "FedASAM + MAN" or is_tiny):
                     if row.startswith("FedASAM"):
-                        flags["fedasam_radius"] = 0.1
-                result[row, f"{data_set}, {split}"] = Variant(flags)
+                        chosen["fedasam_radius"] = 0.1
+                result[row, f"{data_set}, {split}"] = Variant(chosen)
     return result
 
 
 _MAN_COLUMNS = {
     f"{data_set}, {split}": Variant(
         {
-            **flags,
-            **split_flags,
+            **of_data_set,
+            **of_split,
             "target_accuracies": f"{_MAN_TARGETS[data_set] / 100:g}",
         }
     )
-    for data_set, (_, flags) in _MAN_DATA_SETS.items()
-    for split, split_flags in _MAN_SPLITS.items()
+    for data_set, (_, of_data_set) in _MAN_DATA_SETS.items()
+    for split, of_split in _MAN_SPLITS.items()
 }
 _MAN_1 = """
                | CIFAR-100, delta = 0.3 | CIFAR-100, delta = 0.6 | CIFAR-100, iid      \

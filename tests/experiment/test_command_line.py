@@ -81,6 +81,16 @@ def test_help_with_a_process_shows_its_values():
     assert "--fedalign_width" not in text
 
 
+def test_help_with_a_recipe_shows_its_values_and_what_goes_before_them():
+    result = parse("--recipe=man/table1/fedprox", "--help")
+    assert result.returncode == 2 and "(did you mean" in result.stderr
+    result = parse("--recipe=man/table1/fedsam", "--batch_size=7", "--help")
+    assert result.returncode == 0
+    assert "--process=fedsam on --task=cifar100" in result.stdout
+    for value in ("7", "feddyn_cnn", "runs/man/table1/fedsam-seed0", "0.05"):
+        assert f"[{value}]" in result.stdout
+
+
 def test_help_reads_settings_as_the_command_does(tmp_path):
     nested, file = tmp_path / "nested", tmp_path / "recipe"
     nested.write_text("--man_strength=0.25\n")

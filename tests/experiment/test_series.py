@@ -86,6 +86,36 @@ def test_strengths_go_to_the_methods_that_have_them(tmp_path):
     assert planned[1].values["fedprox_strength"] == 0.1
 
 
+def test_a_recipe_is_every_runs_but_for_process_seed_and_directory(tmp_path):
+    sets = {
+        "process": "man",
+        "man_strength": 0.3,
+        "batch_size": 9,
+        "num_clients": 40,
+        "output_dir": "runs/elsewhere",
+    }
+    planned = series.plan(
+        {"output_dir": str(tmp_path), "num_clients": 4, "recipe": "paper/table1/man"},
+        processes="fedavg,fedprox+man",
+        seeds="7",
+        task_names=tasks.names(),
+        task_defaults=tasks.defaults,
+        recipe_settings={"paper/table1/man": sets}.__getitem__,
+    )
+    assert set(planned[1].flags) == {
+        "--recipe=paper/table1/man",
+        "--num_clients=4",
+        "--process=fedprox+man",
+        "--seed=7",
+        f"--output_dir={tmp_path}/fedprox+man-seed7",
+    }
+    for run in planned:
+        values = run.values
+        assert (values["batch_size"], values["num_clients"]) == (9, 4)
+    assert "man_strength" not in planned[0].values
+    assert planned[1].values["man_strength"] == 0.3
+
+
 @pytest.mark.parametrize(
     "arguments, words",
     [

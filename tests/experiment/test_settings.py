@@ -53,6 +53,96 @@ def test_the_user_goes_before_the_task_and_the_task_before_the_paper():
     assert values["model"] == "cnn" and values["norm"] == "group"
 
 
+RECIPES = {
+    "paper/table1/man": {
+        "process": "man",
+        "task": "cifar10",
+        "man_strength": 0.3,
+        "num_clients": 40,
+        "clients_per_round": 20,
+        "partition": "dirichlet_balanced",
+        "concentration": 0.6,
+        "client_momentum": 0.5,
+        "client_nesterov": True,
+        "learning_rate_schedule": "exponential",
+        "learning_rate_decay": 0.9,
+        "server_momentum": 0.7,
+        "model": "resnet20",
+        "norm": "group",
+        "output_dir": "runs/paper-seed{seed}",
+    },
+    "wrong": {"process": "man", "batch_size": 0},
+}
+
+
+def resolve_recipe(name="paper/table1/man", **requested):
+    return settings.resolve(
+        {"recipe": name, **requested},
+        task_names=tasks.names(),
+        task_defaults=tasks.defaults,
+        recipe_settings=RECIPES.__getitem__,
+    )
+
+
+def test_the_user_goes_before_the_recipe_and_the_recipe_before_task_and_paper():
+    values = resolve_recipe(num_clients=50, seed=3, man_strength=None)
+    own = {**RECIPES["paper/table1/man"], "num_clients": 50, "seed": 3}
+    own["output_dir"] = "runs/paper-seed3"
+    assert {name: values[name] for name in own} == own
+    assert values["augmentation"] == tasks.defaults("cifar10").augmentation
+    assert values["batch_size"] == catalog.settings("man").batch_size
+    assert "recipe" not in values
+    # As if the user had given all of it.
+    assert resolve_recipe() == resolve(**RECIPES["paper/table1/man"])
+
+
+@pytest.mark.parametrize(
+    "requested, name, left",
+    [
+        ({"process": "fedprox"}, "man_strength", None),
+        ({"process": "fedprox+man"}, "man_strength", 0.3),
+        ({"partition": "iid"}, "concentration", None),
+        ({"num_clients": 8}, "clients_per_round", 8),
+        ({"participation": 0.1}, "clients_per_round", 4),
+        ({"learning_rate_schedule": "cosine"}, "learning_rate_decay", 1.0),
+        ({"client_momentum": 0.0}, "client_nesterov", False),
+        ({"server_optimizer": "adam"}, "server_momentum", 0.0),
+        ({"model": "feddyn_cnn"}, "norm", "none"),
+    ],
+)
+def test_what_of_a_recipe_makes_no_sense_beside_the_users_falls_away(
+    requested, name, left
+):
+    values = resolve_recipe(**requested)
+    assert values.get(name) == left
+    assert values["num_clients"] == requested.get("num_clients", 40)
+
+
+def test_a_recipe_is_no_excuse_for_what_the_user_gives():
+    for requested, words in (
+        ({"process": "fedprox", "man_strength": 0.1}, "man is not part of"),
+        ({"partition": "iid", "concentration": 0.1}, "iid has no concentration"),
+        ({"name": "wrong"}, "--batch_size=0: it must be at least 1"),
+    ):
+        with pytest.raises(settings.SettingError, match=words):
+            resolve_recipe(**requested)
+
+
+def test_raises_on_a_recipe_that_there_is_not():
+    for recipe_settings, words in (
+        (None, "there are no recipes here."),
+        (tasks.recipes.settings, "There is no recipe 'man'"),
+    ):
+        with pytest.raises(settings.SettingError) as caught:
+            settings.resolve(
+                {"recipe": "man"},
+                task_names=tasks.names(),
+                task_defaults=tasks.defaults,
+                recipe_settings=recipe_settings,
+            )
+        assert str(caught.value).startswith(f"--recipe=man: {words}")
+
+
 def test_a_model_that_cannot_have_the_tasks_norm_has_its_own():
     assert resolve()["norm"] == "batch"
     assert resolve(model="resnet20")["norm"] == "batch"

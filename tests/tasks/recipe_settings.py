@@ -3,21 +3,21 @@
 from absl import flags
 
 import tasks
-from tasks import recipes
 from tff_reg.experiment import command_line, settings
 
 
-def resolve(recipe, *more):
-    """The settings of `bin/run -flagfile=FILE`."""
+def resolve(name, *more):
+    """The settings of `bin/run --recipe=NAME`."""
     values = flags.FlagValues()
     command_line.define_flags(values)
-    values(["bin/run", f"--flagfile={recipes.ROOT / recipe.path}", *more])
+    values(["bin/run", f"--recipe={name}", *more])
     return settings.resolve(
         command_line.requested(values),
         task_names=tasks.names(),
         task_defaults=tasks.defaults,
+        recipe_settings=tasks.recipes.settings,
     )
 
 
-def in_small(recipe, *more):
-    return resolve(recipe, "--scale=tiny", "--synthetic_data", *more)
+def in_small(name, *more):
+    return resolve(name, "--scale=tiny", "--synthetic_data", *more)

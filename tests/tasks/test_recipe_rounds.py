@@ -1,10 +1,10 @@
 """The papers' recipes run a round in small, in this process.
 
-A recipe runs as `bin/run -flagfile=FILE --scale=tiny --synthetic_data` would. Of those
+A recipe runs as `bin/run --recipe=NAME --scale=tiny --synthetic_data` would. Of those
 that come to the same computation but for the size of numbers (a strength of 1 or of 2),
 and for how the data are dealt out, one runs; the first of every paper and network does
-without `--slow` too, but for the deepest networks. All of them are read and resolved, and their clients dealt, in
-test_recipes.py.
+without `--slow` too, but for the deepest networks. All of them are resolved, and their
+clients dealt, in test_recipes.py.
 """
 
 import numpy as np
@@ -44,13 +44,13 @@ def _computations():
     """A recipe for each computation that the recipes are in small, some of them slow."""
     found, networks = {}, set()
     for recipe in recipes.recipes():
-        found.setdefault(_computation(recipe_settings.in_small(recipe)), recipe)
+        found.setdefault(_computation(recipe_settings.in_small(recipe.name)), recipe)
     for recipe in found.values():
-        network = (recipe.table.paper.name, recipe.flags["model"])
-        is_slow = network in networks or recipe.flags["model"] in _DEEP_NETWORKS
+        network = (recipe.table.paper.name, recipe.settings["model"])
+        is_slow = network in networks or recipe.settings["model"] in _DEEP_NETWORKS
         marks = [pytest.mark.slow] if is_slow else []
         networks.add(network)
-        yield pytest.param(recipe, marks=marks, id=recipe.path)
+        yield pytest.param(recipe, marks=marks, id=recipe.name)
 
 
 def _computation(values):
@@ -79,9 +79,9 @@ def _graphs_as_written():
 def test_a_round_of(recipe, tmp_path):
     # Large networks with a client, others with two.
     more = [f"--output_dir={tmp_path / 'run'}"]
-    if recipe.flags["model"] not in _SMALL_NETWORKS:
+    if recipe.settings["model"] not in _SMALL_NETWORKS:
         more.append("--clients_per_round=1")
-    values = recipe_settings.in_small(recipe, *more)
+    values = recipe_settings.in_small(recipe.name, *more)
     output_dir = experiment.RunDirectory(values["output_dir"])
     with run.chosen_runtime(values):
         result = run.prepare(values, output_dir, interruption.Interruption())()

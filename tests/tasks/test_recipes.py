@@ -1,6 +1,7 @@
-"""The papers' recipes: the files are those described, and complete.
+"""The papers' recipes: all cells of the tables, complete, and found by name.
 
-That they run is seen in tests/tasks/test_recipe_rounds.py.
+That they run is seen in tests/tasks/test_recipe_rounds.py, what the command says of
+them in tests/test_recipes_command.py.
 """
 
 import pathlib
@@ -123,25 +124,8 @@ PRINTED = {
 }
 
 
-def test_the_files_are_those_that_the_description_makes():
-    expected = {recipe.path: recipes.render(recipe) for recipe in ALL}
-    found = {
-        path.relative_to(recipes.ROOT).as_posix(): path.read_text("utf-8")
-        for path in recipes.ROOT.rglob("*.flags")
-    }
-    assert len(expected) == len(ALL)
+def test_the_readme_counts_them():
     assert f"{len(ALL)} in all" in (ROOT / "README.md").read_text("utf-8")
-    assert found == expected, "bin/launch -m tasks.recipes writes them anew"
-
-
-def test_writing_makes_the_files_and_deletes_those_that_are_no_longer_described(
-    tmp_path,
-):
-    old = tmp_path / "man" / "table1" / "old.flags"
-    old.parent.mkdir(parents=True)
-    old.write_text("--process=man\n")
-    assert recipes.write(tmp_path) == len(ALL)
-    assert len(list(tmp_path.rglob("*.flags"))) == len(ALL) and not old.exists()
 
 
 def test_every_row_and_column_of_every_table_has_its_recipe():
@@ -159,69 +143,127 @@ def test_every_row_and_column_of_every_table_has_its_recipe():
         assert described[key] == printed, key
 
 
-def test_a_file_says_what_it_is():
-    text = (recipes.ROOT / "fedalign/table2/mixup-alpha2.5.flags").read_text("utf-8")
-    comment = " ".join(
-        line.lstrip("# ") for line in text.splitlines() if line.startswith("#")
+def test_a_recipe_knows_its_cell():
+    recipe = recipes.recipe("fedalign/table2/mixup-alpha2.5")
+    assert recipe.table.paper.title.endswith("(FedAlign), Mendieta et al., CVPR 2022")
+    assert (recipe.table.number, recipe.row, recipe.column) == (
+        2,
+        "Mixup",
+        "alpha = 2.5",
     )
-    assert "(FedAlign), Mendieta et al., CVPR 2022. Table 2:" in comment
-    assert "Row Mixup, column alpha = 2.5. Published: 55.5 ± 0.4 (accuracy" in comment
-    assert "weight decay are the authors' code's." in comment
+    assert recipe.published == "55.5 ± 0.4"
+    assert recipe.measure == "accuracy in %, mean and deviation of three runs"
+    assert "weight decay are the authors' code's." in recipe.notes[0]
+    of_column = recipes.recipe("man/table1/fedavg-tiny-imagenet-iid").measure
+    assert of_column.endswith("in brackets the rounds to 28 %")
     for recipe in ALL:
-        assert recipe.published, recipe.path
+        assert recipe.published and recipe.measure, recipe.name
 
 
 @pytest.mark.parametrize("paper", ["fedalign", "fedmlb", "man", "univarfl"])
-def test_every_file_is_read_and_its_settings_hold(paper):
+def test_the_settings_of_every_recipe_hold(paper):
     for recipe in ALL:
         if recipe.table.paper.name != paper:
             continue
-        values = recipe_settings.resolve(recipe, "--seed=2")
-        for name, value in recipe.flags.items():
+        values = recipe_settings.resolve(recipe.name, "--seed=2")
+        for name, value in recipe.settings.items():
             if name == "max_gradient_norm":
                 value = value or None
-            assert values[name] == value, (recipe.path, name)
-        directory = f"runs/{recipe.path.removesuffix('.flags')}-seed2"
-        assert values["output_dir"] == directory
+            if name == "output_dir":
+                value = f"runs/{recipe.name}-seed2"
+            assert values[name] == value, (recipe.name, name)
         # Nothing that the paper determines is left to a default.
         settings_of_paper = {"total_rounds", "batch_size", "model", "norm", "partition"}
-        assert settings_of_paper <= recipe.flags.keys()
+        assert settings_of_paper <= recipe.settings.keys()
         catalog.build_parts(values["process"], settings.strengths(values))
+        # Nothing in it contradicts the rest, which would be refused.
+        given = settings.resolve(
+            {"seed": 2, **recipe.settings},
+            task_names=tasks.names(),
+            task_defaults=tasks.defaults,
+        )
+        assert given == values, recipe.name
+
+
+def test_a_recipes_settings_are_the_callers_own():
+    first = recipes.settings("fedmlb/table2/fedprox")
+    assert first["process"] == "fedprox" and first["fedprox_strength"] == 0.01
+    first["process"] = "man"
+    assert recipes.settings("fedmlb/table2/fedprox")["process"] == "fedprox"
+
+
+@pytest.mark.parametrize(
+    "name, near",
+    [
+        ("fedalign/table2/mixap", "fedalign/table2/mixup"),
+        ("FedMLB/Table2/FedProx", "fedmlb/table2/fedprox or fedmlb/table2/fedprox-500"),
+        ("mixap", "fedalign/table1/mixup"),
+        ("fedalign/table2/mixup.flags", "fedalign/table2/mixup"),
+        ("fedalign/table2", "fedalign/table2/fedavg-alpha0.1, "),
+    ],
+)
+def test_raises_on_an_unknown_name_and_says_which_are_near(name, near):
+    with pytest.raises(recipes.UnknownRecipeError) as caught:
+        recipes.settings(name)
+    message = str(caught.value)
+    assert message.startswith(f"There is no recipe {name!r} (did you mean {near}")
+    assert message.endswith("?); bin/recipes lists them.")
+
+
+def test_raises_on_a_name_that_is_like_no_other():
+    with pytest.raises(recipes.UnknownRecipeError) as caught:
+        recipes.recipe("zebra")
+    assert str(caught.value) == "There is no recipe 'zebra'; bin/recipes lists them."
+
+
+def test_names_match_by_a_part_or_as_in_a_shell():
+    def matching(pattern):
+        return [recipe.name for recipe in recipes.matching(pattern)]
+
+    names = [recipe.name for recipe in ALL]
+    assert matching("") == matching("*") == names
+    assert matching("TABLE2/fedprox-p") == [
+        "univarfl/table2/fedprox-p0.1",
+        "univarfl/table2/fedprox-p0.5",
+    ]
+    assert matching("fedmlb/table2/fed?rox*") == [
+        "fedmlb/table2/fedprox",
+        "fedmlb/table2/fedprox-500-clients",
+    ]
+    # A pattern is of the whole name.
+    with pytest.raises(recipes.UnknownRecipeError, match="No recipe's name"):
+        recipes.matching("table2/*")
 
 
 def test_settings_of_some_cells_by_hand():
-    by_path = {recipe.path: recipe for recipe in ALL}
-
-    def flags_of(path):
-        return by_path[f"{path}.flags"].flags
-
-    sampled = flags_of("fedalign/table7/fedalign-imagenet-200-c32x0.125-50")
+    sampled = recipes.settings("fedalign/table7/fedalign-imagenet-200-c32x0.125-50")
     assert (sampled["num_clients"], sampled["clients_per_round"]) == (32, 4)
     assert sampled["total_rounds"] == 50 and sampled["model"] == "resnet18_imagenet"
-    assert flags_of("fedalign/table5/gradaug-n3")["gradaug_strength"] == 1.5
-    large = flags_of("fedmlb/table10/feddyn+fedmlb-500-clients-tiny-imagenet")
+    assert recipes.settings("fedalign/table5/gradaug-n3")["gradaug_strength"] == 1.5
+    large = recipes.settings("fedmlb/table10/feddyn+fedmlb-500-clients-tiny-imagenet")
     assert large["num_clients"] == 500 and large["clients_per_round"] == 10
     assert large["batch_size"] == 20 and large["concentration"] == 0.6
     assert large["target_accuracies"] == "0.26,0.32"
-    assert flags_of("fedmlb/table3/fedmlb-k200")["local_epochs"] == 20
-    assert flags_of("fedmlb/table6/paths-135")["fedmlb_paths"] == "1,3,5"
-    cell = flags_of("fedmlb/table7/lambda12-lambda20")
+    assert recipes.settings("fedmlb/table3/fedmlb-k200")["local_epochs"] == 20
+    assert recipes.settings("fedmlb/table6/paths-135")["fedmlb_paths"] == "1,3,5"
+    cell = recipes.settings("fedmlb/table7/lambda12-lambda20")
     assert cell["fedmlb_cross_entropy"] == 2 and cell["fedmlb_distillation"] == 0
-    adam = flags_of("fedmlb/table11/fedadam")
+    adam = recipes.settings("fedmlb/table11/fedadam")
     assert adam["client_learning_rate"] == 0.01 and "concentration" not in adam
-    tiny = flags_of("man/table1/feddc+man-tiny-imagenet-delta0.6")
+    tiny = recipes.settings("man/table1/feddc+man-tiny-imagenet-delta0.6")
     assert tiny["man_strength"] == 0.1 and tiny["process"] == "feddc+man"
     assert tiny["clients_per_round"] == 10 and tiny["averages_all_clients"] is True
-    assert flags_of("man/table2/fedavg+man")["man_strength"] == 0.15
-    assert flags_of("univarfl/table1/moon-pacs")["partition"] == "domain"
-    assert flags_of("univarfl/table2/univarfl-p0.1")["clients_per_round"] == 1
+    assert recipes.settings("man/table2/fedavg+man")["man_strength"] == 0.15
+    assert recipes.settings("univarfl/table1/moon-pacs")["partition"] == "domain"
+    assert recipes.settings("univarfl/table2/univarfl-p0.1")["clients_per_round"] == 1
 
 
 @pytest.mark.slow
 def test_the_clients_of_every_recipe_can_be_dealt():
     seen = set()
     for recipe in ALL:
-        for values in (recipe_settings.resolve(recipe), recipe_settings.in_small(recipe)):
+        for resolve in (recipe_settings.resolve, recipe_settings.in_small):
+            values = resolve(recipe.name)
             names = ("task", "scale", "partition", "concentration", "num_clients")
             key = tuple(values[name] for name in names)
             if key in seen:
@@ -242,8 +284,8 @@ def test_the_clients_of_every_recipe_can_be_dealt():
                 )
             else:
                 dealt = build_task(values).partition
-            assert len(dealt) == values["num_clients"], recipe.path
-            assert min(map(len, dealt)) >= 10, recipe.path
+            assert len(dealt) == values["num_clients"], recipe.name
+            assert min(map(len, dealt)) >= 10, recipe.name
     assert len(seen) > 40
 
 
@@ -261,10 +303,9 @@ def build_task(values):
 
 def test_the_command_takes_a_recipe_from_anywhere(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    recipe = recipes.ROOT / "univarfl" / "table2" / "fedprox-p0.1.flags"
     done = commands.call(
         run.main,
-        f"--flagfile={recipe}",
+        "--recipe=univarfl/table2/fedprox-p0.1",
         "--scale=tiny",
         "--synthetic_data",
         "--seed=4",

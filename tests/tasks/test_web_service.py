@@ -289,6 +289,15 @@ def test_a_run_goes_on_when_who_follows_it_leaves(held, unbroken, tmp_path):
     assert results(tmp_path / run_id) == results(unbroken)
 
 
+def test_a_request_may_name_a_recipe():
+    body = {"recipe": "fedalign/table2/mixup-alpha0.1", "seed": 3, "batch_size": 32}
+    given, values = web_service.read_request(json.dumps(body))
+    assert given == body
+    for name, value in {"process": "mixup", "seed": 3, "batch_size": 32}.items():
+        assert values[name] == value
+    assert values["concentration"] == 0.1 and "output_dir" not in values
+
+
 @pytest.mark.parametrize(
     "body, error",
     [
@@ -307,6 +316,7 @@ def test_a_run_goes_on_when_who_follows_it_leaves(held, unbroken, tmp_path):
         ({**SMALL, "client_learning_rate": float("nan")}, "client_learning_rate=nan: "),
         ({**SMALL, "fedprox_strength": 1}, "fedprox_strength=1.0: "),
         ({**SMALL, "task": "tiny_imagenet"}, "tiny_imagenet"),
+        ({"recipe": "mixap"}, "recipe=mixap: There is no recipe 'mixap' (did you mean"),
     ],
 )
 def test_a_body_that_makes_no_run_is_refused_in_a_sentence(body, error, tmp_path):

@@ -318,8 +318,8 @@ def help_text(given: Mapping[str, Any], *, tasks: Any) -> str:
     """The help of `bin/run`.
 
     Args:
-      given: The flags that were given; with `process` among them the effective
-        values of that run are shown.
+      given: The flags that were given; with `process` or `recipe` among them the
+        effective values of that run are shown.
       tasks: The module `tasks`.
 
     Returns:
@@ -336,9 +336,12 @@ def help_text(given: Mapping[str, Any], *, tasks: Any) -> str:
         ),
         "",
     ]
-    if "process" in given:
+    if "process" in given or "recipe" in given:
         values = settings.resolve(
-            given, task_names=tasks.names(), task_defaults=tasks.defaults
+            given,
+            task_names=tasks.names(),
+            task_defaults=tasks.defaults,
+            recipe_settings=tasks.recipes.settings,
         )
         lines += [f"Values are those of --process={values['process']}", ""]
         lines[-2] += f" on --task={values['task']}."

@@ -92,6 +92,7 @@ def plan(
     seeds: str,
     task_names: Sequence[str],
     task_defaults: Callable[[str], Any],
+    recipe_settings: Optional[Callable[[str], Mapping[str, Any]]] = None,
 ) -> list[PlannedRun]:
     """The runs of a series: every process with every seed, seed by seed.
 
@@ -103,6 +104,8 @@ def plan(
       seeds: Whole numbers, separated by commas.
       task_names: The names of all tasks.
       task_defaults: From a task's name to its defaults.
+      recipe_settings: From a recipe's name to what it sets, of which a series takes
+        all but process and directory; None where there are no recipes.
 
     Returns:
       The runs; nothing is started or written.
@@ -115,7 +118,7 @@ def plan(
     _check_strengths(requested, names, processes)
     _check_directory(pathlib.Path(requested["output_dir"]))
     return [
-        _planned(requested, name, seed, task_names, task_defaults)
+        _planned(requested, name, seed, task_names, task_defaults, recipe_settings)
         for seed in _seeds(seeds)
         for name in names
     ]
@@ -186,6 +189,7 @@ def _planned(
     seed: int,
     task_names: Sequence[str],
     task_defaults: Callable[[str], Any],
+    recipe_settings: Optional[Callable[[str], Mapping[str, Any]]],
 ) -> PlannedRun:
     strengths = {field.flag for field in catalog.strength_fields()}
     given = {
@@ -195,7 +199,12 @@ def _planned(
     }
     where = os.path.join(requested["output_dir"], f"{process}-seed{seed}")
     given.update(process=process, seed=seed, output_dir=where)
-    values = settings.resolve(given, task_names=task_names, task_defaults=task_defaults)
+    values = settings.resolve(
+        given,
+        task_names=task_names,
+        task_defaults=task_defaults,
+        recipe_settings=recipe_settings,
+    )
     directory = directory_lib.RunDirectory(where)
     is_finished = False
     if not values["overwrite"]:

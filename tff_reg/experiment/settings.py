@@ -1,8 +1,9 @@
 """The settings of a run: what can be set, and from what a run takes each value.
 
-A value comes from the user, else from the task, else from the paper of the process's
-first method, else from the option itself. This module needs no TensorFlow: a run that
-cannot be is refused before anything is loaded.
+A value comes from the user, else from the recipe that the user named, else from the
+task, else from the paper of the process's first method, else from the option itself.
+This module needs no TensorFlow: a run that cannot be is refused before anything is
+loaded.
 """
 
 from __future__ import annotations
@@ -128,6 +129,13 @@ _AGGREGATORS = {
 
 OPTIONS: tuple[Option, ...] = (
     Option("process", str, WHAT, "method, or a sum of methods such as fedprox+man"),
+    Option(
+        "recipe",
+        str,
+        WHAT,
+        "cell of a paper's table, whose settings count where no flag says otherwise;"
+        " bin/recipes lists them",
+    ),
     Option("task", str, WHAT, "data set and model", default="digits"),
     Option(
         "seed", int, WHAT, "everything random follows from it", minimum=0, default=0
@@ -389,6 +397,7 @@ def resolve(
     *,
     task_names: Sequence[str],
     task_defaults: Callable[[str], Any],
+    recipe_settings: Optional[Callable[[str], Mapping[str, Any]]] = None,
 ) -> dict[str, Any]:
     """The effective value of every setting.
 
@@ -397,21 +406,27 @@ def resolve(
         `OPTIONS`, strengths as `<method>_<field>`.
       task_names: The names of all tasks.
       task_defaults: From a task's name to its `tasks.TaskDefaults`.
+      recipe_settings: From a recipe's name to what it sets, as `tasks.recipes.settings`
+        does; None where there are no recipes. What the user gave goes before it, and
+        what of it makes no sense any more beside that falls away: an alpha where the
+        partition has none, strengths of methods that are not part of the process.
 
     Returns:
       Values by name, in the order of `OPTIONS`, then the strengths of the process.
-      `participation` has become `clients_per_round`; a `max_gradient_norm` of 0 has
-      become None.
+      `recipe` has become what it sets, `participation` has become
+      `clients_per_round`; a `max_gradient_norm` of 0 has become None.
 
     Raises:
       SettingError: If a value is unknown or out of range, or two contradict.
     """
     given = {name: value for name, value in requested.items() if value is not None}
-    process = _check_process(given.get("process"))
+    recipe = _settings_of_recipe(given.pop("recipe", None), recipe_settings)
+    chosen = {**recipe, **given}
+    process = _check_process(chosen.get("process"))
     task_option = dataclasses.replace(_BY_NAME["task"], choices=tuple(task_names))
-    task = given.get("task", task_option.default)
+    task = chosen.get("task", task_option.default)
     task_option.check(task)
-    for name, value in given.items():
+    for name, value in chosen.items():
         if name in _BY_NAME:
             _BY_NAME[name].check(value)
     defaults = task_defaults(task)
@@ -424,7 +439,7 @@ def resolve(
         image_size=defaults.image_size,
     )
     values.update(defaults.override_values())
-    values.update({name: given[name] for name in given if name in _BY_NAME})
+    values.update({name: chosen[name] for name in chosen if name in _BY_NAME})
     norms = model_names.norms_of(values["model"])
     if "norm" not in given and values["norm"] not in norms:
         values["norm"] = norms[0]
@@ -436,11 +451,25 @@ def resolve(
     _settle_runtime(values, given)
     _settle_scale(values, given)
     _settle_aggregator(values, given)
-    del values["participation"]
+    del values["participation"], values["recipe"]
     directory = values["output_dir"] or f"runs/{process}-{task}-seed{{seed}}"
     values["output_dir"] = directory.replace("{seed}", str(values["seed"]))
-    values.update(_strengths(process, given))
+    values.update(_strengths(process, given, recipe))
     return values
+
+
+def _settings_of_recipe(
+    name: Optional[str],
+    recipe_settings: Optional[Callable[[str], Mapping[str, Any]]],
+) -> Mapping[str, Any]:
+    if name is None:
+        return {}
+    if recipe_settings is None:
+        raise SettingError(f"--recipe={name}: there are no recipes here.")
+    try:
+        return recipe_settings(name)
+    except ValueError as error:
+        raise SettingError(f"--recipe={name}: {error}") from error
 
 
 def _check_process(process: Optional[str]) -> str:
@@ -609,7 +638,9 @@ def aggregator_settings(values: Mapping[str, Any]) -> dict[str, Any]:
     return {"kind": values["aggregator"], "clients_per_round": cohort, **strengths_}
 
 
-def _strengths(process: str, given: Mapping[str, Any]) -> dict[str, Any]:
+def _strengths(
+    process: str, given: Mapping[str, Any], recipe: Mapping[str, Any]
+) -> dict[str, Any]:
     all_fields = {field.flag: field for field in catalog.strength_fields()}
     own = {field.flag: field for field in catalog.strength_fields(process)}
     for name in given:
@@ -622,7 +653,8 @@ def _strengths(process: str, given: Mapping[str, Any]) -> dict[str, Any]:
                 f"--{name}={_shown(given[name])}: {all_fields[name].method} is not part"
                 f" of --process={process}."
             )
-    chosen = {name: given[name] for name in own if name in given}
+    chosen = {**recipe, **given}
+    chosen = {name: chosen[name] for name in own if name in chosen}
     for name, value in chosen.items():
         if isinstance(value, float) and not math.isfinite(value):
             raise SettingError(f"--{name}={value}: it must be a finite number.")

@@ -1,0 +1,117 @@
+"""Lists the papers' experiments: `bin/recipes --help` says how.
+
+The thin end of `tasks.recipes`.
+"""
+
+import pathlib
+import sys
+import textwrap
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
+    from tff_reg.experiment import interruption
+
+    # First of all, so that Ctrl-C is answered while the rest is imported, too.
+    STOP = interruption.Interruption()
+    STOP.take_over()
+
+# pylint: disable=wrong-import-position
+from tasks import recipes
+from tff_reg.experiment import command_line
+from tff_reg.lazy import flags
+
+_COMMAND = "bin/recipes"
+_WIDTH = 88
+_HELP = """\
+bin/recipes [PATTERN] [--names]
+  Lists the cells of the papers' tables that bin/run --recipe=NAME runs, with their
+  published numbers.
+
+  PATTERN                 those with it in their names, as in fedalign/table2; with a *,
+                          ? or [ in it, what names look like: 'fedmlb/table2/fedprox*'
+  --names                 the names alone, a line each
+
+bin/recipes --show=NAME
+  A recipe's settings, the paper and the cell that it comes from, the published number,
+  and in what it differs from the paper."""
+
+
+def fail(message):
+    command_line.fail(message, command=_COMMAND)
+
+
+def listing(found):
+    """The lines of a list of recipes: under each table's heads its recipes."""
+    tables = {}
+    for recipe in found:
+        key = (recipe.table.paper.title, _title(recipe.table), recipe.measure)
+        tables.setdefault(key, []).append(recipe)
+    lines = []
+    for (paper, title, measure), those in tables.items():
+        width = max(len(recipe.name) for recipe in those)
+        lines += [line for text in (paper, title, measure) for line in _wrapped(text)]
+        lines += [f"  {recipe.name:{width}}  {recipe.published}" for recipe in those]
+        lines.append("")
+    return [*lines, f"{len(found)} recipe{'s' if len(found) > 1 else ''}"]
+
+
+def description(recipe):
+    """The lines that say everything about a recipe."""
+    source = {
+        "paper": recipe.table.paper.title,
+        "table": _title(recipe.table).removeprefix("Table "),
+        "row": recipe.row,
+        "column": recipe.column,
+        "published": f"{recipe.published} ({recipe.measure})",
+    }
+    lines = [recipe.name, ""]
+    for name, text in source.items():
+        lines += _wrapped(f"  {name:9}  {text}", " " * 13)
+    order = command_line.names().index
+    lines += ["", "Settings:"]
+    for name in sorted(recipe.settings, key=order):
+        lines.append(f"  --{name}={_text(recipe.settings[name])}")
+    if recipe.notes:
+        lines += ["", "Differences from the paper, and what it leaves open:"]
+        for note in recipe.notes:
+            lines += _wrapped(f"  - {note}", "    ")
+    return lines
+
+
+def _title(table):
+    return f"Table {table.number}: {table.title}"
+
+
+def _text(value):
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _wrapped(text, indent=""):
+    return textwrap.wrap(text, _WIDTH, subsequent_indent=indent, break_on_hyphens=False)
+
+
+@command_line.command(_HELP)
+def main(argv, stop):
+    """Lists recipes, or shows one."""
+    del stop  # Nothing is left half done.
+    given = flags.FlagValues()
+    flags.DEFINE_string("show", None, "A recipe's name.", given)
+    flags.DEFINE_boolean("names", False, "Names alone.", given)
+    patterns = command_line.parse_own(argv, given, command=_COMMAND, takes_words=True)
+    if len(patterns) > 1:
+        fail(f"{' '.join(patterns)}: give one PATTERN, in quotes if it has a * in it.")
+    if given.show is not None and (patterns or given.names):
+        fail("--show takes the place of a PATTERN and of --names; leave them out.")
+    try:
+        if given.show is not None:
+            lines = description(recipes.recipe(given.show))
+        else:
+            found = recipes.matching(*patterns or [""])
+            lines = [each.name for each in found] if given.names else listing(found)
+    except recipes.UnknownRecipeError as error:
+        fail(error)
+    print(*lines, sep="\n")
+
+
+if __name__ == "__main__":
+    command_line.execute(main, STOP)

@@ -1,0 +1,170 @@
+"""`bin/recipes` as a user meets it: lists, one recipe, what is refused, pipes."""
+
+import re
+import shlex
+import signal
+import subprocess
+
+import pytest
+
+from bin import recipes as command
+from tasks import recipes
+from tests import commands
+
+
+def call(*arguments):
+    return commands.call(command.main, *arguments)
+
+
+@pytest.fixture(scope="module")
+def no_libraries():
+    """Calls it where TensorFlow, TFF and NumPy cannot be imported."""
+    names = ("tensorflow", "tensorflow_federated", "numpy")
+    with commands.OtherProcess(*names) as process:
+        yield lambda *arguments: process.call("bin.recipes", *arguments)
+
+
+def listed(text):
+    """Names and published numbers of a list."""
+    return dict(re.findall(r"^  (\S+) +(\S.*)$", text, re.M))
+
+
+def test_lists_all_with_their_published_numbers_without_tensorflow(no_libraries):
+    done = no_libraries()
+    assert (done.returncode, done.stderr) == (0, "")
+    assert listed(done.stdout) == {
+        recipe.name: recipe.published for recipe in recipes.recipes()
+    }
+    assert done.stdout.endswith(f"\n\n{len(recipes.recipes())} recipes\n")
+    assert max(len(line) for line in done.stdout.splitlines()) <= 88
+
+
+def test_numbers_stand_under_what_they_are():
+    done = call("man/table1/fedavg+man*iid")
+    assert done.stdout == (
+        "Minimizing Layerwise Activation Norm (MAN), Yashwanth et al., WACV 2024\n"
+        "Table 1: Accuracy and rounds\n"
+        "accuracy in % of the mean of all clients' models after 500 rounds, three runs;"
+        " in\nbrackets the rounds to 50 %\n"
+        "  man/table1/fedavg+man-cifar-100-iid  52.59 ± 0.25 (224)\n\n"
+        "Minimizing Layerwise Activation Norm (MAN), Yashwanth et al., WACV 2024\n"
+        "Table 1: Accuracy and rounds\n"
+        "accuracy in % of the mean of all clients' models after 500 rounds, three runs;"
+        " in\nbrackets the rounds to 28 %\n"
+        "  man/table1/fedavg+man-tiny-imagenet-iid  29.11 ± 0.12 (182)\n\n"
+        "2 recipes\n"
+    )
+
+
+def test_names_alone_are_a_line_each():
+    done = call("--names", "fedmlb/table2/fedprox*")
+    assert done.stdout == "fedmlb/table2/fedprox\nfedmlb/table2/fedprox-500-clients\n"
+    assert call("fedmlb/table2/fedprox*", "--names").stdout == done.stdout
+
+
+def test_shows_settings_sources_and_differences(no_libraries):
+    done = no_libraries("--show", "man/table1/fedsam+man-cifar-100-iid")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == (
+        """\
+man/table1/fedsam+man-cifar-100-iid
+
+  paper      Minimizing Layerwise Activation Norm (MAN), Yashwanth et al., WACV 2024
+  table      1: Accuracy and rounds
+  row        FedSAM + MAN
+  column     CIFAR-100, iid
+  published  52.85 ± 0.13 (301) (accuracy in % of the mean of all clients' models after
+             500 rounds, three runs; in brackets the rounds to 50 %)
+
+Settings:
+  --process=fedsam+man
+  --task=cifar100
+  --total_rounds=500
+  --num_clients=100
+  --clients_per_round=10
+  --local_epochs=5
+  --batch_size=50
+  --client_learning_rate=0.1
+  --learning_rate_schedule=exponential
+  --learning_rate_decay=0.998
+  --client_momentum=0.0
+  --client_weight_decay=0.001
+  --max_gradient_norm=10.0
+  --averages_all_clients=true
+  --partition=iid
+  --model=feddyn_cnn
+  --norm=none
+  --augmentation=half_crop_flip
+  --target_accuracies=0.5
+  --output_dir=runs/man/table1/fedsam+man-cifar-100-iid-seed{seed}
+  --man_strength=0.15
+  --fedsam_radius=0.05
+
+Differences from the paper, and what it leaves open:
+  - Weight decay, clipping and augmentation are the authors' code's. It draws each
+    client with probability 0.1; here 10 of the 100 take part.
+  - The paper runs it three times: --seed=0, 1 and 2. Its rounds are of the accuracy
+    itself, rounds_to_target in summary.json of its moving average.
+  - The radius is not in the paper; here the authors' code's.
+  - As in the authors' code, zeta / 2 times the sum is added (--man_scaling).
+"""
+    )
+
+
+def test_what_is_shown_of_a_recipe_are_flags_of_its_run(tmp_path):
+    shown = call("--show=univarfl/table1/univarfl-pacs").stdout
+    lines = [line.strip() for line in shown.splitlines() if line.startswith("  --")]
+    read = dict(line.removeprefix("--").split("=", 1) for line in lines)
+    given = recipes.settings("univarfl/table1/univarfl-pacs")
+    assert read == {
+        name: str(value).lower() if value is False else str(value)
+        for name, value in given.items()
+    }
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (
+            ["--show=fedmlb/table2/fedprx"],
+            "There is no recipe 'fedmlb/table2/fedprx' (did you mean"
+            " fedmlb/table2/fedprox, ",
+        ),
+        (["fedalign/tabel2"], "No recipe's name matches 'fedalign/tabel2'"),
+        (["one", "two"], "one two: give one PATTERN, in quotes if it has a * in it."),
+        (["moon", "--show=man"], "--show takes the place of a PATTERN and of --names;"),
+        (["--names", "--show=man"], "--show takes the place of a PATTERN and of"),
+        (["--shw=man"], "Unknown command line flag 'shw'"),
+    ],
+)
+def test_what_is_wrong_is_said_in_one_line_with_exit_code_2(arguments, message):
+    done = call(*arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"bin/recipes: {message}")
+    assert done.stderr.count("\n") == 1
+
+
+def test_the_readmes_commands_name_recipes():
+    text = (commands.ROOT / "README.md").read_text("utf-8")
+    lists = re.findall(r"bin/recipes (.*?)(?:\)|$)", text, re.M)
+    assert len(lists) == 3
+    for arguments in lists:
+        assert call(*shlex.split(arguments)).returncode == 0, arguments
+    (name,) = re.findall(r"^bin/run --recipe=(\S+)$", text, re.M)
+    assert recipes.settings(name)["process"] == "mixup"
+
+
+def test_help_says_what_it_does(no_libraries):
+    done = no_libraries("--help")
+    assert (done.returncode, done.stderr) == (0, "")
+    for words in ("PATTERN", "--show=NAME", "--names", "bin/run --recipe=NAME"):
+        assert words in done.stdout
+    assert max(len(line) for line in done.stdout.splitlines()) <= 88
+
+
+def test_whoever_reads_may_go():
+    process = commands.start("recipes", stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    process.stdout.close()
+    assert process.stderr.read() == b""
+    process.stderr.close()
+    assert process.wait(commands.PATIENCE_SECONDS) == 128 + signal.SIGPIPE
