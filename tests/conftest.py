@@ -94,9 +94,7 @@ def _share_out(items):
 @pytest.fixture(scope="session")
 def contexts():
     """`contexts(kind)`: inside, computations run in process or in the worker."""
-    from tff_reg.runtime import context
-    from tff_reg.runtime import native
-    from tff_reg.runtime import workers
+    from tff_reg.runtime import context, native, workers
 
     client_workers = {
         "in_process": workers.ClientWorkers(["CPU:0"], 1),

@@ -126,6 +126,7 @@ def test_the_branches_scales_are_in_the_model(expected):
 @pytest.mark.slow
 def test_every_network_is_exported_and_read_back(tmp_path):
     import tensorflow as tf
+
     from tff_reg import models
     from tff_reg.data import augmentation
     from tff_reg.experiment import export
@@ -161,6 +162,7 @@ def test_every_network_is_exported_and_read_back(tmp_path):
 
 def test_preprocessing_that_is_no_scale_and_shift_is_refused():
     import tensorflow as tf
+
     from tff_reg import models
     from tff_reg.experiment import export
 

@@ -19,7 +19,7 @@ def _example(containing):
 
 
 def test_the_library_in_ten_lines_trains():
-    code = _example("processes.build(")
+    code = _example("training.build(")
     assert "range(25)" in code
     rng = np.random.default_rng(0)
 

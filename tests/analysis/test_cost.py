@@ -6,11 +6,9 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_reg import client
-from tff_reg import models
-from tff_reg import processes
+from tff_reg import models, training
 from tff_reg.analysis import cost
-from tff_reg.processes import catalog
+from tff_reg.methods import catalogue
 
 
 def convolution(size, in_channels, out_channels, kernel):
@@ -170,11 +168,11 @@ def _traffic(process):
 )
 def test_the_bytes_are_those_of_the_process(name):
     options = dict(image_shape=(4, 4, 1), num_classes=3)
-    settings = catalog.settings(name)
-    process = processes.build(
+    settings = catalogue.settings(name)
+    process = training.build(
         name,
         models.build_model_fn("cnn", projector=settings.projector, **options),
-        client_data=client.WholeClientData(4),
+        client_data=training.WholeClientData(4),
         num_clients=3,
     )
     found = cost.measure(name, model="cnn", norm="group", **options)

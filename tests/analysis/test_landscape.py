@@ -4,8 +4,7 @@ import pytest
 import tensorflow as tf
 
 from tff_reg import analysis
-from tff_reg.analysis import hessian
-from tff_reg.analysis import landscape
+from tff_reg.analysis import hessian, landscape
 
 
 @pytest.fixture(name="curvature")

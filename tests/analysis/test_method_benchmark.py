@@ -7,7 +7,7 @@ import pytest
 from bin import bench
 from tests import commands
 from tff_reg.analysis import method_benchmark
-from tff_reg.processes import catalog
+from tff_reg.methods import catalogue
 
 
 def measurement(method, seconds, fedavg_seconds, **fields):
@@ -71,7 +71,7 @@ def test_sums_are_named_in_one_way():
         "fedavg",
         "fedprox+man",
     ]
-    with pytest.raises(catalog.UnknownProcessError, match="fedprx"):
+    with pytest.raises(catalogue.UnknownProcessError, match="fedprx"):
         method_benchmark.parse_methods("fedavg,fedprx")
 
 

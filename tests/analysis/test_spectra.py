@@ -3,8 +3,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tff_reg import analysis
-from tff_reg import models
+from tff_reg import analysis, models
 from tff_reg.analysis import spectra
 
 

@@ -6,11 +6,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
-from PIL import Image
-from PIL import ImageEnhance
+from PIL import Image, ImageEnhance
 
-from tff_reg.data import augmentation
-from tff_reg.data import keys
+from tff_reg.data import augmentation, keys
 
 _KEY = keys.client_key(0, 0, "a")
 

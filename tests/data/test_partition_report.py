@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tff_reg.data import partition_report
-from tff_reg.data import partitions
+from tff_reg.data import partition_report, partitions
 
 _LABELS = np.array([0, 0, 1, 1, 1, 2, 2])
 _DOMAINS = np.array([0, 1, 0, 1, 0, 1, 0])

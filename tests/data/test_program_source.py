@@ -11,8 +11,7 @@ import tensorflow_federated as tff
 
 from tff_reg import data
 from tff_reg.data import client_data as client_data_lib
-from tff_reg.data import program_source
-from tff_reg.data import sampling
+from tff_reg.data import program_source, sampling
 
 SIZES = (3, 5, 0, 4, 5)
 

@@ -7,6 +7,7 @@ import signal
 import threading
 
 import pytest
+
 from tff_reg import experiment, runtime
 from tff_reg.experiment import progress
 

@@ -2,6 +2,7 @@ import json
 import shutil
 
 import pytest
+
 from tff_reg.experiment import checkpoints
 
 

@@ -3,9 +3,7 @@ import json
 import numpy as np
 import pytest
 
-from tff_reg.experiment import checkpoints
-from tff_reg.experiment import client_states
-from tff_reg.experiment import state_file
+from tff_reg.experiment import checkpoints, client_states, state_file
 
 INITIAL = {"previous": [np.zeros(3, np.float32), np.float32(1)]}
 

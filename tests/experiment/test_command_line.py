@@ -2,8 +2,9 @@ import functools
 import re
 
 import pytest
-import tasks
 from absl import flags, logging
+
+import tasks
 from tests import commands
 from tff_reg.experiment import command_line, settings
 

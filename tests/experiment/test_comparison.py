@@ -4,6 +4,7 @@ import subprocess
 import sys
 
 import pytest
+
 from tff_reg import experiment
 from tff_reg.experiment import comparison, metrics, summary
 

@@ -7,6 +7,7 @@ import shutil
 
 import numpy as np
 import pytest
+
 from tff_reg import experiment
 from tff_reg.experiment import progress
 

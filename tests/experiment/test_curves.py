@@ -1,6 +1,7 @@
 import struct
 
 import pytest
+
 from tff_reg.experiment import curves
 
 

@@ -1,6 +1,7 @@
 import types
 
 import pytest
+
 import tasks
 from tff_reg.experiment import description, settings
 

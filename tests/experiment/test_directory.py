@@ -1,6 +1,7 @@
 import json
 
 import pytest
+
 from tff_reg.experiment import directory
 
 

@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
+
 from tff_reg import experiment, models
 
 

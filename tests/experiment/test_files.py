@@ -1,4 +1,5 @@
 import pytest
+
 from tff_reg.experiment import files
 
 

@@ -8,6 +8,7 @@ import types
 
 import numpy as np
 import pytest
+
 from tff_reg import data, experiment, runtime
 from tff_reg.experiment import client_states, metrics, progress, state_file
 
@@ -307,9 +308,8 @@ class Remembering:
     """MOON, whose clients keep their last model, on the digits."""
 
     def __init__(self):
+
         import tasks
-        from tff_reg import processes
-        from tff_reg.processes import catalog
 
         self.task = tasks.build(
             "digits",
@@ -321,9 +321,9 @@ class Remembering:
             seed=0,
         )
         settings = dataclasses.replace(
-            catalog.settings("moon"), num_clients=6, local_epochs=1
+            catalogue.settings("moon"), num_clients=6, local_epochs=1
         )
-        self.process = processes.build_from_settings(
+        self.process = training.build_from_settings(
             "moon",
             self.task.model_fn,
             settings,

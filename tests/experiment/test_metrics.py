@@ -3,6 +3,7 @@ import math
 
 import numpy as np
 import pytest
+
 from tff_reg.experiment import metrics
 
 

@@ -2,6 +2,7 @@ import math
 import struct
 
 import pytest
+
 from tff_reg.experiment import plot
 
 

@@ -10,13 +10,8 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_reg import client
-from tff_reg import data
-from tff_reg import models
-from tff_reg import processes
-from tff_reg import runtime
-from tff_reg.experiment import evaluation
-from tff_reg.experiment import programs
+from tff_reg import data, models, runtime, training
+from tff_reg.experiment import evaluation, programs
 
 ROUNDS = 3
 STATE = "program_state"
@@ -45,8 +40,8 @@ class Program:
         self.model_fn = models.build_model_fn(
             "cnn", image_shape=(4, 4, 1), num_classes=3, norm="batch"
         )
-        self.process = processes.build(
-            "fedavg", self.model_fn, client_data=client.WholeClientData(batch_size=4)
+        self.process = training.build(
+            "fedavg", self.model_fn, client_data=training.WholeClientData(batch_size=4)
         )
         self.evaluation = tff.learning.algorithms.build_fed_eval(self.model_fn)
         # Nothing of a killed program is in it, and it has compiled the processes.

@@ -3,8 +3,7 @@
 import pytest
 
 import tasks
-from tff_reg.experiment import scale
-from tff_reg.experiment import settings
+from tff_reg.experiment import scale, settings
 
 
 def resolve(**requested):

@@ -6,6 +6,7 @@ import sys
 import threading
 
 import pytest
+
 import tasks
 from tff_reg import experiment
 from tff_reg.experiment import metrics, series, settings, summary

@@ -2,9 +2,10 @@ import dataclasses
 import types
 
 import pytest
+
 import tasks
 from tff_reg.experiment import settings
-from tff_reg.processes import catalog
+from tff_reg.methods import catalogue
 
 
 def resolve(**requested):
@@ -35,7 +36,7 @@ def resolve_on_a_task_with(overrides, **requested):
 
 def test_what_nobody_gives_is_as_in_the_paper():
     values = resolve()
-    paper = dataclasses.asdict(catalog.settings("fedalign"))
+    paper = dataclasses.asdict(catalogue.settings("fedalign"))
     overridden = tasks.defaults("digits").override_values()
     for name, value in {**paper, **overridden}.items():
         assert values[name] == value, name
@@ -90,7 +91,7 @@ def test_the_user_goes_before_the_recipe_and_the_recipe_before_task_and_paper():
     own["output_dir"] = "runs/paper-seed3"
     assert {name: values[name] for name in own} == own
     assert values["augmentation"] == tasks.defaults("cifar10").augmentation
-    assert values["batch_size"] == catalog.settings("man").batch_size
+    assert values["batch_size"] == catalogue.settings("man").batch_size
     assert "recipe" not in values
     # As if the user had given all of it.
     assert resolve_recipe() == resolve(**RECIPES["paper/table1/man"])
@@ -205,7 +206,7 @@ def test_zero_turns_clipping_off():
 def test_process_settings_are_a_catalog_settings_object():
     values = resolve(batch_size=5)
     found = settings.process_settings(values)
-    assert isinstance(found, catalog.Settings) and found.batch_size == 5
+    assert isinstance(found, catalogue.Settings) and found.batch_size == 5
 
 
 @pytest.mark.parametrize(
@@ -269,7 +270,7 @@ def test_a_dirichlet_partition_needs_a_concentration():
 
 
 def test_every_setting_of_the_catalog_can_be_set():
-    fields = {field.name for field in dataclasses.fields(catalog.Settings)}
+    fields = {field.name for field in dataclasses.fields(catalogue.Settings)}
     assert fields <= {option.name for option in settings.OPTIONS}
 
 

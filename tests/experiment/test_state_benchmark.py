@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import pytest
+
 from bin import bench
 from tests import commands
 from tff_reg.experiment import client_states, state_benchmark

@@ -4,6 +4,7 @@ import attrs
 import numpy as np
 import pytest
 import tensorflow as tf
+
 from tff_reg.experiment import state_file
 
 

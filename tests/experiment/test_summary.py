@@ -2,6 +2,7 @@ import json
 import math
 
 import pytest
+
 import tasks
 from tff_reg import experiment
 from tff_reg.experiment import directory as directory_lib

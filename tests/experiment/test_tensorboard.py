@@ -1,4 +1,5 @@
 import tensorflow as tf
+
 from tff_reg.experiment import tensorboard
 
 

@@ -5,6 +5,7 @@ import shutil
 
 import numpy as np
 import pytest
+
 import tasks
 from bin import run as run_command
 from tests import commands

@@ -12,17 +12,17 @@ import json
 import os
 import pathlib
 import re
-from typing import Iterable, Optional
 import warnings
+from typing import Iterable, Optional
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from tff_reg import models
-from tff_reg.client import optimizers
 from tff_reg.models import forward
 from tff_reg.models import names as model_names
+from tff_reg.training import optimizers
 
 OWN_FOLDER = pathlib.Path(__file__).parent / "cases"
 FOLDER = pathlib.Path(os.environ.get("TFF_REG_GOLDEN") or OWN_FOLDER)

@@ -11,13 +11,10 @@ import tensorflow as tf
 
 from tests.golden import replay
 from tests.golden import trainer as trainer_lib
-from tff_reg import models
-from tff_reg import regularizers
-from tff_reg.models import forward
-from tff_reg.models import layers
-from tff_reg.regularizers import gradaug
-from tff_reg.regularizers import mixup
-from tff_reg.regularizers import regularizer
+from tff_reg import methods, models
+from tff_reg.methods import gradaug, mixup
+from tff_reg.methods import method as method_lib
+from tff_reg.models import forward, layers
 
 
 def _nchw(images) -> list:
@@ -26,7 +23,7 @@ def _nchw(images) -> list:
 
 
 def _fixed_gradaug(draws, strength):
-    class FixedGradAug(regularizers.GradAug):
+    class FixedGradAug(methods.GradAug):
         is_random = False
 
         def draw(self, image_shape, key):
@@ -116,7 +113,7 @@ def test_moon_step(name, dtype):
     logits = tf.stack(list(cosines.values()), axis=1) / config["temperature"]
     case.check("con_logits", logits)
 
-    term = regularizers.MOON(strength=config["mu"], temperature=config["temperature"])
+    term = methods.MOON(strength=config["mu"], temperature=config["temperature"])
     constant = {
         kind: tf.nest.map_structure(
             tf.stop_gradient,
@@ -160,19 +157,19 @@ def test_mixup_step(name, dtype):
     case = replay.Case(name, dtype)
     config = case.config
 
-    class FixedMixup(regularizers.Mixup):
+    class FixedMixup(methods.Mixup):
         is_random = False
 
         def change_batch(self, batch, key):
             coefficient = tf.constant(config["lam"], tf.float64)
             mixed = mixup.mix(batch, coefficient, tf.constant(config["perm"]))
-            return regularizer.Change(mixed, {"coefficient": coefficient})
+            return method_lib.Change(mixed, {"coefficient": coefficient})
 
     trainer = trainer_lib.Trainer(case)
     trainer.replayed.set_weights(case.weights(config["weights_phase"]))
     batch = case.batch(0)
     mixed, measured = FixedMixup().change_batch(
-        regularizer.Batch(batch["x"], [(batch["y"], 1.0)]), None
+        method_lib.Batch(batch["x"], [(batch["y"], 1.0)]), None
     )
     case.check_summary("mixed_x", _nchw(mixed.features))
     outputs = trainer.forward(dict(x=mixed.features))
@@ -201,7 +198,7 @@ def test_stochdepth_step(name, dtype):
     config = case.config
     first, last = config["stoch_depth"]
     assert first == 1.0
-    term = regularizers.StochDepth(survival_probability=last)
+    term = methods.StochDepth(survival_probability=last)
     paper = dataclasses.replace(term, schedule="paper")
     count = len(config["keep_mask"])
     for key, chosen in (("survival_prob", term), ("paper_survival_prob", paper)):
@@ -210,14 +207,14 @@ def test_stochdepth_step(name, dtype):
                 chosen.probabilities(count), case.plain(key), rtol=1e-12
             )
 
-    class FixedStochDepth(regularizers.StochDepth):
+    class FixedStochDepth(methods.StochDepth):
         is_random = False
         kept = config["keep_mask"]
 
         def change_pass(self, forward, network, key):
             scales = tf.constant(self.kept, network.dtype)
             changed = dataclasses.replace(forward, branch_scales=scales)
-            return regularizer.Change(changed, {"kept_branches": 1.0})
+            return method_lib.Change(changed, {"kept_branches": 1.0})
 
     class KeepAll(FixedStochDepth):
         kept = [1] * count

@@ -5,9 +5,9 @@ import tensorflow as tf
 
 from tests.golden import replay
 from tests.golden import trainer as trainer_lib
-from tff_reg import regularizers
+from tff_reg import methods
+from tff_reg.methods import distillation
 from tff_reg.models import forward
-from tff_reg.regularizers import distillation
 
 # Gradients of this network are closer in float32 than ResNet-56's, so the tolerances of
 # the latter hold too.
@@ -63,7 +63,7 @@ def test_fedmlb_step(name, dtype):
 
     # The product's own step.
     assert config["lambda1"] == 1.0
-    term = regularizers.FedMLB(
+    term = methods.FedMLB(
         cross_entropy=config["lambda2"],
         distillation=config["lambda3"],
         temperature=config["temp"],

@@ -5,8 +5,7 @@ import re
 import numpy as np
 import tensorflow as tf
 
-from tests.golden import mlp
-from tests.golden import replay
+from tests.golden import mlp, replay
 from tff_reg import analysis
 from tff_reg.analysis import hessian
 

@@ -5,12 +5,10 @@ import dataclasses
 import pytest
 import tensorflow as tf
 
-from tests.golden import made
-from tests.golden import replay
+from tests.golden import made, replay
 from tests.golden import trainer as trainer_lib
-from tff_reg import regularizers
-from tff_reg.models import forward
-from tff_reg.models import pooling
+from tff_reg import methods
+from tff_reg.models import forward, pooling
 
 
 def _mean_squares(activations, variant):
@@ -30,7 +28,7 @@ def _mean_squares(activations, variant):
 
 
 @dataclasses.dataclass(frozen=True)
-class _AsCoded(regularizers.MAN):
+class _AsCoded(methods.MAN):
     """What the authors' two codes add on their ConvNet, which is not the paper's sum.
 
     `code` leaves the third convolution out and adds the variance of the last layer's
@@ -43,7 +41,7 @@ class _AsCoded(regularizers.MAN):
         parts = _mean_squares(step.outputs.activations, self.variant)
         total = tf.add_n([tf.reduce_mean(part) for part in parts])
         factor = self.strength * (0.5 if self.scaling == "code" else 1.0)
-        return regularizers.Term(raw=total, weighted=factor * total)
+        return methods.Term(raw=total, weighted=factor * total)
 
 
 @replay.parametrize("H_*")
@@ -70,7 +68,7 @@ def _check_step(case):
     trainer = trainer_lib.Trainer(case)
     trainer.replayed.set_weights(case.weights(config["weights_phase"]))
     batch = case.batch(0)
-    term = regularizers.MAN(strength=config["zeta_or_mu_mean"])
+    term = methods.MAN(strength=config["zeta_or_mu_mean"])
     variant = "paper"
     if "convnet" in config["model"].lower():
         variant = config["variant"]

@@ -6,12 +6,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.golden import made
-from tests.golden import replay
+from tests.golden import made, replay
 from tests.golden import trainer as trainer_lib
-from tff_reg import regularizers
+from tff_reg import methods
+from tff_reg.methods import fedalign
 from tff_reg.models import forward
-from tff_reg.regularizers import fedalign
 
 
 @replay.parametrize("Z_*", slow="float64")
@@ -50,7 +49,7 @@ def test_fedprox_step(name, dtype):
     case = replay.Case(name, dtype)
     config = case.config
     strength = config["mu"]
-    term = regularizers.FedProx(strength=strength)
+    term = methods.FedProx(strength=strength)
     trainer = trainer_lib.Trainer(case)
     trainer.replayed.set_weights(case.weights(config["global_phase"]))
     global_weights = [tf.constant(v.numpy()) for v in trainer.variables]
@@ -80,7 +79,7 @@ def test_fedprox_step(name, dtype):
 
 def _alignment(config, **changes):
     options = dict(strength=config["mu"], width=config["width"])
-    return regularizers.FedAlign(**dict(options, **changes))
+    return methods.FedAlign(**dict(options, **changes))
 
 
 @replay.parametrize("A_*", has_model=True, slow="float64")

@@ -13,20 +13,12 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tests.golden import mlp
-from tests.golden import numpy_rounds
-from tests.golden import replay
-from tff_reg import client
-from tff_reg import corrections
-from tff_reg import processes
-from tff_reg import regularizers
-from tff_reg import runtime
-from tff_reg.client import client_work
-from tff_reg.client import local_step
-from tff_reg.corrections import correction as correction_lib
-from tff_reg.regularizers import regularizer as regularizer_lib
+from tests.golden import mlp, numpy_rounds, replay
+from tff_reg import methods, runtime, training
+from tff_reg.methods import method as method_lib
+from tff_reg.training import local_round, local_step
 
-PREVIOUS = regularizer_lib.PREVIOUS
+PREVIOUS = method_lib.PREVIOUS
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -46,9 +38,9 @@ def _algorithm(config):
 def _terms(config):
     terms = []
     if _algorithm(config) == "fedprox":
-        terms.append(regularizers.FedProx(strength=config["mu"]))
+        terms.append(methods.FedProx(strength=config["mu"]))
     if config["with_man"]:
-        terms.append(regularizers.MAN(strength=config["mu_mean"]))
+        terms.append(methods.MAN(strength=config["mu_mean"]))
     return terms
 
 
@@ -56,14 +48,14 @@ def _corrections(config):
     """Makes the corrections by the names of the algorithms that have one."""
     strength = config["alpha_coef"]
     return {
-        "feddyn": lambda: corrections.FedDyn(strength=strength),
-        "feddc": lambda: corrections.FedDC(strength=strength),
-        "fedspeed": lambda: corrections.FedSpeed(
+        "feddyn": lambda: methods.FedDyn(strength=strength),
+        "feddc": lambda: methods.FedDC(strength=strength),
+        "fedspeed": lambda: methods.FedSpeed(
             strength=strength,
             radius=config["rho"],
             ascent=config.get("ascent", "code"),
         ),
-        "scaffold": corrections.Scaffold,
+        "scaffold": methods.Scaffold,
     }
 
 
@@ -74,11 +66,11 @@ def _training(case, config):
     # What the authors computed, where the file says it.
     assert config.get("n_minibatch") in (None, mean_steps)
     return client_work.LocalTraining(
-        optimizer=client.build_sgd(config["lr"], weight_decay=config["weight_decay"]),
+        optimizer=training.build_sgd(config["lr"], weight_decay=config["weight_decay"]),
         regularizers=_terms(config),
         max_gradient_norm=config["clip_norm"],
-        learning_rate_schedule=client.exponential(config["lr_decay_per_round"]),
-        data_form=client.WholeClientData(
+        learning_rate_schedule=training.exponential(config["lr_decay_per_round"]),
+        data_form=training.WholeClientData(
             batch_size=config["batch"],
             local_epochs=config["epochs"],
             local_steps=(
@@ -87,7 +79,7 @@ def _training(case, config):
             shuffle=False,
         ),
         correction=make_correction() if make_correction else None,
-        population=corrections.Population(
+        population=training.Population(
             num_clients=len(sizes),
             mean_examples=float(sizes.mean()),
             local_steps=int(mean_steps),
@@ -387,7 +379,7 @@ def _check_steps(case, variant, config, training, starts):
         assert count == len(y[rows])
         unclipped = [tf.zeros_like(v) for v in variables]
         if training.correction is not None:
-            local = correction_lib.Local(
+            local = method_lib.Local(
                 weights=variables,
                 cloud=received,
                 client=start.clients[number],
@@ -397,7 +389,7 @@ def _check_steps(case, variant, config, training, starts):
             added = training.correction.before_clipping(local)
             computed = [g + a for g, a in zip(computed, added)]
             unclipped = training.correction.after_clipping(local) or unclipped
-        computed, _ = client_work.clip_by_global_norm(computed, config["clip_norm"])
+        computed, _ = local_round.clip_by_global_norm(computed, config["clip_norm"])
         check(mlp.flatten(computed), gradients[i])
         rule.after_clipping(computed, slots)
         strength = np.dot(mlp.flatten(unclipped), weights) / np.dot(weights, weights)
@@ -406,7 +398,7 @@ def _check_steps(case, variant, config, training, starts):
             training.learning_rate_schedule(round_num - rounds.min())
         )
         check(rate, rates[i])
-        optimizer = client.build_sgd(rate, weight_decay=config["weight_decay"])
+        optimizer = training.build_sgd(rate, weight_decay=config["weight_decay"])
         specs = tuple(tf.TensorSpec(v.shape, v.dtype) for v in variables)
         _, stepped = optimizer.next(
             optimizer.initialize(specs),

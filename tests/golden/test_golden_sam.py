@@ -7,16 +7,10 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tests.golden import mlp
-from tests.golden import replay
-from tff_reg import client
-from tff_reg import gradient_rules
-from tff_reg import processes
-from tff_reg import regularizers
-from tff_reg import runtime
-from tff_reg.client import client_work
-from tff_reg.client import local_step
+from tests.golden import mlp, replay
+from tff_reg import methods, runtime, training
 from tff_reg.models import forward
+from tff_reg.training import local_round, local_step
 
 TOLERANCE = dict(rtol64=1e-10, rtol32=1e-5)
 
@@ -29,8 +23,8 @@ def _runtime():
 
 def _rule(name, settings):
     if name == "sam":
-        return gradient_rules.FedSAM(radius=settings["rho_sam"])
-    return gradient_rules.FedASAM(
+        return methods.FedSAM(radius=settings["rho_sam"])
+    return methods.FedASAM(
         radius=settings["rho_asam"], offset=settings["eta_asam"]
     )
 
@@ -106,10 +100,10 @@ def test_local_training(name, variant, dtype):
     zeta, max_norm = (float(number) for number in rest.split(".max_norm"))
     training = client_work.LocalTraining(
         optimizer=case.optimizer(),
-        regularizers=[regularizers.MAN(strength=zeta)] if zeta else [],
+        regularizers=[methods.MAN(strength=zeta)] if zeta else [],
         max_gradient_norm=max_norm,
         gradient_rule=_rule(rule_name, case.config["train"]),
-        data_form=client.WholeClientData(
+        data_form=training.WholeClientData(
             batch_size=case.config["train"]["batch"],
             local_epochs=case.config["train"]["epochs"],
             shuffle=False,
@@ -145,7 +139,7 @@ def _check_steps(case, training, expected):
             None,
             training.gradient_rule,
         )
-        gradient, _ = client_work.clip_by_global_norm(
+        gradient, _ = local_round.clip_by_global_norm(
             gradient, training.max_gradient_norm
         )
         stepped = _stepped(case, model.trainable_variables, gradient)

@@ -5,11 +5,9 @@ import pytest
 import tensorflow as tf
 
 from tests.golden import replay
-from tff_reg import models
-from tff_reg import regularizers
+from tff_reg import methods, models
+from tff_reg.methods import univarfl
 from tff_reg.models import learning_model
-from tff_reg.regularizers import univarfl
-
 
 # What the terms do not show, and notes on the file's own making.
 _INTERNAL = (
@@ -28,10 +26,10 @@ def _term(case, **settings):
         outputs = models.Outputs([features, logits], features, logits, ())
         labels = tf.constant(case.plain("labels").astype(np.int32))
         ce = learning_model.sparse_cross_entropy(labels, logits)
-        step = regularizers.Step(
+        step = methods.Step(
             None, outputs, None, labels, ce, [], [], None, None
         )
-        term = regularizers.UniVarFL(**settings)(step)
+        term = methods.UniVarFL(**settings)(step)
     return ce, term, tape, logits, features
 
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 import tensorflow as tf
 
 from tests.golden import replay
-from tff_reg import regularizers
-from tff_reg.client import client_work
-from tff_reg.client import local_step
+from tff_reg import methods
 from tff_reg.models import forward
+from tff_reg.training import local_round, local_step
 
 
 def _key():
@@ -94,7 +93,7 @@ class Trainer:
         """Compares a clipped gradient, and returns it."""
         if max_norm is None:
             return gradients
-        clipped, norm = client_work.clip_by_global_norm(gradients, max_norm)
+        clipped, norm = local_round.clip_by_global_norm(gradients, max_norm)
         key = f"{prefix}clip_total_norm"
         self.case.check(key, norm, step=step, rtol64=1e-8, rtol32=rtol32)
         self.check_summary(f"{prefix}grad_postclip", clipped, step=step)
@@ -117,7 +116,7 @@ def check_loss_and_logits(trainer, batch, prefix="", step=1):
 
 
 def bare_step(trainer, global_weights=(), batch=None, outputs=None, task_loss=None):
-    return regularizers.Step(
+    return methods.Step(
         network=trainer.replayed.model.network,
         outputs=outputs,
         features=None if batch is None else batch["x"],

@@ -9,24 +9,17 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_reg import client
-from tff_reg import corrections
-from tff_reg import gradient_rules
-from tff_reg import models
-from tff_reg import processes
-from tff_reg import runtime
-from tff_reg.client import client_work
-from tff_reg.corrections import correction as correction_lib
-from tff_reg.processes import catalog
-from tff_reg.regularizers import regularizer as regularizer_lib
+from tff_reg import methods, models, runtime, training
+from tff_reg.methods import catalogue, drift
+from tff_reg.methods import method as method_lib
 
 FEATURES, CLASSES = 4, 3
 UNIFORM = tff.learning.ClientWeighting.UNIFORM
 CORRECTIONS = {
-    "feddyn": corrections.FedDyn(strength=0.3),
-    "feddc": corrections.FedDC(strength=0.3),
-    "fedspeed": corrections.FedSpeed(strength=0.3),
-    "scaffold": corrections.Scaffold(),
+    "feddyn": methods.FedDyn(strength=0.3),
+    "feddc": methods.FedDC(strength=0.3),
+    "fedspeed": methods.FedSpeed(strength=0.3),
+    "scaffold": methods.Scaffold(),
 }
 
 
@@ -51,7 +44,7 @@ def _local(**changes):
         step_size=tf.constant(0.8, tf.float64),
     )
     fields.update(changes)
-    return correction_lib.Local(**fields)
+    return method_lib.Local(**fields)
 
 
 def _assert_values(tensors, expected):
@@ -60,7 +53,7 @@ def _assert_values(tensors, expected):
 
 
 def test_feddyn_splits_the_proximal_term_around_the_clipping():
-    feddyn = corrections.FedDyn(strength=0.4)
+    feddyn = methods.FedDyn(strength=0.4)
     # alpha_i = 0.4 / 4.
     _assert_values(feddyn.before_clipping(_local()), 0.1 * (0.5 - 1))
     _assert_values(feddyn.after_clipping(_local()), 0.1 * 3)
@@ -70,7 +63,7 @@ def test_feddyn_splits_the_proximal_term_around_the_clipping():
 
 
 def test_feddc_adds_everything_before_the_clipping():
-    feddc = corrections.FedDC(strength=0.4)
+    feddc = methods.FedDC(strength=0.4)
     expected = 0.1 * (3 - (1 - 0.5)) - 0.25 + 2 / 4
     _assert_values(feddc.before_clipping(_local()), expected)
     assert feddc.after_clipping(_local()) is None
@@ -83,7 +76,7 @@ def test_feddc_adds_everything_before_the_clipping():
 
 
 def test_scaffold_divides_by_the_relative_size_in_training_alone():
-    scaffold = corrections.Scaffold()
+    scaffold = methods.Scaffold()
     _assert_values(scaffold.before_clipping(_local()), 2 / 4 - 0.25)
     assert scaffold.after_clipping(_local()) is None
     memories, uploads = scaffold.finish(_local())
@@ -95,8 +88,8 @@ def test_scaffold_divides_by_the_relative_size_in_training_alone():
 
 @pytest.mark.parametrize("ascent, added", [("code", 2.0), ("clean", 0.0)])
 def test_fedspeed_climbs_along_the_gradient_and_its_previous_one(ascent, added):
-    fedspeed = corrections.FedSpeed(strength=0.4, radius=0.5, ascent=ascent)
-    feddyn = corrections.FedDyn(strength=0.4)
+    fedspeed = methods.FedSpeed(strength=0.4, radius=0.5, ascent=ascent)
+    feddyn = methods.FedDyn(strength=0.4)
     for part in ("before_clipping", "after_clipping"):
         ours, (expected,) = getattr(fedspeed, part), getattr(feddyn, part)(_local())
         _assert_values(ours(_local()), float(expected))
@@ -117,7 +110,7 @@ def test_fedspeed_climbs_along_the_gradient_and_its_previous_one(ascent, added):
 
 def test_alpha_keeps_all_digits_in_float64():
     local = _local(relative_size=tf.constant(1.0, tf.float64))
-    assert float(correction_lib.alpha_of(0.1, local)) == 0.1
+    assert float(drift.alpha_of(0.1, local)) == 0.1
 
 
 # Whole rounds: least squares, which has one minimum.
@@ -156,10 +149,10 @@ def _data_set(features, labels):
 @functools.lru_cache(maxsize=None)
 def _build(correction, num_clients, steps=5, rate=0.02, **arguments):
     defaults = dict(
-        optimizer=client.build_sgd(rate),
-        data_form=client.WholeClientData(batch_size=100, local_epochs=steps),
+        optimizer=training.build_sgd(rate),
+        data_form=training.WholeClientData(batch_size=100, local_epochs=steps),
         correction=correction,
-        population=corrections.Population(num_clients, mean_examples=8.0),
+        population=training.Population(num_clients, mean_examples=8.0),
         averages_all_clients=True,
     )
     names = {field.name for field in dataclasses.fields(client_work.LocalTraining)}
@@ -237,7 +230,7 @@ def test_fedspeed_with_radius_0_is_feddyn_to_the_bit():
     expected = _run(feddyn, start, data_sets, 2)
     results = {}
     for radius in (0.0, 0.1):
-        fedspeed = _build(corrections.FedSpeed(strength=0.3, radius=radius), 3)
+        fedspeed = _build(methods.FedSpeed(strength=0.3, radius=radius), 3)
         results[radius] = _run(fedspeed, start, data_sets, 2)
     _assert_close(results[0.0], expected, 0.0)
     assert np.any(results[0.1][1][0]["h"][0] != expected[1][0]["h"][0])
@@ -310,7 +303,7 @@ def test_the_minimum_of_unlike_clients_is_a_fixed_point_of_the_corrections(name)
         assert np.abs(difference).max() > 1e-2
     else:
         _assert_close(_weights(process, state), minimum, 1e-12)
-        _assert_close(client_states[0][regularizer_lib.PREVIOUS], minimum, 1e-12)
+        _assert_close(client_states[0][method_lib.PREVIOUS], minimum, 1e-12)
 
 
 # What is refused.
@@ -320,17 +313,17 @@ def test_the_minimum_of_unlike_clients_is_a_fixed_point_of_the_corrections(name)
     "process", ["feddyn+feddc", "scaffold+man+fedspeed", "fedspeed+fedsam"]
 )
 def test_two_that_do_the_same_are_refused_by_name(process):
-    with pytest.raises(catalog.UnknownProcessError, match="both .*leave one") as caught:
-        catalog.parse(process)
+    with pytest.raises(catalogue.UnknownProcessError, match="both .*leave one") as caught:
+        catalogue.parse(process)
     assert "\n" not in str(caught.value)
 
 
 def test_fedspeed_refuses_another_gradient_rule():
     with pytest.raises(
-        regularizer_lib.IncompatibleMethodsError,
+        method_lib.IncompatibleMethodsError,
         match="fedspeed takes gradients in its own way, and fedsam in another",
     ):
-        _build(CORRECTIONS["fedspeed"], 2, gradient_rule=gradient_rules.FedSAM())
+        _build(CORRECTIONS["fedspeed"], 2, gradient_rule=methods.FedSAM())
 
 
 @pytest.mark.parametrize("name", ["feddyn", "feddc", "fedspeed"])
@@ -381,7 +374,7 @@ def test_a_correction_without_a_population_is_refused(name):
 
 def test_mean_examples_are_refused_with_batches():
     with pytest.raises(ValueError, match="mean_examples needs to know how large"):
-        _build(CORRECTIONS["scaffold"], 2, data_form=client.BatchedData())
+        _build(CORRECTIONS["scaffold"], 2, data_form=training.BatchedData())
 
 
 class _SignDescent(tff.learning.optimizers.Optimizer):
@@ -411,13 +404,13 @@ def test_a_client_optimizer_without_learning_rate_is_refused(name):
 @pytest.mark.parametrize(
     "make, message",
     [
-        (lambda: corrections.FedDyn(strength=-1.0), "feddyn: strength must be"),
-        (lambda: corrections.FedDC(strength=np.nan), "feddc: strength must be"),
-        (lambda: corrections.FedSpeed(radius=-0.1), "fedspeed: radius must be"),
-        (lambda: corrections.FedSpeed(ascent="up"), "must be one of code, clean"),
-        (lambda: corrections.Population(0), "num_clients must be a whole number"),
-        (lambda: corrections.Population(2, 0.0), "mean_examples must be above 0"),
-        (lambda: corrections.Population(2, local_steps=0), "local_steps must be"),
+        (lambda: methods.FedDyn(strength=-1.0), "feddyn: strength must be"),
+        (lambda: methods.FedDC(strength=np.nan), "feddc: strength must be"),
+        (lambda: methods.FedSpeed(radius=-0.1), "fedspeed: radius must be"),
+        (lambda: methods.FedSpeed(ascent="up"), "must be one of code, clean"),
+        (lambda: training.Population(0), "num_clients must be a whole number"),
+        (lambda: training.Population(2, 0.0), "mean_examples must be above 0"),
+        (lambda: training.Population(2, local_steps=0), "local_steps must be"),
     ],
 )
 def test_values_out_of_range_are_refused(make, message):

@@ -2,9 +2,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tff_reg import models
-from tff_reg import regularizers
-from tff_reg.regularizers import distillation
+from tff_reg import methods, models
+from tff_reg.methods import distillation
 
 LOCAL = np.array([[1.0, 2.0, 0.5], [0.0, -1.0, 3.0]])
 RECEIVED = np.array([[0.5, 1.0, -0.3], [2.0, -1.0, 1.0]])
@@ -35,12 +34,12 @@ def _step(**changes):
         labels=tf.constant(LABELS),
         outputs_of={"global": received}.get,
     )
-    return regularizers.Step(**dict(settings, **changes))
+    return methods.Step(**dict(settings, **changes))
 
 
 @pytest.mark.parametrize("temperature", [1.0, 3.0])
 def test_kd_is_the_divergence_from_the_global_predictions(temperature):
-    term = regularizers.KD(strength=0.5, temperature=temperature)(_step())
+    term = methods.KD(strength=0.5, temperature=temperature)(_step())
     expected = _divergence(RECEIVED, LOCAL, temperature)
     assert float(term.raw) == pytest.approx(expected)
     assert float(term.weighted) == pytest.approx(0.5 * expected)
@@ -53,13 +52,13 @@ def test_the_true_class_is_removed_and_the_others_keep_their_order():
 
 def test_fedntd_compares_the_other_classes_only():
     others = [np.array([[x[0, 0], x[0, 2]], x[1, 1:]]) for x in (RECEIVED, LOCAL)]
-    term = regularizers.FedNTD(strength=2.0, temperature=2.0)(_step())
+    term = methods.FedNTD(strength=2.0, temperature=2.0)(_step())
     assert float(term.raw) == pytest.approx(_divergence(*others, 2.0))
     logits = tf.constant(LOCAL)
     with tf.GradientTape() as tape:
         tape.watch(logits)
         step = _step(outputs=models.Outputs([logits], None, logits, ()))
-        value = regularizers.FedNTD()(step).raw
+        value = methods.FedNTD()(step).raw
     gradient = tape.gradient(value, logits)
     assert gradient[0, 1] == gradient[1, 0] == 0.0
     assert np.count_nonzero(gradient) == 4
@@ -68,11 +67,11 @@ def test_fedntd_compares_the_other_classes_only():
 def test_fedntd_needs_three_classes():
     network = models.build_model_fn("cnn", image_shape=(4, 4, 1), num_classes=2)()
     with pytest.raises(ValueError, match="the model has 2"):
-        regularizers.FedNTD().check_network(network.network)
+        methods.FedNTD().check_network(network.network)
 
 
 def test_fitnet_is_the_mean_over_blocks_of_squared_differences():
-    term = regularizers.FitNet(strength=0.1)(_step())
+    term = methods.FitNet(strength=0.1)(_step())
     assert float(term.raw) == pytest.approx((1 + 4) / 2)
     assert float(term.weighted) == pytest.approx(0.25)
 
@@ -82,7 +81,7 @@ def test_the_divergence_of_an_empty_batch_is_zero():
     assert distillation.divergence(empty, empty) == 0.0
 
 
-@pytest.mark.parametrize("method", [regularizers.KD, regularizers.FedNTD])
+@pytest.mark.parametrize("method", [methods.KD, methods.FedNTD])
 def test_raises_on_a_temperature_that_is_not_positive(method):
     with pytest.raises(ValueError, match="temperature must be above 0"):
         method(temperature=0.0)

@@ -2,10 +2,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tff_reg import models
-from tff_reg import regularizers
+from tff_reg import methods, models
+from tff_reg.methods import fedalign
 from tff_reg.models import forward
-from tff_reg.regularizers import fedalign
 
 
 def _random(*shape, seed=0):
@@ -64,7 +63,7 @@ def _step(name="resnet8", norm="batch"):
         _random(4, 8, 8, 1), forward.ForwardPass(training=True)
     )
     labels = tf.constant([0, 1, 2, 0])
-    return model, regularizers.Step(
+    return model, methods.Step(
         network=model.network,
         outputs=outputs,
         labels=labels,
@@ -75,8 +74,8 @@ def _step(name="resnet8", norm="batch"):
 
 def test_relative_scaling_makes_it_a_share_of_the_cross_entropy():
     _, step = _step()
-    relative = regularizers.FedAlign(strength=0.3)(step)
-    absolute = regularizers.FedAlign(strength=0.3, lipschitz_scaling="absolute")(step)
+    relative = methods.FedAlign(strength=0.3)(step)
+    absolute = methods.FedAlign(strength=0.3, lipschitz_scaling="absolute")(step)
     assert float(relative.weighted) == pytest.approx(0.3 * float(step.task_loss))
     assert float(absolute.weighted) == pytest.approx(0.3 * float(absolute.raw))
     assert relative.raw == absolute.raw
@@ -89,7 +88,7 @@ def test_only_the_sub_block_learns_from_it_and_keeps_no_statistics():
         model, step = _step()
         before = [v.numpy() for v in model.non_trainable_variables]
         tape.watch(model.trainable_variables)
-        value = regularizers.FedAlign()(step).weighted
+        value = methods.FedAlign()(step).weighted
     for variable, gradient in zip(
         model.trainable_variables, tape.gradient(value, model.trainable_variables)
     ):
@@ -113,7 +112,7 @@ def test_a_model_without_width_is_refused_with_a_sentence():
             ],
             input_shape=(8, 8, 1),
         )
-        regularizers.FedAlign().check_network(model)
+        methods.FedAlign().check_network(model)
 
 
 def test_a_model_of_one_block_is_refused_with_a_sentence():
@@ -121,7 +120,7 @@ def test_a_model_of_one_block_is_refused_with_a_sentence():
         [[tf.keras.layers.Flatten()], [tf.keras.layers.Dense(3)]], input_shape=(4, 4, 1)
     )
     with pytest.raises(ValueError, match="at least two blocks before"):
-        regularizers.FedAlign().check_network(model)
+        methods.FedAlign().check_network(model)
 
 
 @pytest.mark.parametrize(
@@ -135,4 +134,4 @@ def test_a_model_of_one_block_is_refused_with_a_sentence():
 )
 def test_raises_on_settings_out_of_range(changes, message):
     with pytest.raises(ValueError, match=message):
-        regularizers.FedAlign(**changes)
+        methods.FedAlign(**changes)

@@ -2,10 +2,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tff_reg import models
-from tff_reg import regularizers
-from tff_reg.client import local_step
+from tff_reg import methods, models
 from tff_reg.models import forward
+from tff_reg.training import local_step
 
 MODEL_FN = models.build_model_fn(
     "resnet8", image_shape=(8, 8, 1), num_classes=3, dtype="float64"
@@ -20,7 +19,7 @@ def _measure(**settings):
     batch = dict(
         x=tf.constant(rng.normal(size=(4, 8, 8, 1))), y=tf.constant([0, 1, 2, 0])
     )
-    term = regularizers.FedMLB(**settings)
+    term = methods.FedMLB(**settings)
     step = local_step.LocalStep(local, {"global": received}, [term])
     return step.gradient(batch, (), None)[2]
 
@@ -43,12 +42,12 @@ def test_the_term_weighs_its_two_parts():
 @pytest.mark.parametrize("paths", ["0", "1,1", "a", "1,,2"])
 def test_raises_on_paths_that_are_no_list(paths):
     with pytest.raises(ValueError, match="different numbers from 1"):
-        regularizers.FedMLB(paths=paths)
+        methods.FedMLB(paths=paths)
 
 
 def test_raises_on_a_path_that_the_model_does_not_have():
     with pytest.raises(ValueError, match="5 blocks make only 4 paths"):
-        regularizers.FedMLB(paths="5").check_network(MODEL_FN().network)
+        methods.FedMLB(paths="5").check_network(MODEL_FN().network)
 
 
 def test_global_to_local_paths_begin_with_the_global_blocks():
@@ -65,7 +64,7 @@ def test_global_to_local_paths_begin_with_the_global_blocks():
         )
         for m in range(1, 5)
     ]
-    term = regularizers.FedMLB(direction="global_to_local")
+    term = methods.FedMLB(direction="global_to_local")
     step = local_step.LocalStep(local, {"global": received}, [term])
     gradients, _, measured = step.gradient(batch, (), None)
     assert float(measured["fedmlb/cross_entropy"]) == pytest.approx(
@@ -79,4 +78,4 @@ def test_global_to_local_paths_begin_with_the_global_blocks():
 
 def test_raises_on_an_unknown_direction():
     with pytest.raises(ValueError, match="direction must be one of local_to_global"):
-        regularizers.FedMLB(direction="sideways")
+        methods.FedMLB(direction="sideways")

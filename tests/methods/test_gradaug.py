@@ -2,11 +2,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tff_reg import models
-from tff_reg import regularizers
+from tff_reg import methods, models
+from tff_reg.methods import distillation
 from tff_reg.models import forward
-from tff_reg.regularizers import distillation
-from tff_reg.regularizers import gradaug
 
 MODEL_FN = models.build_model_fn("resnet8", image_shape=(16, 16, 1), num_classes=3)
 
@@ -20,7 +18,7 @@ def _draws(term, count=60):
 
 
 def test_the_code_always_takes_the_narrowest_and_draws_the_others():
-    draws = _draws(regularizers.GradAug(subnetworks=3, minimum_width=0.5))
+    draws = _draws(methods.GradAug(subnetworks=3, minimum_width=0.5))
     widths = np.array([[width for width, _, _ in step] for step in draws])
     assert np.all(widths[:, 0] == np.float32(0.5))
     assert np.all((widths[:, 1:] >= 0.5) & (widths[:, 1:] < 1))
@@ -28,14 +26,14 @@ def test_the_code_always_takes_the_narrowest_and_draws_the_others():
 
 
 def test_the_paper_draws_all_widths():
-    draws = _draws(regularizers.GradAug(width_choice="paper"))
+    draws = _draws(methods.GradAug(width_choice="paper"))
     widths = np.array([[width for width, _, _ in step] for step in draws])
     assert len(np.unique(widths)) == widths.size
     assert abs(widths.mean() - 0.9) < 0.02
 
 
 def test_resolutions_are_fractions_of_both_sides():
-    sizes = {(int(h), int(w)) for step in _draws(regularizers.GradAug()) for _, h, w in step}
+    sizes = {(int(h), int(w)) for step in _draws(methods.GradAug()) for _, h, w in step}
     assert sizes == {(16, 8), (14, 7), (12, 6), (10, 5)}
 
 
@@ -43,13 +41,13 @@ def test_adds_up_the_divergences_of_its_subnetworks():
     model = MODEL_FN()
     x = tf.random.stateless_normal([4, 16, 16, 1], [1, 2])
     outputs = model.network(x, forward.ForwardPass(training=True))
-    step = regularizers.Step(
+    step = methods.Step(
         network=model.network,
         outputs=outputs,
         features=x,
         key=tf.constant([2, 3], tf.int64),
     )
-    term = regularizers.GradAug(strength=0.5)
+    term = methods.GradAug(strength=0.5)
     expected = 0.0
     for width, height, image_width in term.draw((16, 16), step.key):
         resized = models.resize_bilinear(x, height, image_width)
@@ -65,10 +63,10 @@ def test_the_whole_networks_predictions_are_constants():
     model = MODEL_FN()
     x = tf.random.stateless_normal([4, 16, 16, 1], [1, 2])
     key = tf.constant([2, 3], tf.int64)
-    term = regularizers.GradAug()
+    term = methods.GradAug()
     with tf.GradientTape() as tape:
         outputs = model.network(x, forward.ForwardPass(training=True))
-        step = regularizers.Step(model.network, outputs, features=x, key=key)
+        step = methods.Step(model.network, outputs, features=x, key=key)
         value = term(step).weighted
     assert tape.gradient(value, outputs.logits) is None
 
@@ -85,4 +83,4 @@ def test_the_whole_networks_predictions_are_constants():
 )
 def test_raises_on_settings_out_of_range(changes, message):
     with pytest.raises(ValueError, match=message):
-        regularizers.GradAug(**changes)
+        methods.GradAug(**changes)

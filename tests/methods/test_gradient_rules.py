@@ -5,21 +5,15 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_reg import client
-from tff_reg import corrections
-from tff_reg import gradient_rules
-from tff_reg import models
-from tff_reg import processes
-from tff_reg import regularizers
-from tff_reg import runtime
-from tff_reg.client import local_step
-from tff_reg.gradient_rules import gradient_rule
-from tests.processes import every_method
+from tests.training import every_method
+from tff_reg import methods, models, runtime, training
+from tff_reg.methods import fedsam
+from tff_reg.training import local_step
 
-RULES = [gradient_rules.FedSAM(), gradient_rules.FedASAM()]
+RULES = [methods.FedSAM(), methods.FedASAM()]
 SHARP = [
-    gradient_rules.FedSAM(radius=0.2),
-    gradient_rules.FedASAM(radius=0.2),
+    methods.FedSAM(radius=0.2),
+    methods.FedASAM(radius=0.2),
 ]
 MODEL_FN = every_method.model_fn
 
@@ -56,7 +50,7 @@ def _gradient():
 
 
 def test_sam_climbs_by_the_radius_along_the_gradient():
-    ascent = gradient_rules.FedSAM(radius=0.26).ascent(_variables(), _gradient())
+    ascent = methods.FedSAM(radius=0.26).ascent(_variables(), _gradient())
     # The gradient's norm is 13.
     np.testing.assert_allclose(ascent[0], [[0.06, 0]], rtol=1e-14)
     np.testing.assert_allclose(ascent[1], [0, 0.08], rtol=1e-14)
@@ -65,7 +59,7 @@ def test_sam_climbs_by_the_radius_along_the_gradient():
 
 @pytest.mark.parametrize("scaled, gamma_scale", [("code", 1.5), ("kernels", 1.0)])
 def test_asam_measures_kernels_by_their_size_and_biases_not(scaled, gamma_scale):
-    rule = gradient_rules.FedASAM(radius=0.5, offset=0.5, scaled=scaled)
+    rule = methods.FedASAM(radius=0.5, offset=0.5, scaled=scaled)
     ascent = rule.ascent(_variables(), _gradient())
     # t = |w| + 0.5 is [2.5, 1.5] for the kernel; t g is 7.5, 4 gamma_scale and 12.
     factor = 0.5 / np.sqrt(7.5**2 + (4 * gamma_scale) ** 2 + 12**2)
@@ -120,8 +114,8 @@ def test_a_step_takes_the_gradient_of_the_loss_at_the_displaced_weights(rule):
     expected = _loss_gradient(model, batch)
     for ours, other, flat in zip(computed, expected, plain):
         np.testing.assert_allclose(ours, other, rtol=1e-3, atol=1e-5)
-    difference = gradient_rule.global_norm([a - b for a, b in zip(plain, expected)])
-    assert difference > 0.01 * gradient_rule.global_norm(plain)
+    difference = fedsam.global_norm([a - b for a, b in zip(plain, expected)])
+    assert difference > 0.01 * fedsam.global_norm(plain)
 
 
 @_by_name(SHARP)
@@ -129,7 +123,7 @@ def test_metrics_statistics_and_measurements_are_those_of_the_first_pass(rule):
     results = []
     for one in (gradient_rule.GradientRule(), rule):
         model = MODEL_FN()
-        step = local_step.LocalStep(model, {}, [regularizers.MAN()])
+        step = local_step.LocalStep(model, {}, [methods.MAN()])
         _, count, measurements = step.gradient(_batch(), (), None, one)
         results.append(
             [
@@ -145,7 +139,7 @@ def test_metrics_statistics_and_measurements_are_those_of_the_first_pass(rule):
         np.testing.assert_array_equal(plain, twice)
 
 
-class _Recorder(regularizers.Mixup):
+class _Recorder(methods.Mixup):
     """Mixup that keeps the batches it made."""
 
     def change_batch(self, batch, key):
@@ -180,11 +174,11 @@ def _data_set(seed, count):
 
 
 def _two_rounds(rule):
-    process = processes.build_regularized(
+    process = training.build_regularized(
         MODEL_FN,
-        [regularizers.Mixup(concentration=1.0)],
-        client.build_sgd(0.05, 0.9, weight_decay=1e-3),
-        client_data=client.WholeClientData(batch_size=4, local_epochs=2),
+        [methods.Mixup(concentration=1.0)],
+        training.build_sgd(0.05, 0.9, weight_decay=1e-3),
+        client_data=training.WholeClientData(batch_size=4, local_epochs=2),
         max_gradient_norm=1.0,
         gradient_rule=rule,
     )
@@ -200,15 +194,15 @@ def _two_rounds(rule):
 def test_radius_0_is_fedavg_to_the_bit():
     plain, metrics = _two_rounds(gradient_rule.GradientRule())
     for rule in (
-        gradient_rules.FedSAM(radius=0.0),
-        gradient_rules.FedASAM(radius=0.0),
+        methods.FedSAM(radius=0.0),
+        methods.FedASAM(radius=0.0),
     ):
         flat, same_metrics = _two_rounds(rule)
         for first, second in zip(plain, flat):
             np.testing.assert_array_equal(first, second)
         train = metrics["client_work"]["train"]
         assert same_metrics["client_work"]["train"] == train
-    sharp, _ = _two_rounds(gradient_rules.FedSAM(radius=0.1))
+    sharp, _ = _two_rounds(methods.FedSAM(radius=0.1))
     assert any(np.any(first != second) for first, second in zip(plain, sharp))
 
 
@@ -226,12 +220,12 @@ def _keras_model_fn():
     )
 
 
-@_by_name([*RULES, corrections.FedSpeed().gradient_rule])
+@_by_name([*RULES, methods.FedSpeed().gradient_rule])
 def test_a_model_that_does_not_show_its_network_is_refused(rule):
     message = f"{rule.name} runs every batch twice"
     with pytest.raises(TypeError, match=message) as caught:
-        processes.build_regularized(
-            _keras_model_fn, (), client.build_sgd(0.1), gradient_rule=rule
+        training.build_regularized(
+            _keras_model_fn, (), training.build_sgd(0.1), gradient_rule=rule
         )
     assert "\n" not in str(caught.value)
 
@@ -239,10 +233,10 @@ def test_a_model_that_does_not_show_its_network_is_refused(rule):
 @pytest.mark.parametrize(
     "make, message",
     [
-        (lambda: gradient_rules.FedSAM(radius=-1.0), "fedsam: radius must be"),
-        (lambda: gradient_rules.FedASAM(radius=np.inf), "fedasam: radius must be"),
-        (lambda: gradient_rules.FedASAM(offset=-1.0), "fedasam: offset must be"),
-        (lambda: gradient_rules.FedASAM(scaled="all"), "one of code, kernels"),
+        (lambda: methods.FedSAM(radius=-1.0), "fedsam: radius must be"),
+        (lambda: methods.FedASAM(radius=np.inf), "fedasam: radius must be"),
+        (lambda: methods.FedASAM(offset=-1.0), "fedasam: offset must be"),
+        (lambda: methods.FedASAM(scaled="all"), "one of code, kernels"),
     ],
 )
 def test_values_out_of_range_are_refused(make, message):

@@ -1,13 +1,12 @@
 import pytest
 import tensorflow as tf
 
-from tff_reg import models
-from tff_reg import regularizers
+from tff_reg import methods, models
 
 
 def _step(activations):
     outputs = models.Outputs([], None, None, activations)
-    return regularizers.Step(None, outputs, None, None, None, [], [], None, None)
+    return methods.Step(None, outputs, None, None, None, [], [], None, None)
 
 
 ACTIVATIONS = (tf.constant([[1.0, 2.0], [0.0, 3.0]]), tf.constant([[2.0]]))
@@ -15,16 +14,16 @@ ACTIVATIONS = (tf.constant([[1.0, 2.0], [0.0, 3.0]]), tf.constant([[2.0]]))
 
 @pytest.mark.parametrize("scaling, factor", [("code", 0.05), ("paper", 0.1)])
 def test_is_the_sum_of_the_layers_mean_squares(scaling, factor):
-    term = regularizers.MAN(strength=0.1, scaling=scaling)(_step(ACTIVATIONS))
+    term = methods.MAN(strength=0.1, scaling=scaling)(_step(ACTIVATIONS))
     assert float(term.raw) == pytest.approx((1 + 4 + 9) / 4 + 4)
     assert float(term.weighted) == pytest.approx(factor * 7.5)
 
 
 def test_raises_without_activations():
     with pytest.raises(ValueError, match="no non-linear layer"):
-        regularizers.MAN()(_step(()))
+        methods.MAN()(_step(()))
 
 
 def test_raises_on_an_unknown_scaling():
     with pytest.raises(ValueError, match="scaling must be one of code, paper"):
-        regularizers.MAN(scaling="half")
+        methods.MAN(scaling="half")

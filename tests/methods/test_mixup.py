@@ -3,17 +3,16 @@ import pytest
 import tensorflow as tf
 from scipy import stats
 
-from tff_reg import models
-from tff_reg import regularizers
-from tff_reg.client import local_step
-from tff_reg.regularizers import mixup
-from tff_reg.regularizers import regularizer
+from tff_reg import methods, models
+from tff_reg.methods import method as method_lib
+from tff_reg.methods import mixup
+from tff_reg.training import local_step
 
 
 def _batch(size=6):
     rng = np.random.default_rng(0)
     x = tf.constant(rng.normal(size=(size, 8, 8, 1)))
-    return regularizer.Batch(x, [(tf.range(size) % 3, 1.0)])
+    return method_lib.Batch(x, [(tf.range(size) % 3, 1.0)])
 
 
 def _key(number):
@@ -23,7 +22,7 @@ def _key(number):
 def test_mixes_examples_and_weighs_their_labels():
     x, labels = tf.constant([[1.0], [2.0], [4.0]]), tf.constant([0, 1, 2])
     mixed = mixup.mix(
-        regularizer.Batch(x, [(labels, 1.0)]), tf.constant(0.25), tf.constant([2, 0, 1])
+        method_lib.Batch(x, [(labels, 1.0)]), tf.constant(0.25), tf.constant([2, 0, 1])
     )
     np.testing.assert_allclose(mixed.features, [[3.25], [1.25], [2.5]])
     (own, own_weight), (others, others_weight) = mixed.targets
@@ -47,7 +46,7 @@ def test_tiny_concentrations_give_zeros_and_ones_and_no_nan():
 
 
 def test_draws_follow_from_the_key_alone():
-    term = regularizers.Mixup(concentration=1.0)
+    term = methods.Mixup(concentration=1.0)
     first, measured = term.change_batch(_batch(), _key(1))
     again, _ = term.change_batch(_batch(), _key(1))
     other, _ = term.change_batch(_batch(), _key(2))
@@ -62,14 +61,14 @@ def test_all_terms_of_a_sum_see_the_mixed_loss():
     )()
     seen = []
 
-    class Spy(regularizers.FedProx):
+    class Spy(methods.FedProx):
         needs_network = True
 
         def __call__(self, step):
             seen.append((step.task_loss, step.compute_loss(step.outputs.logits)))
             return super().__call__(step)
 
-    terms = [regularizers.Mixup(concentration=1.0), Spy()]
+    terms = [methods.Mixup(concentration=1.0), Spy()]
     batch = _batch()
     global_weights = [tf.constant(v) for v in model.trainable_variables]
     step = local_step.LocalStep(model, {}, terms)
@@ -86,4 +85,4 @@ def test_all_terms_of_a_sum_see_the_mixed_loss():
 
 def test_raises_on_a_negative_concentration():
     with pytest.raises(ValueError, match="mixup: concentration must be"):
-        regularizers.Mixup(concentration=-0.1)
+        methods.Mixup(concentration=-0.1)

@@ -2,24 +2,23 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tff_reg import models
-from tff_reg import regularizers
+from tff_reg import methods, models, training
 from tff_reg.models import forward
 
 NETWORK_FN = models.build_model_fn("resnet20", image_shape=(8, 8, 1), num_classes=3)
 
 
 def test_probabilities_of_the_paper_and_of_the_code():
-    paper = regularizers.StochDepth(survival_probability=0.7, schedule="paper")
+    paper = methods.StochDepth(survival_probability=0.7, schedule="paper")
     np.testing.assert_allclose(paper.probabilities(3), [0.9, 0.8, 0.7])
-    code = regularizers.StochDepth(survival_probability=0.7)
+    code = methods.StochDepth(survival_probability=0.7)
     np.testing.assert_allclose(code.probabilities(3), [1.0, 0.85, 0.7])
     assert code.probabilities(1) == (1.0,)
 
 
 def test_branches_are_kept_as_often_as_they_should_be():
     network = NETWORK_FN().network
-    term = regularizers.StochDepth(survival_probability=0.5)
+    term = methods.StochDepth(survival_probability=0.5)
 
     @tf.function
     def draw(key):
@@ -37,7 +36,7 @@ def test_branches_are_kept_as_often_as_they_should_be():
 
 def test_draws_follow_from_the_key_alone():
     network = NETWORK_FN().network
-    term = regularizers.StochDepth(survival_probability=0.5)
+    term = methods.StochDepth(survival_probability=0.5)
     key = tf.constant([4, 2], tf.int64)
     passes = [term.change_pass(forward.ForwardPass(), network, key) for _ in range(2)]
     np.testing.assert_array_equal(*(p.value.branch_scales for p in passes))
@@ -46,8 +45,8 @@ def test_draws_follow_from_the_key_alone():
 
 
 def test_evaluation_scales_the_branches():
-    term = regularizers.StochDepth(survival_probability=0.25)
-    adapted = regularizers.adapt_model_fn(NETWORK_FN, [term])()
+    term = methods.StochDepth(survival_probability=0.25)
+    adapted = training.adapt_model_fn(NETWORK_FN, [term])()
     scales = adapted.network.evaluation_branch_scales
     assert scales == term.probabilities(9)
     x = tf.random.stateless_normal([2, 8, 8, 1], [1, 2])
@@ -61,9 +60,9 @@ def test_evaluation_scales_the_branches():
 
 def test_raises_on_what_cannot_be():
     with pytest.raises(ValueError, match="survival_probability must be above 0"):
-        regularizers.StochDepth(survival_probability=0.0)
+        methods.StochDepth(survival_probability=0.0)
     with pytest.raises(ValueError, match="schedule must be one of code, paper"):
-        regularizers.StochDepth(schedule="linear")
+        methods.StochDepth(schedule="linear")
     cnn = models.build_model_fn("cnn", image_shape=(8, 8, 1), num_classes=3)()
     with pytest.raises(ValueError, match="no residual branches"):
-        regularizers.StochDepth().check_network(cnn.network)
+        methods.StochDepth().check_network(cnn.network)

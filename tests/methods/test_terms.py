@@ -6,19 +6,18 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tff_reg import models
-from tff_reg import regularizers
-from tff_reg.client import local_step
+from tests.training import every_method
+from tff_reg import methods, models
 from tff_reg.data import keys
+from tff_reg.methods import catalogue
+from tff_reg.methods import method as method_lib
 from tff_reg.models import forward
-from tff_reg.processes import catalog
-from tff_reg.regularizers import regularizer
-from tests.processes import every_method
+from tff_reg.training import local_step
 
 TERMS = [
-    catalog.method(name).regularizer()
-    for name in catalog.names()
-    if catalog.method(name).regularizer is not None
+    catalogue.methods()[name].regularizer()
+    for name in catalogue.names()
+    if catalogue.methods()[name].regularizer is not None
 ]
 WITH_TERM = [t for t in TERMS if t.has_term]
 # FedAlign rescaled to the cross-entropy has a gradient that is not its value's; the
@@ -55,7 +54,7 @@ def _with_weights(model, weights):
 
 def _references(model, term, weights):
     """The models that the term reads, all with weights of their own."""
-    names = (regularizer.GLOBAL, regularizer.PREVIOUS, regularizer.AVERAGED)
+    names = (method_lib.GLOBAL, method_lib.PREVIOUS, method_lib.AVERAGED)
     return {
         name: _with_weights(model, [w + 0.01 * i for w in weights])
         for i, name in enumerate(names)
@@ -82,7 +81,7 @@ def _term(model, term, batch, global_weights, outputs=None):
     outputs = outputs or _outputs(model, batch)
 
     return term(
-        regularizers.Step(
+        methods.Step(
             network=model.network,
             outputs=outputs,
             features=batch["x"],
@@ -209,6 +208,6 @@ def test_raises_on_a_strength_out_of_range(term, strength):
 
 @pytest.mark.parametrize("term", TERMS, ids=lambda t: t.name)
 def test_every_strength_is_described(term):
-    fields = [f for f in catalog.strength_fields(term.name)]
+    fields = [f for f in catalogue.strengths(term.name)]
     assert [f.field for f in fields] == [f.name for f in dataclasses.fields(term)]
     assert all(f.help.endswith(".") for f in fields)

@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tff_reg import regularizers
-from tff_reg.regularizers import univarfl
+from tff_reg import methods
+from tff_reg.methods import univarfl
 
 
 def test_predictions_that_never_vary_miss_the_whole_threshold():
@@ -48,4 +48,4 @@ def test_spreading_features_lowers_the_energy():
 )
 def test_raises_on_settings_out_of_range(changes, message):
     with pytest.raises(ValueError, match=message):
-        regularizers.UniVarFL(**changes)
+        methods.UniVarFL(**changes)

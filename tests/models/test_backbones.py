@@ -6,13 +6,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tff_reg import client
-from tff_reg import models
-from tff_reg import processes
-from tff_reg import regularizers
-from tff_reg import runtime
-from tff_reg.client import local_step
+from tff_reg import methods, models, runtime, training
 from tff_reg.models import forward
+from tff_reg.training import local_step
 
 TRAIN = forward.ForwardPass(training=True, update_statistics=False)
 EVALUATE = forward.ForwardPass()
@@ -412,7 +408,7 @@ def test_fedmlb_runs_on_it_and_its_gradient_reaches_every_block(name):
     for variable in received.trainable_variables:
         variable.assign_add(0.01 * _images(*variable.shape))
     batch = dict(x=tf.constant(_images(3, 16, 16, 3)), y=tf.constant([0, 1, 4]))
-    term = regularizers.FedMLB()
+    term = methods.FedMLB()
     step = local_step.LocalStep(local, {"global": received}, [term])
     gradients, _, measured = step.gradient(batch, (), None)
     assert 0 < float(measured["fedmlb/term"]) < 100
@@ -576,7 +572,7 @@ def test_stages_of_mobilenet_run_at_widths_that_are_drawn_at_run_time(norm):
 def test_fedalign_runs_on_mobilenet():
     local = models.LearningModel(_network("mobilenet"))
     batch = dict(x=tf.constant(_images(2, 16, 16, 3)), y=tf.constant([0, 1]))
-    step = local_step.LocalStep(local, {}, [regularizers.FedAlign()])
+    step = local_step.LocalStep(local, {}, [methods.FedAlign()])
     gradients, _, measured = step.gradient(batch, (), None)
     assert float(measured["fedalign/term"]) > 0
     assert all(np.isfinite(g).all() for g in gradients)
@@ -622,7 +618,7 @@ def test_a_round_of_tff_trains_one():
     model_fn = models.build_model_fn(
         "univarfl_cnn", image_shape=(16, 16, 1), num_classes=3
     )
-    process = processes.build_fed_avg(model_fn, client.build_sgd(0.1))
+    process = training.build_regularized(model_fn, [], training.build_sgd(0.1))
     batch = collections.OrderedDict(
         x=tf.constant(_images(4, 16, 16, 1)), y=tf.constant([0, 1, 2, 1])
     )

@@ -3,8 +3,7 @@ import pytest
 import tensorflow as tf
 
 from tff_reg import models
-from tff_reg.models import cnn
-from tff_reg.models import forward
+from tff_reg.models import cnn, forward
 
 TRAIN = forward.ForwardPass(training=True, update_statistics=False)
 

@@ -4,10 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tff_reg import client
-from tff_reg import models
-from tff_reg import processes
-from tff_reg import runtime
+from tff_reg import models, runtime, training
 from tff_reg.models import block_model
 
 L = tf.keras.layers
@@ -174,7 +171,7 @@ def test_below_a_projector_too():
 @pytest.mark.parametrize("name", ["cnn", "keras"])
 def test_a_round_of_training_leaves_it_as_it_is(name):
     process = processes.build_fed_avg(
-        _frozen_model_fn(name, "orthogonal"), client.build_sgd(0.1, 0.9)
+        _frozen_model_fn(name, "orthogonal"), training.build_sgd(0.1, 0.9)
     )
     batch = collections.OrderedDict(x=_images(), y=tf.constant([0, 1, 2, 1]))
     data = tf.data.Dataset.from_tensors(batch).repeat(2)

@@ -2,8 +2,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tff_reg.models import forward
-from tff_reg.models import layers
+from tff_reg.models import forward, layers
 
 TRAIN = forward.ForwardPass(training=True)
 EVALUATE = forward.ForwardPass()

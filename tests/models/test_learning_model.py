@@ -4,8 +4,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_reg import models
-from tff_reg import runtime
+from tff_reg import models, runtime
 from tff_reg.models import learning_model
 
 MODEL_FN = models.build_model_fn("cnn", image_shape=(6, 6, 1), num_classes=3, seed=4)

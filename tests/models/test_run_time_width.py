@@ -7,9 +7,7 @@ import pytest
 import tensorflow as tf
 
 from tff_reg import models
-from tff_reg.models import forward
-from tff_reg.models import layers
-from tff_reg.models import resnet
+from tff_reg.models import forward, layers, resnet
 
 
 def _bottleneck_network(**options):

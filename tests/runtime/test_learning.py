@@ -12,9 +12,8 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tests.comparison import assert_equal, assert_same
 from tff_reg import runtime
-from tests.comparison import assert_equal
-from tests.comparison import assert_same
 
 _FEATURES, _CLASSES = 5, 3
 _ELEMENT = collections.OrderedDict(

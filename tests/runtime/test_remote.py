@@ -16,31 +16,12 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tests.comparison import assert_equal
-from tests.comparison import assert_same
-from tests.runtime.test_in_process import (  # pylint: disable=unused-import
-    test_calls_at_the_same_time_do_not_share_variables,
-    test_it_works_inside_a_running_event_loop,
-)
-from tests.runtime.test_intrinsics import (  # pylint: disable=unused-import
-    test_aggregate_folds_in_the_order_of_the_clients,
-    test_hash_tables_are_filled_before_they_are_used,
-    test_map_broadcast_zip_and_evaluation_at_both_placements,
-    test_secure_sums_give_the_plain_sums,
-    test_select_gives_every_client_its_slices,
-    test_sequences_are_reduced,
-    test_sums_means_minima_maxima_and_the_values_themselves,
-    test_zero_clients_give_zeros_of_the_right_type,
-)
-from tff_reg import models
-from tff_reg import processes
-from tff_reg import runtime
-from tff_reg.processes import catalog
+from tests.comparison import assert_equal, assert_same
+from tff_reg import models, runtime, training
+from tff_reg.methods import catalogue
 from tff_reg.runtime import context as context_lib
 from tff_reg.runtime import plan as plan_lib
-from tff_reg.runtime import remote
-from tff_reg.runtime import service
-from tff_reg.runtime import tff_internals
+from tff_reg.runtime import remote, service, tff_internals
 from tff_reg.runtime import workers as workers_lib
 
 
@@ -218,16 +199,16 @@ def test_one_two_and_three_workers_give_the_numbers_of_one_machine(
     workers, name, model, norm
 ):
     """Of a process with client states, and of a model with BatchNorm's statistics."""
-    process = processes.build_from_settings(
+    process = training.build_from_settings(
         name,
         models.build_model_fn(model, image_shape=(6, 6, 1), num_classes=3, norm=norm),
-        dataclasses.replace(catalog.settings(name), batch_size=4, local_epochs=2),
+        dataclasses.replace(catalogue.settings(name), batch_size=4, local_epochs=2),
         {},
     )
     data = list(_whole_clients())
     with runtime.running("in_process"):
         arguments = [process.initialize(), data]
-        if isinstance(process, processes.StatefulLearningProcess):
+        if isinstance(process, training.StatefulLearningProcess):
             client_state = process.initial_client_state(arguments[0])
             arguments.append([client_state] * len(data))
         expected = process.next(*arguments)

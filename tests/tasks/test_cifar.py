@@ -9,8 +9,7 @@ import pytest
 import tensorflow_datasets as tfds
 
 import tasks
-from tasks import cifar10
-from tasks import cifar100
+from tasks import cifar10, cifar100
 from tests.tasks import layouts
 
 MODULES = {10: cifar10, 100: cifar100}

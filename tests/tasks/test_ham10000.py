@@ -1,8 +1,6 @@
 """HAM10000: the table, the two folders, the split by lesion."""
 
-import csv
 
-import numpy as np
 import pytest
 
 import tasks

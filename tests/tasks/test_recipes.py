@@ -16,7 +16,7 @@ from tests import commands
 from tests.tasks import recipe_settings
 from tff_reg.data import partitions
 from tff_reg.experiment import settings
-from tff_reg.processes import catalog
+from tff_reg.methods import catalogue
 
 ROOT = pathlib.Path(__file__).parents[2]
 ALL = recipes.recipes()
@@ -175,7 +175,7 @@ def test_the_settings_of_every_recipe_hold(paper):
         # Nothing that the paper determines is left to a default.
         settings_of_paper = {"total_rounds", "batch_size", "model", "norm", "partition"}
         assert settings_of_paper <= recipe.settings.keys()
-        catalog.build_parts(values["process"], settings.strengths(values))
+        catalogue.build(values["process"], settings.strengths(values))
         # Nothing in it contradicts the rest, which would be refused.
         given = settings.resolve(
             {"seed": 2, **recipe.settings},

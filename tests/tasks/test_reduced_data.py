@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 import tasks
-from tasks import digits
-from tasks import reduced_data
+from tasks import digits, reduced_data
 from tasks.image_data import ImageData
 from tff_reg.experiment import scale
 

@@ -10,13 +10,8 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 import tasks
-from tff_reg import client
-from tff_reg import models
-from tff_reg import processes
-from tff_reg import runtime
-from tff_reg.data import augmentation
-from tff_reg.data import keys
-from tff_reg.data import partitions
+from tff_reg import models, runtime, training
+from tff_reg.data import augmentation, keys, partitions
 
 
 @pytest.fixture(scope="module")
@@ -125,13 +120,13 @@ def test_a_round_over_batches_trains_the_model_that_a_round_over_whole_clients_d
     smallest = [data.client_ids[row] for row in np.argsort(data.client_sizes)[:2]]
     by_client = {name: keys.client_key(3, 0, name) for name in smallest}
     forms = {
-        client.WholeClientData(
+        training.WholeClientData(
             batch_size=32,
             local_epochs=2,
             preprocess_fn=task.augment_fn,
             example_dtype="uint8",
         ): [data.whole_client_dataset(name, key) for name, key in by_client.items()],
-        client.BatchedData(keyed=True): [
+        training.BatchedData(keyed=True): [
             data.batched_dataset(name, key, 32, 2, task.augment_fn, include_key=True)
             for name, key in by_client.items()
         ],
@@ -139,8 +134,7 @@ def test_a_round_over_batches_trains_the_model_that_a_round_over_whole_clients_d
     weights = []
     with runtime.running("in_process"):
         for form, datasets in forms.items():
-            process = processes.build_fed_avg(
-                task.model_fn, client.build_sgd(0.05, 0.9), client_data=form
+            process = training.build_regularized(task.model_fn, [], training.build_sgd(0.05, 0.9), client_data=form
             )
             before = process.initialize()
             after = process.next(before, datasets).state

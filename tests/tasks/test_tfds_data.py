@@ -9,8 +9,7 @@ import tensorflow as tf
 import tensorflow_datasets as tfds
 
 import tasks
-from tasks import cifar10
-from tasks import tfds_data
+from tasks import cifar10, tfds_data
 
 
 def _shuffled(builder, split, **_):

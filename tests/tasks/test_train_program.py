@@ -10,8 +10,7 @@ import pytest
 
 from tasks.examples import train_program
 from tests import commands
-from tff_reg import experiment
-from tff_reg import runtime
+from tff_reg import experiment, runtime
 from tff_reg.experiment import progress
 
 GIVEN = dict(total_rounds=4, clients_per_round=2, local_epochs=1)

@@ -11,10 +11,11 @@ import sys
 import threading
 
 import pytest
+from tornado import httpclient, httpserver, testing
+
 from tasks.examples import web_service
 from tff_reg import experiment, runtime
 from tff_reg.experiment import progress
-from tornado import httpclient, httpserver, testing
 
 ROOT = pathlib.Path(__file__).parents[2]
 SECONDS = 60

@@ -3,17 +3,16 @@
 import dataclasses
 import functools
 
-from tff_reg import models
-from tff_reg import processes
-from tff_reg.models import resnet
-from tff_reg.processes import catalog
 from tests import random_clients
+from tff_reg import models, training
+from tff_reg.methods import catalogue
+from tff_reg.models import resnet
 
 SIZE = 4
-NAMES = catalog.names()
+NAMES = catalogue.names()
 STATEFUL = ("moon", "scaffold", "feddyn", "feddc", "fedspeed")
-REGULARIZERS = [name for name in NAMES if catalog.method(name).regularizer]
-WITH_TERM = [n for n in REGULARIZERS if catalog.method(n).regularizer.has_term]
+REGULARIZERS = [name for name in NAMES if catalogue.methods()[name].regularizer]
+WITH_TERM = [n for n in REGULARIZERS if catalogue.methods()[n].regularizer.has_term]
 
 
 def build_network(**options):
@@ -37,20 +36,20 @@ def settings(name):
     """Settings of little work; for FedAvg and all regularisers the same."""
     if {"fedavg", *REGULARIZERS} >= set(name.split("+")):
         of_paper = dataclasses.replace(
-            catalog.settings("fedavg"),
+            catalogue.settings("fedavg"),
             max_gradient_norm=10.0,
             learning_rate_schedule="exponential",
             learning_rate_decay=0.9,
         )
     else:
-        of_paper = catalog.settings(name)
+        of_paper = catalogue.settings(name)
     return dataclasses.replace(of_paper, batch_size=4, local_epochs=2, num_clients=3)
 
 
 @functools.lru_cache(maxsize=None)
 def build(name, **strengths):
     """The process of a method or sum, with these strengths."""
-    return processes.build_from_settings(name, model_fn, settings(name), strengths)
+    return training.build_from_settings(name, model_fn, settings(name), strengths)
 
 
 def clients(**options):
@@ -62,7 +61,7 @@ def run(process, data, rounds):
     """Rounds of all clients; returns the last output and the weights after it."""
     state = process.initialize()
     arguments = [data]
-    if isinstance(process, processes.StatefulLearningProcess):
+    if isinstance(process, training.StatefulLearningProcess):
         arguments.append([process.initial_client_state(state)] * len(data))
     for _ in range(rounds):
         output = process.next(state, *arguments)

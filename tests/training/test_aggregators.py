@@ -7,12 +7,9 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_reg import client
-from tff_reg import models
-from tff_reg import processes
-from tff_reg import runtime
+from tff_reg import models, runtime, training
 from tff_reg.experiment import state_file
-from tff_reg.server import aggregators
+from tff_reg.training import aggregators
 
 L = tf.keras.layers
 KINDS = ("mean", "robust", "dp", "secure", "compressed")
@@ -54,10 +51,10 @@ def _client(seed, count):
 
 def _build(name, kind, **strengths):
     cohort = len(COUNTS)
-    return processes.build(
+    return training.build(
         name,
         _model_fn,
-        client_data=client.WholeClientData(batch_size=4),
+        client_data=training.WholeClientData(batch_size=4),
         num_clients=NUM_CLIENTS,
         client_learning_rate=0.3,
         client_weighting="uniform",
@@ -73,7 +70,7 @@ def _train(process, rounds=2):
     state = process.initialize()
     data = [_client(seed, count) for seed, count in enumerate(COUNTS)]
     arguments = []
-    if isinstance(process, processes.StatefulLearningProcess):
+    if isinstance(process, training.StatefulLearningProcess):
         arguments = [[process.initial_client_state(state)] * len(data)]
     for _ in range(rounds):
         output = process.next(state, data, *arguments)

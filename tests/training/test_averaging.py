@@ -5,7 +5,7 @@ import pytest
 import tensorflow_federated as tff
 
 from tff_reg import runtime
-from tff_reg.server import averaging
+from tff_reg.training import averaging
 
 WEIGHTS_TYPE = tff.types.to_type(
     tff.learning.models.ModelWeights([tff.TensorType(np.float32, [2])], [np.float32])

@@ -6,16 +6,11 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_reg import client
-from tff_reg import data
-from tff_reg import models
-from tff_reg import processes
-from tff_reg import regularizers
-from tff_reg import runtime
-from tff_reg.client import client_work
+from tff_reg import data, methods, models, runtime, training
+from tff_reg.training import local_round
 
 MODEL_FN = models.build_model_fn("cnn", image_shape=(4, 4, 1), num_classes=3)
-SGD = client.build_sgd(0.1, 0.9, nesterov=True, weight_decay=1e-3)
+SGD = training.build_sgd(0.1, 0.9, nesterov=True, weight_decay=1e-3)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -47,11 +42,9 @@ def _weights(process, state):
 @functools.lru_cache(maxsize=None)
 def _fed_avg(weighting):
     """A process that tests share."""
-    return processes.build_fed_avg(
-        MODEL_FN,
-        SGD,
+    return training.build_regularized(MODEL_FN, [], SGD,
         client_weighting=weighting,
-        client_data=client.WholeClientData(batch_size=4),
+        client_data=training.WholeClientData(batch_size=4),
     )
 
 
@@ -62,10 +55,10 @@ def _assert_equal(first, second):
 
 def test_clipping_scales_to_the_norm_and_leaves_small_gradients():
     gradients = [tf.constant([3.0, 0.0]), tf.constant([[4.0]])]
-    clipped, norm = client_work.clip_by_global_norm(gradients, 1.0)
+    clipped, norm = local_round.clip_by_global_norm(gradients, 1.0)
     assert norm == 5.0
     np.testing.assert_allclose(clipped[0], [0.6, 0.0], rtol=1e-6)
-    same, _ = client_work.clip_by_global_norm(gradients, 6.0)
+    same, _ = local_round.clip_by_global_norm(gradients, 6.0)
     _assert_equal(same, gradients)
 
 
@@ -77,13 +70,12 @@ def test_both_forms_and_both_loops_train_alike(loop):
     (client_id,) = arrays.client_ids
     batched = arrays.batched_dataset(client_id, key, batch_size=4, local_epochs=2)
     forms = [
-        (client.WholeClientData(batch_size=4, local_epochs=2), _whole(10, key)),
-        (client.BatchedData(keyed="key" in batched.element_spec), batched),
+        (training.WholeClientData(batch_size=4, local_epochs=2), _whole(10, key)),
+        (training.BatchedData(keyed="key" in batched.element_spec), batched),
     ]
     results = []
     for form, data_set in forms:
-        process = processes.build_fed_prox(
-            MODEL_FN, 0.1, SGD, client_data=form, loop_implementation=loop
+        process = training.build_regularized(MODEL_FN, [methods.FedProx(0.1)], SGD, client_data=form, loop_implementation=loop
         )
         output = process.next(process.initialize(), [data_set])
         results.append(_weights(process, output.state))
@@ -92,8 +84,8 @@ def test_both_forms_and_both_loops_train_alike(loop):
 
 
 def test_a_client_that_diverges_is_rejected_and_counted():
-    form = client.WholeClientData(batch_size=4)
-    process = processes.build_fed_prox(MODEL_FN, 0.1, SGD, client_data=form)
+    form = training.WholeClientData(batch_size=4)
+    process = training.build_regularized(MODEL_FN, [methods.FedProx(0.1)], SGD, client_data=form)
     start = process.initialize()
     alone = process.next(start, [_whole(6)])
     broken = _examples(6)
@@ -110,8 +102,7 @@ def test_a_client_that_diverges_is_rejected_and_counted():
 
 
 def test_with_all_clients_rejected_the_model_stays():
-    process = processes.build_fed_avg(
-        MODEL_FN, client.build_sgd(1e30), client_data=client.WholeClientData(4, 5)
+    process = training.build_regularized(MODEL_FN, [], training.build_sgd(1e30), client_data=training.WholeClientData(4, 5)
     )
     start = process.initialize()
     output = process.next(start, [_whole(8), _whole(8, seed=1)])
@@ -145,11 +136,9 @@ def test_clients_weigh_by_examples_or_alike():
 
 
 def test_the_schedule_changes_the_rate_and_hparams_keep_the_undecayed_one():
-    process = processes.build_fed_avg(
-        MODEL_FN,
-        client.build_sgd(0.1),
-        client_data=client.WholeClientData(batch_size=8),
-        learning_rate_schedule=client.exponential(0.5),
+    process = training.build_regularized(MODEL_FN, [], training.build_sgd(0.1),
+        client_data=training.WholeClientData(batch_size=8),
+        learning_rate_schedule=training.exponential(0.5),
     )
     moves, state = [], process.initialize()
     start = process.get_model_weights(state)
@@ -190,8 +179,8 @@ def test_any_tff_model_trains_where_the_network_is_not_looked_into():
     # (initial minus local weights), which drives clients away from the global model.
     sgd = tff.learning.optimizers.build_sgdm(0.1)
     theirs = tff.learning.algorithms.build_weighted_fed_avg(model_fn, sgd)
-    ours = processes.build_fed_avg(model_fn, sgd)
-    near = processes.build_fed_prox(model_fn, 5.0, sgd)
+    ours = training.build_regularized(model_fn, [], sgd)
+    near = training.build_regularized(model_fn, [methods.FedProx(5.0)], sgd)
     batches = tf.data.Dataset.from_tensor_slices(_examples(12)).batch(4)
     outputs = [p.next(p.initialize(), [batches]) for p in (theirs, ours, near)]
     weights = [
@@ -204,12 +193,12 @@ def test_any_tff_model_trains_where_the_network_is_not_looked_into():
     first, second = (o.metrics["client_work"]["train"] for o in outputs[:2])
     assert first["loss"] == pytest.approx(second["loss"])
     with pytest.raises(TypeError, match="man looks inside the network.*LearningModel"):
-        processes.build_man(model_fn, 0.1, SGD)
+        training.build_regularized(model_fn, [methods.MAN(0.1)], SGD)
 
 
 def test_raises_on_settings_that_make_no_sense():
     with pytest.raises(ValueError, match="max_gradient_norm must be above 0"):
-        client.LocalTraining(SGD, max_gradient_norm=0.0)
-    twice = [regularizers.FedProx(), regularizers.FedProx(strength=1.0)]
+        training.LocalTraining(SGD, max_gradient_norm=0.0)
+    twice = [methods.FedProx(), methods.FedProx(strength=1.0)]
     with pytest.raises(ValueError, match="once"):
-        client.LocalTraining(SGD, regularizers=twice)
+        training.LocalTraining(SGD, regularizers=twice)

@@ -6,17 +6,13 @@ import numpy as np
 import pytest
 import tensorflow_federated as tff
 
-from tff_reg import client
-from tff_reg import models
-from tff_reg import processes
-from tff_reg import regularizers
-from tff_reg import runtime
-from tff_reg.processes import catalog
 from tests import random_clients
-from tests.processes import every_method
+from tests.training import every_method
+from tff_reg import methods, models, runtime, training
+from tff_reg.methods import catalogue
 
 CNN_FN = models.build_model_fn("cnn", image_shape=(4, 4, 1), num_classes=3)
-WHOLE = client.WholeClientData(batch_size=4)
+WHOLE = training.WholeClientData(batch_size=4)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -33,13 +29,13 @@ def _run(process, clients, rounds):
 
 @functools.lru_cache(maxsize=None)
 def _build(name):
-    return processes.build(name, CNN_FN, client_data=WHOLE)
+    return training.build(name, CNN_FN, client_data=WHOLE)
 
 
 def _settings(name, **changes):
     """A method's settings, for so little data, and the same for all."""
     return dataclasses.replace(
-        catalog.settings(name), batch_size=4, local_epochs=2, **changes
+        catalogue.settings(name), batch_size=4, local_epochs=2, **changes
     )
 
 
@@ -71,7 +67,7 @@ def test_takes_any_aggregator(kind):
         "cnn", image_shape=(4, 4, 1), num_classes=3, norm="batch"
     )
     aggregator = _AGGREGATORS[kind]()
-    process = processes.build(
+    process = training.build(
         "fedprox", model_fn, client_data=WHOLE, model_aggregator=aggregator
     )
     weights, metrics = _run(process, random_clients.clients((6, 9)), 1)
@@ -83,12 +79,12 @@ def test_takes_any_aggregator(kind):
 
 def test_a_correction_has_to_know_how_many_clients_there_are():
     with pytest.raises(TypeError, match="give num_clients, or a population"):
-        processes.build("feddyn+man", CNN_FN)
+        training.build("feddyn+man", CNN_FN)
 
 
 def test_moon_keeps_each_clients_last_model():
     process = _build("moon")
-    assert isinstance(process, processes.StatefulLearningProcess)
+    assert isinstance(process, training.StatefulLearningProcess)
     state, (small, large) = process.initialize(), random_clients.clients((6, 9))
     start = process.get_model_weights(state).trainable
     fresh = process.initial_client_state(state)
@@ -152,7 +148,7 @@ def test_fedgkd_distils_the_mean_of_the_last_global_models():
 
     @functools.lru_cache(maxsize=None)
     def build(rounds):
-        return processes.build_from_settings(
+        return training.build_from_settings(
             "fedgkd", CNN_FN, settings, {"fedgkd_averaged_rounds": rounds}
         )
 
@@ -169,7 +165,7 @@ def test_fedgkd_distils_the_mean_of_the_last_global_models():
     for kept, last in zip(earlier, sent[-1]):
         np.testing.assert_array_equal(kept[0], last)
     # One global model alone is KD with half the strength.
-    kd = processes.build_from_settings(
+    kd = training.build_from_settings(
         "kd", CNN_FN, settings, {"kd_strength": 0.1}
     )
     for a, b in zip(_run(build(1), clients, 2)[0], _run(kd, clients, 2)[0]):
@@ -199,28 +195,28 @@ def test_freeze_leaves_the_classifier_as_it_was():
     ],
 )
 def test_sums_that_make_no_sense_are_refused(name, message):
-    with pytest.raises(catalog.UnknownProcessError, match=message):
-        processes.build(name, CNN_FN)
+    with pytest.raises(catalogue.UnknownProcessError, match=message):
+        training.build(name, CNN_FN)
 
 
 def test_regularisers_of_a_list_are_checked_like_names():
     @dataclasses.dataclass(frozen=True)
-    class OtherMixup(regularizers.Mixup):
+    class OtherMixup(methods.Mixup):
         name = "othermix"
 
-    both = [regularizers.Mixup(), OtherMixup()]
-    with pytest.raises(regularizers.IncompatibleMethodsError, match="replace the batch"):
-        processes.build_regularized(CNN_FN, both, client.build_sgd(0.1))
+    both = [methods.Mixup(), OtherMixup()]
+    with pytest.raises(methods.IncompatibleMethodsError, match="replace the batch"):
+        training.build_regularized(CNN_FN, both, training.build_sgd(0.1))
 
 
 def test_means_of_different_numbers_of_models_are_refused():
     @dataclasses.dataclass(frozen=True)
-    class OtherGKD(regularizers.FedGKD):
+    class OtherGKD(methods.FedGKD):
         name = "othergkd"
 
-    both = [regularizers.FedGKD(), OtherGKD(averaged_rounds=3)]
+    both = [methods.FedGKD(), OtherGKD(averaged_rounds=3)]
     with pytest.raises(ValueError, match="the same number"):
-        processes.build_regularized(CNN_FN, both, client.build_sgd(0.1))
+        training.build_regularized(CNN_FN, both, training.build_sgd(0.1))
 
 
 def test_hparams_can_be_set():
@@ -241,7 +237,7 @@ def test_hparams_can_be_set():
 
 @pytest.mark.parametrize("server", ["sgd", "adam", "yogi", "adagrad"])
 def test_server_optimizers_are_settings(server):
-    process = processes.build(
+    process = training.build(
         "fedavg",
         CNN_FN,
         client_data=WHOLE,
@@ -267,7 +263,7 @@ def test_server_optimizers_are_settings(server):
 )
 def test_build_raises_on_settings_it_does_not_know(overrides, error, message):
     with pytest.raises(error, match=message):
-        processes.build("fedprox", CNN_FN, **overrides)
+        training.build("fedprox", CNN_FN, **overrides)
 
 
 @pytest.mark.parametrize(
@@ -282,15 +278,12 @@ def test_a_model_that_lacks_what_a_method_needs_is_refused_with_a_sentence(
     name, message
 ):
     with pytest.raises(ValueError, match=message):
-        processes.build(name, CNN_FN, client_data=WHOLE)
+        training.build(name, CNN_FN, client_data=WHOLE)
 
 
 def test_builders_take_the_arguments_of_tff_in_their_order():
     server = tff.learning.optimizers.build_sgdm(0.5)
-    process = processes.build_fed_prox(
-        CNN_FN,
-        0.1,
-        client.build_sgd(0.1),
+    process = training.build_regularized(CNN_FN, [methods.FedProx(0.1)], training.build_sgd(0.1),
         server,
         tff.learning.ClientWeighting.UNIFORM,
         None,

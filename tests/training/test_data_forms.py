@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tff_reg.client import data_forms
 from tff_reg.data import keys
+from tff_reg.training import data_forms
 
 SPEC = collections.OrderedDict(
     x=tf.TensorSpec([None, 1], tf.float32), y=tf.TensorSpec([None], tf.int32)

@@ -8,13 +8,10 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_reg import data
-from tff_reg import experiment
-from tff_reg import processes
-from tff_reg import runtime
-from tff_reg.experiment import progress
 from tests import comparison
-from tests.processes import every_method
+from tests.training import every_method
+from tff_reg import data, experiment, runtime, training
+from tff_reg.experiment import progress
 
 # Every kind of state, broadcast and client; `--slow` runs the others too.
 _ONE_OF_A_KIND = ("fedgkd", "fedadam")
@@ -60,7 +57,7 @@ def test_a_round_depends_on_nothing_but_its_arguments(contexts, name):
     process, clients = every_method.build(name), every_method.clients()
     is_stateful = bool(set(every_method.STATEFUL) & set(name.split("+")))
     kind = (
-        processes.StatefulLearningProcess
+        training.StatefulLearningProcess
         if is_stateful
         else tff.learning.templates.LearningProcess
     )
@@ -103,7 +100,7 @@ def test_a_round_is_the_same_two_at_a_time_and_in_tffs_own_runtime(contexts, nam
 
 @pytest.mark.parametrize("name", _all_but(["fedprox", "man"], ["man"]))
 def test_ordinary_batches_give_the_same_in_tffs_own_runtime(contexts, name):
-    process = processes.build(name, every_method.model_fn)
+    process = training.build(name, every_method.model_fn)
 
     def run(kind):
         batches = [

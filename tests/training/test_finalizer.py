@@ -6,10 +6,7 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_reg import client
-from tff_reg import models
-from tff_reg import processes
-from tff_reg import runtime
+from tff_reg import models, runtime, training
 
 BATCH_NORM = models.build_model_fn(
     "cnn", image_shape=(4, 4, 1), num_classes=3, norm="batch"
@@ -36,11 +33,9 @@ def _client(count, seed):
 
 @functools.lru_cache(maxsize=None)
 def _process(server_optimizer=None):
-    return processes.build_fed_avg(
-        BATCH_NORM,
-        client.build_sgd(0.1),
+    return training.build_regularized(BATCH_NORM, [], training.build_sgd(0.1),
         server_optimizer,
-        client_data=client.WholeClientData(batch_size=4),
+        client_data=training.WholeClientData(batch_size=4),
     )
 
 

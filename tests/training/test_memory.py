@@ -2,12 +2,8 @@ import numpy as np
 import pytest
 import tensorflow_federated as tff
 
-from tff_reg import client
-from tff_reg import corrections
-from tff_reg import models
-from tff_reg import processes
-from tff_reg import runtime
 from tests import random_clients
+from tff_reg import methods, models, runtime, training
 
 MODEL_FN = models.build_model_fn(
     "cnn", image_shape=(4, 4, 1), num_classes=3, dtype="float64", norm="batch"
@@ -21,15 +17,15 @@ def _runtime():
 
 
 def _process(correction, weighting=tff.learning.ClientWeighting.UNIFORM, **options):
-    return processes.build_regularized(
+    return training.build_regularized(
         MODEL_FN,
         (),
-        client.build_sgd(0.1),
+        training.build_sgd(0.1),
         None,
         weighting,
-        client_data=client.WholeClientData(batch_size=3),
+        client_data=training.WholeClientData(batch_size=3),
         correction=correction,
-        population=corrections.Population(num_clients=4, mean_examples=6.0),
+        population=training.Population(num_clients=4, mean_examples=6.0),
         **options,
     )
 
@@ -52,7 +48,7 @@ def _two_rounds(process):
 
 
 def test_h_of_the_server_is_the_mean_over_all_clients_and_is_added_to_the_model():
-    history, fresh = _two_rounds(_process(corrections.FedDyn()))
+    history, fresh = _two_rounds(_process(methods.FedDyn()))
     for _, after, states in history:
         known = [s or fresh for s in states.values()]
         for i, kept in enumerate(after.finalizer["memory"]["h"]):

@@ -3,7 +3,7 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_reg.client import optimizers
+from tff_reg.training import optimizers
 
 WEIGHTS = (np.array([1.0, -2.0]), np.array([[3.0]]))
 GRADIENTS = [

@@ -5,18 +5,14 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_reg import client
-from tff_reg import corrections
-from tff_reg import models
-from tff_reg import processes
-from tff_reg import runtime
 from tests import random_clients
+from tff_reg import models, runtime, training
 
 NUM_CLIENTS = 5
 MODEL_FN = models.build_model_fn(
     "cnn", image_shape=(4, 4, 1), num_classes=3, norm="batch"
 )
-WHOLE = client.WholeClientData(batch_size=4)
+WHOLE = training.WholeClientData(batch_size=4)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -28,7 +24,7 @@ def _runtime():
 
 @functools.lru_cache(maxsize=None)
 def _build(name, **overrides):
-    return processes.build(
+    return training.build(
         name, MODEL_FN, client_data=WHOLE, num_clients=NUM_CLIENTS, **overrides
     )
 
@@ -80,7 +76,7 @@ def test_the_mean_of_all_clients_is_that_of_their_last_models(name):
 
 def test_a_mean_weighted_like_the_cohort_counts_clients_by_their_examples():
     counts = [6, 9, 4, 7, 5]
-    population = corrections.Population(NUM_CLIENTS, mean_examples=np.mean(counts))
+    population = training.Population(NUM_CLIENTS, mean_examples=np.mean(counts))
     process = _build("fedavg", averages_all_clients=True, population=population)
     state, remembered = _train(process, [[0, 2], [1, 3, 4]], counts)
     found = process.get_all_clients_weights(state)
@@ -110,7 +106,7 @@ def test_the_mean_begins_as_the_initial_model_and_has_the_models_type():
 )
 def test_a_process_that_does_not_keep_the_mean_has_none(name, overrides):
     process = _build(name, **overrides)
-    assert isinstance(process, processes.StatefulLearningProcess)
+    assert isinstance(process, training.StatefulLearningProcess)
     assert process.get_all_clients_weights is None
 
 
@@ -133,7 +129,7 @@ def test_setting_weights_or_hparams_leaves_the_memory_as_it_is():
 
 def test_the_server_state_does_not_grow_with_the_number_of_clients():
     def num_values(num_clients):
-        process = processes.build(
+        process = training.build(
             "feddc", MODEL_FN, client_data=WHOLE, num_clients=num_clients
         )
         return sum(np.size(v) for v in tf.nest.flatten(process.initialize().finalizer))

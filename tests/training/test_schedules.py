@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from tff_reg.client import schedules
+from tff_reg.training import schedules
 
 
 def test_constant_is_one_always():

@@ -7,17 +7,17 @@ import itertools
 import numpy as np
 import pytest
 
-from tff_reg import processes
-from tff_reg.processes import catalog
 from tests import random_clients
-from tests.processes import every_method
+from tests.training import every_method
+from tff_reg import training
+from tff_reg.methods import catalogue
 
 CORRECTIONS = {"scaffold", "feddyn", "feddc", "fedspeed"}
 RULES = {"fedsam", "fedasam"}
 SERVERS = {"fedavgm", "fedadam"}
 # These set the model themselves.
 OWN_SERVER = {"feddyn", "feddc", "fedspeed"}
-TERMS = sorted(set(catalog.names()) - CORRECTIONS - RULES - SERVERS - {"fedavg"})
+TERMS = sorted(set(catalogue.names()) - CORRECTIONS - RULES - SERVERS - {"fedavg"})
 
 
 def _makes_sense(names):
@@ -32,15 +32,15 @@ def _makes_sense(names):
 
 @pytest.mark.parametrize("size", [1, 2, 3])
 def test_every_sum_is_either_refused_with_a_sentence_or_has_settings(size):
-    for names in itertools.combinations(catalog.names(), size):
+    for names in itertools.combinations(catalogue.names(), size):
         process = "+".join(names)
         if _makes_sense(names):
-            assert set(catalog.parse(process)) == set(names) - {"fedavg"}
-            catalog.settings(process)
-            catalog.build_parts(process, {})
+            assert set(catalogue.parse(process)) == set(names) - {"fedavg"}
+            catalogue.settings(process)
+            catalogue.build(process, {})
             continue
-        with pytest.raises(catalog.UnknownProcessError, match="leave one") as caught:
-            catalog.parse(process)
+        with pytest.raises(catalogue.UnknownProcessError, match="leave one") as caught:
+            catalogue.parse(process)
         assert "\n" not in str(caught.value)
 
 
@@ -66,7 +66,7 @@ def _draw_sums(count):
 def test_a_random_sum_gives_the_same_in_both_runtimes(contexts, names):
     name = "+".join(names)
     settings = dataclasses.replace(
-        catalog.settings(name),
+        catalogue.settings(name),
         batch_size=4,
         local_epochs=1,
         num_clients=3,
@@ -77,7 +77,7 @@ def test_a_random_sum_gives_the_same_in_both_runtimes(contexts, names):
     model_fn = functools.partial(
         every_method.model_fn, norm="group", dtype=dtype, projector=settings.projector
     )
-    process = processes.build_from_settings(
+    process = training.build_from_settings(
         name, model_fn, settings, {}, mean_examples=6.0
     )
     clients = random_clients.clients((5, 7), dtype=dtype)

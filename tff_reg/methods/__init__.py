@@ -1,10 +1,13 @@
 """The methods, one file each; `method.Method` is what a method is.
 
-    from tff_reg.methods import fedprox
-    fedprox.FedProx(strength=0.1)
+    from tff_reg import methods
+    methods.FedProx(strength=0.1)
 
-`catalogue` has them by name. Nothing here loads TensorFlow before it is used.
+`methods.NAME` is the class of a method, ours or an installed package's; `names` lists
+them. Nothing here loads TensorFlow before it is used.
 """
+
+from typing import Any
 
 from tff_reg.methods.catalogue import (
     MethodError,
@@ -41,3 +44,11 @@ __all__ = [
     "settings",
     "strengths",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """The class of a method by the class's name."""
+    for found in methods().values():
+        if found.__name__ == name:
+            return found
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

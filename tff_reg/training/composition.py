@@ -9,19 +9,26 @@ from typing import Any, Callable, Mapping, Optional, Sequence, Union
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_reg.methods import all_clients, catalogue, method as method_lib
+from tff_reg.methods import all_clients, catalogue
+from tff_reg.methods import method as method_lib
 from tff_reg.training import (
     adaptation,
     aggregators,
     averaging,
-    client_work as client_work_lib,
     data_forms,
-    finalizer as finalizer_lib,
     local_training,
-    memory as memory_lib,
     optimizers,
     remembering,
     schedules,
+)
+from tff_reg.training import (
+    client_work as client_work_lib,
+)
+from tff_reg.training import (
+    finalizer as finalizer_lib,
+)
+from tff_reg.training import (
+    memory as memory_lib,
 )
 
 Process = Union[
