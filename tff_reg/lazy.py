@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import importlib
 import types
+from typing import TYPE_CHECKING
 
 
 class _LazyModule(types.ModuleType):
@@ -28,14 +29,22 @@ class _LazyModule(types.ModuleType):
         return dir(importlib.import_module(self.__name__))
 
 
-np = _LazyModule("numpy")
-tf = _LazyModule("tensorflow")
-tff = _LazyModule("tensorflow_federated")
-tree = _LazyModule("tree")
-grpc = _LazyModule("grpc")
-# absl's.
-flags = _LazyModule("absl.flags")
-logging = _LazyModule("absl.logging")
+if TYPE_CHECKING:
+    import grpc
+    import numpy as np
+    import tensorflow as tf
+    import tensorflow_federated as tff
+    import tree
+    from absl import flags, logging
+else:
+    np = _LazyModule("numpy")
+    tf = _LazyModule("tensorflow")
+    tff = _LazyModule("tensorflow_federated")
+    tree = _LazyModule("tree")
+    grpc = _LazyModule("grpc")
+    # absl's.
+    flags = _LazyModule("absl.flags")
+    logging = _LazyModule("absl.logging")
 
 
 def exports(package: str, modules: dict):

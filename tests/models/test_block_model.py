@@ -1,3 +1,5 @@
+import functools
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -186,12 +188,24 @@ def test_unknown_models_and_norms_are_named():
 
 def test_a_model_needs_a_classifier_at_its_end():
     blocks = _network("resnet8").blocks
+    build = functools.partial(
+        models.BlockModel,
+        input_shape=(8, 8, 1),
+        num_classes=10,
+        has_independent_examples=True,
+    )
     with pytest.raises(ValueError, match="classifier last"):
-        models.BlockModel(blocks[:-1], input_shape=(8, 8, 1), num_classes=10)
+        build(blocks[:-1])
     with pytest.raises(ValueError, match="names must be different"):
-        models.BlockModel(
-            [blocks[0], blocks[0], blocks[-1]], input_shape=(8, 8, 1), num_classes=10
-        )
+        build([blocks[0], blocks[0], blocks[-1]])
+
+
+def test_a_pass_that_is_made_twice_records_each_time_its_own():
+    network = _network("cnn")
+    forward = models.ForwardPass(record_activations=True)
+    x = tf.zeros([2, *network.input_shape])
+    first, second = network(x, forward), network(x, forward)
+    assert len(first.activations) == len(second.activations) > 0
 
 
 @pytest.mark.parametrize("norm", models.norms_of("resnet8"))

@@ -214,6 +214,7 @@ def test_classifiers_without_a_kernel_say_so():
         [_network("cnn").blocks[0], _Scores(name="classifier")],
         input_shape=(6, 6, 1),
         num_classes=32,
+        has_independent_examples=True,
     )
     with pytest.raises(models.MissingCapabilityError, match="unknown.*no linear layer"):
         scores.freeze_classifier()

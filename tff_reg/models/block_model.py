@@ -101,11 +101,11 @@ class BlockModel:
         *,
         input_shape: Sequence[int],
         num_classes: int,
+        has_independent_examples: bool,
         num_branches: int = 0,
         supports_width: bool = False,
         dtype: str = "float32",
         seed: int = 0,
-        has_independent_examples: bool = False,
     ):
         if len(blocks) < 2 or not isinstance(blocks[-1], Classifier):
             raise ValueError(
@@ -235,7 +235,8 @@ class BlockModel:
         Raises:
           MissingCapabilityError: If the pass needs what the model's layers lack.
         """
-        forward = self._settings_of(forward)
+        # Of a pass that is made twice, each run records for itself.
+        forward = dataclasses.replace(self._settings_of(forward), activations=[])
         block_outputs = []
         for index in range(first_block, len(self.blocks) - 1):
             x = self.run_block(index, x, forward)

@@ -84,6 +84,7 @@ def cnn(
         blocks,
         input_shape=input_shape,
         num_classes=num_classes,
+        has_independent_examples=norm != "batch",
         dtype=dtype,
         seed=seed,
     )

@@ -27,7 +27,7 @@ class ForwardPass:
         branch is multiplied with before its shortcut is added (stochastic depth:
         0 or 1 in training, the keeping probability in evaluation).
       record_activations: Whether the outputs of the non-linearities are kept.
-      activations: The recorded outputs, in the order in which they were made.
+      activations: Where the network that runs the pass keeps them, a list of its own.
 
     Raises:
       ValueError: If the width is a tensor but no float64 scalar.

@@ -146,5 +146,7 @@ def from_keras_blocks(
         ],
         input_shape=input_shape,
         num_classes=shape[-1],
+        # A user's layers may look at the whole batch.
+        has_independent_examples=False,
         dtype=dtype,
     )
