@@ -28,7 +28,7 @@ import concurrent.futures
 import statistics
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any, Callable, NamedTuple, Optional
+from typing import Any, Callable, NamedTuple
 
 from benchmarks.shared import subject
 from tff_reg import client, models, processes, runtime
@@ -91,7 +91,7 @@ class Setting(NamedTuple):
 _SETTING, _SETTING_OF = Setting("resnet20", 32), {"fedmlb": Setting("resnet18", 8)}
 
 
-def parse_methods(text: Optional[str]) -> list[str]:
+def parse_methods(text: str | None) -> list[str]:
     """Checks the methods to measure; needs no TensorFlow.
 
     Args:
@@ -114,7 +114,7 @@ def measure(
     methods: Sequence[str],
     *,
     quick: bool = False,
-    setting: Optional[Setting] = None,
+    setting: Setting | None = None,
     report: Callable[[str], None] = lambda line: None,
 ) -> list[dict[str, Any]]:
     """Measures methods; before anything else uses TensorFlow, whose threads it sets.
@@ -255,7 +255,7 @@ def _cells(found: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
-def _number(value: Optional[float]) -> str:
+def _number(value: float | None) -> str:
     return "" if value is None else f"{value:.2f}"
 
 

@@ -11,7 +11,6 @@ one client at a time and one for two, which do one round each on demand.
 from __future__ import annotations
 
 import json
-import os
 import pathlib
 import statistics
 import subprocess
@@ -44,6 +43,14 @@ _NAMES = {
 # Rounds of each case after the first one, in full and with `--quick`.
 _ROUNDS = {"cnn": (21, 7), "resnet20": (9, 3)}
 
+# Libraries are silenced before they are imported.
+_PROGRAM = """
+import sys
+from tff_reg import quiet
+quiet.silence()
+from benchmarks.shared import rounds
+rounds.answer_questions(threads=int(sys.argv[1]))
+"""
 _ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 
@@ -166,16 +173,15 @@ def measure_memory() -> dict[tuple[str, str], float]:
 
 
 class _Process:
-    """A process of `benchmarks.shared.rounds`, for the body of a `with` statement."""
+    """Runs `rounds.answer_questions`, for the body of a `with` statement."""
 
     def __init__(self, *, threads: int):
-        path = os.pathsep.join([str(_ROOT), os.environ.get("PYTHONPATH", "")])
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.shared.rounds", str(threads)],
+            [sys.executable, "-c", _PROGRAM, str(threads)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            env={**os.environ, "PYTHONPATH": path},
+            cwd=_ROOT,
         )
 
     def __enter__(self) -> _Process:

@@ -1,12 +1,12 @@
 """The rounds that the subject `runtime` times, and what it measures beside them.
 
-    python -m benchmarks.shared.rounds THREADS
+A round is 8 clients of 200 images of 32x32x3 each, one epoch in batches of 20,
+momentum SGD, and the weighted mean of the clients' models; the model (a Keras model)
+and the data are the same for every way to run it. Only "whole-client data", which is
+this package all through, has this package's GroupNorm instead of Keras's in the
+ResNet: it computes the same.
 
-is a process that answers questions, one a line. A round is 8 clients of 200 images of
-32x32x3 each, one epoch in batches of 20, momentum SGD, and the weighted mean of the
-clients' models; the model (a Keras model) and the data are the same for every way to
-run it. Only "whole-client data", which is this package all through, has this package's
-GroupNorm instead of Keras's in the ResNet: it computes the same.
+Importing this module imports TensorFlow and TFF.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import sys
 from typing import Callable
 
 from benchmarks.shared import measuring
-from tff_reg import client, models, processes, quiet, runtime
+from tff_reg import client, models, processes, runtime
 from tff_reg.lazy import np, tf, tff
 from tff_reg.models import layers as own_layers
 from tff_reg.runtime import context, devices, native, workers
@@ -33,13 +33,14 @@ _LEARNING_RATE, _MOMENTUM = 0.01, 0.9
 _MEMORY_CLIENTS, _MEMORY_MEGABYTES = 60, 20
 
 
-def _answer_questions(threads: int) -> None:
-    """For each line with a question and its arguments, prints `answer` and JSON.
+def answer_questions(threads: int) -> None:
+    """Answers each line of standard input: JSON, a question's name and its arguments.
+
+    Prints `answer` and JSON for each, and before the first, when it is ready.
 
     Args:
       threads: TensorFlow's for one operation.
     """
-    quiet.silence()
     tf.config.threading.set_intra_op_parallelism_threads(threads)
     tf.config.threading.set_inter_op_parallelism_threads(devices.cores())
     rounds_of = functools.cache(lambda case, way, parallel: _WAYS[way](case, parallel))
@@ -479,7 +480,3 @@ class _MemoryRounds:
             for pid, before in self._before.items()
         ]
         return sum(grown) / 2**20
-
-
-if __name__ == "__main__":
-    _answer_questions(int(sys.argv[1]))
