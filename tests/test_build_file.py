@@ -1,6 +1,9 @@
 """Holds that the file BUILD is true: complete, and with the dependencies of the code."""
 
 import ast
+import functools
+import graphlib
+import os
 import pathlib
 import shutil
 import subprocess
@@ -8,33 +11,77 @@ import subprocess
 import pytest
 
 ROOT = pathlib.Path(__file__).parents[1]
-FOLDERS = ("tff_reg", "tasks", "bin", "tests")
+RULES = ("py_library", "py_binary", "py_test", "sh_binary")
 
 
-def read_targets():
-    """The rules of BUILD by name: {"kind": ..., "srcs": [...], "deps": [...], ...}."""
-    targets = {}
-    for statement in ast.parse((ROOT / "BUILD").read_text()).body:
-        if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
-            call = statement.value
-            values = {word.arg: ast.literal_eval(word.value) for word in call.keywords}
-            if "name" in values:
-                assert values["name"] not in targets, f"{values['name']} is there twice"
-                targets[values["name"]] = {"kind": call.func.id, **values}
-    return targets
+@functools.cache
+def files():
+    """The repository's files, without what is hidden or what Bazel ignores."""
+    ignored = (ROOT / ".bazelignore").read_text().split()
+    found = set()
+    for folder, inner, names in os.walk(ROOT):
+        path = pathlib.Path(folder).relative_to(ROOT)
+        inner[:] = [
+            name
+            for name in inner
+            if name[0] != "." and (path / name).as_posix() not in ignored
+        ]
+        found.update((path / name).as_posix() for name in names)
+    return found
 
 
 def python_files():
-    return {
-        path.relative_to(ROOT).as_posix()
-        for folder in FOLDERS
-        for path in (ROOT / folder).rglob("*.py")
-    }
+    return {file for file in files() if file.endswith(".py")}
 
 
-def imported_files(file, files):
-    """The files of ours that `file` imports, at top level or inside functions."""
-    names = set()
+def glob(include, exclude=()):
+    """The files that match, as Bazel finds them; some must."""
+
+    def matching(patterns):
+        found = {path for pattern in patterns for path in ROOT.glob(pattern)}
+        return {path.relative_to(ROOT).as_posix() for path in found} & files()
+
+    found = matching(include) - matching(exclude)
+    assert found, f"glob({include}) finds nothing"
+    return sorted(found)
+
+
+@functools.cache
+def read_targets():
+    """The rules of BUILD by name: {"kind": ..., "srcs": [...], "deps": [...], ...}.
+
+    BUILD is in Starlark, which Python can run.
+    """
+    targets = {}
+
+    def define(kind, *, name, **values):
+        assert name not in targets, f"{name} is there twice"
+        targets[name] = {"kind": kind, "deps": [], "data": [], **values}
+
+    known = {kind: functools.partial(define, kind) for kind in RULES}
+    known.update(glob=glob, len=len, list=list, package=lambda **_: None)
+    exec((ROOT / "BUILD").read_text(), {"__builtins__": known})
+    return targets
+
+
+def owners():
+    """The library or command of each source file; of a test, what the tests share."""
+    listed = [
+        (source, name)
+        for name, target in read_targets().items()
+        for source in target["srcs"]
+        if target["kind"] != "py_test"
+    ]
+    assert len(dict(listed)) == len(listed), "a file is in two targets"
+    return dict(listed)
+
+
+def imported_files(file):
+    """The files of ours that `file` imports, at top level or inside functions.
+
+    With the packages that they are in, which are imported before them.
+    """
+    names = {file.removesuffix(".py").replace("/", ".")}
     for node in ast.walk(ast.parse((ROOT / file).read_text())):
         if isinstance(node, ast.Import):
             names.update(alias.name for alias in node.names)
@@ -42,101 +89,77 @@ def imported_files(file, files):
             above = file.split("/")[: -node.level] if node.level else []
             module = ".".join(above + ([node.module] if node.module else []))
             names.update(f"{module}.{alias.name}" for alias in node.names)
-    found = set()
+    paths = set()
     for name in names:
-        while name:
-            path = name.replace(".", "/")
-            ours = {f"{path}.py", f"{path}/__init__.py"} & files
-            if ours:
-                found |= ours
-                break
-            name = name.rpartition(".")[0]
-    return found
+        parts = name.split(".")
+        paths.update("/".join(parts[: end + 1]) for end in range(len(parts)))
+    found = {f"{path}{end}" for path in paths for end in (".py", "/__init__.py")}
+    return (found & files()) - {file}
 
 
-def conftests(file, files):
-    """The conftest.py files that pytest loads for `file`."""
-    if not file.startswith("tests/"):
-        return set()
-    folders = pathlib.PurePosixPath(file).parents
-    return {f"{folder}/conftest.py" for folder in folders} & files
+def test_every_python_file_is_in_one_library_or_command():
+    assert not python_files() - set(owners())
 
 
-def test_every_python_file_is_in_one_target():
-    listed = [
-        source
-        for target in read_targets().values()
-        for source in target.get("srcs", ())
-        if source.endswith(".py")
-    ]
+def test_every_file_of_tests_is_a_test_of_that_name():
+    tests = {
+        name: target["srcs"]
+        for name, target in read_targets().items()
+        if target["kind"] == "py_test"
+    }
 
-    assert sorted(listed) == sorted(python_files())
+    assert tests == {
+        file.removesuffix(".py"): [file]
+        for file in python_files()
+        if pathlib.Path(file).name.startswith("test_")
+    }
 
 
 def test_every_listed_file_and_dependency_exists():
     targets = read_targets()
     for name, target in targets.items():
-        for source in target.get("srcs", []) + target.get("data", []):
-            if not source.startswith(":"):
-                assert (ROOT / source).is_file(), f"{name}: {source}"
-        for label in target.get("deps", []) + target.get("data", []):
+        for label in target["srcs"] + target["data"] + target["deps"]:
             if label.startswith(":"):
                 assert label[1:] in targets, f"{name}: {label}"
+            else:
+                assert label in files(), f"{name}: {label}"
 
 
 def test_dependencies_are_those_of_the_imports():
-    files = python_files()
-    targets = read_targets()
-    target_of = {
-        source: name
-        for name, target in targets.items()
-        for source in target.get("srcs", ())
-    }
+    owner = owners()
     wrong = []
-    for name, target in targets.items():
-        needed = set()
-        for source in target["srcs"]:
-            if source.endswith(".py"):
-                ours = imported_files(source, files) | conftests(source, files)
-                needed |= {target_of[file] for file in ours if file in target_of}
-        needed.discard(name)
-        declared = {label[1:] for label in target.get("deps", ())}
-        if needed != declared:
+    for name, target in read_targets().items():
+        needed = {
+            owner[file]
+            for source in target["srcs"]
+            if source.endswith(".py")
+            for file in imported_files(source) & set(owner)
+        }
+        if target["kind"] == "py_test":
+            needed = {"tests"}  # which has the tests' files, too
+        declared = {label[1:] for label in target["deps"]}
+        missing, too_much = needed - {name} - declared, declared - needed
+        if missing or too_much:
             wrong.append(
-                f"{name}: missing {sorted(needed - declared)},"
-                f" too much {sorted(declared - needed)}"
+                f"{name}: missing {sorted(missing)}, too much {sorted(too_much)}"
             )
 
     assert not wrong, "\n".join(wrong)
 
 
-def test_no_target_needs_itself():
-    targets = read_targets()
-    done = set()
+def test_imports_go_one_way():
+    needed = {
+        name: [label[1:] for label in target["deps"]]
+        for name, target in read_targets().items()
+    }
 
-    def visit(name, above):
-        assert name not in above, " -> ".join([*above, name])
-        if name not in done:
-            for label in targets[name].get("deps", ()):
-                visit(label[1:], [*above, name])
-            done.add(name)
-
-    for name in targets:
-        visit(name, [])
+    graphlib.TopologicalSorter(needed).prepare()  # A CycleError names the circle.
 
 
-def test_kinds_fit_the_folders():
+def test_what_is_in_bin_is_a_binary():
     for name, target in read_targets().items():
-        for source in target["srcs"]:
-            file = pathlib.PurePosixPath(source)
-            if source.startswith("bin/"):
-                kinds = ("py_binary", "sh_binary")
-            elif source.startswith("tests/") and file.name.startswith("test_"):
-                kinds = ("py_test",)
-                assert name == source[: -len(".py")]
-            else:
-                kinds = ("py_library",)
-            assert target["kind"] in kinds, f"{name}: {source}"
+        are_commands = {source.startswith("bin/") for source in target["srcs"]}
+        assert are_commands == {target["kind"] in ("py_binary", "sh_binary")}, name
 
 
 def debian_bazel_is_installed():
@@ -150,9 +173,10 @@ def debian_bazel_is_installed():
 @pytest.mark.skipif(
     not debian_bazel_is_installed(), reason="Debian's bazel-bootstrap is not installed"
 )
-def test_bazel_reads_it_without_network(tmp_path):
+def test_bazel_reads_it_without_network_and_finds_the_same(tmp_path):
+    query = ["query", "//... union labels(srcs, //...)"]
     output = subprocess.run(
-        ["bazel", f"--output_user_root={tmp_path}", "--batch", "query", "//..."],
+        ["bazel", f"--output_user_root={tmp_path}", "--batch", *query],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -160,4 +184,7 @@ def test_bazel_reads_it_without_network(tmp_path):
 
     assert output.returncode == 0, output.stderr
     names = {line[len("//:") :] for line in output.stdout.split()}
-    assert names == set(read_targets())
+    sources = {
+        source for target in read_targets().values() for source in target["srcs"]
+    }
+    assert names == set(read_targets()) | sources

@@ -1,6 +1,6 @@
 """How long a local step of each method takes, against one of FedAvg.
 
-What is timed are rounds of the method's own process (`processes.build`) in the
+What is timed are rounds of the method's own process (`training.build`) in the
 in-process runtime, with one client that takes a few steps from the initial weights:
 all of what a local step is, with the batch's gathering, the gradient, any clipping,
 the optimiser and the measurements. From each round's time that of a round whose
@@ -25,15 +25,17 @@ from __future__ import annotations
 
 import collections
 import concurrent.futures
-import dataclasses
 import statistics
 import time
-from typing import Any, Callable, Iterable, NamedTuple, Optional, Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any, Callable, NamedTuple
 
-from tff_reg import processes, runtime
+from benchmarks.shared import subject
+from tff_reg import models, runtime, training
 from tff_reg.analysis import cost
-from tff_reg.lazy import np, tf
-from tff_reg.processes import catalog
+from tff_reg.lazy import flags, np, tf
+from tff_reg.models import names
+from tff_reg.methods import catalogue
 
 _FEDAVG = "fedavg"
 _IMAGE, _CLASSES = (32, 32, 3), 10
@@ -89,36 +91,11 @@ class Setting(NamedTuple):
 _SETTING, _SETTING_OF = Setting("resnet20", 32), {"fedmlb": Setting("resnet18", 8)}
 
 
-@dataclasses.dataclass(frozen=True)
-class Measurement:
-    """What was found of one method.
-
-    Attributes:
-      method: The process name.
-      setting: On what.
-      seconds: Processor seconds a step, one number a turn.
-      fedavg_seconds: FedAvg's on the same, in the same rounds of turns.
-      wall_seconds: Wall-clock seconds a step.
-      fedavg_wall_seconds: FedAvg's.
-      empty_round_seconds: Processor seconds of a round without a step, the median.
-      multiply_adds_ratio: Multiply-adds of a step over those of FedAvg's.
-    """
-
-    method: str
-    setting: Setting
-    seconds: Sequence[float]
-    fedavg_seconds: Sequence[float]
-    wall_seconds: Sequence[float]
-    fedavg_wall_seconds: Sequence[float]
-    empty_round_seconds: float
-    multiply_adds_ratio: float
-
-
-def parse_methods(names: Optional[str]) -> list[str]:
+def parse_methods(text: str | None) -> list[str]:
     """Checks the methods to measure; needs no TensorFlow.
 
     Args:
-      names: Process names joined by commas, or None for all methods but server
+      text: Process names joined by commas, or None for all methods but server
         optimisers, whose local step is FedAvg's.
 
     Returns:
@@ -127,9 +104,13 @@ def parse_methods(names: Optional[str]) -> list[str]:
     Raises:
       UnknownProcessError: If one does not exist.
     """
-    if names is None:
-        return [n for n in processes.names() if not catalog.method(n).is_server]
-    chosen = ["+".join(catalog.parse(name)) or _FEDAVG for name in names.split(",")]
+    if text is None:
+        return [
+            name
+            for name, method in catalogue.methods().items()
+            if "server_optimizer" not in method.brings
+        ]
+    chosen = ["+".join(catalogue.parse(name)) or _FEDAVG for name in text.split(",")]
     return list(dict.fromkeys(chosen))
 
 
@@ -137,9 +118,9 @@ def measure(
     methods: Sequence[str],
     *,
     quick: bool = False,
-    setting: Optional[Setting] = None,
+    setting: Setting | None = None,
     report: Callable[[str], None] = lambda line: None,
-) -> list[Measurement]:
+) -> list[dict[str, Any]]:
     """Measures methods; before anything else uses TensorFlow, whose threads it sets.
 
     Takes about ten minutes for all, three to four if `quick`, most of them tracing.
@@ -152,7 +133,7 @@ def measure(
       report: Called with a line now and then, to show progress.
 
     Returns:
-      A measurement for each method.
+      What `row` makes of each method.
 
     Raises:
       ValueError: If a method cannot be trained on the model.
@@ -191,11 +172,11 @@ def measure(
         in_turns = [statistics.fmean(t[kind] for t in found) for found in full[case]]
         return tuple((seconds - once) / _STEPS for seconds in in_turns)
 
-    result = []
+    rows = []
     for case in settings.items():
         fedavg = (_FEDAVG, case[1])
-        result.append(
-            Measurement(
+        rows.append(
+            row(
                 *case,
                 seconds=per_step(case, 0),
                 fedavg_seconds=per_step(fedavg, 0),
@@ -205,69 +186,80 @@ def measure(
                 multiply_adds_ratio=multiply_adds[case] / multiply_adds[fedavg],
             )
         )
-    return result
-
-
-def as_json(measurements: Iterable[Measurement]) -> list[dict[str, Any]]:
-    """The measurements as dictionaries: medians, and quartiles of the ratios.
-
-    Args:
-      measurements: Of at least two turns each.
-
-    Returns:
-      One dictionary a method. Seconds are processor seconds a step, and the ratio is
-      that of them, except where a key says `wall` or `round`.
-    """
-    rows = []
-    for found in measurements:
-        ratios = [a / b for a, b in zip(found.seconds, found.fedavg_seconds)]
-        walls = [a / b for a, b in zip(found.wall_seconds, found.fedavg_wall_seconds)]
-        low, median, high = statistics.quantiles(ratios, n=4, method="inclusive")
-        rows.append(
-            {
-                "method": found.method,
-                "model": found.setting.model,
-                "batch_size": found.setting.batch_size,
-                "seconds_median": round(statistics.median(found.seconds), 6),
-                "fedavg_seconds_median": round(
-                    statistics.median(found.fedavg_seconds), 6
-                ),
-                "ratio_to_fedavg": round(median, 4),
-                "ratio_quartiles": [round(low, 4), round(high, 4)],
-                "target": TARGETS.get(found.method),
-                "authors_ratio": AUTHORS.get(found.method),
-                "arithmetic_ratio": round(found.multiply_adds_ratio, 4),
-                "wall_seconds_median": round(statistics.median(found.wall_seconds), 6),
-                "wall_ratio_to_fedavg": round(statistics.median(walls), 4),
-                "empty_round_seconds": round(found.empty_round_seconds, 6),
-                "turns": len(ratios),
-            }
-        )
     return rows
 
 
-def table(rows: Iterable[dict[str, Any]]) -> list[str]:
-    """The lines of a Markdown table of what `as_json` gives."""
-    lines = [
-        "| method | on | ms a step | ratio to FedAvg | quartiles | target "
-        "| authors' code | arithmetic |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
-    for row in rows:
-        low, high = row["ratio_quartiles"]
-        target = _number(row["target"])
-        if row["target"] is not None and row["ratio_to_fedavg"] > row["target"]:
-            target += " missed"
-        lines.append(
-            f"| {row['method']} | {row['model']}, {row['batch_size']} "
-            f"| {1000 * row['seconds_median']:.1f} | {row['ratio_to_fedavg']:.2f} "
-            f"| {low:.2f} - {high:.2f} | {target} | {_number(row['authors_ratio'])} "
-            f"| {row['arithmetic_ratio']:.2f} |"
-        )
-    return lines
+def row(
+    method: str,
+    setting: Setting,
+    *,
+    seconds: Sequence[float],
+    fedavg_seconds: Sequence[float],
+    wall_seconds: Sequence[float],
+    fedavg_wall_seconds: Sequence[float],
+    empty_round_seconds: float,
+    multiply_adds_ratio: float,
+) -> dict[str, Any]:
+    """What was found of a method: medians, and quartiles of the ratios.
+
+    Args:
+      method: The process name.
+      setting: On what.
+      seconds: Processor seconds a step, one number a turn, of at least two turns.
+      fedavg_seconds: FedAvg's on the same, in the same rounds of turns.
+      wall_seconds: Wall-clock seconds a step.
+      fedavg_wall_seconds: FedAvg's.
+      empty_round_seconds: Processor seconds of a round without a step, the median.
+      multiply_adds_ratio: Multiply-adds of a step over those of FedAvg's.
+
+    Returns:
+      JSON values by name. Seconds are processor seconds a step, and the ratio is that
+      of them, except where a key says `wall` or `round`.
+    """
+    ratios = [a / b for a, b in zip(seconds, fedavg_seconds)]
+    walls = [a / b for a, b in zip(wall_seconds, fedavg_wall_seconds)]
+    low, median, high = statistics.quantiles(ratios, n=4, method="inclusive")
+    return {
+        "method": method,
+        "model": setting.model,
+        "batch_size": setting.batch_size,
+        "seconds_median": round(statistics.median(seconds), 6),
+        "fedavg_seconds_median": round(statistics.median(fedavg_seconds), 6),
+        "ratio_to_fedavg": round(median, 4),
+        "ratio_quartiles": [round(low, 4), round(high, 4)],
+        "target": TARGETS.get(method),
+        "authors_ratio": AUTHORS.get(method),
+        "arithmetic_ratio": round(multiply_adds_ratio, 4),
+        "wall_seconds_median": round(statistics.median(wall_seconds), 6),
+        "wall_ratio_to_fedavg": round(statistics.median(walls), 4),
+        "empty_round_seconds": round(empty_round_seconds, 6),
+        "turns": len(ratios),
+    }
 
 
-def _number(value: Optional[float]) -> str:
+def table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The lines of a table of what `measure` returns."""
+    return subject.to_markdown([_cells(found) for found in rows])
+
+
+def _cells(found: Mapping[str, Any]) -> dict[str, str]:
+    low, high = found["ratio_quartiles"]
+    target = _number(found["target"])
+    if found["target"] is not None and found["ratio_to_fedavg"] > found["target"]:
+        target += " missed"
+    return {
+        "method": found["method"],
+        "on": f"{found['model']}, {found['batch_size']}",
+        "ms a step": f"{1000 * found['seconds_median']:.1f}",
+        "ratio to FedAvg": f"{found['ratio_to_fedavg']:.2f}",
+        "quartiles": f"{low:.2f} - {high:.2f}",
+        "target": target,
+        "authors' code": _number(found["authors_ratio"]),
+        "arithmetic": f"{found['arithmetic_ratio']:.2f}",
+    }
+
+
+def _number(value: float | None) -> str:
     return "" if value is None else f"{value:.2f}"
 
 
@@ -275,13 +267,11 @@ def _number(value: Optional[float]) -> str:
 
 
 def _model_fn(method: str, setting: Setting):
-    from tff_reg import models
-
     return models.build_model_fn(
         setting.model,
         image_shape=_IMAGE,
         num_classes=_CLASSES,
-        projector=catalog.settings(method).projector,
+        projector=catalogue.settings(method).projector,
     )
 
 
@@ -289,17 +279,15 @@ class _Rounds:
     """Rounds of one process, always from its initial state."""
 
     def __init__(self, method: str, setting: Setting):
-        from tff_reg import client
-
         self._batch_size = setting.batch_size
-        fedavg = catalog.settings(_FEDAVG)
+        fedavg = catalogue.settings(_FEDAVG)
         max_norm = fedavg.max_gradient_norm
         if "fedalign" in method.split("+"):
-            max_norm = catalog.settings("fedalign").max_gradient_norm
-        self._process = processes.build(
+            max_norm = catalogue.settings("fedalign").max_gradient_norm
+        self._process = training.build(
             method,
             _model_fn(method, setting),
-            client_data=client.WholeClientData(batch_size=setting.batch_size),
+            client_data=training.WholeClientData(batch_size=setting.batch_size),
             num_clients=_CLIENTS,
             client_learning_rate=fedavg.client_learning_rate,
             client_momentum=fedavg.client_momentum,
@@ -309,7 +297,7 @@ class _Rounds:
         )
         self._state = self._process.initialize()
         self._client_states = []
-        if isinstance(self._process, processes.StatefulLearningProcess):
+        if isinstance(self._process, training.StatefulLearningProcess):
             self._client_states = [[self._process.initial_client_state(self._state)]]
 
     def time(self, steps: int, turn: int) -> tuple[float, float]:
@@ -346,3 +334,50 @@ def _prepare(cases, report):
         for future in first:
             future.result()
     return rounds, multiply_adds
+
+
+# --- the command ----------------------------------------------------------------------
+
+
+def _define_flags(given: flags.FlagValues) -> None:
+    flags.DEFINE_string("methods", None, "Separated by commas.", given)
+    flags.DEFINE_enum("model", None, names.MODEL_NAMES, "Network.", given)
+    flags.DEFINE_integer("batch_size", 32, "Of a step.", 1, flag_values=given)
+
+
+def _run(given: flags.FlagValues) -> None:
+    setting = Setting(given.model, given.batch_size) if given.model else None
+    try:
+        methods = parse_methods(given.methods)
+        rows = measure(methods, quick=given.quick, setting=setting, report=subject.say)
+    except ValueError as error:  # A method that is none, or not for this model.
+        raise subject.RefusedError(error) from error
+    subject.finish(given, rows, table(rows))
+    fedavg = dict.fromkeys(
+        (found["model"], found["batch_size"], found["fedavg_seconds_median"])
+        for found in rows
+    )
+    print(
+        "Processor time on one core; arithmetic is the ratio of multiply-adds. "
+        "FedAvg itself: "
+        + "; ".join(
+            f"{1000 * seconds:.1f} ms on {model}, {batch_size}"
+            for model, batch_size, seconds in fedavg
+        )
+    )
+
+
+SUBJECT = subject.Subject(
+    run=_run,
+    define_flags=_define_flags,
+    help="""\
+bin/bench methods [--methods=NAME,...] [--quick] [--json=FILE]
+  Time of a local step of every method, or of those named, relative to FedAvg's, beside
+  the targets and what the authors' code takes. Ten minutes, or four with --quick.
+
+  --methods=NAME,...    methods, or sums such as fedprox+man
+  --model=NAME          the network that all methods run on, and FedAvg; by default
+                        ResNet-20 with batches of 32, and ResNet-18 with batches of 8
+                        for FedMLB
+  --batch_size=N        examples of a step, with --model [32]""",
+)

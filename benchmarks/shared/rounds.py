@@ -1,229 +1,61 @@
-"""How long a round takes: by hand, in process, and in TFF's own runtime.
+"""The rounds that the subject `runtime` times, and what it measures beside them.
 
 A round is 8 clients of 200 images of 32x32x3 each, one epoch in batches of 20,
 momentum SGD, and the weighted mean of the clients' models; the model (a Keras model)
 and the data are the same for every way to run it. Only "whole-client data", which is
 this package all through, has this package's GroupNorm instead of Keras's in the
-ResNet: it computes the same. The ways take turns, so that what
-else happens on the machine happens to all of them, and medians are compared.
+ResNet: it computes the same.
 
-TensorFlow's number of threads is fixed when it starts, and should be the number of
-cores divided by the clients that run in parallel. So there are two processes, one for
-one client at a time and one for two, which do one round each on demand.
+Importing this module imports TensorFlow and TFF.
 """
 
 from __future__ import annotations
 
 import atexit
 import collections
-import dataclasses
 import functools
 import json
-import os
-import pathlib
 import statistics
-import subprocess
 import sys
-import time
-from typing import Callable, Dict, Iterable, List, Tuple
+from typing import Callable
 
-from tff_reg.lazy import np
-from tff_reg.lazy import tf
-from tff_reg.lazy import tff
-from tff_reg.runtime import devices
-
-CASES = ("cnn", "resnet20")
-# The ways to run a round, as (name, clients in parallel), by the process they run in.
-_ONE_AT_A_TIME = (
-    ("hand_written", 1),
-    ("in_process", 1),
-    ("in_process_whole_client", 1),
-    ("native", 1),
-    ("native_iterator", 1),
-)
-_TWO_AT_A_TIME = (("in_process", 2), ("in_process_whole_client", 2))
+from benchmarks.shared import measuring
+from tff_reg import models, runtime, training
+from tff_reg.lazy import np, tf, tff
+from tff_reg.models import layers as own_layers
+from tff_reg.runtime import context, devices, native, workers
 
 _CLIENTS, _EXAMPLES, _BATCH, _CLASSES = 8, 200, 20, 10
 _IMAGE = (32, 32, 3)
 _GROUPS = 2
 _LEARNING_RATE, _MOMENTUM = 0.01, 0.9
 
-# Rounds of each case after the first one, in full and with `--quick`.
-_ROUNDS = {"cnn": (21, 7), "resnet20": (9, 3)}
-
 _MEMORY_CLIENTS, _MEMORY_MEGABYTES = 60, 20
 
 
-@dataclasses.dataclass(frozen=True)
-class Measurement:
-    """One line of the table."""
+def answer_questions(threads: int) -> None:
+    """Answers each line of standard input: JSON, a question's name and its arguments.
 
-    case: str
-    runtime: str
-    clients_in_parallel: int
-    seconds: Tuple[float, ...]
-    seconds_first: float
-
-    @property
-    def seconds_median(self) -> float:
-        """Seconds a round, the median."""
-        return statistics.median(self.seconds)
-
-
-def measure(
-    quick: bool = False, report: Callable[[str], None] = lambda line: None
-) -> List[Measurement]:
-    """Runs the benchmark; takes about ten minutes, or three if `quick`.
+    Prints `answer` and JSON for each, and before the first, when it is ready.
 
     Args:
-        quick: Fewer rounds.
-        report: Called with a line now and then, to show progress.
-
-    Returns:
-        A measurement for every case and way.
+      threads: TensorFlow's for one operation.
     """
-    measurements = []
-    for case in CASES:
-        processes = [
-            _RoundsProcess(case, max(1, devices.cores() // parallel), ways)
-            for parallel, ways in ((1, _ONE_AT_A_TIME), (2, _TWO_AT_A_TIME))
-        ]
-        try:
-            turns = [(p, way) for p in processes for way in p.ways]
-            first = {}
-            for process, way in turns:
-                first[way] = process.round(way)
-                report(f"{case}: first round of {_way_name(way)}: {first[way]:.1f} s")
-            seconds = {way: [] for _, way in turns}
-            rounds = _ROUNDS[case][quick]
-            for index in range(rounds):
-                for process, way in turns:
-                    seconds[way].append(process.round(way))
-                report(f"{case}: {index + 1} of {rounds} rounds of each")
-        finally:
-            for process in processes:
-                process.stop()
-        measurements.extend(
-            Measurement(case, *way, tuple(seconds[way]), first[way]) for _, way in turns
-        )
-    return measurements
-
-
-def as_json(measurements: Iterable[Measurement]) -> List[dict]:
-    """The measurements as a list of dictionaries, with ratios to the loop by hand."""
-    measurements = list(measurements)
-    by_hand = {
-        m.case: m.seconds_median for m in measurements if m.runtime == "hand_written"
-    }
-    return [
-        {
-            "case": m.case,
-            "runtime": m.runtime,
-            "clients_in_parallel": m.clients_in_parallel,
-            "seconds_median": round(m.seconds_median, 4),
-            "ratio_to_hand_written": round(m.seconds_median / by_hand[m.case], 4),
-            "seconds_first": round(m.seconds_first, 2),
-            "seconds_min": round(min(m.seconds), 4),
-            "seconds_max": round(max(m.seconds), 4),
-            "rounds": len(m.seconds),
-        }
-        for m in measurements
-    ]
-
-
-def table(rows: Iterable[dict]) -> List[str]:
-    """The lines of a table of what `as_json` gives."""
-    lines = [
-        "| model | a round runs | seconds (median) | least - most | ratio | first |",
-        "|---|---|---|---|---|---|",
-    ]
-    for row in rows:
-        way = _way_name((row["runtime"], row["clients_in_parallel"]))
-        lines.append(
-            f"| {row['case']} | {way} | {row['seconds_median']:.3f} "
-            f"| {row['seconds_min']:.3f} - {row['seconds_max']:.3f} "
-            f"| {row['ratio_to_hand_written']:.2f} | {row['seconds_first']:.1f} |"
-        )
-    return lines
-
-
-_NAMES = {
-    "hand_written": "in a tf.function loop by hand, without TFF",
-    "in_process": "in process",
-    "in_process_whole_client": "in process, whole-client data",
-    "native": "in TFF's worker, its default loop",
-    "native_iterator": "in TFF's worker, DATASET_ITERATOR",
-}
-
-
-def _way_name(way: Tuple[str, int]) -> str:
-    runtime, parallel = way
-    return _NAMES[runtime] + (", 2 clients at a time" if parallel == 2 else "")
-
-
-# --- the processes that run rounds -------------------------------------------------
-
-
-class _RoundsProcess:
-    """A Python process that runs a round of any of `ways` when asked."""
-
-    def __init__(self, case: str, threads: int, ways):
-        self.ways = ways
-        root = pathlib.Path(__file__).resolve().parent.parent.parent
-        path = os.pathsep.join([str(root), os.environ.get("PYTHONPATH", "")])
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "tff_reg.runtime.benchmark", case, str(threads)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "PYTHONPATH": path},
-        )
-
-    def round(self, way: Tuple[str, int]) -> float:
-        """Runs a round; returns its seconds."""
-        return self.ask(json.dumps(way))
-
-    def ask(self, line: str):
-        self._process.stdin.write(line + "\n")
-        self._process.stdin.flush()
-        for answer in self._process.stdout:
-            if answer.startswith("answer "):
-                return float(answer.split()[1])
-        raise RuntimeError(
-            "A process of the benchmark ended before its time, with status "
-            f"{self._process.wait()}."
-        )
-
-    def stop(self) -> None:
-        self._process.stdin.close()
-        try:
-            self._process.wait(30)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-
-
-def _serve(case: str, threads: int) -> None:
-    """What a `_RoundsProcess` runs: a round for every line of standard input."""
-    from tff_reg import quiet
-
-    quiet.silence()
     tf.config.threading.set_intra_op_parallelism_threads(threads)
     tf.config.threading.set_inter_op_parallelism_threads(devices.cores())
-    rounds = {}
+    rounds_of = functools.cache(lambda case, way, parallel: _WAYS[way](case, parallel))
+    memory_rounds_of = functools.cache(_MemoryRounds)
+    questions = {
+        "round": lambda *which: measuring.seconds(rounds_of(*which)),
+        "memory": lambda kind, rounds: memory_rounds_of(kind)(rounds),
+        "group_norm": group_norm_seconds,
+        "convolutions": convolution_seconds,
+        "iterators": iterator_seconds,
+    }
+    print("answer null", flush=True)
     for line in sys.stdin:
-        way = tuple(json.loads(line))
-        if case == "memory":
-            kind, which = way
-            if kind not in rounds:
-                rounds[kind] = _MemoryRounds(kind)
-            print(f"answer {rounds[kind](which)}", flush=True)
-            continue
-        if way not in rounds:
-            rounds[way] = _WAYS[way[0]](case, way[1])
-        start = time.perf_counter()
-        rounds[way]()
-        print(f"answer {time.perf_counter() - start}", flush=True)
+        question, *arguments = json.loads(line)
+        print(f"answer {json.dumps(questions[question](*arguments))}", flush=True)
 
 
 # --- models and data ----------------------------------------------------------------
@@ -235,32 +67,30 @@ def _glorot(seed: int):
 
 def _keras_cnn():
     layers = tf.keras.layers
-    return tf.keras.Sequential([
-        layers.InputLayer(_IMAGE),
-        layers.Conv2D(32, 3, activation="relu", kernel_initializer=_glorot(1)),
-        layers.MaxPool2D(),
-        layers.Conv2D(64, 3, activation="relu", kernel_initializer=_glorot(2)),
-        layers.MaxPool2D(),
-        layers.Flatten(),
-        layers.Dense(64, activation="relu", kernel_initializer=_glorot(3)),
-        layers.Dense(_CLASSES, kernel_initializer=_glorot(4)),
-    ])
+    return tf.keras.Sequential(
+        [
+            layers.InputLayer(_IMAGE),
+            layers.Conv2D(32, 3, activation="relu", kernel_initializer=_glorot(1)),
+            layers.MaxPool2D(),
+            layers.Conv2D(64, 3, activation="relu", kernel_initializer=_glorot(2)),
+            layers.MaxPool2D(),
+            layers.Flatten(),
+            layers.Dense(64, activation="relu", kernel_initializer=_glorot(3)),
+            layers.Dense(_CLASSES, kernel_initializer=_glorot(4)),
+        ]
+    )
 
 
 def _keras_group_norm():
-    from tff_reg.models import layers
-
-    return tf.keras.layers.GroupNormalization(_GROUPS, epsilon=layers.NORM_EPSILON)
+    return tf.keras.layers.GroupNormalization(_GROUPS, epsilon=own_layers.NORM_EPSILON)
 
 
 def _own_group_norm():
     """This package's GroupNorm, which computes the same, as a Keras layer."""
-    from tff_reg.models import layers
 
     class OwnGroupNorm(tf.keras.layers.Layer):
-
         def build(self, shape):
-            self._norm = layers.GroupNorm(shape[-1], groups=_GROUPS, name="norm")
+            self._norm = own_layers.GroupNorm(shape[-1], groups=_GROUPS, name="norm")
             super().build(shape)
 
         def call(self, x):
@@ -346,8 +176,6 @@ def _model_fn(build_keras_model: Callable) -> Callable:
 
 def _our_model(case: str):
     """The same network as a `tff_reg.models.LearningModel`."""
-    from tff_reg import models
-
     if case == "cnn":
         *features, flatten, hidden, logits = _keras_cnn().layers
         blocks = [features[:2], features[2:], [flatten, hidden, logits]]
@@ -433,9 +261,6 @@ def _fed_avg(case: str, loop: str):
 
 
 def _in_process_context(parallel: int):
-    from tff_reg.runtime import context
-    from tff_reg.runtime import workers
-
     return context.InProcessContext(workers.ClientWorkers(["CPU:0"], parallel))
 
 
@@ -446,12 +271,10 @@ def _in_process(case: str, parallel: int) -> Callable[[], None]:
 
 def _in_process_whole_client(case: str, parallel: int) -> Callable[[], None]:
     """This package all through: its model, optimiser, process and form of data."""
-    from tff_reg import client, processes
-
     process = processes.build_fed_avg(
         functools.partial(_our_model, case),
-        client.build_sgd(_LEARNING_RATE, _MOMENTUM),
-        client_data=client.WholeClientData(batch_size=_BATCH),
+        training.build_sgd(_LEARNING_RATE, _MOMENTUM),
+        client_data=training.WholeClientData(batch_size=_BATCH),
     )
     data = [
         tf.data.Dataset.from_tensors(
@@ -462,10 +285,8 @@ def _in_process_whole_client(case: str, parallel: int) -> Callable[[], None]:
     return _ProcessRounds(_in_process_context(parallel), process, data)
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _native_context():
-    from tff_reg.runtime import native
-
     worker = native.Worker()
     worker.stub()  # so that the first round does not wait for its start
     atexit.register(worker.stop)
@@ -484,7 +305,7 @@ def _native_iterator(case: str, parallel: int) -> Callable[[], None]:
     return _ProcessRounds(_native_context(), process, _batched_data())
 
 
-_WAYS: Dict[str, Callable[[str, int], Callable[[], None]]] = {
+_WAYS: dict[str, Callable[[str, int], Callable[[], object]]] = {
     "hand_written": _hand_written,
     "in_process": _in_process,
     "in_process_whole_client": _in_process_whole_client,
@@ -493,15 +314,18 @@ _WAYS: Dict[str, Callable[[str, int], Callable[[], None]]] = {
 }
 
 
-def measure_group_norm(rounds: int = 30) -> Dict[str, float]:
-    """Seconds of GroupNorm, forward and backward, at ResNet-20's first stage.
+# --- beside the rounds ----------------------------------------------------------------
+
+
+def group_norm_seconds(turns: int = 30) -> dict[str, float]:
+    """Times GroupNorm, forward and backward, at ResNet-20's first stage.
+
+    Args:
+      turns: How often.
 
     Returns:
-        The medians for "keras" and "tff_reg", which take turns.
+      The median seconds of "keras" and "tff_reg".
     """
-    from tff_reg import quiet
-
-    quiet.silence()
     x = tf.random.stateless_normal([_BATCH, 32, 32, 16], [1, 2])
     layers = {"keras": _keras_group_norm(), "tff_reg": _own_group_norm()}
 
@@ -519,33 +343,19 @@ def measure_group_norm(rounds: int = 30) -> Dict[str, float]:
 
     steps = {name: build_step(layer) for name, layer in layers.items()}
     ways = {name: functools.partial(step, x) for name, step in steps.items()}
-    seconds = _in_turns(ways, rounds, unmeasured=3)
+    seconds = measuring.in_turns(ways, turns, unmeasured=3)
     return {name: statistics.median(found) for name, found in seconds.items()}
 
 
-def _in_turns(
-    ways: Dict[str, Callable[[], object]], rounds: int, *, unmeasured: int = 1
-) -> Dict[str, List[float]]:
-    """The seconds of each call of each of the ways, but for the first ones."""
-    seconds = {name: [] for name in ways}
-    for index in range(unmeasured + rounds):
-        for name, way in ways.items():
-            start = time.perf_counter()
-            way()
-            if index >= unmeasured:
-                seconds[name].append(time.perf_counter() - start)
-    return seconds
+def convolution_seconds(turns: int = 15) -> dict[str, float]:
+    """Times the CNN's round by hand, and the convolutions in it alone.
 
-
-def measure_convolutions(rounds: int = 15) -> Dict[str, float]:
-    """Seconds of the CNN's round by hand, and of the convolutions in it alone.
+    Args:
+      turns: How often.
 
     Returns:
-        The medians for "hand_written" and "convolutions", which take turns.
+      The median seconds of "hand_written" and "convolutions".
     """
-    from tff_reg import quiet
-
-    quiet.silence()
     height, width, _ = _IMAGE
     convolutions = [
         (tf.ones([_BATCH, *_IMAGE]), tf.ones([3, 3, 3, 32])),
@@ -586,20 +396,20 @@ def measure_convolutions(rounds: int = 15) -> Dict[str, float]:
         return total
 
     ways = {"hand_written": _hand_written("cnn", 1), "convolutions": convolve}
-    seconds = _in_turns(ways, rounds)
+    seconds = measuring.in_turns(ways, turns, unmeasured=1)
     return {name: statistics.median(found) for name, found in seconds.items()}
 
 
-def measure_iterators(loops: int = 25) -> Dict[str, List[float]]:
-    """Seconds of loops over ten elements, about a tenth of a second of work.
+def iterator_seconds(turns: int = 25) -> dict[str, list[float]]:
+    """Times loops over ten elements, about a tenth of a second of work.
+
+    Args:
+      turns: Loops.
 
     Returns:
-        The seconds of each loop, for "tuned" iterators, TensorFlow's default, and
-        "untuned" ones, which the runtimes here make of them; they take turns.
+      The seconds of each loop, for "tuned" iterators, TensorFlow's default, and
+      "untuned" ones, which the runtimes here make of them.
     """
-    from tff_reg import quiet
-
-    quiet.silence()
     tuned = tf.data.Dataset.from_tensor_slices(tf.ones([10, 400, 400]))
     options = tf.data.Options()
     options.autotune.enabled = False
@@ -615,35 +425,10 @@ def measure_iterators(loops: int = 25) -> Dict[str, List[float]]:
         return total
 
     ways = {name: functools.partial(loop, dataset) for name, dataset in data.items()}
-    return _in_turns(ways, loops)
+    return measuring.in_turns(ways, turns, unmeasured=1)
 
 
 # --- memory ---------------------------------------------------------------------------
-
-
-def measure_memory() -> Dict[Tuple[str, str], float]:
-    """Peak memory of rounds of 60 clients with a model of 20 megabytes.
-
-    The first round is given the server's model as an array of the caller's, which
-    TensorFlow copies; later ones what the round before gave.
-
-    Returns:
-        By (runtime, "first" or "later"), the megabytes that the Python process and the
-        worker need at most during one round, or two that follow, beyond what they hold
-        before the first (with the server's model). Empty where the system does not
-        tell (elsewhere than on Linux).
-    """
-    found = {}
-    if not os.path.exists("/proc/self/clear_refs"):
-        return found
-    for kind in ("in_process", "native"):
-        process = _RoundsProcess("memory", 1, ())
-        try:
-            for rounds in ("first", "later"):
-                found[kind, rounds] = process.ask(json.dumps([kind, rounds]))
-        finally:
-            process.stop()
-    return found
 
 
 def _next_round_of_a_large_model(size: int):
@@ -669,12 +454,11 @@ def _next_round_of_a_large_model(size: int):
 class _MemoryRounds:
     """Rounds of a large model in the runtime `kind`, and what they need.
 
-    Called with "first" or "later", in this order: the megabytes of one round, or of two.
+    Called with "first" or "later", in this order: the megabytes (of 2^20 bytes) at the
+    peak of one round, or of two, beyond what was resident before the first.
     """
 
     def __init__(self, kind: str):
-        from tff_reg import runtime
-
         runtime.use(kind)
         size = _MEMORY_MEGABYTES * 2**20 // 4
         numbers = range(_MEMORY_CLIENTS)
@@ -684,25 +468,15 @@ class _MemoryRounds:
         _next_round_of_a_large_model(10)(np.ones(10, np.float32), self._data)
         self._model = np.ones(size, np.float32)
         watched = ["self"] + [str(pid) for pid in [runtime.worker_pid()] if pid]
-        self._before = {pid: _status(pid, "VmRSS") for pid in watched}
+        self._before = {pid: measuring.resident_bytes(pid) for pid in watched}
 
     def __call__(self, rounds: str) -> float:
         for pid in self._before:
-            with open(f"/proc/{pid}/clear_refs", "w", encoding="ascii") as references:
-                references.write("5")  # the peak starts anew
+            measuring.forget_peak(pid)
         for _ in range({"first": 1, "later": 2}[rounds]):
             self._model = self._next_round(self._model, self._data)
-        return sum(
-            _status(pid, "VmHWM") - before for pid, before in self._before.items()
-        )
-
-
-def _status(pid: str, field: str) -> float:
-    """A field of /proc/<pid>/status, in megabytes."""
-    with open(f"/proc/{pid}/status", encoding="ascii") as status:
-        line = next(line for line in status if line.startswith(field))
-    return int(line.split()[1]) / 1024
-
-
-if __name__ == "__main__":
-    _serve(sys.argv[1], int(sys.argv[2]))
+        grown = [
+            measuring.resident_bytes(pid, peak=True) - before
+            for pid, before in self._before.items()
+        ]
+        return sum(grown) / 2**20

@@ -3,7 +3,7 @@
 Rounds without training: the cohort's states are loaded, replaced and stored, and a
 checkpoint is committed, as `tff_reg.experiment.train` does it. All clients come once
 first, so that the rounds measured load what was written (from the system's cache, where
-it fits there). `bin/bench client_states` prints it.
+it fits there).
 """
 
 from __future__ import annotations
@@ -14,20 +14,18 @@ import shutil
 import statistics
 import tempfile
 import time
-from typing import Any, Callable, Optional, Sequence
+from collections.abc import Mapping
+from typing import Any, Callable
 
+from benchmarks.shared import measuring, subject
 from tff_reg.experiment import checkpoints, client_states, state_file
-from tff_reg.lazy import np
+from tff_reg.lazy import flags, np
 
 _ARRAYS = 62  # As many trainable variables as a ResNet-18 has.
 _STATE, _INDEX = "server_state.npz", "client_states.json"
 # A cohort's states may be there once more for every checkpoint that is kept, and for
 # the round under way.
 _SUPERSEDED_COHORTS = 4
-
-
-class NotEnoughDiskError(ValueError):
-    """Raised when the states would not fit on the disk."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,46 +55,11 @@ class Setting:
 QUICK = Setting(num_clients=40, rounds=4)
 
 
-@dataclasses.dataclass(frozen=True)
-class Measurement:
-    """What was found; seconds are medians over the rounds measured.
-
-    Attributes:
-      setting: What was kept.
-      load_seconds: Of loading a cohort's states.
-      store_seconds: Of storing them.
-      commit_seconds: Of committing a checkpoint.
-      slowest_round_seconds: The most that the three took together.
-      verify_seconds: Of comparing the newest checkpoint and all clients' files with
-        their sums, once: what a resumed run waits for.
-      peak_megabytes: The most memory that was resident beyond what was at the
-        beginning, with the cohort's old and new states; None where the system does
-        not tell (elsewhere than on Linux).
-      disk_megabytes: What is on the disk after the last round.
-      files: The clients' files among that.
-    """
-
-    setting: Setting
-    load_seconds: float
-    store_seconds: float
-    commit_seconds: float
-    slowest_round_seconds: float
-    verify_seconds: float
-    peak_megabytes: Optional[float]
-    disk_megabytes: float
-    files: int
-
-    @property
-    def round_seconds(self) -> float:
-        """Of the three parts of a round together."""
-        return self.load_seconds + self.store_seconds + self.commit_seconds
-
-
 def measure(
     setting: Setting = Setting(),
     *,
     report: Callable[[str], None] = lambda line: None,
-) -> Measurement:
+) -> dict[str, Any]:
     """Runs the rounds in a new folder under the system's for temporary files.
 
     Args:
@@ -104,15 +67,29 @@ def measure(
       report: Called with a line now and then.
 
     Returns:
-      The measurement. The folder is deleted.
+      JSON values by name; seconds are medians over the rounds measured.
+
+      - `setting`: What was kept.
+      - `load_seconds`, `store_seconds`: Of loading and storing a cohort's states.
+      - `commit_seconds`: Of committing a checkpoint.
+      - `slowest_round_seconds`: The most that the three took together.
+      - `verify_seconds`: Of comparing the newest checkpoint and all clients' files with
+        their sums, once: what a resumed run waits for.
+      - `peak_megabytes`: The most memory that was resident beyond what was at the
+        beginning, with the cohort's old and new states, in 10^6 bytes; None where the
+        system does not tell (elsewhere than on Linux).
+      - `disk_megabytes`: What is on the disk after the last round. The folder is
+        deleted.
+      - `files`: The clients' files among that.
+      - `round_seconds`: Of the three parts of a round together.
 
     Raises:
-      NotEnoughDiskError: If the disk has too little room.
+      RefusedError: If the disk has too little room.
     """
     root = pathlib.Path(tempfile.gettempdir())
     free = shutil.disk_usage(root).free / 1e6
     if setting.most_megabytes_on_disk > 0.9 * free:
-        raise NotEnoughDiskError(
+        raise subject.RefusedError(
             f"{root} has {free / 1000:.1f} GB free, but this writes up to"
             f" {setting.most_megabytes_on_disk / 1000:.1f} GB: set TMPDIR to a folder"
             " on another disk, or give --quick."
@@ -136,34 +113,37 @@ class _Rounds:
         self._visits = dict.fromkeys(self._client_ids, 0)
         self._round_num = 0
 
-    def measure(self, report: Callable[[str], None]) -> Measurement:
+    def measure(self, report: Callable[[str], None]) -> dict[str, Any]:
         first = -(-self._setting.num_clients // self._setting.clients_per_round)
         for index in range(first):
             self._run_round()
             if index % 10 == 9:
                 report(f"{sum(self._visits.values())} clients stored")
-        before = _reset_peak()
+        before = measuring.resident_bytes() if measuring.forget_peak() else None
         seconds = []
         for _ in range(self._setting.rounds):
             seconds.append(self._run_round())
             report(f"round of {sum(seconds[-1]):.2f} s")
-        peak = None if before is None else _status("VmHWM") - before
+        peak = None
+        if before is not None:
+            peak = (measuring.resident_bytes(peak=True) - before) / 1e6
         load, store, commit = map(statistics.median, zip(*seconds))
         began = time.perf_counter()
         self._checkpoints.latest(
             also_verify=lambda c: self._states.verify(c.part(_INDEX))
         )
-        return Measurement(
-            setting=self._setting,
-            load_seconds=load,
-            store_seconds=store,
-            commit_seconds=commit,
-            slowest_round_seconds=max(map(sum, seconds)),
-            verify_seconds=time.perf_counter() - began,
-            peak_megabytes=peak,
-            disk_megabytes=_bytes_in(self._folder) / 1e6,
-            files=len(list((self._folder / "client_states").iterdir())),
-        )
+        return {
+            "setting": dataclasses.asdict(self._setting),
+            "load_seconds": load,
+            "store_seconds": store,
+            "commit_seconds": commit,
+            "slowest_round_seconds": max(map(sum, seconds)),
+            "verify_seconds": time.perf_counter() - began,
+            "peak_megabytes": peak,
+            "disk_megabytes": _bytes_in(self._folder) / 1e6,
+            "files": len(list((self._folder / "client_states").iterdir())),
+            "round_seconds": load + store + commit,
+        }
 
     def _run_round(self) -> tuple[float, float, float]:
         """One round; returns the seconds of loading, storing and committing."""
@@ -205,40 +185,8 @@ def _bytes_in(folder: pathlib.Path) -> int:
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
-def _reset_peak() -> Optional[float]:
-    """Lets the peak begin anew; returns the megabytes now, None if it cannot."""
-    try:
-        with open("/proc/self/clear_refs", "w", encoding="ascii") as references:
-            references.write("5")
-    except OSError:
-        return None
-    return _status("VmRSS")
-
-
-def _status(field: str) -> float:
-    """A field of /proc/self/status, in 10^6 bytes."""
-    with open("/proc/self/status", encoding="ascii") as status:
-        line = next(line for line in status if line.startswith(field))
-    return int(line.split()[1]) * 1024 / 1e6
-
-
-def as_json(measurement: Measurement) -> dict[str, Any]:
-    """The measurement as JSON values by name."""
-    return {
-        **dataclasses.asdict(measurement),
-        "round_seconds": measurement.round_seconds,
-    }
-
-
-def table(row: dict[str, Any]) -> Sequence[str]:
-    """Lines for a person.
-
-    Args:
-      row: From `as_json`.
-
-    Returns:
-      The lines.
-    """
+def table(row: Mapping[str, Any]) -> list[str]:
+    """The lines of a table of what `measure` returns."""
     setting = row["setting"]
     peak = row["peak_megabytes"]
     lines = [
@@ -258,3 +206,18 @@ def table(row: dict[str, Any]) -> Sequence[str]:
         " files"
     )
     return lines
+
+
+def _run(given: flags.FlagValues) -> None:
+    row = measure(QUICK if given.quick else Setting(), report=subject.say)
+    subject.finish(given, [row], table(row))
+
+
+SUBJECT = subject.Subject(
+    run=_run,
+    help="""\
+bin/bench client_states [--quick] [--json=FILE]
+  Rounds that load and store the states of 10 of 500 clients, 44 megabytes each, and
+  commit a checkpoint: seconds, memory, disk (25 gigabytes under TMPDIR, deleted in the
+  end). Five minutes; with --quick 40 clients, half a minute and 4 gigabytes.""",
+)

@@ -1,0 +1,1 @@
+"""What the subjects of `bin/bench` share."""

@@ -1,0 +1,33 @@
+"""What is measured of the commands."""
+
+import json
+
+import pytest
+
+from benchmarks import commands
+
+
+def test_the_table_says_what_was_found():
+    rows = [{"what": "import tff_reg", "seconds_median": 0.125, "turns": 1}]
+    cells = [line.split("|")[1:-1] for line in commands.table(rows)]
+    assert [cell.strip() for cell in cells[0]] == ["what", "seconds"]
+    assert [cell.strip() for cell in cells[-1]] == ["import tff_reg", "0.12"]
+
+
+@pytest.mark.slow
+def test_measures_every_wait():
+    lines = []
+    rows = commands.measure(1, report=lines.append)
+    assert lines == ["turn 1"]
+    assert json.loads(json.dumps(rows)) == rows
+    seconds = {row["what"]: row["seconds_median"] for row in rows}
+    assert list(seconds) == [
+        "Python",
+        "bin/launch and Python",
+        "import tff_reg",
+        "bin/run --help",
+        "bin/run with a wrong flag",
+        "bin/run to the first round",
+        "Ctrl-C to the end",
+    ]
+    assert 0 < seconds["Python"] < seconds["bin/run to the first round"]

@@ -1,0 +1,127 @@
+"""What the comparison of local steps counts, prints and writes."""
+
+import json
+
+import pytest
+
+from benchmarks import methods
+from tests import commands
+from tff_reg.methods import catalogue
+
+
+def row(method, seconds, fedavg_seconds, **fields):
+    values = dict(
+        wall_seconds=seconds,
+        fedavg_wall_seconds=fedavg_seconds,
+        empty_round_seconds=0.02,
+        multiply_adds_ratio=1.25,
+    )
+    return methods.row(
+        method,
+        methods.Setting("resnet20", 32),
+        seconds=seconds,
+        fedavg_seconds=fedavg_seconds,
+        **{**values, **fields},
+    )
+
+
+def test_ratios_are_taken_within_a_turn_and_then_their_median():
+    # The machine slows down: the ratio of the medians would be 1.0.
+    found = row("kd", (0.1, 0.4, 1.5), (0.05, 0.4, 0.75))
+    assert json.loads(json.dumps(found)) == found
+    assert found["method"] == "kd"
+    assert found["seconds_median"] == 0.4
+    assert found["ratio_to_fedavg"] == 2.0
+    assert found["ratio_quartiles"] == [1.5, 2.0]
+    assert found["turns"] == 3
+
+
+def test_the_wall_clock_stands_beside_the_processor_time():
+    found = row(
+        "kd", (0.1, 0.1), (0.1, 0.1), wall_seconds=(0.6, 0.6), empty_round_seconds=0.03
+    )
+    assert found["ratio_to_fedavg"] == 1.0
+    assert found["wall_seconds_median"] == 0.6
+    assert found["wall_ratio_to_fedavg"] == 6.0
+    assert found["empty_round_seconds"] == 0.03
+
+
+def test_the_table_says_which_targets_are_missed():
+    table = methods.table(
+        [
+            row("fedprox", (0.104, 0.104), (0.1, 0.1)),
+            row("fedalign", (0.12, 0.12), (0.1, 0.1)),
+            row("fitnet", (0.2, 0.2), (0.1, 0.1)),
+        ]
+    )
+    head, *lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table]
+    assert head == [
+        "method",
+        "on",
+        "ms a step",
+        "ratio to FedAvg",
+        "quartiles",
+        "target",
+        "authors' code",
+        "arithmetic",
+    ]
+    on, missed = "resnet20, 32", "1.15 missed"
+    assert lines[1:] == [
+        ["fedprox", on, "104.0", "1.04", "1.04 - 1.04", "1.05", "1.18", "1.25"],
+        ["fedalign", on, "120.0", "1.20", "1.20 - 1.20", missed, "1.21", "1.25"],
+        ["fitnet", on, "200.0", "2.00", "2.00 - 2.00", "", "", "1.25"],
+    ]
+
+
+def test_all_methods_that_change_the_local_step_are_measured():
+    everything = methods.parse_methods(None)
+    assert everything[0] == "fedavg" and "fedadam" not in everything
+    assert {*methods.TARGETS, *methods.AUTHORS} < {*everything}
+
+
+def test_sums_are_named_in_one_way():
+    assert methods.parse_methods("fedavg,MAN+fedprox,fedprox+man") == [
+        "fedavg",
+        "fedprox+man",
+    ]
+    with pytest.raises(catalogue.UnknownProcessError, match="fedprx"):
+        methods.parse_methods("fedavg,fedprx")
+
+
+@pytest.fixture(scope="module")
+def other_process():
+    """Measuring sets TensorFlow's threads, which it does before it starts only."""
+    with commands.OtherProcess() as process:
+        yield process
+
+
+@pytest.mark.slow
+def test_the_command_measures_and_writes(other_process, tmp_path):
+    path = tmp_path / "steps.json"
+    done = other_process.call(
+        "bin.bench",
+        "methods",
+        "--methods=fedavg,kd",
+        "--model=cnn",
+        "--batch_size=16",
+        "--quick",
+        f"--json={path}",
+    )
+    assert done.returncode == 0, done.stderr
+    fedavg, kd = json.loads(path.read_text("utf-8"))
+    assert (fedavg["method"], kd["method"]) == ("fedavg", "kd")
+    assert fedavg["ratio_to_fedavg"] == 1.0
+    assert kd["seconds_median"] > 0 and kd["empty_round_seconds"] > 0
+    assert kd["fedavg_seconds_median"] == fedavg["seconds_median"]
+    assert kd["ratio_to_fedavg"] > 0
+    assert 1 < kd["arithmetic_ratio"] < 2
+    assert "| kd | cnn, 16 |" in done.stdout
+    assert "FedAvg itself" in done.stdout
+
+
+def test_a_method_that_the_model_cannot_have_is_said(other_process):
+    flags = ("--methods=stochdepth", "--model=cnn")
+    done = other_process.call("bin.bench", "methods", *flags)
+    assert done.returncode == 2
+    assert "no residual branches" in done.stderr
+    assert "Traceback" not in done.stderr

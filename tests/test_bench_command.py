@@ -1,0 +1,103 @@
+"""The command: its subjects, their flags, and what it says is wrong."""
+
+import json
+import sys
+
+import pytest
+
+import benchmarks
+from bin import bench
+from tests import commands
+
+OTHER = """
+from benchmarks.shared import subject
+from tff_reg.lazy import flags
+
+
+def define_flags(given):
+    flags.DEFINE_integer("sizes", 1, "How many.", flag_values=given)
+
+
+def run(given):
+    if given.sizes < 1:
+        raise subject.RefusedError(f"--sizes={given.sizes}: there is nothing to do.")
+    subject.say("begun")
+    rows = [{"size": size} for size in range(given.sizes)]
+    cells = [{"size": str(row["size"]), "quick": str(given.quick)} for row in rows]
+    subject.finish(given, rows, subject.to_markdown(cells))
+
+
+SUBJECT = subject.Subject(
+    help="bin/bench other [--sizes=N]", run=run, define_flags=define_flags
+)
+"""
+
+
+@pytest.fixture
+def other(tmp_path, monkeypatch):
+    """A subject that is one file more."""
+    (tmp_path / "other.py").write_text(OTHER)
+    monkeypatch.setattr(benchmarks, "__path__", [*benchmarks.__path__, str(tmp_path)])
+    yield
+    del sys.modules["benchmarks.other"], benchmarks.other
+
+
+@pytest.mark.parametrize(
+    "arguments, said",
+    [
+        ([], "client_states, commands, hessian, methods, runtime (found nothing)"),
+        (["method"], "hessian, methods, runtime (found method)"),
+        (["runtime", "methods"], "methods, runtime (found runtime methods)"),
+        (["nothing", "methods"], "methods, runtime (found nothing methods)"),
+        (["methods", "--methods=fedprx"], "Did you mean 'fedprox'?"),
+        (["methods", "--methods=kd", "--json=no/such/file"], "no/such"),
+        (["methods", "--nope"], "nope"),
+        (["methods", "--model=resnet7"], "resnet7"),
+        (["runtime", "--methods=kd"], "methods"),
+    ],
+)
+def test_what_is_wrong_is_said_in_a_line(arguments, said):
+    done = commands.call(bench.main, *arguments)
+    assert done.returncode == 2
+    assert len(done.stderr.splitlines()) == 1
+    assert done.stderr.startswith("bin/bench: ") and said in done.stderr
+
+
+@pytest.mark.parametrize(
+    "name", ["client_states", "commands", "hessian", "methods", "runtime"]
+)
+def test_help_says_what_there_is(name):
+    done = commands.call(bench.main, "--help")
+    assert done.returncode == 0
+    assert f"bin/bench {name} [" in done.stdout
+
+
+def test_a_subject_is_one_file_with_its_flags_and_its_help(other, tmp_path):
+    assert "bin/bench other [--sizes=N]" in commands.call(bench.main, "--help").stdout
+
+    path = tmp_path / "other.json"
+    done = commands.call(bench.main, "--quick", "other", "--sizes", 2, "--json", path)
+
+    assert done.returncode == 0, done.stderr
+    assert json.loads(path.read_text("utf-8")) == [{"size": 0}, {"size": 1}]
+    assert [line.split() for line in done.stdout.splitlines()] == [
+        ["begun"],
+        [],
+        ["|", "size", "|", "quick", "|"],
+        ["|", "----", "|", "----:", "|"],
+        ["|", "0", "|", "True", "|"],
+        ["|", "1", "|", "True", "|"],
+        [],
+    ]
+
+
+def test_what_a_subject_refuses_is_said_in_a_line(other):
+    done = commands.call(bench.main, "other", "--sizes=0")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "bin/bench: --sizes=0: there is nothing to do.\n"
+
+
+def test_neither_numpy_nor_tensorflow_is_imported_for_a_refusal():
+    with commands.OtherProcess("numpy", "tensorflow", "grpc") as process:
+        done = process.call("bin.bench", "runtime", "--nope")
+    assert done.returncode == 2 and "nope" in done.stderr
