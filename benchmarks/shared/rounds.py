@@ -271,8 +271,9 @@ def _in_process(case: str, parallel: int) -> Callable[[], None]:
 
 def _in_process_whole_client(case: str, parallel: int) -> Callable[[], None]:
     """This package all through: its model, optimiser, process and form of data."""
-    process = processes.build_fed_avg(
+    process = training.build_regularized(
         functools.partial(_our_model, case),
+        [],
         training.build_sgd(_LEARNING_RATE, _MOMENTUM),
         client_data=training.WholeClientData(batch_size=_BATCH),
     )
