@@ -36,6 +36,8 @@ grpc = _LazyModule("grpc")
 # absl's.
 flags = _LazyModule("absl.flags")
 logging = _LazyModule("absl.logging")
+# The clone's, where nobody gives other tasks: it is no part of this package.
+tasks = _LazyModule("tasks")
 
 
 def exports(package: str, modules: dict):

@@ -281,7 +281,7 @@ def _model_fn(method: str, setting: Setting):
         setting.model,
         image_shape=_IMAGE,
         num_classes=_CLASSES,
-        projector=catalog.settings(method).projector,
+        projector=catalog.settings(method).get("projector", "none"),
     )
 
 
@@ -292,10 +292,10 @@ class _Rounds:
         from tff_reg import client
 
         self._batch_size = setting.batch_size
-        fedavg = catalog.settings(_FEDAVG)
+        fedavg = processes.ProcessSettings.of(_FEDAVG)
         max_norm = fedavg.max_gradient_norm
         if "fedalign" in method.split("+"):
-            max_norm = catalog.settings("fedalign").max_gradient_norm
+            max_norm = processes.ProcessSettings.of("fedalign").max_gradient_norm
         self._process = processes.build(
             method,
             _model_fn(method, setting),

@@ -23,8 +23,9 @@ __getattr__, __dir__, __all__ = lazy.exports(
             "build_stochastic_depth",
             "build_uni_var_fl",
         ],
-        "catalog": ["Settings", "names", "parse", "settings", "strength_fields"],
+        "catalog": ["names", "parse", "settings", "strength_fields"],
         "composition": ["build", "build_from_settings", "build_process"],
+        "process_settings": ["ProcessSettings"],
         "stateful": ["StatefulLearningProcess", "StatefulLearningProcessOutput"],
     },
 )

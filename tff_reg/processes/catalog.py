@@ -37,113 +37,50 @@ from tff_reg.regularizers import stochdepth
 from tff_reg.regularizers import univarfl
 
 
-@dataclasses.dataclass(frozen=True)
-class Settings:
-    """Everything about a run but the methods' own strengths and the task.
-
-    Attributes:
-      num_clients: Clients that the training data are split among.
-      clients_per_round: Clients that take part in a round.
-      total_rounds: Rounds.
-      local_epochs: Passes of a client over its data in a round.
-      batch_size: Examples of a local step.
-      partition: Name of the scheme that splits the data.
-      concentration: alpha of the Dirichlet distribution of that scheme.
-      client_learning_rate: Learning rate of the client's SGD in the first round.
-      client_momentum: Momentum of the client's SGD.
-      client_nesterov: Whether that is Nesterov's.
-      client_weight_decay: L2 weight decay, added to the gradient after clipping.
-      max_gradient_norm: Global norm to which gradients are clipped; None is off.
-      learning_rate_schedule: 'constant', 'exponential' or 'cosine', by round.
-      learning_rate_decay: Factor a round of the exponential schedule.
-      server_optimizer: 'sgd', 'adam', 'yogi' or 'adagrad'.
-      server_learning_rate: Learning rate of the server optimiser.
-      server_momentum: Momentum of the server's SGD.
-      server_epsilon: epsilon (tau) of the adaptive server optimisers.
-      client_weighting: 'num_examples' or 'uniform'.
-      projector: What stands before the model's classifier, one of
-        `tff_reg.models.PROJECTOR_NAMES`; whoever makes the model sees to it.
-      same_local_steps: Whether all clients take as many steps as one of mean size
-        takes in its epochs.
-      averages_all_clients: Whether the server keeps the mean of all clients' last
-        models, to be evaluated beside its own.
-    """
-
-    num_clients: int
-    clients_per_round: int
-    total_rounds: int
-    local_epochs: int
-    batch_size: int
-    partition: str
-    concentration: Optional[float]
-    client_learning_rate: float
-    client_momentum: float
-    client_nesterov: bool
-    client_weight_decay: float
-    max_gradient_norm: Optional[float]
-    learning_rate_schedule: str
-    learning_rate_decay: float
-    server_optimizer: str = "sgd"
-    server_learning_rate: float = 1.0
-    server_momentum: float = 0.0
-    server_epsilon: float = 1e-3
-    client_weighting: str = "num_examples"
-    projector: str = "none"
-    same_local_steps: bool = False
-    averages_all_clients: bool = False
-
-
 # FedAlign paper, Section 4 and Table 2; Nesterov, weight decay and the batch size
 # from the authors' code.
-_FEDALIGN_PAPER = Settings(
-    num_clients=16,
-    clients_per_round=16,
-    total_rounds=25,
-    local_epochs=20,
-    batch_size=64,
-    partition="dirichlet_unbalanced",
-    concentration=0.5,
-    client_learning_rate=0.01,
-    client_momentum=0.9,
-    client_nesterov=True,
-    client_weight_decay=1e-4,
-    max_gradient_norm=None,
-    learning_rate_schedule="constant",
-    learning_rate_decay=1.0,
-)
+_FEDALIGN_PAPER = {
+    "num_clients": 16,
+    "clients_per_round": 16,
+    "total_rounds": 25,
+    "local_epochs": 20,
+    "batch_size": 64,
+    "partition": "dirichlet_unbalanced",
+    "concentration": 0.5,
+    "client_learning_rate": 0.01,
+    "client_momentum": 0.9,
+    "client_nesterov": True,
+    "client_weight_decay": 1e-4,
+}
 # MAN paper, Section 5; clipping and weight decay from the authors' code.
-_MAN_PAPER = Settings(
-    num_clients=100,
-    clients_per_round=10,
-    total_rounds=500,
-    local_epochs=5,
-    batch_size=50,
-    partition="dirichlet_balanced",
-    concentration=0.3,
-    client_learning_rate=0.1,
-    client_momentum=0.0,
-    client_nesterov=False,
-    client_weight_decay=1e-3,
-    max_gradient_norm=10.0,
-    learning_rate_schedule="exponential",
-    learning_rate_decay=0.998,
-)
+_MAN_PAPER = {
+    "num_clients": 100,
+    "clients_per_round": 10,
+    "total_rounds": 500,
+    "local_epochs": 5,
+    "batch_size": 50,
+    "partition": "dirichlet_balanced",
+    "concentration": 0.3,
+    "client_learning_rate": 0.1,
+    "client_weight_decay": 1e-3,
+    "max_gradient_norm": 10.0,
+    "learning_rate_schedule": "exponential",
+    "learning_rate_decay": 0.998,
+}
 # FedMLB paper, Section 5; the clipping norm from the authors' code.
-_FEDMLB_PAPER = dataclasses.replace(
-    _MAN_PAPER, clients_per_round=5, total_rounds=1000
-)
+_FEDMLB_PAPER = {**_MAN_PAPER, "clients_per_round": 5, "total_rounds": 1000}
 # UniVarFL paper, Section 6 (STL-10; 60 rounds on CIFAR-100 and PACS). It gives no batch
 # size.
-_UNIVARFL_PAPER = dataclasses.replace(
-    _FEDALIGN_PAPER,
-    num_clients=10,
-    clients_per_round=10,
-    total_rounds=100,
-    local_epochs=10,
-    concentration=0.01,
-    client_nesterov=False,
-    client_weight_decay=1e-5,
-)
+_UNIVARFL_PAPER = {
+    **_FEDALIGN_PAPER,
+    "num_clients": 10,
+    "clients_per_round": 10,
+    "total_rounds": 100,
+    "local_epochs": 10,
+    "concentration": 0.01,
+    "client_nesterov": False,
+    "client_weight_decay": 1e-5,
+}
 
 
 class Method(NamedTuple):
@@ -153,13 +90,13 @@ class Method(NamedTuple):
       summary: One line.
       part: The class of its regulariser, gradient rule or correction; None for FedAvg
         and for server optimisers.
-      settings: The settings of its paper.
-      overrides: Those settings that it brings into every sum.
+      settings: The settings of its paper, by their names in `RunConfig`.
+      overrides: Those settings that it brings into every sum, likewise.
     """
 
     summary: str
     part: Optional[type]
-    settings: Settings
+    settings: Mapping[str, Any]
     overrides: Mapping[str, Any] = {}
 
     @property
@@ -198,7 +135,7 @@ _METHODS: Mapping[str, Method] = {
         "Lipschitz alignment of the last block",
         fedalign.FedAlign,
         # Only FedAlign's own training clips gradients in the authors' code.
-        dataclasses.replace(_FEDALIGN_PAPER, max_gradient_norm=10.0),
+        {**_FEDALIGN_PAPER, "max_gradient_norm": 10.0},
     ),
     "moon": Method(
         "Features nearer to the global model's than to the previous ones",
@@ -368,15 +305,16 @@ def _check_sum(chosen: Sequence[str]) -> None:
             )
 
 
-def settings(process: str) -> Settings:
+def settings(process: str) -> dict[str, Any]:
     """The paper's settings for a process.
 
     Args:
       process: A process name.
 
     Returns:
-      The settings of the sum's first method, FedAvg's for 'fedavg', with what every
-      method of the sum brings along; where two bring the same setting, the first.
+      By name what the paper of the sum's first method gives, FedAvg's for 'fedavg',
+      with what every method of the sum brings along; where two bring the same setting,
+      the first.
 
     Raises:
       UnknownProcessError: If the name is not one.
@@ -385,11 +323,11 @@ def settings(process: str) -> Settings:
     parts = [part.strip() for part in process.lower().split("+")]
     in_order = [_METHODS[part] for part in parts if part != "fedavg"]
     if not in_order:
-        return _METHODS["fedavg"].settings
-    overrides = {}
+        return dict(_METHODS["fedavg"].settings)
+    brought = {}
     for method_ in in_order:
-        overrides = {**method_.overrides, **overrides}
-    return dataclasses.replace(in_order[0].settings, **overrides)
+        brought = {**method_.overrides, **brought}
+    return {**in_order[0].settings, **brought}
 
 
 def strength_fields(process: Optional[str] = None) -> list[StrengthField]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from typing import Any, Callable, Mapping, Optional, Union
 
@@ -16,11 +15,13 @@ from tff_reg.client import schedules
 from tff_reg.corrections import correction as correction_lib
 from tff_reg.processes import catalog
 from tff_reg.processes import stateful
+from tff_reg.processes.process_settings import ProcessSettings
 from tff_reg.regularizers import adaptation
 from tff_reg.server import aggregators
 from tff_reg.server import averaging
 from tff_reg.server import finalizer as finalizer_lib
 from tff_reg.server import memory as memory_lib
+from tff_reg.settings import settings_of
 
 Process = Union[
     tff.learning.templates.LearningProcess, stateful.StatefulLearningProcess
@@ -146,9 +147,9 @@ def build(name: str, model_fn: Callable, **overrides: Any) -> Process:
     Args:
       name: A method's name or a sum of them, see `catalog.names`.
       model_fn: Makes the `tff_reg.models.LearningModel`.
-      **overrides: Fields of `catalog.Settings` that concern the process, strengths as
-        `<method>_<field>`, and keyword arguments of `build_process` (`client_data`,
-        `server_optimizer_fn`, `model_aggregator`, ...). `client_optimizer_fn` stands
+      **overrides: Those of `ProcessSettings`, strengths as `<method>_<field>`, and
+        keyword arguments of `build_process` (`client_data`, `server_optimizer_fn`,
+        `client_weighting`, `model_aggregator`, ...). `client_optimizer_fn` stands
         in place of the client's learning rate, momentum, Nesterov and weight decay. A
         drift correction needs `num_clients`, or a `tff_reg.corrections.Population` as
         `population`, which says more.
@@ -162,8 +163,7 @@ def build(name: str, model_fn: Callable, **overrides: Any) -> Process:
       TypeError: If an override is unknown or contradicts another.
       ValueError: If a value is out of range.
     """
-    settings = catalog.settings(name)
-    setting_names = {field.name for field in dataclasses.fields(settings)}
+    setting_names = {each.name for each in settings_of(ProcessSettings)}
     strength_names = {field.flag for field in catalog.strength_fields()}
     arguments = {
         "client_data",
@@ -177,7 +177,8 @@ def build(name: str, model_fn: Callable, **overrides: Any) -> Process:
     }
     chosen, strengths, rest = {}, {}, {}
     for key, value in overrides.items():
-        if key in arguments:
+        is_tffs = isinstance(value, tff.learning.ClientWeighting)
+        if key in arguments or (key == "client_weighting" and is_tffs):
             rest[key] = value
         elif key in setting_names:
             chosen[key] = value
@@ -186,7 +187,7 @@ def build(name: str, model_fn: Callable, **overrides: Any) -> Process:
         else:
             raise TypeError(
                 f"build got an unknown setting {key!r}: it is neither a field of "
-                "catalog.Settings, nor a strength of a method "
+                "ProcessSettings, nor a strength of a method "
                 f"({', '.join(sorted(strength_names))}), nor one of "
                 f"{', '.join(sorted(arguments))}."
             )
@@ -197,14 +198,14 @@ def build(name: str, model_fn: Callable, **overrides: Any) -> Process:
             f"{name} has to know how many clients there are in all, in a round or not: "
             "give num_clients, or a population."
         )
-    settings = dataclasses.replace(settings, **chosen)
+    settings = ProcessSettings.of(name, **chosen)
     return _build(name, model_fn, settings, strengths, rest)
 
 
 def build_from_settings(
     name: str,
     model_fn: Callable,
-    settings: catalog.Settings,
+    settings: ProcessSettings,
     strengths: Mapping[str, Any],
     *,
     mean_examples: Optional[float] = None,
@@ -268,7 +269,7 @@ def _build(name, model_fn, settings, strengths, arguments):
         population=arguments.pop("population", None)
         or correction_lib.Population(settings.num_clients),
         averages_all_clients=settings.averages_all_clients,
-        max_gradient_norm=settings.max_gradient_norm,
+        max_gradient_norm=settings.max_gradient_norm or None,
         learning_rate_schedule=_schedule(settings),
         data_form=arguments.pop("client_data", data_forms.BatchedData()),
     )
@@ -277,16 +278,16 @@ def _build(name, model_fn, settings, strengths, arguments):
     return build_process(model_fn, training, **arguments)
 
 
-def _schedule(settings: catalog.Settings) -> schedules.Schedule:
+def _schedule(settings: ProcessSettings) -> schedules.Schedule:
     builders = {
         "constant": schedules.constant,
         "exponential": lambda: schedules.exponential(settings.learning_rate_decay),
         "cosine": lambda: schedules.cosine(settings.total_rounds),
     }
-    return _choose("learning_rate_schedule", settings.learning_rate_schedule, builders)
+    return builders[settings.learning_rate_schedule]()
 
 
-def _server_optimizer(settings: catalog.Settings) -> tff.learning.optimizers.Optimizer:
+def _server_optimizer(settings: ProcessSettings) -> tff.learning.optimizers.Optimizer:
     rate, epsilon = settings.server_learning_rate, settings.server_epsilon
     library = tff.learning.optimizers
     builders = {
@@ -295,22 +296,11 @@ def _server_optimizer(settings: catalog.Settings) -> tff.learning.optimizers.Opt
         "yogi": lambda: library.build_yogi(rate, epsilon=epsilon),
         "adagrad": lambda: library.build_adagrad(rate, epsilon=epsilon),
     }
-    return _choose("server_optimizer", settings.server_optimizer, builders)
+    return builders[settings.server_optimizer]()
 
 
-def _client_weighting(settings: catalog.Settings) -> tff.learning.ClientWeighting:
-    if isinstance(settings.client_weighting, tff.learning.ClientWeighting):
-        return settings.client_weighting
-    builders = {
-        "num_examples": lambda: tff.learning.ClientWeighting.NUM_EXAMPLES,
-        "uniform": lambda: tff.learning.ClientWeighting.UNIFORM,
-    }
-    return _choose("client_weighting", settings.client_weighting, builders)
-
-
-def _choose(setting: str, value: str, builders: Mapping[str, Callable]):
-    if value not in builders:
-        raise ValueError(
-            f"{setting} must be one of {', '.join(builders)}, but is {value!r}."
-        )
-    return builders[value]()
+def _client_weighting(settings: ProcessSettings) -> tff.learning.ClientWeighting:
+    return {
+        "num_examples": tff.learning.ClientWeighting.NUM_EXAMPLES,
+        "uniform": tff.learning.ClientWeighting.UNIFORM,
+    }[settings.client_weighting]
