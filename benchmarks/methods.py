@@ -271,7 +271,7 @@ def _model_fn(method: str, setting: Setting):
         setting.model,
         image_shape=_IMAGE,
         num_classes=_CLASSES,
-        projector=catalogue.settings(method).projector,
+        projector=catalogue.settings(method).get("projector", "none"),
     )
 
 
@@ -280,10 +280,10 @@ class _Rounds:
 
     def __init__(self, method: str, setting: Setting):
         self._batch_size = setting.batch_size
-        fedavg = catalogue.settings(_FEDAVG)
+        fedavg = training.ProcessSettings.of(_FEDAVG)
         max_norm = fedavg.max_gradient_norm
         if "fedalign" in method.split("+"):
-            max_norm = catalogue.settings("fedalign").max_gradient_norm
+            max_norm = training.ProcessSettings.of("fedalign").max_gradient_norm
         self._process = training.build(
             method,
             _model_fn(method, setting),

@@ -17,15 +17,16 @@ if __name__ == "__main__":
     STOP.take_over()
 
 # pylint: disable=wrong-import-position
-import tasks
 from tff_reg import quiet, runtime
 from tff_reg.analysis import cost as cost_lib
 from tff_reg.analysis import curvature, plane, spectra
 from tff_reg.data import partition_report
-from tff_reg.experiment import command_line, directory, files, settings, tables, trained
-from tff_reg.lazy import flags, logging
-from tff_reg.models import names
-from tff_reg.processes import catalog
+from tff_reg.experiment import command_line, config, directory, files, runs, tables
+from tff_reg.experiment import trained
+from tff_reg.experiment.task_settings import TaskSettings
+from tff_reg.lazy import flags, logging, tasks
+from tff_reg.methods import catalogue
+from tff_reg.settings import Setting, SettingError, settings_of
 
 _COMMAND = "bin/analyze"
 _HELP = """\
@@ -86,29 +87,27 @@ bin/analyze landscape --run_dir=DIR,... [--output_dir=DIR]
 bin/analyze singular_values --run_dir=DIR,... [--output_dir=DIR]
   Of the server's model's classifier: singular_values.csv and .png (UniVarFL's Fig. 1)."""
 
-_MEASURED = {field.name: field for field in dataclasses.fields(curvature.Settings)}
-
-
-def define_flags():
-    """The flags, none of them given yet."""
-    given = flags.FlagValues()
-    command_line.define_flags(given)
-    for name in ("processes", "run_dir", "image_shape"):
-        flags.DEFINE_list(name, None, "Separated by commas.", given)
-    flags.DEFINE_integer("num_classes", None, "Classes.", 1, flag_values=given)
-    flags.DEFINE_string("csv", None, "File for the table.", given)
-    flags.DEFINE_enum(
-        "directions", None, ["eigenvectors", "random"], "Of the plane.", given
+_OWN = (
+    Setting("processes", str, (), "what costs", is_tuple=True),
+    Setting("run_dir", str, (), "the runs", is_tuple=True),
+    Setting("num_classes", int, 10, "of the model", minimum=1),
+    Setting("image_shape", int, (32, 32, 3), "of images", is_tuple=True, minimum=1),
+    Setting("csv", str, None, "file for the table"),
+    Setting("highest", float, None, "losses above are drawn there"),
+)
+_SETTINGS = {
+    each.name: each
+    for each in (
+        *config.listed(),
+        *settings_of(curvature.Settings),
+        *settings_of(plane.Settings),
+        *_OWN,
     )
-    for name in ("extent", "highest"):
-        flags.DEFINE_float(name, None, "Of the plane.", flag_values=given)
-    flags.DEFINE_integer("points", None, "Of the plane.", flag_values=given)
-    kinds = {"int": flags.DEFINE_integer, "float": flags.DEFINE_float}
-    for field in _MEASURED.values():
-        if field.name != "seed":  # bin/run has that one.
-            define = kinds.get(field.type, flags.DEFINE_string)
-            define(field.name, None, field.name, flag_values=given)
-    return given
+}
+
+
+def _names(kind):
+    return [each.name for each in settings_of(kind)]
 
 
 def fail(message, exit_code=2):
@@ -117,12 +116,12 @@ def fail(message, exit_code=2):
 
 def _check_folder(flag, path):
     if not pathlib.Path(path).absolute().parent.is_dir():
-        fail(f"--{flag}={path}: there is no such directory.")
+        raise SettingError(flag, path, "there is no such directory.")
 
 
 def _needed(given, name):
     if not given.get(name):
-        fail(f"--{name} is missing; --help says what it is.")
+        raise SettingError(name, None, "it is missing; --help says what it is.")
     return given[name]
 
 
@@ -138,7 +137,8 @@ def cost(given):
     if "run_dir" in given:
         extra = given.keys() - {"run_dir", "csv"}
         if extra:
-            fail(f"--{min(extra)}: leave it out, --run_dir says what is counted.")
+            reason = "leave it out, --run_dir says what is counted."
+            raise SettingError(min(extra), None, reason)
         costs = [_cost_of_run(run_dir) for run_dir in given["run_dir"]]
     else:
         costs = _costs_of_processes(given)
@@ -152,17 +152,17 @@ def _cost_csv(costs):
 
 
 def _cost_of_run(run_dir):
-    values = _config(run_dir)
-    task = tasks.build(values["task"], **settings.task_settings(values))
+    did = _config(run_dir)
+    task = runs.build_task(did)
     found = cost_lib.measure(
-        values["process"],
-        model=values["model"],
-        norm=values["norm"],
-        projector=values["projector"],
+        did.process,
+        model=did.model,
+        norm=did.norm,
+        projector=did.projector,
         num_classes=task.num_classes,
         image_shape=task.image_shape,
-        strengths=settings.strengths(values),
-        averages_all_clients=values["averages_all_clients"],
+        strengths=did.strengths,
+        averages_all_clients=did.averages_all_clients,
     )
     folder = _analysis_of(run_dir)
     folder.mkdir(exist_ok=True)
@@ -172,36 +172,24 @@ def _cost_of_run(run_dir):
 
 def _costs_of_processes(given):
     processes = _needed(given, "processes")
-    text = given.get("image_shape", ["32", "32", "3"])
-    try:
-        image_shape = [int(size) for size in text]
-        if len(image_shape) != 3 or min(image_shape) < 1:
-            raise ValueError
-    except ValueError:
-        fail(
-            f"--image_shape={','.join(text)}: give height, width and channels, as in"
-            " 32,32,3."
-        )
-    for name, choices in (("model", names.MODEL_NAMES), ("norm", names.NORM_NAMES)):
-        if given.get(name, choices[0]) not in choices:
-            fail(f"--{name}={given[name]}: use one of {', '.join(choices)}.")
+    image_shape = given.get("image_shape", _SETTINGS["image_shape"].default)
+    if len(image_shape) != 3:
+        reason = "give height, width and channels, as in 32,32,3."
+        raise SettingError("image_shape", image_shape, reason)
     own = {}
     for process in processes:
-        catalog.parse(process)
-        fields = catalog.strength_fields(process)
+        fields = catalogue.strengths(process)
         own[process] = {f.flag: given[f.flag] for f in fields if f.flag in given}
     for flag in given.keys() - set(_COST):
         if not any(flag in strengths for strengths in own.values()):
-            fail(
-                f"--{flag}: its method is not part of"
-                f" --processes={','.join(processes)}."
-            )
+            reason = f"its method is not part of {', '.join(processes)}."
+            raise SettingError(flag, None, reason)
     return [
         cost_lib.measure(
             process,
             model=given.get("model", "resnet56"),
             norm=given.get("norm", "batch"),
-            num_classes=given.get("num_classes", 10),
+            num_classes=given.get("num_classes", _SETTINGS["num_classes"].default),
             image_shape=image_shape,
             strengths=strengths,
         )
@@ -217,22 +205,22 @@ def _analysis_of(run_dir):
 
 
 def _config(run_dir):
-    """The settings of a run."""
+    """What a run did."""
     values = directory.RunDirectory(run_dir).config
     if values is None:
-        fail(f"--run_dir={run_dir}: there is no run.")
-    return values
+        raise SettingError("run_dir", run_dir, "there is no run.")
+    return config.ResolvedConfig.load(values)
 
 
 def _one_run(given):
     """The directory of the only run; None where none was given."""
     run_dirs = given.get("run_dir") or [None]
     if len(run_dirs) > 1:
-        fail(f"--run_dir={','.join(run_dirs)}: give one run.")
+        raise SettingError("run_dir", run_dirs, "give one run.")
     return run_dirs[0]
 
 
-_PARTITION = ("run_dir", "output_dir", *settings.OF_TASKS, "task", "recipe")
+_PARTITION = ("run_dir", "output_dir", "recipe", *_names(TaskSettings))
 
 
 def partition(given):
@@ -241,27 +229,22 @@ def partition(given):
     if run_dir is not None:
         extra = given.keys() - {"run_dir", "output_dir"}
         if extra:
-            fail(f"--{min(extra)}: leave it out, --run_dir says which partition it is.")
-        values = _config(run_dir)
+            reason = "leave it out, --run_dir says which partition it is."
+            raise SettingError(min(extra), None, reason)
+        asked = _config(run_dir)
         output_dir = _analysis_of(run_dir)
     else:
-        asked = {k: v for k, v in given.items() if k != "output_dir"}
-        values = settings.resolve(
-            {"process": "fedavg", **asked},
-            task_names=tasks.names(),
-            task_defaults=tasks.defaults,
-            recipe_settings=tasks.recipes.settings,
-        )
-        tasks.check_data(values["task"], values["data_dir"])
+        of_task = {k: v for k, v in given.items() if k != "output_dir"}
+        asked = config.RunConfig(process="fedavg", **of_task).resolved()
+        tasks.check_data(asked.task, asked.data_dir)
         output_dir = pathlib.Path()
     output_dir = pathlib.Path(given.get("output_dir", output_dir))
     _check_folder("output_dir", output_dir)
-    task = tasks.build(values["task"], **settings.task_settings(values))
-    held = partition_report.of_task(task)
+    held = partition_report.of_task(runs.build_task(asked))
     output_dir.mkdir(exist_ok=True)
-    title = f"{values['task']}, {values['partition']}"
-    if values["concentration"] is not None:
-        title += f"({values['concentration']:g})"
+    title = f"{asked.task}, {asked.partition}"
+    if asked.concentration is not None:
+        title += f"({asked.concentration:g})"
     for name, write in (
         ("partition.csv", held.write_csv),
         ("partition.png", lambda path: held.write_figure(path, title=title)),
@@ -281,6 +264,10 @@ def _runs(given):
     if "output_dir" in given:
         _check_folder("output_dir", given["output_dir"])
     return run_dirs
+
+
+def _chosen(kind, given):
+    return kind(**{name: given[name] for name in _names(kind) if name in given})
 
 
 def _report(line):
@@ -311,25 +298,21 @@ def _name(run_dir):
 
 def _of_task(run_dirs):
     """What a picture's subtitle says about its runs."""
-    return ", ".join(sorted({_config(run_dir)["task"] for run_dir in run_dirs}))
+    return ", ".join(sorted({_config(run_dir).task for run_dir in run_dirs}))
 
 
-_HESSIAN = ("run_dir", "output_dir", *_MEASURED)
+_HESSIAN = ("run_dir", "output_dir", *_names(curvature.Settings))
 
 
 def hessian(given):
     """Measures runs' curvature."""
     run_dirs = _runs(given)
-    chosen = {name: given[name] for name in _MEASURED if name in given}
-    try:
-        wanted = curvature.Settings(**chosen)
-    except ValueError as error:
-        fail(f"--{error}")
+    wanted = _chosen(curvature.Settings, given)
     columns, results = {"run": []}, {}
     for run_dir in run_dirs:
         with runtime.running("in_process"):
             found = curvature.measure(
-                trained.load(run_dir, tasks=tasks),
+                trained.load(run_dir),
                 wanted,
                 _analysis_of(run_dir),
                 report=_report,
@@ -363,16 +346,7 @@ def hessian(given):
     )
 
 
-_LANDSCAPE = (
-    "run_dir",
-    "output_dir",
-    "directions",
-    "extent",
-    "points",
-    "highest",
-    "examples",
-    "seed",
-)
+_LANDSCAPE = ("run_dir", "output_dir", "highest", *_names(plane.Settings))
 
 
 def landscape(given):
@@ -380,16 +354,12 @@ def landscape(given):
     from tff_reg.analysis import landscape as landscape_lib
 
     run_dirs = _runs(given)
-    chosen = {k: given[k] for k in plane.SETTINGS if k in given}
-    try:
-        wanted = plane.Settings(**chosen)
-    except ValueError as error:
-        fail(f"--{error}")
+    wanted = _chosen(plane.Settings, given)
     found = {}
     for run_dir in run_dirs:
         _report(f"landscape of {run_dir}")
         found[run_dir] = plane.measure(
-            trained.load(run_dir, tasks=tasks),
+            trained.load(run_dir),
             wanted,
             _analysis_of(run_dir),
             progress=sys.stderr.isatty(),
@@ -416,7 +386,7 @@ def singular_values(given):
     run_dirs = _runs(given)
     found = {}
     for run_dir in run_dirs:
-        run = trained.load(run_dir, tasks=tasks)
+        run = trained.load(run_dir)
         found[run_dir] = spectra.classifier_singular_values(run.model())
         folder = _analysis_of(run_dir)
         folder.mkdir(exist_ok=True)
@@ -444,7 +414,7 @@ def singular_values(given):
 
 
 _SUBJECTS = {
-    "cost": (cost, ("run_dir", *_COST, *(f.flag for f in catalog.strength_fields()))),
+    "cost": (cost, ("run_dir", *_COST, *(f.flag for f in catalogue.strengths()))),
     "partition": (partition, _PARTITION),
     "hessian": (hessian, _HESSIAN),
     "landscape": (landscape, _LANDSCAPE),
@@ -464,7 +434,8 @@ def _where_it_stands(run_dirs):
 @command_line.command(_HELP)
 def main(argv, stop):
     """Analyses the subject that is named."""
-    values = define_flags()
+    values = flags.FlagValues()
+    command_line.define_flags(values, _SETTINGS.values())
     words = command_line.parse_own(argv, values, command=_COMMAND, takes_words=True)
     if len(words) != 1 or words[0] not in _SUBJECTS:
         found = " ".join(words) or "nothing"
@@ -487,6 +458,8 @@ def main(argv, stop):
     quiet.silence()
     logging.set_verbosity(logging.ERROR)
     try:
+        for name, value in given.items():
+            _SETTINGS[name].check(value)
         analyse(given)
     except ValueError as error:
         fail(error)

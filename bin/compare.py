@@ -19,11 +19,11 @@ if __name__ == "__main__":
     STOP.take_over()
 
 # pylint: disable=wrong-import-position
-import tasks
 from tff_reg import experiment
-from tff_reg.experiment import command_line, comparison, progress, series
-from tff_reg.experiment import summary as summary_lib
+from tff_reg.experiment import command_line, comparison, config as config_lib
+from tff_reg.experiment import progress, series
 from tff_reg.lazy import flags
+from tff_reg.settings import SettingError
 
 _COMMAND = "bin/compare"
 _HELP = """\
@@ -63,13 +63,12 @@ def fail(message, exit_code=2):
     command_line.fail(message, exit_code=exit_code, command=_COMMAND)
 
 
-def define_flags():
-    """The flags, none of them given yet."""
+def read_flags(argv):
+    """The flags of the command."""
     given = flags.FlagValues()
-    command_line.define_flags(given)
-    flags.DEFINE_string("processes", None, "Methods, separated by commas.", given)
-    flags.DEFINE_string("seeds", "0", "Seeds, separated by commas.", given)
-    flags.DEFINE_list("columns", None, "Columns, separated by commas.", given)
+    own = [*series.SETTINGS, comparison.COLUMNS_SETTING]
+    command_line.define_flags(given, [*config_lib.listed(), *own])
+    command_line.parse(argv, given, command=_COMMAND)
     return given
 
 
@@ -78,18 +77,15 @@ def plan(given):
     requested = command_line.requested(given)
     for name, own in (("process", "processes"), ("seed", "seeds")):
         if name in requested:
-            fail(f"--{name}: give --{own}, one or several separated by commas.")
+            raise SettingError(
+                name, None, f"give --{own}, one or several separated by commas."
+            )
+    own = {each.name: given[each.name].value for each in series.SETTINGS}
+    own = {name: value for name, value in own.items() if value is not None}
     for name in ("processes", "output_dir"):
         if not given[name].value:
-            fail(f"--{name} is missing; --help says what it is.")
-    return series.plan(
-        requested,
-        processes=given.processes,
-        seeds=given.seeds,
-        task_names=tasks.names(),
-        task_defaults=tasks.defaults,
-        recipe_settings=tasks.recipes.settings,
-    )
+            raise SettingError(name, None, "it is missing; --help says what it is.")
+    return series.plan(experiment.RunConfig.of(requested), **own)
 
 
 class Comparison:
@@ -100,14 +96,17 @@ class Comparison:
         self._planned = planned
         self._is_watched = is_watched
         self._executor = executor
-        command = [sys.executable, str(_ROOT / "bin" / "run.py")]
-        if given.verbosity is not None:
-            command.append(f"--verbosity={given.verbosity}")
-        self._series = series.Series(command, executor)
+        self._series = series.Series(self._command, executor)
         self._finished = []
-        self._columns = comparison.parse_columns(given.columns or [])
+        self._columns = comparison.parse_columns(given.columns or ())
         self._is_in_line = False
         self.failed = []
+
+    def _command(self, asked):
+        command = [sys.executable, str(_ROOT / "bin" / "run.py")]
+        if self._given.verbosity is not None:
+            command.append(f"--verbosity={self._given.verbosity}")
+        return [*command, *command_line.as_flags(asked)]
 
     def run(self):
         """Runs what is not finished; tabulates whenever something has finished."""
@@ -159,10 +158,10 @@ class Comparison:
 
     def tabulate(self, is_last=False):
         """Writes the files; returns whether there was anything to write."""
-        values = self._planned[0].values  # They are the same for all.
-        directories = {run.values["process"]: [] for run in self._planned}
+        config = self._planned[0].config  # Rounds and targets are the same for all.
+        directories = {run.config.process: [] for run in self._planned}
         for run in self._finished:
-            directories[run.values["process"]].append(run.directory)
+            directories[run.config.process].append(run.directory)
         directories = {name: paths for name, paths in directories.items() if paths}
         columns = self._columns if is_last else []
         if columns:
@@ -171,12 +170,8 @@ class Comparison:
             experiment.compare(
                 directories,
                 self._given.output_dir,
-                accuracy_at_rounds=summary_lib.parse_rounds(
-                    values["accuracy_at_rounds"]
-                ),
-                target_accuracies=summary_lib.parse_targets(
-                    values["target_accuracies"]
-                ),
+                accuracy_at_rounds=config.accuracy_at_rounds,
+                target_accuracies=config.target_accuracies,
                 columns=columns,
             )
         return bool(directories)
@@ -222,8 +217,7 @@ def main(argv, stop, executor=None):
       stop: Is told what to say and to end.
       executor: Runs the commands; by default in processes of their own.
     """
-    given = define_flags()
-    command_line.parse(argv, given, command=_COMMAND)
+    given = read_flags(argv)
     is_verbose = given.verbosity is not None and given.verbosity >= 0
     is_watched = is_verbose or (sys.stdout.isatty() and sys.stderr.isatty())
     executor = executor or series.ChildProcesses(is_watched=is_watched)

@@ -15,7 +15,6 @@ if __name__ == "__main__":
     STOP.take_over()
 
 # pylint: disable=wrong-import-position
-import tasks
 from tff_reg import quiet
 from tff_reg.experiment import command_line, export, trained
 from tff_reg.lazy import flags, logging
@@ -56,7 +55,7 @@ def main(argv, stop):
     logging.set_verbosity(logging.ERROR)
     try:
         export.check(given.format, given.output)
-        run = trained.load(given.run_dir, tasks=tasks, round_num=given.round_num)
+        run = trained.load(given.run_dir, round_num=given.round_num)
         metadata = export.export(run, given.format, given.output)
     except ValueError as error:
         fail(error)

@@ -17,8 +17,9 @@ if __name__ == "__main__":
 
 # pylint: disable=wrong-import-position
 from tasks import recipes
-from tff_reg.experiment import command_line
+from tff_reg.experiment import command_line, config
 from tff_reg.lazy import flags
+from tff_reg.settings import as_text
 
 _COMMAND = "bin/recipes"
 _WIDTH = 88
@@ -67,10 +68,10 @@ def description(recipe):
     lines = [recipe.name, ""]
     for name, text in source.items():
         lines += _wrapped(f"  {name:9}  {text}", " " * 13)
-    order = command_line.names().index
     lines += ["", "Settings:"]
-    for name in sorted(recipe.settings, key=order):
-        lines.append(f"  --{name}={_text(recipe.settings[name])}")
+    for each in config.listed():
+        if each.name in recipe.settings:
+            lines.append(f"  --{each.name}={as_text(recipe.settings[each.name])}")
     if recipe.notes:
         lines += ["", "Differences from the paper, and what it leaves open:"]
         for note in recipe.notes:
@@ -80,10 +81,6 @@ def description(recipe):
 
 def _title(table):
     return f"Table {table.number}: {table.title}"
-
-
-def _text(value):
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _wrapped(text, indent=""):

@@ -58,7 +58,7 @@ def load(data_dir: str, image_size: int | None = None) -> image_data.ImageData:
     if x_train.shape[1:] != x_test.shape[1:]:
         raise DataError(
             f"{data_dir}: images of train and test have different sizes; give "
-            "--image_size=N to bring all to one size."
+            "image_size=N to bring all to one size."
         )
     return image_data.ImageData(
         x_train=x_train,

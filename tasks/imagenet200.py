@@ -88,7 +88,7 @@ def load(
     elif len(known) < NUM_CLASSES:
         raise DataError(
             f"{train} has {len(known)} classes; {NUM_CLASSES} are drawn from all "
-            "1,000, or give --class_list=FILE."
+            "1,000, or give class_list=FILE."
         )
     else:
         class_names = choose_classes(known)
@@ -104,7 +104,7 @@ def load(
         raise DataError(
             f"{len(paths) + len(test_paths):,} images of {image_size}x{image_size} "
             f"need {needed / 1e9:.1f} GB, and {available / 1e9:.1f} GB are free; give "
-            "a smaller --image_size."
+            "a smaller image_size."
         )
     options = dict(margin=images.IMAGENET_MARGIN)
     return image_data.ImageData(

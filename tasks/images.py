@@ -94,7 +94,7 @@ def decode_all(
                 if image.shape != images.shape[1:]:
                     raise DataError(
                         f"{path} has {_shape(image)} pixels, the images before it "
-                        f"{_shape(images[0])}; give --image_size=N to bring all to one "
+                        f"{_shape(images[0])}; give image_size=N to bring all to one "
                         "size."
                     )
                 images[row] = image

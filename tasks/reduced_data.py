@@ -106,7 +106,7 @@ def synthetic(
     if num_bytes > _MOST_BYTES:
         raise TaskError(
             f"{num_train} random images for the task {defaults.name} would take"
-            f" {num_bytes / 1e9:.0f} GB; give a smaller --scale."
+            f" {num_bytes / 1e9:.0f} GB; give a smaller scale."
         )
     generator = np.random.default_rng(_SEED)
     turn = np.arange(num_train, dtype=np.int32)

@@ -18,6 +18,7 @@ from tff_reg import models
 from tff_reg.data import augmentation as augmentation_lib
 from tff_reg.data import client_data as client_data_lib
 from tff_reg.data import partitions
+from tff_reg.experiment.task_settings import TaskSettings
 
 # Only for TFF's own view of a task, where no command gives a batch size.
 _BASELINE_BATCH_SIZE = 64
@@ -65,22 +66,17 @@ class Task(tff.simulation.baselines.BaselineTask):
         return self._test_arrays
 
 
-def build(
-    defaults: TaskDefaults,
-    data: ImageData,
-    *,
-    partition: str,
-    num_clients: int,
-    seed: int,
-    concentration: float | None = None,
-    classes_per_client: int | None = None,
-    split_file: str | None = None,
-    augmentation: str | None = None,
-    model: str | None = None,
-    norm: str | None = None,
-    projector: str = "none",
-) -> Task:
-    """Makes a task of loaded data; see `tasks.build` for the arguments and errors."""
+def build(defaults: TaskDefaults, data: ImageData, settings: TaskSettings) -> Task:
+    """Makes a task of loaded data; see `tasks.build` for the errors.
+
+    Args:
+      defaults: The task's.
+      data: The task's.
+      settings: How the data are dealt out, and of what the model is made.
+
+    Returns:
+      The task.
+    """
     expected = defaults.num_train_examples
     if expected not in (None, len(data.y_train)):
         logging.warning(
@@ -90,17 +86,17 @@ def build(
             len(data.y_train),
         )
     dealt = partitions.partition(
-        partition,
+        settings.partition,
         data.y_train,
-        num_clients,
-        seed=seed,
-        concentration=concentration,
-        classes_per_client=classes_per_client,
+        settings.num_clients,
+        seed=settings.seed,
+        concentration=settings.concentration,
+        classes_per_client=settings.classes_per_client,
         domains=data.domains,
-        split_file=split_file,
+        split_file=settings.split_file,
     )
     image_shape = data.x_train.shape[1:]
-    model = model or defaults.model
+    model, norm = settings.model or defaults.model, settings.norm
     if norm is None and defaults.norm in models.norms_of(model):
         norm = defaults.norm
     client_data = client_data_lib.ArrayClientData(data.x_train, data.y_train, dealt)
@@ -109,8 +105,8 @@ def build(
         image_shape=image_shape,
         num_classes=len(data.class_names),
         norm=norm,
-        projector=projector,
-        seed=seed,
+        projector=settings.projector,
+        seed=settings.seed,
     )
 
     def to_batches(dataset: tf.data.Dataset) -> tf.data.Dataset:
@@ -136,7 +132,7 @@ def build(
         class_names=data.class_names,
         image_shape=image_shape,
         augment_fn=augmentation_lib.recipe(
-            augmentation or defaults.augmentation, data.normalize_fn
+            settings.augmentation or defaults.augmentation, data.normalize_fn
         ),
         normalize_fn=data.normalize_fn,
         partition=dealt,

@@ -62,7 +62,7 @@ class TaskDefaults:
     layout: str = ""
     # The data set's name in TFDS, which loads it when `data_dir` is not given.
     tfds_name: str | None = None
-    # By the name of a field of tff_reg.methods.catalogue.Settings; often empty.
+    # By the name of a field of tff_reg.experiment.RunConfig; often empty.
     overrides: Mapping[str, Override] = dataclasses.field(
         default_factory=lambda: MappingProxyType({})
     )
@@ -79,5 +79,5 @@ class TaskDefaults:
         """
         download = f"download {self.source}, unpack it, and " if self.source else ""
         return DataError(
-            f"{why}: {download}give --data_dir=DIR, {self.layout} (task {self.name})."
+            f"{why}: {download}give data_dir=DIR, {self.layout} (task {self.name})."
         )

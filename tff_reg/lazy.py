@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     import numpy as np
     import tensorflow as tf
     import tensorflow_federated as tff
+    import tasks
     import tree
     from absl import flags, logging
 else:
@@ -45,6 +46,8 @@ else:
     # absl's.
     flags = _LazyModule("absl.flags")
     logging = _LazyModule("absl.logging")
+    # The clone's, where nobody gives other tasks: it is no part of this package.
+    tasks = _LazyModule("tasks")
 
 
 def exports(package: str, modules: dict):

@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import functools
 import math
 import typing
-from typing import Any, Optional, Sequence, Union
+from typing import Any, Mapping, Optional, Sequence, Union
 
 _METADATA = "tff_reg"
 _KINDS = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
@@ -63,6 +64,10 @@ class Setting:
       maximum: The greatest value; None for none.
       below: The value that it must be less than; None for none.
       choices: What it may be; None for anything.
+      placeholder: What stands for its value in a help, such as DIR.
+      only_with: What other settings must be for this one to have a meaning: one of
+        these values, by name.
+      tags: Words by which its owner finds it.
     """
 
     name: str
@@ -78,6 +83,9 @@ class Setting:
     maximum: Optional[float] = None
     below: Optional[float] = None
     choices: Optional[Sequence[Any]] = None
+    placeholder: str = ""
+    only_with: Mapping[str, Sequence[Any]] = dataclasses.field(default_factory=dict)
+    tags: Sequence[str] = ()
 
     @property
     def kind(self) -> str:
@@ -103,10 +111,28 @@ class Setting:
         read = _TRUTHS.__getitem__ if self.type is bool else self.type
         try:
             if self.is_tuple:
-                return tuple(read(item) for item in text.split(",")) if text else ()
+                items = text.split(",") if text else []
+                return tuple(read(item.strip()) for item in items)
             return read(text.lower() if self.type is bool else text)
         except (KeyError, ValueError):
             raise SettingError(self.name, text, f"it must be {self.kind}.") from None
+
+    def adopt(self, value: Any) -> Any:
+        """The value as the setting has it: JSON has no tuples, and 1 for 1.0.
+
+        Args:
+          value: The value; what the setting cannot have is left as it is.
+
+        Returns:
+          The value, which is not checked.
+        """
+        if self.is_tuple and isinstance(value, (list, tuple)):
+            return tuple(self._adopt_item(item) for item in value)
+        return self._adopt_item(value)
+
+    def _adopt_item(self, item: Any) -> Any:
+        is_whole = isinstance(item, int) and not isinstance(item, bool)
+        return float(item) if self.type is float and is_whole else item
 
     def check(self, value: Any, name: str = "") -> None:
         """Checks a value's type, its bounds and choices.
@@ -135,9 +161,11 @@ class Setting:
         if not isinstance(item, types) or is_other_bool:
             return f"it must be {self.kind}."
         if self.choices is not None and item not in self.choices:
-            what = self.name.replace("_", " ")
             listed = ", ".join(map(str, self.choices))
             near = near_names(item, self.choices)
+            if self.is_tuple:
+                return f"there is no {item}{near}; choose some of {listed}."
+            what = self.name.replace("_", " ")
             return f"there is no such {what}{near}; choose one of {listed}."
         if isinstance(item, float) and not math.isfinite(item):
             return "it must be a finite number."
@@ -157,9 +185,8 @@ def setting(default: Any = dataclasses.MISSING, **known: Any) -> Any:
 
     Args:
       default: Its default.
-      **known: Attributes of `Setting` that do not follow from the field: `help` and,
-        as they apply, `symbol`, `group`, `minimum`, `above`, `maximum`, `below` and
-        `choices`.
+      **known: Attributes of `Setting` that do not follow from the field: `help` and
+        those below it, as they apply.
 
     Returns:
       What stands to the right of the field's `=`.
@@ -167,12 +194,51 @@ def setting(default: Any = dataclasses.MISSING, **known: Any) -> Any:
     return dataclasses.field(default=default, metadata={_METADATA: known})
 
 
+def undecided(cls: type) -> type:
+    """A dataclass whose settings are None until somebody decides; a decorator.
+
+    The types of its fields say what they are then. `Setting.default` is what each falls
+    back to.
+
+    Args:
+      cls: A class with fields of its own and of bases that are dataclasses, itself not
+        yet one.
+
+    Returns:
+      The class, to be made a frozen dataclass.
+    """
+    fields = {
+        name: field
+        for base in reversed(cls.__mro__[1:])
+        for name, field in getattr(base, "__dataclass_fields__", {}).items()
+    }
+    fields.update(
+        (name, value)
+        for name, value in vars(cls).items()
+        if isinstance(value, dataclasses.Field)
+    )
+    hints = typing.get_type_hints(cls)
+    for name, field in fields.items():
+        if _METADATA in field.metadata:
+            known = {"default": field.default, **field.metadata[_METADATA]}
+            cls.__annotations__[name] = hints[name]
+            undecided_field = dataclasses.field(
+                default=None, metadata={_METADATA: known}
+            )
+            setattr(cls, name, undecided_field)
+    return cls
+
+
 def settings_of(owner: Any) -> tuple[Setting, ...]:
     """The settings of a dataclass or one of its instances, in their order.
 
     Its fields that are no settings are left out.
     """
-    owner = owner if isinstance(owner, type) else type(owner)
+    return _settings_of_class(owner if isinstance(owner, type) else type(owner))
+
+
+@functools.lru_cache(maxsize=None)
+def _settings_of_class(owner: type) -> tuple[Setting, ...]:
     hints = typing.get_type_hints(owner)
     result = []
     for field in dataclasses.fields(owner):
@@ -185,17 +251,13 @@ def settings_of(owner: Any) -> tuple[Setting, ...]:
         if typing.get_origin(type_) is tuple:
             is_tuple = True
             type_ = typing.get_args(type_)[0]
-        known = field.metadata[_METADATA]
-        result.append(
-            Setting(
-                field.name,
-                type_,
-                field.default,
-                is_tuple=is_tuple,
-                is_optional=is_optional,
-                **known,
-            )
-        )
+        derived = {
+            "default": field.default,
+            "is_tuple": is_tuple,
+            "is_optional": is_optional,
+        }
+        known = {**derived, **field.metadata[_METADATA]}
+        result.append(Setting(field.name, type_, **known))
     return tuple(result)
 
 

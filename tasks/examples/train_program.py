@@ -18,95 +18,87 @@ what TFF saves: `program_state/`, `evaluation_state/`, `models/`.
 """
 
 import asyncio
-import dataclasses
 import json
 import pathlib
-import sys
 
-import tasks
-from tff_reg import data, runtime, training as training_lib
-from tff_reg.experiment import command_line, files, interruption
+from tff_reg import data, experiment, runtime, training as training_lib
+from tff_reg.experiment import command_line, config as config_lib, files
+from tff_reg.experiment import interruption, runs
 from tff_reg.lazy import flags, np, tff
-from tff_reg.methods import catalogue
+from tff_reg.settings import SettingError
 
 _COMMAND = "tasks.examples.train_program"
-_OF_PAPER = ("total_rounds", "clients_per_round", "local_epochs")
 _EVALUATION_CLIENTS = 4
+# The settings of a run that it takes.
+_TAKEN = (
+    "process",
+    "output_dir",
+    "seed",
+    "total_rounds",
+    "clients_per_round",
+    "local_epochs",
+    "rounds_per_evaluation",
+)
 
 
-def define_flags():
-    """The flags above, none of them given yet."""
-    given = flags.FlagValues()
-    command_line.define_verbosity(given)
-    flags.DEFINE_string("process", "fedalign", "Method, or a sum of methods.", given)
-    flags.DEFINE_string("output_dir", None, "Directory.", given)
-    flags.DEFINE_integer("seed", 0, "Seed.", 0, flag_values=given)
-    flags.DEFINE_integer("rounds_per_evaluation", 1, "So often.", 1, flag_values=given)
-    for name in _OF_PAPER:
-        flags.DEFINE_integer(name, None, "Not the paper's.", 1, flag_values=given)
-    return given
-
-
-def choose_settings(name, given):
-    """The settings of a process's paper with those that were given.
+def read_config(argv):
+    """What the flags above ask for.
 
     Raises:
-      ValueError: If there is no such process, or there are too few clients.
+      SettingError: If they make no run.
     """
-    settings = dataclasses.replace(catalog.settings(name), **given)
-    if settings.clients_per_round > settings.num_clients:
-        raise ValueError(
-            f"--clients_per_round={settings.clients_per_round}: there are only"
-            f" {settings.num_clients} clients."
-        )
-    return settings
+    given = flags.FlagValues()
+    taken = [each for each in config_lib.listed() if each.name in _TAKEN]
+    command_line.define_flags(given, taken)
+    command_line.parse_own(argv, given, command=_COMMAND)
+    command_line.be_quiet(given)
+    asked = {name: given[name].value for name in _TAKEN}
+    if not asked["output_dir"]:
+        raise SettingError("output_dir", None, "it is missing; give a directory.")
+    asked["process"] = asked["process"] or "fedalign"
+    return experiment.RunConfig(**asked).resolved()
 
 
-def prepare_directory(output_dir, settings, **others):
+def prepare_directory(config):
     """Writes `settings.json`, unless a training with other settings is there already.
 
+    Args:
+      config: The `experiment.ResolvedConfig`.
+
+    Returns:
+      The directory.
+
     Raises:
-      ValueError: If there is.
+      SettingError: If there is.
     """
+    output_dir = pathlib.Path(config.output_dir)
     output_dir.mkdir(parents=True, exist_ok=True)
-    recorded = {**dataclasses.asdict(settings), **others, "total_rounds": None}
+    settings = config.dump()
+    recorded = {n: settings[n] for n in settings if n not in config_lib.FREE_SETTINGS}
     path = output_dir / "settings.json"
     if path.exists() and json.loads(path.read_text()) != recorded:
-        raise ValueError(
-            f"--output_dir: {path} has other settings; give them, or another directory."
-        )
+        reason = "a training with other settings is there; give another directory."
+        raise SettingError("output_dir", output_dir, reason)
     files.write_text(path, json.dumps(recorded, indent=2))
+    return output_dir
 
 
-def build(name, settings, seed):
+def build(config):
     """The task, and the processes of training and evaluation.
 
     Raises:
-      ValueError: If clients have to remember something, which programs cannot.
+      SettingError: If clients have to remember something, which programs cannot.
     """
-    task = tasks.build(
-        "digits",
-        partition=settings.partition,
-        concentration=settings.concentration,
-        num_clients=settings.num_clients,
-        projector=settings.projector,
-        seed=seed,
-    )
-    training = training_lib.build_from_settings(
-        name,
-        task.model_fn,
-        settings,
-        strengths={},
-        client_preprocess_fn=task.augment_fn,
-        example_dtype="uint8",
-    )
+    task = runs.build_task(config)
+    training = runs.build_process(config, task)
     if isinstance(training, training_lib.StatefulLearningProcess):
-        raise ValueError(
-            f"--process={name}: its clients remember something, for which a program has"
-            " no place; bin/run trains it."
+        reason = (
+            "its clients remember something, for which a program has no place; bin/run"
+            " trains it."
         )
+        raise SettingError("process", config.process, reason)
     evaluation = tff.learning.algorithms.build_fed_eval(
-        training_lib.adapt_model_fn(task.model_fn, catalogue.build(name, {}))
+        runs.build_model_fn(config, task)
     )
     return task, training, evaluation
 
@@ -126,8 +118,9 @@ def build_test_source(task, seed):
     return data.SeededDataSource(clients, seed=seed, client_dataset_fn=dataset_fn)
 
 
-def train(task, training, evaluation, settings, seed, output_dir, evaluation_period=1):
+def train(config, task, training, evaluation):
     """Runs the rounds that are left, tests the models, writes the weights."""
+    output_dir = pathlib.Path(config.output_dir)
     # It loads TFF.
     from tff_reg.experiment import programs
 
@@ -141,15 +134,15 @@ def train(task, training, evaluation, settings, seed, output_dir, evaluation_per
             tff.program.TensorBoardReleaseManager(output_dir / name),
         ])
 
-    source = data.SeededDataSource(task.client_data, seed=seed)
+    source = data.SeededDataSource(task.client_data, seed=config.seed)
     states = tff.program.FileProgramStateManager(output_dir / "program_state")
     with tff.framework.get_context_stack().install(runtime.program_context()):
         asyncio.run(
             tff.learning.programs.train_model(
                 train_process=training,
                 train_data_source=source,
-                train_per_round_clients=settings.clients_per_round,
-                train_total_rounds=settings.total_rounds,
+                train_per_round_clients=config.clients_per_round,
+                train_total_rounds=config.total_rounds,
                 program_state_manager=states,
                 model_output_manager=tff.program.SavedModelFileReleaseManager(
                     output_dir / "models"
@@ -157,12 +150,12 @@ def train(task, training, evaluation, settings, seed, output_dir, evaluation_per
                 train_metrics_manager=metrics_manager("training"),
                 evaluation_manager=programs.EvaluationManager(
                     evaluation,
-                    build_test_source(task, seed),
+                    build_test_source(task, config.seed),
                     cohort_size=_EVALUATION_CLIENTS,
                     metrics_manager=metrics_manager("evaluation"),
                     root_dir=output_dir / "evaluation_state",
                 ),
-                evaluation_periodicity=evaluation_period,
+                evaluation_periodicity=config.rounds_per_evaluation,
             )
         )
     # A program that was killed after its last round releases no model any more, but
@@ -180,26 +173,13 @@ def train(task, training, evaluation, settings, seed, output_dir, evaluation_per
 def main(argv, stop):
     """Trains as the flags say."""
     stop.say(lambda: "the same command goes on with it")
-    given = define_flags()
-    command_line.parse_own(argv, given, command=_COMMAND)
-    command_line.be_quiet(given)
-    of_paper = {name: given[name].value for name in _OF_PAPER if given[name].value}
     try:
-        if not given.output_dir:
-            raise ValueError("--output_dir is missing; give a directory.")
-        settings = choose_settings(given.process, of_paper)
-        output_dir = pathlib.Path(given.output_dir)
-        prepare_directory(
-            output_dir, settings, process=given.process, seed=given.seed
-        )
+        config = read_config(argv)
+        output_dir = prepare_directory(config)
+        with runtime.running("in_process"):
+            train(config, *build(config))
     except (ValueError, OSError) as error:
         command_line.fail(error, command=_COMMAND)
-    with runtime.running("in_process"):
-        try:
-            built = build(given.process, settings, given.seed)
-        except ValueError as error:
-            command_line.fail(error, command=_COMMAND)
-        train(*built, settings, given.seed, output_dir, given.rounds_per_evaluation)
     print(f"In {output_dir}: {', '.join(sorted(p.name for p in output_dir.iterdir()))}")
 
 

@@ -33,33 +33,35 @@ import uuid
 from absl import flags, logging
 from tornado import httpserver, iostream, netutil, web
 
-import tasks
-from tff_reg import experiment, quiet, runtime, scratch, training
+from tff_reg import experiment, quiet, runtime, scratch
 from tff_reg.experiment import (
     command_line,
+    config as config_lib,
     directory,
     files,
     metrics,
     progress,
-    settings,
-    trained,
 )
-from tff_reg.methods import catalogue
 
 _COMMAND = "tasks.examples.web_service"
 _ACTIVE = ("waiting", "running")
-# Where things are is the service's to say.
-_NOT_ASKED_FOR = ("output_dir", "overwrite", "data_dir", "split_file", "class_list")
 
 
-def read_request(body):
-    """The settings in a request's body, and all that follow from them.
+def is_asked_for(setting):
+    """Whether a request may have a setting: where things are is the service's to say."""
+    is_place = setting.placeholder in ("DIR", "FILE") or setting.group == config_lib.WHERE
+    return not is_place and setting.name != "overwrite"
+
+
+def read_request(body, path):
+    """What a request's body asks for.
 
     Args:
       body: Bytes, JSON.
+      path: The run's directory.
 
     Returns:
-      Two dictionaries of settings by name: those given, and all.
+      An `experiment.RunConfig`.
 
     Raises:
       ValueError: If they make no run; one sentence.
@@ -72,99 +74,29 @@ def read_request(body):
         raise ValueError(
             'The body must be a JSON object of settings: {"process": "fedavg"}.'
         )
-    types = {option.name: option.type for option in settings.OPTIONS}
-    types.update({s.flag: s.setting.type for s in catalogue.strengths()})
-    here = [o.name for o in settings.OPTIONS if o.group == settings.WHERE]
-    for name, value in given.items():
-        if name not in types or name in (*here, *_NOT_ASKED_FOR):
+    askable = {each.name for each in config_lib.listed() if is_asked_for(each)}
+    for name in given:
+        if name not in askable:
             raise ValueError(f"{name} is no setting that a request can have.")
-        if types[name] is float and type(value) is int:
-            given[name] = value = float(value)
-        if type(value) is not types[name]:
-            raise ValueError(
-                f"{name} must be of type {types[name].__name__}, but is"
-                f" {json.dumps(value)}."
-            )
-    try:
-        values = settings.resolve(
-            given,
-            task_names=tasks.names(),
-            task_defaults=tasks.defaults,
-            recipe_settings=tasks.recipes.settings,
-        )
-        tasks.check_data(values["task"], values["data_dir"])
-    except ValueError as error:
-        raise ValueError(str(error).replace("--", "")) from error
-    del values["output_dir"], values["overwrite"]
-    return given, values
-
-
-def prepare(values):
-    """What a run's settings mean: arguments for `experiment.train_async`.
-
-    Takes seconds, so it belongs into a thread.
-
-    Args:
-      values: All settings, by name.
-
-    Returns:
-      A dictionary.
-
-    Raises:
-      ValueError: If the task's data cannot be read.
-    """
-    from tff_reg.training import aggregators
-
-    task = tasks.build(values["task"], **settings.task_settings(values))
-    methods = catalogue.build(values["process"], settings.strengths(values))
-    x_test, y_test = task.test_arrays()
-    names = (
-        "total_rounds",
-        "clients_per_round",
-        "seed",
-        "rounds_per_evaluation",
-        "rounds_per_checkpoint",
-    )
-    return dict(
-        process=trained.build_process(
-            task,
-            values,
-            model_aggregator=aggregators.build_model_aggregator(
-                **settings.aggregator_settings(values)
-            ),
-            metrics_aggregator=aggregators.build_metrics_aggregator(
-                values["aggregator"]
-            ),
-        ),
-        client_data=task.client_data,
-        evaluate=experiment.CentralEvaluation(
-            training.adapt_model_fn(task.model_fn, methods),
-            x_test,
-            y_test,
-            preprocess_fn=task.normalize_fn,
-        ),
-        settings=values,
-        **{name: values[name] for name in names},
-    )
+    return experiment.RunConfig.of({**given, "output_dir": str(path)})
 
 
 class Run:
     """A run: how far it is, and what its rounds gave."""
 
-    def __init__(self, path, values):
+    def __init__(self, config):
         """Reads what is there.
 
         Args:
-          path: Its directory, which need not exist.
-          values: All its settings, by name.
+          config: The `experiment.RunConfig` that asks for it.
         """
-        self.path = path
-        self.values = values
+        self.config = config.resolved()
+        self.path = path = pathlib.Path(self.config.output_dir)
         self.rows = []
         self.error = None
         self.task = None
         self._changed = asyncio.Event()
-        finished = directory.RunDirectory(path).is_finished(values["total_rounds"])
+        finished = directory.RunDirectory(path).is_finished(self.config.total_rounds)
         self.state = "finished" if finished else "stopped"
         if (path / "metrics.csv").exists():
             text = (path / "metrics.csv").read_text("utf-8")
@@ -176,7 +108,7 @@ class Run:
             "id": self.path.name,
             "state": self.state,
             "rounds": len(self.rows),
-            "total_rounds": self.values["total_rounds"],
+            "total_rounds": self.config.total_rounds,
             "error": self.error,
         }
 
@@ -224,8 +156,8 @@ class Runs:
         self._runs = {}
         root.mkdir(parents=True, exist_ok=True)
         for path in sorted(root.glob("*.json")):
-            _, values = read_request(path.read_bytes())
-            self._runs[path.stem] = Run(root / path.stem, values)
+            config = read_request(path.read_bytes(), root / path.stem)
+            self._runs[path.stem] = Run(config)
 
     def all(self):
         """The runs."""
@@ -241,11 +173,11 @@ class Runs:
         Raises:
           ValueError: If the body makes no run.
         """
-        given, values = read_request(body)
         run_id = uuid.uuid4().hex
+        config = experiment.check(read_request(body, self._root / run_id))
         # From now on the run is known, whatever happens.
-        files.write_text(self._root / f"{run_id}.json", json.dumps(given))
-        return self.resume(Run(self._root / run_id, values))
+        files.write_text(self._root / f"{run_id}.json", body.decode("utf-8"))
+        return self.resume(Run(config))
 
     def resume(self, run):
         """Starts what a run has still to do, unless it is active or finished.
@@ -254,7 +186,7 @@ class Runs:
           The run as it is now; who follows the one before sees its end.
         """
         if run.state not in (*_ACTIVE, "finished"):
-            run = Run(run.path, run.values)
+            run = Run(run.config)
             run.begin(self._train(run))
             self._runs[run.path.name] = run
         return run
@@ -273,12 +205,8 @@ class Runs:
         try:
             async with self._turn:
                 run.change("running")
-                arguments = await asyncio.to_thread(prepare, run.values)
-                await experiment.train_async(
-                    **arguments,
-                    output_dir=run.path,
-                    progress=progress.Silence(),
-                    on_round=run.add,
+                await experiment.run_async(
+                    run.config, progress=progress.Silence(), on_round=run.add
                 )
         except asyncio.CancelledError:
             run.change("stopped")

@@ -76,7 +76,7 @@ def recipe(name: str) -> Recipe:
 
 
 def settings(name: str) -> dict[str, Any]:
-    """A recipe's settings, for `tff_reg.experiment.settings.resolve`.
+    """A recipe's settings, for a `tff_reg.experiment.RunConfig`.
 
     Args:
       name: The recipe's name.

@@ -354,7 +354,7 @@ _FEDMLB = Paper(
         client_momentum=0.0,
         client_weight_decay=1e-3,
         max_gradient_norm=10.0,
-        accuracy_at_rounds="500,1000",
+        accuracy_at_rounds=(500, 1000),
     ),
 )
 _ADAM = {
@@ -421,7 +421,7 @@ _LARGE = {"num_clients": 500, "clients_per_round": 10}
 
 
 def _targets(first: int, second: int) -> dict[str, Any]:
-    return {"target_accuracies": f"{first / 100:g},{second / 100:g}"}
+    return {"target_accuracies": (round(first / 100, 4), round(second / 100, 4))}
 
 
 def _ema(first: int, second: int) -> str:
@@ -898,7 +898,7 @@ _MAN_COLUMNS = {
         {
             **of_data_set,
             **of_split,
-            "target_accuracies": f"{_MAN_TARGETS[data_set] / 100:g}",
+            "target_accuracies": (round(_MAN_TARGETS[data_set] / 100, 4),),
         }
     )
     for data_set, (_, of_data_set) in _MAN_DATA_SETS.items()

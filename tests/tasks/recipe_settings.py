@@ -2,8 +2,7 @@
 
 from absl import flags
 
-import tasks
-from tff_reg.experiment import command_line, settings
+from tff_reg.experiment import RunConfig, command_line
 
 
 def resolve(name, *more):
@@ -11,12 +10,7 @@ def resolve(name, *more):
     values = flags.FlagValues()
     command_line.define_flags(values)
     values(["bin/run", f"--recipe={name}", *more])
-    return settings.resolve(
-        command_line.requested(values),
-        task_names=tasks.names(),
-        task_defaults=tasks.defaults,
-        recipe_settings=tasks.recipes.settings,
-    )
+    return RunConfig.of(command_line.requested(values)).resolved()
 
 
 def in_small(name, *more):

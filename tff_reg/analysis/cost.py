@@ -112,16 +112,16 @@ def measure(
     """
     from tff_reg import models
 
-    settings = catalogue.settings(process)
+    paper = catalogue.settings(process)
     model_fn = models.build_model_fn(
         model,
         image_shape=image_shape,
         num_classes=num_classes,
         norm=norm,
-        projector=projector or settings.projector,
+        projector=projector or paper.get("projector", "none"),
     )
     if averages_all_clients is None:
-        averages_all_clients = settings.averages_all_clients
+        averages_all_clients = paper.get("averages_all_clients", False)
     step = _trace(process, model_fn, strengths, averages_all_clients)
     counts = step.count(draws)
     return Cost(

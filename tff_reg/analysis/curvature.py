@@ -32,8 +32,8 @@ from tff_reg.analysis import hessian as hessian_lib
 from tff_reg.data import keys
 from tff_reg.experiment import files, tables
 from tff_reg.lazy import np, tf
+from tff_reg.settings import SettingError, check, setting
 
-EXAMPLES = ("global", "own")
 _FILE = "hessian.json"
 _DIAGONALS = "client_diagonals"
 _OF_CLIENTS = (
@@ -50,48 +50,47 @@ _BATCH_SIZE = 64
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """What is measured, and how accurately.
+    """What is measured, and how accurately."""
 
-    Attributes:
-      examples: Training examples, drawn once from all clients' (and from each client's,
-        for its gradient).
-      eigenvalues: How many, of largest magnitude.
-      trace_tolerance: The trace's standard error, as a share of it.
-      trace_samples: Random vectors at most for the trace.
-      density_samples: Random vectors for the spectral density; 0 leaves it out.
-      clients: How many clients, the first ones; 0 leaves them out.
-      client_examples: "global", on which all clients' Hessians are of the same
-        examples, or "own".
-      diagonal_samples: Random vectors for a client's diagonal.
-      seed: Of the examples and the vectors.
-    """
-
-    examples: int = 512
-    eigenvalues: int = 1
-    trace_tolerance: float = 0.02
-    trace_samples: int = 200
-    density_samples: int = 0
-    clients: int = 16
-    client_examples: str = "global"
-    diagonal_samples: int = 30
-    seed: int = 0
+    examples: int = setting(
+        512,
+        help="training examples, drawn once from all clients' (and from each client's,"
+        " for its gradient)",
+        minimum=1,
+    )
+    eigenvalues: int = setting(1, help="how many, of largest magnitude", minimum=1)
+    trace_tolerance: float = setting(
+        0.02, help="the trace's standard error, as a share of it", above=0
+    )
+    trace_samples: int = setting(
+        200, help="random vectors at most for the trace", minimum=2
+    )
+    density_samples: int = setting(
+        0, help="random vectors for the spectral density; 0 leaves it out", minimum=0
+    )
+    clients: int = setting(
+        16, help="how many clients, the first ones; 0 leaves them out", minimum=0
+    )
+    client_examples: str = setting(
+        "global",
+        help="global, on which all clients' Hessians are of the same examples, or own",
+        choices=("global", "own"),
+    )
+    diagonal_samples: int = setting(
+        30, help="random vectors for a client's diagonal", minimum=2
+    )
+    seed: int = setting(0, help="of the examples and the vectors", minimum=0)
 
     def __post_init__(self):
-        for name in ("examples", "eigenvalues"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1.")
-        for name in ("trace_samples", "diagonal_samples"):
-            if getattr(self, name) < 2:
-                raise ValueError(f"{name} must be at least 2.")
-        for name in ("density_samples", "clients"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"{name} must be at least 0.")
-        if not self.trace_tolerance > 0:
-            raise ValueError("trace_tolerance must be above 0.")
+        """Checks all of them.
+
+        Raises:
+          SettingError: If one cannot be.
+        """
+        check(self)
         if self.clients == 1:
-            raise ValueError("clients must be 0, or at least 2 to be compared.")
-        if self.client_examples not in EXAMPLES:
-            raise ValueError(f"client_examples must be one of {', '.join(EXAMPLES)}.")
+            reason = "it must be 0, or at least 2 to be compared."
+            raise SettingError("clients", self.clients, reason)
 
 
 def measure(

@@ -19,42 +19,39 @@ from tff_reg.analysis import hessian as hessian_lib
 from tff_reg.analysis import landscape
 from tff_reg.experiment import files, tables
 from tff_reg.lazy import np
+from tff_reg.settings import SettingError, check, setting
 
-DIRECTIONS = ("eigenvectors", "random")
 _FILE = "landscape.npz"
 
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """Which plane.
+    """Which plane."""
 
-    Attributes:
-      directions: "eigenvectors" of the two largest eigenvalues of the Hessian, or
-        "random", filter by filter as long as the weights.
-      extent: Largest coordinate, in lengths of the directions.
-      points: Along each direction; odd.
-      examples: Training examples whose mean loss it is.
-      seed: Of examples and directions.
-    """
-
-    directions: str = "eigenvectors"
-    extent: float = 1.0
-    points: int = 21
-    examples: int = 512
-    seed: int = 0
+    directions: str = setting(
+        "eigenvectors",
+        help="eigenvectors of the two largest eigenvalues of the Hessian, or random,"
+        " filter by filter as long as the weights",
+        choices=("eigenvectors", "random"),
+    )
+    extent: float = setting(
+        1.0, help="largest coordinate, in lengths of the directions", above=0
+    )
+    points: int = setting(21, help="along each direction; odd", minimum=3)
+    examples: int = setting(
+        512, help="training examples whose mean loss it is", minimum=1
+    )
+    seed: int = setting(0, help="of examples and directions", minimum=0)
 
     def __post_init__(self):
-        if self.directions not in DIRECTIONS:
-            raise ValueError(f"directions must be one of {', '.join(DIRECTIONS)}.")
-        if not self.extent > 0:
-            raise ValueError(f"extent must be above 0, but is {self.extent}.")
-        if self.points < 3 or self.points % 2 == 0:
-            raise ValueError(f"points must be odd and at least 3, not {self.points}.")
-        if self.examples < 1:
-            raise ValueError(f"examples must be at least 1, but is {self.examples}.")
+        """Checks all of them.
 
-
-SETTINGS = tuple(field.name for field in dataclasses.fields(Settings))
+        Raises:
+          SettingError: If one cannot be.
+        """
+        check(self)
+        if self.points % 2 == 0:
+            raise SettingError("points", self.points, "it must be odd.")
 
 
 def measure(

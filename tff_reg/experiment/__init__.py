@@ -1,33 +1,48 @@
-"""Experiments: rounds, evaluation, checkpoints, metrics files, the plot.
+"""Experiments: configs, rounds, evaluation, checkpoints, metrics files, the plot.
 
     from tff_reg import experiment
+
+    config = experiment.RunConfig(process="fedalign", total_rounds=5)
+    result = experiment.run(config)
+
+does what `bin/run` does. For a process and data of one's own:
 
     evaluate = experiment.CentralEvaluation(model_fn, x_test, y_test)
     result = experiment.train(
         process, client_data, total_rounds=20, clients_per_round=4,
         evaluate=evaluate, output_dir="runs/mine")
 
-`await experiment.train_async(...)` is the same for an event loop.
+`await experiment.run_async(...)` and `train_async(...)` are the same for an event loop.
 
 Importing this package imports neither TensorFlow nor TFF.
 """
 
 from tff_reg.experiment.asynchronous import train_async
 from tff_reg.experiment.comparison import ComparisonError, compare
+from tff_reg.experiment.config import ResolvedConfig, RunConfig
 from tff_reg.experiment.directory import DirectoryError, RunDirectory
 from tff_reg.experiment.evaluation import CentralEvaluation
-from tff_reg.experiment.loop import RunResult, TrainingError, train
+from tff_reg.experiment.loop import RunResult, Training, TrainingError, train
+from tff_reg.experiment.runs import check, finished, prepare, run, run_async
 from tff_reg.experiment.state_file import StateMismatchError
 
 __all__ = [
     "CentralEvaluation",
     "ComparisonError",
     "DirectoryError",
+    "ResolvedConfig",
+    "RunConfig",
     "RunDirectory",
     "RunResult",
     "StateMismatchError",
+    "Training",
     "TrainingError",
+    "check",
     "compare",
+    "finished",
+    "prepare",
+    "run",
+    "run_async",
     "train",
     "train_async",
 ]

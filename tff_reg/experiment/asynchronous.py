@@ -17,8 +17,6 @@ from typing import Any, Callable, Optional
 from tff_reg.experiment import loop as loop_lib
 from tff_reg.lazy import tff
 
-_SIGNATURE = inspect.signature(loop_lib.train)
-
 
 async def train_async(
     process: Any,
@@ -29,17 +27,11 @@ async def train_async(
 ) -> loop_lib.RunResult:
     """`train`, for callers that await: the event loop is never blocked.
 
-    Cancelled (`task.cancel()`, Ctrl-C under `asyncio.run`, a notebook's interrupt), it
-    lets the round under way finish, which cannot be cut short, commits it, lets go of
-    `output_dir` and is cancelled then. Called again, it goes on. TFF's context is the
-    caller's.
-
     Args:
       process: As of `train`.
       client_data: As of `train`.
-      on_round: As of `train`; called on the event loop's thread. What it returns is
-        awaited if it can be, before the next round begins.
-      **arguments: The other arguments of `train`.
+      on_round: As of `finish`.
+      **arguments: The other attributes of `Training`.
 
     Returns:
       As of `train`.
@@ -48,10 +40,32 @@ async def train_async(
       TypeError: If there is no such argument, or one is missing.
       DirectoryError, StateMismatchError, TrainingError, ValueError: As of `train`.
     """
-    bound = _SIGNATURE.bind(process, client_data, **arguments)
-    bound.apply_defaults()
-    del bound.arguments["on_round"]
-    training = loop_lib.Training(*bound.args, **bound.kwargs)
+    return await finish(loop_lib.Training(process, client_data, **arguments), on_round)
+
+
+async def finish(
+    training: loop_lib.Training,
+    on_round: Optional[Callable[[loop_lib.Row], Any]] = None,
+) -> loop_lib.RunResult:
+    """`Training.run`, for callers that await.
+
+    Cancelled (`task.cancel()`, Ctrl-C under `asyncio.run`, a notebook's interrupt), it
+    lets the round under way finish, which cannot be cut short, commits it, lets go of
+    `output_dir` and is cancelled then. Called again, it goes on. TFF's context is the
+    caller's.
+
+    Args:
+      training: What is to be done.
+      on_round: As of `Training.run`; called on the event loop's thread. What it returns
+        is awaited if it can be, before the next round begins.
+
+    Returns:
+      The result.
+
+    Raises:
+      DirectoryError, StateMismatchError, TrainingError: As of `Training.run`.
+    """
+    rounds = loop_lib.Rounds(training)
     with concurrent.futures.ThreadPoolExecutor(
         1,
         thread_name_prefix="tff_reg train_async",
@@ -59,19 +73,16 @@ async def train_async(
         initializer=tff.framework.set_default_context,
         initargs=[tff.framework.get_context_stack().current],
     ) as executor:
-        rounds = training.rounds()
+        rows = rounds.rows()
         try:
-            while (row := await _call(executor, next, rounds, None)) is not None:
+            while (row := await _call(executor, next, rows, None)) is not None:
                 if on_round is not None:
                     returned = on_round(row)
                     if inspect.isawaitable(returned):
                         await returned
         finally:
-            await _call(executor, rounds.close)
-    return training.result
-
-
-train_async.__signature__ = _SIGNATURE
+            await _call(executor, rows.close)
+    return rounds.result
 
 
 async def _call(

@@ -8,14 +8,17 @@ where nothing is installed yet.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import os
+import re
 import signal
 import sys
 import textwrap
 from typing import (
     Any,
     Callable,
+    Iterable,
     Iterator,
     Mapping,
     NoReturn,
@@ -25,16 +28,13 @@ from typing import (
 )
 
 from tff_reg import quiet, scratch
-from tff_reg.data import partitions
-from tff_reg.experiment import interruption, settings
-from tff_reg.lazy import flags, logging
-from tff_reg.processes import catalog
+from tff_reg.experiment import config as config_lib, interruption
+from tff_reg.lazy import flags, logging, tasks
+from tff_reg.methods import catalogue
+from tff_reg.settings import Setting, SettingError, as_text, near_names
 
 _WIDTH = 88
 _NAME_WIDTH = 34
-_STRENGTHS = "Strengths of the methods"
-_TRUTHS = dict.fromkeys(("true", "t", "1"), True)
-_TRUTHS.update(dict.fromkeys(("false", "f", "0"), False))
 _HELP_FLAGS = ("--help", "-help", "-h", "--h", "-?", "--helpshort", "--helpfull")
 
 
@@ -129,20 +129,44 @@ def be_quiet(given: flags.FlagValues) -> bool:
     return verbose
 
 
-def define_flags(flag_values: flags.FlagValues) -> None:
-    """Defines a flag for every option and for every strength of every method.
+class _Reader:
+    """Reads a setting for absl."""
 
-    All of them, and `--verbosity`, are None unless given, so that it is known what was.
+    syntactic_help = ""
+
+    def __init__(self, setting: Setting):
+        self._setting = setting
+
+    def parse(self, text: str) -> Any:
+        try:
+            return self._setting.read(text)
+        except SettingError as error:
+            raise ValueError(error.reason) from None
+
+    def flag_type(self) -> str:
+        return self._setting.kind
+
+
+def define_flags(
+    flag_values: flags.FlagValues, settings: Optional[Iterable[Setting]] = None
+) -> None:
+    """Defines a flag for every setting, and `--verbosity`.
+
+    All of them are None unless given, so that it is known what was.
+
+    Args:
+      flag_values: Gets the flags.
+      settings: The settings; None for all of a run.
     """
     define_verbosity(flag_values)
-    define = {
-        bool: flags.DEFINE_boolean,
-        int: flags.DEFINE_integer,
-        float: flags.DEFINE_float,
-        str: flags.DEFINE_string,
-    }
-    for name, type_ in _types().items():
-        define[type_](name, None, "See the help.", flag_values=flag_values)
+    for each in config_lib.listed() if settings is None else settings:
+        is_truth = each.type is bool
+        flags.DEFINE_flag(
+            flags.Flag(
+                _Reader(each), None, each.name, None, each.help, boolean=is_truth
+            ),
+            flag_values,
+        )
 
 
 def define_verbosity(flag_values: flags.FlagValues) -> None:
@@ -150,33 +174,37 @@ def define_verbosity(flag_values: flags.FlagValues) -> None:
     flags.DEFINE_integer("verbosity", None, "See the help.", flag_values=flag_values)
 
 
-def names() -> list[str]:
-    """The names of the flags that `define_flags` defines."""
-    return list(_types())
-
-
-def _types() -> dict[str, type]:
-    types = {option.name: option.type for option in settings.OPTIONS}
-    types.update({field.flag: field.type for field in catalog.strength_fields()})
-    return types
-
-
 def requested(flag_values: flags.FlagValues) -> dict[str, Any]:
-    """The flags that were given, by name."""
+    """The settings of a run that were given as flags, by name."""
     return {
-        name: flag_values[name].value
-        for name in names()
-        if flag_values[name].value is not None
+        each.name: flag_values[each.name].value
+        for each in config_lib.listed()
+        if flag_values[each.name].value is not None
     }
 
 
-def fail(message: Any, *, exit_code: int = 2, command: str = "bin/run") -> NoReturn:
+def as_flags(config: config_lib.RunConfig) -> list[str]:
+    """The flags of `bin/run` that ask for what a config does."""
+    return [f"--{name}={as_text(value)}" for name, value in config.given().items()]
+
+
+def in_words(error: Any) -> str:
+    """What is wrong, in one line; settings are named as flags, here and nowhere else."""
+    text = str(error)
+    if isinstance(error, SettingError):
+        reason = re.sub(r"(?<![-\w./=])([a-z_]+=)", r"--\1", error.reason)
+        value = "" if error.value is None else f"={as_text(error.value)}"
+        text = f"--{error.setting}{value}: {reason}"
+    return " ".join(text.split())
+
+
+def fail(error: Any, *, exit_code: int = 2, command: str = "bin/run") -> NoReturn:
     """Ends the command with one line on stderr; 2 says that the flags are wrong.
 
     Raises:
       Ended: Always.
     """
-    print(f"{command}: " + " ".join(str(message).split()), file=sys.stderr)
+    print(f"{command}: {in_words(error)}", file=sys.stderr)
     raise Ended(exit_code)
 
 
@@ -239,31 +267,16 @@ def parse_own(
 
 def _flag_error(error: flags.Error, given: flags.FlagValues) -> str:
     if isinstance(error, flags.UnrecognizedFlagError):
-        name = error.flagname
-        near = settings.near_names(name, list(given), "--")
-        return f"--{name}: there is no such flag{near}; --help lists them."
-    message = str(error).strip()
-    # absl: "flag --batch_size=x: invalid literal for int() with base 10: 'x'"
-    if message.startswith("flag --") and ": " in message:
-        flag = message.split(": ", 1)[0].removeprefix("flag ")
-        name = flag.removeprefix("--").split("=", 1)[0]
-        kind = _kind(name)
-        if kind:
-            return f"{flag}: it must be {kind}."
-    return message
+        near = near_names(error.flagname, list(given), "--")
+        return f"--{error.flagname}: there is no such flag{near}; --help lists them."
+    return str(error).strip().removeprefix("flag ")
 
 
-def _kind(name: str) -> Optional[str]:
-    kinds = {int: "a whole number", float: "a number", bool: "true or false"}
-    return kinds.get(_types().get(name))
-
-
-def help_of_run(argv: Sequence[str], *, tasks: Any) -> str:
+def help_of_run(argv: Sequence[str]) -> str:
     """What `bin/run ... --help` prints.
 
     Args:
       argv: The arguments.
-      tasks: The module `tasks`.
 
     Returns:
       The text.
@@ -272,32 +285,27 @@ def help_of_run(argv: Sequence[str], *, tasks: Any) -> str:
       Ended: If a setting among the arguments cannot be (2).
     """
     try:
-        return help_text(_settings_in(argv), tasks=tasks)
+        return help_text(_settings_in(argv))
     except (ValueError, OSError) as error:
         fail(error)
 
 
 def _settings_in(argv: Sequence[str]) -> dict[str, Any]:
     """The settings among arguments, for the help, which has no absl to read them."""
-    types, given = _types(), {}
+    settings, given = {each.name: each for each in config_lib.listed()}, {}
+    truths = {name for name, each in settings.items() if each.type is bool}
     words = _with_flag_files(iter(argv))
     for word in words:
         if not word.startswith("-"):
             continue
         name, is_whole, text = word.lstrip("-").partition("=")
         negated = name.removeprefix("no")
-        if not is_whole and types.get(name) is bool:
+        if not is_whole and name in truths:
             given[name] = True
-        elif not is_whole and types.get(negated) is bool:
+        elif not is_whole and negated in truths:
             given[negated] = False
-        elif name in types:
-            text = text if is_whole else next(words, "")
-            read = _TRUTHS.__getitem__ if types[name] is bool else types[name]
-            try:
-                given[name] = read(text)
-            except (KeyError, ValueError) as error:
-                message = f"--{name}={text}: it must be {_kind(name)}."
-                raise settings.SettingError(message) from error
+        elif name in settings:
+            given[name] = settings[name].read(text if is_whole else next(words, ""))
     return given
 
 
@@ -314,18 +322,27 @@ def _with_flag_files(words: Iterator[str]) -> Iterator[str]:
             )
 
 
-def help_text(given: Mapping[str, Any], *, tasks: Any) -> str:
+def help_text(given: Mapping[str, Any]) -> str:
     """The help of `bin/run`.
 
     Args:
-      given: The flags that were given; with `process` or `recipe` among them the
+      given: The settings that were given; with `process` or `recipe` among them the
         effective values of that run are shown.
-      tasks: The module `tasks`.
 
     Returns:
       The text.
+
+    Raises:
+      SettingError: If one cannot be.
     """
-    values: Mapping[str, Any] = {}
+    papers = {name for each in catalogue.names() for name in catalogue.settings(each)}
+    values: Mapping[str, Any] = {
+        each.name: each.default
+        for each in config_lib.listed()
+        if each.name not in papers
+        and each.default not in (False, dataclasses.MISSING, ())
+    }
+    process = None
     lines = [
         "bin/run --process=NAME[+NAME...] [flags]",
         "",
@@ -337,79 +354,55 @@ def help_text(given: Mapping[str, Any], *, tasks: Any) -> str:
         "",
     ]
     if "process" in given or "recipe" in given:
-        values = settings.resolve(
-            given,
-            task_names=tasks.names(),
-            task_defaults=tasks.defaults,
-            recipe_settings=tasks.recipes.settings,
+        values = config_lib.RunConfig.of(given).resolved().dump()
+        process = values["process"]
+        lines.append(
+            f"Values are those of --process={process} on --task={values['task']}."
         )
-        lines += [f"Values are those of --process={values['process']}", ""]
-        lines[-2] += f" on --task={values['task']}."
     else:
-        lines += [
-            *textwrap.wrap(
-                "What is not given is as in the method's paper, unless the task says"
-                " otherwise: bin/run --process=fedalign --help shows those values.",
-                _WIDTH,
-            ),
-            "",
-        ]
+        lines += textwrap.wrap(
+            "What is not given is as in the method's paper, unless the task says"
+            " otherwise: bin/run --process=fedalign --help shows those values.",
+            _WIDTH,
+        )
     group = None
-    for option in settings.OPTIONS:
-        if option.group != group:
-            lines += ["", f"{option.group}:"] if group else [f"{option.group}:"]
-            group = option.group
-        lines += _entry(option.name, option.type, _option_text(option, tasks), values)
-    lines += ["", f"{_STRENGTHS}:"]
-    for field in catalog.strength_fields(values.get("process")):
-        text = field.help if field.help.endswith(".") else f"{field.help}."
-        if not values:
-            text += f" [{_shown(field.default)}]"
-        lines += _entry(field.flag, field.type, text, values)
+    for each in config_lib.listed(process):
+        if each.group != group:
+            group = each.group
+            lines += ["", f"{group}:"]
+        lines += _entry(each, values.get(each.name))
     lines += [
         "",
         "Others:",
-        *_entry("flagfile", str, "reads flags from a file, one a line", {}),
-        *_entry("verbosity", int, "0 shows what TensorFlow says and tracebacks", {}),
+        *_entry(Setting("flagfile", str, None, "reads flags from a file, one a line")),
+        *_entry(
+            Setting(
+                "verbosity", int, None, "0 shows what TensorFlow says and tracebacks"
+            )
+        ),
     ]
     return "\n".join(lines)
 
 
-def _option_text(option: settings.Option, tasks: Any) -> str:
-    choices = {
-        "process": catalog.names,
-        "task": tasks.names,
-        "partition": partitions.names,
-    }.get(option.name)
-    listed = choices() if choices else option.choices
-    text = option.help
+def _entry(setting: Setting, value: Any = None) -> list[str]:
+    """What the help says of a setting, with its value, if it has one."""
+    is_truth = setting.type is bool
+    place = setting.placeholder or {int: "N", float: "X", str: "NAME"}.get(setting.type)
+    if setting.is_tuple:
+        place += ",..."
+    head = f"  --{'[no]' if is_truth else ''}{setting.name}"
+    if not is_truth:
+        head += f"={place}"
+    text = setting.help
+    choices = {"process": catalogue.names, "task": tasks.names}.get(setting.name)
+    listed = choices() if choices else setting.choices
     if listed:
         text += f": {', '.join(listed)}"
-    if option.name == "output_dir":
-        text += " [runs/PROCESS-TASK-seedSEED]"
-    elif option.default is not None and option.default is not False:
-        text += f" [{_shown(option.default)}]"
-    return text
-
-
-def _entry(
-    name: str, type_: Optional[type], text: str, values: Mapping[str, Any]
-) -> list[str]:
-    places = {int: "=N", float: "=X", str: "=NAME", bool: "", None: ""}
-    place = "=DIR" if name.endswith("_dir") else places[type_]
-    if name in ("split_file", "class_list"):
-        place = "=FILE"
-    head = f"  --{'[no]' if type_ is bool else ''}{name}{place}"
-    if values.get(name) is not None:
-        text = text.rsplit(" [", 1)[0] if text.endswith("]") else text
-        text += f" [{_shown(values[name])}]"
+    if value not in (None, []):
+        text += f" [{as_text(value)}]"
     wrapped = textwrap.wrap(text, _WIDTH - _NAME_WIDTH)
     if len(head) < _NAME_WIDTH - 1:
         first = head.ljust(_NAME_WIDTH) + wrapped.pop(0)
     else:
         first = head
     return [first, *(" " * _NAME_WIDTH + line for line in wrapped)]
-
-
-def _shown(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -31,6 +31,8 @@ from tff_reg.experiment import (
     summary as summary_lib,
     tables,
 )
+from tff_reg.experiment.config import FREE_SETTINGS, RunConfig
+from tff_reg.settings import Setting, SettingError
 
 _WIDTH = 88
 # Among what a run's analyses say: how they were made.
@@ -66,6 +68,9 @@ COST_COLUMNS = {
     "params": ("params (M)", "stored_params_m"),
 }
 COLUMNS = (*_SHARES, *HESSIAN_COLUMNS, *COST_COLUMNS, "seconds")
+COLUMNS_SETTING = Setting(
+    "columns", str, (), "columns of table.md", is_tuple=True, choices=COLUMNS
+)
 
 # What config.json says about where and by what a run was made.
 NOT_SETTINGS = frozenset(
@@ -102,9 +107,7 @@ class _Run:
 
 
 def compare(
-    runs: Union[
-        Sequence[files.PathLike], Mapping[str, Sequence[files.PathLike]]
-    ],
+    runs: Union[Sequence[files.PathLike], Mapping[str, Sequence[files.PathLike]]],
     output_dir: files.PathLike,
     *,
     accuracy_at_rounds: Sequence[int] = (),
@@ -137,19 +140,19 @@ def compare(
 
     Raises:
       ComparisonError: If there is no run, one is not finished, a group has different
-        settings or numbers of rounds or a seed twice, a round or a target is out of
-        range, there is no such column, or a run was not analysed as a column needs it.
+        settings or numbers of rounds or a seed twice, or a run was not analysed as a
+        column needs it.
+      SettingError: If a round or a target is out of range, or there is no such column.
       DirectoryError: If a directory is not a run's.
     """
-    try:
-        rounds = summary_lib.parse_rounds(_list(accuracy_at_rounds))
-        targets = summary_lib.parse_targets(_list(target_accuracies))
-    except ValueError as error:
-        raise ComparisonError(f"A round or a target accuracy: {error}") from error
-    wanted = {
-        "accuracy_at_rounds": _list(rounds),
-        "target_accuracies": _list(targets),
-    }
+    # The config checks them.
+    asked = RunConfig(
+        accuracy_at_rounds=tuple(accuracy_at_rounds),
+        target_accuracies=tuple(target_accuracies),
+    )
+    rounds = tuple(dict.fromkeys(asked.accuracy_at_rounds))
+    targets = tuple(dict.fromkeys(asked.target_accuracies))
+    wanted = {"accuracy_at_rounds": rounds, "target_accuracies": targets}
     columns = parse_columns(columns)
     groups = _groups(runs, wanted, columns)
     _check_analysed_alike([run for group in groups.values() for run in group])
@@ -169,20 +172,14 @@ def parse_columns(names: Sequence[str]) -> list[str]:
     """Checks the names of columns.
 
     Raises:
-      ComparisonError: If one does not exist or is there twice.
+      SettingError: If one does not exist or is there twice.
     """
+    names = tuple(names)
+    COLUMNS_SETTING.check(names)
     for name in names:
-        if name not in COLUMNS:
-            raise ComparisonError(
-                f"There is no column {name!r}; use some of {', '.join(COLUMNS)}."
-            )
-        if list(names).count(name) > 1:
-            raise ComparisonError(f"The column {name} is there twice.")
+        if names.count(name) > 1:
+            raise SettingError("columns", names, f"{name} is there twice.")
     return list(names)
-
-
-def _list(numbers: Sequence[float]) -> Optional[str]:
-    return ",".join(map(str, numbers)) or None
 
 
 def _groups(
@@ -224,7 +221,9 @@ def _read(
     }
     examples = _examples(table, directory.config)
     analyses = _analyses(directory.path, summary["rounds"], columns)
-    return _Run(directory.path, directory.config, summary, accuracies, examples, analyses)
+    return _Run(
+        directory.path, directory.config, summary, accuracies, examples, analyses
+    )
 
 
 def _examples(table: metrics.MetricsTable, config: Mapping[str, Any]):
@@ -263,13 +262,13 @@ def _analyses(
             found[_STEP] = sum(float(row[name]) for name in _STEP_PARTS)
         except (OSError, ValueError, KeyError) as error:
             raise ComparisonError(
-                f"{path} has no cost: bin/analyze cost --run_dir={path} counts it."
+                f"{path} has no cost: let bin/analyze cost count it."
             ) from error
     return found
 
 
 def _from_hessian(path, folder, rounds, asked):
-    again = f"bin/analyze hessian --run_dir={path} measures it."
+    again = "let bin/analyze hessian measure it."
     try:
         made = json.loads((folder / "hessian.json").read_text("utf-8"))["of"]
         rows = tables.from_csv((folder / "hessian.csv").read_text("utf-8"))
@@ -304,7 +303,7 @@ def _check_analysed_alike(runs: Sequence[_Run]) -> None:
 
 def _check_alike(group: Sequence[_Run]) -> None:
     first, *others = group
-    free = directory_lib.FREE_SETTINGS | NOT_SETTINGS | {"seed"}
+    free = FREE_SETTINGS | NOT_SETTINGS | {"seed"}
     paths_by_seed = {first.summary["seed"]: first.path}
     for run in others:
         where = f"{first.path} and {run.path}"

@@ -144,9 +144,7 @@ def _label_ends(axes: Any, curves: Sequence[Curve]) -> None:
     figure.subplots_adjust(right=max(0.4, left + (room - left) / 1.03))
 
 
-def spread(
-    wanted: Sequence[float], gap: float, low: float, high: float
-) -> list[float]:
+def spread(wanted: Sequence[float], gap: float, low: float, high: float) -> list[float]:
     """Places near the wanted ones, in their order, that keep a distance.
 
     Args:

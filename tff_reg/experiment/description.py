@@ -6,22 +6,23 @@ import pathlib
 import textwrap
 from typing import Any, Mapping, Optional
 
-from tff_reg.corrections import correction as correction_lib
-from tff_reg.experiment import privacy, progress, settings
-from tff_reg.processes import catalog
-from tff_reg.regularizers import regularizer
+from tff_reg.experiment import directory, files, privacy, progress
+from tff_reg.experiment.config import ResolvedConfig
+from tff_reg.methods import all_clients, catalogue, method as method_lib
+from tff_reg.settings import as_text
 
 _WIDTH = 88
+_PREVIOUS = method_lib.PREVIOUS
 _BYTES_OF_A_WEIGHT = 4  # float32, as all models that tasks make.
 
 
 def header(
-    values: Mapping[str, Any], *, num_train: int, num_test: int, num_weights: int
+    config: ResolvedConfig, *, num_train: int, num_test: int, num_weights: int
 ) -> list[str]:
     """What is about to run, in a few lines.
 
     Args:
-      values: Resolved settings.
+      config: What runs.
       num_train: Training examples.
       num_test: Test examples.
       num_weights: Trainable numbers of the model.
@@ -29,41 +30,41 @@ def header(
     Returns:
       Lines of at most 88 characters, where words allow; some have a line break.
     """
-    strengths = settings.strengths(values)
+    strengths = config.strengths
     names = {name: name.split("_", 1)[1] for name in strengths}
-    if "+" in values["process"]:
+    if "+" in config.process:
         names = {name: name for name in strengths}
     chosen = ", ".join(f"{names[name]} {_text(v)}" for name, v in strengths.items())
     examples = f"{num_train:,} training and {num_test:,} test examples"
-    if values["synthetic_data"]:
+    if config.synthetic_data:
         examples += " of random pixels"
-    rounds = f"{values['total_rounds']}, seed {values['seed']}"
-    if values["scale"] is not None:
-        rounds += f", scale {values['scale']}"
-    model = f"{values['model']}, {_norm(values)}, {num_weights:,} weights"
-    if values["projector"] != "none":
-        model += f", {values['projector']} projector before the classifier"
-    training = f"{_epochs(values)}, batches of {values['batch_size']}"
-    if values["same_local_steps"]:
-        training += f", exactly {_count(_steps(values, num_train), 'step')}"
-    memory = _memory(values, num_weights)
+    rounds = f"{config.total_rounds}, seed {config.seed}"
+    if config.scale is not None:
+        rounds += f", scale {config.scale}"
+    model = f"{config.model}, {_norm(config)}, {num_weights:,} weights"
+    if config.projector != "none":
+        model += f", {config.projector} projector before the classifier"
+    training = f"{_epochs(config)}, batches of {config.batch_size}"
+    if config.same_local_steps:
+        training += f", exactly {_count(_steps(config, num_train), 'step')}"
+    memory = _memory(config, num_weights)
     return [
-        _line("process", values["process"] + (f" ({chosen})" if chosen else "")),
-        _line("task", f"{values['task']}, {examples}, {_partition(values)}"),
+        _line("process", config.process + (f" ({chosen})" if chosen else "")),
+        _line("task", f"{config.task}, {examples}, {_partition(config)}"),
         _line("model", model),
-        _line("clients", f"{_cohort(values)}, {training}"),
-        _line("", _client_optimizer(values)),
-        *([_line("note", note)] if (note := _momentum_note(values)) else []),
+        _line("clients", f"{_cohort(config)}, {training}"),
+        _line("", _client_optimizer(config)),
+        *([_line("note", note)] if (note := _momentum_note(config)) else []),
         *([_line("memory", memory)] if memory else []),
-        _line("server", _server(values)),
-        *_aggregation(values),
+        _line("server", _server(config)),
+        *_aggregation(config),
         _line("rounds", rounds),
-        _line("output", values["output_dir"]),
+        _line("output", config.output_dir),
     ]
 
 
-def _norm(values: Mapping[str, Any]) -> str:
-    return "no norm" if values["norm"] == "none" else f"{values['norm']} norm"
+def _norm(config: ResolvedConfig) -> str:
+    return "no norm" if config.norm == "none" else f"{config.norm} norm"
 
 
 def _line(name: str, text: str) -> str:
@@ -73,66 +74,60 @@ def _line(name: str, text: str) -> str:
 
 
 def _text(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    return f"{value:g}" if isinstance(value, float) else as_text(value)
 
 
 def _count(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
-def _partition(values: Mapping[str, Any]) -> str:
-    if values["concentration"] is not None:
-        return f"{values['partition']}({_text(values['concentration'])})"
-    if values["classes_per_client"] is not None:
-        return f"{values['partition']}({values['classes_per_client']} classes each)"
-    if values["split_file"] is not None:
-        return f"{values['partition']} {pathlib.Path(values['split_file']).name}"
-    return values["partition"]
+def _partition(config: ResolvedConfig) -> str:
+    if config.concentration is not None:
+        return f"{config.partition}({_text(config.concentration)})"
+    if config.classes_per_client is not None:
+        return f"{config.partition}({config.classes_per_client} classes each)"
+    if config.split_file is not None:
+        return f"{config.partition} {pathlib.Path(config.split_file).name}"
+    return config.partition
 
 
-def _cohort(values: Mapping[str, Any]) -> str:
-    if values["clients_per_round"] == values["num_clients"]:
-        return f"all {_count(values['num_clients'], 'client')} every round"
-    return f"{values['clients_per_round']} of {values['num_clients']} clients a round"
+def _cohort(config: ResolvedConfig) -> str:
+    if config.clients_per_round == config.num_clients:
+        return f"all {_count(config.num_clients, 'client')} every round"
+    return f"{config.clients_per_round} of {config.num_clients} clients a round"
 
 
-def _epochs(values: Mapping[str, Any]) -> str:
-    return _count(values["local_epochs"], "local epoch")
+def _epochs(config: ResolvedConfig) -> str:
+    return _count(config.local_epochs, "local epoch")
 
 
-def _steps(values: Mapping[str, Any], num_train: int) -> int:
+def _steps(config: ResolvedConfig, num_train: int) -> int:
     """The local steps of a client of mean size."""
-    steps_per_epoch = -(-num_train // (values["num_clients"] * values["batch_size"]))
-    return values["local_epochs"] * steps_per_epoch
+    steps_per_epoch = -(-num_train // (config.num_clients * config.batch_size))
+    return config.local_epochs * steps_per_epoch
 
 
-def _correction(values: Mapping[str, Any]) -> Optional[type[correction_lib.Correction]]:
-    methods = map(catalog.method, catalog.parse(values["process"]))
-    return next((m.correction for m in methods if m.correction), None)
+def _methods(config: ResolvedConfig) -> list[method_lib.Method]:
+    methods = [*catalogue.build(config.process, config.strengths)]
+    if config.averages_all_clients:
+        methods.append(all_clients.AllClients())
+    return methods
 
 
-def _memory(values: Mapping[str, Any], num_weights: int) -> Optional[str]:
+def _memory(config: ResolvedConfig, num_weights: int) -> Optional[str]:
     """What a client remembers from round to round; None for nothing."""
-    kept, times = [], 0
-    correction = _correction(values)
-    if correction and correction.client_memories:
-        times += len(correction.client_memories)
-        kept.append(f"{correction.name}'s {' and '.join(correction.client_memories)}")
-    methods = map(catalog.method, catalog.parse(values["process"]))
-    if values["averages_all_clients"] or any(
-        regularizer.PREVIOUS in method.regularizer.reference_models
-        for method in methods
-        if method.regularizer
-    ):
-        times += 1
-        kept.append("its last model's weights")
+    methods, kept = _methods(config), {}
+    for method in methods:
+        for name in method.initial_client_memory([]):
+            own = f"{method.name}'s {name}"
+            kept[name] = "its last model's weights" if name == _PREVIOUS else own
     if not kept:
         return None
-    megabytes = times * num_weights * _BYTES_OF_A_WEIGHT / 1e6
+    megabytes = len(kept) * num_weights * _BYTES_OF_A_WEIGHT / 1e6
     return (
-        f"a client remembers {', '.join(kept)}: {_size(megabytes)} a client,"
-        f" {_size(megabytes * values['num_clients'])} for all, kept in"
-        f" {values['output_dir']}/client_states"
+        f"a client remembers {', '.join(kept.values())}: {_size(megabytes)} a client,"
+        f" {_size(megabytes * config.num_clients)} for all, kept in"
+        f" {config.output_dir}/client_states"
     )
 
 
@@ -142,130 +137,125 @@ def _size(megabytes: float) -> str:
     return f"{megabytes:.1f} MB" if megabytes >= 0.1 else f"{1000 * megabytes:.1f} kB"
 
 
-def _client_optimizer(values: Mapping[str, Any]) -> str:
-    parts = [f"SGD, learning rate {_text(values['client_learning_rate'])}"]
-    if values["learning_rate_schedule"] == "exponential":
-        parts[0] += f" x {_text(values['learning_rate_decay'])} a round"
-    elif values["learning_rate_schedule"] == "cosine":
+def _client_optimizer(config: ResolvedConfig) -> str:
+    parts = [f"SGD, learning rate {_text(config.client_learning_rate)}"]
+    if config.learning_rate_schedule == "exponential":
+        parts[0] += f" x {_text(config.learning_rate_decay)} a round"
+    elif config.learning_rate_schedule == "cosine":
         parts[0] += ", cosine schedule"
-    if values["client_momentum"]:
-        kind = "Nesterov momentum" if values["client_nesterov"] else "momentum"
-        parts.append(f"{kind} {_text(values['client_momentum'])}")
-    if values["client_weight_decay"]:
-        parts.append(f"weight decay {_text(values['client_weight_decay'])}")
-    if values["max_gradient_norm"]:
-        parts.append(f"gradients clipped at {_text(values['max_gradient_norm'])}")
+    if config.client_momentum:
+        kind = "Nesterov momentum" if config.client_nesterov else "momentum"
+        parts.append(f"{kind} {_text(config.client_momentum)}")
+    if config.client_weight_decay:
+        parts.append(f"weight decay {_text(config.client_weight_decay)}")
+    if config.max_gradient_norm:
+        parts.append(f"gradients clipped at {_text(config.max_gradient_norm)}")
     return ", ".join(parts)
 
 
-def _momentum_note(values: Mapping[str, Any]) -> Optional[str]:
-    correction, momentum = _correction(values), values["client_momentum"]
-    if not (correction and correction.infers_gradient and momentum):
+def _momentum_note(config: ResolvedConfig) -> Optional[str]:
+    inferring = [m.name for m in _methods(config) if m.infers_gradient]
+    momentum = config.client_momentum
+    if not (inferring and momentum):
         return None
     return (
-        f"{correction.name} takes how far a client moved for its mean gradient, which"
+        f"{inferring[0]} takes how far a client moved for its mean gradient, which"
         f" momentum {_text(momentum)} makes some {1 / (1 - momentum):.3g} times too"
-        " large; its paper has --client_momentum=0"
+        " large; its paper has none"
     )
 
 
-def _server(values: Mapping[str, Any]) -> str:
-    correction = _correction(values)
-    if correction and correction.added_to_model:
-        # Its server takes no other optimiser and no other weighting.
-        text = (
-            f"plain mean of the clients plus {correction.name}'s memory, the mean of"
-            f" {correction.added_to_model} over all clients"
-        )
-    else:
-        text = _averaging(values)
-    if correction and correction.sent:
-        text += f"; {correction.name}'s {' and '.join(correction.sent)} is sent along"
-    if values["averages_all_clients"]:
+def _server(config: ResolvedConfig) -> str:
+    methods = _methods(config)
+    steps = [m.server_step for m in methods if m.server_step]
+    text = steps[0] if steps else _averaging(config)
+    for method in methods:
+        if method.sent:
+            text += f"; {method.name}'s {' and '.join(method.sent)} is sent along"
+    if config.averages_all_clients:
         text += "; the mean of all clients' last models is tested too"
     return text
 
 
-def _aggregation(values: Mapping[str, Any]) -> list[str]:
+def _aggregation(config: ResolvedConfig) -> list[str]:
     """How what clients send is added up, where that is not plainly."""
-    kind = values["aggregator"]
+    kind = config.aggregator
     if kind == "mean":
         return []
     if kind == "dp":
-        bound = f"clipped at norm {_text(values['dp_clip_norm'])}"
-        if values["dp_clipping"] == "adaptive":
+        bound = f"clipped at norm {_text(config.dp_clip_norm)}"
+        if config.dp_clipping == "adaptive":
             bound = f"clipped at their median norm, at first {bound.split()[-1]}"
         text = f"differentially private, {bound}"
-        text += f", noise multiplier {_text(values['dp_noise_multiplier'])}"
+        text += f", noise multiplier {_text(config.dp_noise_multiplier)}"
         return [_line("sums", text)]
     texts = {"robust": "robust", "secure": "secure (simulated)"}
     text = texts.get(kind) or (
-        f"compressed to {values['compressed_bits']} bits where a tensor has more than"
-        f" {values['compressed_threshold']} numbers"
+        f"compressed to {config.compressed_bits} bits where a tensor has more than"
+        f" {config.compressed_threshold} numbers"
     )
     for name, what in (("zeroing", "too large left out"), ("clipping", "long clipped")):
-        if values[f"aggregator_{name}"]:
+        if getattr(config, f"aggregator_{name}"):
             text += f", {what}"
     return [_line("sums", text)]
 
 
-def _averaging(values: Mapping[str, Any]) -> str:
-    rate, momentum = values["server_learning_rate"], values["server_momentum"]
+def _averaging(config: ResolvedConfig) -> str:
+    rate, momentum = config.server_learning_rate, config.server_momentum
     weighted = {
         "num_examples": "weighted by their numbers of examples",
         "uniform": "all weighing the same",
-    }[values["client_weighting"]]
-    if values["server_optimizer"] == "sgd" and rate == 1.0 and not momentum:
+    }[config.client_weighting]
+    if config.server_optimizer == "sgd" and rate == 1.0 and not momentum:
         return f"average of the clients, {weighted}"
-    optimizer = f"{values['server_optimizer']}, learning rate {_text(rate)}"
+    optimizer = f"{config.server_optimizer}, learning rate {_text(rate)}"
     if momentum:
         optimizer += f", momentum {_text(momentum)}"
-    if values["server_optimizer"] != "sgd":
-        optimizer += f", epsilon {_text(values['server_epsilon'])}"
+    if config.server_optimizer != "sgd":
+        optimizer += f", epsilon {_text(config.server_epsilon)}"
     return f"{optimizer}; clients {weighted}"
 
 
-def plot_title(values: Mapping[str, Any]) -> str:
+def plot_title(config: ResolvedConfig) -> str:
     """The title of `accuracy.png`."""
-    return f"{values['process']} on {values['task']}"
+    return f"{config.process} on {config.task}"
 
 
-def plot_subtitle(values: Mapping[str, Any]) -> str:
+def plot_subtitle(config: ResolvedConfig) -> str:
     """The line below it."""
     return ", ".join(
         (
-            _cohort(values),
-            _partition(values),
-            _epochs(values),
-            f"{values['model']} ({_norm(values)})",
-            f"seed {values['seed']}",
+            _cohort(config),
+            _partition(config),
+            _epochs(config),
+            f"{config.model} ({_norm(config)})",
+            f"seed {config.seed}",
         )
     )
 
 
-def resumption(directory: Any, values: Mapping[str, Any]) -> str:
+def resumption(config: ResolvedConfig) -> str:
     """What is kept of a run that is stopped now, and how it goes on.
 
     Args:
-      directory: The `RunDirectory`.
-      values: Resolved settings.
+      config: What runs.
 
     Returns:
       Part of a sentence.
     """
-    kept = directory.checkpoints.all()
+    kept = directory.RunDirectory(config.output_dir).checkpoints.all()
     if not kept:
-        return f"no round is kept in {directory.path} yet"
+        return f"no round is kept in {config.output_dir} yet"
     how = "the same command"
-    if values["overwrite"]:
-        how += " without --overwrite"
+    if config.overwrite:
+        how += " without overwrite"
     return (
-        f"{kept[-1].round_num} of {values['total_rounds']} rounds are kept in"
-        f" {directory.path}, and {how} goes on from there"
+        f"{kept[-1].round_num} of {config.total_rounds} rounds are kept in"
+        f" {config.output_dir}, and {how} goes on from there"
     )
 
 
-def result(summary: Mapping[str, Any], path: pathlib.Path) -> list[str]:
+def result(summary: Mapping[str, Any], path: files.PathLike) -> list[str]:
     """What came out of a finished run, and where it is.
 
     Args:
@@ -294,7 +284,9 @@ def result(summary: Mapping[str, Any], path: pathlib.Path) -> list[str]:
     )
     guarantee = summary.get("privacy")
     names = sorted(
-        each.name for each in path.glob("[a-z]*") if not each.name.startswith("events")
+        each.name
+        for each in pathlib.Path(path).glob("[a-z]*")
+        if not each.name.startswith("events")
     )
     return [
         text,

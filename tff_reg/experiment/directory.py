@@ -23,33 +23,19 @@ import os
 import pathlib
 from typing import Any, Mapping, Optional
 
-from tff_reg.experiment import checkpoints, files, metrics, tensorboard
+from tff_reg.experiment import checkpoints, config as config_lib, files, metrics
+from tff_reg.experiment import tensorboard
+from tff_reg.settings import SettingError, as_text
 
 _MADE_BY = "tff_reg"
+_OTHERWISE = "give another output_dir, or overwrite=true to start anew."
 
 WEIGHTS = "final_weights.npz"
 ALL_CLIENTS_WEIGHTS = "final_all_clients_weights.npz"
 ANALYSIS = "analysis"
 
-# What may differ between a run and its continuation without changing its numbers.
-FREE_SETTINGS = frozenset(
-    (
-        "total_rounds",
-        "rounds_per_checkpoint",
-        "output_dir",
-        "overwrite",
-        "devices",
-        "clients_in_parallel",
-        "require_gpu",
-        "workers",
-        "data_dir",
-        "accuracy_at_rounds",
-        "target_accuracies",
-    )
-)
 
-
-class DirectoryError(ValueError):
+class DirectoryError(SettingError):
     """Raised when a directory cannot be used for a run; says why and what to do."""
 
 
@@ -82,25 +68,24 @@ class RunDirectory:
         except FileNotFoundError:
             return None
         except NotADirectoryError:
-            raise DirectoryError(
-                f"--output_dir: {self.path} is a file; give a directory."
-            ) from None
+            raise self._error("it is a file; give a directory.") from None
         except OSError as error:
-            raise DirectoryError(
-                f"--output_dir: {self.path} cannot be read ({error.strerror})."
-            ) from error
+            raise self._error(f"it cannot be read ({error.strerror}).") from error
         if not content:
             return None
         try:
             config = json.loads((self.path / "config.json").read_text("utf-8"))
             if config["made_by"].split()[0] == _MADE_BY:
-                return config
+                return config_lib.modernised(config)
         except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError):
             pass
-        raise DirectoryError(
-            f"--output_dir: {self.path} is not empty and has no readable config.json of"
-            " a run, so it is left alone; give another directory."
+        raise self._error(
+            "it is not empty and has no readable config.json of a run, so it is left"
+            " alone; give another directory."
         )
+
+    def _error(self, reason: str) -> DirectoryError:
+        return DirectoryError("output_dir", self.path, reason)
 
     @property
     def client_states(self) -> pathlib.Path:
@@ -138,11 +123,12 @@ class RunDirectory:
             return
         for name, value in settings.items():
             before = self._config.get(name, value)
-            if name not in FREE_SETTINGS and before != value:
+            if name not in config_lib.FREE_SETTINGS and before != value:
+                shown = "none" if before is None else as_text(before)
                 raise DirectoryError(
-                    f"--{name}: {self.path} has a run with --{name}={_shown(before)},"
-                    f" this one has --{name}={_shown(value)}; give another"
-                    " --output_dir, or --overwrite to start anew."
+                    name,
+                    value,
+                    f"{self.path} has a run with {name}={shown}; {_OTHERWISE}",
                 )
 
     def check_rounds(self, settings: Mapping[str, Any]) -> None:
@@ -161,17 +147,19 @@ class RunDirectory:
         done = max((c.round_num for c in self.checkpoints.all()), default=0)
         if total < done:
             raise DirectoryError(
-                f"--total_rounds: {self.path} has done {done} rounds already and"
-                f" --total_rounds={total} asks for fewer; ask for more, or give"
-                " --overwrite to start anew."
+                "total_rounds",
+                total,
+                f"{self.path} has done {done} rounds already; ask for more, or give"
+                " overwrite=true to start anew.",
             )
         cosine = settings.get("learning_rate_schedule") == "cosine"
         if cosine and done and before != total:
             raise DirectoryError(
-                f"--total_rounds: {self.path} has a run with --total_rounds={before},"
-                f" this one has --total_rounds={total}; with the cosine schedule the"
-                " rounds already done would have been different, so give another"
-                " --output_dir, or --overwrite to start anew."
+                "total_rounds",
+                total,
+                f"{self.path} has a run with total_rounds={before}; with the cosine"
+                " schedule the rounds already done would have been different, so"
+                f" {_OTHERWISE}",
             )
 
     def begin(self, config: Mapping[str, Any], *, overwrite: bool = False) -> None:
@@ -189,10 +177,7 @@ class RunDirectory:
             self.path.mkdir(parents=True, exist_ok=True)
             self._lock = self._take_lock()
             if self._read_config() != self._config:
-                raise DirectoryError(
-                    f"--output_dir: another process began a run in {self.path} just"
-                    " now; try again."
-                )
+                raise self._error("another process began a run there; try again.")
             files.delete_leftovers(self.path)
             files.delete_leftovers(self._file("checkpoints"))
             if overwrite:
@@ -204,9 +189,8 @@ class RunDirectory:
             self.close()
             if not isinstance(error, PermissionError):
                 raise
-            raise DirectoryError(
-                f"--output_dir: {self.path} cannot be written to ({error.strerror})."
-            ) from error
+            reason = f"it cannot be written to ({error.strerror})."
+            raise self._error(reason) from error
 
     def _take_lock(self) -> Optional[int]:
         # On the directory itself: no file to leave behind, and gone with the process.
@@ -215,9 +199,9 @@ class RunDirectory:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             os.close(descriptor)
-            raise DirectoryError(
-                f"--output_dir: another process is running in {self.path}; wait for it,"
-                " or give another directory."
+            raise self._error(
+                "another process is running there; wait for it, or give another"
+                " directory."
             ) from None
         except OSError:  # Some network file systems have no such locks.
             os.close(descriptor)
@@ -278,9 +262,3 @@ class RunDirectory:
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """Writes `summary.json`, which says that the run is finished."""
         self._write_json("summary.json", summary)
-
-
-def _shown(value: Any) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return "none" if value is None else str(value)

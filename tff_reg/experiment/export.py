@@ -18,6 +18,7 @@ from unittest import mock
 
 from tff_reg.experiment import files, trained
 from tff_reg.lazy import np, tf
+from tff_reg.settings import SettingError
 
 FORMATS = ("keras", "saved_model")
 METADATA = "metadata.json"
@@ -244,17 +245,20 @@ def check(format: str, output: files.PathLike) -> pathlib.Path:
     """Checks that a model can be written to a path in a format.
 
     Raises:
-      ExportError: If not.
+      SettingError: If not.
     """
     output = pathlib.Path(output)
     if format not in FORMATS:
-        raise ExportError(f"--format={format}: choose one of {', '.join(FORMATS)}.")
+        raise SettingError("format", format, f"choose one of {', '.join(FORMATS)}.")
+    reason = None
     if format == "keras" and output.suffix != ".keras":
-        raise ExportError(f"--output={output}: its name must end in .keras.")
-    if not output.absolute().parent.is_dir():
-        raise ExportError(f"--output={output}: there is no such directory.")
-    if output.exists():
-        raise ExportError(f"--output={output}: it is there already; delete it first.")
+        reason = "its name must end in .keras."
+    elif not output.absolute().parent.is_dir():
+        reason = "there is no such directory."
+    elif output.exists():
+        reason = "it is there already; delete it first."
+    if reason:
+        raise SettingError("output", output, reason)
     return output
 
 
@@ -264,11 +268,11 @@ def _metadata(run: trained.TrainedRun, model: Any, images: Any) -> dict[str, Any
         "input": {"shape": list(model.input_shape), "dtype": images.dtype.name},
         "output": "logits, in the order of class_names; tf.nn.softmax for shares",
         "preprocessing": "in the model",
-        "process": run.settings["process"],
-        "task": run.settings["task"],
-        "model": run.settings["model"],
+        "process": run.config.process,
+        "task": run.config.task,
+        "model": run.config.model,
         "round_num": run.round_num,
-        "seed": run.settings["seed"],
+        "seed": run.config.seed,
     }
 
 

@@ -11,6 +11,7 @@ import contextlib
 import dataclasses
 import json
 import math
+import pathlib
 import time
 from typing import Any, Callable, Iterator, Mapping, Optional, Sequence, Union
 
@@ -54,32 +55,14 @@ class RunResult:
     summary: dict[str, Any]
 
 
-def train(
-    process: Any,
-    client_data: Any,
-    *,
-    total_rounds: int,
-    clients_per_round: int,
-    seed: int = 0,
-    evaluate: Optional[Callable[[Any], Mapping[str, float]]] = None,
-    rounds_per_evaluation: int = 1,
-    rounds_per_checkpoint: int = 1,
-    client_dataset_fn: Optional[Callable[[str, Any], Any]] = None,
-    output_dir: Union[str, directory_lib.RunDirectory, None] = None,
-    overwrite: bool = False,
-    settings: Optional[Mapping[str, Any]] = None,
-    title: str = "",
-    subtitle: str = "",
-    weight_names: Optional[tuple[Sequence[str], Sequence[str]]] = None,
-    progress: Optional[progress_lib.Silence] = None,
-    on_round: Optional[Callable[[Row], Any]] = None,
-) -> RunResult:
-    """Runs the rounds of a learning process, or what is left of them.
+@dataclasses.dataclass(frozen=True)
+class Training:
+    """The rounds of a learning process, or what is left of them.
 
     With an `output_dir`, what was stopped (by Ctrl-C, a notebook's interrupt, an
-    exception, `kill -9`) goes on when called again, to the same bytes.
+    exception, `kill -9`) goes on when run again, to the same bytes.
 
-    Args:
+    Attributes:
       process: Any `tff.learning.templates.LearningProcess`, or a
         `tff_reg.training.StatefulLearningProcess`, whose clients' states are kept in
         `output_dir`, or in memory without one. Where its server keeps the mean of all
@@ -98,7 +81,7 @@ def train(
         its `tf.data.Dataset`; None for `client_data.whole_client_dataset`.
       output_dir: Directory to resume from and to write to; None writes nothing.
       overwrite: Delete the run in `output_dir` first.
-      settings: What to record in `config.json` beside the arguments above, and to
+      settings: What to record in `config.json` beside the attributes above, and to
         compare with it when a run is resumed: JSON values by name.
       title: Title of `accuracy.png`.
       subtitle: The line below the title.
@@ -106,51 +89,101 @@ def train(
         `final_weights.npz` and its like; None for `trainable/0` and so on.
       progress: Told of every round; None for a bar on a terminal or in a notebook,
         and lines elsewhere. `progress.Silence()` says nothing.
-      on_round: Called with the row of every round, in order, as they are in
-        `RunResult.rows`: at once with those that an earlier call has done already, so
-        that a plot is whole, then after each round. What it raises ends the run.
+    """
+
+    process: Any
+    client_data: Any
+    total_rounds: int
+    clients_per_round: int
+    seed: int = 0
+    evaluate: Optional[Callable[[Any], Mapping[str, float]]] = None
+    rounds_per_evaluation: int = 1
+    rounds_per_checkpoint: int = 1
+    client_dataset_fn: Optional[Callable[[str, Any], Any]] = None
+    output_dir: Union[str, pathlib.Path, None] = None
+    overwrite: bool = False
+    settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    title: str = ""
+    subtitle: str = ""
+    weight_names: Optional[tuple[Sequence[str], Sequence[str]]] = None
+    progress: Optional[progress_lib.Progress] = None
+
+    def __post_init__(self):
+        """Checks the numbers; touches nothing.
+
+        Raises:
+          ValueError: If one is out of range.
+        """
+        for name, number in self.numbers().items():
+            if isinstance(number, bool) or not isinstance(number, int) or number < 1:
+                raise ValueError(
+                    f"{name} is {number!r}; it must be a whole number of at least 1."
+                )
+        num_clients = len(self.client_data.client_ids)
+        if self.clients_per_round > num_clients:
+            raise ValueError(
+                f"clients_per_round is {self.clients_per_round}, but there are only"
+                f" {num_clients} clients."
+            )
+
+    def numbers(self) -> dict[str, int]:
+        """How many rounds and clients, by name; at least one of each."""
+        return {
+            "total_rounds": self.total_rounds,
+            "clients_per_round": self.clients_per_round,
+            "rounds_per_evaluation": self.rounds_per_evaluation,
+            "rounds_per_checkpoint": self.rounds_per_checkpoint,
+        }
+
+    def run(self, on_round: Optional[Callable[[Row], Any]] = None) -> RunResult:
+        """Does the rounds.
+
+        Args:
+          on_round: Called with the row of every round, in order, as they are in
+            `RunResult.rows`: at once with those that an earlier run has done already,
+            so that a plot is whole, then after each round. What it raises ends the
+            run.
+
+        Returns:
+          The result.
+
+        Raises:
+          DirectoryError: If `output_dir` holds something else, or a run with other
+            settings.
+          StateMismatchError: If the state there is not one of this process.
+          TrainingError: If a round fails, from the error of the process.
+        """
+        rounds = Rounds(self)
+        with contextlib.closing(rounds.rows()) as rows:
+            for row in rows:
+                if on_round is not None:
+                    on_round(row)
+        return rounds.result
+
+
+def train(
+    process: Any,
+    client_data: Any,
+    *,
+    on_round: Optional[Callable[[Row], Any]] = None,
+    **arguments: Any,
+) -> RunResult:
+    """Runs the rounds of a learning process, or what is left of them.
+
+    Args:
+      process: As of `Training`.
+      client_data: As of `Training`.
+      on_round: As of `Training.run`.
+      **arguments: The other attributes of `Training`.
 
     Returns:
       The result.
 
     Raises:
-      DirectoryError: If `output_dir` holds something else, or a run with other
-        settings.
-      StateMismatchError: If the state there is not one of this process.
-      TrainingError: If a round fails, from the error of the process.
-      ValueError: If a number is out of range.
+      TypeError: If there is no such argument, or one is missing.
+      DirectoryError, StateMismatchError, TrainingError, ValueError: As of `Training`.
     """
-    training = Training(
-        process,
-        client_data,
-        total_rounds=total_rounds,
-        clients_per_round=clients_per_round,
-        seed=seed,
-        evaluate=evaluate,
-        rounds_per_evaluation=rounds_per_evaluation,
-        rounds_per_checkpoint=rounds_per_checkpoint,
-        client_dataset_fn=client_dataset_fn,
-        output_dir=output_dir,
-        overwrite=overwrite,
-        settings=settings,
-        title=title,
-        subtitle=subtitle,
-        weight_names=weight_names,
-        progress=progress,
-    )
-    with contextlib.closing(training.rounds()) as rounds:
-        for row in rounds:
-            if on_round is not None:
-                on_round(row)
-    return training.result
-
-
-def _check_numbers(**numbers: int) -> None:
-    for name, number in numbers.items():
-        if isinstance(number, bool) or not isinstance(number, int) or number < 1:
-            raise ValueError(
-                f"{name} is {number!r}; it must be a whole number of at least 1."
-            )
+    return Training(process, client_data, **arguments).run(on_round)
 
 
 def _as_json(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -158,64 +191,29 @@ def _as_json(values: Mapping[str, Any]) -> dict[str, Any]:
     return json.loads(json.dumps(dict(values)))
 
 
-def _directory(
-    output_dir: Union[str, directory_lib.RunDirectory, None],
-) -> Optional[directory_lib.RunDirectory]:
-    if output_dir is None or isinstance(output_dir, directory_lib.RunDirectory):
-        return output_dir
-    return directory_lib.RunDirectory(output_dir)
-
-
-class Training:
+class Rounds:
     """A run: what it is between two rounds, and what may happen next."""
 
-    def __init__(
-        self,
-        process: Any,
-        client_data: Any,
-        *,
-        total_rounds: int,
-        clients_per_round: int,
-        seed: int,
-        evaluate: Optional[Callable[[Any], Mapping[str, float]]],
-        rounds_per_evaluation: int,
-        rounds_per_checkpoint: int,
-        client_dataset_fn: Optional[Callable[[str, Any], Any]],
-        output_dir: Union[str, directory_lib.RunDirectory, None],
-        overwrite: bool,
-        settings: Optional[Mapping[str, Any]],
-        title: str,
-        subtitle: str,
-        weight_names: Optional[tuple[Sequence[str], Sequence[str]]],
-        progress: Optional[progress_lib.Silence],
-    ):
-        """Checks the arguments, which are those of `train`; touches nothing yet.
+    def __init__(self, training: Training):
+        """Touches nothing yet.
+
+        Args:
+          training: What is to be done.
 
         Raises:
-          ValueError: If a number is out of range.
+          DirectoryError: If `output_dir` holds something that is no run.
         """
-        self._client_ids = list(client_data.client_ids)
-        numbers = dict(
-            total_rounds=total_rounds,
-            clients_per_round=clients_per_round,
-            rounds_per_evaluation=rounds_per_evaluation,
-            rounds_per_checkpoint=rounds_per_checkpoint,
-        )
-        _check_numbers(**numbers)
-        if clients_per_round > len(self._client_ids):
-            raise ValueError(
-                f"clients_per_round is {clients_per_round}, but there are only"
-                f" {len(self._client_ids)} clients."
-            )
-        self._process = process
-        self._client_dataset_fn = client_dataset_fn or client_data.whole_client_dataset
-        self._evaluate = evaluate
-        self._settings = _as_json({**(settings or {}), **numbers, "seed": seed})
-        self._directory = _directory(output_dir)
-        self._overwrite = overwrite
-        self._title, self._subtitle = title, subtitle
-        self._weight_names = weight_names
-        self._progress = progress or progress_lib.for_this_output(total_rounds)
+        self._training = training
+        self._process = training.process
+        self._client_ids = list(training.client_data.client_ids)
+        own = {**training.numbers(), "seed": training.seed}
+        self._settings = _as_json({**training.settings, **own})
+        self._directory: Optional[directory_lib.RunDirectory] = None
+        if training.output_dir is not None:
+            self._directory = directory_lib.RunDirectory(training.output_dir)
+        self._progress = training.progress
+        if self._progress is None:
+            self._progress = progress_lib.for_this_output(training.total_rounds)
         self._events: Optional[tensorboard.TensorBoardEvents] = None
         self._state: Any = None
         self._client_states: Optional[client_states.ClientStates] = None
@@ -225,12 +223,12 @@ class Training:
         self._not_finite_reported = False
         # Not every process has it, and where it has, it may be None.
         self._get_all_clients_weights: Optional[Callable[[Any], Any]] = getattr(
-            process, "get_all_clients_weights", None
+            training.process, "get_all_clients_weights", None
         )
         # When all rounds are done.
         self.result: Optional[RunResult] = None
 
-    def rounds(self) -> Iterator[Row]:
+    def rows(self) -> Iterator[Row]:
         """Takes the directory, does the rounds and writes the results.
 
         Closed between two rounds, it commits what is done and lets go of the
@@ -245,7 +243,7 @@ class Training:
             self._restore()
             yield from self._table.rows()
             self._progress.start(self._rounds_done)
-            while self._rounds_done < self._settings["total_rounds"]:
+            while self._rounds_done < self._training.total_rounds:
                 self._run_round(self._rounds_done + 1)
                 try:
                     yield self._table.row(self._rounds_done - 1)
@@ -259,12 +257,12 @@ class Training:
                 self._directory.close()
 
     def _begin(self, directory: directory_lib.RunDirectory) -> None:
-        if not self._overwrite:
+        if not self._training.overwrite:
             directory.check_settings(self._settings)
-            if not directory.is_finished(self._settings["total_rounds"]):
+            if not directory.is_finished(self._training.total_rounds):
                 directory.check_rounds(self._settings)
         config = {**self._settings, **environment.describe()}
-        directory.begin(config, overwrite=self._overwrite)
+        directory.begin(config, overwrite=self._training.overwrite)
 
     def _restore(self) -> None:
         """Starts from the newest whole checkpoint, or from the beginning."""
@@ -315,38 +313,39 @@ class Training:
     def _run_round(self, round_num: int) -> None:
         """Trains, evaluates, records and saves."""
         row = self._train_round(round_num)
-        if self._evaluate is not None and self._is_due(
-            round_num, self._settings["rounds_per_evaluation"]
+        if self._training.evaluate is not None and self._is_due(
+            round_num, self._training.rounds_per_evaluation
         ):
             row.update(self._evaluate_state())
         self._table.append(row)
         self._rounds_done = round_num
         if self._directory is not None:
             self._directory.write_metrics(self._table)
-            if self._is_due(round_num, self._settings["rounds_per_checkpoint"]):
+            if self._is_due(round_num, self._training.rounds_per_checkpoint):
                 self._save()
             self._events.add(row)
         self._report(round_num, row)
 
     def _is_due(self, round_num: int, period: int) -> bool:
-        return round_num % period == 0 or round_num == self._settings["total_rounds"]
+        return round_num % period == 0 or round_num == self._training.total_rounds
 
     def _train_round(self, round_num: int) -> dict[str, Any]:
         """Trains one round; returns its row of metrics."""
         from tff_reg import data
 
-        seed = self._settings["seed"]
+        training = self._training
+        dataset_fn = (
+            training.client_dataset_fn or training.client_data.whole_client_dataset
+        )
         began = time.monotonic()
         cohort = data.sample_clients(
             self._client_ids,
-            self._settings["clients_per_round"],
-            seed=seed,
+            training.clients_per_round,
+            seed=training.seed,
             round_num=round_num,
         )
         datasets = [
-            self._client_dataset_fn(
-                client_id, data.client_key(seed, round_num, client_id)
-            )
+            dataset_fn(client_id, data.client_key(training.seed, round_num, client_id))
             for client_id in cohort
         ]
         arguments = [self._state, datasets]
@@ -368,7 +367,7 @@ class Training:
                 row[name] = math.nan
         # Columns are those of the first row, in whatever round they are filled.
         to_fill = (metrics.ALL_CLIENTS_LOSS, metrics.ALL_CLIENTS_ACCURACY)
-        if self._evaluate is None or self._get_all_clients_weights is None:
+        if self._training.evaluate is None or self._get_all_clients_weights is None:
             to_fill = ()
         return {
             metrics.ROUND: round_num,
@@ -380,10 +379,12 @@ class Training:
         }
 
     def _evaluate_state(self) -> dict[str, float]:
-        results = self._evaluate(self._process.get_model_weights(self._state))
+        results = self._training.evaluate(self._process.get_model_weights(self._state))
         row = {f"evaluation/{name}": value for name, value in results.items()}
         if self._get_all_clients_weights is not None:
-            results = self._evaluate(self._get_all_clients_weights(self._state))
+            results = self._training.evaluate(
+                self._get_all_clients_weights(self._state)
+            )
             for name, value in results.items():
                 row[f"evaluation_all_clients/{name}"] = value
         return row
@@ -433,10 +434,12 @@ class Training:
         summary = self._summary()
         if self._directory is not None:
             self._events.close()
-            self._directory.write_weights(_named_arrays(weights, self._weight_names))
+            self._directory.write_weights(
+                _named_arrays(weights, self._training.weight_names)
+            )
             if all_clients_weights is not None:
                 self._directory.write_weights(
-                    _named_arrays(all_clients_weights, self._weight_names),
+                    _named_arrays(all_clients_weights, self._training.weight_names),
                     directory_lib.ALL_CLIENTS_WEIGHTS,
                 )
             plot.write_accuracy_plot(
@@ -445,8 +448,8 @@ class Training:
                 training_accuracy=self._table.column(metrics.TRAINING_ACCURACY),
                 evaluation_accuracy=self._table.column(metrics.EVALUATION_ACCURACY),
                 all_clients_accuracy=self._table.column(metrics.ALL_CLIENTS_ACCURACY),
-                title=self._title,
-                subtitle=self._subtitle,
+                title=self._training.title,
+                subtitle=self._training.subtitle,
             )
             self._directory.write_summary(summary)
         return RunResult(

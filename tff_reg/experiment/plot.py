@@ -105,9 +105,7 @@ def write_accuracy_plot(
     save(axes, path)
 
 
-def _points(
-    rounds: Sequence[int], shares: Sequence[float]
-) -> list[tuple[int, float]]:
+def _points(rounds: Sequence[int], shares: Sequence[float]) -> list[tuple[int, float]]:
     """What was measured, in percent, by round."""
     return [
         (round_num, 100 * share)

@@ -57,8 +57,8 @@ class _TimeLeft:
         return usual * (self._total_rounds - round_num)
 
 
-class Silence:
-    """Says nothing."""
+class Progress:
+    """Told how a run goes; of what is not overridden, nothing is said."""
 
     def start(self, rounds_done: int) -> None:
         """Called once, before the first round of this process."""
@@ -73,7 +73,11 @@ class Silence:
         """Called at the end, also when the run failed or was interrupted."""
 
 
-class Lines(Silence):
+class Silence(Progress):
+    """Says nothing."""
+
+
+class Lines(Progress):
     """One line a round."""
 
     def __init__(self, total_rounds: int, stream: Optional[TextIO] = None):
@@ -112,7 +116,7 @@ def _knows_size() -> bool:
         return False
 
 
-class Bar(Silence):
+class Bar(Progress):
     """A progress bar that is drawn over itself."""
 
     def __init__(self, total_rounds: int):
@@ -166,7 +170,7 @@ class Bar(Silence):
             self._bar.close()
 
 
-def for_this_output(total_rounds: int) -> Silence:
+def for_this_output(total_rounds: int) -> Progress:
     """A bar where a person sees it being redrawn, lines where they are kept."""
     on_terminal = sys.stdout.isatty() and sys.stderr.isatty()
     return (Bar if on_terminal or _in_notebook() else Lines)(total_rounds)

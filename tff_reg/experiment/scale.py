@@ -1,4 +1,4 @@
-"""A run in small: what `--scale` makes of rounds, clients, epochs and data.
+"""A run in small: what `scale` makes of rounds, clients, epochs and data.
 
 A fraction keeps a run's shape: so many rounds, clients, local epochs and examples of
 what the other settings say, rounded and at least one, hence the same examples a client.
@@ -11,6 +11,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from typing import Any
+
+from tff_reg.settings import SettingError
 
 TINY = "tiny"
 
@@ -26,13 +28,7 @@ _TINY_MOST = {
     "test_examples": 24,
 }
 _NOT_IN_PROPORTION = ("batch_size",)
-SCALED = (
-    "total_rounds",
-    "num_clients",
-    "clients_per_round",
-    "local_epochs",
-    "batch_size",
-)
+_OF_DATA = ("train_examples", "test_examples")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,7 +45,7 @@ class Scale:
         """What is left of one number.
 
         Args:
-          name: One of `SCALED`, or 'train_examples' or 'test_examples'.
+          name: A setting that is scaled, or 'train_examples' or 'test_examples'.
           value: The whole, at least 1.
         """
         if self.fraction is None:
@@ -62,13 +58,14 @@ class Scale:
         """What is left of a run's settings.
 
         Args:
-          values: The settings in `SCALED`, and `partition`.
+          values: All of them, by name.
 
         Returns:
           New values by name. The clients of the partition `domain` stay as many as
           they are, since each domain has its own.
         """
-        left = {name: self(name, values[name]) for name in SCALED}
+        scaled = [name for name in _TINY_MOST if name not in _OF_DATA]
+        left = {name: self(name, values[name]) for name in scaled}
         if values["partition"] == "domain":
             left["num_clients"] = values["num_clients"]
         left["clients_per_round"] = min(left["clients_per_round"], left["num_clients"])
@@ -76,7 +73,7 @@ class Scale:
 
 
 def parse(text: str) -> Scale:
-    """Reads `--scale`.
+    """Reads the setting.
 
     Args:
       text: 'tiny', or a number above 0 and of at most 1.
@@ -85,7 +82,7 @@ def parse(text: str) -> Scale:
       The scale.
 
     Raises:
-      ValueError: If it is something else; the end of a sentence.
+      SettingError: If it is something else.
     """
     if text == TINY:
         return Scale(None)
@@ -94,5 +91,7 @@ def parse(text: str) -> Scale:
     except ValueError:
         fraction = 0.0
     if not 0 < fraction <= 1:
-        raise ValueError("it must be tiny, or a number above 0 and of at most 1.")
+        raise SettingError(
+            "scale", text, "it must be tiny, or a number above 0 and of at most 1."
+        )
     return Scale(fraction)

@@ -16,14 +16,14 @@ import subprocess
 import sys
 import tempfile
 import threading
-from typing import Any, Callable, Mapping, Optional, Sequence
+from typing import Any, Callable, Optional, Sequence
 
-from tff_reg.experiment import (
-    directory as directory_lib,
-    settings,
-    summary as summary_lib,
-)
+from tff_reg.experiment import config as config_lib
+from tff_reg.experiment import directory as directory_lib
+from tff_reg.experiment import summary as summary_lib
+from tff_reg import lazy
 from tff_reg.methods import catalogue
+from tff_reg.settings import Setting, SettingError
 
 # Exit status of a command whose flags are wrong.
 _WRONG_FLAGS = 2
@@ -55,57 +55,58 @@ class WrongFlagsError(ValueError):
     """Raised when the first run that is started says that its flags are wrong."""
 
 
+# What a series is asked for beside what its runs have in common.
+SETTINGS = (
+    Setting("processes", str, (), "methods, or sums of methods", is_tuple=True),
+    Setting("seeds", int, (0,), "each runs with each", is_tuple=True, minimum=0),
+)
+
+
 @dataclasses.dataclass(frozen=True)
 class PlannedRun:
     """A run of a series.
 
     Attributes:
-      values: Its resolved settings, `process`, `seed` and `output_dir` among them.
-      flags: The flags of `bin/run` that give them.
+      asked: What it is asked to be.
+      config: What it does.
       is_finished: Whether there is nothing to be done.
     """
 
-    values: Mapping[str, Any]
-    flags: tuple[str, ...]
+    asked: config_lib.RunConfig
+    config: config_lib.ResolvedConfig
     is_finished: bool
 
     @property
     def name(self) -> str:
         """Process and seed, for people."""
-        return f"{self.values['process']}, seed {self.values['seed']}"
+        return f"{self.config.process}, seed {self.config.seed}"
 
     @property
     def directory(self) -> str:
         """Its directory."""
-        return self.values["output_dir"]
+        return self.config.output_dir
 
     def result(self) -> Optional[dict[str, Any]]:
         """The summary that the finished run left; None if it is not finished."""
         directory = directory_lib.RunDirectory(self.directory)
-        return summary_lib.of_finished_run(directory, self.values)
+        return summary_lib.of_finished_run(directory, self.config.dump())
 
 
 def plan(
-    requested: Mapping[str, Any],
+    common: config_lib.RunConfig,
     *,
-    processes: str,
-    seeds: str,
-    task_names: Sequence[str],
-    task_defaults: Callable[[str], Any],
-    recipe_settings: Optional[Callable[[str], Mapping[str, Any]]] = None,
+    processes: Sequence[str],
+    seeds: Sequence[int] = (0,),
+    tasks: Any = lazy.tasks,
 ) -> list[PlannedRun]:
     """The runs of a series: every process with every seed, seed by seed.
 
     Args:
-      requested: What the user gave, by name, as for `settings.resolve`; strengths go
-        to the processes that have them. `output_dir` is the directory that holds the
-        runs' own, `PROCESS-seedSEED`.
-      processes: Process names, separated by commas.
-      seeds: Whole numbers, separated by commas.
-      task_names: The names of all tasks.
-      task_defaults: From a task's name to its defaults.
-      recipe_settings: From a recipe's name to what it sets, of which a series takes
-        all but process and directory; None where there are no recipes.
+      common: What all runs have; strengths go to the processes that have them.
+        `output_dir` is the directory that holds the runs' own, `PROCESS-seedSEED`.
+      processes: Process names.
+      seeds: Seeds.
+      tasks: The module `tasks`, or what has its `names` and `defaults`.
 
     Returns:
       The runs; nothing is started or written.
@@ -114,117 +115,79 @@ def plan(
       SettingError: If a run cannot be.
       DirectoryError: If a run's directory holds something else, or another run.
     """
-    names = _processes(processes)
-    _check_strengths(requested, names, processes)
-    _check_directory(pathlib.Path(requested["output_dir"]))
-    return [
-        _planned(requested, name, seed, task_names, task_defaults, recipe_settings)
-        for seed in _seeds(seeds)
-        for name in names
-    ]
-
-
-def _processes(text: str) -> list[str]:
+    processes, seeds = tuple(processes), tuple(seeds)
+    for each, values in zip(SETTINGS, (processes, seeds)):
+        each.check(values)
+        if not values:
+            raise SettingError(each.name, None, "it is missing; give one or several.")
     names = []
-    for name in text.split(","):
+    for name in processes:
         try:
-            catalog.parse(name)
-        except ValueError as error:
-            raise settings.SettingError(f"--processes={text}: {error}") from error
-        parts = [part.strip() for part in name.lower().split("+")]
-        names.append("+".join(p for p in parts if p != "fedavg") or "fedavg")
-    _check_once("processes", text, names)
-    return names
+            names.append(config_lib.process_name(name))
+        except SettingError as error:
+            raise SettingError("processes", processes, error.reason) from error
+    for setting, values, found in (
+        ("processes", processes, names),
+        ("seeds", seeds, seeds),
+    ):
+        for value in found:
+            if found.count(value) > 1:
+                raise SettingError(setting, values, f"{value} is there twice.")
+    _check_strengths(common, names)
+    _check_directory(pathlib.Path(common.output_dir))
+    return [_planned(common, name, seed, tasks) for seed in seeds for name in names]
 
 
-def _seeds(text: str) -> list[int]:
-    parts = [part.strip() for part in text.split(",")]
-    if not all(part.isdecimal() for part in parts):
-        raise settings.SettingError(
-            f"--seeds={text}: it must be whole numbers of at least 0, separated by"
-            " commas, such as 0,1,2."
-        )
-    seeds = [int(part) for part in parts]
-    _check_once("seeds", text, seeds)
-    return seeds
-
-
-def _check_once(flag: str, text: str, values: Sequence[Any]) -> None:
-    for value in values:
-        if values.count(value) > 1:
-            raise settings.SettingError(f"--{flag}={text}: {value} is there twice.")
-
-
-def _check_strengths(
-    requested: Mapping[str, Any], names: Sequence[str], text: str
-) -> None:
+def _check_strengths(common: config_lib.RunConfig, names: Sequence[str]) -> None:
     """Refuses a strength that no process has."""
-    methods = {field.flag: field.method for field in catalog.strength_fields()}
-    for flag in requested:
-        if flag in methods and not any(_has(name, flag) for name in names):
-            raise settings.SettingError(
-                f"--{flag}={requested[flag]}: {methods[flag]} is not part of"
-                f" --processes={text}."
-            )
+    methods = {each.flag: each.method for each in catalogue.strengths()}
+    own = {each.flag for name in names for each in catalogue.strengths(name)}
+    for name, value in common.strengths.items():
+        if name not in own:
+            reason = f"{methods[name]} is not part of {', '.join(names)}."
+            raise SettingError(name, value, reason)
 
 
 def _check_directory(path: pathlib.Path) -> None:
+    reason = None
     if path.exists() and not path.is_dir():
-        raise directory_lib.DirectoryError(
-            f"--output_dir: {path} is a file; give a directory."
-        )
-    if (path / "config.json").exists():
-        raise directory_lib.DirectoryError(
-            f"--output_dir: {path} is the directory of one run; give another."
-        )
-
-
-def _has(process: str, flag: str) -> bool:
-    return flag in {field.flag for field in catalog.strength_fields(process)}
+        reason = "it is a file; give a directory."
+    elif (path / "config.json").exists():
+        reason = "it is the directory of one run; give another."
+    if reason:
+        raise directory_lib.DirectoryError("output_dir", path, reason)
 
 
 def _planned(
-    requested: Mapping[str, Any],
-    process: str,
-    seed: int,
-    task_names: Sequence[str],
-    task_defaults: Callable[[str], Any],
-    recipe_settings: Optional[Callable[[str], Mapping[str, Any]]],
+    common: config_lib.RunConfig, process: str, seed: int, tasks: Any
 ) -> PlannedRun:
-    strengths = {field.flag for field in catalog.strength_fields()}
-    given = {
-        name: value
-        for name, value in requested.items()
-        if name not in strengths or _has(process, name)
-    }
-    where = os.path.join(requested["output_dir"], f"{process}-seed{seed}")
-    given.update(process=process, seed=seed, output_dir=where)
-    values = settings.resolve(
-        given,
-        task_names=task_names,
-        task_defaults=task_defaults,
-        recipe_settings=recipe_settings,
+    own = {each.flag for each in catalogue.strengths(process)}
+    where = os.path.join(common.output_dir, f"{process}-seed{seed}")
+    asked = dataclasses.replace(
+        common,
+        process=process,
+        seed=seed,
+        output_dir=where,
+        strengths={n: value for n, value in common.strengths.items() if n in own},
     )
+    config = asked.resolved(tasks)
     directory = directory_lib.RunDirectory(where)
     is_finished = False
-    if not values["overwrite"]:
+    if not config.overwrite:
+        values = config.dump()
         directory.check_settings(values)
         summary = summary_lib.of_finished_run(directory, values)
         is_finished = summary is not None
         if not is_finished:
             directory.check_rounds(values)
-        elif summary["rounds"] > values["total_rounds"]:
+        elif summary["rounds"] > config.total_rounds:
             raise directory_lib.DirectoryError(
-                f"--total_rounds: {where} has a finished run of {summary['rounds']}"
-                f" rounds, this one has --total_rounds={values['total_rounds']}; give"
-                " another --output_dir, or --overwrite to start anew."
+                "total_rounds",
+                config.total_rounds,
+                f"{where} has a finished run of {summary['rounds']} rounds; give another"
+                " output_dir, or overwrite=true to start anew.",
             )
-    flags = tuple(f"--{name}={_shown(value)}" for name, value in given.items())
-    return PlannedRun(values, flags, is_finished)
-
-
-def _shown(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    return PlannedRun(asked, config, is_finished)
 
 
 class ChildProcesses:
@@ -298,14 +261,18 @@ class ChildProcesses:
 class Series:
     """Runs what is planned, one after another."""
 
-    def __init__(self, command: Sequence[str], executor: ChildProcesses):
+    def __init__(
+        self,
+        command: Callable[[config_lib.RunConfig], Sequence[str]],
+        executor: ChildProcesses,
+    ):
         """Starts nothing.
 
         Args:
-          command: What takes the flags of `bin/run`.
+          command: From what is asked of a run to the command that does it.
           executor: Runs the commands: `ChildProcesses`, or what has its `execute`.
         """
-        self._command = list(command)
+        self._command = command
         self._executor = executor
         self._is_first = True
 
@@ -324,7 +291,7 @@ class Series:
             flags are wrong.
         """
         is_first, self._is_first = self._is_first, False
-        status, said = self._executor.execute([*self._command, *planned.flags])
+        status, said = self._executor.execute(self._command(planned.asked))
         if status == 0:
             if planned.result() is None:
                 return f"it left no finished run in {planned.directory}"

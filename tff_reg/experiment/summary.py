@@ -16,59 +16,8 @@ from tff_reg.experiment import metrics, privacy
 
 EMA_MOMENTUM = 0.9
 
-# The settings that say what else a summary has. They change nothing in a run.
-WANTED = ("accuracy_at_rounds", "target_accuracies")
+# What a summary has of rounds and targets that somebody wants.
 _ON_DEMAND = ("accuracy_at_rounds", "rounds_to_target")
-
-
-def parse_rounds(text: Optional[str]) -> tuple[int, ...]:
-    """The rounds of `--accuracy_at_rounds`.
-
-    Args:
-      text: Whole numbers of at least 1, separated by commas; None for no rounds.
-
-    Returns:
-      The numbers, each once, in their order.
-
-    Raises:
-      ValueError: If the text is something else.
-    """
-    if text is None:
-        return ()
-    parts = [part.strip() for part in text.split(",")]
-    # Not str.isdigit, which takes digits that int does not.
-    if not all(part.isdecimal() and int(part) >= 1 for part in parts):
-        raise ValueError(
-            "it must be whole numbers of at least 1, separated by commas, such as"
-            " 500,1000."
-        )
-    return tuple(dict.fromkeys(map(int, parts)))
-
-
-def parse_targets(text: Optional[str]) -> tuple[float, ...]:
-    """The accuracies of `--target_accuracies`.
-
-    Args:
-      text: Shares (above 0, at most 1), separated by commas; None for no targets.
-
-    Returns:
-      The numbers, each once, in their order.
-
-    Raises:
-      ValueError: If the text is something else.
-    """
-    if text is None:
-        return ()
-    try:
-        targets = tuple(dict.fromkeys(float(part) for part in text.split(",")))
-    except ValueError:
-        targets = ()
-    if not targets or not all(0 < target <= 1 for target in targets):
-        raise ValueError(
-            "it must be shares above 0 and of at most 1, separated by commas, such as"
-            " 0.48,0.52."
-        )
-    return targets
 
 
 def moving_average(
@@ -104,9 +53,9 @@ def summarize(
 
     Args:
       table: A row a round; at least one.
-      settings: The run's settings, of which `process`, `task`, `seed` and
-        `clients_per_round` are copied; `accuracy_at_rounds` and `target_accuracies`
-        say what else is wanted.
+      settings: What `config.json` holds, of which `process`, `task`, `seed` and
+        `clients_per_round` are copied; `accuracy_at_rounds` and `target_accuracies`,
+        lists of numbers, say what else is wanted.
 
     Returns:
       JSON values by name. Accuracies are shares on the test set; `ema_accuracy` and
@@ -117,9 +66,6 @@ def summarize(
       such number: nothing was measured, in that round or at all, or the target was
       not reached. With differentially private aggregation there is `privacy`, see
       `tff_reg.experiment.privacy`.
-
-    Raises:
-      ValueError: If the rounds or targets that are wanted cannot be read.
     """
     rounds = [int(number) for number in table.column(metrics.ROUND)]
     accuracies = table.column(metrics.EVALUATION_ACCURACY)
@@ -159,11 +105,11 @@ def summarize(
         "median_round_seconds": round(statistics.median(seconds), 3),
         "accuracy_at_rounds": {
             str(asked): _measured_in(measured, asked)
-            for asked in parse_rounds(settings.get("accuracy_at_rounds"))
+            for asked in settings.get("accuracy_at_rounds", ())
         },
         "rounds_to_target": {
             str(target): next((r for r, _, ema in measured if ema >= target), None)
-            for target in parse_targets(settings.get("target_accuracies"))
+            for target in settings.get("target_accuracies", ())
         },
         **_privacy(settings, len(rounds)),
     }
@@ -196,15 +142,12 @@ def of_finished_run(
 
     Args:
       directory: The `RunDirectory`; nothing is written there.
-      settings: Has `total_rounds`, and what else is wanted.
+      settings: `total_rounds`, and what else is wanted, as for `summarize`.
 
     Returns:
       What `summary.json` would hold; None if no run of so many rounds has finished
       there, or its files do not belong together, so that it has to be done again from
       its last checkpoint.
-
-    Raises:
-      ValueError: If the rounds or targets that are wanted cannot be read.
     """
     if directory.config is None or not directory.is_finished(settings["total_rounds"]):
         return None
@@ -218,8 +161,13 @@ def of_finished_run(
     results = {name: summary[name] for name in summary if name not in _ON_DEMAND}
     if any(stored.get(name, value) != value for name, value in results.items()):
         return None
-    wanted = {name: settings.get(name) for name in WANTED}
-    return summarize(table, {**directory.config, **wanted})
+    return summarize(table, {**directory.config, **_wanted(settings)})
+
+
+def _wanted(settings: Mapping[str, Any]) -> dict[str, list]:
+    """What else is wanted of a summary; it changes nothing in a run."""
+    names = ("accuracy_at_rounds", "target_accuracies")
+    return {name: list(settings.get(name, ())) for name in names}
 
 
 def refresh(directory: Any, settings: Mapping[str, Any]) -> Optional[dict[str, Any]]:
@@ -234,12 +182,10 @@ def refresh(directory: Any, settings: Mapping[str, Any]) -> Optional[dict[str, A
 
     Raises:
       DirectoryError: If `summary.json` has to be written and cannot be.
-      ValueError: If the rounds or targets that are wanted cannot be read.
     """
     summary = of_finished_run(directory, settings)
     if summary is not None and summary != directory.summary():
-        wanted = {name: settings.get(name) for name in WANTED}
-        directory.begin({**directory.config, **wanted})
+        directory.begin({**directory.config, **_wanted(settings)})
         try:
             directory.write_summary(summary)
         finally:

@@ -8,20 +8,20 @@ from __future__ import annotations
 import collections
 import dataclasses
 import functools
-import statistics
-from typing import Any, Mapping, Optional, Sequence
+from typing import Any, Optional, Sequence
 
+from tff_reg import data, lazy, training
 from tff_reg.experiment import (
     checkpoints,
     client_states,
     directory as directory_lib,
     files,
     loop,
-    settings,
+    runs,
     state_file,
 )
+from tff_reg.experiment.config import ResolvedConfig
 from tff_reg.lazy import np, tff
-from tff_reg.methods import catalogue
 
 _GLOBAL = "global_model_weights"
 # A run's aggregator is not what tells of the clients' models.
@@ -38,14 +38,14 @@ class TrainedRun:
 
     Attributes:
       directory: The run's directory.
-      settings: All settings of the run, by name.
+      config: What the run did.
       task: Its task, with its data.
       round_num: The rounds that were trained.
       checkpoint: Where that is written.
     """
 
     directory: directory_lib.RunDirectory
-    settings: Mapping[str, Any]
+    config: ResolvedConfig
     task: Any
     round_num: int
     checkpoint: checkpoints.Checkpoint
@@ -53,12 +53,7 @@ class TrainedRun:
     @property
     def model_fn(self):
         """Makes the `tff_reg.models.LearningModel` that the method trains."""
-        from tff_reg import training
-
-        methods = catalogue.build(
-            self.settings["process"], settings.strengths(self.settings)
-        )
-        return training.adapt_model_fn(self.task.model_fn, methods)
+        return runs.build_model_fn(self.config, self.task)
 
     @functools.cached_property
     def weights(self) -> Any:
@@ -97,7 +92,7 @@ class TrainedRun:
         if shapes[0] != shapes[1]:
             raise TrainedRunError(
                 f"{self.checkpoint.path} does not hold the weights of the model"
-                f" {self.settings['model']}."
+                f" {self.config.model}."
             )
         weights.assign_weights_to(model)
         return model
@@ -137,12 +132,8 @@ class TrainedRun:
         Raises:
           TrainedRunError: If a client's training is not finite.
         """
-        from tff_reg import data, training
-
-        process = build_process(
-            self.task,
-            self.settings,
-            model_aggregator=_build_telling_mean(),
+        process = runs.build_process(
+            self.config, self.task, model_aggregator=_build_telling_mean()
         )
         state = state_file.read_state(
             self.checkpoint.part(loop.STATE),
@@ -157,7 +148,7 @@ class TrainedRun:
             states.restore(self.checkpoint.part(loop.CLIENT_STATES))
         models = collections.OrderedDict()
         for client_id in client_ids:
-            key = data.client_key(self.settings["seed"], self.round_num + 1, client_id)
+            key = data.client_key(self.config.seed, self.round_num + 1, client_id)
             dataset = self.task.client_data.whole_client_dataset(client_id, key)
             arguments = [] if states is None else [states.load([client_id])]
             output = process.next(state, [dataset], *arguments)
@@ -179,31 +170,6 @@ class TrainedRun:
             if has_statistics
             else list(self.weights.non_trainable),
         )
-
-
-def build_process(task: Any, values: Mapping[str, Any], **arguments: Any) -> Any:
-    """Builds the process of a run.
-
-    Args:
-      task: Its task.
-      values: All its settings, by name.
-      **arguments: Further arguments of `training.build_from_settings`.
-
-    Returns:
-      The process.
-    """
-    from tff_reg import training
-
-    return training.build_from_settings(
-        values["process"],
-        task.model_fn,
-        settings.process_settings(values),
-        settings.strengths(values),
-        mean_examples=statistics.mean(task.client_data.client_sizes),
-        client_preprocess_fn=task.augment_fn,
-        example_dtype=task.client_data.element_type_structure["x"].dtype.name,
-        **arguments,
-    )
 
 
 def _build_telling_mean():
@@ -230,7 +196,10 @@ def _build_telling_mean():
 
 
 def load(
-    path: files.PathLike, *, tasks: Any, round_num: Optional[int] = None
+    path: files.PathLike,
+    *,
+    tasks: Any = lazy.tasks,
+    round_num: Optional[int] = None,
 ) -> TrainedRun:
     """Reads a run.
 
@@ -245,12 +214,12 @@ def load(
 
     Raises:
       DirectoryError: If the directory is not a run's.
+      SettingError: If the run was not one of a `RunConfig`.
       TrainedRunError: If there is no such checkpoint in it, or none that is whole.
       ValueError: If the task's data are not there any more.
     """
     directory = directory_lib.RunDirectory(path)
-    values = directory.config
-    if values is None:
+    if directory.config is None:
         raise TrainedRunError(f"{path} has no run; give the directory of one.")
     problems = []
     found = directory.checkpoints.all()
@@ -266,7 +235,8 @@ def load(
         except checkpoints.CheckpointDamagedError as error:
             problems.append(f"that of round {checkpoint.round_num}: {error}")
             continue
-        task = tasks.build(values["task"], **settings.task_settings(values))
-        return TrainedRun(directory, values, task, checkpoint.round_num, checkpoint)
+        config = ResolvedConfig.load(directory.config)
+        task = runs.build_task(config, tasks)
+        return TrainedRun(directory, config, task, checkpoint.round_num, checkpoint)
     why = f" ({'; '.join(problems)})" if problems else ""
     raise TrainedRunError(f"{path} has no whole checkpoint{why}.")

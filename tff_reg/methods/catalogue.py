@@ -10,7 +10,6 @@ by entry points: a name in the group `tff_reg.methods` that stands for a sub-cla
 
 from __future__ import annotations
 
-import dataclasses
 import difflib
 import functools
 import importlib
@@ -49,62 +48,6 @@ _MODULES = (
     "fedavgm",
     "fedadam",
 )
-
-
-@dataclasses.dataclass(frozen=True)
-class Settings:
-    """Everything about a run but the methods' own strengths and the task.
-
-    Attributes:
-      num_clients: Clients that the training data are split among.
-      clients_per_round: Clients that take part in a round.
-      total_rounds: Rounds.
-      local_epochs: Passes of a client over its data in a round.
-      batch_size: Examples of a local step.
-      partition: Name of the scheme that splits the data.
-      concentration: alpha of the Dirichlet distribution of that scheme.
-      client_learning_rate: Learning rate of the client's SGD in the first round.
-      client_momentum: Momentum of the client's SGD.
-      client_nesterov: Whether that is Nesterov's.
-      client_weight_decay: L2 weight decay, added to the gradient after clipping.
-      max_gradient_norm: Global norm to which gradients are clipped; None is off.
-      learning_rate_schedule: 'constant', 'exponential' or 'cosine', by round.
-      learning_rate_decay: Factor a round of the exponential schedule.
-      server_optimizer: 'sgd', 'adam', 'yogi' or 'adagrad'.
-      server_learning_rate: Learning rate of the server optimiser.
-      server_momentum: Momentum of the server's SGD.
-      server_epsilon: epsilon (tau) of the adaptive server optimisers.
-      client_weighting: 'num_examples' or 'uniform'.
-      projector: What stands before the model's classifier, one of
-        `tff_reg.models.PROJECTOR_NAMES`; whoever makes the model sees to it.
-      same_local_steps: Whether all clients take as many steps as one of mean size
-        takes in its epochs.
-      averages_all_clients: Whether the server keeps the mean of all clients' last
-        models, to be evaluated beside its own.
-    """
-
-    num_clients: int
-    clients_per_round: int
-    total_rounds: int
-    local_epochs: int
-    batch_size: int
-    partition: str
-    concentration: Optional[float]
-    client_learning_rate: float
-    client_momentum: float
-    client_nesterov: bool
-    client_weight_decay: float
-    max_gradient_norm: Optional[float]
-    learning_rate_schedule: str
-    learning_rate_decay: float
-    server_optimizer: str = "sgd"
-    server_learning_rate: float = 1.0
-    server_momentum: float = 0.0
-    server_epsilon: float = 1e-3
-    client_weighting: str = "num_examples"
-    projector: str = "none"
-    same_local_steps: bool = False
-    averages_all_clients: bool = False
 
 
 class UnknownProcessError(ValueError):
@@ -220,15 +163,16 @@ def _parts(process: str) -> list[str]:
     return [part.strip() for part in process.lower().split("+")]
 
 
-def settings(process: str) -> Settings:
+def settings(process: str) -> dict[str, Any]:
     """The paper's settings for a process.
 
     Args:
       process: A process name.
 
     Returns:
-      The settings of the sum's first method, FedAvg's for 'fedavg', with what every
-      method of the sum brings along; where two bring the same setting, the first.
+      By name what the paper of the sum's first method gives, FedAvg's for 'fedavg',
+      with what every method of the sum brings along; where two bring the same setting,
+      the first.
 
     Raises:
       UnknownProcessError: If the name is not one.
@@ -240,7 +184,7 @@ def settings(process: str) -> Settings:
     brought = {}
     for method in in_order:
         brought = {**method.brings, **brought}
-    return Settings(**{**in_order[0].paper_settings, **brought})
+    return {**in_order[0].paper_settings, **brought}
 
 
 def strengths(process: Optional[str] = None) -> list[Strength]:

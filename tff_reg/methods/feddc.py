@@ -31,7 +31,11 @@ class FedDC(method.Method):
     claims = (method.DRIFT, method.SERVER)
     needs_network = False
     needs_uniform_weighting = True
-    server_step = "plain mean of the clients plus the mean of h over all clients"
+    server_step = (
+        "plain mean of the clients plus feddc's memory, the mean of h over all clients"
+    )
+        "plain mean of the clients plus feddc's memory, the mean of h over all clients"
+    )
     sent = ("s",)
     uploads = ("s",)
     infers_gradient = True

@@ -30,7 +30,11 @@ class FedDyn(method.Method):
     claims = (method.DRIFT, method.SERVER)
     needs_network = False
     needs_uniform_weighting = True
-    server_step = "plain mean of the clients plus the mean of h over all clients"
+    server_step = (
+        "plain mean of the clients plus feddyn's memory, the mean of h over all clients"
+    )
+        "plain mean of the clients plus feddyn's memory, the mean of h over all clients"
+    )
 
     strength: float = settings.setting(
         0.1,

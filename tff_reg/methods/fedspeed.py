@@ -31,6 +31,10 @@ class FedSpeed(feddyn.FedDyn):
     title = "Dynamic regularisation with a gradient from higher up"
     claims = (method.DRIFT, method.SERVER, method.GRADIENT)
     needs_network = True
+    server_step = (
+        "plain mean of the clients plus fedspeed's memory, the mean of h over all"
+        " clients"
+    )
 
     strength: float = settings.setting(
         0.1,

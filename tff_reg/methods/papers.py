@@ -21,9 +21,6 @@ FEDALIGN: Mapping[str, Any] = {
     "client_momentum": 0.9,
     "client_nesterov": True,
     "client_weight_decay": 1e-4,
-    "max_gradient_norm": None,
-    "learning_rate_schedule": "constant",
-    "learning_rate_decay": 1.0,
 }
 # MAN, Section 5; clipping and weight decay from the authors' code.
 MAN: Mapping[str, Any] = {
@@ -35,8 +32,6 @@ MAN: Mapping[str, Any] = {
     "partition": "dirichlet_balanced",
     "concentration": 0.3,
     "client_learning_rate": 0.1,
-    "client_momentum": 0.0,
-    "client_nesterov": False,
     "client_weight_decay": 1e-3,
     "max_gradient_norm": 10.0,
     "learning_rate_schedule": "exponential",

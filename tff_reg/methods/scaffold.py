@@ -55,4 +55,6 @@ class Scaffold(method.Method):
         return memory, {"s": [local.relative_size * c for c in change]}
 
     def update_server(self, server: method.Server) -> tuple[dict, list]:
-        return {"s": drift.grown(server.memory["s"], server.uploads["s"], server)}, list(server.weights)
+        return {
+            "s": drift.grown(server.memory["s"], server.uploads["s"], server)
+        }, list(server.weights)

@@ -12,6 +12,7 @@ __getattr__, __dir__, __all__ = lazy.exports(
         "finalizer": ["build_finalizer"],
         "local_training": ["LocalTraining", "Population"],
         "optimizers": ["build_sgd"],
+        "process_settings": ["ProcessSettings"],
         "remembering": ["StatefulLearningProcess", "StatefulLearningProcessOutput"],
         "schedules": ["constant", "cosine", "exponential"],
     },

@@ -7,7 +7,9 @@ from typing import Callable, Sequence
 from tff_reg.methods import method as method_lib
 
 
-def adapt_model_fn(model_fn: Callable, methods: Sequence[method_lib.Method]) -> Callable:
+def adapt_model_fn(
+    model_fn: Callable, methods: Sequence[method_lib.Method]
+) -> Callable:
     """Returns a `model_fn` whose models are as a sum of methods needs them.
 
     Freeze makes the classifier's weights constants, stochastic depth scales the

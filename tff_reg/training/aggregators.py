@@ -201,6 +201,7 @@ def build_upload_aggregator(
     """
     values = tff.FederatedType(uploads_type, tff.CLIENTS)
     flags = tff.FederatedType(np.int32, tff.CLIENTS)
+
     def number_of(has_trained):
         if isinstance(model_aggregator, PrivateMeanFactory):
             return tff.federated_value(model_aggregator.clients_per_round, tff.SERVER)

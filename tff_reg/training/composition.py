@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from typing import Any, Callable, Mapping, Optional, Sequence, Union
 
@@ -11,25 +10,21 @@ import tensorflow_federated as tff
 
 from tff_reg.methods import all_clients, catalogue
 from tff_reg.methods import method as method_lib
+from tff_reg.settings import settings_of
 from tff_reg.training import (
     adaptation,
     aggregators,
     averaging,
+    client_work as client_work_lib,
     data_forms,
+    finalizer as finalizer_lib,
     local_training,
+    memory as memory_lib,
     optimizers,
     remembering,
     schedules,
 )
-from tff_reg.training import (
-    client_work as client_work_lib,
-)
-from tff_reg.training import (
-    finalizer as finalizer_lib,
-)
-from tff_reg.training import (
-    memory as memory_lib,
-)
+from tff_reg.training.process_settings import ProcessSettings
 
 Process = Union[
     tff.learning.templates.LearningProcess, remembering.StatefulLearningProcess
@@ -144,7 +139,9 @@ def build_regularized(
     return remembering.compose_remembering_process(
         *parts,
         aggregators.build_upload_aggregator(model_aggregator, uploads_type),
-        memory_lib.build_memory_update(training, client_work, weights_type, update_type),
+        memory_lib.build_memory_update(
+            training, client_work, weights_type, update_type
+        ),
         memory_lib.build_broadcast(training, memory_type, weights_type),
         clients_remember=training.clients_remember,
     )
@@ -178,9 +175,9 @@ def build(name: str, model_fn: Callable, **overrides: Any) -> Process:
     Args:
       name: A method's name or a sum of them, see `catalogue.names`.
       model_fn: Makes the `tff_reg.models.LearningModel`.
-      **overrides: Fields of `catalogue.Settings` that concern the process, strengths as
-        `<method>_<field>`, and keyword arguments of `build_regularized`
-        (`client_data`, `server_optimizer_fn`, `model_aggregator`, ...).
+      **overrides: Those of `ProcessSettings`, strengths as `<method>_<field>`, and
+        keyword arguments of `build_regularized` (`client_data`,
+        `server_optimizer_fn`, `client_weighting`, `model_aggregator`, ...).
         `client_optimizer_fn` stands in place of the client's learning rate, momentum,
         Nesterov and weight decay. A drift correction needs `num_clients`, or a
         `tff_reg.training.Population` as `population`, which says more.
@@ -194,8 +191,7 @@ def build(name: str, model_fn: Callable, **overrides: Any) -> Process:
       TypeError: If an override is unknown or contradicts another.
       ValueError: If a value is out of range.
     """
-    settings = catalogue.settings(name)
-    setting_names = {field.name for field in dataclasses.fields(settings)}
+    setting_names = {each.name for each in settings_of(ProcessSettings)}
     strength_names = {strength.flag for strength in catalogue.strengths()}
     arguments = {
         "client_data",
@@ -209,7 +205,8 @@ def build(name: str, model_fn: Callable, **overrides: Any) -> Process:
     }
     chosen, strengths, rest = {}, {}, {}
     for key, value in overrides.items():
-        if key in arguments:
+        is_tffs = isinstance(value, tff.learning.ClientWeighting)
+        if key in arguments or (key == "client_weighting" and is_tffs):
             rest[key] = value
         elif key in setting_names:
             chosen[key] = value
@@ -218,7 +215,7 @@ def build(name: str, model_fn: Callable, **overrides: Any) -> Process:
         else:
             raise TypeError(
                 f"build got an unknown setting {key!r}: it is neither a field of "
-                "catalogue.Settings, nor a strength of a method "
+                "ProcessSettings, nor a strength of a method "
                 f"({', '.join(sorted(strength_names))}), nor one of "
                 f"{', '.join(sorted(arguments))}."
             )
@@ -229,14 +226,14 @@ def build(name: str, model_fn: Callable, **overrides: Any) -> Process:
             f"{name} has to know how many clients there are in all, in a round or not: "
             "give num_clients, or a population."
         )
-    settings = dataclasses.replace(settings, **chosen)
+    settings = ProcessSettings.of(name, **chosen)
     return _build(name, model_fn, settings, strengths, rest)
 
 
 def build_from_settings(
     name: str,
     model_fn: Callable,
-    settings: catalogue.Settings,
+    settings: ProcessSettings,
     strengths: Mapping[str, Any],
     *,
     mean_examples: Optional[float] = None,
@@ -294,7 +291,7 @@ def _build(name, model_fn, settings, strengths, arguments):
         ),
         "server_optimizer_fn": _server_optimizer(settings),
         "client_weighting": _client_weighting(settings),
-        "max_gradient_norm": settings.max_gradient_norm,
+        "max_gradient_norm": settings.max_gradient_norm or None,
         "learning_rate_schedule": _schedule(settings),
         "population": local_training.Population(settings.num_clients),
         **arguments,
@@ -302,18 +299,16 @@ def _build(name, model_fn, settings, strengths, arguments):
     return build_regularized(model_fn, methods, **given)
 
 
-def _schedule(settings: catalogue.Settings) -> schedules.Schedule:
+def _schedule(settings: ProcessSettings) -> schedules.Schedule:
     builders = {
         "constant": schedules.constant,
         "exponential": lambda: schedules.exponential(settings.learning_rate_decay),
         "cosine": lambda: schedules.cosine(settings.total_rounds),
     }
-    return _choose("learning_rate_schedule", settings.learning_rate_schedule, builders)
+    return builders[settings.learning_rate_schedule]()
 
 
-def _server_optimizer(
-    settings: catalogue.Settings,
-) -> tff.learning.optimizers.Optimizer:
+def _server_optimizer(settings: ProcessSettings) -> tff.learning.optimizers.Optimizer:
     rate, epsilon = settings.server_learning_rate, settings.server_epsilon
     library = tff.learning.optimizers
     builders = {
@@ -322,22 +317,11 @@ def _server_optimizer(
         "yogi": lambda: library.build_yogi(rate, epsilon=epsilon),
         "adagrad": lambda: library.build_adagrad(rate, epsilon=epsilon),
     }
-    return _choose("server_optimizer", settings.server_optimizer, builders)
+    return builders[settings.server_optimizer]()
 
 
-def _client_weighting(settings: catalogue.Settings) -> tff.learning.ClientWeighting:
-    if isinstance(settings.client_weighting, tff.learning.ClientWeighting):
-        return settings.client_weighting
-    builders = {
-        "num_examples": lambda: tff.learning.ClientWeighting.NUM_EXAMPLES,
-        "uniform": lambda: tff.learning.ClientWeighting.UNIFORM,
-    }
-    return _choose("client_weighting", settings.client_weighting, builders)
-
-
-def _choose(setting: str, value: str, builders: Mapping[str, Callable]):
-    if value not in builders:
-        raise ValueError(
-            f"{setting} must be one of {', '.join(builders)}, but is {value!r}."
-        )
-    return builders[value]()
+def _client_weighting(settings: ProcessSettings) -> tff.learning.ClientWeighting:
+    return {
+        "num_examples": tff.learning.ClientWeighting.NUM_EXAMPLES,
+        "uniform": tff.learning.ClientWeighting.UNIFORM,
+    }[settings.client_weighting]

@@ -158,7 +158,9 @@ DataForm = Union[BatchedData, WholeClientData]
 def _count_classes(data, num_classes):
     def add(counts, element):
         return counts + tf.math.bincount(
-            tf.cast(element["y"], tf.int32), minlength=num_classes, maxlength=num_classes
+            tf.cast(element["y"], tf.int32),
+            minlength=num_classes,
+            maxlength=num_classes,
         )
 
     return data.reduce(tf.zeros([num_classes], tf.int32), add)

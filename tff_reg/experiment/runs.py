@@ -1,0 +1,248 @@
+"""A run from its config: what commands, notebooks and services do with it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import statistics
+from typing import Any, Callable, Iterator, Optional
+
+from tff_reg import lazy, runtime, training
+from tff_reg.experiment import (
+    asynchronous,
+    description,
+    directory as directory_lib,
+    evaluation as evaluation_lib,
+    loop,
+    progress as progress_lib,
+    summary as summary_lib,
+)
+from tff_reg.experiment.config import ResolvedConfig, RunConfig
+from tff_reg.experiment.task_settings import TaskSettings
+from tff_reg.methods import catalogue
+from tff_reg.settings import SettingError
+
+OnRound = Callable[[loop.Row], Any]
+
+
+def run(
+    config: RunConfig,
+    *,
+    tasks: Any = lazy.tasks,
+    progress: Optional[progress_lib.Progress] = None,
+    on_round: Optional[OnRound] = None,
+) -> loop.RunResult:
+    """Does a run, or what is left of it.
+
+        experiment.run(experiment.RunConfig(process="fedalign", total_rounds=5))
+
+    Args:
+      config: What is asked of it.
+      tasks: The module `tasks`, or what has its functions.
+      progress: As of `Training`; told first what is about to run.
+      on_round: As of `Training.run`.
+
+    Returns:
+      The result.
+
+    Raises:
+      SettingError: If the config makes no run, or not in its directory or on this
+        machine.
+      ValueError: If its data are not there, or the method does not go with the model.
+      StateMismatchError: If the state in its directory is not one of its process.
+      TrainingError: If a round fails.
+    """
+    config = check(config, tasks)
+    with _running(config):
+        return prepare(config, tasks=tasks, progress=progress).run(on_round)
+
+
+async def run_async(
+    config: RunConfig,
+    *,
+    tasks: Any = lazy.tasks,
+    progress: Optional[progress_lib.Progress] = None,
+    on_round: Optional[OnRound] = None,
+) -> loop.RunResult:
+    """`run`, for callers that await, in the runtime that is in use.
+
+    Args:
+      config: What is asked of it.
+      tasks: The module `tasks`, or what has its functions.
+      progress: As of `Training`; told first what is about to run.
+      on_round: As of `asynchronous.finish`, which also says what happens to who cancels.
+
+    Returns:
+      The result.
+
+    Raises:
+      SettingError, ValueError, StateMismatchError, TrainingError: As of `run`.
+    """
+    config = check(config, tasks)
+    training = await asyncio.to_thread(prepare, config, tasks=tasks, progress=progress)
+    return await asynchronous.finish(training, on_round)
+
+
+def check(config: RunConfig, tasks: Any = lazy.tasks) -> ResolvedConfig:
+    """Refuses what cannot be run, in no time: TensorFlow is not loaded.
+
+    Args:
+      config: What is asked of a run.
+      tasks: The module `tasks`, or what has its functions.
+
+    Returns:
+      What the run does.
+
+    Raises:
+      SettingError: If the config makes no run, or not in its directory.
+      ValueError: If its data are not there.
+    """
+    config = config.resolved(tasks)
+    if not config.overwrite:
+        directory = _directory(config)
+        if not directory.is_finished(config.total_rounds):
+            directory.check_rounds(config.dump())
+    if not config.synthetic_data:
+        tasks.check_data(config.task, config.data_dir)
+    return config
+
+
+def _directory(config: ResolvedConfig) -> directory_lib.RunDirectory:
+    directory = directory_lib.RunDirectory(config.output_dir)
+    directory.check_settings(config.dump())
+    return directory
+
+
+def finished(config: ResolvedConfig) -> Optional[dict[str, Any]]:
+    """The summary of a run that there is nothing left to do of.
+
+    Args:
+      config: What the run does. The rounds and targets that it wants are written to
+        `summary.json`, if that has others.
+
+    Returns:
+      The summary; None if there is something to do.
+
+    Raises:
+      DirectoryError: If its directory holds something else, or another run.
+    """
+    if config.overwrite:
+        return None
+    return summary_lib.refresh(_directory(config), config.dump())
+
+
+def build_task(config: ResolvedConfig, tasks: Any = lazy.tasks) -> Any:
+    """Builds the task of a run, with its data; see `tasks.build` for the errors."""
+    return tasks.build(**config.part(TaskSettings))
+
+
+def build_model_fn(config: ResolvedConfig, task: Any) -> Callable[[], Any]:
+    """What makes the `tff_reg.models.LearningModel` that the run's method trains."""
+    methods = catalogue.build(config.process, config.strengths)
+    return training.adapt_model_fn(task.model_fn, methods)
+
+
+def build_process(config: ResolvedConfig, task: Any, **arguments: Any) -> Any:
+    """Builds the process of a run.
+
+    Args:
+      config: What the run does.
+      task: Its task.
+      **arguments: Further arguments of `training.build_from_settings`.
+
+    Returns:
+      The process.
+    """
+    return training.build_from_settings(
+        config.process,
+        task.model_fn,
+        config,
+        config.strengths,
+        mean_examples=statistics.mean(task.client_data.client_sizes),
+        client_preprocess_fn=task.augment_fn,
+        example_dtype=task.client_data.element_type_structure["x"].dtype.name,
+        **arguments,
+    )
+
+
+def prepare(
+    config: ResolvedConfig,
+    *,
+    tasks: Any = lazy.tasks,
+    progress: Optional[progress_lib.Progress] = None,
+) -> loop.Training:
+    """Loads the data of a run and builds its process, for the runtime in use.
+
+    Args:
+      config: What the run does.
+      tasks: The module `tasks`, or what has its functions.
+      progress: As of `Training`; told what is about to run.
+
+    Returns:
+      The rounds, of which none is done.
+
+    Raises:
+      ValueError: If its data are not there, or the method does not go with the model.
+    """
+    # It loads TFF.
+    from tff_reg.training import aggregators
+
+    progress = progress or progress_lib.for_this_output(config.total_rounds)
+    where = runtime.describe()
+    progress.say(where[0].upper() + where[1:])
+    task = build_task(config, tasks)
+    x_test, y_test = task.test_arrays()
+    evaluation = evaluation_lib.CentralEvaluation(
+        build_model_fn(config, task), x_test, y_test, preprocess_fn=task.normalize_fn
+    )
+    for line in description.header(
+        config,
+        num_train=sum(task.client_data.client_sizes),
+        num_test=len(y_test),
+        num_weights=evaluation.num_weights,
+    ):
+        progress.say(line)
+    process = build_process(
+        config,
+        task,
+        model_aggregator=aggregators.build_model_aggregator(**config.aggregation()),
+        metrics_aggregator=aggregators.build_metrics_aggregator(config.aggregator),
+    )
+    return loop.Training(
+        process,
+        task.client_data,
+        total_rounds=config.total_rounds,
+        clients_per_round=config.clients_per_round,
+        seed=config.seed,
+        evaluate=evaluation,
+        rounds_per_evaluation=config.rounds_per_evaluation,
+        rounds_per_checkpoint=config.rounds_per_checkpoint,
+        output_dir=config.output_dir,
+        overwrite=config.overwrite,
+        settings={**config.dump(), "class_names": list(task.class_names)},
+        title=description.plot_title(config),
+        subtitle=description.plot_subtitle(config),
+        weight_names=evaluation.weight_names,
+        progress=progress,
+    )
+
+
+@contextlib.contextmanager
+def _running(config: ResolvedConfig) -> Iterator[None]:
+    """The runtime that a run asks for, for the body of a `with` statement."""
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(
+                runtime.running(
+                    config.runtime,
+                    devices=config.devices,
+                    clients_in_parallel=config.clients_in_parallel,
+                    require_gpu=config.require_gpu,
+                    workers=config.workers,
+                )
+            )
+        except runtime.NoGpuError as error:
+            raise SettingError("require_gpu", True, str(error)) from error
+        except runtime.WorkerError as error:
+            raise SettingError("workers", config.workers, str(error)) from error
+        yield
