@@ -36,14 +36,20 @@ class OtherProcess:
     One for many calls: what Python and TensorFlow need to start is needed once.
     """
 
-    def __init__(self, *forbidden):
-        """Starts it; libraries that are `forbidden` cannot be imported there."""
+    def __init__(self, *forbidden, **options):
+        """Starts it; libraries that are `forbidden` cannot be imported there.
+
+        Args:
+          *forbidden: Their names.
+          **options: Those of `subprocess.Popen`.
+        """
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.commands", *forbidden],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
             cwd=ROOT,
+            **options,
         )
 
     def call(self, name, *arguments):

@@ -14,6 +14,7 @@ import dataclasses
 import difflib
 import functools
 import math
+import numbers
 import typing
 from typing import Any, Mapping, Optional, Sequence, Union
 
@@ -156,7 +157,8 @@ class Setting:
 
     def _why_not(self, item: Any) -> Optional[str]:
         """Why a value, or an item of one, cannot be; None if it can."""
-        types = (int, float) if self.type is float else self.type
+        # NumPy's numbers are numbers, too.
+        types = {int: numbers.Integral, float: numbers.Real}.get(self.type, self.type)
         is_other_bool = isinstance(item, bool) and self.type is not bool
         if not isinstance(item, types) or is_other_bool:
             return f"it must be {self.kind}."

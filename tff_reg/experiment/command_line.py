@@ -74,6 +74,10 @@ def command(
                     logging.set_verbosity(before)
             except Ended as end:
                 return end.code
+            except catalogue.MethodError as error:
+                # An installed package's fault, whatever was asked for.
+                print(f"tff_reg: {error}", file=sys.stderr)
+                return 2
             return 0
 
         return main
@@ -397,7 +401,7 @@ def _entry(setting: Setting, value: Any = None) -> list[str]:
     choices = {"process": catalogue.names, "task": tasks.names}.get(setting.name)
     listed = choices() if choices else setting.choices
     if listed:
-        text += f": {', '.join(listed)}"
+        text += f": {', '.join(map(str, listed))}"
     if value not in (None, []):
         text += f" [{as_text(value)}]"
     wrapped = textwrap.wrap(text, _WIDTH - _NAME_WIDTH)

@@ -48,7 +48,9 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """The class of a method by the class's name."""
-    for found in methods().values():
-        if found.__name__ == name:
-            return found
+    # Modules of the package are asked for here, too, before they are imported.
+    if name[:1].isupper():
+        for found in methods().values():
+            if found.__name__ == name:
+                return found
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -96,7 +96,7 @@ def methods() -> Mapping[str, type[method_lib.Method]]:
             raise MethodError(f"{where} cannot be loaded: {error}.") from error
         if not _is_method(offered, point.name):
             raise MethodError(
-                f"{where} must stand for a sub-class of tff_reg.methods.method.Method"
+                f"{where} must stand for a sub-class of tff_reg.methods.Method"
                 f" whose name is {point.name!r}, but is {offered!r}."
             )
         if point.name in found:

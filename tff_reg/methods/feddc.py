@@ -34,8 +34,6 @@ class FedDC(method.Method):
     server_step = (
         "plain mean of the clients plus feddc's memory, the mean of h over all clients"
     )
-        "plain mean of the clients plus feddc's memory, the mean of h over all clients"
-    )
     sent = ("s",)
     uploads = ("s",)
     infers_gradient = True

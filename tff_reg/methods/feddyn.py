@@ -33,8 +33,6 @@ class FedDyn(method.Method):
     server_step = (
         "plain mean of the clients plus feddyn's memory, the mean of h over all clients"
     )
-        "plain mean of the clients plus feddyn's memory, the mean of h over all clients"
-    )
 
     strength: float = settings.setting(
         0.1,

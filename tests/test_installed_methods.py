@@ -1,0 +1,127 @@
+"""A method from an installed package works as ours do, without a change here."""
+
+import json
+import os
+import textwrap
+
+import pytest
+
+from tests import commands
+
+MODULE = """
+import dataclasses
+
+from tff_reg import methods, settings
+from tff_reg.lazy import tf
+
+
+@dataclasses.dataclass(frozen=True)
+class Anchor(methods.Method):
+    name = "anchor"
+    title = "Features near the global model's"
+    paper_settings = {"local_epochs": 1, "client_learning_rate": 0.03}
+    reference_models = ("global",)
+
+    strength: float = settings.setting(0.5, help="Factor of the distance.", minimum=0)
+    power: int = settings.setting(2, help="Of the distance.", choices=(1, 2))
+
+    def term(self, step):
+        anchor = step.outputs_of("global").embedding
+        distance = tf.abs(step.outputs.embedding - anchor) ** self.power
+        mean = tf.reduce_mean(distance)
+        return methods.Term(raw=mean, weighted=self.strength * mean)
+"""
+SMALL = [
+    "--model=cnn",
+    "--num_clients=4",
+    "--clients_per_round=2",
+    "--partition=iid",
+    "--anchor_strength=0.25",
+]
+
+
+def install(folder, value):
+    """Installs the module, as pip would, with an entry point of that value."""
+    folder.mkdir()
+    (folder / "anchors.py").write_text(textwrap.dedent(MODULE))
+    known = folder / "anchors-0.1.dist-info"
+    known.mkdir()
+    (known / "METADATA").write_text("Metadata-Version: 2.1\nName: anchors\nVersion: 0.1\n")
+    (known / "entry_points.txt").write_text(f"[tff_reg.methods]\nanchor = {value}\n")
+    return {**os.environ, "PYTHONPATH": str(folder)}
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory):
+    """Calls commands where the package is installed."""
+    folder = tmp_path_factory.mktemp("installed") / "packages"
+    environment = install(folder, "anchors:Anchor")
+    with commands.OtherProcess(env=environment) as process:
+        yield process.call
+
+
+def test_help_has_its_flags_and_its_papers_settings(installed):
+    told = installed("bin.run", "--process=anchor", "--help")
+    assert told.returncode == 0, told.stderr
+    lines = {line.split("=")[0].strip(): line for line in told.stdout.splitlines()}
+    assert lines["--anchor_strength"].endswith("Factor of the distance. [0.5]")
+    assert lines["--anchor_power"].endswith("Of the distance.: 1, 2 [2]")
+    assert lines["--client_learning_rate"].endswith("[0.03]")
+    assert "--fedprox_strength" not in lines
+
+
+@pytest.mark.parametrize(
+    ("flag", "words"),
+    [
+        ("--anchor_strength=-1", "--anchor_strength=-1.0: it must be at least 0."),
+        ("--anchor_power=3", "--anchor_power=3: there is no such"),
+    ],
+)
+def test_its_strengths_are_checked(installed, tmp_path, flag, words):
+    directory = tmp_path / "run"
+    done = installed("bin.run", "--process=anchor", flag, f"--output_dir={directory}")
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert words in line
+    assert not directory.exists()
+
+
+def test_a_sum_with_ours_runs_resumes_and_is_compared(installed, tmp_path):
+    run = tmp_path / "man+anchor-seed0"
+    arguments = ["--process=man+anchor", *SMALL, f"--output_dir={run}"]
+    for rounds in (1, 2):
+        done = installed("bin.run", *arguments, f"--total_rounds={rounds}")
+        assert done.returncode == 0, done.stderr
+    assert "Resuming after round 1 of 2." in done.stdout
+    config = json.loads((run / "config.json").read_text())
+    assert config["anchor_strength"] == 0.25 and config["anchor_power"] == 2
+    # MAN's paper comes first.
+    assert config["client_learning_rate"] == 0.1
+    header, *rows = (run / "metrics.csv").read_text().splitlines()
+    assert "training/anchor/term" in header and "training/man/term" in header
+    assert len(rows) == 2
+    compared = installed(
+        "bin.compare",
+        *("--processes=man+anchor", *SMALL, "--total_rounds=2"),
+        f"--output_dir={tmp_path}",
+    )
+    assert compared.returncode == 0, compared.stdout + compared.stderr
+    assert "finished before" in compared.stdout
+    assert "man+anchor" in (tmp_path / "table.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        ("nowhere:Anchor", "cannot be loaded: No module named 'nowhere'"),
+        ("anchors:SMALL", "cannot be loaded"),
+        ("json:loads", "must stand for a sub-class of tff_reg.methods.Method"),
+    ],
+)
+def test_what_is_no_method_is_said_in_a_line(tmp_path, value, words):
+    environment = install(tmp_path / "packages", value)
+    with commands.OtherProcess("tensorflow", env=environment) as process:
+        done = process.call("bin.run", "--process=fedavg")
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert words in line
