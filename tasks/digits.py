@@ -1,7 +1,7 @@
 """Handwritten digits that ship with scikit-learn: 1,797 images of 8x8 pixels.
 
 Source: E. Alpaydin and C. Kaynak, "Optical Recognition of Handwritten Digits", UCI
-Machine Learning Repository, 1998 (its test part), as `sklearn.datasets.load_digits`
+Machine Learning Repository, 1998 (its test part), as `sklearn.sklearn_datasets.load_digits`
 packs it. Pixels are counts of inked points in 4x4 squares, 0 to 16, kept as uint8.
 
 The split is fixed: 1,437 training and 360 test images, every digit with its share of
@@ -17,7 +17,7 @@ from tasks import splits
 from tasks.image_data import ImageData
 from tasks.task_defaults import TaskDefaults
 from tff_reg.data import augmentation
-from tff_reg.lazy import np
+from tff_reg.lazy import np, sklearn_datasets
 
 # Of the training images' pixels divided by LARGEST_PIXEL.
 MEAN = 0.3052
@@ -59,9 +59,7 @@ def split(labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 def load() -> ImageData:
     """Reads the images."""
-    from sklearn import datasets
-
-    digits = datasets.load_digits()
+    digits = sklearn_datasets.load_digits()
     images = digits.images.astype(np.uint8)[..., np.newaxis]
     labels = digits.target.astype(np.int32)
     train, test = split(labels)

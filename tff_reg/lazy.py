@@ -30,19 +30,43 @@ class _LazyModule(types.ModuleType):
 
 
 if TYPE_CHECKING:
+    import dp_accounting
     import grpc
+    import matplotlib
+    import matplotlib.backends.backend_agg as mpl_agg
+    import matplotlib.colors as mpl_colors
+    import matplotlib.figure as mpl_figure
+    import matplotlib.patches as mpl_patches
+    import matplotlib.text as mpl_text
+    import matplotlib.ticker as mpl_ticker
     import numpy as np
+    import scipy.linalg as scipy_linalg
     import tensorflow as tf
     import tensorflow_federated as tff
     import tasks
+    import tqdm
     import tree
     from absl import flags, logging
+    from dp_accounting import rdp
+    from sklearn import datasets as sklearn_datasets
 else:
     np = _LazyModule("numpy")
     tf = _LazyModule("tensorflow")
     tff = _LazyModule("tensorflow_federated")
     tree = _LazyModule("tree")
     grpc = _LazyModule("grpc")
+    tqdm = _LazyModule("tqdm")
+    dp_accounting = _LazyModule("dp_accounting")
+    rdp = _LazyModule("dp_accounting.rdp")
+    sklearn_datasets = _LazyModule("sklearn.datasets")
+    scipy_linalg = _LazyModule("scipy.linalg")
+    matplotlib = _LazyModule("matplotlib")
+    mpl_agg = _LazyModule("matplotlib.backends.backend_agg")
+    mpl_colors = _LazyModule("matplotlib.colors")
+    mpl_figure = _LazyModule("matplotlib.figure")
+    mpl_patches = _LazyModule("matplotlib.patches")
+    mpl_text = _LazyModule("matplotlib.text")
+    mpl_ticker = _LazyModule("matplotlib.ticker")
     # absl's.
     flags = _LazyModule("absl.flags")
     logging = _LazyModule("absl.logging")

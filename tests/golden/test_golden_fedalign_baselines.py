@@ -14,7 +14,7 @@ from tests.golden import trainer as trainer_lib
 from tff_reg import methods, models
 from tff_reg.methods import gradaug, mixup
 from tff_reg.methods import method as method_lib
-from tff_reg.models import forward, layers
+from tff_reg.models import forward
 
 
 def _nchw(images) -> list:
@@ -42,7 +42,7 @@ def test_gradaug_step(name, dtype):
     ]
     for width, counts in config["channels_at_width"].items():
         for channels, count in counts.items():
-            assert layers.channels_at_width(int(channels), float(width)) == count
+            assert forward.channels_at_width(int(channels), float(width)) == count
 
     term = _fixed_gradaug(draws, config["mult"])
     trainer = trainer_lib.Trainer(case)

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from tests.golden import replay
 from tff_reg import models
-from tff_reg.models import layers
+from tff_reg.models import forward
 
 
 def _resize(images, size):
@@ -27,11 +27,11 @@ def test_resized_images_and_channel_counts(name, dtype):
     counts = case.result("channels_at_width")
     at_tensor_width = tf.function(
         lambda width: tf.stack(
-            [layers.channels_at_width(int(c), width) for c in channels]
+            [forward.channels_at_width(int(c), width) for c in channels]
         )
     )
     for width, expected in zip(widths, counts):
-        got = [layers.channels_at_width(int(c), float(width)) for c in channels]
+        got = [forward.channels_at_width(int(c), float(width)) for c in channels]
         np.testing.assert_array_equal(got, expected, err_msg=f"width {width}")
         got = at_tensor_width(tf.constant(width, tf.float64))
         np.testing.assert_array_equal(got, expected, err_msg=f"width {width}")

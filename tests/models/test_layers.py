@@ -28,7 +28,7 @@ def _images(*shape, seed=0, dtype=np.float32):
     ],
 )
 def test_channels_at_width_are_multiples_of_eight(channels, width, expected):
-    assert layers.channels_at_width(channels, width) == expected
+    assert forward.channels_at_width(channels, width) == expected
 
 
 @pytest.mark.parametrize("stride, padding, kernel", [(1, 1, 3), (2, 1, 3), (2, 0, 1)])

@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from tff_reg import models
-from tff_reg.models import forward, layers, resnet
+from tff_reg.models import forward, resnet
 
 
 def _bottleneck_network(**options):
@@ -200,7 +200,7 @@ def test_one_block_runs_on_channels_cut_at_run_time(norm):
 
     @tf.function
     def run(feature, width):
-        channels = layers.channels_at_width(feature.shape[-1], width)
+        channels = forward.channels_at_width(feature.shape[-1], width)
         settings = forward.ForwardPass(
             training=True, width=width, update_statistics=False
         )
@@ -236,13 +236,13 @@ def test_channels_at_a_tensor_width_follow_the_python_rule():
     rng = np.random.default_rng(1)
     widths = [*np.round(np.arange(1, 101) / 100, 2), *rng.uniform(1e-3, 1, 50), 1.0]
     at_width = tf.function(
-        lambda width: [layers.channels_at_width(c, width) for c in channels]
+        lambda width: [forward.channels_at_width(c, width) for c in channels]
     )
     channels = (1, 4, 8, 9, 10, 16, 17, 24, 32, 64, 100, 256, 512)
     for width in widths:
         got = at_width(tf.constant(width, tf.float64))
         assert all(value.dtype == tf.int32 for value in got)
-        expected = [layers.channels_at_width(c, float(width)) for c in channels]
+        expected = [forward.channels_at_width(c, float(width)) for c in channels]
         np.testing.assert_array_equal(got, expected, err_msg=str(width))
 
 

@@ -254,7 +254,10 @@ def _trace(process, model_fn, strengths, averages_all_clients) -> _Step:
         spec = model.input_spec["x"]
         step = RecordingStep(model, references, methods)
         gradient, _, measurements = step.gradient(
-            {"x": tf.zeros([1, *spec.shape[1:]], spec.dtype), "y": tf.zeros([1], tf.int32)},
+            {
+                "x": tf.zeros([1, *spec.shape[1:]], spec.dtype),
+                "y": tf.zeros([1], tf.int32),
+            },
             locals_,
             lambda: key,
         )

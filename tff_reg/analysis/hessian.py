@@ -36,7 +36,7 @@ from tff_reg.analysis import hessian_products
 from tff_reg.analysis import lanczos
 from tff_reg.analysis import objective
 from tff_reg.data import keys
-from tff_reg.lazy import logging, np, tf
+from tff_reg.lazy import logging, np, tf, tqdm
 
 Parts = Union[None, str, Sequence[Sequence[Any]]]
 Vector = Union["np.ndarray", Sequence["np.ndarray"]]
@@ -570,8 +570,6 @@ class Hessian:
         if not wanted:
             yield
             return
-        import tqdm
-
         name = "" if part is None or part.name is None else f" {part.name}"
         with tqdm.tqdm(total=total, desc=f"Hessian{name}", unit="product") as bar:
             self._products.after_product = bar.update

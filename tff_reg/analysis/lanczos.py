@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Callable, Optional
 
-from tff_reg.lazy import np
+from tff_reg.lazy import np, scipy_linalg
 
 
 @dataclasses.dataclass
@@ -29,9 +29,7 @@ class Tridiagonal:
 
     def eigenpairs(self) -> tuple[np.ndarray, np.ndarray]:
         """Ritz values, ascending [steps], and vectors in the basis [steps, steps]."""
-        import scipy.linalg
-
-        return scipy.linalg.eigh_tridiagonal(self.diagonal, self.off_diagonal[:-1])
+        return scipy_linalg.eigh_tridiagonal(self.diagonal, self.off_diagonal[:-1])
 
     def expand(self, coefficients: np.ndarray) -> np.ndarray:
         """Coefficients [steps] in the basis to a float64 vector [size]."""

@@ -14,7 +14,7 @@ from typing import Any, Callable, Mapping, Optional
 from tff_reg.analysis import hessian
 from tff_reg.data import keys
 from tff_reg.experiment import files
-from tff_reg.lazy import np, tf
+from tff_reg.lazy import mpl_agg, mpl_figure, mpl_ticker, np, tf, tqdm
 
 # What random directions are drawn for; see `hessian` for the others.
 _DIRECTIONS = 4
@@ -154,8 +154,6 @@ def _bar(wanted: bool, total: int):
     if not wanted:
         yield lambda: None
         return
-    import tqdm
-
     with tqdm.tqdm(total=total, desc="Landscape", unit="loss") as bar:
         yield bar.update
 
@@ -211,12 +209,9 @@ def write_landscapes(
 
 
 def _figure(columns: int) -> Any:
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
     size = (max(7.0, 1.4 + _COLUMN_INCHES * columns), 2 * _ROW_INCHES + 1.0)
-    figure = Figure(figsize=size, dpi=_DPI, facecolor="white")
-    FigureCanvasAgg(figure)
+    figure = mpl_figure.Figure(figsize=size, dpi=_DPI, facecolor="white")
+    mpl_agg.FigureCanvasAgg(figure)
     return figure
 
 
@@ -278,14 +273,10 @@ def _draw_contours(axes, landscape: Landscape, losses, low: float, high: float):
 
 
 def _few_ticks():
-    from matplotlib.ticker import MaxNLocator
-
-    return MaxNLocator(5, steps=[1, 2, 2.5, 5, 10])
+    return mpl_ticker.MaxNLocator(5, steps=[1, 2, 2.5, 5, 10])
 
 
 def _finish(figure, drawn, columns: int, title: str, subtitle: str) -> None:
-    from matplotlib.ticker import MaxNLocator
-
     width, height = figure.get_size_inches()
     top = 1 - 0.75 / height
     right = 1 - 1.25 / width
@@ -300,7 +291,7 @@ def _finish(figure, drawn, columns: int, title: str, subtitle: str) -> None:
     place = [right + 0.3 / width, 0.75 / height, 0.16 / width, 2.9 / height]
     scale = figure.colorbar(drawn, cax=figure.add_axes(place))
     scale.set_label("loss", fontsize=11, color=_INK)
-    scale.locator = MaxNLocator(6)
+    scale.locator = mpl_ticker.MaxNLocator(6)
     scale.update_ticks()
     scale.ax.tick_params(labelsize=9, colors=_INK)
     left = 0.35 / width

@@ -11,7 +11,7 @@ from typing import Mapping, Sequence
 from tff_reg.analysis import hessian
 from tff_reg.analysis import objective
 from tff_reg.experiment import curves, files, plot
-from tff_reg.lazy import np, tf
+from tff_reg.lazy import mpl_ticker, np, tf
 
 _INK, _GRID = "#222222", "#d9d9d9"
 
@@ -68,8 +68,6 @@ def write_eigenvalues(
     values = {name: np.asarray(each, float) for name, each in eigenvalues.items()}
     if not any(np.any(each) for each in values.values()):
         raise ValueError("There is no eigenvalue other than zero to draw.")
-    from matplotlib import ticker
-
     axes = plot.new_axes()
     size = 6.0 if max(map(len, values.values())) <= 40 else 3.5
     for index, (name, each) in enumerate(values.items()):
@@ -89,9 +87,9 @@ def write_eigenvalues(
     if any(np.any(each < 0) for each in values.values()):
         axes.plot([], [], "o", color=_INK, markerfacecolor="white", label="negative")
     axes.set_yscale("log")
-    axes.yaxis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5)))
-    axes.yaxis.set_major_formatter(ticker.FuncFormatter(lambda v, _: f"{v:g}"))
-    axes.yaxis.set_minor_formatter(ticker.NullFormatter())
+    axes.yaxis.set_major_locator(mpl_ticker.LogLocator(subs=(1, 2, 5)))
+    axes.yaxis.set_major_formatter(mpl_ticker.FuncFormatter(lambda v, _: f"{v:g}"))
+    axes.yaxis.set_minor_formatter(mpl_ticker.NullFormatter())
     _count_ranks(axes)
     _label(axes, "Rank by magnitude", "Eigenvalue of the Hessian (magnitude)")
     _save(axes, path, title, subtitle)
@@ -172,9 +170,7 @@ def write_densities(
 
 
 def _count_ranks(axes) -> None:
-    from matplotlib.ticker import MaxNLocator
-
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.xaxis.set_major_locator(mpl_ticker.MaxNLocator(integer=True))
 
 
 def _label(axes, horizontal: str, vertical: str) -> None:

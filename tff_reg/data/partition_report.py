@@ -17,7 +17,15 @@ from collections.abc import Sequence
 from typing import Any
 
 from tff_reg.data import partitions
-from tff_reg.lazy import np
+from tff_reg.lazy import (
+    matplotlib,
+    mpl_agg,
+    mpl_colors,
+    mpl_figure,
+    mpl_patches,
+    mpl_ticker,
+    np,
+)
 
 # Up to so many, the table has a column a class, and the picture a colour a class.
 _FEW_CLASSES = 12
@@ -154,11 +162,8 @@ class PartitionReport:
           title: What was dealt out.
           subtitle: How.
         """
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-
-        figure = Figure(figsize=(9.6, 6.0), dpi=150, facecolor="white")
-        FigureCanvasAgg(figure)
+        figure = mpl_figure.Figure(figsize=(9.6, 6.0), dpi=150, facecolor="white")
+        mpl_agg.FigureCanvasAgg(figure)
         few = (
             len(self.client_ids) <= _FEW_CLIENTS
             and len(self.class_names) <= _FEW_CLASSES
@@ -191,9 +196,9 @@ class PartitionReport:
             figure.savefig(file, format="png", metadata={"Software": None})
 
     def _draw_bars(self, axes) -> None:
-        from matplotlib import colormaps
-
-        colours = colormaps["tab10" if len(self.class_names) <= 10 else "tab20"].colors
+        colours = matplotlib.colormaps[
+            "tab10" if len(self.class_names) <= 10 else "tab20"
+        ].colors
         base = np.zeros(len(self.client_ids))
         for c, name in enumerate(self.class_names):
             axes.bar(
@@ -229,12 +234,9 @@ class PartitionReport:
         axes.tick_params(labelbottom=False)
 
     def _draw_map(self, axes, bar_axes, order) -> None:
-        from matplotlib import colormaps
-        from matplotlib.colors import LinearSegmentedColormap, PowerNorm
-
         # White is nothing at all; the least is visible.
-        blues = colormaps["Blues"](np.linspace(0.15, 1.0, 256))
-        colours = LinearSegmentedColormap.from_list("held", blues)
+        blues = matplotlib.colormaps["Blues"](np.linspace(0.15, 1.0, 256))
+        colours = mpl_colors.LinearSegmentedColormap.from_list("held", blues)
         colours.set_bad("white")
         shown = np.ma.masked_equal(self.counts[order].T, 0)
         picture = axes.imshow(
@@ -242,7 +244,7 @@ class PartitionReport:
             aspect="auto",
             interpolation="nearest",
             cmap=colours,
-            norm=PowerNorm(0.5, vmin=0, vmax=max(1, self.counts.max())),
+            norm=mpl_colors.PowerNorm(0.5, vmin=0, vmax=max(1, self.counts.max())),
         )
         if self._names_fit:
             axes.set_yticks(np.arange(len(self.class_names)), self.class_names)
@@ -256,18 +258,14 @@ class PartitionReport:
         _whole_numbers(axes.xaxis)
 
     def _draw_domains(self, axes, order) -> None:
-        from matplotlib import colormaps
-        from matplotlib.colors import ListedColormap
-        from matplotlib.patches import Patch
-
-        palette = colormaps["Set2"].colors
+        palette = matplotlib.colormaps["Set2"].colors
         colours = [palette[i % len(palette)] for i in range(len(self.domain_names))]
         main = self.domain_counts[order].argmax(axis=1)[np.newaxis]
         axes.imshow(
             main,
             aspect="auto",
             interpolation="nearest",
-            cmap=ListedColormap(colours),
+            cmap=mpl_colors.ListedColormap(colours),
             vmin=-0.5,
             vmax=len(colours) - 0.5,
         )
@@ -276,7 +274,10 @@ class PartitionReport:
         axes.tick_params(labelsize=11, colors=_INK)
         _whole_numbers(axes.xaxis)
         axes.figure.legend(
-            [Patch(color="none"), *(Patch(color=colour) for colour in colours)],
+            [
+                mpl_patches.Patch(color="none"),
+                *(mpl_patches.Patch(color=colour) for colour in colours),
+            ],
             ["main domain:" if mixed else "domain:", *map(_short, self.domain_names)],
             ncols=len(colours) + 1,
             loc="lower right",
@@ -377,6 +378,6 @@ def _style(axes) -> None:
 
 
 def _whole_numbers(axis, most: int = 10) -> None:
-    from matplotlib.ticker import MaxNLocator
-
-    axis.set_major_locator(MaxNLocator(most, integer=True, steps=[1, 2, 5, 10]))
+    axis.set_major_locator(
+        mpl_ticker.MaxNLocator(most, integer=True, steps=[1, 2, 5, 10])
+    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, Sequence
 
+from tff_reg.lazy import mpl_text
 from tff_reg.experiment import files, plot
 
 # Okabe and Ito's colours, which all kinds of colour vision tell apart, without their
@@ -103,8 +104,6 @@ def color_of(index: int) -> str:
 
 def _label_ends(axes: Any, curves: Sequence[Curve]) -> None:
     """Writes names beside the right edge, none upon another, and makes room."""
-    from matplotlib.text import Text
-
     figure = axes.figure
     height = axes.get_position().height * figure.get_figheight() * _POINTS_PER_INCH
     size = min(_LABEL_SIZE, height / (1.3 * len(curves)))
@@ -138,7 +137,9 @@ def _label_ends(axes: Any, curves: Sequence[Curve]) -> None:
     # The label that reaches furthest decides how wide the axes may be.
     renderer = figure.canvas.get_renderer()
     # The text's own extent; an annotation's includes the line that leads to it.
-    widest = max(Text.get_window_extent(label, renderer).width for label in labels)
+    widest = max(
+        mpl_text.Text.get_window_extent(label, renderer).width for label in labels
+    )
     left = axes.get_position().x0
     room = 0.99 - widest / figure.bbox.width
     figure.subplots_adjust(right=max(0.4, left + (room - left) / 1.03))

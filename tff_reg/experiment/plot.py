@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any, Sequence
 
+from tff_reg.lazy import mpl_agg, mpl_figure, mpl_ticker
 from tff_reg.experiment import files
 
 _TEST, _TRAINING, _ALL_CLIENTS = "#0b5fa5", "#e08a1e", "#2e8b57"
@@ -119,11 +120,8 @@ def new_axes() -> Any:
 
     By the object-oriented interface: no pyplot, so no window system, no global state.
     """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(9.6, 6.0), dpi=150, facecolor="white")
-    FigureCanvasAgg(figure)
+    figure = mpl_figure.Figure(figsize=(9.6, 6.0), dpi=150, facecolor="white")
+    mpl_agg.FigureCanvasAgg(figure)
     return figure.add_subplot()
 
 
@@ -146,8 +144,6 @@ def style(
       subtitle: How.
       across: What the horizontal axis shows.
     """
-    from matplotlib.ticker import MaxNLocator, PercentFormatter
-
     first, final = min(rounds), max(rounds)
     margin = max((final - first) * 0.02, 0.5 if across == ROUNDS else 0.02 * final)
     axes.set_xlim(first - margin, final + margin)
@@ -156,9 +152,9 @@ def style(
     axes.set_ylim(0 if bottom < 50 else max(0.0, bottom - 5), 103)
     axes.set_xlabel(across, fontsize=13, color=_INK)
     axes.set_ylabel("Accuracy (%)", fontsize=13, color=_INK)
-    axes.yaxis.set_major_formatter(PercentFormatter(decimals=0, symbol=""))
+    axes.yaxis.set_major_formatter(mpl_ticker.PercentFormatter(decimals=0, symbol=""))
     axes.xaxis.set_major_locator(
-        MaxNLocator(integer=across == ROUNDS, steps=[1, 2, 5, 10])
+        mpl_ticker.MaxNLocator(integer=across == ROUNDS, steps=[1, 2, 5, 10])
     )
     axes.tick_params(labelsize=12, colors=_INK)
     axes.grid(True, color=_GRID, linewidth=0.8)

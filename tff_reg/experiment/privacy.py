@@ -19,6 +19,7 @@ import dataclasses
 import math
 from typing import Any, Mapping
 
+from tff_reg.lazy import dp_accounting, rdp
 from tff_reg.methods import catalogue
 
 _NO_SAMPLING = "not counted"
@@ -84,9 +85,6 @@ def epsilon(
     Returns:
       Epsilon; infinity without noise.
     """
-    import dp_accounting
-    from dp_accounting import rdp
-
     if noise_multiplier == 0:
         return math.inf
     # A sum of vectors of norm C moves by 2 C; two sums are one in twice the dimensions.

@@ -9,6 +9,7 @@ import sys
 import time
 from typing import Mapping, Optional, TextIO
 
+from tff_reg.lazy import tqdm
 from tff_reg.experiment import metrics
 
 Row = Mapping[str, float]
@@ -127,8 +128,6 @@ class Bar(Progress):
         self._time_left: Optional[_TimeLeft] = None
 
     def start(self, rounds_done: int) -> None:
-        import tqdm
-
         size = {"dynamic_ncols": True} if _knows_size() else {"ncols": 100, "nrows": 24}
         self._time_left = _TimeLeft(self._total_rounds)
         self._bar = tqdm.tqdm(

@@ -23,7 +23,7 @@ import dataclasses
 from tff_reg import settings
 from tff_reg.lazy import tf
 from tff_reg.methods import method, papers
-from tff_reg.models import pooling
+from tff_reg.models import forward, pooling
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,19 +78,15 @@ class FedAlign(method.Method):
         network.check_supports(self._sub_pass())
 
     def _sub_pass(self):
-        from tff_reg.models import forward
-
         return forward.ForwardPass(
             training=True, width=self.width, update_statistics=False
         )
 
     def term(self, step: method.Step) -> method.Term:
-        from tff_reg.models import layers  # Imports TensorFlow.
-
         previous, full = step.outputs.block_outputs[-3:-1]
         if self.stop_gradients:
             previous, full = tf.stop_gradient(previous), tf.stop_gradient(full)
-        channels = layers.channels_at_width(previous.shape[-1], self.width)
+        channels = forward.channels_at_width(previous.shape[-1], self.width)
         sub_input = previous[..., :channels]
         sub = step.network.run_block(-2, sub_input, self._sub_pass())
         full_norm = self._norm(previous, full)
@@ -154,13 +150,14 @@ def spectral_norm(matrix, iterations: int):
       single iteration the starting vector is not normalised (as in the authors'
       code), so that the value is too large by the fourth root of the rows.
     """
-    vector = tf.ones_like(matrix[:, :, :1])
-    for iteration in range(iterations):
-        if iteration:
-            vector = _unit(product)
-        product = tf.linalg.matmul(
-            matrix, tf.linalg.matmul(matrix, vector, transpose_a=True)
-        )
+
+    def multiply(vector):
+        product = tf.linalg.matmul(matrix, vector, transpose_a=True)
+        return tf.linalg.matmul(matrix, product)
+
+    product = multiply(tf.ones_like(matrix[:, :, :1]))
+    for _ in range(iterations - 1):
+        product = multiply(_unit(product))
     return tf.sqrt(_length(product)[:, 0, 0])
 
 

@@ -15,17 +15,15 @@ round:
     client   finish, scale      what it remembers and uploads; the scale of its update
     server   update_server      what the server remembers, and the new model
 
-The symbols are those of the MAN authors' code: w_i are a client's weights, cloud those
-it received, n_i its number of examples, wt_i = n_i / mean(n), N the number of all
-clients, K the local steps and lr0 the client learning rate before any decay.
+`states` has what the methods see, and explains the symbols.
 """
 
 from __future__ import annotations
 
-import dataclasses
-from typing import Any, Callable, ClassVar, Mapping, NamedTuple, Optional, Sequence
+from typing import Any, ClassVar, Mapping, Sequence
 
 from tff_reg import settings
+from tff_reg.methods.states import Batch, Change, Local, Server, Step, Term
 
 LOCAL = "local"
 # The models beside the local one that a term may read: the one that was received, the
@@ -40,149 +38,6 @@ LOGITS = "change the logits that the task loss sees"
 GRADIENT = "say how the gradient is taken"
 DRIFT = "correct the drift of clients"
 SERVER = "say how the server takes its step"
-
-
-@dataclasses.dataclass(frozen=True)
-class Term:
-    """What a method adds to the loss of one batch.
-
-    Attributes:
-      raw: The term before its strength, a scalar.
-      weighted: What is added to the loss, a scalar.
-      measurements: Further scalars to report, by the names that the method lists in
-        `measurement_names`.
-    """
-
-    raw: Any
-    weighted: Any
-    measurements: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-
-
-class Change(NamedTuple):
-    """What became of a batch or a forward pass.
-
-    Attributes:
-      value: The new one.
-      measurements: As in `Term`.
-    """
-
-    value: Any
-    measurements: Mapping[str, Any]
-
-
-class Batch(NamedTuple):
-    """The examples of one step.
-
-    Attributes:
-      features: float [batch, ...].
-      targets: (labels int [batch], weight scalar) pairs; the task loss is the weighted
-        sum of their losses. One pair of weight 1, unless examples were mixed.
-    """
-
-    features: Any
-    targets: Sequence[tuple[Any, Any]]
-
-
-@dataclasses.dataclass(frozen=True)
-class Step:
-    """One local training step, as a term sees it.
-
-    Attributes:
-      network: The local `tff_reg.models.BlockModel`.
-      outputs: The local network's `Outputs` for the batch: the one forward pass that
-        all terms share.
-      features: The batch's input, float [batch, ...].
-      labels: int [batch]; where examples were mixed, of the first of the two.
-      task_loss: Mean task loss of the batch, a scalar.
-      weights: The local trainable weights.
-      global_weights: The received trainable weights, in the same order; constants.
-      compute_loss: The task loss of other logits for the same batch, a function of
-        float [batch, classes].
-      outputs_of: Function of the name of one of the method's `reference_models` giving
-        that model's `Outputs` for the batch, as constants, computed once a step.
-      classify_from: Function of (model, features) giving the logits of features of
-        several blocks, as `BlockModel.classify_from`, where the model is one of the
-        method's reference models, whose weights are constants, or LOCAL; the features
-        are differentiated.
-      class_counts: As in `Local`.
-      key: int64 [2], for what is random in this step, the method's own.
-    """
-
-    network: Any
-    outputs: Any
-    features: Any = None
-    labels: Any = None
-    task_loss: Any = None
-    weights: Sequence[Any] = ()
-    global_weights: Sequence[Any] = ()
-    compute_loss: Optional[Callable[[Any], Any]] = None
-    outputs_of: Optional[Callable[[str], Any]] = None
-    classify_from: Optional[Callable[[str, Sequence[Any]], Any]] = None
-    class_counts: Any = None
-    key: Any = None
-
-
-@dataclasses.dataclass(frozen=True)
-class Local:
-    """Where a client stands.
-
-    Attributes:
-      weights: w, the trainable weights: variables.
-      cloud: The received trainable weights.
-      client: The client's memories by name, lists of tensors.
-      server: The memories that the server sent, by name.
-      state: What the method keeps during the client's training: at first what `begin`
-        gave.
-      class_counts: int32 [classes], how many examples of each class the client has;
-        None unless some method of the sum `needs_class_counts`.
-      relative_size: wt_i, a scalar.
-      relative_weight: wt_i where clients weigh by their examples, else 1, a scalar.
-      num_steps: Steps taken, an int32 scalar.
-      step_size: K lr0, a scalar; only at the end of training.
-    """
-
-    weights: Sequence[Any]
-    cloud: Sequence[Any]
-    client: Mapping[str, Sequence[Any]]
-    server: Mapping[str, Sequence[Any]]
-    state: Any = ()
-    class_counts: Any = None
-    relative_size: Any = None
-    relative_weight: Any = None
-    num_steps: Any = None
-    step_size: Any = None
-
-    def with_state(self, state: Any) -> Local:
-        """The same with another `state`."""
-        return dataclasses.replace(self, state=state)
-
-    @property
-    def moved(self) -> list:
-        """w_i - cloud, one tensor a weight."""
-        return [w - c for w, c in zip(self.weights, self.cloud)]
-
-
-@dataclasses.dataclass(frozen=True)
-class Server:
-    """Where the server stands at the end of a round.
-
-    Attributes:
-      before: The trainable weights of the round's global model.
-      weights: Those that the server optimiser made of them.
-      memory: What the server remembers, by name.
-      moved: The sum over the clients that trained of w_i - cloud, one tensor a weight.
-      uploads: The sums of what clients uploaded, by name.
-      count: How many clients trained, an int32 scalar above 0.
-      num_clients: N.
-    """
-
-    before: Sequence[Any]
-    weights: Sequence[Any]
-    memory: Mapping[str, Any]
-    moved: Sequence[Any]
-    uploads: Mapping[str, Any]
-    count: Any
-    num_clients: int
 
 
 class Method:

@@ -17,7 +17,7 @@ class ForwardPass:
         statistics).
       width: Fraction of every layer's output channels that is used, in (0, 1].
         The first channels are taken; counts are rounded to multiples of 8 (see
-        `layers.channels_at_width`). Either a Python float, with which all shapes
+        `channels_at_width`). Either a Python float, with which all shapes
         are static, or a float64 scalar tensor, with which the numbers of channels
         are known only when the graph runs; a tensor is never full width, even if
         it holds 1.
@@ -89,3 +89,41 @@ class Outputs:
     embedding: "tf.Tensor"
     logits: "tf.Tensor"
     activations: Sequence["tf.Tensor"]
+
+
+def channels_at_width(
+    channels: int, width: Union[float, "tf.Tensor"], divisor: int = 8
+) -> Union[int, "tf.Tensor"]:
+    """The number of channels that a layer keeps at a fraction of its width.
+
+    Rounds `channels * width` to the nearest multiple of `divisor`, never below
+    `divisor` and never more than 10 % below the exact value (the rule of the
+    slimmable networks that GradAug and FedAlign build upon).
+
+    Args:
+      channels: Channels at full width.
+      width: Fraction in (0, 1], a Python float or a float64 scalar tensor.
+      divisor: The multiple.
+
+    Returns:
+      The number of channels; `channels` itself at width 1. A Python int, or an
+      int32 scalar for a tensor: the number that the same float gives.
+    """
+    if tf.is_tensor(width):
+        return _channels_at_tensor_width(channels, width, divisor)
+    if width == 1.0:
+        return channels
+    exact = channels * width
+    rounded = max(divisor, int(exact + divisor / 2) // divisor * divisor)
+    if rounded < 0.9 * exact:
+        rounded += divisor
+    return min(rounded, channels)
+
+
+def _channels_at_tensor_width(channels: int, width: "tf.Tensor", divisor: int):
+    exact = channels * width
+    rounded = tf.cast(exact + divisor / 2, tf.int32) // divisor * divisor
+    rounded = tf.maximum(rounded, divisor)
+    is_too_low = tf.cast(rounded, tf.float64) < 0.9 * exact
+    rounded = tf.minimum(tf.where(is_too_low, rounded + divisor, rounded), channels)
+    return tf.where(tf.equal(width, 1.0), channels, rounded)

@@ -38,44 +38,6 @@ class ForwardLayer(tf.keras.layers.Layer):
         return self.call(x, forward)
 
 
-def channels_at_width(
-    channels: int, width: Union[float, tf.Tensor], divisor: int = 8
-) -> Union[int, tf.Tensor]:
-    """The number of channels that a layer keeps at a fraction of its width.
-
-    Rounds `channels * width` to the nearest multiple of `divisor`, never below
-    `divisor` and never more than 10 % below the exact value (the rule of the
-    slimmable networks that GradAug and FedAlign build upon).
-
-    Args:
-      channels: Channels at full width.
-      width: Fraction in (0, 1], a Python float or a float64 scalar tensor.
-      divisor: The multiple.
-
-    Returns:
-      The number of channels; `channels` itself at width 1. A Python int, or an
-      int32 scalar for a tensor: the number that the same float gives.
-    """
-    if tf.is_tensor(width):
-        return _channels_at_tensor_width(channels, width, divisor)
-    if width == 1.0:
-        return channels
-    exact = channels * width
-    rounded = max(divisor, int(exact + divisor / 2) // divisor * divisor)
-    if rounded < 0.9 * exact:
-        rounded += divisor
-    return min(rounded, channels)
-
-
-def _channels_at_tensor_width(channels: int, width: tf.Tensor, divisor: int):
-    exact = channels * width
-    rounded = tf.cast(exact + divisor / 2, tf.int32) // divisor * divisor
-    rounded = tf.maximum(rounded, divisor)
-    is_too_low = tf.cast(rounded, tf.float64) < 0.9 * exact
-    rounded = tf.minimum(tf.where(is_too_low, rounded + divisor, rounded), channels)
-    return tf.where(tf.equal(width, 1.0), channels, rounded)
-
-
 def number_of_channels(x) -> Union[int, tf.Tensor]:
     """The size of the last axis: an int, or an int32 scalar if it is not static."""
     return tf.shape(x)[-1] if x.shape[-1] is None else x.shape[-1]
@@ -179,7 +141,7 @@ class Conv2D(ForwardLayer):
 
     def call(self, x, forward: ForwardPass):
         kernel, bias = self.kernel, self.bias
-        channels = channels_at_width(self._out_channels, forward.width)
+        channels = forward_lib.channels_at_width(self._out_channels, forward.width)
         is_whole = forward.has_static_width and channels == kernel.shape[3]
         if x.shape[-1] != kernel.shape[2] or not is_whole:
             kernel = kernel[:, :, : number_of_channels(x), :channels]
