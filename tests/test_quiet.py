@@ -71,3 +71,14 @@ def test_importing_tff_reg_loads_no_heavy_library():
 
     heavy = {"tensorflow", "tensorflow_federated", "numpy", "sklearn", "matplotlib"}
     assert not heavy & set(modules.split())
+
+
+def test_sub_packages_are_there_when_they_are_asked_for():
+    program = (
+        "import tff_reg; print(tff_reg.methods.FedProx(0.1).strength, "
+        "tff_reg.runtime.KINDS, hasattr(tff_reg, 'nothing'), 'analysis' in dir(tff_reg))"
+    )
+
+    printed = run_python(program).stdout
+
+    assert printed.startswith("0.1 (") and printed.endswith(" False True\n")

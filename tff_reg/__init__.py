@@ -1,7 +1,25 @@
 """Local-regularisation methods for federated learning as TensorFlow Federated processes.
 
 Importing this package loads neither TensorFlow nor TensorFlow Federated; the
-sub-packages that need them load them at first use (see `tff_reg.lazy`).
+sub-packages that need them load them at first use (see `tff_reg.lazy`). They are there
+when they are asked for: `tff_reg.methods`, `tff_reg.training`, `tff_reg.models`,
+`tff_reg.data`, `tff_reg.runtime`, `tff_reg.experiment`, `tff_reg.analysis`.
 """
 
+import importlib
+from typing import Any
+
 __version__ = "0.1.0"
+
+_ROOMS = ("analysis", "data", "experiment", "methods", "models", "runtime", "training")
+
+
+def __getattr__(name: str) -> Any:
+    """A sub-package, imported when it is asked for."""
+    if name not in _ROOMS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return importlib.import_module(f"{__name__}.{name}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_ROOMS})
