@@ -48,7 +48,8 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """The class of a method by the class's name."""
-    for found in methods().values():
+    # A lower-case name is that of a module, perhaps of one that `methods` is importing.
+    for found in methods().values() if name[0].isupper() else ():
         if found.__name__ == name:
             return found
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
