@@ -42,7 +42,9 @@ def test_parses_sums(process, parts):
     ],
 )
 def test_raises_on_what_is_no_process(process, message):
-    with pytest.raises(catalogue.UnknownProcessError, match=message.replace("?", r"\?")):
+    with pytest.raises(
+        catalogue.UnknownProcessError, match=message.replace("?", r"\?")
+    ):
         catalogue.parse(process)
 
 

@@ -216,9 +216,7 @@ def test_a_round_in_which_nobody_trained_changes_nothing(name):
     )
     for data_set in (broken, empty):
         output = process.next(state, [data_set], client_states[:1])
-        _assert_close(
-            output.state.finalizer["memory"], state.finalizer["memory"], 0.0
-        )
+        _assert_close(output.state.finalizer["memory"], state.finalizer["memory"], 0.0)
         _assert_close(_weights(process, output.state), _weights(process, state), 0.0)
         _assert_close(output.client_states, client_states[:1], 0.0)
 
@@ -313,7 +311,9 @@ def test_the_minimum_of_unlike_clients_is_a_fixed_point_of_the_corrections(name)
     "process", ["feddyn+feddc", "scaffold+man+fedspeed", "fedspeed+fedsam"]
 )
 def test_two_that_do_the_same_are_refused_by_name(process):
-    with pytest.raises(catalogue.UnknownProcessError, match="both .*leave one") as caught:
+    with pytest.raises(
+        catalogue.UnknownProcessError, match="both .*leave one"
+    ) as caught:
         catalogue.parse(process)
     assert "\n" not in str(caught.value)
 
