@@ -14,6 +14,7 @@ import dataclasses
 import difflib
 import functools
 import importlib
+import re
 import sys
 from importlib import metadata
 from typing import Any, Mapping, NamedTuple, Optional
@@ -22,6 +23,7 @@ from tff_reg import settings as settings_lib
 from tff_reg.methods import method as method_lib
 
 ENTRY_POINTS = "tff_reg.methods"
+_NAME = re.compile("[a-z][a-z0-9_]*")
 # A new method of ours is one word here: the module that its class is in. They are
 # added up in this order.
 _MODULES = (
@@ -137,7 +139,8 @@ def methods() -> Mapping[str, type[method_lib.Method]]:
     """The classes of all methods by name: ours, then those of installed packages.
 
     Raises:
-      MethodError: If what a package offers is no method, or has a name that is taken.
+      MethodError: If what a package offers cannot be loaded, is no method, or has a
+        name that is taken or cannot be.
     """
     found = {}
     for name in _MODULES:
@@ -149,12 +152,19 @@ def methods() -> Mapping[str, type[method_lib.Method]]:
         where = f"The entry point {point.name!r} of {ENTRY_POINTS} ({point.value})"
         try:
             offered = point.load()
-        except (ImportError, AttributeError) as error:
-            raise MethodError(f"{where} cannot be loaded: {error}.") from error
-        if not _is_method(offered, point.name):
+        except Exception as error:  # Somebody else's module may raise anything.
+            why = f"{type(error).__name__}: {' '.join(str(error).split())}"
+            raise MethodError(f"{where} cannot be loaded: {why}") from error
+        if not (_is_method(offered, point.name) and dataclasses.is_dataclass(offered)):
             raise MethodError(
-                f"{where} must stand for a sub-class of tff_reg.methods.method.Method"
-                f" whose name is {point.name!r}, but is {offered!r}."
+                f"{where} must stand for a dataclass, a sub-class of "
+                f"tff_reg.methods.method.Method whose name is {point.name!r}, but is "
+                f"{offered!r}."
+            )
+        if not _NAME.fullmatch(point.name):
+            raise MethodError(
+                f"{where} has a name that no sum can have: take small letters, digits "
+                "and underscores."
             )
         if point.name in found:
             raise MethodError(f"{where} has the name of another method: rename it.")
@@ -227,8 +237,9 @@ def settings(process: str) -> Settings:
       process: A process name.
 
     Returns:
-      The settings of the sum's first method, FedAvg's for 'fedavg', with what every
-      method of the sum brings along; where two bring the same setting, the first.
+      The settings of the sum's first method, FedAvg's for 'fedavg' and where it says
+      nothing, with what every method of the sum brings along; where two bring the same
+      setting, the first.
 
     Raises:
       UnknownProcessError: If the name is not one.
@@ -240,7 +251,8 @@ def settings(process: str) -> Settings:
     brought = {}
     for method in in_order:
         brought = {**method.brings, **brought}
-    return Settings(**{**in_order[0].paper_settings, **brought})
+    paper = {**known["fedavg"].paper_settings, **in_order[0].paper_settings}
+    return Settings(**{**paper, **brought})
 
 
 def strengths(process: Optional[str] = None) -> list[Strength]:
