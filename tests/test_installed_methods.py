@@ -113,9 +113,9 @@ def test_a_sum_with_ours_runs_resumes_and_is_compared(installed, tmp_path):
 @pytest.mark.parametrize(
     ("value", "words"),
     [
-        ("nowhere:Anchor", "cannot be loaded: No module named 'nowhere'"),
+        ("nowhere:Anchor", "cannot be loaded: ModuleNotFoundError: No module named 'nowhere'"),
         ("anchors:SMALL", "cannot be loaded"),
-        ("json:loads", "must stand for a sub-class of tff_reg.methods.Method"),
+        ("json:loads", "must stand for a dataclass, a sub-class of tff_reg.methods.Method"),
     ],
 )
 def test_what_is_no_method_is_said_in_a_line(tmp_path, value, words):

@@ -1,10 +1,18 @@
 import dataclasses
+import json
+import os
+import pathlib
+import re
 import subprocess
 import sys
+import textwrap
 
 import pytest
 
+from tff_reg import methods
 from tff_reg.methods import catalogue
+
+ROOT = pathlib.Path(__file__).parents[2]
 
 
 def test_names_are_the_methods():
@@ -13,11 +21,20 @@ def test_names_are_the_methods():
 
 def test_needs_no_tensorflow():
     script = (
-        "import sys; from tff_reg.processes import catalog;"
+        "import sys; from tff_reg.methods import catalogue;"
         "catalogue.strengths(); catalogue.build('fedalign', {});"
         "assert not {'tensorflow', 'tensorflow_federated', 'numpy'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", script], check=True)
+
+
+def test_classes_are_offered_by_their_names():
+    for name, cls in catalogue.methods().items():
+        assert getattr(methods, cls.__name__) is cls and cls.name == name
+    with pytest.raises(AttributeError, match="no attribute 'FedNothing'"):
+        _ = methods.FedNothing
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = methods.nothing
 
 
 @pytest.mark.parametrize(
@@ -42,7 +59,9 @@ def test_parses_sums(process, parts):
     ],
 )
 def test_raises_on_what_is_no_process(process, message):
-    with pytest.raises(catalogue.UnknownProcessError, match=message.replace("?", r"\?")):
+    with pytest.raises(
+        catalogue.UnknownProcessError, match=message.replace("?", r"\?")
+    ):
         catalogue.parse(process)
 
 
@@ -55,13 +74,13 @@ def test_settings_are_those_of_the_first_method():
     assert (paper.num_clients, paper.local_epochs, paper.total_rounds) == (16, 20, 25)
 
 
-def test_strength_fields_are_flags_with_defaults():
-    fields = {f.flag: f for f in catalogue.strengths()}
-    assert fields["fedprox_strength"].default == 1e-4
-    assert fields["fedalign_lipschitz_scaling"].type is str
-    assert fields["fedalign_stop_gradients"].type is bool
-    assert fields["fedalign_power_iterations"].type is int
-    assert [f.flag for f in catalogue.strengths("man")] == [
+def test_strengths_are_flags_with_defaults():
+    known = {s.flag: s.setting for s in catalogue.strengths()}
+    assert known["fedprox_strength"].default == 1e-4
+    assert known["fedalign_lipschitz_scaling"].type is str
+    assert known["fedalign_stop_gradients"].type is bool
+    assert known["fedalign_power_iterations"].type is int
+    assert [s.flag for s in catalogue.strengths("man")] == [
         "man_strength",
         "man_scaling",
     ]
@@ -71,8 +90,172 @@ def test_strength_fields_are_flags_with_defaults():
 def test_strengths_reach_their_methods():
     first, second = catalogue.build(
         "man+fedprox", {"man_strength": 0.3, "fedprox_strength": 0.7}
-    ).regularizers
-    assert dataclasses.asdict(first) == dict(strength=0.7)
+    )
+    assert dataclasses.asdict(first) == {"strength": 0.7}
     assert second.strength == 0.3 and second.scaling == "code"
+    assert catalogue.build("fedavg", {}) == ()
     with pytest.raises(ValueError, match="man_strength is not a setting of .*fedprox"):
         catalogue.build("fedprox", {"man_strength": 0.3})
+
+
+# Methods of installed packages.
+
+_THEIRS = """
+import dataclasses
+
+from tff_reg import settings
+from tff_reg.methods import method
+
+
+@dataclasses.dataclass(frozen=True)
+class Theirs(method.Method):
+    name = "theirs"
+    title = "Somebody else's"
+    paper_settings = {"client_learning_rate": 0.3}
+    brings = {"client_momentum": 0.5}
+    needs_network = False
+
+    strength: float = settings.setting(0.2, help="nu.", minimum=0)
+    powers: tuple[int, ...] = settings.setting((2,), help="Which.", minimum=1)
+
+    def term(self, step):
+        value = sum(w**p for w in step.weights for p in self.powers)
+        return method.Term(raw=value, weighted=self.strength * value)
+
+
+class NoDataclass(method.Method):
+    name = "theirs"
+
+
+@dataclasses.dataclass(frozen=True)
+class Man(method.Method):
+    name = "man"
+
+
+@dataclasses.dataclass(frozen=True)
+class Shouting(method.Method):
+    name = "THEIRS"
+
+
+SOMETHING = 3
+"""
+
+
+def _install(folder, name, *entries, module=_THEIRS):
+    """Installs a package of one module with these entry points into a folder."""
+    (folder / f"{name}_module.py").write_text(module)
+    (folder / f"{name}-0.1.dist-info").mkdir()
+    lines = [f"[{catalogue.ENTRY_POINTS}]", *entries, ""]
+    (folder / f"{name}-0.1.dist-info" / "entry_points.txt").write_text("\n".join(lines))
+
+
+def _run(script, *folders):
+    """What a fresh interpreter that finds the folders prints, as JSON."""
+    path = os.pathsep.join(map(str, [*folders, ROOT]))
+    result = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script)],
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr
+    return json.loads(result.stdout)
+
+
+def test_a_method_of_an_installed_package_is_one_of_all(tmp_path):
+    _install(tmp_path, "theirs", "theirs = theirs_module:Theirs")
+    found = _run(
+        """
+        import json, sys
+        from tff_reg import methods, settings
+        from tff_reg.methods import catalogue
+
+        chosen = {"theirs_powers": (1, 3), "man_strength": 0.3}
+        built = catalogue.build("man+theirs", chosen)
+        try:
+            methods.Theirs(strength=-1.0)
+        except settings.SettingError as error:
+            refusal = str(error)
+        alone, ours = catalogue.settings("theirs"), catalogue.settings("fedavg")
+        print(json.dumps({
+            "names": catalogue.names(),
+            "parsed": catalogue.parse("theirs+fedavg+man"),
+            "flags": [s.flag for s in catalogue.strengths("man+theirs")],
+            "built": [[type(m).__module__, m.name, vars(m)] for m in built],
+            "refusal": refusal,
+            "rates": [alone.client_learning_rate, alone.client_momentum],
+            "same": alone.num_clients == ours.num_clients,
+            "brought": catalogue.settings("man+theirs").client_momentum,
+            "heavy": sorted({"tensorflow", "numpy"} & set(sys.modules)),
+        }))
+        """,
+        tmp_path,
+    )
+    assert found == {
+        "names": [*catalogue.names(), "theirs"],
+        "parsed": ["man", "theirs"],
+        "flags": ["man_strength", "man_scaling", "theirs_strength", "theirs_powers"],
+        "built": [
+            ["tff_reg.methods.man", "man", {"strength": 0.3, "scaling": "code"}],
+            ["theirs_module", "theirs", {"strength": 0.2, "powers": [1, 3]}],
+        ],
+        "refusal": "theirs_strength=-1.0: it must be at least 0.",
+        "rates": [0.3, 0.5],
+        "same": True,
+        "brought": 0.5,
+        "heavy": [],
+    }
+
+
+def test_methods_of_two_packages_come_by_name_and_twice_found_ones_once(tmp_path):
+    folders = [tmp_path / name for name in ("one", "two", "again")]
+    for folder in folders:
+        folder.mkdir()
+    module = _THEIRS.replace('"theirs"', '"another"')
+    _install(folders[0], "theirs", "theirs = theirs_module:Theirs")
+    _install(folders[1], "other", "another = other_module:Theirs", module=module)
+    _install(folders[2], "theirs", "theirs = theirs_module:Theirs")
+    found = _run(
+        """
+        import json
+        from tff_reg.methods import catalogue
+        print(json.dumps(catalogue.names()))
+        """,
+        *folders,
+    )
+    assert found == [*catalogue.names(), "another", "theirs"]
+
+
+@pytest.mark.parametrize(
+    "entry, message",
+    [
+        ("theirs = theirs_module:SOMETHING", "must stand for a dataclass.* but is 3"),
+        ("theirs = theirs_module:Man", "whose name is 'theirs', but is .*Man"),
+        ("theirs = theirs_module:NoDataclass", "must stand for a dataclass"),
+        ("THEIRS = theirs_module:Shouting", "take small letters"),
+        ("man = theirs_module:Man", "has the name of another method: rename it"),
+        ("theirs = theirs_module:Nothing", "cannot be loaded: AttributeError: .*No"),
+        ("theirs = absent:Theirs", "cannot be loaded: ModuleNotFoundError: .*absent"),
+        ("theirs = broken_module:Theirs", "cannot be loaded: OSError: two lines"),
+    ],
+)
+def test_a_package_whose_method_cannot_be_is_refused_in_one_line(
+    tmp_path, entry, message
+):
+    _install(tmp_path, "broken", module="raise OSError('two\\nlines')\n")
+    _install(tmp_path, "theirs", entry)
+    said = _run(
+        """
+        import json
+        from tff_reg.methods import catalogue
+        try:
+            catalogue.names()
+        except catalogue.MethodError as error:
+            print(json.dumps(str(error)))
+        """,
+        tmp_path,
+    )
+    assert said.startswith("The entry point ") and "\n" not in said
+    assert entry.partition(" = ")[2] in said
+    assert re.search(message, said)

@@ -2,9 +2,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests import local_steps
 from tff_reg import methods, models
 from tff_reg.models import forward
-from tff_reg.training import local_step
 
 MODEL_FN = models.build_model_fn(
     "resnet8", image_shape=(8, 8, 1), num_classes=3, dtype="float64"
@@ -20,13 +20,13 @@ def _measure(**settings):
         x=tf.constant(rng.normal(size=(4, 8, 8, 1))), y=tf.constant([0, 1, 2, 0])
     )
     term = methods.FedMLB(**settings)
-    step = local_step.LocalStep(local, {"global": received}, [term])
-    return step.gradient(batch, (), None)[2]
+    references = {"global": received}
+    return local_steps.gradient(local, [term], batch, references=references)[2]
 
 
 def test_chosen_paths_add_up_to_all_of_them():
     every = _measure()
-    parts = [_measure(paths=path) for path in ("1", "2,4", "3")]
+    parts = [_measure(paths=path) for path in ((1,), (2, 4), (3,))]
     for name in ("term", "cross_entropy", "divergence"):
         total = sum(float(part[f"fedmlb/{name}"]) for part in parts)
         assert total == pytest.approx(float(every[f"fedmlb/{name}"]), rel=1e-5)
@@ -39,15 +39,22 @@ def test_the_term_weighs_its_two_parts():
     assert float(measured["fedmlb/term"]) == pytest.approx(float(expected), rel=1e-5)
 
 
-@pytest.mark.parametrize("paths", ["0", "1,1", "a", "1,,2"])
-def test_raises_on_paths_that_are_no_list(paths):
-    with pytest.raises(ValueError, match="different numbers from 1"):
+@pytest.mark.parametrize(
+    "paths, message",
+    [
+        ((0,), "fedmlb_paths=0: .* at least 1"),
+        ((1, 1), "fedmlb_paths=1,1: each path may be there once"),
+        ("1,2", "fedmlb_paths=1,2: .* a tuple of numbers"),
+    ],
+)
+def test_raises_on_paths_that_cannot_be(paths, message):
+    with pytest.raises(ValueError, match=message):
         methods.FedMLB(paths=paths)
 
 
 def test_raises_on_a_path_that_the_model_does_not_have():
     with pytest.raises(ValueError, match="5 blocks make only 4 paths"):
-        methods.FedMLB(paths="5").check_network(MODEL_FN().network)
+        methods.FedMLB(paths=(5,)).check_network(MODEL_FN().network)
 
 
 def test_global_to_local_paths_begin_with_the_global_blocks():
@@ -65,17 +72,13 @@ def test_global_to_local_paths_begin_with_the_global_blocks():
         for m in range(1, 5)
     ]
     term = methods.FedMLB(direction="global_to_local")
-    step = local_step.LocalStep(local, {"global": received}, [term])
-    gradients, _, measured = step.gradient(batch, (), None)
+    gradients, _, measured = local_steps.gradient(
+        local, [term], batch, references={"global": received}
+    )
     assert float(measured["fedmlb/cross_entropy"]) == pytest.approx(
         float(tf.add_n(losses)) / 4, rel=1e-5
     )
     # The local classifier ends these paths too, so it learns from them; it is no part of
     # the local-to-global ones.
-    plain, _, _ = local_step.LocalStep(local, {}, []).gradient(batch, (), None)
+    plain, _, _ = local_steps.gradient(local, [], batch)
     assert not np.allclose(gradients[-1], plain[-1])
-
-
-def test_raises_on_an_unknown_direction():
-    with pytest.raises(ValueError, match="direction must be one of local_to_global"):
-        methods.FedMLB(direction="sideways")

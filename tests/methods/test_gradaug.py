@@ -12,7 +12,10 @@ MODEL_FN = models.build_model_fn("resnet8", image_shape=(16, 16, 1), num_classes
 def _draws(term, count=60):
     draw = tf.function(lambda key: term.draw((16, 8), key))
     return [
-        [[np.asarray(value) for value in one] for one in draw(tf.constant([i, 5], tf.int64))]
+        [
+            [np.asarray(value) for value in one]
+            for one in draw(tf.constant([i, 5], tf.int64))
+        ]
         for i in range(count)
     ]
 
@@ -54,7 +57,7 @@ def test_adds_up_the_divergences_of_its_subnetworks():
         settings = forward.ForwardPass(training=True, width=float(width))
         logits = model.network(resized, settings).logits
         expected += float(distillation.divergence(outputs.logits, logits))
-    value = term(step)
+    value = term.term(step)
     assert float(value.raw) == pytest.approx(expected, rel=1e-5)
     assert float(value.weighted) == pytest.approx(0.5 * expected, rel=1e-5)
 
@@ -67,18 +70,18 @@ def test_the_whole_networks_predictions_are_constants():
     with tf.GradientTape() as tape:
         outputs = model.network(x, forward.ForwardPass(training=True))
         step = methods.Step(model.network, outputs, features=x, key=key)
-        value = term(step).weighted
+        value = term.term(step).weighted
     assert tape.gradient(value, outputs.logits) is None
 
 
 @pytest.mark.parametrize(
     "changes, message",
     [
-        (dict(subnetworks=0), "subnetworks must be a whole number"),
-        (dict(minimum_width=0.0), "minimum_width must be above 0"),
-        (dict(resolutions="1,2"), "resolutions must be numbers above 0 and at most 1"),
-        (dict(resolutions="1,x"), "resolutions must be numbers"),
-        (dict(width_choice="random"), "width_choice must be one of code, paper"),
+        (dict(minimum_width=0.0), "width=0.0: .* greater than 0"),
+        (dict(minimum_width=1.1), "width=1.1: .* at most 1"),
+        (dict(resolutions=(0.5, 0.0)), "resolutions=0.5,0.0: .* greater than 0"),
+        (dict(resolutions=(1, 2)), "resolutions=1,2: .* at most 1"),
+        (dict(resolutions="1,2"), "resolutions=1,2: .* a tuple of numbers"),
     ],
 )
 def test_raises_on_settings_out_of_range(changes, message):

@@ -3,16 +3,15 @@ import pytest
 import tensorflow as tf
 from scipy import stats
 
+from tests import local_steps
 from tff_reg import methods, models
-from tff_reg.methods import method as method_lib
-from tff_reg.methods import mixup
-from tff_reg.training import local_step
+from tff_reg.methods import method, mixup
 
 
 def _batch(size=6):
     rng = np.random.default_rng(0)
     x = tf.constant(rng.normal(size=(size, 8, 8, 1)))
-    return method_lib.Batch(x, [(tf.range(size) % 3, 1.0)])
+    return method.Batch(x, [(tf.range(size) % 3, 1.0)])
 
 
 def _key(number):
@@ -22,7 +21,7 @@ def _key(number):
 def test_mixes_examples_and_weighs_their_labels():
     x, labels = tf.constant([[1.0], [2.0], [4.0]]), tf.constant([0, 1, 2])
     mixed = mixup.mix(
-        method_lib.Batch(x, [(labels, 1.0)]), tf.constant(0.25), tf.constant([2, 0, 1])
+        method.Batch(x, [(labels, 1.0)]), tf.constant(0.25), tf.constant([2, 0, 1])
     )
     np.testing.assert_allclose(mixed.features, [[3.25], [1.25], [2.5]])
     (own, own_weight), (others, others_weight) = mixed.targets
@@ -31,15 +30,25 @@ def test_mixes_examples_and_weighs_their_labels():
     assert (float(own_weight), float(others_weight)) == (0.25, 0.75)
 
 
+def _coefficients(concentration, count):
+    term, batch = methods.Mixup(concentration=concentration), _batch(1)
+
+    @tf.function
+    def draw(key):
+        return term.change_batch(batch, key).measurements["coefficient"]
+
+    return np.array([draw(_key(i)).numpy() for i in range(count)])
+
+
 @pytest.mark.parametrize("concentration", [0.1, 1.0, 4.0])
 def test_coefficients_are_beta_distributed(concentration):
-    draw = tf.function(lambda key: mixup._beta(concentration, key))
-    draws = np.array([draw(_key(i)).numpy() for i in range(600)])
-    assert stats.kstest(draws, stats.beta(concentration, concentration).cdf).pvalue > 0.01
+    draws = _coefficients(concentration, 600)
+    expected = stats.beta(concentration, concentration)
+    assert stats.kstest(draws, expected.cdf).pvalue > 0.01
 
 
 def test_tiny_concentrations_give_zeros_and_ones_and_no_nan():
-    draws = np.array([mixup._beta(1e-4, _key(i)).numpy() for i in range(50)])
+    draws = _coefficients(1e-5, 50)
     assert np.isfinite(draws).all()
     assert np.all((draws < 1e-6) | (draws > 1 - 1e-6))
     assert 0.2 < draws.mean() < 0.8
@@ -64,25 +73,16 @@ def test_all_terms_of_a_sum_see_the_mixed_loss():
     class Spy(methods.FedProx):
         needs_network = True
 
-        def __call__(self, step):
+        def term(self, step):
             seen.append((step.task_loss, step.compute_loss(step.outputs.logits)))
-            return super().__call__(step)
+            return super().term(step)
 
     terms = [methods.Mixup(concentration=1.0), Spy()]
     batch = _batch()
     global_weights = [tf.constant(v) for v in model.trainable_variables]
-    step = local_step.LocalStep(model, {}, terms)
-    step.gradient(
-        dict(x=batch.features, y=batch.targets[0][0]), global_weights, lambda: _key(3)
-    )
+    examples = dict(x=batch.features, y=batch.targets[0][0])
+    local_steps.gradient(model, terms, examples, cloud=global_weights)
     ((task_loss, again),) = seen
     assert float(task_loss) == pytest.approx(float(again))
-    plain = model.loss_fn(
-        batch.targets[0][0], model.network(batch.features).logits
-    )
+    plain = model.loss_fn(batch.targets[0][0], model.network(batch.features).logits)
     assert float(task_loss) != pytest.approx(float(plain), rel=1e-6)
-
-
-def test_raises_on_a_negative_concentration():
-    with pytest.raises(ValueError, match="mixup: concentration must be"):
-        methods.Mixup(concentration=-0.1)

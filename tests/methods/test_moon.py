@@ -17,9 +17,7 @@ def _outputs(embedding):
 
 def _step(local=LOCAL, received=RECEIVED, previous=PREVIOUS):
     others = {"global": _outputs(received), "previous": _outputs(previous)}
-    return methods.Step(
-        network=None, outputs=_outputs(local), outputs_of=others.get
-    )
+    return methods.Step(network=None, outputs=_outputs(local), outputs_of=others.get)
 
 
 def test_is_the_contrast_of_the_cosines():
@@ -30,7 +28,7 @@ def test_is_the_contrast_of_the_cosines():
             for g, p in zip(towards, away)
         ]
     )
-    term = methods.MOON(strength=3.0)(_step())
+    term = methods.MOON(strength=3.0).term(_step())
     assert float(term.raw) == pytest.approx(expected)
     assert float(term.weighted) == pytest.approx(3 * expected)
     assert float(term.measurements["global_cosine"]) == pytest.approx(np.mean(towards))
@@ -38,10 +36,10 @@ def test_is_the_contrast_of_the_cosines():
 
 
 def test_is_the_logarithm_of_two_while_all_models_agree():
-    term = methods.MOON(temperature=0.1)(_step(LOCAL, LOCAL, LOCAL))
+    term = methods.MOON(temperature=0.1).term(_step(LOCAL, LOCAL, LOCAL))
     assert float(term.raw) == pytest.approx(math.log(2))
 
 
 def test_raises_on_a_temperature_of_zero():
-    with pytest.raises(ValueError, match="moon: temperature must be above 0"):
+    with pytest.raises(ValueError, match="moon_temperature=0.0: .* greater than 0"):
         methods.MOON(temperature=0.0)

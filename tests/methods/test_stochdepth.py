@@ -22,11 +22,10 @@ def test_branches_are_kept_as_often_as_they_should_be():
 
     @tf.function
     def draw(key):
-        return term.change_pass(forward.ForwardPass(), network, key)[0].branch_scales
+        change = term.change_pass(forward.ForwardPass(), network, key)
+        return change.value.branch_scales
 
-    draws = np.array(
-        [draw(tf.constant([i, 1], tf.int64)).numpy() for i in range(800)]
-    )
+    draws = np.array([draw(tf.constant([i, 1], tf.int64)).numpy() for i in range(800)])
     assert set(np.unique(draws)) == {0.0, 1.0}
     expected = np.array(term.probabilities(9))
     deviation = np.sqrt(expected * (1 - expected) / len(draws))
@@ -59,10 +58,10 @@ def test_evaluation_scales_the_branches():
 
 
 def test_raises_on_what_cannot_be():
-    with pytest.raises(ValueError, match="survival_probability must be above 0"):
+    with pytest.raises(ValueError, match="probability=0.0: .* greater than 0"):
         methods.StochDepth(survival_probability=0.0)
-    with pytest.raises(ValueError, match="schedule must be one of code, paper"):
-        methods.StochDepth(schedule="linear")
+    with pytest.raises(ValueError, match="probability=1.1: .* at most 1"):
+        methods.StochDepth(survival_probability=1.1)
     cnn = models.build_model_fn("cnn", image_shape=(8, 8, 1), num_classes=3)()
     with pytest.raises(ValueError, match="no residual branches"):
         methods.StochDepth().check_network(cnn.network)

@@ -1,4 +1,4 @@
-"""What all regularisers have in common."""
+"""What is true of every method's part in a local step, its term above all."""
 
 import dataclasses
 
@@ -6,26 +6,27 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests import local_steps
 from tests.training import every_method
-from tff_reg import methods, models
+from tff_reg import methods, models, settings
 from tff_reg.data import keys
-from tff_reg.methods import catalogue
-from tff_reg.methods import method as method_lib
+from tff_reg.methods import catalogue, method
 from tff_reg.models import forward
-from tff_reg.training import local_step
 
-TERMS = [
-    catalogue.methods()[name].regularizer()
-    for name in catalogue.names()
-    if catalogue.methods()[name].regularizer is not None
-]
-WITH_TERM = [t for t in TERMS if t.has_term]
+_IN_A_STEP = ("term", "change_batch", "change_pass", "change_logits", "displacement")
+ALL = [cls() for cls in catalogue.methods().values()]
+IN_A_STEP = [m for m in ALL if any(method.does(m, what) for what in _IN_A_STEP)]
+WITH_TERM = [m for m in ALL if method.does(m, "term")]
 # FedAlign rescaled to the cross-entropy has a gradient that is not its value's; the
 # value's is checked without the rescaling.
 DIFFERENTIABLE = [
-    dataclasses.replace(t, lipschitz_scaling="absolute") if t.name == "fedalign" else t
-    for t in WITH_TERM
+    dataclasses.replace(m, lipschitz_scaling="absolute") if m.name == "fedalign" else m
+    for m in WITH_TERM
 ]
+
+
+def _name(one):
+    return one.name
 
 
 def _model(norm="group"):
@@ -54,16 +55,12 @@ def _with_weights(model, weights):
 
 def _references(model, term, weights):
     """The models that the term reads, all with weights of their own."""
-    names = (method_lib.GLOBAL, method_lib.PREVIOUS, method_lib.AVERAGED)
+    names = (method.GLOBAL, method.PREVIOUS, method.AVERAGED)
     return {
         name: _with_weights(model, [w + 0.01 * i for w in weights])
         for i, name in enumerate(names)
         if name in term.reference_models
     }
-
-
-def _key():
-    return tf.constant([3, 5], tf.int64)
 
 
 def _outputs(model, batch):
@@ -80,7 +77,7 @@ def _term(model, term, batch, global_weights, outputs=None):
     constant = forward.ForwardPass(training=True, update_statistics=False)
     outputs = outputs or _outputs(model, batch)
 
-    return term(
+    return term.term(
         methods.Step(
             network=model.network,
             outputs=outputs,
@@ -94,14 +91,16 @@ def _term(model, term, batch, global_weights, outputs=None):
             classify_from=lambda name, features: references[name].network.classify_from(
                 features, constant
             ),
-            key=keys.part_key(_key(), term.name),
+            key=keys.part_key(local_steps.key(), term.name),
         )
     )
 
 
-def _local_step(model, term, global_weights):
-    references = _references(model, term, global_weights)
-    return local_step.LocalStep(model, references, [term])
+def _gradient(model, one, batch, global_weights):
+    references = _references(model, one, global_weights)
+    return local_steps.gradient(
+        model, [one], batch, cloud=global_weights, references=references
+    )
 
 
 def _global_weights(model, distance):
@@ -112,7 +111,7 @@ def _global_weights(model, distance):
     ]
 
 
-@pytest.mark.parametrize("term", DIFFERENTIABLE, ids=lambda t: t.name)
+@pytest.mark.parametrize("term", DIFFERENTIABLE, ids=_name)
 def test_the_gradient_is_that_of_the_value(term):
     model = _model()
     if term.name == "fedalign":
@@ -155,59 +154,70 @@ _SITUATIONS = {
 
 @pytest.mark.parametrize("norm", models.norms_of("resnet8"))
 @pytest.mark.parametrize("situation", _SITUATIONS)
-@pytest.mark.parametrize("term", TERMS, ids=lambda t: t.name)
-def test_value_and_gradient_are_finite(term, situation, norm):
+@pytest.mark.parametrize("one", IN_A_STEP, ids=_name)
+def test_value_and_gradient_are_finite(one, situation, norm):
     options = dict(_SITUATIONS[situation])
     model = _model(norm)
     global_weights = _global_weights(model, options.pop("distance", 0.1))
     batch = _batch(**options)
-    step = _local_step(model, term, global_weights)
-    gradients, _, measurements = step.gradient(batch, global_weights, _key)
+    gradients, _, measurements = _gradient(model, one, batch, global_weights)
     assert all(np.isfinite(g).all() for g in gradients)
     assert all(np.isfinite(m) for m in measurements.values())
 
 
-@pytest.mark.parametrize("term", WITH_TERM, ids=lambda t: t.name)
+@pytest.mark.parametrize("term", WITH_TERM, ids=_name)
 def test_reports_its_raw_term_its_share_and_what_it_lists(term):
     model, batch = _model(), _batch()
     global_weights = _global_weights(model, 0.1)
-    step = _local_step(model, term, global_weights)
-    _, _, measurements = step.gradient(batch, global_weights, _key)
-    assert list(measurements) == step.measurement_names
+    _, _, measurements = _gradient(model, term, batch, global_weights)
+    names = ["term", "share", *term.measurement_names]
+    assert list(measurements) == [f"{term.name}/{name}" for name in names]
     value = _term(model, term, batch, global_weights)
-    ce = model.loss_fn(batch["y"], model.network(
-        batch["x"], forward.ForwardPass(training=True)
-    ).logits)
-    assert float(measurements[f"{term.name}/term"]) == pytest.approx(float(value.raw), rel=1e-5)
+    ce = model.loss_fn(
+        batch["y"], model.network(batch["x"], forward.ForwardPass(training=True)).logits
+    )
+    assert float(measurements[f"{term.name}/term"]) == pytest.approx(
+        float(value.raw), rel=1e-5
+    )
     assert float(measurements[f"{term.name}/share"]) == pytest.approx(
         float(value.weighted / (ce + value.weighted)), rel=1e-5
     )
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("term", WITH_TERM, ids=lambda t: t.name)
+@pytest.mark.parametrize("term", WITH_TERM, ids=_name)
 def test_strength_zero_leaves_the_gradient_to_the_bit_but_is_measured(term):
     model, batch = _model(), _batch()
     global_weights = _global_weights(model, 0.1)
-    plain, _, _ = local_step.LocalStep(model, {}, []).gradient(batch, (), None)
+    plain, _, _ = local_steps.gradient(model, [], batch)
     zero = dataclasses.replace(term, strength=0.0)
-    step = _local_step(model, zero, global_weights)
-    gradients, _, measurements = step.gradient(batch, global_weights, _key)
+    gradients, _, measurements = _gradient(model, zero, batch, global_weights)
     for expected, gradient in zip(plain, gradients):
         np.testing.assert_array_equal(gradient, expected)
     assert measurements[f"{term.name}/term"] > 0
     assert measurements[f"{term.name}/share"] == 0
 
 
-@pytest.mark.parametrize("term", WITH_TERM, ids=lambda t: t.name)
-@pytest.mark.parametrize("strength", [-0.1, float("nan"), float("inf"), "1", True])
-def test_raises_on_a_strength_out_of_range(term, strength):
-    with pytest.raises(ValueError, match=f"{term.name}: strength must be"):
-        dataclasses.replace(term, strength=strength)
+# By the type of a strength, or of its items.
+_WRONG = {
+    float: (-0.1, float("nan"), float("inf"), "1", True, None),
+    int: (0, 1.5, "1", True, None),
+    bool: ("true", 1),
+    str: ("there is none", 1),
+}
 
 
-@pytest.mark.parametrize("term", TERMS, ids=lambda t: t.name)
-def test_every_strength_is_described(term):
-    fields = [f for f in catalogue.strengths(term.name)]
-    assert [f.field for f in fields] == [f.name for f in dataclasses.fields(term)]
-    assert all(f.help.endswith(".") for f in fields)
+@pytest.mark.parametrize("cls", catalogue.methods().values(), ids=_name)
+def test_every_strength_is_described_and_bounded(cls):
+    strengths = catalogue.strengths(cls.name)
+    fields = [f.name for f in dataclasses.fields(cls)]
+    assert [s.setting.name for s in strengths] == fields
+    for flag, setting in [(s.flag, s.setting) for s in strengths]:
+        assert setting.help.endswith(".")
+        for value in _WRONG[setting.type]:
+            wrong = [value, (value,)] if setting.is_tuple else [value]
+            for each in wrong:
+                with pytest.raises(settings.SettingError) as caught:
+                    cls(**{setting.name: each})
+                assert (caught.value.setting, caught.value.value) == (flag, each)
+                assert "\n" not in str(caught.value)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import difflib
 import functools
 import importlib
+import re
 import sys
 from importlib import metadata
 from typing import Any, Mapping, NamedTuple, Optional
@@ -21,6 +22,7 @@ from tff_reg import settings as settings_lib
 from tff_reg.methods import method as method_lib
 
 ENTRY_POINTS = "tff_reg.methods"
+_NAME = re.compile("[a-z][a-z0-9_]*")
 # A new method of ours is one word here: the module that its class is in. They are
 # added up in this order.
 _MODULES = (
@@ -80,7 +82,8 @@ def methods() -> Mapping[str, type[method_lib.Method]]:
     """The classes of all methods by name: ours, then those of installed packages.
 
     Raises:
-      MethodError: If what a package offers is no method, or has a name that is taken.
+      MethodError: If what a package offers cannot be loaded, is no method, or has a
+        name that is taken or cannot be.
     """
     found = {}
     for name in _MODULES:
@@ -92,12 +95,19 @@ def methods() -> Mapping[str, type[method_lib.Method]]:
         where = f"The entry point {point.name!r} of {ENTRY_POINTS} ({point.value})"
         try:
             offered = point.load()
-        except (ImportError, AttributeError) as error:
-            raise MethodError(f"{where} cannot be loaded: {error}.") from error
-        if not _is_method(offered, point.name):
+        except Exception as error:  # Somebody else's module may raise anything.
+            why = f"{type(error).__name__}: {' '.join(str(error).split())}"
+            raise MethodError(f"{where} cannot be loaded: {why}") from error
+        if not (_is_method(offered, point.name) and dataclasses.is_dataclass(offered)):
             raise MethodError(
-                f"{where} must stand for a sub-class of tff_reg.methods.Method"
-                f" whose name is {point.name!r}, but is {offered!r}."
+                f"{where} must stand for a dataclass, a sub-class of "
+                f"tff_reg.methods.Method whose name is {point.name!r}, but is "
+                f"{offered!r}."
+            )
+        if not _NAME.fullmatch(point.name):
+            raise MethodError(
+                f"{where} has a name that no sum can have: take small letters, digits "
+                "and underscores."
             )
         if point.name in found:
             raise MethodError(f"{where} has the name of another method: rename it.")

@@ -37,11 +37,3 @@ def without_true_class(logits, labels):
     others = tf.range(classes - 1, dtype=labels.dtype)[tf.newaxis]
     others += tf.cast(others >= labels[:, tf.newaxis], labels.dtype)
     return tf.gather(logits, others, axis=1, batch_dims=1)
-
-
-def check_temperature(method: str, temperature: float) -> None:
-    """Raises a ValueError unless the temperature is above 0."""
-    if not temperature > 0:
-        raise ValueError(
-            f"{method}: temperature must be above 0, but is {temperature!r}."
-        )

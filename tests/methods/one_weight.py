@@ -1,0 +1,36 @@
+"""Where a client with one weight stands, for formulae by hand.
+
+w = 3, cloud = 1, h_i = 0.5, s_i = 0.25, s = 2, wt_i = 4, K lr0 = 0.8.
+"""
+
+import pytest
+import tensorflow as tf
+
+from tff_reg.methods import method
+
+
+def local(**changes):
+    """The `Local`, with changes."""
+    fields = {
+        "weights": [3.0],
+        "cloud": [1.0],
+        "client": {"h": [0.5], "s": [0.25]},
+        "server": {"s": [2.0]},
+        "relative_size": tf.constant(4.0, tf.float64),
+        "step_size": tf.constant(0.8, tf.float64),
+        **changes,
+    }
+    return method.Local(**fields)
+
+
+def assert_adds(correct, expected):
+    """What a method's `correct` or `correct_clipped` adds to the gradient."""
+    for gradient in (0.0, 7.0):
+        corrected = correct(local(), [tf.constant(gradient, tf.float64)])
+        assert_value(corrected, gradient + expected)
+
+
+def assert_value(tensors, expected):
+    """The one tensor has the value."""
+    (tensor,) = tensors
+    assert float(tensor) == pytest.approx(float(expected), rel=1e-12)

@@ -1,0 +1,229 @@
+"""What is true of all drift corrections, over rounds of a strongly convex problem."""
+
+import collections
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tests.methods import linear, one_weight
+from tff_reg import methods, training
+from tff_reg.methods import all_clients, catalogue, drift, method
+
+pytestmark = pytest.mark.usefixtures("in_process")
+
+STRENGTH = 0.3
+_CLASSES = [m for m in catalogue.methods().values() if method.DRIFT in m.claims]
+# As strong as each other, where they have a strength.
+CORRECTIONS = {
+    cls.name: cls(**{"strength": STRENGTH} if "strength" in vars(cls) else {})
+    for cls in _CLASSES
+}
+
+
+def _that(holds):
+    return pytest.mark.parametrize("name", [m.name for m in _CLASSES if holds(m)])
+
+
+def _build(correction, **arguments):
+    """The process of one or none, with the mean of all clients' last models."""
+    parts = [correction] if correction else []
+    return linear.build(*parts, all_clients.AllClients(), **arguments)
+
+
+def test_alpha_keeps_all_digits_in_float64():
+    local = one_weight.local(relative_size=tf.constant(1.0, tf.float64))
+    assert float(drift.alpha_of(0.1, local)) == 0.1
+
+
+def test_alpha_of_a_client_without_examples_is_zero():
+    local = one_weight.local(relative_size=tf.constant(0.0, tf.float64))
+    assert float(drift.alpha_of(0.1, local)) == 0.0
+
+
+@pytest.mark.parametrize("name", CORRECTIONS)
+def test_a_client_that_diverges_or_is_empty_keeps_its_memories_and_uploads_nothing(
+    name,
+):
+    process = _build(CORRECTIONS[name])
+    good, other = (linear.whole(*linear.examples(seed)) for seed in (0, 1))
+    state, (first, second, third) = linear.run(
+        process, process.initialize(), [good, other, other], 1
+    )
+    alone = process.next(state, [good], [first])
+    output = process.next(
+        state, [good, linear.broken(), linear.empty()], [first, second, third]
+    )
+    linear.assert_close(output.state.finalizer, alone.state.finalizer, 0.0)
+    weights = [linear.weights_of(process, end.state) for end in (output, alone)]
+    linear.assert_close(*weights, 0.0)
+    linear.assert_close(
+        output.client_states, [alone.client_states[0], second, third], 0.0
+    )
+    assert any(np.any(value) for value in tf.nest.flatten(second))
+
+
+@pytest.mark.parametrize("name", CORRECTIONS)
+def test_a_round_in_which_nobody_trained_changes_nothing(name):
+    process = _build(CORRECTIONS[name])
+    data_sets = [linear.whole(*linear.examples(seed)) for seed in (0, 1)]
+    state, client_states = linear.run(process, process.initialize(), data_sets, 2)
+    for data_set in (linear.broken(), linear.empty()):
+        output = process.next(state, [data_set], client_states[:1])
+        for what in (
+            lambda state: state.finalizer["memory"],
+            lambda state: linear.weights_of(process, state),
+        ):
+            linear.assert_close(what(output.state), what(state), 0.0)
+        linear.assert_close(output.client_states, client_states[:1], 0.0)
+
+
+def _minimum(examples):
+    """Where the mean of the clients' losses is least, as our weights."""
+    features = np.concatenate([x for x, _ in examples])
+    labels = np.concatenate([y for _, y in examples])
+    with_one = np.c_[features, np.ones(len(features))]
+    one_hot = np.eye(linear.CLASSES)[labels]
+    solution = np.linalg.lstsq(with_one, one_hot, rcond=None)[0]
+    return [solution[:-1], solution[-1]]
+
+
+def _memories_at(minimum, name, examples):
+    """With which a client's gradient is 0 at the minimum."""
+    gradient = linear.gradient(minimum, *examples)
+    drifts = [-g / STRENGTH for g in gradient]
+    return {
+        "feddyn": {"h": drifts},
+        "feddc": {"h": drifts, "s": [np.zeros_like(g) for g in gradient]},
+        "scaffold": {"s": gradient},
+        "fedavg": {},
+    }[name]
+
+
+# FedSpeed's gradient is that of other weights, which is not 0 there.
+@pytest.mark.parametrize(
+    "name", [*(n for n in CORRECTIONS if n != "fedspeed"), "fedavg"]
+)
+def test_the_minimum_of_unlike_clients_is_a_fixed_point(name):
+    examples = [linear.examples(seed) for seed in range(3)]
+    minimum = _minimum(examples)
+    process = _build(CORRECTIONS.get(name))
+    state = linear.started(process, minimum)
+    client_states = []
+    for own in examples:
+        memories = dict(process.initial_client_state(state))
+        memories.update(_memories_at(minimum, name, own))
+        client_states.append(collections.OrderedDict(memories))
+    for _ in range(2):
+        output = process.next(
+            state, [linear.whole(*own) for own in examples], client_states
+        )
+        state, client_states = output.state, output.client_states
+    weights = linear.weights_of(process, state)
+    if name == "fedavg":
+        assert np.abs(weights[0] - minimum[0]).max() > 1e-2
+    else:
+        linear.assert_close(weights, minimum)
+        linear.assert_close(client_states[0][method.PREVIOUS], minimum)
+
+
+# What is refused.
+
+
+@pytest.mark.parametrize(
+    "process", ["feddyn+feddc", "scaffold+man+fedspeed", "fedspeed+fedsam"]
+)
+def test_two_that_do_the_same_are_refused_by_name(process):
+    with pytest.raises(
+        catalogue.UnknownProcessError, match="both .*leave one"
+    ) as caught:
+        catalogue.parse(process)
+    assert "\n" not in str(caught.value)
+
+
+def test_those_of_a_list_are_refused_like_names():
+    message = "fedspeed and fedsam both say how the gradient is taken"
+    with pytest.raises(method.IncompatibleMethodsError, match=message):
+        linear.build(CORRECTIONS["fedspeed"], methods.FedSAM())
+
+
+@_that(lambda cls: cls.server_step)
+def test_those_that_make_the_model_refuse_a_server_optimizer(name):
+    momentum = tff.learning.optimizers.build_sgdm(1.0, 0.9)
+    slow = tff.learning.optimizers.build_sgdm(0.5)
+    for optimizer in (momentum, slow, tff.learning.optimizers.build_adam(1.0)):
+        with pytest.raises(ValueError, match="a server optimiser has no place"):
+            linear.build(CORRECTIONS[name], server_optimizer_fn=optimizer)
+
+
+@_that(lambda cls: cls.needs_uniform_weighting)
+def test_those_that_make_the_model_refuse_a_weighted_mean(name):
+    weighting = tff.learning.ClientWeighting.NUM_EXAMPLES
+    with pytest.raises(ValueError, match=f"{name} takes the plain mean"):
+        linear.build(CORRECTIONS[name], client_weighting=weighting)
+
+
+def test_what_refuses_a_server_or_a_mean_makes_the_model():
+    making = {"feddyn", "feddc", "fedspeed"}
+    assert {m.name for m in _CLASSES if m.server_step} == making
+    assert {m.name for m in _CLASSES if m.needs_uniform_weighting} == making
+
+
+@pytest.mark.parametrize("name", CORRECTIONS)
+def test_a_correction_without_a_population_is_refused(name):
+    with pytest.raises(ValueError, match=f"{name} has to know of all clients"):
+        linear.build(CORRECTIONS[name], population=None)
+
+
+def test_mean_examples_are_refused_with_batches():
+    with pytest.raises(ValueError, match="mean_examples needs to know how large"):
+        linear.build(CORRECTIONS["scaffold"], client_data=training.BatchedData())
+
+
+class _SignDescent(tff.learning.optimizers.Optimizer):
+    """An optimiser without a learning rate."""
+
+    def initialize(self, specs):
+        return ()
+
+    def next(self, state, weights, gradients):
+        return state, tf.nest.map_structure(
+            lambda w, g: w - 0.01 * tf.sign(g), weights, gradients
+        )
+
+    def get_hparams(self, state):
+        return collections.OrderedDict()
+
+    def set_hparams(self, state, hparams):
+        return state
+
+
+@pytest.mark.parametrize("name", CORRECTIONS)
+def test_only_what_infers_a_gradient_needs_a_learning_rate(name):
+    optimizer = _SignDescent()
+    if CORRECTIONS[name].infers_gradient:
+        with pytest.raises(ValueError, match=f"{name} needs a client optimiser with a"):
+            linear.build(CORRECTIONS[name], client_optimizer_fn=optimizer)
+        return
+    process = linear.build(CORRECTIONS[name], client_optimizer_fn=optimizer)
+    state = process.initialize()
+    after, _ = linear.run(process, state, [linear.whole(*linear.examples(0))], 1)
+    before, after = (linear.weights_of(process, s) for s in (state, after))
+    # The mean of one client's model plus a third of its drift.
+    moved = np.abs(after[0] - before[0]) / (0.01 * 4 / 3)
+    linear.assert_close(moved, np.round(moved))
+    assert moved.max() >= 1
+
+
+@pytest.mark.parametrize(
+    "changes, message",
+    [
+        ({"num_clients": 0}, "num_clients=0: .* at least 1"),
+        ({"mean_examples": 0.0}, "mean_examples=0.0: .* greater than 0"),
+        ({"local_steps": 0}, "local_steps=0: .* at least 1"),
+    ],
+)
+def test_populations_out_of_range_are_refused(changes, message):
+    with pytest.raises(ValueError, match=message):
+        training.Population(**{"num_clients": 2, **changes})

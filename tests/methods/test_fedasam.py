@@ -1,0 +1,24 @@
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.methods import one_weight
+from tff_reg import methods
+
+
+@pytest.mark.parametrize("scaled, gamma_scale", [("code", 1.5), ("kernels", 1.0)])
+def test_measures_kernels_by_their_size_and_biases_not(scaled, gamma_scale):
+    fedasam = methods.FedASAM(radius=0.5, offset=0.5, scaled=scaled)
+    variables = [
+        tf.Variable([[2.0, -1.0]], name="dense/kernel", dtype=tf.float64),
+        tf.Variable([1.0, 1.0], name="norm/gamma", dtype=tf.float64),
+        tf.Variable([3.0, 5.0], name="dense/bias", dtype=tf.float64),
+    ]
+    values = [[[3.0, 0.0]], [0.0, 4.0], [12.0, 0.0]]
+    gradient = [tf.constant(value, tf.float64) for value in values]
+    ascent = fedasam.displacement(one_weight.local(weights=variables), gradient)
+    # t = |w| + 0.5 is [2.5, 1.5] for the kernel; t g is 7.5, 4 gamma_scale and 12.
+    factor = 0.5 / np.sqrt(7.5**2 + (4 * gamma_scale) ** 2 + 12**2)
+    np.testing.assert_allclose(ascent[0], [[factor * 2.5 * 7.5, 0]], rtol=1e-14)
+    np.testing.assert_allclose(ascent[1], [0, factor * gamma_scale**2 * 4], rtol=1e-14)
+    np.testing.assert_allclose(ascent[2], [factor * 12, 0], rtol=1e-14)

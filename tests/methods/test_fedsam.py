@@ -1,0 +1,214 @@
+"""FedSAM, and what is true of all methods that displace the weights by a gradient."""
+
+import collections
+import dataclasses
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tests import local_steps
+from tests.methods import one_weight
+from tests.training import every_method
+from tff_reg import methods, models, training
+from tff_reg.methods import catalogue, fedsam, method
+
+pytestmark = pytest.mark.usefixtures("in_process")
+
+_CLASSES = [m for m in catalogue.methods().values() if method.GRADIENT in m.claims]
+SHARP = pytest.mark.parametrize(
+    "sharp", [cls(radius=0.2) for cls in _CLASSES], ids=lambda sharp: sharp.name
+)
+MODEL_FN = every_method.model_fn
+
+
+def test_climbs_by_the_radius_along_the_gradient():
+    values = [[[3.0, 0.0]], [0.0, 4.0], [12.0, 0.0]]
+    gradient = [tf.constant(value, tf.float64) for value in values]
+    ascent = methods.FedSAM(radius=0.26).displacement(one_weight.local(), gradient)
+    # The gradient's norm is 13.
+    np.testing.assert_allclose(ascent[0], [[0.06, 0]], rtol=1e-14)
+    np.testing.assert_allclose(ascent[1], [0, 0.08], rtol=1e-14)
+    np.testing.assert_allclose(ascent[2], [0.24, 0], rtol=1e-14)
+
+
+def _local(model):
+    weights = list(model.trainable_variables)
+    return method.Local(weights, [tf.zeros_like(w) for w in weights], {}, {})
+
+
+def _displacement(sharp, model, gradient):
+    """That of a client's first step."""
+    local = _local(model)
+    return sharp.displacement(local.with_state(sharp.begin(local)), gradient)
+
+
+@SHARP
+def test_a_gradient_of_zero_moves_nothing(sharp):
+    model = MODEL_FN()
+    zeros = [tf.zeros_like(w) for w in model.trainable_variables]
+    for displacement in _displacement(sharp, model, zeros):
+        np.testing.assert_array_equal(displacement, tf.zeros_like(displacement))
+
+
+def _batch(seed=0, count=6):
+    rng = np.random.default_rng(seed)
+    return collections.OrderedDict(
+        x=tf.constant(rng.normal(size=(count, 4, 4, 1)), tf.float32),
+        y=tf.constant(rng.integers(0, 3, count), tf.int32),
+    )
+
+
+def _loss_gradient(model, batch):
+    """By a plain tape over the model, without statistics."""
+    with tf.GradientTape() as tape:
+        outputs = model.network(
+            batch["x"], models.ForwardPass(training=True, update_statistics=False)
+        )
+        loss = model.loss_fn(batch["y"], outputs.logits)
+    return tape.gradient(loss, model.trainable_variables)
+
+
+@SHARP
+@pytest.mark.parametrize("in_graph", [False, True])
+def test_the_gradient_is_that_of_displaced_weights_which_are_put_back(sharp, in_graph):
+    model, batch = MODEL_FN(), _batch()
+    variables = model.trainable_variables
+    before = [v.numpy() for v in variables]
+    cloud = [tf.zeros_like(v) for v in variables]
+
+    def take():
+        return local_steps.gradient(model, [sharp], batch, cloud=cloud)[:2]
+
+    computed, count = tf.function(take)() if in_graph else take()
+    assert count == 6
+    for variable, start in zip(variables, before):
+        np.testing.assert_array_equal(variable, start)
+    plain = _loss_gradient(model, batch)
+    for variable, up in zip(variables, _displacement(sharp, model, plain)):
+        variable.assign_add(up)
+    expected = _loss_gradient(model, batch)
+    for ours, other in zip(computed, expected):
+        np.testing.assert_allclose(ours, other, rtol=1e-3, atol=1e-5)
+    difference = fedsam.global_norm([a - b for a, b in zip(plain, expected)])
+    assert difference > 0.01 * fedsam.global_norm(plain)
+
+
+@SHARP
+def test_metrics_statistics_and_measurements_are_those_of_the_first_pass(sharp):
+    results = []
+    for parts in ([], [sharp]):
+        model = MODEL_FN()
+        cloud = [tf.zeros_like(v) for v in model.trainable_variables]
+        _, count, measurements = local_steps.gradient(
+            model, [methods.MAN(), *parts], _batch(), cloud=cloud
+        )
+        results.append(
+            [
+                *model.non_trainable_variables,
+                *tf.nest.flatten(model.report_local_unfinalized_metrics()),
+                *measurements.values(),
+                count,
+            ]
+        )
+    initial = MODEL_FN()
+    assert np.any(results[0][0] != initial.non_trainable_variables[0])
+    assert len(results[0]) == len(results[1])
+    for plain, twice in zip(*results):
+        np.testing.assert_array_equal(plain, twice)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Recorder(methods.Mixup):
+    """Mixup that keeps the batches it made."""
+
+    seen: list = dataclasses.field(default_factory=list)
+
+    def change_batch(self, batch, key):
+        change = super().change_batch(batch, key)
+        self.seen.append(change.value.features.numpy())
+        return change
+
+
+@SHARP
+def test_both_passes_share_what_is_random(sharp):
+    recorder = _Recorder(concentration=1.0)
+    asked = []
+
+    def compute_key():
+        asked.append(1)
+        return tf.constant([5, 6], tf.int64)
+
+    model, batch = MODEL_FN(), _batch()
+    cloud = [tf.zeros_like(v) for v in model.trainable_variables]
+    parts = [recorder, sharp]
+    local_steps.gradient(model, parts, batch, cloud=cloud, compute_key=compute_key)
+    assert len(asked) == 1
+    first, second = recorder.seen
+    np.testing.assert_array_equal(first, second)
+    assert np.abs(first - batch["x"]).max() > 1e-3
+
+
+def _data_set(seed, count):
+    element = _batch(seed, count)
+    element["key"] = tf.constant([seed, 1], tf.int64)
+    return tf.data.Dataset.from_tensors(element)
+
+
+def _two_rounds(*sharp):
+    process = training.build_regularized(
+        MODEL_FN,
+        [methods.Mixup(concentration=1.0), *sharp],
+        training.build_sgd(0.05, 0.9, weight_decay=1e-3),
+        client_data=training.WholeClientData(batch_size=4, local_epochs=2),
+        max_gradient_norm=1.0,
+    )
+    state = process.initialize()
+    for _ in range(2):
+        output = process.next(state, [_data_set(0, 5), _data_set(1, 9)])
+        state = output.state
+    weights = process.get_model_weights(state)
+    return tf.nest.flatten([weights.trainable, weights.non_trainable]), output.metrics
+
+
+@pytest.mark.slow
+def test_radius_0_is_fedavg_to_the_bit():
+    plain, metrics = _two_rounds()
+    for sharp in (methods.FedSAM(radius=0.0), methods.FedASAM(radius=0.0)):
+        flat, same_metrics = _two_rounds(sharp)
+        for first, second in zip(plain, flat):
+            np.testing.assert_array_equal(first, second)
+        train = metrics["client_work"]["train"]
+        assert same_metrics["client_work"]["train"] == train
+    sharp, _ = _two_rounds(methods.FedSAM(radius=0.1))
+    assert any(np.any(first != second) for first, second in zip(plain, sharp))
+
+
+def _keras_model_fn():
+    keras_model = tf.keras.Sequential(
+        [tf.keras.layers.Flatten(input_shape=(4, 4, 1)), tf.keras.layers.Dense(3)]
+    )
+    return tff.learning.models.from_keras_model(
+        keras_model,
+        loss=tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        input_spec=collections.OrderedDict(
+            x=tf.TensorSpec([None, 4, 4, 1], tf.float32),
+            y=tf.TensorSpec([None], tf.int32),
+        ),
+    )
+
+
+@SHARP
+def test_a_model_that_does_not_show_its_network_is_refused(sharp):
+    # It would count a batch twice.
+    message = f"{sharp.name} looks inside the network"
+    with pytest.raises(TypeError, match=message) as caught:
+        training.build_regularized(
+            _keras_model_fn,
+            [sharp],
+            training.build_sgd(0.1),
+            client_weighting=tff.learning.ClientWeighting.UNIFORM,
+            population=training.Population(2),
+        )
+    assert "\n" not in str(caught.value)
