@@ -10,6 +10,7 @@ by entry points: a name in the group `tff_reg.methods` that stands for a sub-cla
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import functools
 import importlib
