@@ -7,6 +7,7 @@
 them. Nothing here loads TensorFlow before it is used.
 """
 
+from importlib import util
 from typing import Any
 
 from tff_reg.methods.catalogue import (
@@ -48,7 +49,9 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """The class of a method by the class's name."""
-    for found in methods().values():
-        if found.__name__ == name:
-            return found
+    # An import asks here first for modules of this package that are not loaded yet.
+    if util.find_spec(f"{__name__}.{name}") is None:
+        for found in methods().values():
+            if found.__name__ == name:
+                return found
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
