@@ -5,14 +5,21 @@ import functools
 
 from tests import random_clients
 from tff_reg import models, training
-from tff_reg.methods import catalogue
+from tff_reg.methods import catalogue, method
 from tff_reg.models import resnet
 
 SIZE = 4
 NAMES = catalogue.names()
-STATEFUL = ("moon", "scaffold", "feddyn", "feddc", "fedspeed")
-REGULARIZERS = [name for name in NAMES if catalogue.methods()[name].regularizer]
-WITH_TERM = [n for n in REGULARIZERS if catalogue.methods()[n].regularizer.has_term]
+CLASSES = catalogue.methods()
+STATEFUL = [n for n in NAMES if method.does(CLASSES[n], "initial_client_memory")]
+WITH_TERM = [n for n in NAMES if method.does(CLASSES[n], "term")]
+# All but FedAvg that can have its settings.
+REGULARIZERS = [
+    n
+    for n in NAMES
+    if n != "fedavg"
+    and not {method.GRADIENT, method.DRIFT, method.SERVER} & {*CLASSES[n].claims}
+]
 
 
 def build_network(**options):
@@ -28,7 +35,7 @@ def build_network(**options):
 
 
 def model_fn(**options):
-    """Makes the `LearningModel` of `build_network`, with BatchNorm if nothing is said."""
+    """Makes the `LearningModel` of `build_network`, by default with BatchNorm."""
     return models.LearningModel(build_network(**{"norm": "batch", **options}))
 
 
