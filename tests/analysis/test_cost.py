@@ -32,9 +32,7 @@ FORWARD = STEM + sum(STAGES) + CLASSIFIER
 @functools.lru_cache(maxsize=None)
 def count(process, strengths=(), **options):
     """The multiply-adds of a process on ResNet-8; tests share them."""
-    model_fn = models.build_model_fn(
-        "resnet8", image_shape=(32, 32, 3), num_classes=10
-    )
+    model_fn = models.build_model_fn("resnet8", image_shape=(32, 32, 3), num_classes=10)
     return cost.count_multiply_adds(
         process, model_fn, strengths=dict(strengths), **options
     )
@@ -106,7 +104,9 @@ def test_products_whose_size_is_known_only_when_the_graph_runs_are_counted():
         counts = cost._multiply_adds([summed])
         assert (counts["layers"], counts["backward"]) == (0, 0)
         with tf.compat.v1.Session(graph=graph) as session:
-            found = session.run(counts["rest"], {a: [[1.0] * 3] * 7, b: [[1.0] * 5] * 7})
+            found = session.run(
+                counts["rest"], {a: [[1.0] * 3] * 7, b: [[1.0] * 5] * 7}
+            )
     assert found == 3 * 5 * 7 + 3 * 5 * 5
 
 

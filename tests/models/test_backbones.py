@@ -41,6 +41,13 @@ def _network(name, image_shape=(16, 16, 3), num_classes=5, **options):
     return model_fn().network
 
 
+def _locals(model, method):
+    """Where a client stands that has just received the model and remembers nothing."""
+    weights = list(model.trainable_variables)
+    local = methods.Local(weights=weights, cloud=weights, client={}, server={})
+    return {method.name: local}
+
+
 def _images(*shape, dtype="float32"):
     return np.random.default_rng(0).normal(size=shape).astype(dtype)
 
@@ -410,10 +417,10 @@ def test_fedmlb_runs_on_it_and_its_gradient_reaches_every_block(name):
     batch = dict(x=tf.constant(_images(3, 16, 16, 3)), y=tf.constant([0, 1, 4]))
     term = methods.FedMLB()
     step = local_step.LocalStep(local, {"global": received}, [term])
-    gradients, _, measured = step.gradient(batch, (), None)
+    gradients, _, measured = step.gradient(batch, _locals(local, term), None)
     assert 0 < float(measured["fedmlb/term"]) < 100
     assert all(np.isfinite(g).all() for g in gradients)
-    plain, _, _ = local_step.LocalStep(local, {}, []).gradient(batch, (), None)
+    plain, _, _ = local_step.LocalStep(local, {}, []).gradient(batch, {}, None)
     sizes = [len(block.trainable_variables) for block in local.network.blocks]
     for last in np.cumsum(sizes):
         assert np.abs(gradients[last - 1] - plain[last - 1]).max() > 1e-6
@@ -572,8 +579,9 @@ def test_stages_of_mobilenet_run_at_widths_that_are_drawn_at_run_time(norm):
 def test_fedalign_runs_on_mobilenet():
     local = models.LearningModel(_network("mobilenet"))
     batch = dict(x=tf.constant(_images(2, 16, 16, 3)), y=tf.constant([0, 1]))
-    step = local_step.LocalStep(local, {}, [methods.FedAlign()])
-    gradients, _, measured = step.gradient(batch, (), None)
+    term = methods.FedAlign()
+    step = local_step.LocalStep(local, {}, [term])
+    gradients, _, measured = step.gradient(batch, _locals(local, term), None)
     assert float(measured["fedalign/term"]) > 0
     assert all(np.isfinite(g).all() for g in gradients)
 
@@ -628,6 +636,6 @@ def test_a_round_of_tff_trains_one():
         before = process.get_model_weights(state).trainable
         after = process.get_model_weights(process.next(state, [data]).state).trainable
     model = model_fn()
-    gradients, _, _ = local_step.LocalStep(model, {}, []).gradient(batch, (), None)
+    gradients, _, _ = local_step.LocalStep(model, {}, []).gradient(batch, {}, None)
     for old, new, gradient in zip(before, after, gradients):
         np.testing.assert_allclose(new, old - 0.1 * gradient, rtol=1e-4, atol=1e-6)

@@ -95,9 +95,7 @@ def test_orthogonal_class_vectors_are_orthonormal(name):
     network.seed = 5
     network.freeze_classifier("orthogonal")
     kernel, bias = network.non_trainable_variables[-2:]
-    np.testing.assert_allclose(
-        tf.transpose(kernel) @ kernel, np.eye(3), atol=1e-6
-    )
+    np.testing.assert_allclose(tf.transpose(kernel) @ kernel, np.eye(3), atol=1e-6)
     assert not bias.numpy().any()
     again, other = _network(name), _network(name)
     again.seed, other.seed = 5, 6
@@ -170,8 +168,8 @@ def test_below_a_projector_too():
 
 @pytest.mark.parametrize("name", ["cnn", "keras"])
 def test_a_round_of_training_leaves_it_as_it_is(name):
-    process = processes.build_fed_avg(
-        _frozen_model_fn(name, "orthogonal"), training.build_sgd(0.1, 0.9)
+    process = training.build_regularized(
+        _frozen_model_fn(name, "orthogonal"), [], training.build_sgd(0.1, 0.9)
     )
     batch = collections.OrderedDict(x=_images(), y=tf.constant([0, 1, 2, 1]))
     data = tf.data.Dataset.from_tensors(batch).repeat(2)

@@ -17,6 +17,20 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tests.comparison import assert_equal, assert_same
+from tests.runtime.test_in_process import (  # noqa: F401
+    test_calls_at_the_same_time_do_not_share_variables,
+    test_it_works_inside_a_running_event_loop,
+)
+from tests.runtime.test_intrinsics import (  # noqa: F401
+    test_aggregate_folds_in_the_order_of_the_clients,
+    test_hash_tables_are_filled_before_they_are_used,
+    test_map_broadcast_zip_and_evaluation_at_both_placements,
+    test_secure_sums_give_the_plain_sums,
+    test_select_gives_every_client_its_slices,
+    test_sequences_are_reduced,
+    test_sums_means_minima_maxima_and_the_values_themselves,
+    test_zero_clients_give_zeros_of_the_right_type,
+)
 from tff_reg import models, runtime, training
 from tff_reg.methods import catalogue
 from tff_reg.runtime import context as context_lib
@@ -156,9 +170,7 @@ def _round():
     def halve(change):
         return change / 3.0
 
-    @tff.federated_computation(
-        _server(_VECTOR), _clients(tff.SequenceType(np.float32))
-    )
+    @tff.federated_computation(_server(_VECTOR), _clients(tff.SequenceType(np.float32)))
     def next_round(model, numbers):
         change, weight = tff.federated_map(
             train, (tff.federated_broadcast(model), numbers)
@@ -287,9 +299,7 @@ def test_all_workers_work_and_get_model_and_computations_once(workers, requests)
         kinds = collections.Counter(value.WhichOneof("value") for value in values)
         assert kinds["array"] == 2  # the model
         assert kinds["computation"] == 2 * computations
-        graphs = [
-            _graph(value) for value in values if value.HasField("computation")
-        ]
+        graphs = [_graph(value) for value in values if value.HasField("computation")]
         # `train` reduces a data set, which is slow unless it is made a loop.
         assert not any(node.op == "ReduceDataset" for g in graphs for node in g.node)
         assert kinds["sequence"] + kinds["struct"] == len(_NUMBERS)
@@ -357,9 +367,7 @@ def test_a_client_may_send_more_than_tffs_100_megabytes(workers, monkeypatch):
 # --- errors ---------------------------------------------------------------------------
 
 
-def test_a_clients_own_error_names_the_client_and_is_not_tried_again(
-    workers, requests
-):
+def test_a_clients_own_error_names_the_client_and_is_not_tried_again(workers, requests):
     @tff.tensorflow.computation(np.float32)
     def check(number):
         with tf.control_dependencies([tf.debugging.assert_less(number, 10.0)]):

@@ -35,7 +35,7 @@ def build_network(**options):
 
 
 def model_fn(**options):
-    """Makes the `LearningModel` of `build_network`, with BatchNorm if nothing is said."""
+    """Makes the `LearningModel` of `build_network`, by default with BatchNorm."""
     return models.LearningModel(build_network(**{"norm": "batch", **options}))
 
 

@@ -163,9 +163,7 @@ def test_nothing_is_aggregated_insecurely_by_secure(name):
     tff.test.assert_not_contains_unsecure_aggregation(process.next)
 
 
-@pytest.mark.parametrize(
-    "kind", ["dp", pytest.param("robust", marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("kind", ["dp", pytest.param("robust", marks=pytest.mark.slow)])
 def test_a_state_with_its_aggregators_comes_back_from_a_file(kind, tmp_path):
     process = _build("scaffold", kind, dp_noise_multiplier=0.1)
     output = _train(process)

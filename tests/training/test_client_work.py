@@ -42,7 +42,10 @@ def _weights(process, state):
 @functools.lru_cache(maxsize=None)
 def _fed_avg(weighting):
     """A process that tests share."""
-    return training.build_regularized(MODEL_FN, [], SGD,
+    return training.build_regularized(
+        MODEL_FN,
+        [],
+        SGD,
         client_weighting=weighting,
         client_data=training.WholeClientData(batch_size=4),
     )
@@ -75,7 +78,12 @@ def test_both_forms_and_both_loops_train_alike(loop):
     ]
     results = []
     for form, data_set in forms:
-        process = training.build_regularized(MODEL_FN, [methods.FedProx(0.1)], SGD, client_data=form, loop_implementation=loop
+        process = training.build_regularized(
+            MODEL_FN,
+            [methods.FedProx(0.1)],
+            SGD,
+            client_data=form,
+            loop_implementation=loop,
         )
         output = process.next(process.initialize(), [data_set])
         results.append(_weights(process, output.state))
@@ -85,7 +93,9 @@ def test_both_forms_and_both_loops_train_alike(loop):
 
 def test_a_client_that_diverges_is_rejected_and_counted():
     form = training.WholeClientData(batch_size=4)
-    process = training.build_regularized(MODEL_FN, [methods.FedProx(0.1)], SGD, client_data=form)
+    process = training.build_regularized(
+        MODEL_FN, [methods.FedProx(0.1)], SGD, client_data=form
+    )
     start = process.initialize()
     alone = process.next(start, [_whole(6)])
     broken = _examples(6)
@@ -102,7 +112,11 @@ def test_a_client_that_diverges_is_rejected_and_counted():
 
 
 def test_with_all_clients_rejected_the_model_stays():
-    process = training.build_regularized(MODEL_FN, [], training.build_sgd(1e30), client_data=training.WholeClientData(4, 5)
+    process = training.build_regularized(
+        MODEL_FN,
+        [],
+        training.build_sgd(1e30),
+        client_data=training.WholeClientData(4, 5),
     )
     start = process.initialize()
     output = process.next(start, [_whole(8), _whole(8, seed=1)])
@@ -125,9 +139,7 @@ def test_clients_weigh_by_examples_or_alike():
     for weighting, shares in (("NUM_EXAMPLES", (0.25, 0.75)), ("UNIFORM", (0.5, 0.5))):
         process = _fed_avg(tff.learning.ClientWeighting[weighting])
         start = process.initialize()
-        single = [
-            _weights(process, process.next(start, [c]).state) for c in clients
-        ]
+        single = [_weights(process, process.next(start, [c]).state) for c in clients]
         both = _weights(process, process.next(start, clients).state)
         for value, first, second in zip(both, *single):
             np.testing.assert_allclose(
@@ -136,7 +148,10 @@ def test_clients_weigh_by_examples_or_alike():
 
 
 def test_the_schedule_changes_the_rate_and_hparams_keep_the_undecayed_one():
-    process = training.build_regularized(MODEL_FN, [], training.build_sgd(0.1),
+    process = training.build_regularized(
+        MODEL_FN,
+        [],
+        training.build_sgd(0.1),
         client_data=training.WholeClientData(batch_size=8),
         learning_rate_schedule=training.exponential(0.5),
     )
@@ -183,9 +198,7 @@ def test_any_tff_model_trains_where_the_network_is_not_looked_into():
     near = training.build_regularized(model_fn, [methods.FedProx(5.0)], sgd)
     batches = tf.data.Dataset.from_tensor_slices(_examples(12)).batch(4)
     outputs = [p.next(p.initialize(), [batches]) for p in (theirs, ours, near)]
-    weights = [
-        _weights(p, o.state) for p, o in zip((theirs, ours, near), outputs)
-    ]
+    weights = [_weights(p, o.state) for p, o in zip((theirs, ours, near), outputs)]
     for a, b in zip(*weights[:2]):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7)
     # The initial weights are zero.
@@ -201,4 +214,4 @@ def test_raises_on_settings_that_make_no_sense():
         training.LocalTraining(SGD, max_gradient_norm=0.0)
     twice = [methods.FedProx(), methods.FedProx(strength=1.0)]
     with pytest.raises(ValueError, match="once"):
-        training.LocalTraining(SGD, regularizers=twice)
+        training.LocalTraining(SGD, twice)

@@ -98,7 +98,9 @@ def test_moon_keeps_each_clients_last_model():
     assert not np.array_equal(after[0], start[0])
     # States come back in the order of the clients, whatever they were.
     both = process.next(output.state, [large, small], [fresh, output.client_states[0]])
-    turned = process.next(output.state, [small, large], [output.client_states[0], fresh])
+    turned = process.next(
+        output.state, [small, large], [output.client_states[0], fresh]
+    )
     for one, other in zip(both.client_states, reversed(turned.client_states)):
         for a, b in zip(one["previous"], other["previous"]):
             np.testing.assert_array_equal(a, b)
@@ -165,9 +167,7 @@ def test_fedgkd_distils_the_mean_of_the_last_global_models():
     for kept, last in zip(earlier, sent[-1]):
         np.testing.assert_array_equal(kept[0], last)
     # One global model alone is KD with half the strength.
-    kd = training.build_from_settings(
-        "kd", CNN_FN, settings, {"kd_strength": 0.1}
-    )
+    kd = training.build_from_settings("kd", CNN_FN, settings, {"kd_strength": 0.1})
     for a, b in zip(_run(build(1), clients, 2)[0], _run(kd, clients, 2)[0]):
         np.testing.assert_array_equal(a, b)
     assert any(
@@ -199,7 +199,7 @@ def test_sums_that_make_no_sense_are_refused(name, message):
         training.build(name, CNN_FN)
 
 
-def test_regularisers_of_a_list_are_checked_like_names():
+def test_methods_of_a_list_are_checked_like_names():
     @dataclasses.dataclass(frozen=True)
     class OtherMixup(methods.Mixup):
         name = "othermix"
@@ -258,7 +258,7 @@ def test_server_optimizers_are_settings(server):
         (dict(server_optimizer="lamb"), ValueError, "sgd, adam, yogi, adagrad"),
         (dict(learning_rate_schedule="step"), ValueError, "constant, exponential"),
         (dict(client_weighting="sizes"), ValueError, "num_examples, uniform"),
-        (dict(fedprox_strength=-1.0), ValueError, "must be a finite number"),
+        (dict(fedprox_strength=-1.0), ValueError, "=-1.0: it must be at least 0"),
     ],
 )
 def test_build_raises_on_settings_it_does_not_know(overrides, error, message):
@@ -283,7 +283,10 @@ def test_a_model_that_lacks_what_a_method_needs_is_refused_with_a_sentence(
 
 def test_builders_take_the_arguments_of_tff_in_their_order():
     server = tff.learning.optimizers.build_sgdm(0.5)
-    process = training.build_regularized(CNN_FN, [methods.FedProx(0.1)], training.build_sgd(0.1),
+    process = training.build_regularized(
+        CNN_FN,
+        [methods.FedProx(0.1)],
+        training.build_sgd(0.1),
         server,
         tff.learning.ClientWeighting.UNIFORM,
         None,
@@ -291,4 +294,6 @@ def test_builders_take_the_arguments_of_tff_in_their_order():
         tff.learning.metrics.sum_then_finalize,
         tff.learning.LoopImplementation.DATASET_ITERATOR,
     )
-    assert process.get_hparams(process.initialize())["finalizer"]["learning_rate"] == 0.5
+    assert (
+        process.get_hparams(process.initialize())["finalizer"]["learning_rate"] == 0.5
+    )

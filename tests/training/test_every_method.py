@@ -25,7 +25,9 @@ _NEUTRAL = {
 
 def _all_but(names, chosen):
     """Those chosen, and the others marked as slow."""
-    return [n if n in chosen else pytest.param(n, marks=pytest.mark.slow) for n in names]
+    return [
+        n if n in chosen else pytest.param(n, marks=pytest.mark.slow) for n in names
+    ]
 
 
 _STATELESS = [n for n in every_method.NAMES if n not in every_method.STATEFUL]

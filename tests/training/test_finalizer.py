@@ -33,7 +33,10 @@ def _client(count, seed):
 
 @functools.lru_cache(maxsize=None)
 def _process(server_optimizer=None):
-    return training.build_regularized(BATCH_NORM, [], training.build_sgd(0.1),
+    return training.build_regularized(
+        BATCH_NORM,
+        [],
+        training.build_sgd(0.1),
         server_optimizer,
         client_data=training.WholeClientData(batch_size=4),
     )
@@ -43,9 +46,7 @@ def test_statistics_become_the_clients_weighted_average():
     process = _process()
     start = process.initialize()
     clients = [_client(4, 0), _client(12, 1)]
-    alone = [
-        process.get_model_weights(process.next(start, [c]).state) for c in clients
-    ]
+    alone = [process.get_model_weights(process.next(start, [c]).state) for c in clients]
     both = process.get_model_weights(process.next(start, clients).state)
     initial = process.get_model_weights(start)
     assert both.non_trainable
@@ -92,9 +93,7 @@ def test_server_momentum_is_fedavgm():
     state = process.initialize()
     start = process.get_model_weights(state)
     first = process.next(state, clients)
-    again = process.next(
-        process.set_model_weights(first.state, start), clients
-    )
+    again = process.next(process.set_model_weights(first.state, start), clients)
     one_step = plain.get_model_weights(plain.next(plain.initialize(), clients).state)
     for a, b, w0 in zip(
         process.get_model_weights(again.state).trainable,

@@ -4,6 +4,7 @@ import tensorflow_federated as tff
 
 from tests import random_clients
 from tff_reg import methods, models, runtime, training
+from tff_reg.methods import all_clients
 
 MODEL_FN = models.build_model_fn(
     "cnn", image_shape=(4, 4, 1), num_classes=3, dtype="float64", norm="batch"
@@ -16,17 +17,15 @@ def _runtime():
         yield
 
 
-def _process(correction, weighting=tff.learning.ClientWeighting.UNIFORM, **options):
+def _process(method, weighting=tff.learning.ClientWeighting.UNIFORM):
     return training.build_regularized(
         MODEL_FN,
-        (),
+        [method],
         training.build_sgd(0.1),
         None,
         weighting,
         client_data=training.WholeClientData(batch_size=3),
-        correction=correction,
         population=training.Population(num_clients=4, mean_examples=6.0),
-        **options,
     )
 
 
@@ -65,7 +64,7 @@ def test_h_of_the_server_is_the_mean_over_all_clients_and_is_added_to_the_model(
 
 @pytest.mark.parametrize("weighting", list(tff.learning.ClientWeighting))
 def test_the_mean_of_all_clients_counts_absent_ones_with_the_initial_model(weighting):
-    process = _process(None, weighting, averages_all_clients=True)
+    process = _process(all_clients.AllClients(), weighting)
     history, fresh = _two_rounds(process)
     _, after, states = history[-1]
     known = [s or fresh for s in states.values()]

@@ -1,4 +1,4 @@
-"""Random sums of methods: the sensible ones run, the others are refused, none crashes."""
+"""Sums of methods: the sensible ones run, the others are refused, none crashes."""
 
 import dataclasses
 import functools
@@ -10,23 +10,47 @@ import pytest
 from tests import random_clients
 from tests.training import every_method
 from tff_reg import training
-from tff_reg.methods import catalogue
+from tff_reg.methods import catalogue, method
 
-CORRECTIONS = {"scaffold", "feddyn", "feddc", "fedspeed"}
-RULES = {"fedsam", "fedasam"}
-SERVERS = {"fedavgm", "fedadam"}
-# These set the model themselves.
-OWN_SERVER = {"feddyn", "feddc", "fedspeed"}
-TERMS = sorted(set(catalogue.names()) - CORRECTIONS - RULES - SERVERS - {"fedavg"})
+# By what a method claims, the hook that it then overrides.
+HOOKS = {
+    method.EXAMPLES: "change_batch",
+    method.LOGITS: "change_logits",
+    method.GRADIENT: "displacement",
+    method.DRIFT: "correct",
+}
+CLASSES = every_method.CLASSES
+CLAIMING = {
+    claim: {name for name in CLASSES if claim in CLASSES[name].claims}
+    for claim in (*HOOKS, method.SERVER)
+}
+CORRECTIONS = CLAIMING[method.DRIFT]
+# Of all but the corrections, which may claim more.
+RULES = CLAIMING[method.GRADIENT] - CORRECTIONS
+SERVERS = CLAIMING[method.SERVER] - CORRECTIONS
+TERMS = sorted(every_method.REGULARIZERS)
+NEEDING_ONE_LABEL = {name for name in CLASSES if CLASSES[name].needs_one_label}
+
+
+@pytest.mark.parametrize("claim", HOOKS)
+def test_who_claims_something_does_it_and_nobody_else_does(claim):
+    doing = {name for name in CLASSES if method.does(CLASSES[name], HOOKS[claim])}
+    assert CLAIMING[claim] == doing
+
+
+def test_who_claims_the_servers_step_brings_it_or_takes_it():
+    taking = {
+        name
+        for name, each in CLASSES.items()
+        if each.server_step or "server_optimizer" in each.brings
+    }
+    assert CLAIMING[method.SERVER] == taking >= {"feddyn", "fedadam"}
 
 
 def _makes_sense(names):
     names = set(names)
-    return (
-        len(names & CORRECTIONS) <= 1
-        and len(names & RULES) + ("fedspeed" in names) <= 1
-        and len(names & SERVERS) + bool(names & OWN_SERVER) <= 1
-        and not {"fedntd", "mixup"} <= names
+    return all(len(names & claiming) <= 1 for claiming in CLAIMING.values()) and not (
+        names & NEEDING_ONE_LABEL and names & CLAIMING[method.EXAMPLES]
     )
 
 
