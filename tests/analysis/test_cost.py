@@ -168,10 +168,10 @@ def _traffic(process):
 )
 def test_the_bytes_are_those_of_the_process(name):
     options = dict(image_shape=(4, 4, 1), num_classes=3)
-    settings = catalogue.settings(name)
+    projector = catalogue.settings(name).get("projector", "none")
     process = training.build(
         name,
-        models.build_model_fn("cnn", projector=settings.projector, **options),
+        models.build_model_fn("cnn", projector=projector, **options),
         client_data=training.WholeClientData(4),
         num_clients=3,
     )

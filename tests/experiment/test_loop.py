@@ -1,6 +1,5 @@
 import asyncio
 import csv
-import dataclasses
 import json
 import shutil
 import signal
@@ -9,7 +8,7 @@ import types
 import numpy as np
 import pytest
 
-from tff_reg import data, experiment, runtime
+from tff_reg import data, experiment, runtime, training
 from tff_reg.experiment import client_states, metrics, progress, state_file
 
 
@@ -320,8 +319,7 @@ class Remembering:
             num_clients=6,
             seed=0,
         )
-        settings = dataclasses.replace(
-            catalogue.settings("moon"), num_clients=6, local_epochs=1
+        settings = training.ProcessSettings.of("moon", num_clients=6, local_epochs=1
         )
         self.process = training.build_from_settings(
             "moon",

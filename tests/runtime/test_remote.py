@@ -3,7 +3,6 @@
 import asyncio
 import collections
 import contextlib
-import dataclasses
 import gc
 import os
 import signal
@@ -32,7 +31,6 @@ from tests.runtime.test_intrinsics import (  # noqa: F401
     test_zero_clients_give_zeros_of_the_right_type,
 )
 from tff_reg import models, runtime, training
-from tff_reg.methods import catalogue
 from tff_reg.runtime import context as context_lib
 from tff_reg.runtime import plan as plan_lib
 from tff_reg.runtime import remote, service, tff_internals
@@ -214,7 +212,7 @@ def test_one_two_and_three_workers_give_the_numbers_of_one_machine(
     process = training.build_from_settings(
         name,
         models.build_model_fn(model, image_shape=(6, 6, 1), num_classes=3, norm=norm),
-        dataclasses.replace(catalogue.settings(name), batch_size=4, local_epochs=2),
+        training.ProcessSettings.of(name, batch_size=4, local_epochs=2),
         {},
     )
     data = list(_whole_clients())

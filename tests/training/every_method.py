@@ -42,14 +42,14 @@ def model_fn(**options):
 def settings(name):
     """Settings of little work; for FedAvg and all regularisers the same."""
     if {"fedavg", *REGULARIZERS} >= set(name.split("+")):
-        of_paper = dataclasses.replace(
-            catalogue.settings("fedavg"),
+        of_paper = training.ProcessSettings.of(
+            "fedavg",
             max_gradient_norm=10.0,
             learning_rate_schedule="exponential",
             learning_rate_decay=0.9,
         )
     else:
-        of_paper = catalogue.settings(name)
+        of_paper = training.ProcessSettings.of(name)
     return dataclasses.replace(of_paper, batch_size=4, local_epochs=2, num_clients=3)
 
 

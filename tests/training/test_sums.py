@@ -1,6 +1,5 @@
 """Sums of methods: the sensible ones run, the others are refused, none crashes."""
 
-import dataclasses
 import functools
 import itertools
 
@@ -89,8 +88,8 @@ def _draw_sums(count):
 @pytest.mark.parametrize("names", _draw_sums(6), ids="+".join)
 def test_a_random_sum_gives_the_same_in_both_runtimes(contexts, names):
     name = "+".join(names)
-    settings = dataclasses.replace(
-        catalogue.settings(name),
+    settings = training.ProcessSettings.of(
+        name,
         batch_size=4,
         local_epochs=1,
         num_clients=3,
