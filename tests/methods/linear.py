@@ -60,13 +60,14 @@ def empty():
 
 
 @functools.cache
-def build(*methods, steps=5, num_clients=3, **arguments):
+def build(*methods, steps=5, num_clients=3, make_model=model_fn, **arguments):
     """The process of a sum, whose clients take whole batches in their own order.
 
     Args:
       *methods: Those of the sum.
       steps: Of a client in a round.
       num_clients: N.
+      make_model: Makes the model.
       **arguments: Of `training.build_regularized`.
 
     Returns:
@@ -81,7 +82,7 @@ def build(*methods, steps=5, num_clients=3, **arguments):
         "population": training.Population(num_clients, mean_examples=8.0),
         **arguments,
     }
-    return training.build_regularized(model_fn, methods, **given)
+    return training.build_regularized(make_model, methods, **given)
 
 
 def started(process, weights):

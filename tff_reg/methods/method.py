@@ -264,8 +264,11 @@ class Method:
         return {}, {}
 
     def scale(self, local: Local) -> Any:
-        """The factor of the client's update, a scalar; None for 1."""
-        return None
+        """The factor of the client's update, a scalar in the weights' data type.
+
+        What it is for a client that took no step does not matter.
+        """
+        return 1.0
 
     # The server -----------------------------------------------------------------------
 

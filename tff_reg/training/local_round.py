@@ -223,6 +223,8 @@ class LocalRound:
         for method in training.methods:
             if method_lib.does(method, "scale"):
                 factor = method.scale(locals_[method.name])
+                # Without a step there is nothing to scale, perhaps by 1 / 0.
+                factor = tf.where(progress.num_steps > 0, factor, tf.ones_like(factor))
                 scaled = [factor * u for u in update.trainable]
                 update = tff.learning.models.ModelWeights(scaled, update.non_trainable)
         is_finite = _all_finite(update)
@@ -359,8 +361,15 @@ def clip_by_global_norm(gradients: Sequence[tf.Tensor], max_norm: float):
 def _reduce_elements(loop_implementation, step_fn, data, state):
     """Folds `step_fn(state, element)` over a data set."""
     if loop_implementation == tff.learning.LoopImplementation.DATASET_REDUCE:
-        # A tf.function of its own: AutoGraph does not reach what reduce calls.
-        return data.reduce(state, tf.function(step_fn))
+
+        @tf.function  # AutoGraph does not reach what reduce calls.
+        def flat_step_fn(flat, element):
+            new_state = step_fn(tf.nest.pack_sequence_as(state, flat), element)
+            return tuple(tf.nest.flatten(new_state))
+
+        # Flat, as reduce takes a list for a tensor.
+        flat = data.reduce(tuple(tf.nest.flatten(state)), flat_step_fn)
+        return tf.nest.pack_sequence_as(state, flat)
     for element in iter(data):
         state = step_fn(state, element)
     return state
