@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import importlib
 import types
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 
 class _LazyModule(types.ModuleType):
@@ -43,7 +43,6 @@ if TYPE_CHECKING:
     import scipy.linalg as scipy_linalg
     import tensorflow as tf
     import tensorflow_federated as tff
-    import tasks
     import tqdm
     import tree
     from absl import flags, logging
@@ -70,8 +69,9 @@ else:
     # absl's.
     flags = _LazyModule("absl.flags")
     logging = _LazyModule("absl.logging")
-    # The clone's, where nobody gives other tasks: it is no part of this package.
-    tasks = _LazyModule("tasks")
+
+# The clone's, where nobody gives other tasks: it is no part of this package.
+tasks: Any = _LazyModule("tasks")
 
 
 def exports(package: str, modules: dict):
