@@ -120,9 +120,7 @@ def _check_folder(flag, path):
 
 
 def _needed(given, name):
-    if not given.get(name):
-        raise SettingError(name, None, "it is missing; --help says what it is.")
-    return given[name]
+    return command_line.needed(name, given.get(name))
 
 
 # --- cost -----------------------------------------------------------------------------

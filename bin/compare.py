@@ -83,8 +83,7 @@ def plan(given):
     own = {each.name: given[each.name].value for each in series.SETTINGS}
     own = {name: value for name, value in own.items() if value is not None}
     for name in ("processes", "output_dir"):
-        if not given[name].value:
-            raise SettingError(name, None, "it is missing; --help says what it is.")
+        command_line.needed(name, given[name].value)
     return series.plan(experiment.RunConfig.of(requested), **own)
 
 

@@ -18,10 +18,8 @@ what TFF saves: `program_state/`, `evaluation_state/`, `models/`.
 """
 
 import asyncio
-import dataclasses
 import json
 import pathlib
-import sys
 
 from tff_reg import data, experiment, processes, runtime
 from tff_reg.experiment import command_line, config as config_lib, files

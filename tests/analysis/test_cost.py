@@ -170,10 +170,10 @@ def _traffic(process):
 )
 def test_the_bytes_are_those_of_the_process(name):
     options = dict(image_shape=(4, 4, 1), num_classes=3)
-    settings = catalog.settings(name)
+    projector = catalog.settings(name).get("projector", "none")
     process = processes.build(
         name,
-        models.build_model_fn("cnn", projector=settings.projector, **options),
+        models.build_model_fn("cnn", projector=projector, **options),
         client_data=client.WholeClientData(4),
         num_clients=3,
     )

@@ -69,9 +69,10 @@ def unbroken(arguments, tmp_path):
 
 
 def test_takes_the_arguments_of_train():
-    assert inspect.signature(experiment.train_async) == inspect.signature(
-        experiment.train
-    )
+    signature = inspect.signature(experiment.train_async)
+    assert signature == inspect.signature(experiment.train)
+    names = [*inspect.signature(experiment.Training).parameters, "on_round"]
+    assert list(signature.parameters) == names
     assert inspect.iscoroutinefunction(experiment.train_async)
 
 

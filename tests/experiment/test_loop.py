@@ -1,6 +1,5 @@
 import asyncio
 import csv
-import dataclasses
 import json
 import shutil
 import signal
@@ -269,8 +268,8 @@ def test_other_settings_in_the_same_directory_are_refused_by_name(run, tmp_path)
     with pytest.raises(experiment.DirectoryError) as caught:
         run(tmp_path / "a", total_rounds=1, clients_per_round=2)
     message = str(caught.value)
-    assert message.startswith("--clients_per_round: ")
-    assert "--clients_per_round=3" in message and "--clients_per_round=2" in message
+    assert message.startswith("clients_per_round=2: ")
+    assert "a has a run with clients_per_round=3; give another" in message
     assert "\n" not in message
     result = run(tmp_path / "a", total_rounds=1, clients_per_round=2, overwrite=True)
     assert result.summary["clients_per_round"] == 2
@@ -309,7 +308,6 @@ class Remembering:
     def __init__(self):
         import tasks
         from tff_reg import processes
-        from tff_reg.processes import catalog
 
         self.task = tasks.build(
             "digits",
@@ -320,9 +318,7 @@ class Remembering:
             num_clients=6,
             seed=0,
         )
-        settings = dataclasses.replace(
-            catalog.settings("moon"), num_clients=6, local_epochs=1
-        )
+        settings = processes.ProcessSettings.of("moon", num_clients=6, local_epochs=1)
         self.process = processes.build_from_settings(
             "moon",
             self.task.model_fn,
@@ -493,6 +489,17 @@ def test_a_failing_round_is_named(run, tiny_process, tmp_path):
         "Round 1 failed: RuntimeError: All clients were rejected."
     )
     assert json.loads((tmp_path / "a" / "config.json").read_text())
+
+
+def test_a_failing_evaluation_is_named(run):
+    def fail(weights):
+        raise ValueError("no such label")
+
+    with pytest.raises(experiment.TrainingError) as caught:
+        run(evaluate=fail, rounds_per_evaluation=2)
+    assert str(caught.value) == (
+        "The evaluation after round 2 failed: ValueError: no such label"
+    )
 
 
 def test_a_loss_that_is_not_finite_is_reported_and_recorded(

@@ -1,6 +1,5 @@
 """A process of every method, over one small network that can do all they ask for."""
 
-import dataclasses
 import functools
 
 from tff_reg import models
@@ -35,16 +34,16 @@ def model_fn(**options):
 
 def settings(name):
     """Settings of little work; for FedAvg and all regularisers the same."""
+    little = {"batch_size": 4, "local_epochs": 2, "num_clients": 3}
     if {"fedavg", *REGULARIZERS} >= set(name.split("+")):
-        of_paper = dataclasses.replace(
-            catalog.settings("fedavg"),
+        return processes.ProcessSettings.of(
+            "fedavg",
             max_gradient_norm=10.0,
             learning_rate_schedule="exponential",
             learning_rate_decay=0.9,
+            **little,
         )
-    else:
-        of_paper = catalog.settings(name)
-    return dataclasses.replace(of_paper, batch_size=4, local_epochs=2, num_clients=3)
+    return processes.ProcessSettings.of(name, **little)
 
 
 @functools.lru_cache(maxsize=None)

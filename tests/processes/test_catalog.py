@@ -4,6 +4,8 @@ import sys
 
 import pytest
 
+from tff_reg import settings
+from tff_reg.experiment import config
 from tff_reg.processes import catalog
 
 
@@ -49,10 +51,28 @@ def test_raises_on_what_is_no_process(process, message):
 def test_settings_are_those_of_the_first_method():
     assert catalog.settings("fedavg+man") == catalog.settings("man")
     assert catalog.settings("man+fedalign") == catalog.settings("man")
-    assert catalog.settings("fedalign+man").max_gradient_norm == 10.0
-    assert catalog.settings("fedprox").max_gradient_norm is None
+    assert catalog.settings("fedalign+man")["max_gradient_norm"] == 10.0
+    assert "max_gradient_norm" not in catalog.settings("fedprox")
     paper = catalog.settings("fedalign")
-    assert (paper.num_clients, paper.local_epochs, paper.total_rounds) == (16, 20, 25)
+    numbers = [paper[n] for n in ("num_clients", "local_epochs", "total_rounds")]
+    assert numbers == [16, 20, 25]
+
+
+def test_what_methods_bring_goes_before_the_paper_and_the_first_before_others():
+    assert catalog.settings("fedprox+moon")["projector"] == "moon"
+    assert catalog.settings("univarfl+moon")["projector"] == "univarfl"
+    brought = catalog.settings("man+scaffold+fedadam")
+    assert brought["client_weighting"] == "uniform" and brought["same_local_steps"]
+    assert brought["client_learning_rate"] == 0.01 and brought["batch_size"] == 50
+    catalog.settings("man")["batch_size"] = 1
+    assert catalog.settings("man")["batch_size"] == 50
+
+
+def test_papers_give_settings_that_there_are():
+    known = {each.name: each for each in settings.settings_of(config.RunConfig)}
+    for name in catalog.names():
+        for setting, value in catalog.settings(name).items():
+            known[setting].check(value)
 
 
 def test_strength_fields_are_flags_with_defaults():

@@ -38,9 +38,7 @@ def _build(name):
 
 def _settings(name, **changes):
     """A method's settings, for so little data, and the same for all."""
-    return dataclasses.replace(
-        catalog.settings(name), batch_size=4, local_epochs=2, **changes
-    )
+    return processes.ProcessSettings.of(name, batch_size=4, local_epochs=2, **changes)
 
 
 _AGGREGATORS = {

@@ -3,7 +3,6 @@
 import asyncio
 import collections
 import contextlib
-import dataclasses
 import gc
 import os
 import signal
@@ -35,7 +34,6 @@ from tests.runtime.test_intrinsics import (  # pylint: disable=unused-import
 from tff_reg import models
 from tff_reg import processes
 from tff_reg import runtime
-from tff_reg.processes import catalog
 from tff_reg.runtime import context as context_lib
 from tff_reg.runtime import plan as plan_lib
 from tff_reg.runtime import remote
@@ -221,7 +219,7 @@ def test_one_two_and_three_workers_give_the_numbers_of_one_machine(
     process = processes.build_from_settings(
         name,
         models.build_model_fn(model, image_shape=(6, 6, 1), num_classes=3, norm=norm),
-        dataclasses.replace(catalog.settings(name), batch_size=4, local_epochs=2),
+        processes.ProcessSettings.of(name, batch_size=4, local_epochs=2),
         {},
     )
     data = list(_whole_clients())

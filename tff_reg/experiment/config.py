@@ -221,8 +221,8 @@ class RunConfig(process_settings.ProcessSettings, task_settings.TaskSettings):
         """
         for each in settings_of(self):
             value = each.adopt(getattr(self, each.name))
-            if each.name == "process" and value is not None:
-                value = process_name(value)
+            if each.name == "process":
+                value = process_name(value) if value else None
             if value is not None:
                 each.check(value)
             object.__setattr__(self, each.name, value)
@@ -435,10 +435,11 @@ def _checked(strengths: Mapping[str, Any]) -> dict[str, Any]:
 def _check_owned(strengths: Mapping[str, Any], process: str) -> None:
     """Checks that strengths are of methods of the process."""
     own = {each.name for each in _strengths(process)}
-    for field in catalog.strength_fields():
-        if field.flag in strengths and field.flag not in own:
-            reason = f"{field.method} is not part of process={process}."
-            raise SettingError(field.flag, strengths[field.flag], reason)
+    methods = {field.flag: field.method for field in catalog.strength_fields()}
+    for name, value in strengths.items():
+        if name not in own:
+            reason = f"{methods[name]} is not part of process={process}."
+            raise SettingError(name, value, reason)
 
 
 def _settings_of_recipe(name: Optional[str], tasks: Any) -> dict[str, Any]:
@@ -531,7 +532,9 @@ class _Resolution:
                 f"the task {values['task']} has only {num_examples} training examples.",
             )
         if "participation" in given:
-            self._refuse("clients_per_round", "it contradicts participation; give one.")
+            share = given["participation"]
+            why = f"it contradicts participation={share:g}; give one."
+            self._refuse("clients_per_round", why)
             per_round = max(1, round(given["participation"] * num_clients))
             values.update(clients_per_round=per_round, participation=None)
         elif "clients_per_round" not in given:
