@@ -34,8 +34,8 @@ from benchmarks.shared import subject
 from tff_reg import models, runtime, training
 from tff_reg.analysis import cost
 from tff_reg.lazy import flags, np, tf
-from tff_reg.models import names
 from tff_reg.methods import catalogue
+from tff_reg.models import names
 
 _FEDAVG = "fedavg"
 _IMAGE, _CLASSES = (32, 32, 3), 10

@@ -21,8 +21,15 @@ from tff_reg import quiet, runtime
 from tff_reg.analysis import cost as cost_lib
 from tff_reg.analysis import curvature, plane, spectra
 from tff_reg.data import partition_report
-from tff_reg.experiment import command_line, config, directory, files, runs, tables
-from tff_reg.experiment import trained
+from tff_reg.experiment import (
+    command_line,
+    config,
+    directory,
+    files,
+    runs,
+    tables,
+    trained,
+)
 from tff_reg.experiment.task_settings import TaskSettings
 from tff_reg.lazy import flags, logging, tasks
 from tff_reg.methods import catalogue
@@ -120,9 +127,7 @@ def _check_folder(flag, path):
 
 
 def _needed(given, name):
-    if not given.get(name):
-        raise SettingError(name, None, "it is missing; --help says what it is.")
-    return given[name]
+    return command_line.needed(name, given.get(name))
 
 
 # --- cost -----------------------------------------------------------------------------

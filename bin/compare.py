@@ -20,8 +20,8 @@ if __name__ == "__main__":
 
 # pylint: disable=wrong-import-position
 from tff_reg import experiment
-from tff_reg.experiment import command_line, comparison, config as config_lib
-from tff_reg.experiment import progress, series
+from tff_reg.experiment import command_line, comparison, progress, series
+from tff_reg.experiment import config as config_lib
 from tff_reg.lazy import flags
 from tff_reg.settings import SettingError
 
@@ -83,8 +83,7 @@ def plan(given):
     own = {each.name: given[each.name].value for each in series.SETTINGS}
     own = {name: value for name, value in own.items() if value is not None}
     for name in ("processes", "output_dir"):
-        if not given[name].value:
-            raise SettingError(name, None, "it is missing; --help says what it is.")
+        command_line.needed(name, given[name].value)
     return series.plan(experiment.RunConfig.of(requested), **own)
 
 

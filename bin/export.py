@@ -48,12 +48,11 @@ def main(argv, stop):
     flags.DEFINE_string("output", None, "File or directory to write.", given)
     flags.DEFINE_integer("round_num", None, "Round.", flag_values=given)
     command_line.parse_own(argv, given, command=_COMMAND)
-    for name in ("run_dir", "format", "output"):
-        if not given[name].value:
-            fail(f"--{name} is missing; --help says what it is.")
     quiet.silence()
     logging.set_verbosity(logging.ERROR)
     try:
+        for name in ("run_dir", "format", "output"):
+            command_line.needed(name, given[name].value)
         export.check(given.format, given.output)
         run = trained.load(given.run_dir, round_num=given.round_num)
         metadata = export.export(run, given.format, given.output)

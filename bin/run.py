@@ -3,7 +3,6 @@
 The thin end of `tff_reg.experiment.run`.
 """
 
-import functools
 import pathlib
 import sys
 
@@ -16,8 +15,8 @@ if __name__ == "__main__":
     STOP.take_over()
 
 # pylint: disable=wrong-import-position
-from tff_reg import experiment, runtime
-from tff_reg.experiment import command_line, description, progress
+from tff_reg import experiment
+from tff_reg.experiment import command_line, description
 from tff_reg.lazy import flags
 
 
@@ -31,14 +30,10 @@ def main(argv, stop):
     try:
         config = experiment.RunConfig.of(command_line.requested(given)).resolved()
         summary = experiment.finished(config)
-        if summary is not None:
-            print(f"{config.output_dir} is finished already; --overwrite starts anew.")
+        if summary is None:
+            summary = experiment.run(config, stop=stop).summary
         else:
-            told = progress.for_this_output(config.total_rounds)
-            stop.say(functools.partial(description.resumption, config))
-            stop.before_exit(runtime.shutdown)
-            stop.before_exit(told.close)
-            summary = experiment.run(config, progress=told).summary
+            print(f"{config.output_dir} is finished already; --overwrite starts anew.")
     except (experiment.TrainingError, experiment.StateMismatchError, OSError) as error:
         if verbose or isinstance(error, BrokenPipeError):
             raise

@@ -18,10 +18,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from tasks import recipes
-from tasks.task_defaults import DataError
-from tasks.task_defaults import Override
-from tasks.task_defaults import TaskDefaults
-from tasks.task_defaults import TaskError
+from tasks.task_defaults import DataError, Override, TaskDefaults, TaskError
 from tff_reg.experiment import scale as scale_lib
 from tff_reg.experiment import task_settings
 from tff_reg.settings import settings_of

@@ -14,8 +14,7 @@ import zlib
 from collections.abc import Sequence
 
 from tasks import image_data
-from tasks.task_defaults import DataError
-from tasks.task_defaults import TaskDefaults
+from tasks.task_defaults import DataError, TaskDefaults
 from tff_reg.lazy import np
 
 _LARGEST_NUMBER = 100_000

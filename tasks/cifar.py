@@ -12,12 +12,8 @@ import dataclasses
 import os
 from collections.abc import Sequence
 
-from tasks import files
-from tasks import image_data
-from tasks import pickles
-from tasks import tfds_data
-from tasks.task_defaults import DataError
-from tasks.task_defaults import TaskDefaults
+from tasks import files, image_data, pickles, tfds_data
+from tasks.task_defaults import DataError, TaskDefaults
 from tff_reg.data import augmentation
 from tff_reg.lazy import np
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Sequence
 
-from tasks.task_defaults import DataError
-from tasks.task_defaults import TaskDefaults
+from tasks.task_defaults import DataError, TaskDefaults
 from tff_reg.lazy import np
 
 

@@ -20,12 +20,8 @@ from __future__ import annotations
 import csv
 import os
 
-from tasks import files
-from tasks import image_data
-from tasks import images
-from tasks import splits
-from tasks.task_defaults import DataError
-from tasks.task_defaults import TaskDefaults
+from tasks import files, image_data, images, splits
+from tasks.task_defaults import DataError, TaskDefaults
 from tff_reg.lazy import np
 
 TEST_SHARE = 0.1

@@ -15,13 +15,8 @@ from __future__ import annotations
 
 import os
 
-from tasks import arrays
-from tasks import files
-from tasks import image_data
-from tasks import images
-from tasks import splits
-from tasks.task_defaults import DataError
-from tasks.task_defaults import TaskDefaults
+from tasks import arrays, files, image_data, images, splits
+from tasks.task_defaults import DataError, TaskDefaults
 from tff_reg.lazy import np
 
 TEST_SHARE = 0.1

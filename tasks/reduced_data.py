@@ -10,8 +10,7 @@ import math
 
 from tasks import splits
 from tasks.image_data import ImageData
-from tasks.task_defaults import TaskDefaults
-from tasks.task_defaults import TaskError
+from tasks.task_defaults import TaskDefaults, TaskError
 from tff_reg.data import augmentation
 from tff_reg.experiment import scale as scale_lib
 from tff_reg.lazy import np

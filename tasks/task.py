@@ -6,11 +6,11 @@ import collections
 from collections.abc import Callable
 from typing import Optional
 
-from absl import logging
 import attrs
 import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
+from absl import logging
 
 from tasks.image_data import ImageData
 from tasks.task_defaults import TaskDefaults

@@ -14,11 +14,8 @@ from __future__ import annotations
 
 import os
 
-from tasks import files
-from tasks import image_data
-from tasks import images
-from tasks.task_defaults import DataError
-from tasks.task_defaults import TaskDefaults
+from tasks import files, image_data, images
+from tasks.task_defaults import DataError, TaskDefaults
 from tff_reg.data import augmentation
 from tff_reg.lazy import np
 

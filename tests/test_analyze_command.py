@@ -55,7 +55,7 @@ def test_cost_prints_a_table_and_writes_a_csv(tmp_path):
     [
         ([], "say what to look at"),
         (["costs"], "say what to look at"),
-        (["cost"], "--processes is missing"),
+        (["cost"], "--processes: it is missing"),
         (["cost", "--processes=fedavgg"], "'fedavgg'"),
         (["cost", "--processes=fedavg", "--man_strength=1"], "--man_strength"),
         (["cost", "--processes=fedavg", "--image_shape=32"], "--image_shape=32"),
@@ -203,7 +203,7 @@ def test_the_singular_values_are_those_of_the_classifier(run_dir):
     [
         (["landscape", "--run_dir=RUN", "--points=4"], "--points"),
         (["landscape", "--run_dir=RUN", "--extent=0"], "--extent"),
-        (["hessian"], "--run_dir is missing"),
+        (["hessian"], "--run_dir: it is missing"),
         (["hessian", "--run_dir=RUN/none"], "there is no run"),
         (["hessian", "--run_dir=RUN", "--clients=1"], "--clients"),
         (["hessian", "--run_dir=RUN", "--csv=x"], "--csv"),

@@ -13,6 +13,8 @@ import pytest
 
 from bin import compare, run
 from tests import commands
+from tff_reg import experiment
+from tff_reg.experiment import comparison
 
 TINY = [
     "--total_rounds=2",
@@ -187,13 +189,8 @@ def test_another_seed_gives_other_numbers(compared):
 
 
 def test_configs_hold_settings_and_what_comparisons_know_of(compared):
-    import tasks
-    from tff_reg.experiment import comparison, settings
-
     config = json.loads((compared["directory"] / NAMES[0] / "config.json").read_text())
-    values = settings.resolve(
-        {"process": "fedavg"}, task_names=tasks.names(), task_defaults=tasks.defaults
-    )
+    values = experiment.RunConfig(process="fedavg").resolved().dump()
     assert set(config) - set(values) == comparison.NOT_SETTINGS | {"class_names"}
 
 
@@ -315,7 +312,7 @@ def test_a_finished_run_of_its_own_takes_other_targets(copied, no_tensorflow):
 @pytest.mark.parametrize(
     "arguments, words",
     [
-        ([], ["--processes is missing"]),
+        ([], ["--processes: it is missing"]),
         (["--processes=fedavg,fedalgin"], ["fedalgin", "fedalign"]),
         (["--processes=fedavg,fedavg"], ["fedavg is there twice"]),
         (["--process=fedavg"], ["--process", "--processes"]),
@@ -328,7 +325,7 @@ def test_a_finished_run_of_its_own_takes_other_targets(copied, no_tensorflow):
         (["--processes=fedavg", "--target_accuracies=48"], ["--target_accuracies=48"]),
         (["--processes=fedavg", "--man_strength=1"], ["man is not part of"]),
         (["--processes=fedavg", "word"], ["word", "flag"]),
-        (["--processes=fedavg", "--output_dir="], ["--output_dir is missing"]),
+        (["--processes=fedavg", "--output_dir="], ["--output_dir: it is missing"]),
         (["--processes=fedavg", "--recipe=mixap"], ["--recipe=mixap", "/mixup"]),
     ],
 )

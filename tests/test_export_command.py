@@ -176,7 +176,7 @@ def test_preprocessing_that_is_no_scale_and_shift_is_refused():
 @pytest.mark.parametrize(
     "changed, message",
     [
-        (dict(run_dir=None), "--run_dir is missing; --help says what it is."),
+        (dict(run_dir=None), "--run_dir: it is missing; --help says what it is."),
         (dict(run_dir="nowhere"), "nowhere has no run; give the directory of one."),
         (dict(format="onnx"), "--format=onnx: choose one of keras, saved_model."),
         (dict(output="model.h5"), "--output=model.h5: its name must end in .keras."),

@@ -79,8 +79,8 @@ man/table1/fedsam+man-cifar-100-iid
 Settings:
   --process=fedsam+man
   --task=cifar100
-  --total_rounds=500
   --num_clients=100
+  --total_rounds=500
   --clients_per_round=10
   --local_epochs=5
   --batch_size=50

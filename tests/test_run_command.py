@@ -17,6 +17,7 @@ from absl import flags
 from bin import run
 from tests import commands
 from tff_reg import runtime
+from tff_reg.experiment import config as config_lib
 
 TINY = [
     # Clients remember something, and the mean of their last models is kept.
@@ -175,10 +176,8 @@ def test_writes_the_files_of_the_design(unbroken):
 
 
 def test_config_has_every_flag_and_the_versions(unbroken):
-    from tff_reg.experiment import settings
-
     config = json.loads((unbroken[0] / "config.json").read_text())
-    flags = {option.name for option in settings.OPTIONS}
+    flags = {each.name for each in config_lib.listed("feddyn+man")}
     flags -= {"participation", "recipe"}
     assert flags <= config.keys()
     assert config["num_clients"] == 4 and config["feddyn_strength"] == 0.1
@@ -295,9 +294,12 @@ def test_the_mean_of_all_clients_is_tested_printed_and_written(unbroken):
 @pytest.mark.parametrize(
     "changed, words",
     [
-        (["--process=moon"], "--process=feddyn+man, this one has --process=moon"),
-        (["--process=man"], "--process=feddyn+man, this one has --process=man"),
-        (["--process=feddyn+man", "--model=resnet8"], "has a run with --model=cnn"),
+        (["--process=moon"], "--process=moon: {} has a run with --process=feddyn+man;"),
+        (["--process=man"], "--process=man: {} has a run with --process=feddyn+man;"),
+        (
+            ["--process=feddyn+man", "--model=resnet8"],
+            "--model=resnet8: {} has a run with --model=cnn;",
+        ),
     ],
 )
 def test_clients_states_of_another_method_or_model_are_refused(
@@ -309,7 +311,7 @@ def test_clients_states_of_another_method_or_model_are_refused(
     refused = no_tensorflow(*arguments)
     assert refused.returncode == 2
     (line,) = refused.stderr.splitlines()
-    assert words in line and "give another --output_dir" in line
+    assert f"{words.format(directory)} give another output_dir" in line
     assert kept_states(directory) == before
 
 

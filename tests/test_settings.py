@@ -70,7 +70,7 @@ def test_values_that_can_be_pass():
     ("name", "text", "value"),
     [
         ("strength", "1e-3", 1e-3),
-        ("paths", "1,2", (1, 2)),
+        ("paths", "1, 2", (1, 2)),
         ("paths", "", ()),
         ("seed", "7", 7),
         ("clips", "True", True),
@@ -95,3 +95,52 @@ def test_texts_are_read_and_written(name, text, value):
 def test_texts_that_are_no_value_are_refused(name, text, reason):
     with pytest.raises(settings.SettingError, match=reason):
         _setting(name).read(text)
+
+
+@settings.undecided
+class _Asked(_Method):
+    name: str = settings.setting(help="What it is called.")
+    width: float = settings.setting(0.25, help="Another one.", above=0)
+
+
+Asked = dataclasses.dataclass(frozen=True)(_Asked)
+
+
+def test_what_is_undecided_is_none_and_says_what_it_falls_back_to():
+    assert Asked() == Asked(strength=None, width=None, name=None)
+    found = {each.name: each for each in settings.settings_of(Asked)}
+    assert list(found)[0] == "strength" and list(found)[-1] == "name"
+    assert found["strength"].default == 1.0 and not found["strength"].is_optional
+    assert found["width"].default == 0.25 and found["width"].below is None
+    assert found["name"].default is dataclasses.MISSING
+    # The base is as it was.
+    assert _Method().strength == 1.0 and _setting("width").default == 0.5
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "adopted"),
+    [
+        ("strength", 2, 2.0),
+        ("strength", True, True),
+        ("strength", "2", "2"),
+        ("seed", 2, 2),
+        ("seed", None, None),
+        ("paths", [1, 2], (1, 2)),
+        ("paths", "1", "1"),
+    ],
+)
+def test_values_from_json_become_the_settings_own(name, value, adopted):
+    found = _setting(name).adopt(value)
+    assert found == adopted and type(found) is type(adopted)
+
+
+def test_names_that_there_are_not_are_refused_one_by_one():
+    some = settings.Setting(
+        "columns", str, (), "Some.", is_tuple=True, choices=("best", "ema")
+    )
+    some.check(("ema", "best"))
+    with pytest.raises(settings.SettingError) as caught:
+        some.check(("ema", "bst"))
+    assert str(caught.value) == (
+        "columns=ema,bst: there is no bst (did you mean best?); choose some of best, ema."
+    )

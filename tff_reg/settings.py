@@ -196,14 +196,14 @@ def setting(default: Any = dataclasses.MISSING, **known: Any) -> Any:
     return dataclasses.field(default=default, metadata={_METADATA: known})
 
 
-def undecided(cls: type) -> type:
+def undecided(kind: type) -> type:
     """A dataclass whose settings are None until somebody decides; a decorator.
 
     The types of its fields say what they are then. `Setting.default` is what each falls
     back to.
 
     Args:
-      cls: A class with fields of its own and of bases that are dataclasses, itself not
+      kind: A class with fields of its own and of bases that are dataclasses, itself not
         yet one.
 
     Returns:
@@ -211,24 +211,24 @@ def undecided(cls: type) -> type:
     """
     fields = {
         name: field
-        for base in reversed(cls.__mro__[1:])
+        for base in reversed(kind.__mro__[1:])
         for name, field in getattr(base, "__dataclass_fields__", {}).items()
     }
     fields.update(
         (name, value)
-        for name, value in vars(cls).items()
+        for name, value in vars(kind).items()
         if isinstance(value, dataclasses.Field)
     )
-    hints = typing.get_type_hints(cls)
+    hints = typing.get_type_hints(kind)
     for name, field in fields.items():
         if _METADATA in field.metadata:
             known = {"default": field.default, **field.metadata[_METADATA]}
-            cls.__annotations__[name] = hints[name]
+            kind.__annotations__[name] = hints[name]
             undecided_field = dataclasses.field(
                 default=None, metadata={_METADATA: known}
             )
-            setattr(cls, name, undecided_field)
-    return cls
+            setattr(kind, name, undecided_field)
+    return kind
 
 
 def settings_of(owner: Any) -> tuple[Setting, ...]:

@@ -21,9 +21,10 @@ import asyncio
 import json
 import pathlib
 
-from tff_reg import data, experiment, runtime, training as training_lib
-from tff_reg.experiment import command_line, config as config_lib, files
-from tff_reg.experiment import interruption, runs
+from tff_reg import data, experiment, runtime
+from tff_reg import training as training_lib
+from tff_reg.experiment import command_line, files, interruption, runs
+from tff_reg.experiment import config as config_lib
 from tff_reg.lazy import flags, np, tff
 from tff_reg.settings import SettingError
 

@@ -36,11 +36,13 @@ from tornado import httpserver, iostream, netutil, web
 from tff_reg import experiment, quiet, runtime, scratch
 from tff_reg.experiment import (
     command_line,
-    config as config_lib,
     directory,
     files,
     metrics,
     progress,
+)
+from tff_reg.experiment import (
+    config as config_lib,
 )
 
 _COMMAND = "tasks.examples.web_service"

@@ -70,16 +70,15 @@ def unbroken(arguments, tmp_path):
 
 
 def test_takes_the_arguments_of_train():
-    assert inspect.signature(experiment.train_async) == inspect.signature(
-        experiment.train
-    )
+    signature = inspect.signature(experiment.train_async)
+    assert signature == inspect.signature(experiment.train)
+    names = [*inspect.signature(experiment.Training).parameters, "on_round"]
+    assert list(signature.parameters) == names
     assert inspect.iscoroutinefunction(experiment.train_async)
 
 
 def test_the_results_are_those_of_train(arguments, unbroken, tmp_path):
-    result = asyncio.run(
-        experiment.train_async(**arguments, output_dir=tmp_path / "a")
-    )
+    result = asyncio.run(experiment.train_async(**arguments, output_dir=tmp_path / "a"))
     assert results(tmp_path / "a") == unbroken
     assert [row["round_num"] for row in result.rows] == [1, 2, 3, 4, 5, 6]
 

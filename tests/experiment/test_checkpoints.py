@@ -66,11 +66,11 @@ DAMAGES = {
         path / "clients" / "client_1"
     ),
     "state is missing": lambda path: (path / "state").unlink(),
-    "manifest.json cannot be read": lambda path: (
-        (path / "manifest.json").write_text("")
+    "manifest.json cannot be read": lambda path: (path / "manifest.json").write_text(
+        ""
     ),
-    "manifest.json is of round 1": lambda path: (
-        change_the_round(path / "manifest.json")
+    "manifest.json is of round 1": lambda path: change_the_round(
+        path / "manifest.json"
     ),
     "extra does not belong there": lambda path: (path / "extra").write_text("1"),
 }

@@ -1,15 +1,14 @@
-import functools
 import re
 
 import pytest
 from absl import flags, logging
 
-import tasks
 from tests import commands
-from tff_reg.experiment import command_line, settings
+from tff_reg import settings
+from tff_reg.experiment import RunConfig, command_line, config
 
 
-@command_line.command(functools.partial(command_line.help_of_run, tasks=tasks))
+@command_line.command(command_line.help_of_run)
 def main(argv, stop):
     del stop
     given = flags.FlagValues()
@@ -38,6 +37,50 @@ def test_only_what_was_given_is_requested():
     )
 
 
+def test_lists_are_read_as_tuples():
+    result = parse("--accuracy_at_rounds=500, 1000", "--workers=a:1", "--devices=")
+    assert result.stdout == (
+        "[('accuracy_at_rounds', (500, 1000)), ('devices', ()), ('workers', ('a:1',))]\n"
+    )
+
+
+def test_a_config_becomes_the_flags_that_ask_for_it():
+    asked = RunConfig(
+        process="fedprox+man",
+        target_accuracies=(0.5, 0.25),
+        overwrite=False,
+        client_learning_rate=1e-5,
+        strengths={"man_strength": 0.2},
+    )
+    given = flags.FlagValues()
+    command_line.define_flags(given)
+    command_line.parse(command_line.as_flags(asked), given)
+    assert RunConfig.of(command_line.requested(given)) == asked
+
+
+@pytest.mark.parametrize(
+    "error, line",
+    [
+        (
+            settings.SettingError("workers", ("a:1",), "it is for runtime=remote."),
+            "--workers=a:1: it is for --runtime=remote.",
+        ),
+        (
+            settings.SettingError("batch_size", 5, "runs/x=1/y has batch_size=4;\nno."),
+            "--batch_size=5: runs/x=1/y has --batch_size=4; no.",
+        ),
+        (
+            settings.SettingError("task", None, "it is missing."),
+            "--task: it is missing.",
+        ),
+        (ValueError("give image_size=N to\nbring"), "give --image_size=N to bring"),
+        (ValueError("k=3, --seed=2 and my_seed=4"), "k=3, --seed=2 and my_seed=4"),
+    ],
+)
+def test_errors_name_settings_as_flags(error, line):
+    assert command_line.in_words(error) == line
+
+
 def test_flags_are_read_from_a_file_too(tmp_path):
     (tmp_path / "recipe").write_text("--process=man\n# remark\n--man_strength=0.2\n")
     result = parse(f"--flagfile={tmp_path / 'recipe'}")
@@ -54,6 +97,11 @@ def test_flags_are_read_from_a_file_too(tmp_path):
         ),
         ("--batch_size=x", "--batch_size=x: it must be a whole number."),
         ("--overwrite=perhaps", "--overwrite=perhaps: it must be true or false."),
+        ("--seed=", "--seed=: it must be a whole number."),
+        (
+            "--accuracy_at_rounds=5,x",
+            "--accuracy_at_rounds=5,x: it must be whole numbers joined by commas.",
+        ),
         ("word", "word is not a flag; flags look like --process=fedalign."),
     ],
 )
@@ -64,21 +112,19 @@ def test_errors_are_one_line_and_exit_code_2(argument, line):
 
 
 def test_help_names_every_flag_once_in_lines_of_88():
-    text = command_line.help_text({}, tasks=tasks)
-    for name in command_line.names():
-        heads = re.findall(rf"^  --(?:\[no\])?{name}\b", text, re.MULTILINE)
-        assert len(heads) == 1, name
+    text = command_line.help_text({})
+    for each in config.listed():
+        heads = re.findall(rf"^  --(?:\[no\])?{each.name}\b", text, re.MULTILINE)
+        assert len(heads) == 1, each.name
     assert max(len(line) for line in text.splitlines()) <= 88
 
 
 def test_help_with_a_process_shows_its_values():
-    text = command_line.help_text({"process": "man"}, tasks=tasks)
+    text = command_line.help_text({"process": "man"})
     assert "--process=man on --task=digits" in text
-    paper = settings.resolve(
-        {"process": "man"}, task_names=tasks.names(), task_defaults=tasks.defaults
-    )
+    paper = RunConfig(process="man").resolved()
     (line,) = [part for part in text.splitlines() if "--client_learning_rate" in part]
-    assert line.endswith(f"[{paper['client_learning_rate']}]")
+    assert line.endswith(f"[{paper.client_learning_rate}]")
     assert "--fedalign_width" not in text
 
 
@@ -101,7 +147,7 @@ def test_help_reads_settings_as_the_command_does(tmp_path):
     given = flags.FlagValues()
     command_line.define_flags(given)
     given(["bin/run", *arguments])
-    wanted = command_line.help_text(command_line.requested(given), tasks=tasks)
+    wanted = command_line.help_text(command_line.requested(given))
 
     result = parse(*arguments, "--help")
 

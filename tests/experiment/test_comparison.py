@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from tff_reg import experiment
+from tff_reg import experiment, settings
 from tff_reg.experiment import comparison, metrics, summary
 
 
@@ -21,7 +21,7 @@ def write_run(
     **others,
 ):
     """Writes a finished run with a test accuracy a round (None: not evaluated)."""
-    settings = {
+    recorded = {
         "process": process,
         "task": "digits",
         "seed": seed,
@@ -46,9 +46,9 @@ def write_run(
             row[metrics.ALL_CLIENTS_ACCURACY] = all_clients[round_num - 1]
         table.append(row)
     run = experiment.RunDirectory(path)
-    run.begin(settings)
+    run.begin(recorded)
     run.write_metrics(table)
-    run.write_summary(summary.summarize(table, settings))
+    run.write_summary(summary.summarize(table, recorded))
     run.close()
     return path
 
@@ -311,7 +311,7 @@ def test_what_cannot_be_compared_is_refused_in_one_sentence(tmp_path, make, word
 )
 def test_rounds_and_targets_out_of_range_are_refused(tmp_path, wanted):
     run = write_run(tmp_path / "a", [0.5])
-    with pytest.raises(experiment.ComparisonError, match="it must be"):
+    with pytest.raises(settings.SettingError, match="it must be"):
         experiment.compare([run], tmp_path / "out", **wanted)
 
 
@@ -403,8 +403,11 @@ def test_analyses_that_do_not_go_together_are_refused(
 
 
 def test_columns_that_do_not_exist_are_refused(four_runs, tmp_path):
-    for columns, message in ((["flops"], "no column 'flops'"), (["ema"] * 2, "twice")):
-        with pytest.raises(comparison.ComparisonError, match=message):
+    for columns, message in (
+        (["flops"], r"columns=flops: there is no flops \(did you mean mflops\?\)"),
+        (["ema"] * 2, "columns=ema,ema: ema is there twice."),
+    ):
+        with pytest.raises(settings.SettingError, match=message):
             experiment.compare(four_runs, tmp_path / "o", columns=columns)
     assert not (tmp_path / "o").exists()
 

@@ -105,9 +105,7 @@ class Clients:
         return key
 
 
-@pytest.fixture(
-    params=[pytest.param(Counting, marks=pytest.mark.slow), Remembering]
-)
+@pytest.fixture(params=[pytest.param(Counting, marks=pytest.mark.slow), Remembering])
 def run(request, monkeypatch):
     from tff_reg.experiment import checkpoints, environment, plot
 

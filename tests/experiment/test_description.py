@@ -1,16 +1,10 @@
-import types
-
 import pytest
 
-import tasks
-from tff_reg.experiment import description, settings
+from tff_reg.experiment import RunConfig, description
 
 
 def resolve(**requested):
-    requested.setdefault("process", "fedalign")
-    return settings.resolve(
-        requested, task_names=tasks.names(), task_defaults=tasks.defaults
-    )
+    return RunConfig.of({"process": "fedalign", **requested}).resolved()
 
 
 def header(**requested):
@@ -169,14 +163,14 @@ def test_the_result_names_accuracy_time_and_files(tmp_path):
 @pytest.mark.parametrize(
     "rounds, overwrite, words",
     [
-        ([], False, "no round is kept in runs/a yet"),
-        ([3, 4], False, "4 of 9 rounds are kept in runs/a, and the same command goes"),
-        ([4], True, "the same command without --overwrite goes on from there"),
+        ([], False, "no round is kept in {} yet"),
+        ([3, 4], False, "4 of 9 rounds are kept in {}, and the same command goes"),
+        ([4], True, "the same command without overwrite goes on from there"),
     ],
 )
-def test_an_interruption_says_how_to_go_on(rounds, overwrite, words):
-    kept = [types.SimpleNamespace(round_num=number) for number in rounds]
-    store = types.SimpleNamespace(all=lambda: kept)
-    directory = types.SimpleNamespace(checkpoints=store, path="runs/a")
-    values = {"total_rounds": 9, "overwrite": overwrite}
-    assert words in description.resumption(directory, values)
+def test_an_interruption_says_how_to_go_on(tmp_path, rounds, overwrite, words):
+    (tmp_path / "config.json").write_text('{"made_by": "tff_reg"}')
+    for number in rounds:
+        (tmp_path / "checkpoints" / f"round_{number:06d}").mkdir(parents=True)
+    config = resolve(total_rounds=9, overwrite=overwrite, output_dir=str(tmp_path))
+    assert words.format(tmp_path) in description.resumption(config)

@@ -50,7 +50,10 @@ def test_half_written_files_of_ours_do_not_make_a_directory_foreign(tmp_path):
 def test_settings_that_change_no_number_may_change(begun):
     run = directory.RunDirectory(begun)
     run.check_settings({"batch_size": 4, "workers": "a:1", "total_rounds": 5})
-    with pytest.raises(directory.DirectoryError, match="--batch_size=4.*=5"):
+    with pytest.raises(
+        directory.DirectoryError,
+        match="batch_size=5: .* has a run with batch_size=4; give",
+    ):
         run.check_settings({"batch_size": 5})
 
 
@@ -81,6 +84,29 @@ def test_a_run_that_began_in_between_is_noticed(tmp_path):
     early = directory.RunDirectory(tmp_path / "run")
     early.begin({"total_rounds": 1})
     early.close()
-    with pytest.raises(directory.DirectoryError, match="just now; try again"):
+    with pytest.raises(directory.DirectoryError, match="began a run there; try again"):
         late.begin({"total_rounds": 2})
     assert directory.RunDirectory(tmp_path / "run").config["total_rounds"] == 1
+
+
+def test_an_error_has_setting_value_and_reason(begun, tmp_path):
+    with pytest.raises(directory.DirectoryError) as caught:
+        directory.RunDirectory(begun).check_settings({"batch_size": 5})
+    assert (caught.value.setting, caught.value.value) == ("batch_size", 5)
+    (tmp_path / "file").write_text("1")
+    with pytest.raises(directory.DirectoryError) as caught:
+        directory.RunDirectory(tmp_path / "file")
+    assert caught.value.args == (
+        "output_dir",
+        tmp_path / "file",
+        "it is a file; give a directory.",
+    )
+
+
+def test_lists_that_an_older_version_wrote_as_text_are_lists(tmp_path):
+    run = directory.RunDirectory(tmp_path / "run")
+    run.begin({"accuracy_at_rounds": "5,10", "workers": None, "batch_size": 4})
+    run.close()
+    found = directory.RunDirectory(tmp_path / "run").config
+    assert found["accuracy_at_rounds"] == [5, 10]
+    assert (found["workers"], found["batch_size"]) == (None, 4)

@@ -8,7 +8,7 @@ import types
 import numpy as np
 import pytest
 
-from tff_reg import data, experiment, runtime, training
+from tff_reg import data, experiment, runtime
 from tff_reg.experiment import client_states, metrics, progress, state_file
 
 
@@ -140,9 +140,7 @@ def test_cohort_and_keys_are_those_of_seed_and_round(run, tiny_data):
     assert tiny_data.asked == expected
 
 
-def test_ctrl_c_in_a_round_comes_out_and_the_run_continues(
-    run, tiny_process, tmp_path
-):
+def test_ctrl_c_in_a_round_comes_out_and_the_run_continues(run, tiny_process, tmp_path):
     run(tmp_path / "unbroken")
     outputs = []
 
@@ -269,8 +267,8 @@ def test_other_settings_in_the_same_directory_are_refused_by_name(run, tmp_path)
     with pytest.raises(experiment.DirectoryError) as caught:
         run(tmp_path / "a", total_rounds=1, clients_per_round=2)
     message = str(caught.value)
-    assert message.startswith("--clients_per_round: ")
-    assert "--clients_per_round=3" in message and "--clients_per_round=2" in message
+    assert message.startswith("clients_per_round=2: ")
+    assert "a has a run with clients_per_round=3; give another" in message
     assert "\n" not in message
     result = run(tmp_path / "a", total_rounds=1, clients_per_round=2, overwrite=True)
     assert result.summary["clients_per_round"] == 2
@@ -307,7 +305,6 @@ class Remembering:
     """MOON, whose clients keep their last model, on the digits."""
 
     def __init__(self):
-
         import tasks
 
         self.task = tasks.build(
@@ -319,8 +316,7 @@ class Remembering:
             num_clients=6,
             seed=0,
         )
-        settings = training.ProcessSettings.of("moon", num_clients=6, local_epochs=1
-        )
+        settings = training.ProcessSettings.of("moon", num_clients=6, local_epochs=1)
         self.process = training.build_from_settings(
             "moon",
             self.task.model_fn,
@@ -491,6 +487,17 @@ def test_a_failing_round_is_named(run, tiny_process, tmp_path):
         "Round 1 failed: RuntimeError: All clients were rejected."
     )
     assert json.loads((tmp_path / "a" / "config.json").read_text())
+
+
+def test_a_failing_evaluation_is_named(run):
+    def fail(weights):
+        raise ValueError("no such label")
+
+    with pytest.raises(experiment.TrainingError) as caught:
+        run(evaluate=fail, rounds_per_evaluation=2)
+    assert str(caught.value) == (
+        "The evaluation after round 2 failed: ValueError: no such label"
+    )
 
 
 def test_a_loss_that_is_not_finite_is_reported_and_recorded(

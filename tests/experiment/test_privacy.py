@@ -1,17 +1,19 @@
 import math
+import types
 
 import dp_accounting
 import pytest
 from dp_accounting import rdp
 
-from tff_reg.experiment import description, metrics, privacy, settings, summary
+from tff_reg import settings
+from tff_reg.experiment import RunConfig, description, metrics, privacy, summary
 
 ONE = privacy.Releases(remembers=False, uploads=False)
 STATE = privacy.Releases(remembers=True, uploads=False)
 UPLOADS = privacy.Releases(remembers=True, uploads=True)
 
 
-class _Tasks:
+class _Digits:
     num_train_examples = 1000
     num_domains = 0
     options = ()
@@ -22,9 +24,10 @@ class _Tasks:
 
 
 def _resolve(**given):
-    return settings.resolve(
-        given, task_names=["digits"], task_defaults=lambda name: _Tasks()
+    tasks = types.SimpleNamespace(
+        names=lambda: ["digits"], defaults=lambda name: _Digits()
     )
+    return RunConfig.of(given).resolved(tasks)
 
 
 def _epsilon(releases=ONE, **changed):
@@ -107,11 +110,11 @@ def test_a_summary_has_the_epsilon_of_the_rounds_that_were_trained():
         clients_per_round=20,
         dp_noise_multiplier=1.5,
     )
-    assert values["client_weighting"] == "uniform"
+    assert values.client_weighting == "uniform"
     table = metrics.MetricsTable()
     for number in (1, 2, 3):
         table.append({metrics.ROUND: number, metrics.SECONDS: 1.0})
-    found = summary.summarize(table, values)
+    found = summary.summarize(table, values.dump())
     expected = _gaussian(1.5 / 2 / math.sqrt(2), 3, 1e-5)
     assert found["privacy"]["epsilon"] == pytest.approx(expected, abs=1e-5)
     assert found["privacy"]["sampling"] == "not counted"
@@ -119,8 +122,8 @@ def test_a_summary_has_the_epsilon_of_the_rounds_that_were_trained():
     assert f"epsilon {expected:.4g} at delta 1e-05" in lines[0]
     assert "remember breaks the gain of sampling" in lines[1]
     assert "uploads of scaffold" in lines[2] and len(lines) == 3
-    values["aggregator"] = "mean"
-    assert "privacy" not in summary.summarize(table, values)
+    plain = {**values.dump(), "aggregator": "mean"}
+    assert "privacy" not in summary.summarize(table, plain)
 
 
 def test_a_run_says_how_its_sums_are_made():
@@ -132,7 +135,7 @@ def test_a_run_says_how_its_sums_are_made():
         ("dp", "clipped at their median norm, at first 0.1, noise multiplier 1"),
     ):
         values = _resolve(process="fedavg", aggregator=kind, clients_per_round=16)
-        lines = description.header({**values, "synthetic_data": False}, **numbers)
+        lines = description.header(values, **numbers)
         assert text in " ".join(" ".join(lines).split()).replace(
             "sums ", "sums     "
         ), kind
@@ -143,19 +146,19 @@ def test_a_run_says_how_its_sums_are_made():
 @pytest.mark.parametrize(
     "given, message",
     [
-        (dict(aggregator="krum"), "--aggregator=krum: there is no such aggregator"),
-        (dict(dp_delta=1e-6), "--dp_delta=1e-06: --aggregator=mean has no such"),
+        (dict(aggregator="krum"), "aggregator=krum: there is no such aggregator"),
+        (dict(dp_delta=1e-6), "dp_delta=1e-06: it is for aggregator=dp, not mean."),
         (
             dict(aggregator="secure", compressed_bits=4),
-            "--compressed_bits=4: --aggregator=secure has no such strength",
+            "compressed_bits=4: it is for aggregator=compressed, not secure.",
         ),
         (
             dict(aggregator="dp", client_weighting="num_examples"),
-            "--client_weighting=num_examples: --aggregator=dp takes the plain mean",
+            "client_weighting=num_examples: aggregator=dp takes the plain mean",
         ),
         (
             dict(aggregator="dp", clients_per_round=5),
-            "--dp_noise_multiplier=1: adaptive clipping can have less than a tenth of",
+            "dp_noise_multiplier=1.0: adaptive clipping can have less than a tenth of",
         ),
     ],
 )

@@ -1,50 +1,46 @@
-"""What --scale leaves of a run."""
+"""What the scale leaves of a run."""
 
 import pytest
 
-import tasks
-from tff_reg.experiment import scale, settings
+from tff_reg import settings
+from tff_reg.experiment import RunConfig, scale
 
 
 def resolve(**requested):
-    return settings.resolve(
-        {"process": "fedalign", **requested},
-        task_names=tasks.names(),
-        task_defaults=tasks.defaults,
-    )
+    return RunConfig.of({"process": "fedalign", **requested}).resolved()
 
 
 def test_a_fraction_keeps_the_shape_of_a_run():
     # 25 rounds, 16 clients, 20 epochs; Python rounds 2.5 to 2.
     values = resolve(scale="0.1")
-    assert values["total_rounds"] == 2
-    assert values["num_clients"] == values["clients_per_round"] == 2
-    assert values["local_epochs"] == 2
-    assert values["batch_size"] == 64
+    assert values.total_rounds == 2
+    assert values.num_clients == values.clients_per_round == 2
+    assert values.local_epochs == 2
+    assert values.batch_size == 64
     assert scale.parse("0.1")("train_examples", 1437) == 144
 
 
 def test_tiny_is_one_round_of_two_clients_with_a_few_steps():
     values = resolve(scale="tiny", total_rounds=3)
-    assert (values["total_rounds"], values["local_epochs"]) == (1, 1)
-    assert (values["num_clients"], values["clients_per_round"]) == (4, 2)
-    assert values["batch_size"] == 4
+    assert (values.total_rounds, values.local_epochs) == (1, 1)
+    assert (values.num_clients, values.clients_per_round) == (4, 2)
+    assert values.batch_size == 4
     assert scale.parse("tiny")("train_examples", 50_000) == 48
 
 
 def test_nothing_grows_and_nothing_becomes_zero():
     values = resolve(scale="tiny", num_clients=1, clients_per_round=1, batch_size=2)
-    assert (values["num_clients"], values["clients_per_round"]) == (1, 1)
-    assert values["batch_size"] == 2
+    assert (values.num_clients, values.clients_per_round) == (1, 1)
+    assert values.batch_size == 2
     values = resolve(scale="0.001")
     for name in ("total_rounds", "num_clients", "clients_per_round", "local_epochs"):
-        assert values[name] == 1, name
+        assert getattr(values, name) == 1, name
 
 
 def test_the_whole_is_the_run_without_it():
-    whole = resolve(scale="1.0")
+    whole = resolve(scale="1.0").dump()
     assert whole.pop("scale") == "1.0"
-    without = resolve()
+    without = resolve().dump()
     assert without.pop("scale") is None
     assert whole == without
 
@@ -57,17 +53,17 @@ def test_clients_of_domains_stay_as_many_as_they_are():
         num_clients=8,
         clients_per_round=8,
     )
-    assert (values["num_clients"], values["clients_per_round"]) == (8, 2)
+    assert (values.num_clients, values.clients_per_round) == (8, 2)
 
 
 @pytest.mark.parametrize("text", ["0", "1.5", "-1", "nan", "small", ""])
 def test_refuses_what_is_no_scale(text):
-    with pytest.raises(settings.SettingError, match="--scale=.*tiny, or a number"):
+    with pytest.raises(settings.SettingError, match="scale=.*tiny, or a number"):
         resolve(scale=text)
 
 
 def test_refuses_a_part_of_a_split_that_is_given():
-    with pytest.raises(settings.SettingError, match="--scale=0.5: the partition"):
+    with pytest.raises(settings.SettingError, match="scale=0.5: the partition"):
         resolve(
             scale="0.5",
             partition="split_file",
@@ -77,11 +73,11 @@ def test_refuses_a_part_of_a_split_that_is_given():
 
 
 def test_refuses_a_folder_for_random_images():
-    with pytest.raises(settings.SettingError, match="--data_dir=there: --synthetic"):
+    with pytest.raises(settings.SettingError, match="data_dir=there: synthetic"):
         resolve(task="cifar10", synthetic_data=True, data_dir="there")
 
 
 def test_the_directory_may_name_the_seed():
     values = resolve(seed=3, output_dir="runs/{seed}/of-{seed}")
-    assert values["output_dir"] == "runs/3/of-3"
-    assert resolve(seed=3)["output_dir"] == "runs/fedalign-digits-seed3"
+    assert values.output_dir == "runs/3/of-3"
+    assert resolve(seed=3).output_dir == "runs/fedalign-digits-seed3"

@@ -4,29 +4,25 @@ import signal
 import subprocess
 import sys
 import threading
+import types
 
 import pytest
 
 import tasks
-from tff_reg import experiment
-from tff_reg.experiment import metrics, series, settings, summary
+from tff_reg import experiment, settings
+from tff_reg.experiment import command_line, metrics, series, summary
 
 TINY = {"num_clients": 4, "total_rounds": 2}
 
 
-def plan(folder, processes="fedavg,fedprox", seeds="0,1", **requested):
-    return series.plan(
-        {**TINY, "output_dir": str(folder), **requested},
-        processes=processes,
-        seeds=seeds,
-        task_names=tasks.names(),
-        task_defaults=tasks.defaults,
-    )
+def plan(folder, processes=("fedavg", "fedprox"), seeds=(0, 1), **requested):
+    common = experiment.RunConfig.of({**TINY, "output_dir": str(folder), **requested})
+    return series.plan(common, processes=processes, seeds=seeds)
 
 
 def finish(planned, rounds=2):
     """Writes what a finished run leaves."""
-    values = {**planned.values, "total_rounds": rounds}
+    values = {**planned.config.dump(), "total_rounds": rounds}
     table = metrics.MetricsTable()
     for round_num in range(1, rounds + 1):
         table.append(
@@ -47,7 +43,7 @@ def finish(planned, rounds=2):
 
 def a_series(program, is_watched=False, executor=None):
     executor = executor or series.ChildProcesses(is_watched=is_watched)
-    return series.Series([sys.executable, "-c", program], executor)
+    return series.Series(lambda asked: [sys.executable, "-c", program], executor)
 
 
 def test_every_process_runs_with_every_seed_in_a_directory_of_its_own(tmp_path):
@@ -59,7 +55,7 @@ def test_every_process_runs_with_every_seed_in_a_directory_of_its_own(tmp_path):
         "fedprox, seed 1",
     ]
     assert planned[3].directory == str(tmp_path / "d" / "fedprox-seed1")
-    assert set(planned[3].flags) == {
+    assert set(command_line.as_flags(planned[3].asked)) == {
         "--num_clients=4",
         "--total_rounds=2",
         f"--output_dir={tmp_path}/d/fedprox-seed1",
@@ -73,7 +69,7 @@ def test_every_process_runs_with_every_seed_in_a_directory_of_its_own(tmp_path):
 
 
 def test_a_sum_keeps_its_plus_and_fedavg_adds_nothing(tmp_path):
-    planned = plan(tmp_path, "FedAlign+man, fedavg+man", "7")
+    planned = plan(tmp_path, ["FedAlign+man", " fedavg+man"], [7])
     assert [os.path.basename(run.directory) for run in planned] == [
         "fedalign+man-seed7",
         "man-seed7",
@@ -81,10 +77,11 @@ def test_a_sum_keeps_its_plus_and_fedavg_adds_nothing(tmp_path):
 
 
 def test_strengths_go_to_the_methods_that_have_them(tmp_path):
-    planned = plan(tmp_path, "fedavg,fedprox", "0", fedprox_strength=0.1)
-    assert not any(flag.startswith("--fedprox") for flag in planned[0].flags)
-    assert "--fedprox_strength=0.1" in planned[1].flags
-    assert planned[1].values["fedprox_strength"] == 0.1
+    planned = plan(tmp_path, seeds=[0], fedprox_strength=0.1)
+    of_runs = [command_line.as_flags(run.asked) for run in planned]
+    assert not any(flag.startswith("--fedprox") for flag in of_runs[0])
+    assert "--fedprox_strength=0.1" in of_runs[1]
+    assert planned[1].config.strengths == {"fedprox_strength": 0.1}
 
 
 def test_a_recipe_is_every_runs_but_for_process_seed_and_directory(tmp_path):
@@ -95,15 +92,18 @@ def test_a_recipe_is_every_runs_but_for_process_seed_and_directory(tmp_path):
         "num_clients": 40,
         "output_dir": "runs/elsewhere",
     }
+    recipes = types.SimpleNamespace(settings={"paper/table1/man": sets}.__getitem__)
     planned = series.plan(
-        {"output_dir": str(tmp_path), "num_clients": 4, "recipe": "paper/table1/man"},
-        processes="fedavg,fedprox+man",
-        seeds="7",
-        task_names=tasks.names(),
-        task_defaults=tasks.defaults,
-        recipe_settings={"paper/table1/man": sets}.__getitem__,
+        experiment.RunConfig(
+            output_dir=str(tmp_path), num_clients=4, recipe="paper/table1/man"
+        ),
+        processes=["fedavg", "fedprox+man"],
+        seeds=[7],
+        tasks=types.SimpleNamespace(
+            names=tasks.names, defaults=tasks.defaults, recipes=recipes
+        ),
     )
-    assert set(planned[1].flags) == {
+    assert set(command_line.as_flags(planned[1].asked)) == {
         "--recipe=paper/table1/man",
         "--num_clients=4",
         "--process=fedprox+man",
@@ -111,25 +111,25 @@ def test_a_recipe_is_every_runs_but_for_process_seed_and_directory(tmp_path):
         f"--output_dir={tmp_path}/fedprox+man-seed7",
     }
     for run in planned:
-        values = run.values
-        assert (values["batch_size"], values["num_clients"]) == (9, 4)
-    assert "man_strength" not in planned[0].values
-    assert planned[1].values["man_strength"] == 0.3
+        assert (run.config.batch_size, run.config.num_clients) == (9, 4)
+    assert "man_strength" not in planned[0].config.strengths
+    assert planned[1].config.strengths["man_strength"] == 0.3
 
 
 @pytest.mark.parametrize(
     "arguments, words",
     [
-        ({"processes": "fedavg,fedalgin"}, "fedalign"),
-        ({"processes": "fedavg,"}, "--processes=fedavg,:"),
-        ({"processes": "man,fedavg+man"}, "man is there twice"),
-        ({"seeds": "0,one"}, "--seeds=0,one"),
-        ({"seeds": "-1"}, "--seeds=-1"),
-        ({"seeds": ""}, "--seeds="),
-        ({"seeds": "1,01"}, "1 is there twice"),
-        ({"man_strength": 0.1}, "man is not part of --processes=fedavg,fedprox"),
-        ({"fedprox_strength": -1.0}, "--fedprox_strength=-1"),
-        ({"batch_size": 0}, "--batch_size=0"),
+        ({"processes": ["fedavg", "fedalgin"]}, "processes=fedavg,fedalgin: Unknown"),
+        ({"processes": ["fedavg", ""]}, "processes=fedavg,:"),
+        ({"processes": ["man", "fedavg+man"]}, "man,fedavg+man: man is there twice"),
+        ({"processes": []}, "processes: it is missing"),
+        ({"seeds": [0, "one"]}, "seeds=0,one: it must be whole numbers"),
+        ({"seeds": [-1]}, "seeds=-1: it must be at least 0"),
+        ({"seeds": []}, "seeds: it is missing"),
+        ({"seeds": [1, 2, 1]}, "seeds=1,2,1: 1 is there twice"),
+        ({"man_strength": 0.1}, "strength=0.1: man is not part of fedavg, fedprox."),
+        ({"fedprox_strength": -1.0}, "fedprox_strength=-1"),
+        ({"batch_size": 0}, "batch_size=0"),
     ],
 )
 def test_what_makes_no_series_is_refused_in_one_sentence(tmp_path, arguments, words):
@@ -141,7 +141,7 @@ def test_what_makes_no_series_is_refused_in_one_sentence(tmp_path, arguments, wo
 def test_finished_runs_are_seen_and_others_are_to_be_done(tmp_path):
     finish(plan(tmp_path)[2])
     assert [run.is_finished for run in plan(tmp_path)] == [False, False, True, False]
-    wanted = plan(tmp_path, target_accuracies="0.5")[2]
+    wanted = plan(tmp_path, target_accuracies=(0.5,))[2]
     assert wanted.is_finished
     assert wanted.result()["rounds_to_target"] == {"0.5": 1}
     assert not any(run.is_finished for run in plan(tmp_path, overwrite=True))
@@ -162,7 +162,7 @@ def test_a_run_of_more_rounds_is_refused(tmp_path):
 
 def test_directories_that_hold_something_else_are_refused(tmp_path):
     (tmp_path / "file").write_text("1")
-    with pytest.raises(experiment.DirectoryError, match="file is a file"):
+    with pytest.raises(experiment.DirectoryError, match="file: it is a file"):
         plan(tmp_path / "file")
     run = plan(tmp_path / "d")[0]
     finish(run)
@@ -200,8 +200,13 @@ def test_a_watched_run_is_heard(tmp_path, capfd):
 def test_the_run_gets_its_flags_and_is_finished_when_it_says_so(tmp_path):
     run = plan(tmp_path)[0]
     finish(run)
-    program = f"import sys; sys.exit(sys.argv[1:] != {list(run.flags)!r})"
-    assert a_series(program).run(run) is None
+    flags = command_line.as_flags(run.asked)
+    program = f"import sys; sys.exit(sys.argv[1:] != {flags!r})"
+    runs = series.Series(
+        lambda asked: [sys.executable, "-c", program, *command_line.as_flags(asked)],
+        series.ChildProcesses(is_watched=False),
+    )
+    assert runs.run(run) is None
 
 
 def test_wrong_flags_of_the_first_run_are_wrong_flags_of_all(tmp_path):
@@ -267,10 +272,10 @@ from tff_reg.experiment import interruption, series
 stop = interruption.Interruption()
 stop.take_over()
 executor = series.ChildProcesses(is_watched=True)
-runs = series.Series([sys.executable, "-c", {STAYS!r}], executor)
+runs = series.Series(lambda asked: [sys.executable, "-c", {STAYS!r}], executor)
 stop.before_exit(executor.stop)
 try:
-    runs.run(series.PlannedRun({{"output_dir": "x"}}, (), False))
+    runs.run(series.PlannedRun(None, None, False))
 except series.Interrupted:
     signal.pause()
 """

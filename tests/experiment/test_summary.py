@@ -3,10 +3,9 @@ import math
 
 import pytest
 
-import tasks
-from tff_reg import experiment
+from tff_reg import experiment, settings
 from tff_reg.experiment import directory as directory_lib
-from tff_reg.experiment import metrics, settings, summary
+from tff_reg.experiment import metrics, summary
 
 NAN = math.nan
 SETTINGS = {
@@ -111,7 +110,7 @@ def test_the_mean_of_all_clients_has_accuracies_of_its_own():
 
 def test_accuracies_at_rounds_are_none_where_nothing_was_measured():
     found = summary.summarize(
-        table_of([0.2, None, 0.4]), {**SETTINGS, "accuracy_at_rounds": "3,2,9"}
+        table_of([0.2, None, 0.4]), {**SETTINGS, "accuracy_at_rounds": [3, 2, 9]}
     )
     at_rounds = found["accuracy_at_rounds"]
     assert list(at_rounds) == ["3", "2", "9"]
@@ -124,13 +123,13 @@ def test_a_target_is_reached_by_the_moving_average_and_not_by_one_good_round():
     # The averages are 0.5, 0.54, 0.526, 0.5634.
     found = summary.summarize(
         table_of([0.5, 0.9, 0.4, 0.9]),
-        {**SETTINGS, "target_accuracies": "0.50, 0.54,0.55,0.6"},
+        {**SETTINGS, "target_accuracies": [0.50, 0.54, 0.55, 0.6]},
     )
     assert found["rounds_to_target"] == {"0.5": 1, "0.54": 2, "0.55": 4, "0.6": None}
 
 
 def test_a_run_without_evaluation_has_a_summary_of_nothing():
-    wanted = {"accuracy_at_rounds": "1", "target_accuracies": "0.1"}
+    wanted = {"accuracy_at_rounds": [1], "target_accuracies": [0.1]}
     found = summary.summarize(table_of([None, None]), {**SETTINGS, **wanted})
     for name in ("final_accuracy", "best_round", "ema_accuracy", "best_ema_accuracy"):
         assert found[name] is None
@@ -140,42 +139,39 @@ def test_a_run_without_evaluation_has_a_summary_of_nothing():
 
 
 def test_each_round_and_target_counts_once():
-    assert summary.parse_rounds("500, 1000,500") == (500, 1000)
-    assert summary.parse_targets("0.50,1,0.5") == (0.5, 1.0)
-    assert summary.parse_rounds(None) == summary.parse_targets(None) == ()
+    wanted = {"accuracy_at_rounds": [2, 1, 2], "target_accuracies": [0.5, 1.0, 0.5]}
+    found = summary.summarize(table_of([0.5, 0.6]), {**SETTINGS, **wanted})
+    assert list(found["accuracy_at_rounds"]) == ["2", "1"]
+    assert found["rounds_to_target"] == {"0.5": 1, "1.0": None}
 
 
 @pytest.mark.parametrize(
     "name, value",
     [
-        ("accuracy_at_rounds", "500,"),
-        ("accuracy_at_rounds", ""),
-        ("accuracy_at_rounds", "0"),
-        ("accuracy_at_rounds", "-5"),
-        ("accuracy_at_rounds", "1.5"),
-        ("accuracy_at_rounds", "five"),
-        ("target_accuracies", "0.5;0.6"),
-        ("target_accuracies", ""),
-        ("target_accuracies", "48"),
-        ("target_accuracies", "0"),
-        ("target_accuracies", "nan"),
+        ("accuracy_at_rounds", (500, 0)),
+        ("accuracy_at_rounds", (-5,)),
+        ("accuracy_at_rounds", (1.5,)),
+        ("accuracy_at_rounds", "500"),
+        ("target_accuracies", ("0.5",)),
+        ("target_accuracies", (48,)),
+        ("target_accuracies", (0,)),
+        ("target_accuracies", (NAN,)),
     ],
 )
-def test_bad_lists_are_refused_with_the_flags_name(name, value):
+def test_bad_lists_are_refused_with_the_settings_name(name, value):
     with pytest.raises(settings.SettingError) as caught:
-        settings.resolve(
-            {"process": "fedavg", name: value},
-            task_names=tasks.names(),
-            task_defaults=tasks.defaults,
-        )
-    assert str(caught.value).startswith(f"--{name}={value}: it must be ")
+        experiment.RunConfig(**{"process": "fedavg", name: value})
+    assert caught.value.setting == name
+    assert str(caught.value).startswith(f"{name}=") and "it must be" in str(
+        caught.value
+    )
     assert "\n" not in str(caught.value)
 
 
 def test_what_is_wanted_of_a_run_does_not_make_it_another(finished):
     run = experiment.RunDirectory(finished)
-    run.check_settings({**SETTINGS, "accuracy_at_rounds": "2"})
-    wanted = {**SETTINGS, "target_accuracies": "0.22", "accuracy_at_rounds": "2"}
+    run.check_settings({**SETTINGS, "accuracy_at_rounds": [2]})
+    wanted = {**SETTINGS, "target_accuracies": [0.22], "accuracy_at_rounds": [2]}
     found = summary.of_finished_run(run, wanted)
     assert found["rounds_to_target"] == {"0.22": 2}
     assert found["accuracy_at_rounds"]["2"]["accuracy"] == 0.4
@@ -184,11 +180,11 @@ def test_what_is_wanted_of_a_run_does_not_make_it_another(finished):
 
 def test_a_refreshed_summary_is_written_and_recorded(finished):
     run = experiment.RunDirectory(finished)
-    found = summary.refresh(run, {**SETTINGS, "target_accuracies": "0.22"})
+    found = summary.refresh(run, {**SETTINGS, "target_accuracies": [0.22]})
     assert found["rounds_to_target"] == {"0.22": 2}
     again = experiment.RunDirectory(finished)
     assert again.summary() == found
-    assert again.config["target_accuracies"] == "0.22"
+    assert again.config["target_accuracies"] == [0.22]
     # The lock is free again.
     again.begin(again.config)
     again.close()
@@ -233,9 +229,7 @@ def damage_last_row(path):
         damage_other_number,
     ],
 )
-def test_a_run_whose_table_is_not_that_of_its_summary_is_not_finished(
-    finished, damage
-):
+def test_a_run_whose_table_is_not_that_of_its_summary_is_not_finished(finished, damage):
     damage(finished / "metrics.csv")
     assert summary.of_finished_run(experiment.RunDirectory(finished), SETTINGS) is None
 
@@ -252,5 +246,5 @@ def test_a_directory_in_use_is_not_refreshed(finished):
     busy.begin(busy.config)
     late = experiment.RunDirectory(finished)
     with pytest.raises(directory_lib.DirectoryError, match="another process"):
-        summary.refresh(late, {**SETTINGS, "target_accuracies": "0.22"})
+        summary.refresh(late, {**SETTINGS, "target_accuracies": [0.22]})
     busy.close()

@@ -34,7 +34,7 @@ def test_reads_both_parts_with_the_classes_of_the_folders(folder):
 
 def test_an_image_size_brings_all_to_one(folder):
     layouts.write_image(folder / "train/cat/wide.png", np.zeros((9, 30, 3), np.uint8))
-    with pytest.raises(tasks.DataError, match="give --image_size=N"):
+    with pytest.raises(tasks.DataError, match="give image_size=N"):
         image_folder.load(str(folder))
     data = image_folder.load(str(folder), image_size=6)
     assert data.x_train.shape == (13, 6, 6, 3) and data.x_test.shape == (4, 6, 6, 3)
@@ -43,7 +43,7 @@ def test_an_image_size_brings_all_to_one(folder):
 def test_raises_where_train_and_test_have_different_sizes(folder):
     for path in (folder / "test").rglob("*.jpg"):
         layouts.write_image(path, np.zeros((9, 9, 3), np.uint8))
-    with pytest.raises(tasks.DataError, match="different sizes; give --image_size=N"):
+    with pytest.raises(tasks.DataError, match="different sizes; give image_size=N"):
         image_folder.load(str(folder))
 
 
@@ -54,7 +54,7 @@ def test_raises_on_a_damaged_image_and_names_it(folder):
 
 
 def test_raises_on_a_folder_of_another_form(tmp_path):
-    with pytest.raises(tasks.DataError, match="has no train: give --data_dir=DIR"):
+    with pytest.raises(tasks.DataError, match="has no train: give data_dir=DIR"):
         image_folder.load(str(tmp_path))
     (tmp_path / "train" / "cat").mkdir(parents=True)
     (tmp_path / "test").mkdir()

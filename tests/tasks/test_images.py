@@ -75,7 +75,7 @@ def test_encoded_bytes_are_decoded_without_a_file():
 def test_raises_on_images_of_different_sizes(tmp_path):
     pictures = [np.zeros((4, 4, 3), np.uint8), np.zeros((4, 5, 3), np.uint8)]
     paths = _write(tmp_path, pictures)
-    with pytest.raises(tasks.DataError, match="4x5 pixels.*4x4; give --image_size"):
+    with pytest.raises(tasks.DataError, match="4x5 pixels.*4x4; give image_size"):
         images.read(paths, None)
     assert images.read(paths, 4).shape == (2, 4, 4, 3)
 

@@ -11,11 +11,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from bin import run
 from tasks import recipes
 from tests.tasks import recipe_settings
 from tff_reg import experiment
-from tff_reg.experiment import interruption
+from tff_reg.experiment import progress
 
 # What changes nothing in the computation of a round of so few clients.
 _NOT_COMPUTED = {
@@ -56,7 +55,7 @@ def _computations():
 def _computation(values):
     return tuple(
         (name, value > 0 if isinstance(value, float) else value)
-        for name, value in values.items()
+        for name, value in values.given().items()
         if name not in _NOT_COMPUTED
     )
 
@@ -82,13 +81,11 @@ def test_a_round_of(recipe, tmp_path):
     if recipe.settings["model"] not in _SMALL_NETWORKS:
         more.append("--clients_per_round=1")
     values = recipe_settings.in_small(recipe.name, *more)
-    output_dir = experiment.RunDirectory(values["output_dir"])
-    with run.chosen_runtime(values):
-        result = run.prepare(values, output_dir, interruption.Interruption())()
+    result = experiment.run(values, progress=progress.Silence())
     assert result.summary["rounds"] == 1
     (row,) = result.rows
     assert row["training/rejected_clients"] == 0
     for name in ("training/loss", "evaluation/loss"):
         assert np.isfinite(row[name]), name
-    if values["averages_all_clients"]:
+    if values.averages_all_clients:
         assert result.summary["all_clients_accuracy"] is not None

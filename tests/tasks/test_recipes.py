@@ -14,8 +14,8 @@ from bin import run
 from tasks import recipes
 from tests import commands
 from tests.tasks import recipe_settings
+from tff_reg import experiment
 from tff_reg.data import partitions
-from tff_reg.experiment import settings
 from tff_reg.methods import catalogue
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -171,18 +171,14 @@ def test_the_settings_of_every_recipe_hold(paper):
                 value = value or None
             if name == "output_dir":
                 value = f"runs/{recipe.name}-seed2"
-            assert values[name] == value, (recipe.name, name)
+            assert values.given().get(name) == value, (recipe.name, name)
         # Nothing that the paper determines is left to a default.
         settings_of_paper = {"total_rounds", "batch_size", "model", "norm", "partition"}
         assert settings_of_paper <= recipe.settings.keys()
-        catalogue.build(values["process"], settings.strengths(values))
+        catalogue.build(values.process, values.strengths)
         # Nothing in it contradicts the rest, which would be refused.
-        given = settings.resolve(
-            {"seed": 2, **recipe.settings},
-            task_names=tasks.names(),
-            task_defaults=tasks.defaults,
-        )
-        assert given == values, recipe.name
+        asked = experiment.RunConfig.of({"seed": 2, **recipe.settings})
+        assert asked.resolved() == values, recipe.name
 
 
 def test_a_recipes_settings_are_the_callers_own():
@@ -243,7 +239,7 @@ def test_settings_of_some_cells_by_hand():
     large = recipes.settings("fedmlb/table10/feddyn+fedmlb-500-clients-tiny-imagenet")
     assert large["num_clients"] == 500 and large["clients_per_round"] == 10
     assert large["batch_size"] == 20 and large["concentration"] == 0.6
-    assert large["target_accuracies"] == "0.26,0.32"
+    assert large["target_accuracies"] == (0.26, 0.32)
     assert recipes.settings("fedmlb/table3/fedmlb-k200")["local_epochs"] == 20
     assert recipes.settings("fedmlb/table6/paths-135")["fedmlb_paths"] == "1,3,5"
     cell = recipes.settings("fedmlb/table7/lambda12-lambda20")
@@ -265,36 +261,36 @@ def test_the_clients_of_every_recipe_can_be_dealt():
         for resolve in (recipe_settings.resolve, recipe_settings.in_small):
             values = resolve(recipe.name)
             names = ("task", "scale", "partition", "concentration", "num_clients")
-            key = tuple(values[name] for name in names)
+            key = tuple(getattr(values, name) for name in names)
             if key in seen:
                 continue
             seen.add(key)
-            known = tasks.defaults(values["task"])
-            if values["scale"] is None:
+            known = tasks.defaults(values.task)
+            if values.scale is None:
                 count = known.num_train_examples or 9000
                 labels = np.arange(count) % known.num_classes
                 domains = np.arange(count) // known.num_classes % 4
                 dealt = partitions.partition(
-                    values["partition"],
+                    values.partition,
                     labels,
-                    values["num_clients"],
+                    values.num_clients,
                     seed=0,
-                    concentration=values["concentration"],
+                    concentration=values.concentration,
                     domains=domains,
                 )
             else:
                 dealt = build_task(values).partition
-            assert len(dealt) == values["num_clients"], recipe.name
+            assert len(dealt) == values.num_clients, recipe.name
             assert min(map(len, dealt)) >= 10, recipe.name
     assert len(seen) > 40
 
 
 def build_task(values):
     return tasks.build(
-        values["task"],
-        partition=values["partition"],
-        concentration=values["concentration"],
-        num_clients=values["num_clients"],
+        values.task,
+        partition=values.partition,
+        concentration=values.concentration,
+        num_clients=values.num_clients,
         seed=0,
         synthetic_data=True,
         scale="tiny",

@@ -96,7 +96,7 @@ def test_a_task_of_random_images_needs_no_data(tmp_path):
     options = dict(partition="domain", num_clients=4, seed=0, scale="tiny")
     task = tasks.build("pacs", synthetic_data=True, **options)
     assert [len(part) for part in task.partition] == [12] * 4
-    with pytest.raises(tasks.DataError, match="--data_dir is missing"):
+    with pytest.raises(tasks.DataError, match="There are no data: download"):
         tasks.build("pacs", **options)
 
 
@@ -113,7 +113,7 @@ def test_raises_where_only_the_data_know_their_shape():
 
 def test_raises_where_there_is_no_room():
     known = tasks.defaults("imagenet200")
-    with pytest.raises(tasks.TaskError, match="17 GB; give a smaller --scale"):
+    with pytest.raises(tasks.TaskError, match="17 GB; give a smaller scale"):
         reduced_data.synthetic(known, scale.parse("1"))
     known = dataclasses.replace(known, image_shape=(8, 8, 3))
     assert len(reduced_data.synthetic(known, scale.parse("0.01")).x_train) == 1000

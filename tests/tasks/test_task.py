@@ -170,7 +170,7 @@ def test_the_projector_is_passed_on_to_the_model():
     assert "classifier/projector/dense2/kernel:0" in names(projector="moon")
     assert "classifier/projector/norm/gamma:0" in names(projector="univarfl")
     assert not any("projector" in name for name in names())
-    with pytest.raises(ValueError, match="Unknown projector 'no_such'"):
+    with pytest.raises(ValueError, match="projector=no_such: there is no such"):
         names(projector="no_such")
 
 

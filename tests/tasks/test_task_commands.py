@@ -12,7 +12,8 @@ import tasks
 from bin import run
 from tests import commands
 from tests.tasks import layouts
-from tff_reg.experiment import settings
+from tff_reg.data import augmentation, partitions
+from tff_reg.experiment import RunConfig, config
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
@@ -60,7 +61,7 @@ def test_without_data_a_task_says_what_to_download_and_where_to_put_it(name, tmp
     assert defaults.source in words and defaults.layout in words
     assert words.endswith(f"(task {name}).") and "\n" not in words
     if defaults.tfds_name is None:
-        with pytest.raises(tasks.DataError, match="--data_dir is missing: "):
+        with pytest.raises(tasks.DataError, match="There are no data: "):
             tasks.check_data(name, None)
     else:
         tasks.check_data(name, None)
@@ -69,7 +70,8 @@ def test_without_data_a_task_says_what_to_download_and_where_to_put_it(name, tmp
 def test_the_command_says_so_in_one_line_with_exit_code_2():
     done = commands.call(run.main, "--process=fedavg", "--task=pacs")
     assert done.returncode == 2 and done.stdout == ""
-    assert done.stderr.startswith("bin/run: --data_dir is missing: download https://")
+    assert done.stderr.startswith("bin/run: There are no data: download https://")
+    assert " give --data_dir=DIR, " in done.stderr
     assert done.stderr.count("\n") == 1
 
 
@@ -88,12 +90,10 @@ def _commands():
 def test_the_readmes_commands_are_runs():
     commands = _commands()
     assert len(commands) >= 4
-    kinds = {option.name: option.type for option in settings.OPTIONS}
+    known = {each.name: each for each in config.listed()}
     for flags in commands:
-        requested = {name: kinds[name](value) for name, value in flags.items()}
-        settings.resolve(
-            requested, task_names=tasks.names(), task_defaults=tasks.defaults
-        )
+        read = {name: known[name].read(text) for name, text in flags.items()}
+        RunConfig.of(read).resolved()
 
 
 def test_the_readme_has_every_task_with_its_model_and_every_partition():
@@ -102,7 +102,7 @@ def test_the_readme_has_every_task_with_its_model_and_every_partition():
         (row,) = re.findall(rf"^\| `{name}` \|.*$", text, re.M)
         defaults = tasks.defaults(name)
         assert f"`{defaults.model}`" in row and f"`{defaults.augmentation}`" in row
-    for name in settings.partitions.names():
+    for name in partitions.names():
         assert re.search(rf"^\| `{name}` \|", text, re.M), name
-    for name in settings.augmentation.RECIPE_NAMES:
+    for name in augmentation.RECIPE_NAMES:
         assert f"`{name}`" in text

@@ -53,7 +53,7 @@ def test_without_a_network_one_sentence_says_what_to_do(monkeypatch, tmp_path):
         tasks.build("cifar10", partition="iid", num_clients=2, seed=0)
     words = str(caught.value)
     assert words.startswith("TFDS could not download cifar10 (ConnectionError): ")
-    assert cifar10.DEFAULTS.source in words and "--data_dir=DIR" in words
+    assert cifar10.DEFAULTS.source in words and " data_dir=DIR" in words
     assert "\n" not in words
 
 

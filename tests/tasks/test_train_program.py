@@ -10,7 +10,7 @@ import pytest
 
 from tasks.examples import train_program
 from tests import commands
-from tff_reg import experiment, runtime
+from tff_reg import experiment, runtime, settings
 from tff_reg.experiment import progress
 
 GIVEN = dict(total_rounds=4, clients_per_round=2, local_epochs=1)
@@ -42,11 +42,11 @@ def test_killed_by_kill_9_it_goes_on_to_the_weights_of_a_run(tmp_path, capfd):
     assert running.wait() == -signal.SIGKILL
     assert "round 4" not in rest
 
-    settings = train_program.choose_settings("fedavg", GIVEN)
-    train_program.prepare_directory(tmp_path, settings, process="fedavg", seed=SEED)
+    config = train_program.read_config(flags)
+    train_program.prepare_directory(config)
     with runtime.running("in_process"):
-        task, training, evaluation = train_program.build("fedavg", settings, SEED)
-        train_program.train(task, training, evaluation, settings, SEED, tmp_path)
+        task, training, evaluation = train_program.build(config)
+        train_program.train(config, task, training, evaluation)
         printed = capfd.readouterr().out
         x, y = task.test_arrays()
         evaluate = experiment.CentralEvaluation(
@@ -82,17 +82,21 @@ def test_killed_by_kill_9_it_goes_on_to_the_weights_of_a_run(tmp_path, capfd):
 @pytest.mark.parametrize(
     "flags, message",
     [
-        ([], "--output_dir is missing; give a directory."),
-        (["--process=fedalgin"], "Unknown process 'fedalgin'. Did you mean 'fedalign'?"),
-        (["--total_rounds=0"], "flag --total_rounds=0: 0 is not a positive integer"),
+        ([], "--output_dir: it is missing; give a directory."),
+        (
+            ["--process=fedalgin"],
+            "--process=fedalgin: Unknown process 'fedalgin'. Did you mean 'fedalign'?",
+        ),
+        (["--total_rounds=0"], "--total_rounds=0: it must be at least 1."),
+        (["--local_epochs=x"], "--local_epochs=x: it must be a whole number."),
         (["--clients_per_round=17"], "--clients_per_round=17: there are only 16 clie"),
-        (["--seed=1"], "--output_dir: {}/settings.json has other settings; give them"),
+        (["--seed=1"], "--output_dir={}: a training with other settings is there;"),
         (["now"], "now is not a flag; --help lists them."),
     ],
 )
 def test_what_is_wrong_is_said_in_a_line(flags, message, tmp_path):
-    settings = train_program.choose_settings("fedalign", {})
-    train_program.prepare_directory(tmp_path, settings, process="fedalign", seed=0)
+    config = train_program.read_config([f"--output_dir={tmp_path}"])
+    train_program.prepare_directory(config)
     if flags:
         flags.append(f"--output_dir={tmp_path}")
     done = commands.call(train_program.main, *flags)
@@ -102,6 +106,6 @@ def test_what_is_wrong_is_said_in_a_line(flags, message, tmp_path):
 
 
 def test_a_method_whose_clients_remember_is_refused():
-    settings = train_program.choose_settings("scaffold", {})
-    with pytest.raises(ValueError, match="bin/run trains it"):
-        train_program.build("scaffold", settings, SEED)
+    config = experiment.RunConfig(process="scaffold").resolved()
+    with pytest.raises(settings.SettingError, match="process=scaffold: its clients"):
+        train_program.build(config)

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import csv
+import dataclasses
 import json
 import pathlib
 import signal
@@ -15,7 +16,7 @@ from tornado import httpclient, httpserver, testing
 
 from tasks.examples import web_service
 from tff_reg import experiment, runtime
-from tff_reg.experiment import progress
+from tff_reg.experiment import progress, runs
 
 ROOT = pathlib.Path(__file__).parents[2]
 SECONDS = 60
@@ -119,30 +120,37 @@ class Held:
 
 @pytest.fixture(scope="module")
 def prepared():
-    """What `prepare` makes of `SMALL`: tests share it."""
-    _, values = web_service.read_request(json.dumps(SMALL))
-    return web_service.prepare(values)
+    """What is made of `SMALL`: tests share it."""
+    config = experiment.RunConfig(**SMALL).resolved()
+    return experiment.prepare(config, progress=progress.Silence())
 
 
 @pytest.fixture
-def held(prepared, monkeypatch):
-    process = Held(prepared["process"], first=3)
-    monkeypatch.setattr(
-        web_service, "prepare", lambda values: {**prepared, "process": process}
-    )
+def preparing(prepared, monkeypatch):
+    """Sets the process that every run gets, built once."""
+
+    def set_process(process):
+        def prepare(config, **others):
+            own = dict(process=process, output_dir=config.output_dir, seed=config.seed)
+            return dataclasses.replace(prepared, **own)
+
+        monkeypatch.setattr(runs, "prepare", prepare)
+
+    return set_process
+
+
+@pytest.fixture
+def held(prepared, preparing):
+    process = Held(prepared.process, first=3)
+    preparing(process)
     return process
-
-
-@pytest.fixture
-def quick(prepared, monkeypatch):
-    monkeypatch.setattr(web_service, "prepare", lambda values: prepared)
 
 
 @pytest.fixture(scope="module")
 def unbroken(prepared, tmp_path_factory):
     """The directory of the same run, which nothing interrupted."""
     path = tmp_path_factory.mktemp("unbroken")
-    experiment.train(**prepared, output_dir=path, progress=progress.Silence())
+    dataclasses.replace(prepared, output_dir=path).run()
     return path
 
 
@@ -187,7 +195,7 @@ def test_a_run_gives_a_line_a_round_and_the_files_of_any_run(unbroken, tmp_path)
 
 
 def test_it_answers_during_a_round_stops_after_it_and_goes_on_after_a_restart(
-    prepared, held, monkeypatch, unbroken, tmp_path
+    prepared, held, preparing, unbroken, tmp_path
 ):
     async def main():
         loop = asyncio.get_running_loop()
@@ -221,7 +229,7 @@ def test_it_answers_during_a_round_stops_after_it_and_goes_on_after_a_restart(
 
     run_id = asyncio.run(main())
     assert not (tmp_path / run_id / "summary.json").exists()
-    monkeypatch.setattr(web_service, "prepare", lambda values: prepared)
+    preparing(prepared.process)
 
     async def after_a_restart():
         async with serving(tmp_path) as browser:
@@ -237,7 +245,7 @@ def test_it_answers_during_a_round_stops_after_it_and_goes_on_after_a_restart(
     assert results(tmp_path / run_id) == results(unbroken)
 
 
-def test_a_failed_run_says_why_and_can_go_on(prepared, monkeypatch, unbroken, tmp_path):
+def test_a_failed_run_says_why_and_can_go_on(prepared, preparing, unbroken, tmp_path):
     class Failing(Held):
         def next(self, *arguments):
             self._round_num += 1
@@ -245,10 +253,7 @@ def test_a_failed_run_says_why_and_can_go_on(prepared, monkeypatch, unbroken, tm
                 raise RuntimeError("no memory")
             return self._process.next(*arguments)
 
-    failing = Failing(prepared["process"], None)
-    monkeypatch.setattr(
-        web_service, "prepare", lambda values: {**prepared, "process": failing}
-    )
+    preparing(Failing(prepared.process, None))
 
     async def main():
         async with serving(tmp_path) as browser:
@@ -292,11 +297,11 @@ def test_a_run_goes_on_when_who_follows_it_leaves(held, unbroken, tmp_path):
 
 def test_a_request_may_name_a_recipe():
     body = {"recipe": "fedalign/table2/mixup-alpha0.1", "seed": 3, "batch_size": 32}
-    given, values = web_service.read_request(json.dumps(body))
-    assert given == body
-    for name, value in {"process": "mixup", "seed": 3, "batch_size": 32}.items():
-        assert values[name] == value
-    assert values["concentration"] == 0.1 and "output_dir" not in values
+    asked = web_service.read_request(json.dumps(body), "here")
+    assert asked.given() == {**body, "output_dir": "here"}
+    found = asked.resolved()
+    assert (found.process, found.seed, found.batch_size) == ("mixup", 3, 32)
+    assert found.concentration == 0.1 and found.output_dir == "here"
 
 
 @pytest.mark.parametrize(
@@ -304,15 +309,15 @@ def test_a_request_may_name_a_recipe():
     [
         (b"process=fedavg", "The body must be a JSON object of settings: "),
         (["fedavg"], "The body must be a JSON object of settings: "),
-        ({}, "process is missing: give one or a sum (a+b) of "),
+        ({}, "process: it is missing; give one or a sum (a+b) of "),
         ({"process": "fedalgin"}, "process=fedalgin: Unknown process 'fedalgin'. Did"),
         ({"process": "feddyn+scaffold"}, "process=feddyn+scaffold: "),
         ({**SMALL, "round": 3}, "round is no setting that a request can have."),
         ({**SMALL, "output_dir": "/"}, "output_dir is no setting that a request can"),
         ({**SMALL, "data_dir": "/etc"}, "data_dir is no setting that a request can "),
         ({**SMALL, "devices": "CPU:0"}, "devices is no setting that a request can "),
-        ({**SMALL, "total_rounds": "3"}, 'total_rounds must be of type int, but is "'),
-        ({**SMALL, "total_rounds": True}, "total_rounds must be of type int, but is t"),
+        ({**SMALL, "total_rounds": "3"}, "total_rounds=3: it must be a whole number."),
+        ({**SMALL, "total_rounds": True}, "total_rounds=true: it must be a whole number."),
         ({**SMALL, "total_rounds": 0}, "total_rounds=0: it must be at least 1."),
         ({**SMALL, "client_learning_rate": float("nan")}, "client_learning_rate=nan: "),
         ({**SMALL, "fedprox_strength": 1}, "fedprox_strength=1.0: "),

@@ -31,10 +31,7 @@ import contextlib
 import dataclasses
 from typing import Any, Callable, NamedTuple, Optional, Sequence, Union
 
-from tff_reg.analysis import examples
-from tff_reg.analysis import hessian_products
-from tff_reg.analysis import lanczos
-from tff_reg.analysis import objective
+from tff_reg.analysis import examples, hessian_products, lanczos, objective
 from tff_reg.data import keys
 from tff_reg.lazy import logging, np, tf, tqdm
 

@@ -14,9 +14,8 @@ import pathlib
 import zipfile
 from typing import Any
 
-from tff_reg.analysis import curvature
+from tff_reg.analysis import curvature, landscape
 from tff_reg.analysis import hessian as hessian_lib
-from tff_reg.analysis import landscape
 from tff_reg.experiment import files, tables
 from tff_reg.lazy import np
 from tff_reg.settings import SettingError, check, setting

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from typing import Mapping, Sequence
 
-from tff_reg.analysis import hessian
-from tff_reg.analysis import objective
+from tff_reg.analysis import hessian, objective
 from tff_reg.experiment import curves, files, plot
 from tff_reg.lazy import mpl_ticker, np, tf
 

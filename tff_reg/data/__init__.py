@@ -5,14 +5,9 @@ Importing this package loads neither TensorFlow nor NumPy; `ArrayClientData` and
 """
 
 from tff_reg import lazy
-from tff_reg.data import augmentation
-from tff_reg.data import keys
-from tff_reg.data import partition_report
-from tff_reg.data import partitions
-from tff_reg.data import sampling
+from tff_reg.data import augmentation, keys, partition_report, partitions, sampling
 from tff_reg.data.keys import client_key
-from tff_reg.data.sampling import sample_clients
-from tff_reg.data.sampling import sample_clients_bernoulli
+from tff_reg.data.sampling import sample_clients, sample_clients_bernoulli
 
 __getattr__, _, _LAZY_NAMES = lazy.exports(
     __name__,

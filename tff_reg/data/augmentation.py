@@ -291,9 +291,7 @@ def _resizing(start, length, size):
     return weights / tf.reduce_sum(weights, axis=-1, keepdims=True)
 
 
-def color_jitter(
-    *, brightness: float, contrast: float, saturation: float
-) -> AugmentFn:
+def color_jitter(*, brightness: float, contrast: float, saturation: float) -> AugmentFn:
     """Varies the brightness, then the contrast, then the saturation of each image.
 
     Each by a factor that is uniform in 1 - strength to 1 + strength, with pixels kept

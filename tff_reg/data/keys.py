@@ -26,8 +26,7 @@ import hashlib
 import json
 import operator
 
-from tff_reg.lazy import np
-from tff_reg.lazy import tf
+from tff_reg.lazy import np, tf
 
 # Step keys live under a branch of the client's key that no epoch can have.
 _STEPS_BRANCH = 2**31 - 1

@@ -8,19 +8,18 @@ that seed, however often the program was stopped before it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 import functools
 import hashlib
 import json
 import operator
+from collections.abc import Callable
 from typing import Any, Optional
 
 import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_reg.data import keys
-from tff_reg.data import sampling
+from tff_reg.data import keys, sampling
 
 
 class DataSourceError(ValueError):
@@ -39,7 +38,9 @@ class SeededDataSource(tff.program.FederatedDataSource):
         client_data: Any,
         *,
         seed: int,
-        client_dataset_fn: Optional[Callable[[str, np.ndarray], tf.data.Dataset]] = None,
+        client_dataset_fn: Optional[
+            Callable[[str, np.ndarray], tf.data.Dataset]
+        ] = None,
     ):
         """Initialises a source over all clients of `client_data`.
 
@@ -60,6 +61,7 @@ class SeededDataSource(tff.program.FederatedDataSource):
         self._seed = operator.index(seed)
         self._client_data = client_data
         self._client_dataset_fn = client_dataset_fn or client_data.whole_client_dataset
+
         # TFF's program state managers read an iterator back with its class and its
         # bytes alone; so its class has to know where the data are.
         class Iterator(SeededDataSourceIterator):

@@ -43,6 +43,9 @@ async def train_async(
     return await finish(loop_lib.Training(process, client_data, **arguments), on_round)
 
 
+train_async.__signature__ = inspect.signature(loop_lib.train)
+
+
 async def finish(
     training: loop_lib.Training,
     on_round: Optional[Callable[[loop_lib.Row], Any]] = None,

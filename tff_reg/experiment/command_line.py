@@ -28,7 +28,8 @@ from typing import (
 )
 
 from tff_reg import quiet, scratch
-from tff_reg.experiment import config as config_lib, interruption
+from tff_reg.experiment import config as config_lib
+from tff_reg.experiment import interruption
 from tff_reg.lazy import flags, logging, tasks
 from tff_reg.methods import catalogue
 from tff_reg.settings import Setting, SettingError, as_text, near_names
@@ -187,18 +188,32 @@ def requested(flag_values: flags.FlagValues) -> dict[str, Any]:
     }
 
 
+def needed(name: str, value: Any) -> Any:
+    """The value of a flag that has to be given.
+
+    Raises:
+      SettingError: If it is not.
+    """
+    if not value:
+        raise SettingError(name, None, "it is missing; --help says what it is.")
+    return value
+
+
 def as_flags(config: config_lib.RunConfig) -> list[str]:
     """The flags of `bin/run` that ask for what a config does."""
     return [f"--{name}={as_text(value)}" for name, value in config.given().items()]
 
 
 def in_words(error: Any) -> str:
-    """What is wrong, in one line; settings are named as flags, here and nowhere else."""
+    """What is wrong, in one line; settings become flags, here and nowhere else."""
     text = str(error)
     if isinstance(error, SettingError):
-        reason = re.sub(r"(?<![-\w./=])([a-z_]+=)", r"--\1", error.reason)
         value = "" if error.value is None else f"={as_text(error.value)}"
-        text = f"--{error.setting}{value}: {reason}"
+        text = error.reason
+    names = "|".join(each.name for each in config_lib.listed())
+    text = re.sub(rf"(?<![-\w./=])({names})=", r"--\1=", text)
+    if isinstance(error, SettingError):
+        text = f"--{error.setting}{value}: {text}"
     return " ".join(text.split())
 
 
@@ -263,7 +278,7 @@ def parse_own(
     try:
         words = given([command, *argv])[1:]
     except flags.Error as error:
-        fail(error, command=command)
+        fail(str(error).removeprefix("flag "), command=command)
     if words and not takes_words:
         fail(f"{words[0]} is not a flag; --help lists them.", command=command)
     return words
@@ -340,7 +355,7 @@ def help_text(given: Mapping[str, Any]) -> str:
       SettingError: If one cannot be.
     """
     papers = {name for each in catalogue.names() for name in catalogue.settings(each)}
-    values: Mapping[str, Any] = {
+    values: dict[str, Any] = {
         each.name: each.default
         for each in config_lib.listed()
         if each.name not in papers
@@ -358,7 +373,8 @@ def help_text(given: Mapping[str, Any]) -> str:
         "",
     ]
     if "process" in given or "recipe" in given:
-        values = config_lib.RunConfig.of(given).resolved().dump()
+        resolved = config_lib.RunConfig.of(given).resolved().dump()
+        values.update((n, v) for n, v in resolved.items() if v is not None)
         process = values["process"]
         lines.append(
             f"Values are those of --process={process} on --task={values['task']}."
@@ -386,6 +402,10 @@ def help_text(given: Mapping[str, Any]) -> str:
         ),
     ]
     return "\n".join(lines)
+
+
+def _is_nothing(default: Any) -> bool:
+    return default is False or default in (dataclasses.MISSING, None, ())
 
 
 def _entry(setting: Setting, value: Any = None) -> list[str]:

@@ -18,11 +18,11 @@ from tff_reg import lazy, runtime
 from tff_reg.data import partitions
 from tff_reg.experiment import scale as scale_lib
 from tff_reg.experiment import task_settings
-from tff_reg.models import names as model_names
 from tff_reg.methods import catalogue
-from tff_reg.training import process_settings
+from tff_reg.models import names as model_names
 from tff_reg.runtime import addresses
 from tff_reg.settings import Setting, SettingError, setting, settings_of, undecided
+from tff_reg.training import process_settings
 
 # Headings of a help, in their order.
 FILES = "Evaluation and files"
@@ -222,8 +222,8 @@ class RunConfig(process_settings.ProcessSettings, task_settings.TaskSettings):
         """
         for each in settings_of(self):
             value = each.adopt(getattr(self, each.name))
-            if each.name == "process" and value is not None:
-                value = process_name(value)
+            if each.name == "process":
+                value = process_name(value) if value else None
             if value is not None:
                 each.check(value)
             object.__setattr__(self, each.name, value)
@@ -436,10 +436,11 @@ def _checked(strengths: Mapping[str, Any]) -> dict[str, Any]:
 def _check_owned(strengths: Mapping[str, Any], process: str) -> None:
     """Checks that strengths are of methods of the process."""
     own = {each.name for each in _strengths(process)}
-    for each in catalogue.strengths():
-        if each.flag in strengths and each.flag not in own:
-            reason = f"{each.method} is not part of process={process}."
-            raise SettingError(each.flag, strengths[each.flag], reason)
+    methods = {each.flag: each.method for each in catalogue.strengths()}
+    for name, value in strengths.items():
+        if name not in own:
+            reason = f"{methods[name]} is not part of process={process}."
+            raise SettingError(name, value, reason)
 
 
 def _settings_of_recipe(name: Optional[str], tasks: Any) -> dict[str, Any]:
@@ -532,7 +533,9 @@ class _Resolution:
                 f"the task {values['task']} has only {num_examples} training examples.",
             )
         if "participation" in given:
-            self._refuse("clients_per_round", "it contradicts participation; give one.")
+            share = given["participation"]
+            why = f"it contradicts participation={share:g}; give one."
+            self._refuse("clients_per_round", why)
             per_round = max(1, round(given["participation"] * num_clients))
             values.update(clients_per_round=per_round, participation=None)
         elif "clients_per_round" not in given:

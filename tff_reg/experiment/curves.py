@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, Sequence
 
-from tff_reg.lazy import mpl_text
 from tff_reg.experiment import files, plot
+from tff_reg.lazy import mpl_text
 
 # Okabe and Ito's colours, which all kinds of colour vision tell apart, without their
 # yellow, which is faint on white. (https://jfly.uni-koeln.de/color/)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import inspect
 import json
 import math
 import pathlib
@@ -17,14 +18,20 @@ from typing import Any, Callable, Iterator, Mapping, Optional, Sequence, Union
 
 from tff_reg.experiment import (
     client_states,
-    directory as directory_lib,
     environment,
     metrics,
     plot,
-    progress as progress_lib,
     state_file,
-    summary as summary_lib,
     tensorboard,
+)
+from tff_reg.experiment import (
+    directory as directory_lib,
+)
+from tff_reg.experiment import (
+    progress as progress_lib,
+)
+from tff_reg.experiment import (
+    summary as summary_lib,
 )
 from tff_reg.lazy import np
 
@@ -186,6 +193,17 @@ def train(
     return Training(process, client_data, **arguments).run(on_round)
 
 
+def _signature() -> inspect.Signature:
+    """That of `train`, with what `**arguments` may be, for who asks `help`."""
+    first, second, *others = inspect.signature(Training).parameters.values()
+    on_round = inspect.signature(train).parameters["on_round"]
+    named = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in others]
+    return inspect.Signature([first, second, *named, on_round])
+
+
+train.__signature__ = _signature()
+
+
 def _as_json(values: Mapping[str, Any]) -> dict[str, Any]:
     """The values as they come back from a JSON file."""
     return json.loads(json.dumps(dict(values)))
@@ -316,7 +334,13 @@ class Rounds:
         if self._training.evaluate is not None and self._is_due(
             round_num, self._training.rounds_per_evaluation
         ):
-            row.update(self._evaluate_state())
+            try:
+                row.update(self._evaluate_state())
+            except Exception as error:
+                raise TrainingError(
+                    f"The evaluation after round {round_num} failed:"
+                    f" {type(error).__name__}: {error}"
+                ) from error
         self._table.append(row)
         self._rounds_done = round_num
         if self._directory is not None:

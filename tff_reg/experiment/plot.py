@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any, Sequence
 
-from tff_reg.lazy import mpl_agg, mpl_figure, mpl_ticker
 from tff_reg.experiment import files
+from tff_reg.lazy import mpl_agg, mpl_figure, mpl_ticker
 
 _TEST, _TRAINING, _ALL_CLIENTS = "#0b5fa5", "#e08a1e", "#2e8b57"
 _INK, _GRID = "#222222", "#d9d9d9"

@@ -9,8 +9,8 @@ import sys
 import time
 from typing import Mapping, Optional, TextIO
 
-from tff_reg.lazy import tqdm
 from tff_reg.experiment import metrics
+from tff_reg.lazy import tqdm
 
 Row = Mapping[str, float]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import statistics
 from typing import Any, Callable, Iterator, Optional
 
@@ -11,10 +12,19 @@ from tff_reg import lazy, runtime, training
 from tff_reg.experiment import (
     asynchronous,
     description,
-    directory as directory_lib,
-    evaluation as evaluation_lib,
+    interruption,
     loop,
+)
+from tff_reg.experiment import (
+    directory as directory_lib,
+)
+from tff_reg.experiment import (
+    evaluation as evaluation_lib,
+)
+from tff_reg.experiment import (
     progress as progress_lib,
+)
+from tff_reg.experiment import (
     summary as summary_lib,
 )
 from tff_reg.experiment.config import ResolvedConfig, RunConfig
@@ -31,6 +41,7 @@ def run(
     tasks: Any = lazy.tasks,
     progress: Optional[progress_lib.Progress] = None,
     on_round: Optional[OnRound] = None,
+    stop: Optional[interruption.Interruption] = None,
 ) -> loop.RunResult:
     """Does a run, or what is left of it.
 
@@ -41,6 +52,8 @@ def run(
       tasks: The module `tasks`, or what has its functions.
       progress: As of `Training`; told first what is about to run.
       on_round: As of `Training.run`.
+      stop: Is told how the run goes on and what has to be ended, where a signal ends
+        the process.
 
     Returns:
       The result.
@@ -52,8 +65,14 @@ def run(
       StateMismatchError: If the state in its directory is not one of its process.
       TrainingError: If a round fails.
     """
+    stop = stop or interruption.Interruption()
     config = check(config, tasks)
+    stop.say(functools.partial(description.resumption, config))
     with _running(config):
+        # Not before it runs: it would be waited for.
+        stop.before_exit(runtime.shutdown)
+        progress = progress or progress_lib.for_this_output(config.total_rounds)
+        stop.before_exit(progress.close)
         return prepare(config, tasks=tasks, progress=progress).run(on_round)
 
 
@@ -98,10 +117,9 @@ def check(config: RunConfig, tasks: Any = lazy.tasks) -> ResolvedConfig:
       ValueError: If its data are not there.
     """
     config = config.resolved(tasks)
-    if not config.overwrite:
-        directory = _directory(config)
-        if not directory.is_finished(config.total_rounds):
-            directory.check_rounds(config.dump())
+    directory = _directory(config)
+    if not config.overwrite and not directory.is_finished(config.total_rounds):
+        directory.check_rounds(config.dump())
     if not config.synthetic_data:
         tasks.check_data(config.task, config.data_dir)
     return config
@@ -109,7 +127,8 @@ def check(config: RunConfig, tasks: Any = lazy.tasks) -> ResolvedConfig:
 
 def _directory(config: ResolvedConfig) -> directory_lib.RunDirectory:
     directory = directory_lib.RunDirectory(config.output_dir)
-    directory.check_settings(config.dump())
+    if not config.overwrite:
+        directory.check_settings(config.dump())
     return directory
 
 
@@ -126,9 +145,8 @@ def finished(config: ResolvedConfig) -> Optional[dict[str, Any]]:
     Raises:
       DirectoryError: If its directory holds something else, or another run.
     """
-    if config.overwrite:
-        return None
-    return summary_lib.refresh(_directory(config), config.dump())
+    directory = _directory(config)
+    return None if config.overwrite else summary_lib.refresh(directory, config.dump())
 
 
 def build_task(config: ResolvedConfig, tasks: Any = lazy.tasks) -> Any:

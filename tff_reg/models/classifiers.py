@@ -21,9 +21,7 @@ from typing import Optional
 
 import tensorflow as tf
 
-from tff_reg.models import block_model
-from tff_reg.models import layers
-from tff_reg.models import names
+from tff_reg.models import block_model, layers, names
 
 ForwardPass = layers.ForwardPass
 

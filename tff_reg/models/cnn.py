@@ -7,9 +7,7 @@ from typing import Sequence
 
 import tensorflow as tf
 
-from tff_reg.models import block_model
-from tff_reg.models import conv_units
-from tff_reg.models import layers
+from tff_reg.models import block_model, conv_units, layers
 
 
 def _pool(x):

@@ -6,9 +6,7 @@ from typing import Callable, Optional, Sequence
 
 import tensorflow as tf
 
-from tff_reg.models import block_model
-from tff_reg.models import classifiers
-from tff_reg.models import layers
+from tff_reg.models import block_model, classifiers, layers
 
 ForwardPass = layers.ForwardPass
 

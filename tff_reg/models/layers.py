@@ -202,9 +202,7 @@ class DepthwiseConv2D(ForwardLayer):
         if x.shape[-1] != kernel.shape[2]:
             kernel = kernel[:, :, : number_of_channels(x)]
         strides = [1, self.stride, self.stride, 1]
-        x = tf.nn.depthwise_conv2d(
-            self.padding(x), kernel, strides, self.padding.name
-        )
+        x = tf.nn.depthwise_conv2d(self.padding(x), kernel, strides, self.padding.name)
         return tf.nn.bias_add(x, bias)
 
 
@@ -659,4 +657,3 @@ def residual_sum(
         lambda: shortcut + scale * branch(),
         lambda: shortcut,
     )
-

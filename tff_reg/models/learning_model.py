@@ -8,15 +8,17 @@ from typing import Callable, Optional, Sequence
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_reg.models import block_model
-from tff_reg.models import cnn
-from tff_reg.models import mobilenet
-from tff_reg.models import names
-from tff_reg.models import paper_cnns
-from tff_reg.models import resnet
-from tff_reg.models import shufflenet
-from tff_reg.models import squeezenet
-from tff_reg.models import vgg
+from tff_reg.models import (
+    block_model,
+    cnn,
+    mobilenet,
+    names,
+    paper_cnns,
+    resnet,
+    shufflenet,
+    squeezenet,
+    vgg,
+)
 
 ForwardPass = block_model.ForwardPass
 _BUILDERS = {

@@ -23,10 +23,7 @@ from __future__ import annotations
 import functools
 from typing import Sequence
 
-from tff_reg.models import block_model
-from tff_reg.models import conv_units
-from tff_reg.models import layers
-from tff_reg.models import pooling
+from tff_reg.models import block_model, conv_units, layers, pooling
 
 _POOL = functools.partial(pooling.max_pool, size=2, stride=2)
 

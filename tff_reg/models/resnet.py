@@ -25,10 +25,7 @@ from typing import NamedTuple, Sequence
 
 import tensorflow as tf
 
-from tff_reg.models import block_model
-from tff_reg.models import classifiers
-from tff_reg.models import layers
-from tff_reg.models import pooling
+from tff_reg.models import block_model, classifiers, layers, pooling
 
 ForwardPass = layers.ForwardPass
 

@@ -24,11 +24,7 @@ from typing import Optional, Sequence
 
 import tensorflow as tf
 
-from tff_reg.models import block_model
-from tff_reg.models import conv_units
-from tff_reg.models import layers
-from tff_reg.models import pooling
-from tff_reg.models import resnet
+from tff_reg.models import block_model, conv_units, layers, pooling, resnet
 
 ForwardPass = layers.ForwardPass
 

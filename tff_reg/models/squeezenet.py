@@ -24,11 +24,7 @@ from typing import Callable, Optional, Sequence
 
 import tensorflow as tf
 
-from tff_reg.models import block_model
-from tff_reg.models import classifiers
-from tff_reg.models import conv_units
-from tff_reg.models import layers
-from tff_reg.models import pooling
+from tff_reg.models import block_model, classifiers, conv_units, layers, pooling
 
 ForwardPass = layers.ForwardPass
 

@@ -18,10 +18,7 @@ from __future__ import annotations
 import functools
 from typing import Sequence
 
-from tff_reg.models import block_model
-from tff_reg.models import conv_units
-from tff_reg.models import layers
-from tff_reg.models import pooling
+from tff_reg.models import block_model, conv_units, layers, pooling
 
 ForwardPass = layers.ForwardPass
 
@@ -36,9 +33,7 @@ class VGGClassifier(conv_units.HiddenLayersClassifier):
     """Pooling to a fixed size, hidden layers with ReLU, and a linear layer."""
 
     def extract(self, x, forward: ForwardPass):
-        return super().extract(
-            pooling.adaptive_average_pool(x, _SIDE, _SIDE), forward
-        )
+        return super().extract(pooling.adaptive_average_pool(x, _SIDE, _SIDE), forward)
 
 
 def vgg9(

@@ -9,13 +9,15 @@
 Importing this package imports neither TensorFlow nor TFF; `use` does.
 """
 
-from tff_reg.runtime.choice import KINDS
-from tff_reg.runtime.choice import describe
-from tff_reg.runtime.choice import program_context
-from tff_reg.runtime.choice import running
-from tff_reg.runtime.choice import shutdown
-from tff_reg.runtime.choice import use
-from tff_reg.runtime.choice import worker_pid
+from tff_reg.runtime.choice import (
+    KINDS,
+    describe,
+    program_context,
+    running,
+    shutdown,
+    use,
+    worker_pid,
+)
 from tff_reg.runtime.devices import NoGpuError
 from tff_reg.runtime.worker_process import WorkerError
 

@@ -9,8 +9,7 @@ import weakref
 from typing import Any, Dict, Tuple
 
 from tff_reg.lazy import tff
-from tff_reg.runtime import tff_internals
-from tff_reg.runtime import values
+from tff_reg.runtime import tff_internals, values
 from tff_reg.runtime.plan import Plan
 from tff_reg.runtime.workers import ClientWorkers
 

@@ -37,15 +37,17 @@ _ANONYMOUS_TABLES = {
 }
 _SHARING_ATTRIBUTES = ("container", "shared_name", "use_node_name_sharing")
 
-_ITERATOR_OPERATIONS = frozenset((
-    "AnonymousIterator",
-    "AnonymousIteratorV2",
-    "AnonymousIteratorV3",
-    "MakeIterator",
-    "IteratorGetNext",
-    "IteratorGetNextSync",
-    "IteratorGetNextAsOptional",
-))
+_ITERATOR_OPERATIONS = frozenset(
+    (
+        "AnonymousIterator",
+        "AnonymousIteratorV2",
+        "AnonymousIteratorV3",
+        "MakeIterator",
+        "IteratorGetNext",
+        "IteratorGetNextSync",
+        "IteratorGetNextAsOptional",
+    )
+)
 _CPU = "/device:CPU:0"
 
 # What is said about a function's gradient names functions that are not kept.
@@ -301,9 +303,7 @@ def _loop(node, body, library, in_function: bool) -> list:
 
     name = f"{body.signature.name}_loop_{next(_function_numbers)}"
     _add_condition(library, f"{name}_condition", loop_types, len(state_types))
-    _add_body(
-        library, f"{name}_body", body, state_types, element_types, captured_types
-    )
+    _add_body(library, f"{name}_body", body, state_types, element_types, captured_types)
 
     shapes = list(node.attr["output_shapes"].list.shape)
     node.op = "While"
@@ -370,9 +370,7 @@ def _add_body(library, name, body, state_types, element_types, captured_types):
     _describe_elements(element, element_types)
     call = function.node_def.add(name="call", op="StatefulPartitionedCall")
     call.input.extend(f"in{i}" for i in range(states))
-    call.input.extend(
-        f"element:components:{i}" for i in range(len(element_types))
-    )
+    call.input.extend(f"element:components:{i}" for i in range(len(element_types)))
     call.input.extend(f"in{states + 2 + i}" for i in range(captures))
     call.attr["Tin"].list.type.extend(state_types + element_types + captured_types)
     call.attr["Tout"].list.type.extend(state_types)

@@ -10,12 +10,8 @@ from __future__ import annotations
 import functools
 from typing import Any, Callable, Dict
 
-from tff_reg.lazy import np
-from tff_reg.lazy import tf
-from tff_reg.lazy import tff
-from tff_reg.runtime import placement
-from tff_reg.runtime import tff_internals
-from tff_reg.runtime import values
+from tff_reg.lazy import np, tf, tff
+from tff_reg.runtime import placement, tff_internals, values
 
 # A function value: takes an argument (None for none), gives a result.
 Function = Callable[[Any], Any]
@@ -69,9 +65,7 @@ def _sequence_sum(dataset, type_spec):
     element_type = type_spec.parameter.element
     total = values.filled(element_type, lambda dtype: 0)
     for element in dataset:
-        total = values.map_tensors(
-            tf.add, total, _from_element(element, element_type)
-        )
+        total = values.map_tensors(tf.add, total, _from_element(element, element_type))
     return total
 
 
@@ -292,9 +286,7 @@ WITH_SETTINGS = frozenset(("federated_aggregate",))
 
 AGGREGATIONS: Dict[str, Callable[[list, tff.FunctionType], Aggregation]] = {
     "federated_aggregate": _Aggregate,
-    "federated_max": functools.partial(
-        _Reduction, operation=_maximum, empty=_smallest
-    ),
+    "federated_max": functools.partial(_Reduction, operation=_maximum, empty=_smallest),
     "federated_mean": _Mean,
     "federated_min": functools.partial(_Reduction, operation=_minimum, empty=_largest),
     "federated_sum": functools.partial(

@@ -22,12 +22,12 @@ import threading
 import time
 from typing import Optional
 
-from tff_reg.runtime import tff_internals
-from tff_reg.runtime import worker_process
+from tff_reg.runtime import tff_internals, worker_process
 
 _START_TIMEOUT_SECONDS = 120.0
 _POLL_SECONDS = 0.05
 _STOP_TIMEOUT_SECONDS = 5.0
+
 
 class Worker:
     """One process of TFF's C++ worker, started at first use.
@@ -69,10 +69,12 @@ class Worker:
 
     def _start_locked(self) -> None:
         port = tff_internals.pick_unused_port()
-        self._process = worker_process.start([
-            f"--port={port}",
-            f"--max_concurrent_computation_calls={self._max_concurrent_calls}",
-        ])
+        self._process = worker_process.start(
+            [
+                f"--port={port}",
+                f"--max_concurrent_computation_calls={self._max_concurrent_calls}",
+            ]
+        )
         self._channel = tff_internals.open_channel(f"localhost:{port}")
         self._stub = tff_internals.connect(self._channel)
         deadline = time.monotonic() + _START_TIMEOUT_SECONDS

@@ -14,12 +14,8 @@ import dataclasses
 import threading
 from typing import Any, Callable, Dict, List, Optional, Set
 
-from tff_reg.lazy import tf
-from tff_reg.lazy import tff
-from tff_reg.runtime import intrinsics
-from tff_reg.runtime import placement
-from tff_reg.runtime import tff_internals
-from tff_reg.runtime import values
+from tff_reg.lazy import tf, tff
+from tff_reg.runtime import intrinsics, placement, tff_internals, values
 from tff_reg.runtime.tensorflow_function import TensorFlowFunction
 
 

@@ -26,14 +26,15 @@ from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence
 
 import grpc
 
-from tff_reg.lazy import tf
-from tff_reg.lazy import tff
-from tff_reg.runtime import graph_rewrites
-from tff_reg.runtime import placement
-from tff_reg.runtime import service
-from tff_reg.runtime import tff_internals
-from tff_reg.runtime import values
-from tff_reg.runtime import worker_process
+from tff_reg.lazy import tf, tff
+from tff_reg.runtime import (
+    graph_rewrites,
+    placement,
+    service,
+    tff_internals,
+    values,
+    worker_process,
+)
 from tff_reg.runtime import workers as workers_lib
 from tff_reg.runtime.placement import WorkerLost
 
@@ -54,12 +55,14 @@ _CHANNEL_OPTIONS = (
 
 # What gRPC itself says when nobody answers, and the worker where it has started anew.
 # What goes wrong in a computation is never one of these, but INTERNAL.
-_WORKER_IS_LOST = frozenset((
-    grpc.StatusCode.CANCELLED,
-    grpc.StatusCode.DEADLINE_EXCEEDED,
-    grpc.StatusCode.FAILED_PRECONDITION,
-    grpc.StatusCode.UNAVAILABLE,
-))
+_WORKER_IS_LOST = frozenset(
+    (
+        grpc.StatusCode.CANCELLED,
+        grpc.StatusCode.DEADLINE_EXCEEDED,
+        grpc.StatusCode.FAILED_PRECONDITION,
+        grpc.StatusCode.UNAVAILABLE,
+    )
+)
 
 
 class RemoteError(RuntimeError):
@@ -406,9 +409,7 @@ class Visit:
 
     def select(self, source: RemoteValue, index: int) -> Any:
         """The worker's reference to an element of a structure."""
-        return self._create(
-            "CreateSelection", source_ref=source.reference, index=index
-        )
+        return self._create("CreateSelection", source_ref=source.reference, index=index)
 
     def fetch(self, value: Any) -> Any:
         """`value` with what is on the worker brought here."""
@@ -417,9 +418,7 @@ class Visit:
         found = iter(())
         if wanted:
             type_spec = tff.StructType([each.type_spec for each in wanted])
-            answer = self._request(
-                "Compute", value_ref=self._refer(wanted, type_spec)
-            )
+            answer = self._request("Compute", value_ref=self._refer(wanted, type_spec))
             found = tff_internals.value_of_message(answer.value, type_spec)
             found = iter(values.argument(found, type_spec, _refuse_function))
         return _replace(value, found)

@@ -15,8 +15,7 @@ import time
 from typing import Optional, Sequence
 
 from tff_reg.lazy import grpc
-from tff_reg.runtime import devices
-from tff_reg.runtime import worker_process
+from tff_reg.runtime import devices, worker_process
 
 CONNECT_SECONDS = 5.0
 _START_TIMEOUT_SECONDS = 60.0

@@ -12,11 +12,8 @@ import threading
 import weakref
 from typing import Any, Callable, List
 
-from tff_reg.lazy import tf
-from tff_reg.lazy import tff
-from tff_reg.runtime import graph_rewrites
-from tff_reg.runtime import placement
-from tff_reg.runtime import tff_internals
+from tff_reg.lazy import tf, tff
+from tff_reg.runtime import graph_rewrites, placement, tff_internals
 
 _TENSOR, _SEQUENCE, _STRUCT = "tensor", "sequence", "struct"
 

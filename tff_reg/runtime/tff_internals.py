@@ -16,6 +16,7 @@ from typing import Callable, Optional
 import grpc
 import portpicker
 import tensorflow_federated as tff
+from tensorflow_federated.proto.v0 import executor_pb2, executor_pb2_grpc
 from tensorflow_federated.python.core.backends.mapreduce import (
     intrinsics as mapreduce_intrinsics,
 )
@@ -26,16 +27,17 @@ from tensorflow_federated.python.core.backends.test import (
 from tensorflow_federated.python.core.environments.tensorflow_frontend import (
     tensorflow_computation,
 )
-from tensorflow_federated.python.core.impl.compiler import array
-from tensorflow_federated.python.core.impl.compiler import intrinsic_defs
+from tensorflow_federated.python.core.impl.compiler import array, intrinsic_defs
 from tensorflow_federated.python.core.impl.context_stack import runtime_error_context
-from tensorflow_federated.python.core.impl.executors import cardinalities_utils
-from tensorflow_federated.python.core.impl.executors import value_serialization
-from tensorflow_federated.python.core.impl.types import type_conversions
-from tensorflow_federated.python.core.impl.types import type_serialization
+from tensorflow_federated.python.core.impl.executors import (
+    cardinalities_utils,
+    value_serialization,
+)
+from tensorflow_federated.python.core.impl.types import (
+    type_conversions,
+    type_serialization,
+)
 from tensorflow_federated.python.core.impl.utils import tensorflow_utils
-from tensorflow_federated.proto.v0 import executor_pb2
-from tensorflow_federated.proto.v0 import executor_pb2_grpc
 
 _MESSAGE_BYTES = 2 * 1000**3
 _CHANNEL_OPTIONS = (
@@ -270,12 +272,14 @@ def value_of_message(message: executor_pb2.Value, type_spec):
 
 # --- the secure intrinsics' simulated bodies -----------------------------------
 
-_SECURE_URIS = frozenset((
-    intrinsic_defs.FEDERATED_SECURE_SUM.uri,
-    intrinsic_defs.FEDERATED_SECURE_SUM_BITWIDTH.uri,
-    intrinsic_defs.FEDERATED_SECURE_SELECT.uri,
-    mapreduce_intrinsics.FEDERATED_SECURE_MODULAR_SUM.uri,
-))
+_SECURE_URIS = frozenset(
+    (
+        intrinsic_defs.FEDERATED_SECURE_SUM.uri,
+        intrinsic_defs.FEDERATED_SECURE_SUM_BITWIDTH.uri,
+        intrinsic_defs.FEDERATED_SECURE_SELECT.uri,
+        mapreduce_intrinsics.FEDERATED_SECURE_MODULAR_SUM.uri,
+    )
+)
 
 
 def contains_secure_intrinsics(building_block) -> bool:

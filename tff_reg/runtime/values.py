@@ -12,9 +12,7 @@ import functools
 import weakref
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
-from tff_reg.lazy import np
-from tff_reg.lazy import tf
-from tff_reg.lazy import tff
+from tff_reg.lazy import np, tf, tff
 from tff_reg.runtime import tff_internals
 
 # How many kinds of elements of data sets are remembered as checked.

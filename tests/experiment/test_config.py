@@ -1,0 +1,370 @@
+"""What can be set of a run, and from what a run takes each value."""
+
+import dataclasses
+import json
+import subprocess
+import sys
+import types
+
+import pytest
+
+import tasks
+from tff_reg import settings, training
+from tff_reg.experiment import config, task_settings
+from tff_reg.methods import catalogue
+
+
+def resolve(**requested):
+    return config.RunConfig.of({"process": "fedalign", **requested}).resolved()
+
+
+def resolve_on_a_task_with(overrides, **requested):
+    """Resolves on a task that replaces some of the papers' settings."""
+    defaults = types.SimpleNamespace(
+        model="cnn",
+        norm="group",
+        augmentation="none",
+        image_size=None,
+        num_train_examples=100,
+        num_domains=0,
+        options=(),
+        override_values=lambda: overrides,
+    )
+    own = types.SimpleNamespace(names=lambda: ["t"], defaults=lambda name: defaults)
+    asked = config.RunConfig.of({"process": "fedalign", "task": "t", **requested})
+    return asked.resolved(own)
+
+
+def test_what_nobody_gives_is_as_in_the_paper():
+    values = resolve().dump()
+    paper = catalogue.settings("fedalign")
+    overridden = tasks.defaults("digits").override_values()
+    for name, value in {**paper, **overridden}.items():
+        assert values[name] == value, name
+    assert values["fedalign_strength"] == 0.45
+    assert values["task"] == "digits" and values["seed"] == 0
+    assert values["output_dir"] == "runs/fedalign-digits-seed0"
+
+
+def test_the_user_goes_before_the_task_and_the_task_before_the_paper():
+    overrides = {"local_epochs": 3, "batch_size": 7}
+    values = resolve_on_a_task_with(overrides, batch_size=9)
+    assert values.local_epochs == 3
+    assert values.batch_size == 9
+    assert values.client_momentum == 0.9
+    assert values.model == "cnn" and values.norm == "group"
+
+
+RECIPES = {
+    "paper/table1/man": {
+        "process": "man",
+        "task": "cifar10",
+        "man_strength": 0.3,
+        "num_clients": 40,
+        "clients_per_round": 20,
+        "partition": "dirichlet_balanced",
+        "concentration": 0.6,
+        "client_momentum": 0.5,
+        "client_nesterov": True,
+        "learning_rate_schedule": "exponential",
+        "learning_rate_decay": 0.9,
+        "server_momentum": 0.7,
+        "model": "resnet20",
+        "norm": "group",
+        "output_dir": "runs/paper-seed{seed}",
+    },
+    "wrong": {"process": "man", "batch_size": 0},
+}
+
+
+def resolve_recipe(name="paper/table1/man", **requested):
+    own = types.SimpleNamespace(
+        names=tasks.names,
+        defaults=tasks.defaults,
+        recipes=types.SimpleNamespace(settings=RECIPES.__getitem__),
+    )
+    return config.RunConfig.of({"recipe": name, **requested}).resolved(own)
+
+
+def test_the_user_goes_before_the_recipe_and_the_recipe_before_task_and_paper():
+    values = resolve_recipe(num_clients=50, seed=3, man_strength=None).dump()
+    own = {**RECIPES["paper/table1/man"], "num_clients": 50, "seed": 3}
+    own["output_dir"] = "runs/paper-seed3"
+    assert {name: values[name] for name in own} == own
+    assert values["augmentation"] == tasks.defaults("cifar10").augmentation
+    assert values["batch_size"] == catalogue.settings("man")["batch_size"]
+    assert "recipe" not in values
+    # As if the user had given all of it.
+    assert resolve_recipe() == resolve(**RECIPES["paper/table1/man"])
+
+
+@pytest.mark.parametrize(
+    "requested, name, left",
+    [
+        ({"process": "fedprox"}, "man_strength", None),
+        ({"process": "fedprox+man"}, "man_strength", 0.3),
+        ({"partition": "iid"}, "concentration", None),
+        ({"num_clients": 8}, "clients_per_round", 8),
+        ({"participation": 0.1}, "clients_per_round", 4),
+        ({"learning_rate_schedule": "cosine"}, "learning_rate_decay", 1.0),
+        ({"client_momentum": 0.0}, "client_nesterov", False),
+        ({"server_optimizer": "adam"}, "server_momentum", 0.0),
+        ({"model": "feddyn_cnn"}, "norm", "none"),
+    ],
+)
+def test_what_of_a_recipe_makes_no_sense_beside_the_users_falls_away(
+    requested, name, left
+):
+    values = resolve_recipe(**requested).dump()
+    assert values.get(name) == left
+    assert values["num_clients"] == requested.get("num_clients", 40)
+
+
+def test_a_recipe_is_no_excuse_for_what_the_user_gives():
+    for requested, words in (
+        ({"process": "fedprox", "man_strength": 0.1}, "man is not part of"),
+        ({"partition": "iid", "concentration": 0.1}, "iid has no concentration"),
+        ({"name": "wrong"}, "batch_size=0: it must be at least 1"),
+    ):
+        with pytest.raises(settings.SettingError, match=words):
+            resolve_recipe(**requested)
+
+
+def test_raises_on_a_recipe_that_there_is_not():
+    without = types.SimpleNamespace(names=tasks.names, defaults=tasks.defaults)
+    for own, words in (
+        (without, "there are no recipes here."),
+        (tasks, "There is no recipe 'man'"),
+    ):
+        with pytest.raises(settings.SettingError) as caught:
+            config.RunConfig(recipe="man").resolved(own)
+        assert str(caught.value).startswith(f"recipe=man: {words}")
+
+
+def test_a_model_that_cannot_have_the_tasks_norm_has_its_own():
+    assert resolve().norm == "batch"
+    assert resolve(model="resnet20").norm == "batch"
+    assert resolve(model="feddyn_cnn").norm == "none"
+    # What the user asks for is refused where the model is made, not replaced.
+    assert resolve(model="feddyn_cnn", norm="group").norm == "group"
+
+
+def test_a_sum_has_the_settings_of_its_first_method_and_all_strengths():
+    values = resolve(process="man+FedAlign+fedavg", man_strength=0.3)
+    assert values.process == "man+fedalign"
+    assert values.client_learning_rate == 0.1
+    assert values.strengths["man_strength"] == 0.3
+    assert values.strengths["fedalign_width"] == 0.25
+
+
+def test_participation_becomes_a_number_of_clients():
+    values = resolve(num_clients=30, participation=0.1)
+    assert values.clients_per_round == 3
+    assert values.participation is None and "participation" not in values.dump()
+    assert resolve(num_clients=3, participation=0.01).clients_per_round == 1
+
+
+def test_fewer_clients_than_the_paper_samples_all_take_part():
+    assert resolve(num_clients=5).clients_per_round == 5
+
+
+def test_iid_has_no_concentration_and_no_momentum_no_nesterov():
+    assert resolve(partition="iid").concentration is None
+    assert resolve(client_momentum=0.0).client_nesterov is False
+
+
+def test_a_partition_takes_what_it_needs_and_leaves_the_rest():
+    values = resolve(partition="shards", classes_per_client=2)
+    assert values.classes_per_client == 2 and values.concentration is None
+    values = resolve(partition="split_file", split_file="clients.txt")
+    assert values.split_file == "clients.txt"
+    assert resolve(partition="quantity").concentration == 0.5
+    values = resolve(partition="domain", task="pacs", num_clients=8)
+    assert values.concentration is None
+
+
+def test_what_a_task_says_of_its_images_is_taken_unless_given():
+    values = resolve(task="pacs")
+    assert values.image_size == 64 and values.augmentation == "crop_flip"
+    values = resolve(task="pacs", image_size=96, augmentation="none")
+    assert values.image_size == 96 and values.augmentation == "none"
+    assert resolve(task="cifar10").image_size is None
+
+
+def test_a_task_whose_size_only_its_data_say_takes_any_number_of_clients():
+    assert resolve(task="arrays", num_clients=10**6).num_clients == 10**6
+
+
+def test_zero_turns_clipping_off():
+    assert resolve().max_gradient_norm == 10.0
+    assert resolve(max_gradient_norm=0.0).max_gradient_norm is None
+
+
+def test_what_runs_is_what_a_process_and_a_task_are_built_from():
+    found = resolve(batch_size=5)
+    assert isinstance(found, training.ProcessSettings)
+    assert isinstance(found, task_settings.TaskSettings)
+    part = found.part(task_settings.TaskSettings)
+    assert part["task"] == "digits" and part["num_clients"] == 16
+    assert not {"batch_size", "process"} & part.keys()
+    assert task_settings.TaskSettings(**part).model == "resnet8"
+
+
+def test_every_setting_is_one_field_with_a_help_under_a_heading():
+    listed = config.listed()
+    names = [each.name for each in listed]
+    assert len(names) == len(set(names))
+    own = {f.name for f in dataclasses.fields(config.RunConfig)} - {"strengths"}
+    assert own == {s.name for s in listed if s.group != config.STRENGTHS}
+    assert all(each.help and each.group for each in listed)
+    groups = list(dict.fromkeys(each.group for each in listed))
+    assert len(groups) == 8 and groups[-1] == config.STRENGTHS
+    assert names[0] == "process"
+    strengths = [field.flag for field in catalogue.strengths("man")]
+    assert [s.name for s in config.listed("man")][-2:] == strengths
+
+
+def test_nothing_is_decided_before_it_is_resolved():
+    asked = config.RunConfig(process="FedAvg+man", target_accuracies=[1, 0.5])
+    assert asked.given() == {"process": "man", "target_accuracies": (1.0, 0.5)}
+    assert asked.batch_size is None and asked.overwrite is None
+    assert asked.resolved().resolved() == asked.resolved()
+
+
+def test_a_config_comes_back_from_its_file():
+    for requested in (
+        {"process": "fedalign+man", "man_strength": 1, "target_accuracies": (0.5,)},
+        {"scale": "tiny", "task": "pacs", "client_momentum": 0.0},
+        {"runtime": "remote", "workers": ("a:1", "b:2"), "aggregator": "secure"},
+    ):
+        found = resolve(**requested)
+        stored = json.loads(json.dumps(found.dump()))
+        assert config.ResolvedConfig.load({**stored, "versions": {}}) == found
+
+
+def test_the_file_of_an_older_version_is_read():
+    stored = resolve(process="man").dump()
+    old = {**stored, "accuracy_at_rounds": "5,10", "target_accuracies": None}
+    old["devices"] = "GPU:0,GPU:1"
+    del old["man_scaling"], old["averages_all_clients"]
+    found = config.ResolvedConfig.load(old)
+    assert found.accuracy_at_rounds == (5, 10) and found.target_accuracies == ()
+    assert found.devices == ("GPU:0", "GPU:1") and found.workers is None
+    assert found.strengths["man_scaling"] == "code"
+    assert found.averages_all_clients is False
+    assert config.modernised(old)["accuracy_at_rounds"] == [5, 10]
+    with pytest.raises(settings.SettingError, match="process: it is missing"):
+        config.ResolvedConfig.load({"total_rounds": 3})
+
+
+def test_an_aggregator_gets_the_strengths_that_it_has():
+    assert resolve().aggregation() == {"kind": "mean", "clients_per_round": 16}
+    assert resolve(aggregator="compressed", compressed_bits=4).aggregation() == {
+        "kind": "compressed",
+        "clients_per_round": 16,
+        "zeroing": True,
+        "clipping": True,
+        "compressed_bits": 4,
+        "compressed_threshold": 20000,
+    }
+    private = resolve(aggregator="dp", dp_clipping="fixed").aggregation()
+    assert private.keys() == {
+        "kind",
+        "clients_per_round",
+        "dp_noise_multiplier",
+        "dp_clipping",
+        "dp_clip_norm",
+    }
+
+
+def test_needs_no_tensorflow_and_no_tasks():
+    script = (
+        "import sys; from tff_reg.experiment import config;"
+        "config.RunConfig(process='fedalign', strengths={'fedalign_width': 0.5});"
+        "libraries = {'tensorflow', 'tensorflow_federated', 'numpy', 'absl', 'tasks'};"
+        "assert not libraries & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True)
+
+
+@pytest.mark.parametrize(
+    "requested, words",
+    [
+        ({"process": ""}, "process: it is missing; give one or a sum"),
+        ({"process": "fedalign+fedalign"}, "twice"),
+        ({"server_optimizer": "adan"}, "did you mean adam"),
+        ({"concentration": 0.0}, "concentration=0.0: it must be greater than 0"),
+        ({"client_momentum": 1.0}, "client_momentum=1.0: it must be less than 1"),
+        ({"participation": 1.5}, "participation=1.5: it must be at most 1"),
+        ({"client_learning_rate": float("inf")}, "finite"),
+        ({"fedalign_width": 1.5}, "fedalign_width=1.5"),
+        ({"fedalign_strength": float("nan")}, "fedalign_strength=nan"),
+        ({"man_strength": 0.1}, "man is not part of process=fedalign"),
+        ({"no_such": 1}, "no_such: there is no such setting"),
+        ({"batch_size": 2.5}, "batch_size=2.5: it must be a whole number"),
+        ({"workers": "a:1"}, "workers=a:1: it must be a tuple of texts"),
+        ({"dp_clip_norm": 1.0}, "it is for aggregator=dp, not mean."),
+        (
+            {"aggregator": "dp", "compressed_bits": 4},
+            "it is for aggregator=compressed, not dp.",
+        ),
+        (
+            {"clients_per_round": 17},
+            "clients_per_round=17: there are only 16 clients",
+        ),
+        ({"client_nesterov": True, "client_momentum": 0.0}, "client_nesterov=true"),
+        (
+            {"learning_rate_decay": 0.9},
+            "0.9: it is for learning_rate_schedule=exponential, not constant.",
+        ),
+        (
+            {"server_epsilon": 0.1},
+            "it is for server_optimizer=adam, yogi or adagrad, not sgd.",
+        ),
+        ({"server_optimizer": "yogi", "server_momentum": 0.9}, "=sgd, not yogi"),
+        ({"runtime": "native", "devices": ("GPU:0",)}, "devices=GPU:0"),
+        (
+            {"runtime": "remote", "workers": ("a:1",), "devices": ("GPU:0",)},
+            "devices=GPU:0: it is for runtime=in_process, not remote.",
+        ),
+        (
+            {"runtime": "remote", "workers": ("a:1",), "require_gpu": True},
+            "require_gpu=true: it is for runtime=in_process, not remote.",
+        ),
+        (
+            {"workers": ("a:1",)},
+            "workers=a:1: it is for runtime=remote, not in_process.",
+        ),
+        ({"runtime": "remote"}, "workers: it is missing; runtime=remote needs"),
+        ({"runtime": "remote", "workers": ("a",)}, "workers=a: a worker must be given"),
+        ({"runtime": "remote", "workers": ("a:70000",)}, "from 1 to 65535"),
+        ({"runtime": "remote", "workers": ("a:1", "a:1")}, "a:1 is named twice"),
+        ({"num_clients": 10**6}, "only 1437 training examples"),
+        (
+            {"partition": "shards"},
+            "classes_per_client: it is missing; the partition shards",
+        ),
+        ({"classes_per_client": 2}, "dirichlet_unbalanced has no classes per client"),
+        ({"partition": "split_file"}, "split_file: it is missing"),
+        ({"split_file": "f", "partition": "iid"}, "iid has no split file"),
+        ({"partition": "domain"}, "the task digits has no domains"),
+        (
+            {"partition": "domain", "task": "pacs", "num_clients": 10},
+            "the task pacs has 4 domains",
+        ),
+        ({"data_dir": "/d"}, "data_dir=/d: the task digits has no such option"),
+        ({"task": "cifar10", "image_size": 64}, "image_size=64: the task cifar10"),
+        ({"task": "pacs", "class_list": "f"}, "class_list=f: the task pacs"),
+        ({"augmentation": "crop_flop"}, "did you mean crop_flip"),
+    ],
+)
+def test_what_makes_no_run_is_refused_with_the_settings_name(requested, words):
+    with pytest.raises(settings.SettingError) as caught:
+        resolve(**requested)
+    assert words in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_dirichlet_partition_needs_a_concentration():
+    with pytest.raises(settings.SettingError, match="concentration: it is missing"):
+        resolve_on_a_task_with({"concentration": None})

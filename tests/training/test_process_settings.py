@@ -1,0 +1,40 @@
+"""What a process is built from: a paper's settings, else the defaults."""
+
+import pytest
+
+from tff_reg import settings, training
+from tff_reg.methods import catalogue
+
+
+def test_they_are_the_papers_where_it_gives_them_else_the_defaults():
+    found = training.ProcessSettings.of("fedalign")
+    paper = catalogue.settings("fedalign")
+    given = {s.name for s in settings.settings_of(found)} & paper.keys()
+    assert {name: getattr(found, name) for name in given} == {
+        n: paper[n] for n in given
+    }
+    assert len(given) == 9
+    assert found.learning_rate_schedule == "constant"
+    assert found.client_weighting == "num_examples"
+    assert training.ProcessSettings.of("fedprox").max_gradient_norm is None
+
+
+def test_what_is_asked_for_goes_before_the_paper():
+    found = training.ProcessSettings.of("man+feddyn", batch_size=3)
+    assert (found.batch_size, found.local_epochs) == (3, 5)
+    assert found.client_weighting == "uniform" and found.averages_all_clients
+
+
+@pytest.mark.parametrize(
+    "changes, message",
+    [
+        ({"batch_size": 0}, "batch_size=0: it must be at least 1."),
+        ({"server_optimizer": "adan"}, "did you mean adam"),
+        ({"client_learning_rate": "1"}, "client_learning_rate=1: it must be a number."),
+    ],
+)
+def test_raises_on_what_cannot_be(changes, message):
+    with pytest.raises(settings.SettingError, match=message):
+        training.ProcessSettings.of("man", **changes)
+    with pytest.raises(catalogue.UnknownProcessError):
+        training.ProcessSettings.of("mann")
