@@ -8,7 +8,7 @@ import types
 import numpy as np
 import pytest
 
-from tff_reg import data, experiment, runtime
+from tff_reg import data, experiment, runtime, training
 from tff_reg.experiment import client_states, metrics, progress, state_file
 
 

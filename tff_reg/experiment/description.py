@@ -13,7 +13,6 @@ from tff_reg.methods import method as method_lib
 from tff_reg.settings import as_text
 
 _WIDTH = 88
-_PREVIOUS = method_lib.PREVIOUS
 _BYTES_OF_A_WEIGHT = 4  # float32, as all models that tasks make.
 
 
@@ -117,16 +116,20 @@ def _methods(config: ResolvedConfig) -> list[method_lib.Method]:
 
 def _memory(config: ResolvedConfig, num_weights: int) -> Optional[str]:
     """What a client remembers from round to round; None for nothing."""
-    methods, kept = _methods(config), {}
-    for method in methods:
-        for name in method.initial_client_memory([]):
-            own = f"{method.name}'s {name}"
-            kept[name] = "its last model's weights" if name == _PREVIOUS else own
+    kept, texts = set(), []
+    for method in _methods(config):
+        names = method.initial_client_memory([]).keys() - kept
+        own = sorted(names - {method_lib.PREVIOUS})
+        if own:
+            texts.append(f"{method.name}'s {' and '.join(own)}")
+        kept |= names
+    if method_lib.PREVIOUS in kept:
+        texts.append("its last model's weights")
     if not kept:
         return None
     megabytes = len(kept) * num_weights * _BYTES_OF_A_WEIGHT / 1e6
     return (
-        f"a client remembers {', '.join(kept.values())}: {_size(megabytes)} a client,"
+        f"a client remembers {', '.join(texts)}: {_size(megabytes)} a client,"
         f" {_size(megabytes * config.num_clients)} for all, kept in"
         f" {config.output_dir}/client_states"
     )

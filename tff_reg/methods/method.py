@@ -70,7 +70,6 @@ class Method:
         client has.
       sent: The server's memories that are sent with the model.
       uploads: Names of what clients upload beside their update.
-      displaces: Whether a step's gradient is taken at displaced weights.
       displaces_by_gradient: Whether `displacement` needs a gradient at the weights. If
         not, a step is one pass.
       infers_gradient: Whether (cloud - w_i) / (K lr0) stands for the mean gradient of
@@ -111,6 +110,7 @@ class Method:
 
     @property
     def displaces(self) -> bool:
+        """Whether a step's gradient is taken at displaced weights."""
         return False
 
     @property
@@ -243,11 +243,14 @@ class Method:
         return ()
 
     def keep(self, local: Local, gradient) -> Any:
-        """What the method keeps of a step, in the structure of `begin`.
+        """What the method keeps of a step.
 
         Args:
           local: Where the client stands.
           gradient: The clipped gradient, before `correct_clipped`.
+
+        Returns:
+          A structure like that of `begin`.
         """
         return local.state
 
