@@ -78,7 +78,7 @@ def test_global_to_local_paths_begin_with_the_global_blocks():
     assert float(measured["fedmlb/cross_entropy"]) == pytest.approx(
         float(tf.add_n(losses)) / 4, rel=1e-5
     )
-    # The local classifier ends these paths too, so it learns from them; it is no part of
-    # the local-to-global ones.
+    # The local classifier ends these paths too, so it learns from them; it is no part
+    # of the local-to-global ones.
     plain, _, _ = local_steps.gradient(local, [], batch)
     assert not np.allclose(gradients[-1], plain[-1])

@@ -190,7 +190,7 @@ class _Returning(method.Method):
     radius: float = 0.5
 
     def initial_client_memory(self, weights):
-        return {"old": list(weights)}
+        return {"old": list(weights), "first": list(weights)}
 
     def displacement(self, local, gradient):
         assert gradient is None
@@ -221,6 +221,8 @@ def test_a_displacement_by_memory_is_one_pass_of_the_batch():
         weights = _plus(weights, linear.gradient(there, *examples), -RATE)
     linear.assert_close(_weights(process, output), weights)
     linear.assert_close(output.client_states[0]["old"], second)
+    # What the method says nothing of stays as it is.
+    linear.assert_close(output.client_states[0]["first"], first, 0.0)
     # The one pass is there.
     assert _measured(output)["num_examples"] == 16
     assert _measured(output)["loss"] == pytest.approx(np.mean(losses), rel=1e-6)
@@ -289,6 +291,24 @@ def test_a_second_loss_of_the_batch_says_where_the_gradient_is_taken():
     assert np.abs(straight[0] - weights[0]).max() > 1e-5
 
 
+@dataclasses.dataclass(frozen=True)
+class _Resting(_Rebelling):
+    """Has that second loss, but does not ask for its gradient."""
+
+    name = "resting"
+    displaces_by_gradient = False
+
+    def displacement(self, local, gradient):
+        assert gradient is None
+        return [tf.zeros_like(c) for c in local.cloud]
+
+
+def test_a_second_loss_that_is_not_asked_for_is_no_loss():
+    process, examples = linear.build(_Resting(), steps=3), linear.examples(0)
+    output = process.next(linear.started(process, _start()), [linear.whole(*examples)])
+    linear.assert_close(_weights(process, output), _train(_start(), examples, 3))
+
+
 # The server's memory, without one of the clients.
 
 
@@ -350,10 +370,10 @@ class _Following(method.Method):
     step_size: float = 4 * RATE
 
     def initial_server_memory(self, weights):
-        kept_to_itself = tf.constant(0)
         return {
             "direction": [tf.zeros_like(w) for w in weights],
-            "rounds": kept_to_itself,
+            "rounds": tf.constant(0),
+            "first": [tf.identity(w) for w in weights],
         }
 
     def correct(self, local, gradient):
@@ -389,6 +409,8 @@ def test_the_servers_memory_is_replaced_and_what_is_named_is_sent():
         linear.assert_close(linear.weights_of(process, state), weights)
         linear.assert_close(state.finalizer["memory"]["direction"], direction)
         assert state.finalizer["memory"]["rounds"] == round_num
+        # What the method says nothing of stays as it is.
+        linear.assert_close(state.finalizer["memory"]["first"], _start(), 0.0)
 
 
 # Averaging by each client's steps.
@@ -509,6 +531,84 @@ def test_what_is_kept_goes_from_step_to_step_and_ends_with_the_round(form, loop)
             weights = _plus(weights, last, -RATE * (1 + 0.1 * step))
         linear.assert_close(linear.weights_of(process, state), weights)
     assert 0 < clipped
+
+
+# What is refused.
+
+
+class _SquaredLoss(tf.keras.losses.Loss):
+    """`linear.squared_loss`, as Keras has losses: one an example."""
+
+    def call(self, labels, logits):
+        one_hot = tf.one_hot(
+            tf.cast(labels, tf.int32), linear.CLASSES, dtype=tf.float64
+        )
+        return tf.reduce_sum(tf.math.squared_difference(logits, one_hot), axis=1)
+
+
+def _keras_model_fn():
+    """A model that does not show its network."""
+    layer = tf.keras.layers.Dense(
+        linear.CLASSES, input_shape=[linear.FEATURES], dtype="float64"
+    )
+    return tff.learning.models.from_keras_model(
+        tf.keras.Sequential([layer]),
+        loss=_SquaredLoss(),
+        input_spec=linear.model_fn().input_spec,
+        metrics=[tff.learning.metrics.NumExamplesCounter()],
+    )
+
+
+def _claims_to_need_no_network(probe):
+    class Claiming(type(probe)):
+        needs_network = False
+
+    return Claiming()
+
+
+@dataclasses.dataclass(frozen=True)
+class _Counting(method.Method):
+    """Wants to know of the class counts, wherever."""
+
+    name = "counting"
+    needs_class_counts = True
+
+
+@pytest.mark.parametrize(
+    "part",
+    [_Priors(), _Rebelling(), _Counting(), methods.Mixup(), methods.StochDepth()],
+    ids=lambda part: part.name,
+)
+def test_what_needs_the_network_is_refused_whatever_it_says(part):
+    with pytest.raises(TypeError, match=f"^{part.name} looks inside the network"):
+        linear.build(
+            _claims_to_need_no_network(part),
+            make_model=_keras_model_fn,
+            client_data=training.BatchedData(),
+            population=None,
+        )
+
+
+def test_a_displacement_by_memory_needs_no_network():
+    process = linear.build(
+        _Returning(),
+        make_model=_keras_model_fn,
+        client_data=training.BatchedData(),
+        population=None,
+    )
+    examples, first = linear.examples(0), _start()
+    data_sets = [_batched(*examples, size=8)]
+    state, client_states = linear.run(
+        process, linear.started(process, first), data_sets, 1
+    )
+    second = linear.weights_of(process, state)
+    output = process.next(state, data_sets, client_states)
+    back = _minus(first, second)
+    norm = np.sqrt(sum(np.sum(b**2) for b in back))
+    there = _plus(second, back, 0.5 / norm)
+    expected = _plus(second, linear.gradient(there, *examples), -RATE)
+    linear.assert_close(_weights(process, output), expected)
+    assert _measured(output)["num_examples"] == 8
 
 
 # What is true of all of them.

@@ -39,6 +39,8 @@ GRADIENT = "say how the gradient is taken"
 DRIFT = "correct the drift of clients"
 SERVER = "say how the server takes its step"
 
+_IN_NETWORK = ("adapt_network", "change_batch", "change_pass", "change_logits")
+
 
 class Method:
     """Base class of all methods; by itself it does nothing and is FedAvg.
@@ -58,7 +60,8 @@ class Method:
       measurement_names: Names of the further scalars that its term, `change_batch` and
         `change_pass` measure.
       needs_network: Whether it looks inside the model, which must then be a
-        `tff_reg.models.LearningModel` and not any TFF model.
+        `tff_reg.models.LearningModel` and not any TFF model. What cannot be had of
+        others needs it too: `looks_inside` says all.
       records_activations: Whether its term reads `outputs.activations`.
       reference_models: Which models its term reads beside the local one: GLOBAL,
         AVERAGED or names of memories.
@@ -235,7 +238,8 @@ class Method:
         """What the method keeps during a client's training, at its beginning.
 
         Args:
-          local: Where the client stands; without `state`.
+          local: Where the client stands; without `state`, and as if it were of mean
+            size: its examples have not been seen.
 
         Returns:
           A structure of tensors.
@@ -261,8 +265,9 @@ class Method:
           local: Where the client ended.
 
         Returns:
-          Its new memories by name, and its uploads: structures of tensors by name,
-          which are summed over the clients that trained.
+          Its new memories by name, those that are left out staying as they were, and
+          its uploads: structures of tensors by name, which are summed over the clients
+          that trained.
         """
         return {}, {}
 
@@ -305,7 +310,8 @@ class Method:
           server: Where the server stands.
 
         Returns:
-          The method's memories by name, and the trainable weights of the new model.
+          The method's new memories by name, those that are left out staying as they
+          were, and the trainable weights of the new model.
         """
         return {}, list(server.weights)
 
@@ -363,7 +369,7 @@ def check_model(method: Method, model) -> None:
       TypeError: If the method needs the network and the model shows none.
       ValueError: If the network lacks what the method needs.
     """
-    if method.needs_network and not has_network(model):
+    if looks_inside(method) and not has_network(model):
         raise TypeError(
             f"{method.name} looks inside the network: model_fn must return a "
             f"tff_reg.models.LearningModel, but returned {type(model).__name__}. See "
@@ -371,6 +377,20 @@ def check_model(method: Method, model) -> None:
         )
     if has_network(model):
         method.check_network(model.network)
+
+
+def looks_inside(method: Method) -> bool:
+    """Whether a method needs a model that shows its network.
+
+    A model that does not takes its own batch, gives its loss alone, and counts the
+    batch at every pass.
+    """
+    return (
+        method.needs_network
+        or method.needs_class_counts
+        or (method.displaces and method.displaces_by_gradient)
+        or any(does(method, what) for what in _IN_NETWORK)
+    )
 
 
 def has_network(model) -> bool:

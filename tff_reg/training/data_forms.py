@@ -42,7 +42,10 @@ class BatchedData:
         return spec
 
     def class_counts(self, data, num_classes: int):
-        """How many examples of each class a client has; int32 [num_classes]."""
+        """How many examples of each class a client has; int32 [num_classes].
+
+        One that the data have several times, as for several epochs, counts as often.
+        """
         return _count_classes(data, num_classes)
 
     def run(self, step_fn: Callable, state, element):

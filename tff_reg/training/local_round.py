@@ -256,7 +256,10 @@ class LocalRound:
         client = collections.OrderedDict(
             (
                 name,
-                [tf.where(has_trained, n, o) for n, o in zip(new_memory[name], old)],
+                [
+                    tf.where(has_trained, new, o)
+                    for new, o in zip(new_memory.get(name, old), old)
+                ],
             )
             for name, old in visit.client.items()
         )

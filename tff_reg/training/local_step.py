@@ -138,7 +138,8 @@ class LocalStep:
                     total += term.weighted
             of = total
             rule = self._displacing
-            if is_first and rule and method_lib.does(rule, "displacement_loss"):
+            is_for_displacement = is_first and rule and rule.displaces_by_gradient
+            if is_for_displacement and method_lib.does(rule, "displacement_loss"):
                 own = self._step_of(rule, step, locals_, part_keys)
                 of = tf.autograph.experimental.do_not_convert(rule.displacement_loss)(
                     own

@@ -96,7 +96,8 @@ def build_memory_update(
             )
 
         new_memory = collections.OrderedDict(
-            (name, if_updated(new_memory[name], old)) for name, old in memory.items()
+            (name, if_updated(new_memory.get(name, old), old))
+            for name, old in memory.items()
         )
         trainable = if_updated(new_weights, list(weights.trainable))
         new_weights = tff.learning.models.ModelWeights(trainable, weights.non_trainable)
