@@ -487,7 +487,7 @@ _SUBSETS = [
 
 
 def _paths(subset: tuple[int, ...]) -> Variant:
-    return _set(process="fedmlb", **_MLB, fedmlb_paths=",".join(map(str, subset)))
+    return _set(process="fedmlb", **_MLB, fedmlb_paths=tuple(subset))
 
 
 def _paths_name(subset: tuple[int, ...]) -> str:

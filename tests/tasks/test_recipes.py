@@ -241,7 +241,7 @@ def test_settings_of_some_cells_by_hand():
     assert large["batch_size"] == 20 and large["concentration"] == 0.6
     assert large["target_accuracies"] == (0.26, 0.32)
     assert recipes.settings("fedmlb/table3/fedmlb-k200")["local_epochs"] == 20
-    assert recipes.settings("fedmlb/table6/paths-135")["fedmlb_paths"] == "1,3,5"
+    assert recipes.settings("fedmlb/table6/paths-135")["fedmlb_paths"] == (1, 3, 5)
     cell = recipes.settings("fedmlb/table7/lambda12-lambda20")
     assert cell["fedmlb_cross_entropy"] == 2 and cell["fedmlb_distillation"] == 0
     adam = recipes.settings("fedmlb/table11/fedadam")
