@@ -12,8 +12,7 @@ import tensorflow as tf
 from tests.golden import replay
 from tests.golden import trainer as trainer_lib
 from tff_reg import methods, models
-from tff_reg.methods import gradaug, mixup
-from tff_reg.methods import method as method_lib
+from tff_reg.methods import gradaug, method, mixup
 from tff_reg.models import forward
 
 
@@ -59,7 +58,7 @@ def test_gradaug_step(name, dtype):
             step = trainer_lib.bare_step(trainer, batch=batch, outputs=outputs)
             logits = gradaug.subnetwork_logits(step, width, height, image_width)
             case.check(f"log_softmax{i}", tf.nn.log_softmax(logits))
-            part = _fixed_gradaug([draws[i - 1]], config["mult"])(step)
+            part = _fixed_gradaug([draws[i - 1]], config["mult"]).term(step)
             case.check(f"loss_kd{i}_raw", part.raw, rtol32=1e-4)
             case.check(f"loss_kd{i}_weighted", part.weighted, rtol32=1e-4)
             parts.append(part.weighted)
@@ -72,7 +71,7 @@ def test_gradaug_step(name, dtype):
         trainer.check_summary(key, running)
 
     trainer.replayed.reset_statistics()
-    gradients, measured = trainer.gradient(batch, regularizer=term)
+    gradients, measured = trainer.gradient(batch, term)
     total = float(ce) + config["mult"] * measured["gradaug/term"].numpy()
     case.check("total_loss", total, rtol64=1e-6)  # Measurements are float32.
     trainer.check_summary("grad_total", gradients)
@@ -130,7 +129,7 @@ def test_moon_step(name, dtype):
             step,
             outputs_of=lambda kind: models.Outputs([], constant[kind], None, ()),
         )
-        value = term(step)
+        value = term.term(step)
     case.check("loss_con_raw", value.raw)
     case.check("loss_con_weighted", value.weighted)
     case.check("loss_total", ce + value.weighted)
@@ -138,9 +137,7 @@ def test_moon_step(name, dtype):
 
     plain, _ = trainer.without_statistics(trainer.gradient, batch)
     trainer.check_summary("grad_ce", plain)
-    gradients, measured = trainer.gradient(
-        batch, regularizer=term, references=references
-    )
+    gradients, measured = trainer.gradient(batch, term, references=references)
     case.check("loss_con_raw", measured["moon/term"], rtol64=1e-6)
     for key, kind in (("global", "global"), ("prev", "previous")):
         mean = tf.reduce_mean(cosines[key])
@@ -163,13 +160,13 @@ def test_mixup_step(name, dtype):
         def change_batch(self, batch, key):
             coefficient = tf.constant(config["lam"], tf.float64)
             mixed = mixup.mix(batch, coefficient, tf.constant(config["perm"]))
-            return method_lib.Change(mixed, {"coefficient": coefficient})
+            return method.Change(mixed, {"coefficient": coefficient})
 
     trainer = trainer_lib.Trainer(case)
     trainer.replayed.set_weights(case.weights(config["weights_phase"]))
     batch = case.batch(0)
     mixed, measured = FixedMixup().change_batch(
-        method_lib.Batch(batch["x"], [(batch["y"], 1.0)]), None
+        method.Batch(batch["x"], [(batch["y"], 1.0)]), None
     )
     case.check_summary("mixed_x", _nchw(mixed.features))
     outputs = trainer.forward(dict(x=mixed.features))
@@ -183,7 +180,7 @@ def test_mixup_step(name, dtype):
     case.check("lam", measured["coefficient"])
     case.check("loss_total", total)
 
-    gradients, measured = trainer.gradient(batch, regularizer=FixedMixup())
+    gradients, measured = trainer.gradient(batch, FixedMixup())
     case.check("lam", measured["mixup/coefficient"], rtol64=1e-6)
     trainer.check_summary("grad_total", gradients)
     trainer.check_statistics("bn_after")
@@ -214,7 +211,7 @@ def test_stochdepth_step(name, dtype):
         def change_pass(self, forward, network, key):
             scales = tf.constant(self.kept, network.dtype)
             changed = dataclasses.replace(forward, branch_scales=scales)
-            return method_lib.Change(changed, {"kept_branches": 1.0})
+            return method.Change(changed, {"kept_branches": 1.0})
 
     class KeepAll(FixedStochDepth):
         kept = [1] * count
@@ -247,7 +244,7 @@ def test_stochdepth_step(name, dtype):
     logits, loss = run(fixed)
     case.check("train.logits", logits)
     case.check("train.loss_ce", loss)
-    gradients, _ = trainer.gradient(batch, regularizer=fixed)
+    gradients, _ = trainer.gradient(batch, fixed)
     trainer.check_summary("train.grad_total", gradients)
     trainer.check_statistics("train.bn_after")
 

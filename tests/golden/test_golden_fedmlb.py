@@ -69,7 +69,7 @@ def test_fedmlb_step(name, dtype):
         temperature=config["temp"],
     )
     gradients, measured = trainer.gradient(
-        batch, regularizer=term, references={"global": received.model}
+        batch, term, references={"global": received.model}
     )
     total = float(ce) + measured["fedmlb/term"].numpy()
     case.check("loss_total", total, rtol64=1e-6)  # Measurements are float32.

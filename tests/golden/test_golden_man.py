@@ -37,7 +37,7 @@ class _AsCoded(methods.MAN):
 
     variant: str = "code"
 
-    def __call__(self, step):
+    def term(self, step):
         parts = _mean_squares(step.outputs.activations, self.variant)
         total = tf.add_n([tf.reduce_mean(part) for part in parts])
         factor = self.strength * (0.5 if self.scaling == "code" else 1.0)
@@ -82,7 +82,7 @@ def _check_step(case):
         )
         ce = trainer.replayed.model.loss_fn(batch["y"], outputs.logits)
         step = trainer_lib.bare_step(trainer, outputs=outputs, task_loss=ce)
-        value, printed = term(step), paper(step)
+        value, printed = term.term(step), paper.term(step)
     case.check("logits", outputs.logits)
     case.check("loss_ce", ce)
     parts = _mean_squares(outputs.activations, variant)
@@ -103,6 +103,6 @@ def _check_step(case):
     }.items():
         trainer.check_summary(key, tensors)
 
-    gradients, _ = trainer.gradient(batch, regularizer=term)
+    gradients, _ = trainer.gradient(batch, term)
     trainer.check_clipped_step("", gradients, config["clip_norm"], rtol32=1e-3)
     case.check_all_read()

@@ -59,14 +59,14 @@ def test_fedprox_step(name, dtype):
 
     plain, _ = trainer.without_statistics(trainer.gradient, batch)
     trainer.check_summary("grad_ce", plain)
-    gradients, measurements = trainer.gradient(batch, global_weights, term)
+    gradients, measurements = trainer.gradient(batch, term, cloud=global_weights)
     trainer.check_summary("grad_total", gradients)
     trainer.check_summary("grad_prox", [g - p for g, p in zip(gradients, plain)])
     # Measurements are float32 in every model.
     case.check("sq_distance", measurements["fedprox/term"], rtol64=1e-6)
     with tf.GradientTape() as tape:
         tape.watch(trainer.variables)
-        value = term(trainer_lib.bare_step(trainer, global_weights))
+        value = term.term(trainer_lib.bare_step(trainer, global_weights))
     case.check("sq_distance", value.raw)
     case.check("loss_prox", value.weighted)
     case.check("loss_total", ce + value.weighted)
@@ -117,7 +117,7 @@ def test_fedalign_steps_from_the_start(name, dtype):
         trainer.reset_optimizer()
         strength = float(re.fullmatch(r"mu([\d.]+)", prefix)[1])
         term = _alignment(config, strength=strength)
-        gradients, _ = trainer.gradient(batch, regularizer=term)
+        gradients, _ = trainer.gradient(batch, term)
         trainer.check_clipped_step(f"{prefix}.", gradients, config["clip_norm"])
     case.check_all_read(r"step\d+\..*")
 
@@ -148,14 +148,14 @@ def _check_fedalign_step(trainer, prefix, batch, step):
     trainer.check_summary(f"{prefix}.grad_ce", plain, step=step)
     with tf.GradientTape() as tape:
         tape.watch(trainer.variables)
-        value = term(
+        value = term.term(
             trainer_lib.bare_step(trainer, batch=batch, outputs=outputs, task_loss=ce)
         )
     case.check(f"{prefix}.lip_raw", value.raw, step=step, rtol64=1e-8)
     case.check(f"{prefix}.loss_lip_scaled", value.weighted, step=step)
     lipschitz = trainer.gradient_of(value.weighted, tape)
     trainer.check_summary(f"{prefix}.grad_lip_scaled", lipschitz, step=step)
-    gradients, _ = trainer.gradient(batch, regularizer=term)
+    gradients, _ = trainer.gradient(batch, term)
     trainer.check_clipped_step(f"{prefix}.", gradients, config["clip_norm"], step)
     trainer.check_statistics(f"{prefix}.bn", step)
 
@@ -168,7 +168,7 @@ def _check_equation_5(trainer, prefix, batch, term):
             batch["x"], forward.ForwardPass(training=True, update_statistics=False)
         )
         ce = trainer.replayed.model.loss_fn(batch["y"], outputs.logits)
-        value = term(
+        value = term.term(
             trainer_lib.bare_step(trainer, batch=batch, outputs=outputs, task_loss=ce)
         )
         total = ce + value.weighted
@@ -178,9 +178,7 @@ def _check_equation_5(trainer, prefix, batch, term):
     if f"{prefix}.grad_lip_raw.norm" in case:
         raw = trainer.gradient_of(value.raw, tape)
         trainer.check_summary(f"{prefix}.grad_lip_raw", raw)
-    gradients, _ = trainer.without_statistics(
-        trainer.gradient, batch, regularizer=term
-    )
+    gradients, _ = trainer.without_statistics(trainer.gradient, batch, term)
     trainer.check_summary(f"{prefix}.grad_total", gradients)
     trainer.check_clipping(f"{prefix}.", gradients, case.config["clip_norm"])
 

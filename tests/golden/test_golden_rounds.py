@@ -10,82 +10,78 @@ from typing import Any
 
 import numpy as np
 import pytest
-import tensorflow as tf
 import tensorflow_federated as tff
 
+from tests.golden import clients as clients_lib
 from tests.golden import mlp, numpy_rounds, replay
-from tff_reg import methods, runtime, training
-from tff_reg.methods import method as method_lib
-from tff_reg.training import local_round, local_step
+from tff_reg import methods
+from tff_reg import training as training_lib
+from tff_reg.methods import all_clients, method
+from tff_reg.training import local_training
 
-PREVIOUS = method_lib.PREVIOUS
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _runtime():
-    with runtime.running("in_process"):
-        yield
+pytestmark = pytest.mark.usefixtures("in_process")
 
 
-# All other algorithms that are known have one.
-_WITHOUT_CORRECTION = ("fedavg", "fedprox")
+def _methods(config):
+    """Makes the methods by the names of the algorithms that are known here."""
+    strength = config["alpha_coef"]
+    return {
+        "fedavg": lambda: [],
+        "fedprox": lambda: [methods.FedProx(strength=config["mu"])],
+        "feddyn": lambda: [methods.FedDyn(strength=strength)],
+        "feddc": lambda: [methods.FedDC(strength=strength)],
+        "fedspeed": lambda: [
+            methods.FedSpeed(
+                strength=strength,
+                radius=config["rho"],
+                ascent=config.get("ascent", "code"),
+            )
+        ],
+        "scaffold": lambda: [methods.Scaffold()],
+    }
 
 
 def _algorithm(config):
     return config["algorithm"].lower()
 
 
-def _terms(config):
-    terms = []
-    if _algorithm(config) == "fedprox":
-        terms.append(methods.FedProx(strength=config["mu"]))
-    if config["with_man"]:
-        terms.append(methods.MAN(strength=config["mu_mean"]))
-    return terms
-
-
-def _corrections(config):
-    """Makes the corrections by the names of the algorithms that have one."""
-    strength = config["alpha_coef"]
-    return {
-        "feddyn": lambda: methods.FedDyn(strength=strength),
-        "feddc": lambda: methods.FedDC(strength=strength),
-        "fedspeed": lambda: methods.FedSpeed(
-            strength=strength,
-            radius=config["rho"],
-            ascent=config.get("ascent", "code"),
-        ),
-        "scaffold": methods.Scaffold,
-    }
+def _corrects_drift(config):
+    return _algorithm(config) not in ("fedavg", "fedprox")
 
 
 def _training(case, config):
     sizes = case.plain("client_sizes")
-    make_correction = _corrections(config).get(_algorithm(config))
+    parts = _methods(config)[_algorithm(config)]()
+    if config["with_man"]:
+        parts.append(methods.MAN(strength=config["mu_mean"]))
     mean_steps = config["epochs"] * -(-sizes.mean() // config["batch"])
     # What the authors computed, where the file says it.
     assert config.get("n_minibatch") in (None, mean_steps)
-    return client_work.LocalTraining(
-        optimizer=training.build_sgd(config["lr"], weight_decay=config["weight_decay"]),
-        regularizers=_terms(config),
+    takes_mean_steps = any(part.brings.get("same_local_steps") for part in parts)
+    return local_training.LocalTraining(
+        optimizer=training_lib.build_sgd(
+            config["lr"], weight_decay=config["weight_decay"]
+        ),
+        methods=[*parts, all_clients.AllClients()],
         max_gradient_norm=config["clip_norm"],
-        learning_rate_schedule=training.exponential(config["lr_decay_per_round"]),
-        data_form=training.WholeClientData(
+        learning_rate_schedule=training_lib.exponential(config["lr_decay_per_round"]),
+        data_form=training_lib.WholeClientData(
             batch_size=config["batch"],
             local_epochs=config["epochs"],
-            local_steps=(
-                int(mean_steps) if _algorithm(config) == "scaffold" else None
-            ),
+            local_steps=int(mean_steps) if takes_mean_steps else None,
             shuffle=False,
         ),
-        correction=make_correction() if make_correction else None,
-        population=training.Population(
+        population=training_lib.Population(
             num_clients=len(sizes),
             mean_examples=float(sizes.mean()),
             local_steps=int(mean_steps),
         ),
-        averages_all_clients=True,
     )
+
+
+def _weighting(config):
+    weighting = tff.learning.ClientWeighting
+    return weighting.UNIFORM if _corrects_drift(config) else weighting.NUM_EXAMPLES
 
 
 def _examples(case, number):
@@ -96,9 +92,7 @@ def _examples(case, number):
 
 
 def _data_set(case, number):
-    x, y = _examples(case, number)
-    key = np.zeros([2], np.int64)
-    return tf.data.Dataset.from_tensors(collections.OrderedDict(x=x, y=y, key=key))
+    return clients_lib.data_set(*_examples(case, number))
 
 
 @dataclasses.dataclass
@@ -123,15 +117,12 @@ def _variants(case):
         for name, config in case.config.items()
         if isinstance(config, dict)
         and config.get("algorithm", "").lower()
-        in (*_WITHOUT_CORRECTION, *_corrections(collections.defaultdict(float)))
+        in _methods(collections.defaultdict(float))
     }
 
 
 @replay.parametrize_variants(
-    {
-        name: [*_variants(replay.Case(name, "float64"))]
-        for name in replay.names("J_*")
-    },
+    {name: [*_variants(replay.Case(name, "float64"))] for name in replay.names("J_*")},
     default="clip",
 )
 def test_rounds(name, variant, dtype):
@@ -239,12 +230,8 @@ def _check_variant(case, variant):
 def _check_rounds(case, variant, config, training):
     """Compares all that a round leaves behind; returns each round's `_Start`."""
     sizes = case.plain("client_sizes")
-    is_weighted = _algorithm(config) in _WITHOUT_CORRECTION
-    weighting = tff.learning.ClientWeighting
-    process = processes.build_process(
-        mlp.model_fn(config["mlp"], case.dtype),
-        training,
-        client_weighting=weighting.NUM_EXAMPLES if is_weighted else weighting.UNIFORM,
+    process = clients_lib.process(
+        config["mlp"], case.dtype, training, _weighting(config)
     )
     state = process.set_model_weights(
         process.initialize(),
@@ -292,17 +279,17 @@ def _computed(case, config, cohort, first, after):
         return np.stack([mlp.flatten(state[name]) for state in after.clients])
 
     average, cloud = after.cloud, after.cloud
-    all_clients = mlp.flatten(after.memory[client_work.ALL_CLIENTS])
+    all_model = mlp.flatten(after.memory[all_clients.NAME])
     result = {
-        "clnt_params_list": of_clients(PREVIOUS),
+        "clnt_params_list": of_clients(method.PREVIOUS),
         "selected": cohort,
         "weight_list": sizes / sizes.mean(),
         "cld_mdl_param": cloud,
         "model.cld_model": cloud,
-        "model.all_model": all_clients,
+        "model.all_model": all_model,
     }
     algorithm = _algorithm(config)
-    if algorithm in _WITHOUT_CORRECTION:
+    if not _corrects_drift(config):
         result["weight_list"] = sizes.reshape(-1, 1)
     if "h" in after.memory:
         mean_drift = mlp.flatten(after.memory["h"])
@@ -321,7 +308,7 @@ def _computed(case, config, cohort, first, after):
     if algorithm == "fedspeed":
         # The authors call the cloud 'all_model' here, and never set 'avg_model'.
         result["all_model_param"] = result["model.all_model"] = cloud
-        result["model.server_model"] = all_clients
+        result["model.server_model"] = all_model
         result["model.avg_model"] = first.cloud
     return result
 
@@ -333,15 +320,7 @@ def _tolerance(case, round_num):
 
 def _check_steps(case, variant, config, training, starts):
     """Every recorded step, each from the recorded weights before it."""
-    model = mlp.model_fn(config["mlp"], case.dtype)()
-    variables = model.trainable_variables
-    step = local_step.LocalStep(model, {}, training.regularizers)
-    rule = training.effective_gradient_rule
-    slots = rule.make_slots(variables)
-    sizes = case.plain("client_sizes")
-
-    def unflatten(flat):
-        return mlp.unflatten(flat, config["mlp"], case.dtype)
+    client = clients_lib.Client(config["mlp"], case.dtype, training, _weighting(config))
 
     def trace(name):
         return case.result(f"{variant}.trace.{name}")
@@ -357,53 +336,26 @@ def _check_steps(case, variant, config, training, starts):
         zip(rounds, case.plain(f"{variant}.trace.client"))
     ):
         start = starts[round_num - rounds.min()]
+        factor = training.learning_rate_schedule(round_num - rounds.min())
         if (round_num, number) != previous:
             position, weights = 0, start.cloud
             previous = (round_num, number)
-            for slot in slots:
-                slot.assign(tf.zeros_like(slot))
+            client.begin(
+                start.cloud,
+                _data_set(case, number),
+                rate_factor=factor,
+                client=start.clients[number],
+                server=start.memory,
+            )
         x, y = _examples(case, number)
         batches_per_epoch = -(-len(y) // config["batch"])
         begin = position % batches_per_epoch * config["batch"]
         rows = slice(begin, begin + config["batch"])
-        for variable, value in zip(variables, unflatten(weights)):
-            variable.assign(value)
-        received = unflatten(start.cloud)
-        computed, count, _ = step.gradient(
-            dict(x=tf.constant(x[rows]), y=tf.constant(y[rows])),
-            received,
-            None,
-            rule,
-            slots,
-        )
-        assert count == len(y[rows])
-        unclipped = [tf.zeros_like(v) for v in variables]
-        if training.correction is not None:
-            local = method_lib.Local(
-                weights=variables,
-                cloud=received,
-                client=start.clients[number],
-                server=start.memory,
-                relative_size=tf.constant(sizes[number] / sizes.mean(), case.dtype),
-            )
-            added = training.correction.before_clipping(local)
-            computed = [g + a for g, a in zip(computed, added)]
-            unclipped = training.correction.after_clipping(local) or unclipped
-        computed, _ = local_round.clip_by_global_norm(computed, config["clip_norm"])
-        check(mlp.flatten(computed), gradients[i])
-        rule.after_clipping(computed, slots)
-        strength = np.dot(mlp.flatten(unclipped), weights) / np.dot(weights, weights)
+        step = client.step(weights, x[rows], y[rows])
+        check(step.clipped, gradients[i])
+        added = step.corrected - step.clipped
+        strength = np.dot(added, weights) / np.dot(weights, weights)
         check(config["weight_decay"] + strength, decays[i])
-        rate = config["lr"] * float(
-            training.learning_rate_schedule(round_num - rounds.min())
-        )
-        check(rate, rates[i])
-        optimizer = training.build_sgd(rate, weight_decay=config["weight_decay"])
-        specs = tuple(tf.TensorSpec(v.shape, v.dtype) for v in variables)
-        _, stepped = optimizer.next(
-            optimizer.initialize(specs),
-            tuple(variables),
-            tuple(g + u for g, u in zip(computed, unclipped)),
-        )
-        check(mlp.flatten(stepped), after[i])
+        check(config["lr"] * float(factor), rates[i])
+        check(step.weights, after[i])
         weights, position = after[i], position + 1

@@ -1,32 +1,28 @@
 """Steps and local training of SAM and ASAM against the authors' code."""
 
-import collections
 
 import numpy as np
 import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tests.golden import mlp, replay
-from tff_reg import methods, runtime, training
+from tests import local_steps
+from tests.golden import clients, mlp, replay
+from tff_reg import methods
+from tff_reg import training as training_lib
+from tff_reg.methods import method
 from tff_reg.models import forward
-from tff_reg.training import local_round, local_step
+from tff_reg.training import local_training
 
 TOLERANCE = dict(rtol64=1e-10, rtol32=1e-5)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _runtime():
-    with runtime.running("in_process"):
-        yield
+UNIFORM = tff.learning.ClientWeighting.UNIFORM
+pytestmark = pytest.mark.usefixtures("in_process")
 
 
 def _rule(name, settings):
     if name == "sam":
         return methods.FedSAM(radius=settings["rho_sam"])
-    return methods.FedASAM(
-        radius=settings["rho_asam"], offset=settings["eta_asam"]
-    )
+    return methods.FedASAM(radius=settings["rho_asam"], offset=settings["eta_asam"])
 
 
 def _examples(case, prefix=""):
@@ -66,13 +62,14 @@ def test_one_step(name, dtype):
             return outputs.logits
 
         check("logits_at_w", check_loss("loss_at_w"))
-        step = local_step.LocalStep(model, {}, ())
-        plain, _, _ = step.gradient(dict(x=x, y=y), (), None)
+        batch = dict(x=x, y=y)
+        plain, _, _ = local_steps.gradient(model, [], batch)
         check("grad_at_w", mlp.flatten(plain))
-        ascent = rule.ascent(variables, plain)
+        local = method.Local(variables, cloud=(), client={}, server={})
+        ascent = rule.displacement(local, plain)
         check("eps", mlp.flatten(ascent))
         check("eps_norm", np.linalg.norm(mlp.flatten(ascent)))
-        gradient, _, _ = step.gradient(dict(x=x, y=y), (), None, rule)
+        gradient, _, _ = local_steps.gradient(model, [rule], batch)
         check("grad_at_w_plus_eps", mlp.flatten(gradient))
         after = _stepped(case, variables, gradient)
         check("params_after_step", mlp.flatten(after))
@@ -88,22 +85,19 @@ def _trainings(case):
 
 
 @replay.parametrize_variants(
-    {
-        name: _trainings(replay.Case(name, "float64"))
-        for name in replay.names("I_*")
-    },
+    {name: _trainings(replay.Case(name, "float64")) for name in replay.names("I_*")},
     default=r".*\.mu_mean0\.15\.max_norm0\.3",
 )
 def test_local_training(name, variant, dtype):
     case = replay.Case(name, dtype)
     rule_name, rest = variant[len("train_") :].split(".mu_mean")
     zeta, max_norm = (float(number) for number in rest.split(".max_norm"))
-    training = client_work.LocalTraining(
+    terms = [methods.MAN(strength=zeta)] if zeta else []
+    training = local_training.LocalTraining(
         optimizer=case.optimizer(),
-        regularizers=[methods.MAN(strength=zeta)] if zeta else [],
+        methods=[*terms, _rule(rule_name, case.config["train"])],
         max_gradient_norm=max_norm,
-        gradient_rule=_rule(rule_name, case.config["train"]),
-        data_form=training.WholeClientData(
+        data_form=training_lib.WholeClientData(
             batch_size=case.config["train"]["batch"],
             local_epochs=case.config["train"]["epochs"],
             shuffle=False,
@@ -126,38 +120,25 @@ def _check_steps(case, training, expected):
     x, y = _examples(case, "train_")
     batch = case.config["train"]["batch"]
     begins = [*range(0, len(y), batch)] * case.config["train"]["epochs"]
-    model = mlp.model_fn(case.config["mlp"], case.dtype)()
-    step = local_step.LocalStep(model, {}, training.regularizers)
     assert len(begins) == len(expected)
+    client = clients.Client(case.config["mlp"], case.dtype, training, UNIFORM)
     weights = case.plain("initial_params")
+    client.begin(weights, clients.data_set(x, y))
     for begin, after in zip(begins, expected):
-        _assign(model, case, weights)
         rows = slice(begin, begin + batch)
-        gradient, _, _ = step.gradient(
-            dict(x=tf.constant(x[rows]), y=tf.constant(y[rows])),
-            (),
-            None,
-            training.gradient_rule,
-        )
-        gradient, _ = local_round.clip_by_global_norm(
-            gradient, training.max_gradient_norm
-        )
-        stepped = _stepped(case, model.trainable_variables, gradient)
-        _close(case, mlp.flatten(stepped), after, 1)
+        _close(case, client.step(weights, x[rows], y[rows]).weights, after, 1)
         weights = after
 
 
 def _check_client(case, training, expected):
     """All steps by a process with one client."""
     sizes = case.config["mlp"]
-    process = processes.build_process(mlp.model_fn(sizes, case.dtype), training)
+    process = clients.process(sizes, case.dtype, training, UNIFORM)
     initial = mlp.unflatten(case.plain("initial_params"), sizes, case.dtype)
     state = process.set_model_weights(
         process.initialize(), tff.learning.models.ModelWeights(initial, [])
     )
-    x, y = _examples(case, "train_")
-    element = collections.OrderedDict(x=x, y=y, key=np.zeros([2], np.int64))
-    data_set = tf.data.Dataset.from_tensors(element)
+    data_set = clients.data_set(*_examples(case, "train_"))
     state = process.next(state, [data_set]).state
     weights = process.get_model_weights(state).trainable
     _close(case, mlp.flatten(weights), expected[-1], len(expected))

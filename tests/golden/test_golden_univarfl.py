@@ -26,10 +26,8 @@ def _term(case, **settings):
         outputs = models.Outputs([features, logits], features, logits, ())
         labels = tf.constant(case.plain("labels").astype(np.int32))
         ce = learning_model.sparse_cross_entropy(labels, logits)
-        step = methods.Step(
-            None, outputs, None, labels, ce, [], [], None, None
-        )
-        term = methods.UniVarFL(**settings)(step)
+        step = methods.Step(None, outputs, labels=labels, task_loss=ce)
+        term = methods.UniVarFL(**settings).term(step)
     return ce, term, tape, logits, features
 
 

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import tensorflow as tf
 
+from tests import local_steps
 from tests.golden import replay
 from tff_reg import methods
 from tff_reg.models import forward
-from tff_reg.training import local_round, local_step
-
-
-def _key():
-    return tf.constant([1, 2], tf.int64)
+from tff_reg.training import local_round
 
 
 class Trainer:
@@ -31,14 +28,23 @@ class Trainer:
         specs = tuple(tf.TensorSpec(v.shape, v.dtype) for v in self.variables)
         self.state = self.optimizer.initialize(specs)
 
-    def gradient(self, batch, global_weights=(), regularizer=None, references=None):
+    def gradient(self, batch, *parts, cloud=(), references=None):
         """The gradient by the product's local step, and what it measured.
 
         Statistics of norms are as after one forward pass.
+
+        Args:
+          batch: The batch.
+          *parts: The methods of the sum.
+          cloud: As for `local_steps.gradient`.
+          references: As there.
+
+        Returns:
+          The gradient and the measurements.
         """
-        terms = [] if regularizer is None else [regularizer]
-        step = local_step.LocalStep(self.replayed.model, references or {}, terms)
-        gradients, _, measurements = step.gradient(batch, global_weights, _key)
+        gradients, _, measurements = local_steps.gradient(
+            self.replayed.model, parts, batch, cloud=cloud, references=references
+        )
         return gradients, measurements
 
     def gradient_of(self, value, tape):
@@ -72,9 +78,7 @@ class Trainer:
         return before, [a - b for a, b in zip(after, before)]
 
     def check_summary(self, key, tensors, **kwargs):
-        self.case.check_summary(
-            key, self.replayed.in_torch_order(tensors), **kwargs
-        )
+        self.case.check_summary(key, self.replayed.in_torch_order(tensors), **kwargs)
 
     def check_step(self, prefix, gradients, step=1):
         """Applies a clipped gradient and compares the weights after it."""

@@ -1,0 +1,135 @@
+"""Training on the networks of the J and I files: whole rounds and single steps."""
+
+import collections
+import dataclasses
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tests import local_steps
+from tests.golden import mlp
+from tff_reg import training as training_lib
+from tff_reg.methods import method
+from tff_reg.training import local_round
+
+
+def process(sizes, dtype, training, weighting):
+    """The process of what clients do.
+
+    Args:
+      sizes: As for `mlp.model_fn`.
+      dtype: As there.
+      training: A `LocalTraining`.
+      weighting: A `tff.learning.ClientWeighting`.
+
+    Returns:
+      The process.
+    """
+    return training_lib.build_regularized(
+        mlp.model_fn(sizes, dtype),
+        training.methods,
+        training.optimizer,
+        client_weighting=weighting,
+        client_data=training.data_form,
+        max_gradient_norm=training.max_gradient_norm,
+        learning_rate_schedule=training.learning_rate_schedule,
+        population=training.population,
+    )
+
+
+def data_set(x, y):
+    """A client's examples as one element."""
+    element = collections.OrderedDict(x=x, y=y, key=tf.zeros([2], tf.int64))
+    return tf.data.Dataset.from_tensors(element)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Observer(method.Method):
+    """The last of a sum, which keeps the gradients that it sees."""
+
+    name = "observer"
+    needs_network = False
+    seen: dict = dataclasses.field(default_factory=dict)
+
+    def keep(self, local, gradient):
+        self.seen["clipped"] = mlp.flatten(gradient)
+        return ()
+
+    def correct_clipped(self, local, gradient):
+        self.seen["corrected"] = mlp.flatten(gradient)
+        return gradient
+
+
+@dataclasses.dataclass(frozen=True)
+class Step:
+    """What came of a step; all float [parameters], in PyTorch's order.
+
+    Attributes:
+      clipped: The clipped gradient.
+      corrected: The same with what methods add to it then.
+      weights: The weights after the step.
+    """
+
+    clipped: np.ndarray
+    corrected: np.ndarray
+    weights: np.ndarray
+
+
+class Client:
+    """A client that takes its steps one by one, by the product's `LocalRound`.
+
+    Args:
+      sizes: As for `process`, and so are the others.
+      dtype: Data type.
+      training: What the client does.
+      weighting: How clients weigh.
+    """
+
+    def __init__(self, sizes, dtype, training, weighting):
+        self._sizes, self._dtype = sizes, dtype
+        self._observer = _Observer()
+        observed = dataclasses.replace(
+            training, methods=(*training.methods, self._observer)
+        )
+        self._model = mlp.model_fn(sizes, dtype)()
+        self._round = local_round.LocalRound(lambda: self._model, observed, weighting)
+        spec = tf.TensorSpec([], dtype)
+        hparams = training.optimizer.get_hparams(training.optimizer.initialize(spec))
+        self._hparams = {k: tf.constant(v, dtype) for k, v in hparams.items()}
+
+    def begin(self, cloud, data, *, rate_factor=1.0, client=None, server=None):
+        """Begins a round.
+
+        Args:
+          cloud: The received weights, float [parameters].
+          data: The client's `data_set`.
+          rate_factor: The round's factor on the learning rate.
+          client: The client's memories by name.
+          server: The server's.
+        """
+        weights = mlp.unflatten(cloud, self._sizes, self._dtype)
+        received = tff.learning.models.ModelWeights(weights, [])
+        self._visit, progress = self._round.begin(
+            self._hparams,
+            rate_factor,
+            {local_round.MODEL: received},
+            data,
+            client or {},
+            server or {},
+        )
+        (element,) = data
+        self._progress = self._round.enter(progress, element)
+
+    def step(self, weights, x, y) -> Step:
+        """Takes a step from these weights, float [parameters], on these examples."""
+        variables = self._model.trainable_variables
+        for variable, value in zip(
+            variables, mlp.unflatten(weights, self._sizes, self._dtype)
+        ):
+            variable.assign(value)
+        batch = {"x": tf.constant(x), "y": tf.constant(y)}
+        before = self._progress
+        self._progress = self._round.step(self._visit, before, batch, local_steps.key)
+        assert self._progress.num_examples - before.num_examples == len(y)
+        return Step(**self._observer.seen, weights=mlp.flatten(variables))
