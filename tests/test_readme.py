@@ -1,6 +1,7 @@
 """The README's Python examples run as they are printed."""
 
 import collections
+import json
 import pathlib
 import re
 
@@ -16,6 +17,18 @@ def _example(containing):
     blocks = re.findall(r"```python\n(.*?)```", README.read_text("utf-8"), re.S)
     (block,) = [block for block in blocks if containing in block]
     return block
+
+
+def test_a_run_from_python_is_one(capsys, monkeypatch, tmp_path):
+    code = _example("experiment.RunConfig(")
+    assert "total_rounds=5" in code
+    monkeypatch.chdir(tmp_path)
+    names = {}
+    exec(code.replace("total_rounds=5", 'scale="tiny"'), names)
+    assert names["result"].summary["rounds"] == 1
+    assert capsys.readouterr().out.endswith("%\n")
+    recorded = json.loads((tmp_path / "runs/from_python/config.json").read_text())
+    assert recorded["process"] == "fedalign+man" and recorded["man_strength"] == 0.1
 
 
 def test_the_library_in_ten_lines_trains():

@@ -1,0 +1,192 @@
+"""A run from its config, as notebooks and services start it."""
+
+import asyncio
+import json
+import types
+
+import pytest
+
+import tasks
+from tff_reg import experiment, runtime, settings
+from tff_reg.experiment import progress
+
+SMALL = dict(
+    process="fedprox",
+    model="cnn",
+    num_clients=4,
+    clients_per_round=2,
+    local_epochs=1,
+    partition="iid",
+    scale="0.5",
+)
+
+
+class Notes(progress.Silence):
+    """Keeps what was said."""
+
+    def __init__(self):
+        self.lines = []
+
+    def say(self, line):
+        self.lines.append(line)
+
+
+class Signals:
+    """Keeps what an `Interruption` is told."""
+
+    def __init__(self):
+        self.ends = []
+
+    def say(self, message):
+        self.message = message
+
+    def before_exit(self, end):
+        self.ends.append(end)
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory):
+    """A run of a round, continued to two; what it told."""
+    config = experiment.RunConfig(
+        **SMALL,
+        total_rounds=2,
+        output_dir=str(tmp_path_factory.mktemp("ran") / "{process}-{seed}"),
+    )
+    before, first, then, rows = runtime.describe(), Notes(), Notes(), []
+    told = Signals()
+    experiment.run(config, progress=first, stop=told)
+    config = experiment.RunConfig.of({**config.given(), "total_rounds": 4})
+    return types.SimpleNamespace(
+        before=before,
+        first=first,
+        then=then,
+        told=told,
+        rows=rows,
+        result=experiment.run(config, progress=then, on_round=rows.append),
+        config=config.resolved(),
+    )
+
+
+def test_a_config_is_all_that_a_run_needs(ran):
+    assert ran.result.summary["rounds"] == 2
+    assert ran.result.summary["process"] == "fedprox"
+    assert ran.config.output_dir.endswith("/fedprox-0")
+    stored = experiment.RunDirectory(ran.config.output_dir).config
+    assert experiment.ResolvedConfig.load(stored) == ran.config
+    assert stored["fedprox_strength"] == 1e-4 and len(stored["class_names"]) == 10
+
+
+def test_what_is_about_to_run_is_said_before_the_first_round(ran):
+    assert ran.first.lines[0].startswith("Clients run in process")
+    assert "process  fedprox (strength 0.0001)" in ran.first.lines
+    assert any("rounds   1, seed 0, scale 0.5" in line for line in ran.first.lines)
+
+
+def test_it_goes_on_where_it_was_and_gives_all_rows(ran):
+    assert ran.then.lines[-1] == "Resuming after round 1 of 2."
+    assert [row["round_num"] for row in ran.rows] == [1, 2]
+    assert ran.rows == ran.result.rows
+
+
+def test_the_runtime_is_the_runs_own(ran):
+    assert runtime.describe() == ran.before
+
+
+def test_who_ends_the_process_knows_what_is_kept_and_what_to_end(ran):
+    assert ran.told.ends == [runtime.shutdown, ran.first.close]
+    assert "and the same command goes on from there" in ran.told.message()
+
+
+def test_a_finished_run_gives_its_summary_at_once(ran):
+    found = experiment.finished(ran.config)
+    assert found == ran.result.summary
+    more = experiment.RunConfig.of({**SMALL, "total_rounds": 6, "output_dir": "x"})
+    assert experiment.finished(more.resolved()) is None
+    anew = {**SMALL, "total_rounds": 4, "output_dir": ran.config.output_dir}
+    anew = experiment.RunConfig.of({**anew, "overwrite": True})
+    assert experiment.finished(anew.resolved()) is None
+
+
+def test_in_an_event_loop_it_comes_to_the_same(ran, tmp_path):
+    config = experiment.RunConfig(**SMALL, total_rounds=4, output_dir=str(tmp_path))
+    rows = []
+    with runtime.running("in_process"):
+        coroutine = experiment.run_async(
+            config, progress=progress.Silence(), on_round=rows.append
+        )
+        result = asyncio.run(coroutine)
+    assert [row["training/loss"] for row in rows] == [
+        row["training/loss"] for row in ran.rows
+    ]
+    assert result.summary["final_accuracy"] == ran.result.summary["final_accuracy"]
+    files = [f"{path}/final_weights.npz" for path in (tmp_path, ran.config.output_dir)]
+    first, second = (open(file, "rb").read() for file in files)
+    assert first == second
+
+
+def test_tasks_may_be_ones_own(tmp_path):
+    built = []
+
+    def build(task, **of_task):
+        built.append((task, of_task))
+        return tasks.build("digits", **of_task)
+
+    own = types.SimpleNamespace(
+        names=lambda: ["mine"],
+        defaults=lambda name: tasks.defaults("digits"),
+        check_data=lambda name, data_dir: None,
+        build=build,
+    )
+    asked = experiment.RunConfig(process="fedprox", task="mine", scale="tiny")
+    config = experiment.check(asked, own)
+    training = experiment.prepare(config, tasks=own, progress=progress.Silence())
+    ((name, of_task),) = built
+    assert name == "mine" and of_task["num_clients"] == 4
+    assert training.total_rounds == 1 and training.settings["task"] == "mine"
+    with pytest.raises(settings.SettingError, match="task=digits: .*one of mine"):
+        experiment.check(experiment.RunConfig(process="fedavg", task="digits"), own)
+
+
+@pytest.mark.parametrize(
+    "asked, message",
+    [
+        ({"task": "pacs"}, "There are no data: download http"),
+        ({"batch_size": 7}, "has a run with batch_size=32"),
+        ({"total_rounds": 1}, "has done 2 rounds already"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_anything_is_loaded(tmp_path, asked, message):
+    asked = {"process": "fedavg", "output_dir": str(tmp_path / "run"), **asked}
+    (tmp_path / "run" / "checkpoints" / "round_000002").mkdir(parents=True)
+    config = {"made_by": "tff_reg", "total_rounds": 3}
+    if "batch_size" in asked:
+        config["batch_size"] = 32
+    (tmp_path / "run" / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ValueError, match=message):
+        experiment.check(experiment.RunConfig(**asked))
+
+
+@pytest.mark.parametrize(
+    "error, setting",
+    [
+        (runtime.NoGpuError("TensorFlow sees none."), "require_gpu"),
+        (runtime.WorkerError("a:1 does not answer."), "workers"),
+    ],
+)
+def test_a_machine_that_cannot_is_refused_with_the_setting(
+    monkeypatch, tmp_path, error, setting
+):
+    def running(kind, **options):
+        raise error
+
+    monkeypatch.setattr(runtime, "running", running)
+    config = experiment.RunConfig(
+        process="fedavg",
+        runtime="remote",
+        workers=("a:1",),
+        output_dir=str(tmp_path / "run"),
+    )
+    with pytest.raises(settings.SettingError) as caught:
+        experiment.run(config)
+    assert (caught.value.setting, caught.value.reason) == (setting, str(error))
+    assert not (tmp_path / "run").exists()
