@@ -6,9 +6,11 @@ import pathlib
 import re
 
 import numpy as np
+import pytest
 import tensorflow as tf
 
-from tff_reg import runtime
+from tests import random_clients
+from tff_reg import methods, models, runtime, settings, training
 
 README = pathlib.Path(__file__).parent.parent / "README.md"
 
@@ -54,3 +56,24 @@ def test_the_library_in_ten_lines_trains():
     assert train["num_examples"] == 40
     assert np.isfinite(train["loss"])
     assert train["fedalign/term"] > 0
+
+
+def test_a_method_of_ones_own_trains_in_a_sum():
+    names = {}
+    exec(_example("class Anchor("), names)
+    anchor = names["Anchor"]
+    with pytest.raises(settings.SettingError) as refused:
+        anchor(-1.0)
+    assert f"`{refused.value}`" in README.read_text("utf-8")
+    process = training.build_regularized(
+        models.build_model_fn("cnn", image_shape=(4, 4, 1), num_classes=3),
+        [anchor(0.1), methods.MAN(0.1)],
+        training.build_sgd(0.1),
+        client_data=training.WholeClientData(batch_size=4),
+    )
+    with runtime.running("in_process"):
+        output = process.next(process.initialize(), random_clients.clients((8, 5)))
+    train = output.metrics["client_work"]["train"]
+    for term in ("anchor", "man"):
+        assert train[f"{term}/term"] > 0
+        assert 0 < train[f"{term}/share"] < 1

@@ -254,7 +254,7 @@ class Method:
           gradient: The clipped gradient, before `correct_clipped`.
 
         Returns:
-          A structure like that of `begin`.
+          The next step's `local.state`, a structure like that of `begin`.
         """
         return local.state
 

@@ -109,7 +109,7 @@ def build_model_aggregator(
       compressed_threshold: Tensors with more elements are quantised.
 
     Returns:
-      What `build_process` takes as `model_aggregator`: None for `mean`, which is then
+      What `build_regularized` takes as `model_aggregator`: None for `mean`, which is then
       its default.
 
     Raises:
@@ -153,9 +153,9 @@ def build_metrics_aggregator(kind: str) -> Optional[Callable]:
       kind: As for `build_model_aggregator`.
 
     Returns:
-      What `build_process` takes as `metrics_aggregator`: secure sums for `secure`, None
-      for all others. Numbers of more than 2**20 - 1 (a client's) are cut off there, and
-      rounded to multiples of 0.0005.
+      What `build_regularized` takes as `metrics_aggregator`: secure sums for `secure`,
+      None for all others. Numbers of more than 2**20 - 1 (a client's) are cut off there,
+      and rounded to multiples of 0.0005.
     """
     return _secure_sum_then_finalize if kind == "secure" else None
 
