@@ -15,7 +15,8 @@ import collections
 import dataclasses
 import math
 import statistics
-from typing import Any, Mapping, Optional, Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any, Optional
 
 from tff_reg.lazy import tf
 from tff_reg.methods import all_clients, catalogue

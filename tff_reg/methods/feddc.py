@@ -83,7 +83,7 @@ class FedDC(method.Method):
 
 
 def _scaled_common(local: method.Local) -> list:
-    """s / wt_i."""
+    """The common part, s / wt_i."""
     return [
         tf.math.divide_no_nan(common, local.relative_size)
         for common in local.server["s"]

@@ -20,7 +20,8 @@ round:
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
 
 from tff_reg import settings
 from tff_reg.methods.states import Batch, Change, Local, Server, Step, Term

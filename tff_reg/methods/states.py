@@ -8,7 +8,8 @@ clients, K the local steps and lr0 the client learning rate before any decay.
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Callable, Mapping, NamedTuple, Optional, Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any, Callable, NamedTuple, Optional
 
 
 @dataclasses.dataclass(frozen=True)

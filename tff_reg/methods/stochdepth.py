@@ -51,8 +51,8 @@ class StochDepth(method.Method):
         drop = 1.0 - self.survival_probability
         numbers = range(num_branches)
         if self.schedule == "paper":
-            return tuple(1.0 - (l + 1) / num_branches * drop for l in numbers)
-        return tuple(1.0 - l * drop / max(num_branches - 1, 1) for l in numbers)
+            return tuple(1.0 - (i + 1) / num_branches * drop for i in numbers)
+        return tuple(1.0 - i * drop / max(num_branches - 1, 1) for i in numbers)
 
     def check_network(self, network) -> None:
         if not network.num_branches:

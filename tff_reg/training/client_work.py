@@ -19,11 +19,9 @@ from tff_reg.methods import method as method_lib
 from tff_reg.models import learning_model
 from tff_reg.training import (
     local_round,
+    local_step as local_step_lib,
     local_training,
     schedules,
-)
-from tff_reg.training import (
-    local_step as local_step_lib,
 )
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Callable, Mapping, Optional, Sequence, Union
+from collections.abc import Mapping, Sequence
+from typing import Any, Callable, Optional, Union
 
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_reg.methods import all_clients, catalogue
-from tff_reg.methods import method as method_lib
+from tff_reg.methods import all_clients, catalogue, method as method_lib
 from tff_reg.settings import settings_of
 from tff_reg.training import (
     adaptation,
@@ -175,7 +175,6 @@ def build(name: str, model_fn: Callable, **overrides: Any) -> Process:
     """Builds a process by its name, with its paper's settings.
 
     Example:
-
         build("fedalign", model_fn, fedalign_strength=0.3, client_learning_rate=0.05)
 
     Args:

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-from typing import Callable, Optional, Sequence, Union
+from collections.abc import Sequence
+from typing import Callable, Optional, Union
 
 from tff_reg.data import keys
 from tff_reg.lazy import tf
@@ -145,7 +146,7 @@ class WholeClientData:
                     x=self._preprocess(tf.gather(features, chosen), step_key),
                     y=tf.gather(labels, chosen),
                 )
-                state = step_fn(state, batch, lambda: step_key)
+                state = step_fn(state, batch, lambda step_key=step_key: step_key)
                 step += 1
         return state
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import collections
-from typing import Any, Callable, Mapping, NamedTuple, Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any, Callable, NamedTuple
 
 import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_reg.methods import method as method_lib
-from tff_reg.training import local_step as local_step_lib
-from tff_reg.training import local_training, optimizers
+from tff_reg.training import local_step as local_step_lib, local_training, optimizers
 
 REJECTED = "rejected_clients"
 # What the server sends, where that is more than the model.

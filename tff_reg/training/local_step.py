@@ -5,7 +5,8 @@ from __future__ import annotations
 import collections
 import dataclasses
 import functools
-from typing import Any, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any, Callable
 
 import tensorflow as tf
 
@@ -241,7 +242,7 @@ class LocalStep:
                 return model.loss_fn(labels, logits)
             return tf.add_n([w * model.loss_fn(y, logits) for y, w in changed.targets])
 
-        @functools.lru_cache(maxsize=None)
+        @functools.cache
         def outputs_of(name):
             with tape.stop_recording():  # No gradient is ever taken through them.
                 reference = self._reference_models[name].network

@@ -8,8 +8,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_reg.methods import method as method_lib
-from tff_reg.training import client_work as client_work_lib
-from tff_reg.training import local_training
+from tff_reg.training import client_work as client_work_lib, local_training
 
 
 def build_broadcast(

@@ -1,8 +1,8 @@
 """Processes whose clients or server remember more than the model.
 
 TFF's `LearningProcess` has no place for what clients remember: its `next` takes their
-data and returns values at the server only. Here the clients of a round bring their states and
-take new ones home; between rounds their driver keeps them, as
+data and returns values at the server only. Here the clients of a round bring their
+states and take new ones home; between rounds their driver keeps them, as
 `tff_reg.experiment.train` does, or a store of the user's own.
 """
 
