@@ -1,4 +1,4 @@
-"""TensorFlow has no types, and the stubs that pyright brings know a part of it wrongly."""
+"""TensorFlow has no types; the stubs that pyright brings know a part of it, wrongly."""
 
 from typing import Any
 

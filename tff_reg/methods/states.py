@@ -11,6 +11,12 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any, Callable, NamedTuple, Optional
 
+# TensorFlow's values have no types that a checker knows.
+# One tensor, or variable, a trainable weight, in the weights' order.
+Tensors = list[Any]
+# What is remembered, sent or uploaded: structures of tensors by name.
+Memory = Mapping[str, Any]
+
 
 @dataclasses.dataclass(frozen=True)
 class Term:
@@ -127,7 +133,7 @@ class Local:
         return dataclasses.replace(self, state=state)
 
     @property
-    def moved(self) -> list:
+    def moved(self) -> Tensors:
         """w_i - cloud, one tensor a weight."""
         return [w - c for w, c in zip(self.weights, self.cloud)]
 

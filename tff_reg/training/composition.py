@@ -47,7 +47,7 @@ def build_regularized(
     ),
     model_distributor: Optional[tff.learning.templates.DistributionProcess] = None,
     model_aggregator: Optional[tff.aggregators.WeightedAggregationFactory] = None,
-    metrics_aggregator: Optional[Callable] = None,
+    metrics_aggregator: Optional[Callable[..., Any]] = None,
     loop_implementation: tff.learning.LoopImplementation = (
         tff.learning.LoopImplementation.DATASET_ITERATOR
     ),
@@ -153,7 +153,11 @@ def build_regularized(
     )
 
 
-def _check_server(methods, server_optimizer, client_weighting) -> None:
+def _check_server(
+    methods: Sequence[method_lib.Method],
+    server_optimizer: tff.learning.optimizers.Optimizer,
+    client_weighting: tff.learning.ClientWeighting,
+) -> None:
     """Checks that methods have the server that they need."""
     is_uniform = client_weighting == tff.learning.ClientWeighting.UNIFORM
     spec = tf.TensorSpec([], tf.float32)
@@ -171,7 +175,7 @@ def _check_server(methods, server_optimizer, client_weighting) -> None:
             )
 
 
-def build(name: str, model_fn: Callable, **overrides: Any) -> Process:
+def build(name: str, model_fn: Callable[[], Any], **overrides: Any) -> Process:
     """Builds a process by its name, with its paper's settings.
 
     Example:
@@ -237,12 +241,12 @@ def build(name: str, model_fn: Callable, **overrides: Any) -> Process:
 
 def build_from_settings(
     name: str,
-    model_fn: Callable,
+    model_fn: Callable[[], Any],
     settings: ProcessSettings,
     strengths: Mapping[str, Any],
     *,
     mean_examples: Optional[float] = None,
-    client_preprocess_fn: Optional[Callable] = None,
+    client_preprocess_fn: Optional[Callable[..., Any]] = None,
     example_dtype: Optional[str] = None,
     **arguments: Any,
 ) -> Process:
@@ -283,7 +287,13 @@ def build_from_settings(
     return _build(name, model_fn, settings, strengths, arguments)
 
 
-def _build(name, model_fn, settings, strengths, arguments):
+def _build(
+    name: str,
+    model_fn: Callable[[], Any],
+    settings: ProcessSettings,
+    strengths: Mapping[str, Any],
+    arguments: Mapping[str, Any],
+):
     methods = [*catalogue.build(name, strengths)]
     if settings.averages_all_clients:
         methods.append(all_clients.AllClients())
