@@ -19,8 +19,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Optional
 
 from tff_reg.lazy import tf
-from tff_reg.methods import all_clients, catalogue
-from tff_reg.methods import method as method_lib
+from tff_reg.methods import all_clients, catalogue, method as method_lib
 
 # Steps whose random draws are averaged, where the count depends on them.
 DEFAULT_DRAWS = 256

@@ -15,20 +15,14 @@ from tff_reg.training import (
     adaptation,
     aggregators,
     averaging,
+    client_work as client_work_lib,
     data_forms,
+    finalizer as finalizer_lib,
     local_training,
+    memory as memory_lib,
     optimizers,
     remembering,
     schedules,
-)
-from tff_reg.training import (
-    client_work as client_work_lib,
-)
-from tff_reg.training import (
-    finalizer as finalizer_lib,
-)
-from tff_reg.training import (
-    memory as memory_lib,
 )
 from tff_reg.training.process_settings import ProcessSettings
 
