@@ -105,7 +105,7 @@ class _Rounds:
         self._setting = setting
         size = int(setting.megabytes * 1e6 / 4 / _ARRAYS)
         initial = {"h": [np.zeros(size, np.float32) for _ in range(_ARRAYS)]}
-        self._server_state = {name: initial["h"] for name in ("model", "h", "mean")}
+        self._server_state = dict.fromkeys(("model", "h", "mean"), initial["h"])
         self._folder = folder
         self._states = client_states.ClientStates(initial, folder / "client_states")
         self._checkpoints = checkpoints.CheckpointStore(folder / "checkpoints")

@@ -74,7 +74,7 @@ def measure(
 
 
 def _time_rounds(case, rounds, report):
-    """Returns the seconds of `rounds` rounds of each way, and of the one before them."""
+    """The seconds of `rounds` rounds of each way, and of the one before them."""
     cores = devices.cores()
     with (
         _Process(threads=cores) as one_at_a_time,
@@ -231,7 +231,8 @@ def _run(given: flags.FlagValues) -> None:
         for name, seconds in process.ask("iterators").items():
             print(
                 f"A loop over a data set, {name}: {1000 * statistics.mean(seconds):.0f}"
-                f" ms on average, {1000 * min(seconds):.0f} to {1000 * max(seconds):.0f}"
+                f" ms on average, {1000 * min(seconds):.0f} to"
+                f" {1000 * max(seconds):.0f}"
             )
     for (kind, rounds), megabytes in measure_memory().items():
         print(

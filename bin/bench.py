@@ -15,7 +15,6 @@ if __name__ == "__main__":
     STOP = interruption.Interruption()
     STOP.take_over()
 
-# pylint: disable=wrong-import-position
 from benchmarks.shared import subject
 from tff_reg import quiet
 from tff_reg.experiment import command_line
@@ -25,6 +24,7 @@ _COMMAND = "bin/bench"
 
 
 def fail(message):
+    """Ends the command with a line that says why, and exit code 2."""
     command_line.fail(message, command=_COMMAND)
 
 

@@ -22,7 +22,6 @@ if __name__ == "__main__":
     STOP = interruption.Interruption()
     STOP.take_over()
 
-# pylint: disable=wrong-import-position
 from tff_reg import quiet
 from tff_reg.experiment import command_line
 from tff_reg.lazy import flags
@@ -41,6 +40,7 @@ bin/docs [--output_dir=DIR]
 
 
 def fail(message, exit_code=2):
+    """Ends the command with a line that says why."""
     command_line.fail(message, exit_code=exit_code, command=_COMMAND)
 
 
@@ -101,10 +101,13 @@ def use_public_names():
                 continue
             if inspect.isclass(value) and value.__module__.startswith(tff.__name__):
                 names.setdefault(value, (modules[module], key))
-            elif inspect.ismodule(value) and value.__name__.startswith(tff.__name__):
-                if value not in modules:
-                    modules[value] = f"{modules[module]}.{key}"
-                    waiting.append(value)
+            elif (
+                inspect.ismodule(value)
+                and value.__name__.startswith(tff.__name__)
+                and value not in modules
+            ):
+                modules[value] = f"{modules[module]}.{key}"
+                waiting.append(value)
     for each, (module_name, name) in names.items():
         each.__module__, each.__qualname__ = module_name, name
 

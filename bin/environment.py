@@ -318,7 +318,7 @@ class Environment:
         what = " and ".join(CONTENTS[each] for each in missing)
         if not installed:
             self._clear()
-            what = ".venv for Python %d.%d.%d" % sys.version_info[:3]
+            what = ".venv for Python {}.{}.{}".format(*sys.version_info)
         needed = sum(NEEDED_GIGABYTES[each] for each in missing)
         free = shutil.disk_usage(self.folder).free / 1e9
         if free < needed:
@@ -546,7 +546,7 @@ def _can_write(folder: str) -> bool:
 
 
 def _version() -> str:
-    return "%d.%d" % sys.version_info[:2]
+    return "{}.{}".format(*sys.version_info)
 
 
 def _last_error(text: str) -> str:
@@ -590,7 +590,8 @@ def check_platform() -> None:
     if library != "glibc" or tuple(map(int, version.split(".")[:2])) < (2, 31):
         raise SetupError(
             f"TensorFlow Federated needs glibc 2.31 or newer (Debian 11, Ubuntu 20.04);"
-            f" here is {library or 'another C library'} {version}".rstrip() + "."
+            f" here is {library or 'another C library'} {version}".rstrip()
+            + "."
         )
 
 

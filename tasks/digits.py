@@ -1,7 +1,7 @@
 """Handwritten digits that ship with scikit-learn: 1,797 images of 8x8 pixels.
 
 Source: E. Alpaydin and C. Kaynak, "Optical Recognition of Handwritten Digits", UCI
-Machine Learning Repository, 1998 (its test part), as `sklearn.sklearn_datasets.load_digits`
+Machine Learning Repository, 1998 (its test part), as `sklearn.datasets.load_digits`
 packs it. Pixels are counts of inked points in 4x4 squares, 0 to 16, kept as uint8.
 
 The split is fixed: 1,437 training and 360 test images, every digit with its share of

@@ -1,4 +1,4 @@
-"""Local-regularisation methods for federated learning as TensorFlow Federated processes.
+"""Local-regularisation methods for federated learning, as processes of TFF.
 
 Importing this package loads neither TensorFlow nor TensorFlow Federated; the
 sub-packages that need them load them at first use (see `tff_reg.lazy`). They are there

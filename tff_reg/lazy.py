@@ -48,6 +48,8 @@ if TYPE_CHECKING:
     from absl import flags, logging
     from dp_accounting import rdp
     from sklearn import datasets as sklearn_datasets
+
+    import tasks
 else:
     np = _LazyModule("numpy")
     tf = _LazyModule("tensorflow")

@@ -16,7 +16,8 @@ import functools
 import math
 import numbers
 import typing
-from typing import Any, Mapping, Optional, Sequence, Union
+from collections.abc import Mapping, Sequence
+from typing import Any, Optional, Union
 
 _METADATA = "tff_reg"
 _KINDS = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
@@ -239,7 +240,7 @@ def settings_of(owner: Any) -> tuple[Setting, ...]:
     return _settings_of_class(owner if isinstance(owner, type) else type(owner))
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _settings_of_class(owner: type) -> tuple[Setting, ...]:
     hints = typing.get_type_hints(owner)
     result = []

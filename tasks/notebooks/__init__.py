@@ -10,7 +10,8 @@ import contextlib
 import hashlib
 import os
 import pathlib
-from typing import Any, Iterator
+from collections.abc import Iterator
+from typing import Any
 
 ROOT = pathlib.Path(__file__).parent
 _SECONDS_A_CELL = 600

@@ -8,7 +8,9 @@ from tasks import notebooks
 if __name__ == "__main__":
     for path in notebooks.paths():
         notebook = notebooks.read(path)
-        with tempfile.TemporaryDirectory() as folder:
-            with notebooks.executed(notebook, pathlib.Path(folder)):
-                notebooks.write(path, notebook)
+        with (
+            tempfile.TemporaryDirectory() as folder,
+            notebooks.executed(notebook, pathlib.Path(folder)),
+        ):
+            notebooks.write(path, notebook)
         print(f"{path} is executed.")

@@ -875,7 +875,7 @@ _MAN_TARGETS = {"CIFAR-100": 50, "Tiny-ImageNet": 28}
 
 
 def _man_exceptions() -> dict[tuple[str, str], Variant]:
-    """zeta by data set, and the radii that the authors' code has for IID."""
+    """Zeta by data set, and the radii that the authors' code has for IID."""
     result = {}
     for row in _MAN_ROWS:
         for data_set, (zeta, _) in _MAN_DATA_SETS.items():
@@ -886,9 +886,10 @@ def _man_exceptions() -> dict[tuple[str, str], Variant]:
                     chosen["fedsam_radius"] = 0.01
                 if split == "iid" and row == "FedSAM + MAN" and is_tiny:
                     chosen["fedsam_radius"] = 0.03
-                if split == "iid" and (row == "FedASAM + MAN" or is_tiny):
-                    if row.startswith("FedASAM"):
-                        chosen["fedasam_radius"] = 0.1
+                if split == "iid" and (
+                    row == "FedASAM + MAN" or (row == "FedASAM" and is_tiny)
+                ):
+                    chosen["fedasam_radius"] = 0.1
                 result[row, f"{data_set}, {split}"] = Variant(chosen)
     return result
 

@@ -15,11 +15,11 @@ import collections
 import dataclasses
 import math
 import statistics
-from typing import Any, Mapping, Optional, Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any, Optional
 
 from tff_reg.lazy import tf
-from tff_reg.methods import all_clients, catalogue
-from tff_reg.methods import method as method_lib
+from tff_reg.methods import all_clients, catalogue, method as method_lib
 
 # Steps whose random draws are averaged, where the count depends on them.
 DEFAULT_DRAWS = 256

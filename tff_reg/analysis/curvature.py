@@ -1,11 +1,11 @@
 """The second-order numbers of a run: FedAlign's Table 1, MAN's Table 2.
 
-Of the server's model: the largest eigenvalues of the Hessian of the loss, and its trace.
-Of the clients' models, each after one more round of its own training: H_N and H_D of
-FedAlign's Eqs. 3 and 4 from the Hessians' diagonals, and as its code has them from sums
-over each parameter tensor (`h_n_code`, `h_d_code`); how far the clients went and whether in
-one direction, and whether their gradients at the server's model agree. A diagonal is an
-estimate: where it is drowned in its noise, H_N and H_D are None.
+Of the server's model: the largest eigenvalues of the Hessian of the loss, and its
+trace. Of the clients' models, each after one more round of its own training: H_N and
+H_D of FedAlign's Eqs. 3 and 4 from the Hessians' diagonals, and as its code has them
+from sums over each parameter tensor (`h_n_code`, `h_d_code`); how far the clients went
+and whether in one direction, and whether their gradients at the server's model agree. A
+diagonal is an estimate: where it is drowned in its noise, H_N and H_D are None.
 
 All Hessians are of training examples without augmentation, the same for all clients, as
 the FedAlign authors' code has it (there augmented anew for every product), with the
@@ -27,8 +27,7 @@ import json
 import pathlib
 from typing import Any, Callable, Optional
 
-from tff_reg.analysis import dissimilarity
-from tff_reg.analysis import hessian as hessian_lib
+from tff_reg.analysis import dissimilarity, hessian as hessian_lib
 from tff_reg.data import keys
 from tff_reg.experiment import files, tables
 from tff_reg.lazy import np, tf
@@ -305,9 +304,8 @@ class _Measuring:
         )
         self._run.weights.assign_weights_to(self._model)
         path.parent.mkdir(exist_ok=True)
-        with files.atomic_path(path) as temporary:
-            with open(temporary, "wb") as file:
-                np.savez(file, values=found.values, errors=found.standard_errors)
+        with files.atomic_path(path) as temporary, open(temporary, "wb") as file:
+            np.savez(file, values=found.values, errors=found.standard_errors)
         return found.values, found.standard_errors
 
     @functools.cached_property

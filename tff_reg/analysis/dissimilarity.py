@@ -8,7 +8,8 @@ averaged over all pairs of different clients.
 
 from __future__ import annotations
 
-from typing import NamedTuple, Optional, Sequence
+from collections.abc import Sequence
+from typing import NamedTuple, Optional
 
 from tff_reg.lazy import np
 

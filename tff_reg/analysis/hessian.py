@@ -29,7 +29,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from typing import Any, Callable, NamedTuple, Optional, Sequence, Union
+from collections.abc import Sequence
+from typing import Any, Callable, NamedTuple, Optional, Union
 
 from tff_reg.analysis import examples, hessian_products, lanczos, objective
 from tff_reg.data import keys
@@ -68,7 +69,7 @@ class Eigenpairs(_Eigenpairs):
     products: int
 
     @classmethod
-    def build(cls, values, vectors, errors, products: int) -> "Eigenpairs":
+    def build(cls, values, vectors, errors, products: int) -> Eigenpairs:
         """Sorts the pairs."""
         order = np.argsort(-np.abs(values), kind="stable")
         pairs = cls(np.asarray(values)[order], np.asarray(vectors)[order])
@@ -126,7 +127,7 @@ class SpectralDensity(_SpectralDensity):
     width: float
 
     @classmethod
-    def build(cls, nodes, weights, relative_width: float) -> "SpectralDensity":
+    def build(cls, nodes, weights, relative_width: float) -> SpectralDensity:
         """Makes Gaussians of the nodes.
 
         Args:

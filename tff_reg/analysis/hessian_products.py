@@ -11,11 +11,14 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from typing import Any, Callable, Optional, Sequence
+from collections.abc import Sequence
+from typing import Any, Callable, Optional
 
-from tff_reg.analysis import examples as examples_lib
-from tff_reg.analysis import objective as objective_lib
-from tff_reg.analysis import second_derivatives
+from tff_reg.analysis import (
+    examples as examples_lib,
+    objective as objective_lib,
+    second_derivatives,
+)
 from tff_reg.lazy import np, tf
 
 

@@ -14,8 +14,7 @@ import pathlib
 import zipfile
 from typing import Any
 
-from tff_reg.analysis import curvature, landscape
-from tff_reg.analysis import hessian as hessian_lib
+from tff_reg.analysis import curvature, hessian as hessian_lib, landscape
 from tff_reg.experiment import files, tables
 from tff_reg.lazy import np
 from tff_reg.settings import SettingError, check, setting
@@ -110,6 +109,5 @@ def _read(path: pathlib.Path, of: str):
 
 
 def _write(path: pathlib.Path, of: str, losses) -> None:
-    with files.atomic_path(path) as temporary:
-        with open(temporary, "wb") as file:
-            np.savez(file, of=np.array(of), losses=losses)
+    with files.atomic_path(path) as temporary, open(temporary, "wb") as file:
+        np.savez(file, of=np.array(of), losses=losses)

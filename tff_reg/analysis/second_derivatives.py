@@ -31,7 +31,7 @@ def corrected(graph) -> Any:
     return graph.gradient_override_map(_registered())
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _registered() -> dict[str, str]:
     """Registers the derivatives, once; their names by the types of operations."""
     derivatives = {

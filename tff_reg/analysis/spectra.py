@@ -6,7 +6,7 @@ singular values of the classifier's last layer.
 
 from __future__ import annotations
 
-from typing import Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from tff_reg.analysis import hessian, objective
 from tff_reg.experiment import curves, files, plot

@@ -31,6 +31,7 @@ UniVarFL says nothing of augmentation; our tasks take `crop_flip` there.
 
 from __future__ import annotations
 
+import functools
 import math
 import operator
 from collections.abc import Callable, Sequence
@@ -262,7 +263,7 @@ def random_resized_crop(least_area: float, largest_area: float) -> AugmentFn:
         # The first that fits; argmax of all False is 0, replaced below.
         chosen = tf.argmax(tf.cast(fits, tf.int32), axis=1)
         some = tf.reduce_any(fits, axis=1)
-        pick = lambda values: tf.gather(values, chosen, batch_dims=1)
+        pick = functools.partial(tf.gather, indices=chosen, batch_dims=1)
         rows = tf.where(some, pick(rows), tall)
         columns = tf.where(some, pick(columns), wide)
         top = tf.floor(pick(numbers[2]) * (tall - rows + 1))

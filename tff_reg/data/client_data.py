@@ -97,7 +97,7 @@ class ArrayClientData(tff.simulation.datasets.ClientData):
         for row, positions in enumerate(partition):
             self._positions[self._offsets[row] : self._offsets[row + 1]] = positions
         if self._positions.size and not (
-            0 <= self._positions.min() and self._positions.max() < len(x)
+            self._positions.min() >= 0 and self._positions.max() < len(x)
         ):
             raise ClientDataError(
                 f"The partition has positions from {self._positions.min()} to "

@@ -23,13 +23,13 @@ class AllClients(method.Method):
     needs_network = False
     uploads = (NAME,)
 
-    def initial_client_memory(self, weights) -> dict:
+    def initial_client_memory(self, weights: method.Tensors) -> method.Memory:
         return {method.PREVIOUS: list(weights)}
 
-    def initial_server_memory(self, weights) -> dict:
+    def initial_server_memory(self, weights: method.Tensors) -> method.Memory:
         return {NAME: list(weights)}
 
-    def finish(self, local: method.Local) -> tuple[dict, dict]:
+    def finish(self, local: method.Local) -> tuple[method.Memory, method.Memory]:
         last = [tf.identity(w) for w in local.weights]
         before = local.client[method.PREVIOUS]
         moved = [
@@ -38,6 +38,8 @@ class AllClients(method.Method):
         ]
         return {method.PREVIOUS: last}, {NAME: moved}
 
-    def update_server(self, server: method.Server) -> tuple[dict, list]:
+    def update_server(
+        self, server: method.Server
+    ) -> tuple[method.Memory, method.Tensors]:
         mean = drift.grown(server.memory[NAME], server.uploads[NAME], server)
         return {NAME: mean}, list(server.weights)

@@ -16,8 +16,9 @@ import functools
 import importlib
 import re
 import sys
+from collections.abc import Mapping
 from importlib import metadata
-from typing import Any, Mapping, NamedTuple, Optional
+from typing import Any, NamedTuple, Optional
 
 from tff_reg import settings as settings_lib
 from tff_reg.methods import method as method_lib
@@ -78,7 +79,7 @@ class Strength(NamedTuple):
         return f"{self.method}_{self.setting.name}"
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def methods() -> Mapping[str, type[method_lib.Method]]:
     """The classes of all methods by name: ours, then those of installed packages.
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 from tff_reg.lazy import tf
 
 
-def divergence(target_logits, logits, temperature: float = 1.0):
+def divergence(
+    target_logits: tf.Tensor, logits: tf.Tensor, temperature: float = 1.0
+) -> tf.Tensor:
     """KL(softmax(target / T) || softmax(logits / T)), mean over the batch.
 
     Args:
@@ -23,7 +25,7 @@ def divergence(target_logits, logits, temperature: float = 1.0):
     return tf.math.divide_no_nan(tf.reduce_sum(divergences), count)
 
 
-def without_true_class(logits, labels):
+def without_true_class(logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
     """Removes each example's true class.
 
     Args:

@@ -2,29 +2,32 @@
 
 from __future__ import annotations
 
-from typing import Sequence
+from collections.abc import Sequence
+from typing import Any
 
 from tff_reg.lazy import tf
 from tff_reg.methods import method
 
 
-def zeros(weights: Sequence) -> list:
+def zeros(weights: Sequence[Any]) -> method.Tensors:
     """A memory in the weights' shapes that holds nothing yet."""
     return [tf.zeros_like(w) for w in weights]
 
 
-def alpha_of(strength: float, local: method.Local):
+def alpha_of(strength: float, local: method.Local) -> tf.Tensor:
     """alpha_i = alpha / wt_i, a scalar; 0 for a client without examples."""
     size = local.relative_size
     # tf.cast would round a Python number to float32 on the way.
     return tf.math.divide_no_nan(tf.constant(strength, size.dtype), size)
 
 
-def grown(memory: Sequence, total: Sequence, server: method.Server) -> list:
+def grown(
+    memory: Sequence[Any], total: Sequence[Any], server: method.Server
+) -> method.Tensors:
     """A memory plus the total of what the cohort has for it, divided by N."""
     return [old + t / server.num_clients for old, t in zip(memory, total)]
 
 
-def plus(gradient: Sequence, added: Sequence) -> list:
+def plus(gradient: Sequence[Any], added: Sequence[Any]) -> method.Tensors:
     """The sum, tensor by tensor."""
     return [g + a for g, a in zip(gradient, added)]

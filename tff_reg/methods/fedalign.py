@@ -19,6 +19,7 @@ sub-block's weights learn from it; and the term is rescaled in every step to
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 from tff_reg import settings
 from tff_reg.lazy import tf
@@ -70,7 +71,7 @@ class FedAlign(method.Method):
         minimum=1,
     )
 
-    def check_network(self, network) -> None:
+    def check_network(self, network: Any) -> None:
         if len(network.blocks) < 3:
             raise ValueError(
                 "fedalign: the model needs at least two blocks before its classifier."
@@ -105,12 +106,12 @@ class FedAlign(method.Method):
             },
         )
 
-    def _norm(self, block_input, block_output):
+    def _norm(self, block_input: tf.Tensor, block_output: tf.Tensor) -> tf.Tensor:
         matrix = transmitting_matrix(block_input, block_output)
         return spectral_norm(matrix, self.power_iterations)
 
 
-def transmitting_matrix(block_input, block_output):
+def transmitting_matrix(block_input: tf.Tensor, block_output: tf.Tensor) -> tf.Tensor:
     """X of Eqs. 6-7 for every example: how input channels go with output channels.
 
     Args:
@@ -138,7 +139,7 @@ def transmitting_matrix(block_input, block_output):
     return tf.linalg.matmul(pooled, output, transpose_a=True) / positions
 
 
-def spectral_norm(matrix, iterations: int):
+def spectral_norm(matrix: tf.Tensor, iterations: int) -> tf.Tensor:
     """The largest singular value by power iteration from the all-ones vector.
 
     Args:
@@ -151,7 +152,7 @@ def spectral_norm(matrix, iterations: int):
       code), so that the value is too large by the fourth root of the rows.
     """
 
-    def multiply(vector):
+    def multiply(vector: tf.Tensor):
         product = tf.linalg.matmul(matrix, vector, transpose_a=True)
         return tf.linalg.matmul(matrix, product)
 
@@ -161,7 +162,7 @@ def spectral_norm(matrix, iterations: int):
     return tf.sqrt(_length(product)[:, 0, 0])
 
 
-def adaptive_average_pool(x, height: int, width: int):
+def adaptive_average_pool(x: tf.Tensor, height: int, width: int) -> tf.Tensor:
     """Averages over nearly equal windows, as PyTorch's adaptive pooling does.
 
     Args:
@@ -178,12 +179,12 @@ def adaptive_average_pool(x, height: int, width: int):
     return pooling.adaptive_average_pool(x, height, width)
 
 
-def _length(vector):
+def _length(vector: tf.Tensor) -> tf.Tensor:
     # Safe at zero: its gradient there is zero, not NaN.
     squared = tf.reduce_sum(tf.square(vector), axis=1, keepdims=True)
     positive = squared > 0
     return tf.where(positive, tf.sqrt(tf.where(positive, squared, 1.0)), 0.0)
 
 
-def _unit(vector):
+def _unit(vector: tf.Tensor) -> tf.Tensor:
     return tf.math.divide_no_nan(vector, _length(vector))

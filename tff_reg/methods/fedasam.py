@@ -50,7 +50,9 @@ class FedASAM(fedsam.FedSAM):
         choices=tuple(SCALED),
     )
 
-    def displacement(self, local: method.Local, gradient: list) -> list:
+    def displacement(
+        self, local: method.Local, gradient: method.Tensors
+    ) -> method.Tensors:
         scales = [
             tf.abs(v) + self.offset if re.search(SCALED[self.scaled], v.name) else None
             for v in local.weights

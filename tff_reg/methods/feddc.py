@@ -45,13 +45,13 @@ class FedDC(method.Method):
         minimum=0,
     )
 
-    def initial_client_memory(self, weights) -> dict:
+    def initial_client_memory(self, weights: method.Tensors) -> method.Memory:
         return {"h": drift.zeros(weights), "s": drift.zeros(weights)}
 
-    def initial_server_memory(self, weights) -> dict:
+    def initial_server_memory(self, weights: method.Tensors) -> method.Memory:
         return {"h": drift.zeros(weights), "s": drift.zeros(weights)}
 
-    def correct(self, local: method.Local, gradient: list) -> list:
+    def correct(self, local: method.Local, gradient: method.Tensors) -> method.Tensors:
         alpha = drift.alpha_of(self.strength, local)
         added = [
             alpha * (w - c + h) - own + common
@@ -65,7 +65,7 @@ class FedDC(method.Method):
         ]
         return drift.plus(gradient, added)
 
-    def finish(self, local: method.Local) -> tuple[dict, dict]:
+    def finish(self, local: method.Local) -> tuple[method.Memory, method.Memory]:
         change = [
             -common - tf.math.divide_no_nan(moved, local.step_size)
             for common, moved in zip(_scaled_common(local), local.moved)
@@ -76,14 +76,16 @@ class FedDC(method.Method):
         }
         return memory, {"s": [local.relative_size * c for c in change]}
 
-    def update_server(self, server: method.Server) -> tuple[dict, list]:
+    def update_server(
+        self, server: method.Server
+    ) -> tuple[method.Memory, method.Tensors]:
         mean = drift.grown(server.memory["h"], server.moved, server)
         common = drift.grown(server.memory["s"], server.uploads["s"], server)
         return {"h": mean, "s": common}, drift.plus(server.weights, mean)
 
 
-def _scaled_common(local: method.Local) -> list:
-    """s / wt_i."""
+def _scaled_common(local: method.Local) -> method.Tensors:
+    """The common part, s / wt_i."""
     return [
         tf.math.divide_no_nan(common, local.relative_size)
         for common in local.server["s"]

@@ -41,24 +41,28 @@ class FedDyn(method.Method):
         minimum=0,
     )
 
-    def initial_client_memory(self, weights) -> dict:
+    def initial_client_memory(self, weights: method.Tensors) -> method.Memory:
         return {"h": drift.zeros(weights)}
 
-    def initial_server_memory(self, weights) -> dict:
+    def initial_server_memory(self, weights: method.Tensors) -> method.Memory:
         return {"h": drift.zeros(weights)}
 
-    def correct(self, local: method.Local, gradient: list) -> list:
+    def correct(self, local: method.Local, gradient: method.Tensors) -> method.Tensors:
         alpha = drift.alpha_of(self.strength, local)
         pairs = zip(local.client["h"], local.cloud)
         return drift.plus(gradient, [alpha * (h - c) for h, c in pairs])
 
-    def correct_clipped(self, local: method.Local, gradient: list) -> list:
+    def correct_clipped(
+        self, local: method.Local, gradient: method.Tensors
+    ) -> method.Tensors:
         alpha = drift.alpha_of(self.strength, local)
         return drift.plus(gradient, [alpha * w for w in local.weights])
 
-    def finish(self, local: method.Local) -> tuple[dict, dict]:
+    def finish(self, local: method.Local) -> tuple[method.Memory, method.Memory]:
         return {"h": drift.plus(local.client["h"], local.moved)}, {}
 
-    def update_server(self, server: method.Server) -> tuple[dict, list]:
+    def update_server(
+        self, server: method.Server
+    ) -> tuple[method.Memory, method.Tensors]:
         mean = drift.grown(server.memory["h"], server.moved, server)
         return {"h": mean}, drift.plus(server.weights, mean)

@@ -19,6 +19,7 @@ then the local ones.
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 from tff_reg import settings
 from tff_reg.lazy import tf
@@ -79,7 +80,7 @@ class FedMLB(method.Method):
             why = "each path may be there once."
             raise settings.SettingError("fedmlb_paths", self.paths, why)
 
-    def check_network(self, network) -> None:
+    def check_network(self, network: Any) -> None:
         num_paths = len(network.blocks) - 1
         if max(self.paths, default=0) > num_paths:
             raise settings.SettingError(

@@ -11,6 +11,7 @@ divergence of the local predictions from the global model's, which are constants
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 from tff_reg import settings
 from tff_reg.methods import distillation, method, papers
@@ -39,7 +40,7 @@ class FedNTD(method.Method):
         above=0,
     )
 
-    def check_network(self, network) -> None:
+    def check_network(self, network: Any) -> None:
         if network.num_classes < 3:
             raise ValueError(
                 "fedntd: with fewer than three classes nothing is left to compare once "

@@ -13,6 +13,8 @@ w + rho g / ||g||, with g the gradient at w (Eq. 2 of SAM).
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
+from typing import Any
 
 from tff_reg import settings
 from tff_reg.lazy import tf
@@ -43,11 +45,13 @@ class FedSAM(method.Method):
         # A second pass at the same weights could differ in the last bits.
         return self.radius > 0
 
-    def displacement(self, local: method.Local, gradient: list) -> list:
+    def displacement(
+        self, local: method.Local, gradient: method.Tensors
+    ) -> method.Tensors:
         factor = self.radius / (global_norm(gradient) + NORM_EPSILON)
         return [factor * g for g in gradient]
 
 
-def global_norm(tensors):
+def global_norm(tensors: Sequence[Any]) -> tf.Tensor:
     """The joint Euclidean norm of tensors of one data type."""
     return tf.sqrt(tf.add_n([tf.reduce_sum(tf.square(t)) for t in tensors]))

@@ -16,6 +16,7 @@ is the default here; `ascent='clean'` leaves it out.
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 from tff_reg import settings
 from tff_reg.methods import drift, feddyn, fedsam, method
@@ -65,14 +66,16 @@ class FedSpeed(feddyn.FedDyn):
     def _adds_previous(self) -> bool:
         return self.displaces and self.ascent == "code"
 
-    def begin(self, local: method.Local) -> tuple:
+    def begin(self, local: method.Local) -> tuple[Any, ...]:
         return tuple(drift.zeros(local.cloud)) if self._adds_previous else ()
 
-    def displacement(self, local: method.Local, gradient: list) -> list:
+    def displacement(
+        self, local: method.Local, gradient: method.Tensors
+    ) -> method.Tensors:
         if self._adds_previous:
             gradient = drift.plus(gradient, local.state)
         norm = fedsam.global_norm(gradient) + _NORM_EPSILON
         return [self.radius / norm * g for g in gradient]
 
-    def keep(self, local: method.Local, gradient: list) -> tuple:
+    def keep(self, local: method.Local, gradient: method.Tensors) -> tuple[Any, ...]:
         return tuple(gradient) if self._adds_previous else ()

@@ -9,6 +9,7 @@ that are not trained.
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 from tff_reg import settings
 from tff_reg.methods import method, papers
@@ -32,5 +33,5 @@ class Freeze(method.Method):
         choices=("plain", "orthogonal"),
     )
 
-    def adapt_network(self, network) -> None:
+    def adapt_network(self, network: Any) -> None:
         network.freeze_classifier(self.initialization)

@@ -16,6 +16,8 @@ is always one of the n, and the others are drawn.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
+from typing import Any
 
 from tff_reg import models, settings
 from tff_reg.lazy import tf
@@ -70,10 +72,12 @@ class GradAug(method.Method):
         choices=("code", "paper"),
     )
 
-    def check_network(self, network) -> None:
+    def check_network(self, network: Any) -> None:
         network.check_supports(forward_lib.ForwardPass(width=self.minimum_width))
 
-    def draw(self, image_shape, key):
+    def draw(
+        self, image_shape: Sequence[int], key: tf.Tensor
+    ) -> list[tuple[Any, Any, Any]]:
         """Draws the widths and resolutions of one step.
 
         Args:
@@ -113,7 +117,9 @@ class GradAug(method.Method):
         return method.Term(raw=value, weighted=self.strength * value)
 
 
-def subnetwork_logits(step: method.Step, width, height, image_width):
+def subnetwork_logits(
+    step: method.Step, width: Any, height: Any, image_width: Any
+) -> tf.Tensor:
     """The predictions of a sub-network for the resized batch.
 
     Args:

@@ -20,10 +20,22 @@ round:
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Optional
 
 from tff_reg import settings
-from tff_reg.methods.states import Batch, Change, Local, Server, Step, Term
+from tff_reg.lazy import tf
+from tff_reg.methods.states import (
+    Batch,
+    Change,
+    Local,
+    Memory,
+    Server,
+    Step,
+    Tensors,
+    Term,
+)
+from tff_reg.models import forward as forward_lib
 
 LOCAL = "local"
 # The models beside the local one that a term may read: the one that was received, the
@@ -123,14 +135,14 @@ class Method:
 
     # The model ------------------------------------------------------------------------
 
-    def adapt_network(self, network) -> None:
+    def adapt_network(self, network: Any) -> None:
         """Changes a `tff_reg.models.BlockModel` that was just made, before it is used.
 
         Raises:
           ValueError: If it cannot be changed so.
         """
 
-    def check_network(self, network) -> None:
+    def check_network(self, network: Any) -> None:
         """Checks, before anything is traced, that a `BlockModel` has what is needed.
 
         Raises:
@@ -139,7 +151,7 @@ class Method:
 
     # A step ---------------------------------------------------------------------------
 
-    def change_batch(self, batch: Batch, key) -> Change:
+    def change_batch(self, batch: Batch, key: Optional[tf.Tensor]) -> Change:
         """Changes the batch before the forward pass.
 
         Args:
@@ -151,7 +163,9 @@ class Method:
         """
         return Change(batch, {})
 
-    def change_pass(self, forward, network, key) -> Change:
+    def change_pass(
+        self, forward: forward_lib.ForwardPass, network: Any, key: Optional[tf.Tensor]
+    ) -> Change:
         """Changes the settings of the local forward pass.
 
         Args:
@@ -164,7 +178,7 @@ class Method:
         """
         return Change(forward, {})
 
-    def change_logits(self, logits, class_counts):
+    def change_logits(self, logits: tf.Tensor, class_counts: tf.Tensor) -> tf.Tensor:
         """Changes the logits that the task loss sees; terms and metrics do not.
 
         Args:
@@ -187,7 +201,7 @@ class Method:
         """
         raise NotImplementedError
 
-    def displacement_loss(self, step: Step):
+    def displacement_loss(self, step: Step) -> tf.Tensor:
         """The loss whose gradient `displacement` takes; by default the whole loss.
 
         Args:
@@ -198,7 +212,7 @@ class Method:
         """
         raise NotImplementedError
 
-    def displacement(self, local: Local, gradient) -> list:
+    def displacement(self, local: Local, gradient: Any) -> Tensors:
         """Says where the gradient of a step is taken, if the method `displaces`.
 
         Args:
@@ -211,17 +225,17 @@ class Method:
         """
         raise NotImplementedError
 
-    def correct(self, local: Local, gradient: list) -> list:
+    def correct(self, local: Local, gradient: Tensors) -> Tensors:
         """Changes the gradient of the loss, one tensor a weight, before clipping."""
         return gradient
 
-    def correct_clipped(self, local: Local, gradient: list) -> list:
+    def correct_clipped(self, local: Local, gradient: Tensors) -> Tensors:
         """Changes the clipped gradient, one tensor a weight."""
         return gradient
 
     # A client's round -----------------------------------------------------------------
 
-    def initial_client_memory(self, weights) -> Mapping[str, list]:
+    def initial_client_memory(self, weights: Tensors) -> Memory:
         """What a client that never took part remembers.
 
         Args:
@@ -246,7 +260,7 @@ class Method:
         """
         return ()
 
-    def keep(self, local: Local, gradient) -> Any:
+    def keep(self, local: Local, gradient: Tensors) -> Any:
         """What the method keeps of a step.
 
         Args:
@@ -258,7 +272,7 @@ class Method:
         """
         return local.state
 
-    def finish(self, local: Local) -> tuple[Mapping[str, list], Mapping[str, Any]]:
+    def finish(self, local: Local) -> tuple[Memory, Memory]:
         """Ends a client's training.
 
         Args:
@@ -280,7 +294,7 @@ class Method:
 
     # The server -----------------------------------------------------------------------
 
-    def initial_server_memory(self, weights) -> Mapping[str, Any]:
+    def initial_server_memory(self, weights: Tensors) -> Memory:
         """What the server remembers before the first round.
 
         Args:
@@ -291,7 +305,7 @@ class Method:
         """
         return {}
 
-    def broadcast(self, weights: list, memory: Mapping[str, Any]) -> list:
+    def broadcast(self, weights: Tensors, memory: Memory) -> Tensors:
         """What clients receive in place of the model's trainable weights.
 
         Args:
@@ -303,7 +317,7 @@ class Method:
         """
         return weights
 
-    def update_server(self, server: Server) -> tuple[Mapping[str, Any], list]:
+    def update_server(self, server: Server) -> tuple[Memory, Tensors]:
         """Ends a round in which clients trained and the mean update is finite.
 
         Args:
@@ -358,7 +372,7 @@ def check_sum(methods: Sequence[Any]) -> None:
             )
 
 
-def check_model(method: Method, model) -> None:
+def check_model(method: Method, model: Any) -> None:
     """Checks that a model has what a method needs.
 
     Args:
@@ -393,6 +407,6 @@ def looks_inside(method: Method) -> bool:
     )
 
 
-def has_network(model) -> bool:
+def has_network(model: Any) -> bool:
     """Whether a model shows its network, as a `tff_reg.models.LearningModel` does."""
     return hasattr(model, "network") and hasattr(model, "loss_fn")

@@ -36,7 +36,7 @@ class Mixup(method.Method):
         minimum=0,
     )
 
-    def change_batch(self, batch: method.Batch, key) -> method.Change:
+    def change_batch(self, batch: method.Batch, key: tf.Tensor) -> method.Change:
         if not self.concentration:
             return method.Change(batch, {"coefficient": 1.0})
         coefficient_key, order_key = tf.unstack(
@@ -53,7 +53,9 @@ class Mixup(method.Method):
         )
 
 
-def mix(batch: method.Batch, coefficient, permutation) -> method.Batch:
+def mix(
+    batch: method.Batch, coefficient: tf.Tensor, permutation: tf.Tensor
+) -> method.Batch:
     """Mixes a batch with a permutation of itself.
 
     Args:
@@ -75,7 +77,7 @@ def mix(batch: method.Batch, coefficient, permutation) -> method.Batch:
     return method.Batch(features, targets)
 
 
-def _beta(concentration: float, key):
+def _beta(concentration: float, key: tf.Tensor) -> tf.Tensor:
     """A draw from Beta(concentration, concentration), a float64 scalar.
 
     A gamma variable with a small shape underflows, its logarithm does not:

@@ -49,16 +49,16 @@ class MOON(method.Method):
         above=0,
     )
 
-    def initial_client_memory(self, weights) -> dict:
+    def initial_client_memory(self, weights: method.Tensors) -> method.Memory:
         return {method.PREVIOUS: list(weights)}
 
-    def finish(self, local: method.Local) -> tuple[dict, dict]:
+    def finish(self, local: method.Local) -> tuple[method.Memory, method.Memory]:
         return {method.PREVIOUS: [tf.identity(w) for w in local.weights]}, {}
 
     def term(self, step: method.Step) -> method.Term:
         local = tf.math.l2_normalize(step.outputs.embedding, axis=-1)
 
-        def cosines(model):
+        def cosines(model: str):
             other = tf.math.l2_normalize(step.outputs_of(model).embedding, axis=-1)
             return tf.reduce_sum(local * other, axis=-1)
 
@@ -75,7 +75,7 @@ class MOON(method.Method):
         )
 
 
-def batch_mean(values):
+def batch_mean(values: tf.Tensor) -> tf.Tensor:
     """The mean of float [batch]; 0 for an empty batch."""
     count = tf.cast(tf.size(values), values.dtype)
     return tf.math.divide_no_nan(tf.reduce_sum(values), count)

@@ -5,7 +5,8 @@ What a paper does not give is as it is by default.
 
 from __future__ import annotations
 
-from typing import Any, Mapping
+from collections.abc import Mapping
+from typing import Any
 
 # FedAlign, Section 4 and Table 2; Nesterov, weight decay and the batch size from the
 # authors' code.

@@ -33,20 +33,20 @@ class Scaffold(method.Method):
     uploads = ("s",)
     infers_gradient = True
 
-    def initial_client_memory(self, weights) -> dict:
+    def initial_client_memory(self, weights: method.Tensors) -> method.Memory:
         return {"s": drift.zeros(weights)}
 
-    def initial_server_memory(self, weights) -> dict:
+    def initial_server_memory(self, weights: method.Tensors) -> method.Memory:
         return {"s": drift.zeros(weights)}
 
-    def correct(self, local: method.Local, gradient: list) -> list:
+    def correct(self, local: method.Local, gradient: method.Tensors) -> method.Tensors:
         added = [
             tf.math.divide_no_nan(common, local.relative_size) - own
             for own, common in zip(local.client["s"], local.server["s"])
         ]
         return drift.plus(gradient, added)
 
-    def finish(self, local: method.Local) -> tuple[dict, dict]:
+    def finish(self, local: method.Local) -> tuple[method.Memory, method.Memory]:
         change = [
             -common - tf.math.divide_no_nan(moved, local.step_size)
             for common, moved in zip(local.server["s"], local.moved)
@@ -54,7 +54,9 @@ class Scaffold(method.Method):
         memory = {"s": drift.plus(local.client["s"], change)}
         return memory, {"s": [local.relative_size * c for c in change]}
 
-    def update_server(self, server: method.Server) -> tuple[dict, list]:
+    def update_server(
+        self, server: method.Server
+    ) -> tuple[method.Memory, method.Tensors]:
         return {
             "s": drift.grown(server.memory["s"], server.uploads["s"], server)
         }, list(server.weights)

@@ -8,7 +8,14 @@ clients, K the local steps and lr0 the client learning rate before any decay.
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Callable, Mapping, NamedTuple, Optional, Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any, Callable, NamedTuple, Optional
+
+# TensorFlow's values have no types that a checker knows.
+# One tensor, or variable, a trainable weight, in the weights' order.
+Tensors = list[Any]
+# What is remembered, sent or uploaded: structures of tensors by name.
+Memory = Mapping[str, Any]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -126,7 +133,7 @@ class Local:
         return dataclasses.replace(self, state=state)
 
     @property
-    def moved(self) -> list:
+    def moved(self) -> Tensors:
         """w_i - cloud, one tensor a weight."""
         return [w - c for w, c in zip(self.weights, self.cloud)]
 

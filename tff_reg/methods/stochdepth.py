@@ -14,10 +14,12 @@ authors' code begins at exactly 1: 1 - (l - 1)/(L - 1) (1 - p_L).
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 from tff_reg import settings
 from tff_reg.lazy import tf
 from tff_reg.methods import method, papers
+from tff_reg.models import forward as forward_lib
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,21 +53,23 @@ class StochDepth(method.Method):
         drop = 1.0 - self.survival_probability
         numbers = range(num_branches)
         if self.schedule == "paper":
-            return tuple(1.0 - (l + 1) / num_branches * drop for l in numbers)
-        return tuple(1.0 - l * drop / max(num_branches - 1, 1) for l in numbers)
+            return tuple(1.0 - (i + 1) / num_branches * drop for i in numbers)
+        return tuple(1.0 - i * drop / max(num_branches - 1, 1) for i in numbers)
 
-    def check_network(self, network) -> None:
+    def check_network(self, network: Any) -> None:
         if not network.num_branches:
             raise ValueError(
                 "stochdepth: this model has no residual branches to leave out; take a "
                 "residual network of tff_reg.models, such as 'resnet20'."
             )
 
-    def adapt_network(self, network) -> None:
+    def adapt_network(self, network: Any) -> None:
         self.check_network(network)
         network.evaluation_branch_scales = self.probabilities(network.num_branches)
 
-    def change_pass(self, forward, network, key) -> method.Change:
+    def change_pass(
+        self, forward: forward_lib.ForwardPass, network: Any, key: tf.Tensor
+    ) -> method.Change:
         if self.survival_probability == 1:
             return method.Change(forward, {"kept_branches": 1.0})
         kept_with = tf.constant(self.probabilities(network.num_branches), tf.float64)

@@ -90,7 +90,7 @@ class UniVarFL(method.Method):
         )
 
 
-def missing_variance(probabilities, is_sample: bool):
+def missing_variance(probabilities: tf.Tensor, is_sample: bool) -> tf.Tensor:
     """L_V of Eq. 1.
 
     Args:
@@ -109,7 +109,7 @@ def missing_variance(probabilities, is_sample: bool):
     return tf.reduce_mean(tf.nn.relu(threshold - squares / divisor))
 
 
-def hyperspherical_energy(features, epsilon: float):
+def hyperspherical_energy(features: tf.Tensor, epsilon: float) -> tf.Tensor:
     """L_HE of Eq. 3 without the pairs i = j.
 
     Args:

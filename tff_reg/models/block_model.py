@@ -9,12 +9,12 @@ all of that in terms of its blocks; the last block is the classifier.
 from __future__ import annotations
 
 import dataclasses
-from typing import Optional, Sequence
+from collections.abc import Sequence
+from typing import Optional
 
 import tensorflow as tf
 
-from tff_reg.models import forward as forward_lib
-from tff_reg.models import layers
+from tff_reg.models import forward as forward_lib, layers
 
 ForwardPass = forward_lib.ForwardPass
 Outputs = forward_lib.Outputs

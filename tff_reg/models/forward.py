@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Optional, Sequence, Union
+from collections.abc import Sequence
+from typing import Optional, Union
 
 from tff_reg.lazy import tf
 
@@ -34,9 +35,9 @@ class ForwardPass:
     """
 
     training: bool = False
-    width: Union[float, "tf.Tensor"] = 1.0
+    width: Union[float, tf.Tensor] = 1.0
     update_statistics: bool = True
-    branch_scales: Optional["tf.Tensor"] = None
+    branch_scales: Optional[tf.Tensor] = None
     record_activations: bool = False
     activations: list = dataclasses.field(default_factory=list)
 
@@ -85,15 +86,15 @@ class Outputs:
         them.
     """
 
-    block_outputs: Sequence["tf.Tensor"]
-    embedding: "tf.Tensor"
-    logits: "tf.Tensor"
-    activations: Sequence["tf.Tensor"]
+    block_outputs: Sequence[tf.Tensor]
+    embedding: tf.Tensor
+    logits: tf.Tensor
+    activations: Sequence[tf.Tensor]
 
 
 def channels_at_width(
-    channels: int, width: Union[float, "tf.Tensor"], divisor: int = 8
-) -> Union[int, "tf.Tensor"]:
+    channels: int, width: Union[float, tf.Tensor], divisor: int = 8
+) -> Union[int, tf.Tensor]:
     """The number of channels that a layer keeps at a fraction of its width.
 
     Rounds `channels * width` to the nearest multiple of `divisor`, never below
@@ -120,7 +121,7 @@ def channels_at_width(
     return min(rounded, channels)
 
 
-def _channels_at_tensor_width(channels: int, width: "tf.Tensor", divisor: int):
+def _channels_at_tensor_width(channels: int, width: tf.Tensor, divisor: int):
     exact = channels * width
     rounded = tf.cast(exact + divisor / 2, tf.int32) // divisor * divisor
     rounded = tf.maximum(rounded, divisor)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from typing import Sequence
+from collections.abc import Sequence
 
 import tensorflow as tf
 
@@ -89,7 +89,6 @@ def from_keras_blocks(
     width or drop residual branches, and says so when asked.
 
     Example:
-
         from_keras_blocks(
             [
                 [tf.keras.layers.Conv2D(32, 3, activation="relu")],

@@ -16,9 +16,7 @@ from typing import Callable, Union
 import numpy as np
 import tensorflow as tf
 
-from tff_reg.models import forward as forward_lib
-from tff_reg.models import gradients as gradients_lib
-from tff_reg.models import pooling
+from tff_reg.models import forward as forward_lib, gradients as gradients_lib, pooling
 
 NORM_EPSILON = 1e-5
 BATCH_NORM_MOMENTUM = 0.9
@@ -632,7 +630,7 @@ def residual_sum(
     forward: ForwardPass,
     branch_index: int,
     shortcut,
-    branch: Callable[[], "tf.Tensor"],
+    branch: Callable[[], tf.Tensor],
 ):
     """`shortcut + scale * branch`, where the pass may scale or drop branches.
 

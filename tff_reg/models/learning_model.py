@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import collections
-from typing import Callable, Optional, Sequence
+from collections.abc import Sequence
+from typing import Callable, Optional
 
 import tensorflow as tf
 import tensorflow_federated as tff

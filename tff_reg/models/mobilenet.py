@@ -20,7 +20,7 @@ layer.
 from __future__ import annotations
 
 import functools
-from typing import Sequence
+from collections.abc import Sequence
 
 import tensorflow as tf
 

@@ -21,7 +21,7 @@ too. Pooling drops the last row or column of an odd number.
 from __future__ import annotations
 
 import functools
-from typing import Sequence
+from collections.abc import Sequence
 
 from tff_reg.models import block_model, conv_units, layers, pooling
 

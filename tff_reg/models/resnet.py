@@ -21,7 +21,8 @@ as PyTorch's linear layers.
 
 from __future__ import annotations
 
-from typing import NamedTuple, Sequence
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import tensorflow as tf
 

@@ -20,7 +20,8 @@ three stages, and the classifier after global average pooling.
 from __future__ import annotations
 
 import functools
-from typing import Optional, Sequence
+from collections.abc import Sequence
+from typing import Optional
 
 import tensorflow as tf
 

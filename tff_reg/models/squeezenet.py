@@ -20,7 +20,8 @@ as a linear layer of the average, which is the same.
 from __future__ import annotations
 
 import functools
-from typing import Callable, Optional, Sequence
+from collections.abc import Sequence
+from typing import Callable, Optional
 
 import tensorflow as tf
 

@@ -16,7 +16,7 @@ with the hidden layers. Convolutions are initialised as there, normally with var
 from __future__ import annotations
 
 import functools
-from typing import Sequence
+from collections.abc import Sequence
 
 from tff_reg.models import block_model, conv_units, layers, pooling
 

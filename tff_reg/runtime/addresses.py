@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import List, Sequence, Union
+from collections.abc import Sequence
+from typing import Union
 
 
 def parse_port(text: str) -> int:
@@ -18,7 +19,7 @@ def parse_port(text: str) -> int:
     return int(text)
 
 
-def parse(workers: Union[str, Sequence[str]]) -> List[str]:
+def parse(workers: Union[str, Sequence[str]]) -> list[str]:
     """Splits and checks a list of addresses.
 
     Args:

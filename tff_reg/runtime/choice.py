@@ -7,11 +7,10 @@ import contextlib
 import dataclasses
 import sys
 import threading
-from typing import Any, Callable, Iterator, Optional, Sequence, Union
+from collections.abc import Iterator, Sequence
+from typing import Any, Callable, Optional, Union
 
-from tff_reg.runtime import addresses
-from tff_reg.runtime import devices as devices_lib
-from tff_reg.runtime import workers as workers_lib
+from tff_reg.runtime import addresses, devices as devices_lib, workers as workers_lib
 
 KINDS = ("in_process", "native", "remote")
 
@@ -282,8 +281,7 @@ def _create_remote(options: _Options) -> _Runtime:
     from tff_reg.runtime import service
 
     service.check_workers(names)  # before TFF, which takes long to import
-    from tff_reg.runtime import context as context_lib
-    from tff_reg.runtime import remote
+    from tff_reg.runtime import context as context_lib, remote
 
     workers = remote.RemoteWorkers(names, at_a_time)
     context = context_lib.InProcessContext(workers)

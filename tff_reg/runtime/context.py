@@ -6,7 +6,7 @@ import asyncio
 import functools
 import threading
 import weakref
-from typing import Any, Dict, Tuple
+from typing import Any
 
 from tff_reg.lazy import tff
 from tff_reg.runtime import tff_internals, values
@@ -24,7 +24,7 @@ class PlanCache:
 
     def __init__(self):
         self._lock = threading.RLock()
-        self._plans: Dict[int, Tuple[weakref.ref, Plan]] = {}
+        self._plans: dict[int, tuple[weakref.ref, Plan]] = {}
         self.builds = 0  # How many TensorFlow functions were ever built.
 
     def plan(self, comp: tff.framework.ConcreteComputation) -> Plan:

@@ -10,7 +10,8 @@ the bit whatever that is.
 from __future__ import annotations
 
 import os
-from typing import List, Optional, Sequence, Union
+from collections.abc import Sequence
+from typing import Optional, Union
 
 from tff_reg.lazy import logging, tf
 
@@ -31,7 +32,7 @@ def cores() -> int:
         return os.cpu_count() or 1
 
 
-def parse(devices: Union[str, Sequence[str], None]) -> Optional[List[str]]:
+def parse(devices: Union[str, Sequence[str], None]) -> Optional[list[str]]:
     """Splits and checks the form of a list of device names.
 
     Args:
@@ -65,14 +66,14 @@ def parse(devices: Union[str, Sequence[str], None]) -> Optional[List[str]]:
     return parsed
 
 
-def are_gpus(names: Optional[List[str]]) -> bool:
+def are_gpus(names: Optional[list[str]]) -> bool:
     """Whether clients will run on GPUs, given `names` or (None) the default."""
     if names is None:
         return bool(tf.config.list_physical_devices("GPU"))
     return any(name.startswith("GPU:") for name in names)
 
 
-def resolve(names: Optional[List[str]], require_gpu: bool) -> List[str]:
+def resolve(names: Optional[list[str]], require_gpu: bool) -> list[str]:
     """Finds the devices to use and prepares TensorFlow for them.
 
     Sets memory growth on all GPUs, so that TensorFlow does not take their whole
@@ -112,7 +113,7 @@ def resolve(names: Optional[List[str]], require_gpu: bool) -> List[str]:
     return names
 
 
-def default_clients_in_parallel(names: List[str]) -> int:
+def default_clients_in_parallel(names: list[str]) -> int:
     """The number of clients at a time on each of the devices `names`."""
     if are_gpus(names):
         return 1

@@ -22,7 +22,8 @@ from __future__ import annotations
 
 import collections
 import itertools
-from typing import Iterable, Optional, Sequence
+from collections.abc import Iterable, Sequence
+from typing import Optional
 
 from tff_reg.lazy import tf
 

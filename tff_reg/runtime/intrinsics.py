@@ -8,7 +8,7 @@ server. The secure ones are replaced by these before (see `tff_internals`).
 from __future__ import annotations
 
 import functools
-from typing import Any, Callable, Dict
+from typing import Any, Callable
 
 from tff_reg.lazy import np, tf, tff
 from tff_reg.runtime import placement, tff_internals, values
@@ -103,7 +103,7 @@ def _in_containers(value, structure):
     return value
 
 
-ONCE: Dict[str, Callable[[Any, tff.FunctionType], Any]] = {
+ONCE: dict[str, Callable[[Any, tff.FunctionType], Any]] = {
     "federated_apply": _apply,
     "federated_eval_at_server": _evaluate,
     "federated_value_at_server": _identity,
@@ -139,7 +139,7 @@ def _arrays(value, type_spec):
     return value.numpy()
 
 
-AT_CLIENTS: Dict[str, Callable[[Any, tff.FunctionType], Any]] = {
+AT_CLIENTS: dict[str, Callable[[Any, tff.FunctionType], Any]] = {
     "federated_broadcast": _identity,
     "federated_eval_at_clients": _evaluate,
     "federated_map": _apply,
@@ -284,7 +284,7 @@ def _maximum(a, b):
 # Those whose argument is <clients' values, settings...>, not the values alone.
 WITH_SETTINGS = frozenset(("federated_aggregate",))
 
-AGGREGATIONS: Dict[str, Callable[[list, tff.FunctionType], Aggregation]] = {
+AGGREGATIONS: dict[str, Callable[[list, tff.FunctionType], Aggregation]] = {
     "federated_aggregate": _Aggregate,
     "federated_max": functools.partial(_Reduction, operation=_maximum, empty=_smallest),
     "federated_mean": _Mean,

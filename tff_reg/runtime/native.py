@@ -16,6 +16,7 @@ TFF's own default context refuses.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import threading
@@ -102,10 +103,9 @@ class Worker:
         if process is None:
             return
         process.kill()  # it keeps nothing that would need an orderly end
-        try:
+        # Where it is unkillable for now, the kernel reaps it when it can.
+        with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(_STOP_TIMEOUT_SECONDS)
-        except subprocess.TimeoutExpired:
-            pass  # unkillable for now; the kernel reaps it when it can
 
 
 def create_context(worker: Worker) -> tff_internals.NativeContext:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import threading
-from typing import Any, Callable, Dict, List, Optional, Set
+from typing import Any, Callable, Optional
 
 from tff_reg.lazy import tf, tff
 from tff_reg.runtime import intrinsics, placement, tff_internals, values
@@ -60,11 +60,11 @@ class _Local:
 
 @dataclasses.dataclass
 class _Stage:
-    once: List[_Local] = dataclasses.field(default_factory=list)
-    at_clients: List[_Local] = dataclasses.field(default_factory=list)
-    folded: List[_Local] = dataclasses.field(default_factory=list)
+    once: list[_Local] = dataclasses.field(default_factory=list)
+    at_clients: list[_Local] = dataclasses.field(default_factory=list)
+    folded: list[_Local] = dataclasses.field(default_factory=list)
     # Names of this stage's client values that are needed after it.
-    kept: List[str] = dataclasses.field(default_factory=list)
+    kept: list[str] = dataclasses.field(default_factory=list)
 
 
 class Plan:
@@ -88,7 +88,7 @@ class Plan:
         if tff_internals.contains_secure_intrinsics(block):
             block = tff_internals.replace_secure_intrinsics(comp).to_building_block()
         self._parameter_name, locals_, self._result = _call_dominant(block)
-        self._functions: Dict[int, TensorFlowFunction] = {}
+        self._functions: dict[int, TensorFlowFunction] = {}
         self._lock = lock
         self._on_build = on_build
         self._stages = _staged(locals_, self._parameter_name, self._result)
@@ -321,11 +321,11 @@ def _as_lambda(block):
     )
 
 
-def _staged(locals_, parameter_name, result) -> List[_Stage]:
+def _staged(locals_, parameter_name, result) -> list[_Stage]:
     """Sorts the calls into stages."""
     stage_of = {parameter_name: 0}
-    client_names: Dict[str, int] = {}
-    stages: List[_Stage] = []
+    client_names: dict[str, int] = {}
+    stages: list[_Stage] = []
     for name, call in locals_:
         references = _references(call) & stage_of.keys()
         stage = max((stage_of[r] for r in references), default=0)
@@ -356,7 +356,7 @@ def _staged(locals_, parameter_name, result) -> List[_Stage]:
     return stages
 
 
-def _references(block) -> Set[str]:
+def _references(block) -> set[str]:
     """The names that occur in a block (all names of a computation differ)."""
     found = set()
 

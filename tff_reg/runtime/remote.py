@@ -22,7 +22,8 @@ import contextlib
 import functools
 import threading
 import weakref
-from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence
+from collections.abc import Iterator, Sequence
+from typing import Any, Callable, Optional
 
 import grpc
 
@@ -34,8 +35,8 @@ from tff_reg.runtime import (
     tff_internals,
     values,
     worker_process,
+    workers as workers_lib,
 )
-from tff_reg.runtime import workers as workers_lib
 from tff_reg.runtime.placement import WorkerLost
 
 _messages = tff_internals.messages
@@ -113,8 +114,8 @@ class _Connection:
         self.problem: Optional[str] = None  # Why it is lost.
         self._losing = threading.Lock()
         self._lock = threading.Lock()
-        self._functions: Dict[int, Any] = {}
-        self._garbage: List[Any] = []  # Goes with the next question.
+        self._functions: dict[int, Any] = {}
+        self._garbage: list[Any] = []  # Goes with the next question.
         self._disposals = set()
         self._missed = 0
         self._calls = _Calls()
@@ -240,10 +241,8 @@ class _Connection:
         """The same in good order: the worker forgets all that it was sent."""
         if self._end("was let go"):
             request = _messages.DisposeExecutorRequest(executor=self._executor)
-            try:
+            with contextlib.suppress(grpc.RpcError):
                 self._service.DisposeExecutor(request, timeout=_GOODBYE_SECONDS)
-            except grpc.RpcError:
-                pass
             self._close_channels()
 
     def _end(self, problem: str) -> bool:
@@ -349,7 +348,7 @@ class RemoteValue:
 
     def __init__(
         self,
-        visit: "Visit",
+        visit: Visit,
         type_spec: tff.Type,
         refer: Callable[[], Any],
         known: Any = None,
@@ -359,7 +358,7 @@ class RemoteValue:
         self.known = known
         self._refer = refer
         self._reference = None
-        self._elements: Dict[int, RemoteValue] = {}
+        self._elements: dict[int, RemoteValue] = {}
 
     @property
     def reference(self) -> Any:
@@ -368,7 +367,7 @@ class RemoteValue:
             self._reference = self._refer()
         return self._reference
 
-    def __getitem__(self, index: int) -> "RemoteValue":
+    def __getitem__(self, index: int) -> RemoteValue:
         if index not in self._elements:
             self._elements[index] = RemoteValue(
                 self.visit,
@@ -382,10 +381,10 @@ class RemoteValue:
 class Visit:
     """The place of one client's work on one worker; for `placement`."""
 
-    def __init__(self, cohort: "_Cohort", connection: _Connection):
+    def __init__(self, cohort: _Cohort, connection: _Connection):
         self._cohort = cohort
         self._connection = connection
-        self._references: List[Any] = []
+        self._references: list[Any] = []
 
     def call(self, function: Any, argument: Any) -> RemoteValue:
         """Calls a `TensorFlowFunction` on the worker; does not wait for the result."""
@@ -413,7 +412,7 @@ class Visit:
 
     def fetch(self, value: Any) -> Any:
         """`value` with what is on the worker brought here."""
-        wanted: List[RemoteValue] = []
+        wanted: list[RemoteValue] = []
         _find(value, wanted)
         found = iter(())
         if wanted:
@@ -462,7 +461,7 @@ def _is_on_worker(value: Any) -> bool:
     return isinstance(value, RemoteValue)
 
 
-def _find(value: Any, found: List[RemoteValue]) -> None:
+def _find(value: Any, found: list[RemoteValue]) -> None:
     """Appends those parts of `value` that are on a worker and nowhere else."""
     if isinstance(value, list):
         for element in value:
@@ -487,11 +486,11 @@ def _refuse_function(value: Any) -> Any:
 class _Cohort:
     """The clients of one `in_order`: who works for them, and what was sent once."""
 
-    def __init__(self, connections: List[_Connection]):
+    def __init__(self, connections: list[_Connection]):
         self.connections = connections
         self.calls = _Calls()
         self._locks = {connection: threading.Lock() for connection in connections}
-        self._shared: Dict[_Connection, Dict[str, Any]] = {
+        self._shared: dict[_Connection, dict[str, Any]] = {
             connection: {} for connection in connections
         }
 
@@ -583,7 +582,7 @@ class RemoteWorkers:
         _at_once(_Worker.stop, self._workers)
         self._pool.shutdown(wait=False)
 
-    def _connections(self) -> List[_Connection]:
+    def _connections(self) -> list[_Connection]:
         """Connections to the workers that are there."""
         for find in (_Worker.connection, _Worker.connect):
             found = [c for c in _at_once(find, self._workers) if c is not None]

@@ -12,7 +12,8 @@ import socket
 import subprocess
 import threading
 import time
-from typing import Optional, Sequence
+from collections.abc import Sequence
+from typing import Optional
 
 from tff_reg.lazy import grpc
 from tff_reg.runtime import devices, worker_process

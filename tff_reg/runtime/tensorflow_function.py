@@ -10,7 +10,7 @@ import contextlib
 import functools
 import threading
 import weakref
-from typing import Any, Callable, List
+from typing import Any, Callable
 
 from tff_reg.lazy import tf, tff
 from tff_reg.runtime import graph_rewrites, placement, tff_internals
@@ -64,7 +64,7 @@ class TensorFlowFunction:
         self._on_build = on_build
         self._built = False
         self._function = None
-        self._feeds: List[int] = []
+        self._feeds: list[int] = []
 
     def __call__(self, argument: Any = None) -> Any:
         place = placement.current()
@@ -143,7 +143,7 @@ class TensorFlowFunction:
         weakref.finalize(self, _remove_from_tensorflow, library).atexit = False
 
 
-def _remove_from_tensorflow(names: List[str]) -> None:
+def _remove_from_tensorflow(names: list[str]) -> None:
     """Makes TensorFlow forget library functions, which it would keep for ever.
 
     It removes a wrapped function when that goes, but not the functions it calls.

@@ -10,28 +10,29 @@ from __future__ import annotations
 import collections
 import functools
 import weakref
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from typing import Any, Callable, Optional
 
 from tff_reg.lazy import np, tf, tff
 from tff_reg.runtime import tff_internals
 
 # How many kinds of elements of data sets are remembered as checked.
 _REMEMBERED_ELEMENT_SPECS = 64
+_PYTHON_SCALARS = (bool, int, float, complex, str, bytes)
 
 
 class ClientValues:
     """A value at every client, in the clients' order."""
 
-    def __init__(self, members: List[Any]):
+    def __init__(self, members: list[Any]):
         self.members = members
 
 
 # The tensors whose memory arrays share that were given out, by the arrays' ids: a
 # round's result, given to the next round, is not copied. Entries go with the arrays.
-_shared: Dict[int, Tuple[weakref.ref, tf.Tensor]] = {}
+_shared: dict[int, tuple[weakref.ref, tf.Tensor]] = {}
 
 # The kinds of data sets that were found to fit the types they were given for.
-_checked: Dict[Tuple[str, str], None] = collections.OrderedDict()
+_checked: dict[tuple[str, str], None] = collections.OrderedDict()
 
 
 def argument(value: Any, type_spec: tff.Type, function: Callable[[Any], Any]) -> Any:
@@ -133,16 +134,13 @@ def _tensor(value: Any, type_spec: tff.TensorType) -> tf.Tensor:
         if value.dtype == tf_dtype(type_spec) and shape.is_compatible_with(value.shape):
             return value
         value = value.numpy()
-    if isinstance(value, (list, tuple)):
-        _raise_type_error(value, type_spec)
-    elif not (
-        isinstance(value, (bool, int, float, complex, str, bytes))
-        or isinstance(value, (np.generic, np.ndarray))
-    ):
-        _raise_type_error(value, type_spec)
-    elif not (
-        tff_internals.has_compatible_shape(value, type_spec.shape)
-        and tff_internals.has_compatible_dtype(value, type_spec.dtype.type)
+    if (
+        isinstance(value, (list, tuple))
+        or not isinstance(value, (*_PYTHON_SCALARS, np.generic, np.ndarray))
+        or not (
+            tff_internals.has_compatible_shape(value, type_spec.shape)
+            and tff_internals.has_compatible_dtype(value, type_spec.dtype.type)
+        )
     ):
         _raise_type_error(value, type_spec)
     return tf.convert_to_tensor(value, tf_dtype(type_spec))

@@ -10,7 +10,8 @@ import os
 import subprocess
 import sys
 import threading
-from typing import Mapping, Optional, Sequence
+from collections.abc import Mapping, Sequence
+from typing import Optional
 
 # Where the worker writes what it has to say; nowhere by default.
 LOG_VARIABLE = "TFF_REG_WORKER_LOG"

@@ -5,7 +5,8 @@ from __future__ import annotations
 import collections
 import concurrent.futures
 import threading
-from typing import Any, Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from typing import Any, Callable
 
 from tff_reg.lazy import tf
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Callable, Sequence
+from collections.abc import Sequence
+from typing import Any, Callable
 
 from tff_reg.methods import method as method_lib
 
 
 def adapt_model_fn(
-    model_fn: Callable, methods: Sequence[method_lib.Method]
-) -> Callable:
+    model_fn: Callable[[], Any], methods: Sequence[method_lib.Method]
+) -> Callable[[], Any]:
     """Returns a `model_fn` whose models are as a sum of methods needs them.
 
     Freeze makes the classifier's weights constants, stochastic depth scales the

@@ -78,7 +78,7 @@ class PrivateMeanFactory(tff.aggregators.UnweightedAggregationFactory):
             )
         self.clients_per_round = clients_per_round
 
-    def create(self, value_type):
+    def create(self, value_type: Any):
         return self._factory.create(value_type)
 
 
@@ -146,7 +146,7 @@ def build_model_aggregator(
     )
 
 
-def build_metrics_aggregator(kind: str) -> Optional[Callable]:
+def build_metrics_aggregator(kind: str) -> Optional[Callable[..., Any]]:
     """Builds what aggregates the metrics of clients.
 
     Args:
@@ -160,12 +160,12 @@ def build_metrics_aggregator(kind: str) -> Optional[Callable]:
     return _secure_sum_then_finalize if kind == "secure" else None
 
 
-def _secure_sum_then_finalize(finalizers):
+def _secure_sum_then_finalize(finalizers: Any):
     """`tff.learning.metrics.secure_sum_then_finalize` for metrics below 0, too."""
 
     @tff.federated_computation
-    def aggregate(metrics):
-        def ranges(type_):
+    def aggregate(metrics: Any):
+        def ranges(type_: Any):
             if isinstance(type_, tff.TensorType):
                 if np.issubdtype(type_.dtype, np.floating):
                     return -float(_LARGEST_METRIC), float(_LARGEST_METRIC)
@@ -202,7 +202,7 @@ def build_upload_aggregator(
     values = tff.FederatedType(uploads_type, tff.CLIENTS)
     flags = tff.FederatedType(np.int32, tff.CLIENTS)
 
-    def number_of(has_trained):
+    def number_of(has_trained: Any):
         if isinstance(model_aggregator, PrivateMeanFactory):
             return tff.federated_value(model_aggregator.clients_per_round, tff.SERVER)
         return tff.federated_secure_sum(has_trained, 1)
@@ -211,7 +211,7 @@ def build_upload_aggregator(
     def no_state():
         return tff.federated_value((), tff.SERVER)
 
-    def sum_plainly(state, uploads, has_trained):
+    def sum_plainly(state: Any, uploads: Any, has_trained: Any):
         if model_aggregator is None:
             sums = tff.federated_sum(tff.federated_zip((uploads, has_trained)))
         else:
@@ -231,18 +231,18 @@ def build_upload_aggregator(
     )
 
     @tff.tensorflow.computation(uploads_type, np.int32)
-    def times(uploads, count):
+    def times(uploads: Any, count: Any):
         # The mean over no clients may be NaN.
         return tf.nest.map_structure(
             lambda u: tf.math.multiply_no_nan(u, tf.cast(count, u.dtype)), uploads
         )
 
     @tff.tensorflow.computation(np.int32)
-    def as_weight(has_trained):
+    def as_weight(has_trained: Any):
         return tf.cast(has_trained, tf.float32)
 
     @tff.federated_computation(mean.initialize.type_signature.result, values, flags)
-    def next_fn(state, uploads, has_trained):
+    def next_fn(state: Any, uploads: Any, has_trained: Any):
         count = number_of(has_trained)
         weight = tff.federated_map(as_weight, has_trained)
         output = mean.next(state, uploads, weight)

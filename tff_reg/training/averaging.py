@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+from typing import Any
 
 import tensorflow as tf
 import tensorflow_federated as tff
@@ -46,7 +47,7 @@ def build_averaging_distributor(
     history_type = no_history.type_signature.result
 
     @tff.tensorflow.computation(history_type, weights_type)
-    def add(history, weights):
+    def add(history: Any, weights: Any):
         latest = [tf.expand_dims(w, 0) for w in weights.trainable]
         earlier = [
             tf.concat([new, old], axis=0)[:num_earlier]
@@ -56,7 +57,7 @@ def build_averaging_distributor(
         return collections.OrderedDict(earlier=earlier, count=count)
 
     @tff.tensorflow.computation(history_type, weights_type)
-    def mean(history, weights):
+    def mean(history: Any, weights: Any):
         # Models that there have not been yet are zeros in the sum.
         total = [
             w + tf.reduce_sum(earlier, axis=0)
@@ -73,7 +74,7 @@ def build_averaging_distributor(
     @tff.federated_computation(
         init_fn.type_signature.result, tff.FederatedType(weights_type, tff.SERVER)
     )
-    def next_fn(state, weights):
+    def next_fn(state: Any, weights: Any):
         distributor_state, history = state
         output = model_distributor.next(distributor_state, weights)
         average = tff.federated_broadcast(tff.federated_map(mean, (history, weights)))

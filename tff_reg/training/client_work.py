@@ -19,15 +19,13 @@ from tff_reg.methods import method as method_lib
 from tff_reg.models import learning_model
 from tff_reg.training import (
     local_round,
+    local_step as local_step_lib,
     local_training,
     schedules,
 )
-from tff_reg.training import (
-    local_step as local_step_lib,
-)
 
 
-def update_type(model_weights_type) -> tff.types.Type:
+def update_type(model_weights_type: Any) -> tff.types.Type:
     """The type of a client's update.
 
     Args:
@@ -44,7 +42,7 @@ def update_type(model_weights_type) -> tff.types.Type:
 
 
 def received_type(
-    weights_type, training: local_training.LocalTraining
+    weights_type: Any, training: local_training.LocalTraining
 ) -> tff.types.Type:
     """The type of what the server sends to a client.
 
@@ -78,12 +76,16 @@ class _Parts(NamedTuple):
     weights_type: tff.types.Type
     received_type: tff.types.Type
     data_type: tff.types.Type
-    update: Callable
-    measure: Callable
+    update: Callable[..., Any]
+    measure: Callable[..., Any]
 
 
 def _build_parts(
-    model_fn, training, client_weighting, metrics_aggregator, loop_implementation
+    model_fn: Callable[[], Any],
+    training: local_training.LocalTraining,
+    client_weighting: tff.learning.ClientWeighting,
+    metrics_aggregator: Optional[Callable[..., Any]],
+    loop_implementation: tff.learning.LoopImplementation,
 ) -> _Parts:
     with tf.Graph().as_default():
         model = model_fn()
@@ -124,18 +126,20 @@ def _build_parts(
         return tff.federated_eval(initial_state, tff.SERVER)
 
     @tff.tensorflow.computation(state_type)
-    def next_state(state):
+    def next_state(state: Any):
         return collections.OrderedDict(state, round_num=state["round_num"] + 1)
 
     @tff.tensorflow.computation(state_type)
-    def get_hparams(state):
+    def get_hparams(state: Any):
         return state["hparams"]
 
     @tff.tensorflow.computation(state_type, state_type["hparams"])
-    def set_hparams(state, hparams):
+    def set_hparams(state: Any, hparams: Any):
         return collections.OrderedDict(state, hparams=hparams)
 
-    def update(state, received, data, client, server) -> local_round.ClientOutput:
+    def update(
+        state: Any, received: Any, data: Any, client: Any, server: Any
+    ) -> local_round.ClientOutput:
         if not training.averaged_rounds:
             received = {local_round.MODEL: received}
         client_update = local_round.build_client_update(
@@ -146,7 +150,7 @@ def _build_parts(
             state["hparams"], rate_factor, received, data, client, server
         )
 
-    def measure(metrics):
+    def measure(metrics: Any):
         return tff.federated_zip(
             collections.OrderedDict(train=aggregate_metrics(metrics))
         )
@@ -164,7 +168,7 @@ def _build_parts(
     )
 
 
-def _check_learning_rate(training, hparams) -> None:
+def _check_learning_rate(training: local_training.LocalTraining, hparams: Any) -> None:
     if "learning_rate" in hparams:
         return
     needing = [m.name for m in training.methods if m.infers_gradient]
@@ -184,7 +188,7 @@ def build_client_work(
     client_weighting: tff.learning.ClientWeighting = (
         tff.learning.ClientWeighting.NUM_EXAMPLES
     ),
-    metrics_aggregator: Optional[Callable] = None,
+    metrics_aggregator: Optional[Callable[..., Any]] = None,
     loop_implementation: tff.learning.LoopImplementation = (
         tff.learning.LoopImplementation.DATASET_ITERATOR
     ),
@@ -214,7 +218,7 @@ def build_client_work(
     state_type = parts.initialize.type_signature.result
 
     @tff.tensorflow.computation(state_type.member, parts.received_type, parts.data_type)
-    def client_update(state, received, data):
+    def client_update(state: Any, received: Any, data: Any):
         output = parts.update(state, received, data, {}, {})
         return output.result, output.metrics
 
@@ -223,7 +227,7 @@ def build_client_work(
         tff.FederatedType(parts.received_type, tff.CLIENTS),
         tff.FederatedType(parts.data_type, tff.CLIENTS),
     )
-    def next_fn(state, received, data):
+    def next_fn(state: Any, received: Any, data: Any):
         result, metrics = tff.federated_map(
             client_update, (tff.federated_broadcast(state), received, data)
         )
@@ -287,7 +291,7 @@ def build_remembering_client_work(
     *,
     training: local_training.LocalTraining,
     client_weighting: tff.learning.ClientWeighting,
-    metrics_aggregator: Optional[Callable],
+    metrics_aggregator: Optional[Callable[..., Any]],
     loop_implementation: tff.learning.LoopImplementation,
 ) -> RememberingClientWork:
     """Builds the client work of methods that remember something.
@@ -312,14 +316,14 @@ def build_remembering_client_work(
     methods = training.methods
 
     @tff.tensorflow.computation(parts.weights_type)
-    def initial_client_memory(weights):
+    def initial_client_memory(weights: Any):
         memory = collections.OrderedDict()
         for method in methods:
             memory.update(method.initial_client_memory(list(weights.trainable)))
         return memory
 
     @tff.tensorflow.computation(parts.weights_type)
-    def initial_server_memory(weights):
+    def initial_server_memory(weights: Any):
         memory = collections.OrderedDict()
         for method in methods:
             memory.update(method.initial_server_memory(list(weights.trainable)))
@@ -329,7 +333,7 @@ def build_remembering_client_work(
     memory_type = initial_server_memory.type_signature.result
 
     @tff.tensorflow.computation(memory_type)
-    def sent_part(memory):
+    def sent_part(memory: Any):
         names = [name for method in methods for name in method.sent]
         return collections.OrderedDict((name, memory[name]) for name in names)
 
@@ -342,7 +346,7 @@ def build_remembering_client_work(
         client_type,
         sent_part.type_signature.result,
     )
-    def client_update(state, received, data, client, server):
+    def client_update(state: Any, received: Any, data: Any, client: Any, server: Any):
         return parts.update(state, received, data, client, server)
 
     @tff.federated_computation(
@@ -352,7 +356,9 @@ def build_remembering_client_work(
         tff.FederatedType(client_type, tff.CLIENTS),
         tff.FederatedType(memory_type, tff.SERVER),
     )
-    def next_fn(state, received, data, client_memories, memory):
+    def next_fn(
+        state: Any, received: Any, data: Any, client_memories: Any, memory: Any
+    ):
         sent = tff.federated_broadcast(tff.federated_map(sent_part, memory))
         output = tff.federated_map(
             client_update,

@@ -3,32 +3,26 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Callable, Mapping, Optional, Sequence, Union
+from collections.abc import Mapping, Sequence
+from typing import Any, Callable, Optional, Union
 
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_reg.methods import all_clients, catalogue
-from tff_reg.methods import method as method_lib
+from tff_reg.methods import all_clients, catalogue, method as method_lib
 from tff_reg.settings import settings_of
 from tff_reg.training import (
     adaptation,
     aggregators,
     averaging,
+    client_work as client_work_lib,
     data_forms,
+    finalizer as finalizer_lib,
     local_training,
+    memory as memory_lib,
     optimizers,
     remembering,
     schedules,
-)
-from tff_reg.training import (
-    client_work as client_work_lib,
-)
-from tff_reg.training import (
-    finalizer as finalizer_lib,
-)
-from tff_reg.training import (
-    memory as memory_lib,
 )
 from tff_reg.training.process_settings import ProcessSettings
 
@@ -47,7 +41,7 @@ def build_regularized(
     ),
     model_distributor: Optional[tff.learning.templates.DistributionProcess] = None,
     model_aggregator: Optional[tff.aggregators.WeightedAggregationFactory] = None,
-    metrics_aggregator: Optional[Callable] = None,
+    metrics_aggregator: Optional[Callable[..., Any]] = None,
     loop_implementation: tff.learning.LoopImplementation = (
         tff.learning.LoopImplementation.DATASET_ITERATOR
     ),
@@ -153,7 +147,11 @@ def build_regularized(
     )
 
 
-def _check_server(methods, server_optimizer, client_weighting) -> None:
+def _check_server(
+    methods: Sequence[method_lib.Method],
+    server_optimizer: tff.learning.optimizers.Optimizer,
+    client_weighting: tff.learning.ClientWeighting,
+) -> None:
     """Checks that methods have the server that they need."""
     is_uniform = client_weighting == tff.learning.ClientWeighting.UNIFORM
     spec = tf.TensorSpec([], tf.float32)
@@ -171,11 +169,10 @@ def _check_server(methods, server_optimizer, client_weighting) -> None:
             )
 
 
-def build(name: str, model_fn: Callable, **overrides: Any) -> Process:
+def build(name: str, model_fn: Callable[[], Any], **overrides: Any) -> Process:
     """Builds a process by its name, with its paper's settings.
 
     Example:
-
         build("fedalign", model_fn, fedalign_strength=0.3, client_learning_rate=0.05)
 
     Args:
@@ -238,12 +235,12 @@ def build(name: str, model_fn: Callable, **overrides: Any) -> Process:
 
 def build_from_settings(
     name: str,
-    model_fn: Callable,
+    model_fn: Callable[[], Any],
     settings: ProcessSettings,
     strengths: Mapping[str, Any],
     *,
     mean_examples: Optional[float] = None,
-    client_preprocess_fn: Optional[Callable] = None,
+    client_preprocess_fn: Optional[Callable[..., Any]] = None,
     example_dtype: Optional[str] = None,
     **arguments: Any,
 ) -> Process:
@@ -284,7 +281,13 @@ def build_from_settings(
     return _build(name, model_fn, settings, strengths, arguments)
 
 
-def _build(name, model_fn, settings, strengths, arguments):
+def _build(
+    name: str,
+    model_fn: Callable[[], Any],
+    settings: ProcessSettings,
+    strengths: Mapping[str, Any],
+    arguments: Mapping[str, Any],
+):
     methods = [*catalogue.build(name, strengths)]
     if settings.averages_all_clients:
         methods.append(all_clients.AllClients())

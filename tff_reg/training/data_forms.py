@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-from typing import Callable, Optional, Sequence, Union
+from collections.abc import Sequence
+from typing import Any, Callable, Optional, Union
 
 from tff_reg.data import keys
 from tff_reg.lazy import tf
@@ -33,7 +34,7 @@ class BatchedData:
 
     keyed: bool = False
 
-    def element_spec(self, input_spec):
+    def element_spec(self, input_spec: Any):
         """The spec of one element, given the model's `input_spec`."""
         if not self.keyed:
             return input_spec
@@ -41,14 +42,14 @@ class BatchedData:
         spec["key"] = tf.TensorSpec([2], tf.int64)
         return spec
 
-    def class_counts(self, data, num_classes: int):
+    def class_counts(self, data: Any, num_classes: int):
         """How many examples of each class a client has; int32 [num_classes].
 
         One that the data have several times, as for several epochs, counts as often.
         """
         return _count_classes(data, num_classes)
 
-    def run(self, step_fn: Callable, state, element):
+    def run(self, step_fn: Callable[..., Any], state: Any, element: Any):
         """Calls `step_fn(state, batch, compute_key)` for the one batch."""
         if not self.keyed:
             return step_fn(state, element, _fresh_key)
@@ -81,7 +82,7 @@ class WholeClientData:
     batch_size: int
     local_epochs: int = 1
     drop_remainder: bool = False
-    preprocess_fn: Optional[Callable] = None
+    preprocess_fn: Optional[Callable[..., Any]] = None
     example_shape: Optional[Sequence[int]] = None
     example_dtype: Optional[str] = None
     shuffle: bool = True
@@ -94,7 +95,7 @@ class WholeClientData:
                     f"{name} must be at least 1, but is {getattr(self, name)!r}."
                 )
 
-    def element_spec(self, input_spec):
+    def element_spec(self, input_spec: Any):
         """The spec of one element, given the model's `input_spec`."""
         x, y = input_spec["x"], input_spec["y"]
         shape = x.shape[1:] if self.example_shape is None else self.example_shape
@@ -104,15 +105,15 @@ class WholeClientData:
             key=tf.TensorSpec([2], tf.int64),
         )
 
-    def num_examples(self, element):
+    def num_examples(self, element: Any):
         """The number of a client's examples, an int32 scalar."""
         return tf.shape(element["y"])[0]
 
-    def class_counts(self, data, num_classes: int):
+    def class_counts(self, data: Any, num_classes: int):
         """How many examples of each class a client has; int32 [num_classes]."""
         return _count_classes(data, num_classes)
 
-    def run(self, step_fn: Callable, state, element):
+    def run(self, step_fn: Callable[..., Any], state: Any, element: Any):
         """Calls `step_fn(state, batch, compute_key)` for all batches of all epochs."""
         features, labels, key = element["x"], element["y"], element["key"]
         num_examples = tf.shape(labels)[0]
@@ -145,11 +146,11 @@ class WholeClientData:
                     x=self._preprocess(tf.gather(features, chosen), step_key),
                     y=tf.gather(labels, chosen),
                 )
-                state = step_fn(state, batch, lambda: step_key)
+                state = step_fn(state, batch, lambda step_key=step_key: step_key)
                 step += 1
         return state
 
-    def _preprocess(self, features, step_key):
+    def _preprocess(self, features: Any, step_key: tf.Tensor):
         if self.preprocess_fn is None:
             return features
         return self.preprocess_fn(features, step_key)
@@ -158,8 +159,8 @@ class WholeClientData:
 DataForm = Union[BatchedData, WholeClientData]
 
 
-def _count_classes(data, num_classes):
-    def add(counts, element):
+def _count_classes(data: Any, num_classes: int):
+    def add(counts: Any, element: Any):
         return counts + tf.math.bincount(
             tf.cast(element["y"], tf.int32),
             minlength=num_classes,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import tensorflow as tf
 import tensorflow_federated as tff
 
@@ -35,7 +37,7 @@ def build_finalizer(
     statistics_type = model_weights_type.non_trainable
 
     @tff.tensorflow.computation(statistics_type, statistics_type)
-    def average_statistics(statistics, update):
+    def average_statistics(statistics: Any, update: Any):
         return tf.nest.map_structure(
             lambda s, u: tf.where(tf.reduce_all(tf.math.is_finite(u)), s - u, s),
             statistics,
@@ -47,7 +49,7 @@ def build_finalizer(
         tff.FederatedType(model_weights_type, tff.SERVER),
         tff.FederatedType(model_weights_type, tff.SERVER),
     )
-    def next_fn(state, weights, update):
+    def next_fn(state: Any, weights: Any, update: Any):
         output = trainable_finalizer.next(state, weights, update.trainable)
         statistics = tff.federated_map(
             average_statistics, (weights.non_trainable, update.non_trainable)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import collections
-from typing import Any, Callable, Mapping, NamedTuple, Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any, Callable, NamedTuple
 
 import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_reg.methods import method as method_lib
-from tff_reg.training import local_step as local_step_lib
-from tff_reg.training import local_training, optimizers
+from tff_reg.training import local_step as local_step_lib, local_training, optimizers
 
 REJECTED = "rejected_clients"
 # What the server sends, where that is more than the model.
@@ -86,7 +86,7 @@ class LocalRound:
 
     def __init__(
         self,
-        model_fn: Callable,
+        model_fn: Callable[[], Any],
         training: local_training.LocalTraining,
         weighting: tff.learning.ClientWeighting,
     ):
@@ -101,7 +101,13 @@ class LocalRound:
         self._updater = optimizers.Updater(training.optimizer, self._variables)
 
     def begin(
-        self, hparams, rate_factor, received, data, client, server
+        self,
+        hparams: Any,
+        rate_factor: Any,
+        received: Any,
+        data: Any,
+        client: Any,
+        server: Any,
     ) -> tuple[Visit, Progress]:
         """Sets the variables to what was received.
 
@@ -151,7 +157,7 @@ class LocalRound:
         )
         return visit, progress._replace(kept=kept)
 
-    def enter(self, progress: Progress, element) -> Progress:
+    def enter(self, progress: Progress, element: Any) -> Progress:
         """Looks at an element of the data set before it is trained on."""
         training = self._training
         if training.population and training.population.mean_examples:
@@ -160,7 +166,13 @@ class LocalRound:
             progress = progress._replace(relative_size=size)
         return progress
 
-    def step(self, visit: Visit, progress: Progress, batch, compute_key) -> Progress:
+    def step(
+        self,
+        visit: Visit,
+        progress: Progress,
+        batch: Any,
+        compute_key: Callable[[], tf.Tensor],
+    ) -> Progress:
         """Takes one step.
 
         Args:
@@ -307,11 +319,11 @@ class LocalRound:
 
 
 def build_client_update(
-    model_fn: Callable,
+    model_fn: Callable[[], Any],
     training: local_training.LocalTraining,
     weighting: tff.learning.ClientWeighting,
     loop_implementation: tff.learning.LoopImplementation,
-) -> Callable:
+) -> Callable[..., Any]:
     """Makes the models and returns the `tf.function` that a client runs.
 
     Args:
@@ -326,15 +338,24 @@ def build_client_update(
     local_round = LocalRound(model_fn, training, weighting)
 
     @tf.function
-    def client_update(hparams, rate_factor, received, data, client, server):
+    def client_update(
+        hparams: Any,
+        rate_factor: Any,
+        received: Any,
+        data: Any,
+        client: Any,
+        server: Any,
+    ):
         visit, progress = local_round.begin(
             hparams, rate_factor, received, data, client, server
         )
 
-        def train_on_batch(state, batch, compute_key):
+        def train_on_batch(
+            state: Any, batch: Any, compute_key: Callable[[], tf.Tensor]
+        ):
             return local_round.step(visit, state, batch, compute_key)
 
-        def train_on_element(state, element):
+        def train_on_element(state: Any, element: Any):
             state = local_round.enter(state, element)
             return training.data_form.run(train_on_batch, state, element)
 
@@ -361,12 +382,17 @@ def clip_by_global_norm(gradients: Sequence[tf.Tensor], max_norm: float):
     return [g * factor for g in gradients], norm
 
 
-def _reduce_elements(loop_implementation, step_fn, data, state):
+def _reduce_elements(
+    loop_implementation: tff.learning.LoopImplementation,
+    step_fn: Callable[..., Any],
+    data: Any,
+    state: Any,
+):
     """Folds `step_fn(state, element)` over a data set."""
     if loop_implementation == tff.learning.LoopImplementation.DATASET_REDUCE:
 
         @tf.function  # AutoGraph does not reach what reduce calls.
-        def flat_step_fn(flat, element):
+        def flat_step_fn(flat: Any, element: Any):
             new_state = step_fn(tf.nest.pack_sequence_as(state, flat), element)
             return tuple(tf.nest.flatten(new_state))
 
@@ -378,19 +404,19 @@ def _reduce_elements(loop_implementation, step_fn, data, state):
     return state
 
 
-def _all_finite(structure):
+def _all_finite(structure: Any):
     return tf.reduce_all(
         [tf.reduce_all(tf.math.is_finite(u)) for u in tf.nest.flatten(structure)]
     )
 
 
-def _zero_unless(condition, structure):
+def _zero_unless(condition: Any, structure: Any):
     return tf.nest.map_structure(
         lambda u: tf.where(condition, u, tf.zeros_like(u)), structure
     )
 
 
-def _scaled(hparams, rate_factor):
+def _scaled(hparams: Any, rate_factor: Any):
     """The hparams with the learning rate times the schedule's factor."""
     if "learning_rate" not in hparams:
         return hparams

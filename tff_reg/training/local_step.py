@@ -5,7 +5,8 @@ from __future__ import annotations
 import collections
 import dataclasses
 import functools
-from typing import Any, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any, Callable, Optional
 
 import tensorflow as tf
 
@@ -16,7 +17,9 @@ from tff_reg.models import forward as forward_lib
 # Reference models train as local ones do, on the batch's statistics, but keep none.
 _CONSTANT_PASS = forward_lib.ForwardPass(training=True, update_statistics=False)
 
+# By the methods' names: where the client stands, and the keys of what is random.
 Locals = Mapping[str, method_lib.Local]
+PartKeys = Mapping[str, Any]
 
 
 class LocalStep:
@@ -36,7 +39,7 @@ class LocalStep:
 
     def __init__(
         self,
-        model,
+        model: Any,
         reference_models: Mapping[str, Any],
         methods: Sequence[method_lib.Method],
     ):
@@ -63,7 +66,7 @@ class LocalStep:
             names += [f"{method.name}/{name}" for name in own]
         return names
 
-    def gradient(self, batch, locals_: Locals, compute_key: Callable):
+    def gradient(self, batch: Any, locals_: Locals, compute_key: Callable[..., Any]):
         """Runs the batch forward and backward, twice where a method displaces weights.
 
         What is random in the step is drawn once. Metrics, measurements and the
@@ -104,7 +107,7 @@ class LocalStep:
             measurements[full_name] = tf.cast(measured[name][what], tf.float32)
         return gradients, num_examples, measurements
 
-    def _move(self, displacement):
+    def _move(self, displacement: Optional[Sequence[Any]]):
         """Displaces the weights; returns what they were, or None without one."""
         if displacement is None:
             return None
@@ -114,12 +117,12 @@ class LocalStep:
             variable.assign_add(moved)
         return start
 
-    def _move_back(self, start):
+    def _move_back(self, start: Optional[Sequence[Any]]):
         if start is not None:
             for variable, value in zip(self._model.trainable_variables, start):
                 variable.assign(value)
 
-    def _pass(self, batch, locals_, part_keys, is_first):
+    def _pass(self, batch: Any, locals_: Locals, part_keys: PartKeys, is_first: bool):
         """The gradient at the present weights, and what was measured."""
         weights = list(self._model.trainable_variables)
         measured = {m.name: {} for m in self._methods}
@@ -154,7 +157,7 @@ class LocalStep:
         gradients = [tf.convert_to_tensor(g) for g in gradients]
         return gradients, tf.cast(num_examples, tf.int64), measured
 
-    def _measure_apart(self, batch, locals_, part_keys):
+    def _measure_apart(self, batch: Any, locals_: Locals, part_keys: PartKeys):
         """What terms of strength 0 measure, by name, in a pass of their own.
 
         In a function that is not inlined: what reads the step's own pass changes which
@@ -178,7 +181,13 @@ class LocalStep:
         attributes = {"_noinline": True}
         return tf.function(measure, experimental_attributes=attributes)()
 
-    def _terms(self, methods, step, locals_, part_keys):
+    def _terms(
+        self,
+        methods: Sequence[method_lib.Method],
+        step: method_lib.Step,
+        locals_: Locals,
+        part_keys: PartKeys,
+    ):
         """The `Term` of each of the methods."""
         return [
             tf.autograph.experimental.do_not_convert(method.term)(
@@ -187,7 +196,13 @@ class LocalStep:
             for method in methods
         ]
 
-    def _step_of(self, method, step, locals_, part_keys):
+    def _step_of(
+        self,
+        method: method_lib.Method,
+        step: method_lib.Step,
+        locals_: Locals,
+        part_keys: PartKeys,
+    ):
         """The step as a method sees it."""
         local = locals_[method.name]
         return dataclasses.replace(
@@ -198,7 +213,7 @@ class LocalStep:
             key=part_keys[method.name],
         )
 
-    def _part_keys(self, compute_key):
+    def _part_keys(self, compute_key: Callable[[], tf.Tensor]):
         """The key of every method, None for those that draw nothing."""
         part_keys = dict.fromkeys((m.name for m in self._methods), None)
         random = [m.name for m in self._methods if m.is_random]
@@ -208,7 +223,7 @@ class LocalStep:
                 part_keys[name] = keys.part_key(key, name)
         return part_keys
 
-    def _run_model(self, batch):
+    def _run_model(self, batch: Any):
         """Runs a model that does not show its network."""
         result = self._model.forward_pass(batch, training=True)
         num_examples = result.num_examples
@@ -218,7 +233,14 @@ class LocalStep:
         return step, num_examples
 
     def _run_network(
-        self, batch, locals_, part_keys, measured, tape, with_term, is_first
+        self,
+        batch: Any,
+        locals_: Locals,
+        part_keys: PartKeys,
+        measured: dict[str, dict[str, Any]],
+        tape: tf.GradientTape,
+        with_term: Sequence[method_lib.Method],
+        is_first: bool,
     ):
         """Runs the local network for the terms of some methods."""
         model, network = self._model, self._model.network
@@ -236,18 +258,18 @@ class LocalStep:
         outputs = network(changed.features, forward)
         labels = changed.targets[0][0]
 
-        def compute_loss(logits):
+        def compute_loss(logits: tf.Tensor):
             if len(changed.targets) == 1:
                 return model.loss_fn(labels, logits)
             return tf.add_n([w * model.loss_fn(y, logits) for y, w in changed.targets])
 
-        @functools.lru_cache(maxsize=None)
-        def outputs_of(name):
+        @functools.cache
+        def outputs_of(name: str):
             with tape.stop_recording():  # No gradient is ever taken through them.
                 reference = self._reference_models[name].network
                 return reference(changed.features, _CONSTANT_PASS)
 
-        def classify_from(name, features):
+        def classify_from(name: str, features: Any):
             if name == method_lib.LOCAL:
                 again = dataclasses.replace(
                     forward, update_statistics=False, record_activations=False

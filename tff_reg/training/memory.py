@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import collections
+from typing import Any, Optional
 
 import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_reg.methods import method as method_lib
-from tff_reg.training import client_work as client_work_lib
-from tff_reg.training import local_training
+from tff_reg.training import client_work as client_work_lib, local_training
 
 
 def build_broadcast(
     training: local_training.LocalTraining,
     memory_type: tff.types.Type,
     weights_type: tff.types.Type,
-) -> tff.Computation:
+) -> Optional[tff.Computation]:
     """Builds what makes the weights that are sent of the model.
 
     Args:
@@ -32,7 +32,7 @@ def build_broadcast(
         return None
 
     @tff.tensorflow.computation(memory_type, weights_type)
-    def broadcast(memory, weights):
+    def broadcast(memory: Any, weights: Any):
         trainable = list(weights.trainable)
         for method in looking:
             trainable = method.broadcast(trainable, memory)
@@ -68,7 +68,14 @@ def build_memory_update(
     @tff.tensorflow.computation(
         memory_type, weights_type, weights_type, update_type, uploads_type, tf.int32
     )
-    def update_memory(memory, before, weights, mean_update, uploads, count):
+    def update_memory(
+        memory: Any,
+        before: Any,
+        weights: Any,
+        mean_update: Any,
+        uploads: Any,
+        count: Any,
+    ):
         if isinstance(mean_update, tff.learning.models.ModelWeights):
             mean_update = mean_update.trainable
         is_finite = [tf.reduce_all(tf.math.is_finite(u)) for u in mean_update]
@@ -90,7 +97,7 @@ def build_memory_update(
             own, new_weights = method.update_server(server)
             new_memory.update(own)
 
-        def if_updated(new, old):
+        def if_updated(new: Any, old: Any):
             return tf.nest.map_structure(
                 lambda n, o: tf.where(has_update, n, o), new, old
             )

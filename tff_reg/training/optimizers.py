@@ -8,6 +8,8 @@ place.
 from __future__ import annotations
 
 import collections
+from collections.abc import Sequence
+from typing import Any
 
 import tensorflow as tf
 import tensorflow_federated as tff
@@ -16,7 +18,9 @@ import tensorflow_federated as tff
 class _SGD(tff.learning.optimizers.Optimizer):
     """See `build_sgd`."""
 
-    def __init__(self, learning_rate, momentum, nesterov, weight_decay):
+    def __init__(
+        self, learning_rate: float, momentum: float, nesterov: bool, weight_decay: float
+    ):
         self._hparams = collections.OrderedDict(learning_rate=learning_rate)
         if momentum:
             self._hparams["momentum"] = momentum
@@ -24,7 +28,7 @@ class _SGD(tff.learning.optimizers.Optimizer):
             self._hparams["weight_decay"] = weight_decay
         self._nesterov = nesterov
 
-    def initialize(self, specs):
+    def initialize(self, specs: Any):
         state = collections.OrderedDict(self._hparams)
         if "momentum" in state:
             state["accumulator"] = tf.nest.map_structure(
@@ -32,8 +36,8 @@ class _SGD(tff.learning.optimizers.Optimizer):
             )
         return state
 
-    def next(self, state, weights, gradients):
-        def hparam(name, like):
+    def next(self, state: Any, weights: Any, gradients: Sequence[Any]):
+        def hparam(name: str, like: Any):
             value = state[name]
             if tf.is_tensor(value):
                 return tf.cast(value, like.dtype)
@@ -72,13 +76,19 @@ class _SGD(tff.learning.optimizers.Optimizer):
         ]
         return state, tf.nest.pack_sequence_as(weights, new_weights)
 
-    def make_slots(self, variables):
+    def make_slots(self, variables: Sequence[Any]):
         """Makes the variables that `apply` needs: one buffer a weight, or none."""
         if "momentum" not in self._hparams:
             return []
         return [tf.Variable(tf.zeros_like(v), trainable=False) for v in variables]
 
-    def apply(self, hparams, slots, variables, gradients):
+    def apply(
+        self,
+        hparams: Any,
+        slots: Sequence[Any],
+        variables: Sequence[Any],
+        gradients: Sequence[Any],
+    ):
         """Takes the step of `next` in place, with one pass over each weight.
 
         Args:
@@ -105,10 +115,10 @@ class _SGD(tff.learning.optimizers.Optimizer):
                     var=variable.handle, alpha=scalar["learning_rate"], delta=gradient
                 )
 
-    def get_hparams(self, state):
+    def get_hparams(self, state: Any):
         return collections.OrderedDict((k, state[k]) for k in self._hparams)
 
-    def set_hparams(self, state, hparams):
+    def set_hparams(self, state: Any, hparams: Any):
         return collections.OrderedDict(
             (k, hparams[k] if k in self._hparams else v) for k, v in state.items()
         )
@@ -126,13 +136,15 @@ class Updater:
       variables: The trainable variables.
     """
 
-    def __init__(self, optimizer, variables):
+    def __init__(
+        self, optimizer: tff.learning.optimizers.Optimizer, variables: Sequence[Any]
+    ):
         self._optimizer = optimizer
         self._variables = tuple(variables)
         self._in_place = hasattr(optimizer, "apply")
         self._slots = optimizer.make_slots(variables) if self._in_place else []
 
-    def begin(self, hparams):
+    def begin(self, hparams: Any):
         """Resets the optimiser and returns the state of the loop."""
         if self._in_place:
             for slot in self._slots:
@@ -141,7 +153,7 @@ class Updater:
         specs = tuple(tf.TensorSpec(v.shape, v.dtype) for v in self._variables)
         return self._optimizer.set_hparams(self._optimizer.initialize(specs), hparams)
 
-    def step(self, state, gradients):
+    def step(self, state: Any, gradients: Sequence[Any]):
         """Changes the variables and returns the new state of the loop."""
         if self._in_place:
             self._optimizer.apply(state, self._slots, self._variables, gradients)

@@ -1,8 +1,8 @@
 """Processes whose clients or server remember more than the model.
 
 TFF's `LearningProcess` has no place for what clients remember: its `next` takes their
-data and returns values at the server only. Here the clients of a round bring their states and
-take new ones home; between rounds their driver keeps them, as
+data and returns values at the server only. Here the clients of a round bring their
+states and take new ones home; between rounds their driver keeps them, as
 `tff_reg.experiment.train` does, or a store of the user's own.
 """
 
@@ -166,7 +166,7 @@ def compose_remembering_process(
             )
         )
 
-    def run_round(state, client_data, client_memories):
+    def run_round(state: Any, client_data: Any, client_memories: Any):
         weights = state.global_model_weights
         optimizer_state, memory, uploads_state = state.finalizer
         leaving = weights
@@ -211,7 +211,7 @@ def compose_remembering_process(
 
     state_type = init_fn.type_signature.result.member
 
-    def changed(state, **parts):
+    def changed(state: Any, **parts: Any):
         fields = ("global_model_weights", "distributor", "client_work", "aggregator")
         return make_state(
             **{
@@ -221,11 +221,11 @@ def compose_remembering_process(
         )
 
     @tff.tensorflow.computation(state_type)
-    def get_model_weights(state):
+    def get_model_weights(state: Any):
         return state.global_model_weights
 
     @tff.tensorflow.computation(state_type, state_type.global_model_weights)
-    def set_model_weights(state, weights):
+    def set_model_weights(state: Any, weights: Any):
         # Before the first round the server remembers the model that training begins
         # with, of which what clients remember is made.
         is_first = tf.equal(state.client_work["round_num"], 0)
@@ -238,14 +238,14 @@ def compose_remembering_process(
         return changed(state, global_model_weights=weights, finalizer=finalizer)
 
     @tff.tensorflow.computation(state_type)
-    def get_hparams(state):
+    def get_hparams(state: Any):
         return collections.OrderedDict(
             client_work=client_work.get_hparams(state.client_work),
             finalizer=model_finalizer.get_hparams(state.finalizer["optimizer"]),
         )
 
     @tff.tensorflow.computation(state_type, get_hparams.type_signature.result)
-    def set_hparams(state, hparams):
+    def set_hparams(state: Any, hparams: Any):
         return changed(
             state,
             client_work=client_work.set_hparams(
@@ -262,7 +262,7 @@ def compose_remembering_process(
     if not clients_remember:
 
         @tff.federated_computation(init_fn.type_signature.result, data_type)
-        def next_fn(state, client_data):
+        def next_fn(state: Any, client_data: Any):
             nothing = tff.federated_value(collections.OrderedDict(), tff.CLIENTS)
             new_state, _, metrics = run_round(state, client_data, nothing)
             return tff.learning.templates.LearningProcessOutput(new_state, metrics)
@@ -277,13 +277,13 @@ def compose_remembering_process(
         )
 
     @tff.federated_computation(init_fn.type_signature.result, data_type, client_type)
-    def stateful_next_fn(state, client_data, client_states):
+    def stateful_next_fn(state: Any, client_data: Any, client_states: Any):
         return StatefulLearningProcessOutput(
             *run_round(state, client_data, client_states)
         )
 
     @tff.tensorflow.computation(state_type)
-    def initial_client_state(state):
+    def initial_client_state(state: Any):
         return client_work.initial_client_memory(state.global_model_weights)
 
     get_all_clients_weights = None
@@ -291,7 +291,7 @@ def compose_remembering_process(
     if all_clients.NAME in tff.structure.name_list(memory_type):
 
         @tff.tensorflow.computation(state_type)
-        def get_all_clients_weights(state):
+        def get_all_clients_weights(state: Any):
             return tff.learning.models.ModelWeights(
                 state.finalizer["memory"][all_clients.NAME],
                 state.global_model_weights.non_trainable,

@@ -1,0 +1,5 @@
+"""Google's accounting of differential privacy has no types."""
+
+from typing import Any
+
+def __getattr__(name: str) -> Any: ...

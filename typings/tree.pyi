@@ -1,0 +1,5 @@
+"""dm-tree has no types."""
+
+from typing import Any
+
+def __getattr__(name: str) -> Any: ...
