@@ -441,7 +441,7 @@ def main(argv, stop):
     """Analyses the subject that is named."""
     values = flags.FlagValues()
     command_line.define_flags(values, _SETTINGS.values())
-    words = command_line.parse_own(argv, values, command=_COMMAND, takes_words=True)
+    words = command_line.parse(argv, values, command=_COMMAND, takes_words=True)
     if len(words) != 1 or words[0] not in _SUBJECTS:
         found = " ".join(words) or "nothing"
         fail(

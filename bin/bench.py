@@ -47,7 +47,7 @@ def main(argv, stop):
     named = [word for word in argv if word in subjects][:1]
     for name in named:
         subjects[name].define_flags(given)
-    words = command_line.parse_own(argv, given, command=_COMMAND, takes_words=True)
+    words = command_line.parse(argv, given, command=_COMMAND, takes_words=True)
     if not named or words != named:
         found = " ".join(words) or "nothing"
         fail(

@@ -160,7 +160,7 @@ def main(argv, stop):
     stop.say(lambda: "nothing was written")
     given = flags.FlagValues()
     flags.DEFINE_string("output_dir", str(ROOT / "docs" / "api"), "Directory.", given)
-    command_line.parse_own(argv, given, command=_COMMAND)
+    command_line.parse(argv, given, command=_COMMAND)
     output_dir = pathlib.Path(given.output_dir)
     if not is_free(output_dir):
         fail(f"--output_dir={output_dir} has something else in it; give another one.")

@@ -47,7 +47,7 @@ def main(argv, stop):
     flags.DEFINE_string("format", None, "keras or saved_model.", given)
     flags.DEFINE_string("output", None, "File or directory to write.", given)
     flags.DEFINE_integer("round_num", None, "Round.", flag_values=given)
-    command_line.parse_own(argv, given, command=_COMMAND)
+    command_line.parse(argv, given, command=_COMMAND)
     quiet.silence()
     logging.set_verbosity(logging.ERROR)
     try:

@@ -94,7 +94,7 @@ def main(argv, stop):
     given = flags.FlagValues()
     flags.DEFINE_string("show", None, "A recipe's name.", given)
     flags.DEFINE_boolean("names", False, "Names alone.", given)
-    patterns = command_line.parse_own(argv, given, command=_COMMAND, takes_words=True)
+    patterns = command_line.parse(argv, given, command=_COMMAND, takes_words=True)
     if len(patterns) > 1:
         fail(f"{' '.join(patterns)}: give one PATTERN, in quotes if it has a * in it.")
     if given.show is not None and (patterns or given.names):

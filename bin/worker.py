@@ -42,7 +42,7 @@ def main(argv, stop):
     """Serves until the worker ends or a signal comes."""
     given = flags.FlagValues()
     flags.DEFINE_string("port", None, "Where to listen.", given)
-    command_line.parse_own(argv, given, command=_COMMAND)
+    command_line.parse(argv, given, command=_COMMAND)
     if given.port is None:
         command_line.fail(
             "--port is missing; --help says what it is.", command=_COMMAND

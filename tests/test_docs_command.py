@@ -147,7 +147,11 @@ def test_a_directory_with_something_else_is_left_alone(name, tmp_path):
     "flag, message",
     [
         ("docs", "docs is not a flag; --help lists them."),
-        ("--output=x", "Unknown command line flag 'output'. Did you mean: output_dir ?"),
+        (
+            "--output=x",
+            "--output: there is no such flag (did you mean --output_dir?); --help lists"
+            " them.",
+        ),
     ],
 )
 def test_what_is_wrong_is_said_in_a_line(flag, message):

@@ -132,8 +132,8 @@ def test_a_run_without_its_workers_begins_nothing(tmp_path, monkeypatch):
     flags = (f"--workers={workers}", f"--output_dir={output}")
     done = commands.call(run_command.main, *_FLAGS, *flags)
     assert done.returncode == 2 and done.stdout == ""
-    (line,) = done.stderr.splitlines()
-    assert f"--workers={workers}: No TFF worker answers at localhost:" in line
+    said = f"bin/run: --workers={workers}: No TFF worker answers at localhost:"
+    assert done.stderr.startswith(said)
     assert done.stderr.count("\n") == 1
     assert not output.exists()
 

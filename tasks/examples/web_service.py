@@ -335,7 +335,7 @@ def main():
     flags.DEFINE_integer("port", 8080, "Port.", 0, 65535, given)
     flags.DEFINE_string("address", "127.0.0.1", "Address.", given)
     flags.DEFINE_integer("runs_at_once", 1, "More wait.", 1, flag_values=given)
-    command_line.parse_own(sys.argv[1:], given, command=_COMMAND)
+    command_line.parse(sys.argv[1:], given, command=_COMMAND)
     quiet.silence()
     logging.set_verbosity(logging.ERROR)
     runtime.use("in_process")

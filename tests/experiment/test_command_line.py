@@ -102,7 +102,7 @@ def test_flags_are_read_from_a_file_too(tmp_path):
             "--accuracy_at_rounds=5,x",
             "--accuracy_at_rounds=5,x: it must be whole numbers joined by commas.",
         ),
-        ("word", "word is not a flag; flags look like --process=fedalign."),
+        ("word", "word is not a flag; --help lists them."),
     ],
 )
 def test_errors_are_one_line_and_exit_code_2(argument, line):

@@ -167,26 +167,26 @@ def test_what_cannot_be_is_refused_before_anything_is_loaded(tmp_path, asked, me
 
 
 @pytest.mark.parametrize(
-    "error, setting",
+    "asked, error, setting",
     [
-        (runtime.NoGpuError("TensorFlow sees none."), "require_gpu"),
-        (runtime.WorkerError("a:1 does not answer."), "workers"),
+        ({"require_gpu": True}, runtime.NoGpuError("There is none."), "require_gpu"),
+        ({"runtime": "native"}, runtime.WorkerError("It has none."), "runtime"),
+        (
+            {"runtime": "remote", "workers": ("a:1",)},
+            runtime.WorkerError("a:1 does not answer."),
+            "workers",
+        ),
     ],
 )
 def test_a_machine_that_cannot_is_refused_with_the_setting(
-    monkeypatch, tmp_path, error, setting
+    monkeypatch, tmp_path, asked, error, setting
 ):
     def running(kind, **options):
         raise error
 
     monkeypatch.setattr(runtime, "running", running)
-    config = experiment.RunConfig(
-        process="fedavg",
-        runtime="remote",
-        workers=("a:1",),
-        output_dir=str(tmp_path / "run"),
-    )
+    asked = {"process": "fedavg", "output_dir": str(tmp_path / "run"), **asked}
     with pytest.raises(settings.SettingError) as caught:
-        experiment.run(config)
-    assert (caught.value.setting, caught.value.reason) == (setting, str(error))
+        experiment.run(experiment.RunConfig(**asked))
+    assert caught.value.args == (setting, asked[setting], str(error))
     assert not (tmp_path / "run").exists()

@@ -165,13 +165,9 @@ def define_flags(
     """
     define_verbosity(flag_values)
     for each in config_lib.listed() if settings is None else settings:
-        is_truth = each.type is bool
-        flags.DEFINE_flag(
-            flags.Flag(
-                _Reader(each), None, each.name, None, each.help, boolean=is_truth
-            ),
-            flag_values,
-        )
+        reader, is_truth = _Reader(each), each.type is bool
+        flag = flags.Flag(reader, None, each.name, None, each.help, boolean=is_truth)
+        flags.DEFINE_flag(flag, flag_values)
 
 
 def define_verbosity(flag_values: flags.FlagValues) -> None:
@@ -206,13 +202,12 @@ def as_flags(config: config_lib.RunConfig) -> list[str]:
 
 def in_words(error: Any) -> str:
     """What is wrong, in one line; settings become flags, here and nowhere else."""
-    text = str(error)
-    if isinstance(error, SettingError):
-        value = "" if error.value is None else f"={as_text(error.value)}"
-        text = error.reason
+    is_of_setting = isinstance(error, SettingError)
     names = "|".join(each.name for each in config_lib.listed())
+    text = error.reason if is_of_setting else str(error)
     text = re.sub(rf"(?<![-\w./=])({names})=", r"--\1=", text)
-    if isinstance(error, SettingError):
+    if is_of_setting:
+        value = "" if error.value is None else f"={as_text(error.value)}"
         text = f"--{error.setting}{value}: {text}"
     return " ".join(text.split())
 
@@ -232,36 +227,9 @@ def parse(
     given: flags.FlagValues,
     *,
     command: str = "bin/run",
-) -> None:
-    """Parses the arguments of a command that takes the flags of `define_flags`.
-
-    Args:
-      argv: The arguments after the command's name.
-      given: The flags, which get their values.
-      command: Who says that something is wrong.
-
-    Raises:
-      Ended: If the flags are wrong (2).
-    """
-    try:
-        rest = given([command, *argv])[1:]
-    except flags.Error as error:
-        fail(_flag_error(error, given), command=command)
-    if rest:
-        fail(
-            f"{rest[0]} is not a flag; flags look like --process=fedalign.",
-            command=command,
-        )
-
-
-def parse_own(
-    argv: Sequence[str],
-    given: flags.FlagValues,
-    *,
-    command: str,
     takes_words: bool = False,
 ) -> list[str]:
-    """Parses the arguments of a command that has only flags of its own.
+    """Parses the arguments of a command.
 
     Args:
       argv: The arguments after the command's name.
@@ -277,18 +245,18 @@ def parse_own(
     """
     try:
         words = given([command, *argv])[1:]
+    except flags.UnrecognizedFlagError as error:
+        name, near = error.flagname, near_names(error.flagname, list(given), "--")
+        fail(
+            f"--{name}: there is no such flag{near}; --help lists them.",
+            command=command,
+        )
     except flags.Error as error:
+        # absl: "flag --batch_size=x: it must be a whole number."
         fail(str(error).removeprefix("flag "), command=command)
     if words and not takes_words:
         fail(f"{words[0]} is not a flag; --help lists them.", command=command)
     return words
-
-
-def _flag_error(error: flags.Error, given: flags.FlagValues) -> str:
-    if isinstance(error, flags.UnrecognizedFlagError):
-        near = near_names(error.flagname, list(given), "--")
-        return f"--{error.flagname}: there is no such flag{near}; --help lists them."
-    return str(error).strip().removeprefix("flag ")
 
 
 def help_of_run(argv: Sequence[str]) -> str:

@@ -12,6 +12,7 @@ module needs no TensorFlow: a run that cannot be is refused before anything is l
 from __future__ import annotations
 
 import dataclasses
+import functools
 from typing import Any, Mapping, Optional
 
 from tff_reg import lazy, runtime
@@ -27,6 +28,11 @@ from tff_reg.training import process_settings
 # Headings of a help, in their order.
 FILES = "Evaluation and files"
 WHERE = "Where clients run"
+_of_what = functools.partial(setting, group=task_settings.WHAT)
+_of_rounds = functools.partial(setting, group=process_settings.ROUNDS)
+_of_server = functools.partial(setting, group=process_settings.SERVER)
+_of_files = functools.partial(setting, group=FILES)
+_of_where = functools.partial(setting, group=WHERE)
 STRENGTHS = "Strengths of the methods"
 _GROUPS = (
     task_settings.WHAT,
@@ -56,157 +62,125 @@ class RunConfig(process_settings.ProcessSettings, task_settings.TaskSettings):
       strengths: Strengths of the process's methods, as `<method>_<field>`.
     """
 
-    process: str = setting(
-        group=task_settings.WHAT, help="method, or a sum of methods such as fedprox+man"
-    )
-    recipe: Optional[str] = setting(
+    process: str = _of_what(help="method, or a sum of methods such as fedprox+man")
+    recipe: Optional[str] = _of_what(
         None,
-        group=task_settings.WHAT,
         help="cell of a paper's table, whose settings count where no flag says"
         " otherwise; bin/recipes lists them",
         tags=(_SHORTHAND,),
     )
-    clients_per_round: int = setting(
-        16, group=process_settings.ROUNDS, help="clients that take part", minimum=1
-    )
-    participation: Optional[float] = setting(
+    clients_per_round: int = _of_rounds(16, help="clients that take part", minimum=1)
+    participation: Optional[float] = _of_rounds(
         None,
-        group=process_settings.ROUNDS,
         help="the same as a fraction of all clients",
         above=0,
         maximum=1,
         tags=(_SHORTHAND,),
     )
-    aggregator: str = setting(
+    aggregator: str = _of_server(
         "mean",
-        group=process_settings.SERVER,
         help="how all that clients send becomes one",
         choices=("mean", "robust", "dp", "secure", "compressed"),
     )
-    aggregator_zeroing: Optional[bool] = setting(
+    aggregator_zeroing: Optional[bool] = _of_server(
         True,
-        group=process_settings.SERVER,
         help="robust, secure, compressed: updates with far too large values count as 0",
         only_with=_GUARDED,
     )
-    aggregator_clipping: Optional[bool] = setting(
+    aggregator_clipping: Optional[bool] = _of_server(
         True,
-        group=process_settings.SERVER,
         help="robust, secure, compressed: updates are clipped at the 0.8 quantile of"
         " norms",
         only_with=_GUARDED,
     )
-    dp_noise_multiplier: Optional[float] = setting(
+    dp_noise_multiplier: Optional[float] = _of_server(
         1.0,
-        group=process_settings.SERVER,
         help="dp: deviation of the noise on the sum, over the clipping norm",
         minimum=0,
         only_with=_PRIVATE,
     )
-    dp_clipping: Optional[str] = setting(
+    dp_clipping: Optional[str] = _of_server(
         "adaptive",
-        group=process_settings.SERVER,
         help="dp: whether the norm follows the clients' median",
         choices=("adaptive", "fixed"),
         only_with=_PRIVATE,
     )
-    dp_clip_norm: Optional[float] = setting(
+    dp_clip_norm: Optional[float] = _of_server(
         0.1,
-        group=process_settings.SERVER,
         help="dp: where an update's norm is clipped, adaptive: in the first round",
         above=0,
         only_with=_PRIVATE,
     )
-    dp_delta: Optional[float] = setting(
-        1e-5,
-        group=process_settings.SERVER,
-        help="dp: of its epsilon",
-        above=0,
-        below=1,
-        only_with=_PRIVATE,
+    dp_delta: Optional[float] = _of_server(
+        1e-5, help="dp: of its epsilon", above=0, below=1, only_with=_PRIVATE
     )
-    compressed_bits: Optional[int] = setting(
+    compressed_bits: Optional[int] = _of_server(
         8,
-        group=process_settings.SERVER,
         help="compressed: bits of a number",
         minimum=1,
         maximum=16,
         only_with=_COMPRESSED,
     )
-    compressed_threshold: Optional[int] = setting(
+    compressed_threshold: Optional[int] = _of_server(
         20000,
-        group=process_settings.SERVER,
         help="compressed: only tensors with more numbers are",
         minimum=0,
         only_with=_COMPRESSED,
     )
-    rounds_per_evaluation: int = setting(
-        1, group=FILES, help="test the global model every so many rounds", minimum=1
+    rounds_per_evaluation: int = _of_files(
+        1, help="test the global model every so many rounds", minimum=1
     )
-    accuracy_at_rounds: tuple[int, ...] = setting(
+    accuracy_at_rounds: tuple[int, ...] = _of_files(
         (),
-        group=FILES,
         help="rounds, such as 500,1000, whose test accuracy summary.json has too",
         minimum=1,
         tags=(process_settings.FREE,),
     )
-    target_accuracies: tuple[float, ...] = setting(
+    target_accuracies: tuple[float, ...] = _of_files(
         (),
-        group=FILES,
         help="such as 0.48,0.52: summary.json has the round whose moving average"
         " reaches it",
         above=0,
         maximum=1,
         tags=(process_settings.FREE,),
     )
-    rounds_per_checkpoint: int = setting(
+    rounds_per_checkpoint: int = _of_files(
         1,
-        group=FILES,
         help="make the run resumable every so many rounds",
         minimum=1,
         tags=(process_settings.FREE,),
     )
-    output_dir: str = setting(
+    output_dir: str = _of_files(
         "runs/{process}-{task}-seed{seed}",
-        group=FILES,
         help="where everything is written, {seed}, {process} and {task} in it becoming"
         " the run's; the same directory again resumes",
         placeholder="DIR",
         tags=(process_settings.FREE,),
     )
-    overwrite: bool = setting(
-        False,
-        group=FILES,
-        help="start anew in that directory",
-        tags=(process_settings.FREE,),
+    overwrite: bool = _of_files(
+        False, help="start anew in that directory", tags=(process_settings.FREE,)
     )
-    runtime: str = setting(
-        "in_process", group=WHERE, help="what runs them", choices=runtime.KINDS
-    )
-    devices: Optional[tuple[str, ...]] = setting(
+    runtime: str = _of_where("in_process", help="what runs them", choices=runtime.KINDS)
+    devices: Optional[tuple[str, ...]] = _of_where(
         None,
-        group=WHERE,
         help="such as GPU:0,GPU:1; all GPUs, or the CPU",
         only_with={"runtime": ("in_process",)},
         tags=(process_settings.FREE,),
     )
-    clients_in_parallel: Optional[int] = setting(
+    clients_in_parallel: Optional[int] = _of_where(
         None,
-        group=WHERE,
         help="clients at a time on each device, or on each worker",
         minimum=1,
         tags=(process_settings.FREE,),
     )
-    workers: Optional[tuple[str, ...]] = setting(
+    workers: Optional[tuple[str, ...]] = _of_where(
         None,
-        group=WHERE,
         help="remote: such as node1:8000,node2:8000, where bin/worker has started them",
         only_with={"runtime": ("remote",)},
         tags=(process_settings.FREE,),
     )
-    require_gpu: bool = setting(
+    require_gpu: bool = _of_where(
         False,
-        group=WHERE,
         help="fail if there is no GPU",
         only_with={"runtime": ("in_process",)},
         tags=(process_settings.FREE,),

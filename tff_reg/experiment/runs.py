@@ -262,5 +262,6 @@ def _running(config: ResolvedConfig) -> Iterator[None]:
         except runtime.NoGpuError as error:
             raise SettingError("require_gpu", True, str(error)) from error
         except runtime.WorkerError as error:
-            raise SettingError("workers", config.workers, str(error)) from error
+            setting = "workers" if config.workers else "runtime"
+            raise SettingError(setting, getattr(config, setting), str(error)) from error
         yield

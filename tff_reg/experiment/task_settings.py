@@ -6,17 +6,19 @@ This module needs no TensorFlow.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from typing import Optional
 
-from tff_reg import settings
 from tff_reg.data import augmentation as augmentation_lib
 from tff_reg.data import partitions
 from tff_reg.models import names
+from tff_reg.settings import check, setting
 from tff_reg.training import process_settings
 
 # Headings of a help.
 WHAT = "What to run"
 DATA = "Data and model"
+_of_data = functools.partial(setting, group=DATA)
 
 # Tag: not all tasks have it.
 OPTION = "option of tasks"
@@ -29,11 +31,11 @@ class TaskSettings(process_settings.PopulationSettings):
     Where `model`, `norm`, `augmentation` or `image_size` is None, it is the task's own.
     """
 
-    task: str = settings.setting("digits", group=WHAT, help="data set and model")
-    seed: int = settings.setting(
+    task: str = setting("digits", group=WHAT, help="data set and model")
+    seed: int = setting(
         0, group=WHAT, help="everything random follows from it", minimum=0
     )
-    scale: Optional[str] = settings.setting(
+    scale: Optional[str] = setting(
         None,
         group=WHAT,
         help="a run in small: such a fraction, as 0.1, of the rounds, clients, local"
@@ -41,64 +43,47 @@ class TaskSettings(process_settings.PopulationSettings):
         " two clients with 12 examples each, in batches of 4",
         placeholder="X",
     )
-    partition: str = settings.setting(
-        "iid",
-        group=DATA,
-        help="how the data are dealt out",
-        choices=partitions.names(),
+    partition: str = _of_data(
+        "iid", help="how the data are dealt out", choices=partitions.names()
     )
-    concentration: Optional[float] = settings.setting(
-        None, group=DATA, help="alpha of a Dirichlet partition", above=0
+    concentration: Optional[float] = _of_data(
+        None, help="alpha of a Dirichlet partition", above=0
     )
-    classes_per_client: Optional[int] = settings.setting(
-        None, group=DATA, help="of the partition shards", minimum=1
+    classes_per_client: Optional[int] = _of_data(
+        None, help="of the partition shards", minimum=1
     )
-    split_file: Optional[str] = settings.setting(
+    split_file: Optional[str] = _of_data(
+        None, help="what the partition split_file reads", placeholder="FILE"
+    )
+    model: Optional[str] = _of_data(None, help="network", choices=names.MODEL_NAMES)
+    norm: Optional[str] = _of_data(
+        None, help="its normalisation", choices=names.NORM_NAMES
+    )
+    projector: str = _of_data(
+        "none", help="layers before its classifier", choices=names.PROJECTOR_NAMES
+    )
+    augmentation: Optional[str] = _of_data(
         None,
-        group=DATA,
-        help="what the partition split_file reads",
-        placeholder="FILE",
-    )
-    model: Optional[str] = settings.setting(
-        None, group=DATA, help="network", choices=names.MODEL_NAMES
-    )
-    norm: Optional[str] = settings.setting(
-        None, group=DATA, help="its normalisation", choices=names.NORM_NAMES
-    )
-    projector: str = settings.setting(
-        "none",
-        group=DATA,
-        help="layers before its classifier",
-        choices=names.PROJECTOR_NAMES,
-    )
-    augmentation: Optional[str] = settings.setting(
-        None,
-        group=DATA,
         help="how training images are varied",
         choices=augmentation_lib.RECIPE_NAMES,
     )
-    image_size: Optional[int] = settings.setting(
+    image_size: Optional[int] = _of_data(
         None,
-        group=DATA,
         help="height and width, for tasks whose images can have any",
         minimum=8,
         tags=(OPTION,),
     )
-    class_list: Optional[str] = settings.setting(
+    class_list: Optional[str] = _of_data(
         None,
-        group=DATA,
         help="file that names the classes of imagenet200",
         placeholder="FILE",
         tags=(OPTION,),
     )
-    synthetic_data: bool = settings.setting(
-        False,
-        group=DATA,
-        help="random images of the task's shapes in place of its data",
+    synthetic_data: bool = _of_data(
+        False, help="random images of the task's shapes in place of its data"
     )
-    data_dir: Optional[str] = settings.setting(
+    data_dir: Optional[str] = _of_data(
         None,
-        group=DATA,
         help="where a task's data are on the disk",
         placeholder="DIR",
         tags=(OPTION, process_settings.FREE),
@@ -110,4 +95,4 @@ class TaskSettings(process_settings.PopulationSettings):
         Raises:
           SettingError: If one cannot be.
         """
-        settings.check(self)
+        check(self)

@@ -6,15 +6,19 @@ This module needs no TensorFlow.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from typing import Any, Optional
 
-from tff_reg import settings
 from tff_reg.methods import catalogue
+from tff_reg.settings import check, setting, settings_of
 
 # Headings of a help.
 ROUNDS = "Rounds and clients"
 CLIENTS = "Training on a client"
 SERVER = "Server"
+_of_rounds = functools.partial(setting, group=ROUNDS)
+_of_clients = functools.partial(setting, group=CLIENTS)
+_of_server = functools.partial(setting, group=SERVER)
 
 # Tag: may differ between a run and its continuation without changing its numbers.
 FREE = "free"
@@ -26,90 +30,63 @@ _ADAPTIVE = ("adam", "yogi", "adagrad")
 class PopulationSettings:
     """What the split of the data and the process have to agree on."""
 
-    num_clients: int = settings.setting(
-        16, group=ROUNDS, help="clients that share the data", minimum=1
-    )
+    num_clients: int = _of_rounds(16, help="clients that share the data", minimum=1)
 
 
 @dataclasses.dataclass(frozen=True)
 class ProcessSettings(PopulationSettings):
     """What a process is built from; the defaults are for who knows no better."""
 
-    total_rounds: int = settings.setting(
-        25, group=ROUNDS, help="rounds", minimum=1, tags=(FREE,)
+    total_rounds: int = _of_rounds(25, help="rounds", minimum=1, tags=(FREE,))
+    local_epochs: int = _of_clients(5, help="passes over a client's data", minimum=1)
+    batch_size: int = _of_clients(50, help="examples of a step", minimum=1)
+    same_local_steps: bool = _of_clients(
+        False, help="whether all clients take the steps of one of mean size"
     )
-    local_epochs: int = settings.setting(
-        5, group=CLIENTS, help="passes over a client's data", minimum=1
-    )
-    batch_size: int = settings.setting(
-        50, group=CLIENTS, help="examples of a step", minimum=1
-    )
-    same_local_steps: bool = settings.setting(
-        False,
-        group=CLIENTS,
-        help="whether all clients take the steps of one of mean size",
-    )
-    client_learning_rate: float = settings.setting(
-        0.1, group=CLIENTS, help="of SGD, first round", above=0
-    )
-    learning_rate_schedule: str = settings.setting(
+    client_learning_rate: float = _of_clients(0.1, help="of SGD, first round", above=0)
+    learning_rate_schedule: str = _of_clients(
         "constant",
-        group=CLIENTS,
         help="how the client learning rate changes from round to round",
         choices=("constant", "exponential", "cosine"),
     )
-    learning_rate_decay: float = settings.setting(
+    learning_rate_decay: float = _of_clients(
         1.0,
-        group=CLIENTS,
         help="factor a round of the exponential schedule",
         above=0,
         only_with={"learning_rate_schedule": ("exponential",)},
     )
-    client_momentum: float = settings.setting(
-        0.0, group=CLIENTS, help="of SGD", minimum=0, below=1
+    client_momentum: float = _of_clients(0.0, help="of SGD", minimum=0, below=1)
+    client_nesterov: bool = _of_clients(
+        False, help="whether the momentum is Nesterov's"
     )
-    client_nesterov: bool = settings.setting(
-        False, group=CLIENTS, help="whether the momentum is Nesterov's"
+    client_weight_decay: float = _of_clients(
+        0.0, help="L2, in the gradient after clipping", minimum=0
     )
-    client_weight_decay: float = settings.setting(
-        0.0, group=CLIENTS, help="L2, in the gradient after clipping", minimum=0
+    max_gradient_norm: Optional[float] = _of_clients(
+        None, help="clip gradients there; 0: off", minimum=0
     )
-    max_gradient_norm: Optional[float] = settings.setting(
-        None, group=CLIENTS, help="clip gradients there; 0: off", minimum=0
-    )
-    client_weighting: str = settings.setting(
+    client_weighting: str = _of_server(
         "num_examples",
-        group=SERVER,
         help="how clients weigh in the average",
         choices=("num_examples", "uniform"),
     )
-    server_optimizer: str = settings.setting(
+    server_optimizer: str = _of_server(
         "sgd",
-        group=SERVER,
         help="applied to the average update; sgd with learning rate 1 is averaging",
         choices=("sgd", *_ADAPTIVE),
     )
-    server_learning_rate: float = settings.setting(
-        1.0, group=SERVER, help="its learning rate", above=0
+    server_learning_rate: float = _of_server(1.0, help="its learning rate", above=0)
+    server_momentum: float = _of_server(
+        0.0, help="of sgd", minimum=0, below=1, only_with={"server_optimizer": ("sgd",)}
     )
-    server_momentum: float = settings.setting(
-        0.0,
-        group=SERVER,
-        help="of sgd",
-        minimum=0,
-        below=1,
-        only_with={"server_optimizer": ("sgd",)},
-    )
-    server_epsilon: float = settings.setting(
+    server_epsilon: float = _of_server(
         1e-3,
-        group=SERVER,
         help="of adam, yogi and adagrad",
         above=0,
         only_with={"server_optimizer": _ADAPTIVE},
     )
-    averages_all_clients: bool = settings.setting(
+    averages_all_clients: bool = _of_server(
         False,
-        group=SERVER,
         help="whether the mean of all clients' last models is kept and tested too",
     )
 
@@ -119,7 +96,7 @@ class ProcessSettings(PopulationSettings):
         Raises:
           SettingError: If one cannot be.
         """
-        settings.check(self)
+        check(self)
 
     @classmethod
     def of(cls, process: str, **changes: Any) -> ProcessSettings:
@@ -136,7 +113,7 @@ class ProcessSettings(PopulationSettings):
           UnknownProcessError: If the name is not one.
           SettingError: If a value cannot be.
         """
-        names = {each.name for each in settings.settings_of(cls)}
+        names = {each.name for each in settings_of(cls)}
         paper = catalogue.settings(process)
         own = {name: value for name, value in paper.items() if name in names}
         return cls(**{**own, **changes})
