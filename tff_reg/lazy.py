@@ -49,7 +49,6 @@ if TYPE_CHECKING:
     from dp_accounting import rdp
     from sklearn import datasets as sklearn_datasets
 
-    import tasks
 else:
     np = _LazyModule("numpy")
     tf = _LazyModule("tensorflow")
