@@ -13,19 +13,20 @@ from __future__ import annotations
 
 import importlib
 import types
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Callable
 
 
 class _LazyModule(types.ModuleType):
     """Stands for a module until one of its attributes is asked for."""
 
-    def __getattr__(self, name: str):
+    def __getattr__(self, name: str) -> Any:
         # Copying the attribute means that it is looked up here only once.
         value = getattr(importlib.import_module(self.__name__), name)
         self.__dict__[name] = value
         return value
 
-    def __dir__(self):
+    def __dir__(self) -> list[str]:
         return dir(importlib.import_module(self.__name__))
 
 
@@ -75,7 +76,9 @@ else:
 tasks: Any = _LazyModule("tasks")
 
 
-def exports(package: str, modules: dict):
+def exports(
+    package: str, modules: Mapping[str, Sequence[str]]
+) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
     """Makes a package offer names of its modules without importing these at once.
 
     Args:
@@ -88,7 +91,7 @@ def exports(package: str, modules: dict):
     """
     origins = {name: module for module, names in modules.items() for name in names}
 
-    def getattribute(name: str):
+    def getattribute(name: str) -> Any:
         if name in modules:
             return importlib.import_module(f"{package}.{name}")
         if name not in origins:

@@ -25,6 +25,8 @@ from __future__ import annotations
 import hashlib
 import json
 import operator
+from collections.abc import Iterable
+from typing import Any, Union
 
 from tff_reg.lazy import np, tf
 
@@ -32,9 +34,9 @@ from tff_reg.lazy import np, tf
 _STEPS_BRANCH = 2**31 - 1
 
 
-def _digest(purpose: str, parts: tuple) -> bytes:
+def _digest(purpose: str, parts: Iterable[Union[int, str]]) -> bytes:
     """SHA-256 of an unambiguous text form of `purpose` and `parts`."""
-    plain = [purpose]
+    plain: list[Union[int, str]] = [purpose]
     for part in parts:
         plain.append(part if isinstance(part, str) else operator.index(part))
     return hashlib.sha256(json.dumps(plain).encode("utf-8")).digest()
@@ -59,7 +61,7 @@ def client_key(seed: int, round_num: int, client_id: str) -> np.ndarray:
     return np.frombuffer(digest[:16], dtype="<i8").astype(np.int64)
 
 
-def driver_generator(purpose: str, *parts: int | str) -> np.random.Generator:
+def driver_generator(purpose: str, *parts: Union[int, str]) -> np.random.Generator:
     """A NumPy generator that depends on `purpose` and `parts` alone.
 
     Args:
@@ -76,14 +78,14 @@ def driver_generator(purpose: str, *parts: int | str) -> np.random.Generator:
     return np.random.Generator(np.random.PCG64(np.random.SeedSequence(entropy)))
 
 
-def fold_in(key, data):
+def fold_in(key: tf.Tensor, data: Any) -> tf.Tensor:
     """A new key from `key` and an integer: int64 [2], int scalar -> int64 [2]."""
     return tf.random.experimental.stateless_fold_in(
         tf.cast(key, tf.int64), tf.cast(data, tf.int64), alg="philox"
     )
 
 
-def epoch_key(key, epoch):
+def epoch_key(key: tf.Tensor, epoch: Any) -> tf.Tensor:
     """The key of one local epoch.
 
     Args:
@@ -96,7 +98,7 @@ def epoch_key(key, epoch):
     return fold_in(key, epoch)
 
 
-def epoch_order(key, epoch, num_examples):
+def epoch_order(key: tf.Tensor, epoch: Any, num_examples: Any) -> tf.Tensor:
     """The order in which a client's examples are visited in one epoch.
 
     A sort of 64-bit random numbers rather than `stateless_shuffle`, whose result
@@ -121,7 +123,7 @@ def epoch_order(key, epoch, num_examples):
     return tf.argsort(numbers, stable=True)
 
 
-def step_key(key, step):
+def step_key(key: tf.Tensor, step: Any) -> tf.Tensor:
     """The key of one local step: augmentation, dropout, mixing and the like.
 
     Args:
@@ -135,7 +137,7 @@ def step_key(key, step):
     return fold_in(fold_in(key, _STEPS_BRANCH), step)
 
 
-def part_key(key, name: str):
+def part_key(key: tf.Tensor, name: str) -> tf.Tensor:
     """The key of one part of a step, so that parts never share their draws.
 
     Args:

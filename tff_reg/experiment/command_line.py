@@ -28,8 +28,7 @@ from typing import (
 )
 
 from tff_reg import quiet, scratch
-from tff_reg.experiment import config as config_lib
-from tff_reg.experiment import interruption
+from tff_reg.experiment import config as config_lib, interruption
 from tff_reg.lazy import flags, logging, tasks
 from tff_reg.methods import catalogue
 from tff_reg.settings import Setting, SettingError, as_text, near_names

@@ -24,16 +24,12 @@ from typing import Any, Callable, Mapping, Optional, Sequence, Union
 
 from tff_reg.experiment import (
     curves,
+    directory as directory_lib,
     files,
     metrics,
     plot,
-    tables,
-)
-from tff_reg.experiment import (
-    directory as directory_lib,
-)
-from tff_reg.experiment import (
     summary as summary_lib,
+    tables,
 )
 from tff_reg.experiment.config import FREE_SETTINGS, RunConfig
 from tff_reg.settings import Setting, SettingError

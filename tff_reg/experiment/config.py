@@ -17,8 +17,7 @@ from typing import Any, Mapping, Optional
 
 from tff_reg import lazy, runtime
 from tff_reg.data import partitions
-from tff_reg.experiment import scale as scale_lib
-from tff_reg.experiment import task_settings
+from tff_reg.experiment import scale as scale_lib, task_settings
 from tff_reg.methods import catalogue
 from tff_reg.models import names as model_names
 from tff_reg.runtime import addresses

@@ -8,8 +8,7 @@ from typing import Any, Mapping, Optional
 
 from tff_reg.experiment import directory, files, privacy, progress
 from tff_reg.experiment.config import ResolvedConfig
-from tff_reg.methods import all_clients, catalogue
-from tff_reg.methods import method as method_lib
+from tff_reg.methods import all_clients, catalogue, method as method_lib
 from tff_reg.settings import as_text
 
 _WIDTH = 88

@@ -23,8 +23,13 @@ import os
 import pathlib
 from typing import Any, Mapping, Optional
 
-from tff_reg.experiment import checkpoints, files, metrics, tensorboard
-from tff_reg.experiment import config as config_lib
+from tff_reg.experiment import (
+    checkpoints,
+    config as config_lib,
+    files,
+    metrics,
+    tensorboard,
+)
 from tff_reg.settings import SettingError, as_text
 
 _MADE_BY = "tff_reg"

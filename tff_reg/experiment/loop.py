@@ -18,20 +18,14 @@ from typing import Any, Callable, Iterator, Mapping, Optional, Sequence, Union
 
 from tff_reg.experiment import (
     client_states,
+    directory as directory_lib,
     environment,
     metrics,
     plot,
-    state_file,
-    tensorboard,
-)
-from tff_reg.experiment import (
-    directory as directory_lib,
-)
-from tff_reg.experiment import (
     progress as progress_lib,
-)
-from tff_reg.experiment import (
+    state_file,
     summary as summary_lib,
+    tensorboard,
 )
 from tff_reg.lazy import np
 

@@ -12,19 +12,11 @@ from tff_reg import lazy, runtime, training
 from tff_reg.experiment import (
     asynchronous,
     description,
+    directory as directory_lib,
+    evaluation as evaluation_lib,
     interruption,
     loop,
-)
-from tff_reg.experiment import (
-    directory as directory_lib,
-)
-from tff_reg.experiment import (
-    evaluation as evaluation_lib,
-)
-from tff_reg.experiment import (
     progress as progress_lib,
-)
-from tff_reg.experiment import (
     summary as summary_lib,
 )
 from tff_reg.experiment.config import ResolvedConfig, RunConfig

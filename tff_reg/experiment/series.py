@@ -19,9 +19,11 @@ import threading
 from typing import Any, Callable, Optional, Sequence
 
 from tff_reg import lazy
-from tff_reg.experiment import config as config_lib
-from tff_reg.experiment import directory as directory_lib
-from tff_reg.experiment import summary as summary_lib
+from tff_reg.experiment import (
+    config as config_lib,
+    directory as directory_lib,
+    summary as summary_lib,
+)
 from tff_reg.methods import catalogue
 from tff_reg.settings import Setting, SettingError
 

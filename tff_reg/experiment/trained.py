@@ -14,13 +14,11 @@ from tff_reg import data, lazy, training
 from tff_reg.experiment import (
     checkpoints,
     client_states,
+    directory as directory_lib,
     files,
     loop,
     runs,
     state_file,
-)
-from tff_reg.experiment import (
-    directory as directory_lib,
 )
 from tff_reg.experiment.config import ResolvedConfig
 from tff_reg.lazy import np, tff

@@ -87,7 +87,7 @@ def methods() -> Mapping[str, type[method_lib.Method]]:
       MethodError: If what a package offers cannot be loaded, is no method, or has a
         name that is taken or cannot be.
     """
-    found = {}
+    found: dict[str, type[method_lib.Method]] = {}
     for name in _MODULES:
         module = importlib.import_module(f"tff_reg.methods.{name}")
         found[name] = next(
@@ -100,7 +100,7 @@ def methods() -> Mapping[str, type[method_lib.Method]]:
         except Exception as error:  # Somebody else's module may raise anything.
             why = f"{type(error).__name__}: {' '.join(str(error).split())}"
             raise MethodError(f"{where} cannot be loaded: {why}") from error
-        if not (_is_method(offered, point.name) and dataclasses.is_dataclass(offered)):
+        if not _is_method(offered, point.name):
             raise MethodError(
                 f"{where} must stand for a dataclass, a sub-class of "
                 f"tff_reg.methods.Method whose name is {point.name!r}, but is "
@@ -118,8 +118,9 @@ def methods() -> Mapping[str, type[method_lib.Method]]:
 
 
 def _is_method(value: Any, name: str) -> bool:
-    is_class = isinstance(value, type) and issubclass(value, method_lib.Method)
-    return is_class and getattr(value, "name", None) == name
+    if not (isinstance(value, type) and issubclass(value, method_lib.Method)):
+        return False
+    return dataclasses.is_dataclass(value) and getattr(value, "name", None) == name
 
 
 def _entry_points() -> list[metadata.EntryPoint]:
@@ -193,7 +194,7 @@ def settings(process: str) -> dict[str, Any]:
     known = methods()
     in_order = [known[part] for part in _parts(process) if part != "fedavg"]
     in_order = in_order or [known["fedavg"]]
-    brought = {}
+    brought: dict[str, Any] = {}
     for method in in_order:
         brought = {**method.brings, **brought}
     return {**in_order[0].paper_settings, **brought}

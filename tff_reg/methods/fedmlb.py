@@ -96,7 +96,8 @@ class FedMLB(method.Method):
         else:
             features = step.outputs_of(method.GLOBAL).block_outputs
             rest = method.LOCAL
-        cross_entropies, divergences = [], []
+        cross_entropies: method.Tensors = []
+        divergences: method.Tensors = []
         paths = sorted(self.paths) or range(1, num_paths + 1)
         entering = [(path, features[path - 1]) for path in paths]
         for logits in step.classify_from(rest, entering):

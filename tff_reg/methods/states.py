@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any, Callable, NamedTuple, Optional
+from typing import Any, Callable, NamedTuple
 
 # TensorFlow's values have no types that a checker knows.
 # One tensor, or variable, a trainable weight, in the weights' order.
@@ -31,7 +31,7 @@ class Term:
 
     raw: Any
     weighted: Any
-    measurements: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    measurements: Mapping[str, Any] = dataclasses.field(default_factory=dict[str, Any])
 
 
 class Change(NamedTuple):
@@ -57,6 +57,13 @@ class Batch(NamedTuple):
 
     features: Any
     targets: Sequence[tuple[Any, Any]]
+
+
+def _without_network(*_: Any) -> Any:
+    raise TypeError(
+        "the step of a model that does not show its network has no other logits, "
+        "reference models or paths: the method needs `needs_network = True`."
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,9 +98,9 @@ class Step:
     task_loss: Any = None
     weights: Sequence[Any] = ()
     global_weights: Sequence[Any] = ()
-    compute_loss: Optional[Callable[[Any], Any]] = None
-    outputs_of: Optional[Callable[[str], Any]] = None
-    classify_from: Optional[Callable[[str, Sequence[Any]], Any]] = None
+    compute_loss: Callable[[Any], Any] = _without_network
+    outputs_of: Callable[[str], Any] = _without_network
+    classify_from: Callable[[str, Sequence[Any]], Any] = _without_network
     class_counts: Any = None
     key: Any = None
 

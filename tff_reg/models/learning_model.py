@@ -153,12 +153,12 @@ class LearningModel(tff.learning.models.VariableModel):
             variable.assign(tf.zeros_like(variable))
 
 
-def finalize_ratio(sums):
+def finalize_ratio(sums: Sequence[tf.Tensor]) -> tf.Tensor:
     """Turns [sum, count] into their ratio; 0 where the count is 0."""
     return tf.math.divide_no_nan(sums[0], sums[1])
 
 
-def finalize_identity(value):
+def finalize_identity(value: tf.Tensor) -> tf.Tensor:
     """Leaves a sum over clients as it is."""
     return value
 

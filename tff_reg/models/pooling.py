@@ -9,7 +9,7 @@ from __future__ import annotations
 from tff_reg.lazy import np, tf
 
 
-def max_pool(x, size: int, stride: int, *, padding: int = 0):
+def max_pool(x: tf.Tensor, size: int, stride: int, *, padding: int = 0) -> tf.Tensor:
     """The largest value of each window; what is added around is never the largest.
 
     Args:
@@ -25,7 +25,9 @@ def max_pool(x, size: int, stride: int, *, padding: int = 0):
     return tf.nn.max_pool2d(x, ksize=size, strides=stride, padding="VALID")
 
 
-def average_pool(x, size: int, stride: int, *, padding: int = 0):
+def average_pool(
+    x: tf.Tensor, size: int, stride: int, *, padding: int = 0
+) -> tf.Tensor:
     """The mean of each window, the zeros that are added around counted.
 
     Args:
@@ -41,7 +43,7 @@ def average_pool(x, size: int, stride: int, *, padding: int = 0):
     return tf.nn.avg_pool2d(x, ksize=size, strides=stride, padding="VALID")
 
 
-def adaptive_average_pool(x, height: int, width: int):
+def adaptive_average_pool(x: tf.Tensor, height: int, width: int) -> tf.Tensor:
     """Averages over nearly equal windows, as PyTorch's adaptive pooling does.
 
     Args:
@@ -63,7 +65,7 @@ def adaptive_average_pool(x, height: int, width: int):
     return tf.einsum("hr,brcf,wc->bhwf", row_means, x, column_means)
 
 
-def _window_means(size: int, result: int):
+def _window_means(size: int, result: int) -> np.ndarray:
     """A [result, size] matrix whose rows average the adaptive windows."""
     means = np.zeros([result, size])
     for i in range(result):
@@ -72,7 +74,7 @@ def _window_means(size: int, result: int):
     return means
 
 
-def pad(x, padding: int, value: float = 0):
+def pad(x: tf.Tensor, padding: int, value: float = 0) -> tf.Tensor:
     """Adds rows and columns of one value on every side.
 
     Args:

@@ -133,12 +133,14 @@ def build_model_aggregator(
         quantised = tff.aggregators.EncodedSumFactory.quantize_above_threshold(
             quantization_bits=compressed_bits, threshold=compressed_threshold
         )
+
         # TFF's compression_aggregator fixes bits and threshold. This hook gives the
         # mean that is guarded.
+        def quantised_mean(_: Any) -> tff.aggregators.MeanFactory:
+            return tff.aggregators.MeanFactory(quantised)
+
         return library.robust_aggregator(
-            zeroing=zeroing,
-            clipping=clipping,
-            debug_measurements_fn=lambda _: tff.aggregators.MeanFactory(quantised),
+            zeroing=zeroing, clipping=clipping, debug_measurements_fn=quantised_mean
         )
     raise ValueError(
         "There is no aggregator of that name; choose one of mean, robust, dp, secure,"
@@ -165,7 +167,7 @@ def _secure_sum_then_finalize(finalizers: Any):
 
     @tff.federated_computation
     def aggregate(metrics: Any):
-        def ranges(type_: Any):
+        def ranges(type_: Any) -> Any:
             if isinstance(type_, tff.TensorType):
                 if np.issubdtype(type_.dtype, np.floating):
                     return -float(_LARGEST_METRIC), float(_LARGEST_METRIC)
@@ -233,9 +235,10 @@ def build_upload_aggregator(
     @tff.tensorflow.computation(uploads_type, np.int32)
     def times(uploads: Any, count: Any):
         # The mean over no clients may be NaN.
-        return tf.nest.map_structure(
-            lambda u: tf.math.multiply_no_nan(u, tf.cast(count, u.dtype)), uploads
-        )
+        def total(mean: tf.Tensor) -> tf.Tensor:
+            return tf.math.multiply_no_nan(mean, tf.cast(count, mean.dtype))
+
+        return tf.nest.map_structure(total, uploads)
 
     @tff.tensorflow.computation(np.int32)
     def as_weight(has_trained: Any):

@@ -35,7 +35,7 @@ def build_averaging_distributor(
     num_earlier = num_models - 1
 
     @tff.tensorflow.computation
-    def no_history():
+    def no_history() -> collections.OrderedDict[str, Any]:
         return collections.OrderedDict(
             earlier=[
                 tf.zeros([num_earlier, *t.shape], t.dtype)
@@ -47,7 +47,7 @@ def build_averaging_distributor(
     history_type = no_history.type_signature.result
 
     @tff.tensorflow.computation(history_type, weights_type)
-    def add(history: Any, weights: Any):
+    def add(history: Any, weights: Any) -> collections.OrderedDict[str, Any]:
         latest = [tf.expand_dims(w, 0) for w in weights.trainable]
         earlier = [
             tf.concat([new, old], axis=0)[:num_earlier]

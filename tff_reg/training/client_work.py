@@ -111,7 +111,7 @@ def _build_parts(
     _check_learning_rate(training, hparams)
 
     @tff.tensorflow.computation
-    def initial_state():
+    def initial_state() -> collections.OrderedDict[str, Any]:
         return collections.OrderedDict(
             hparams=collections.OrderedDict(
                 (k, tf.constant(v, hparams_dtype)) for k, v in hparams.items()
@@ -126,7 +126,7 @@ def _build_parts(
         return tff.federated_eval(initial_state, tff.SERVER)
 
     @tff.tensorflow.computation(state_type)
-    def next_state(state: Any):
+    def next_state(state: Any) -> collections.OrderedDict[str, Any]:
         return collections.OrderedDict(state, round_num=state["round_num"] + 1)
 
     @tff.tensorflow.computation(state_type)
@@ -134,7 +134,7 @@ def _build_parts(
         return state["hparams"]
 
     @tff.tensorflow.computation(state_type, state_type["hparams"])
-    def set_hparams(state: Any, hparams: Any):
+    def set_hparams(state: Any, hparams: Any) -> collections.OrderedDict[str, Any]:
         return collections.OrderedDict(state, hparams=hparams)
 
     def update(
@@ -316,15 +316,15 @@ def build_remembering_client_work(
     methods = training.methods
 
     @tff.tensorflow.computation(parts.weights_type)
-    def initial_client_memory(weights: Any):
-        memory = collections.OrderedDict()
+    def initial_client_memory(weights: Any) -> method_lib.Memory:
+        memory: dict[str, Any] = collections.OrderedDict()
         for method in methods:
             memory.update(method.initial_client_memory(list(weights.trainable)))
         return memory
 
     @tff.tensorflow.computation(parts.weights_type)
-    def initial_server_memory(weights: Any):
-        memory = collections.OrderedDict()
+    def initial_server_memory(weights: Any) -> method_lib.Memory:
+        memory: dict[str, Any] = collections.OrderedDict()
         for method in methods:
             memory.update(method.initial_server_memory(list(weights.trainable)))
         return memory

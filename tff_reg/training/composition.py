@@ -206,7 +206,9 @@ def build(name: str, model_fn: Callable[[], Any], **overrides: Any) -> Process:
         "metrics_aggregator",
         "loop_implementation",
     }
-    chosen, strengths, rest = {}, {}, {}
+    chosen: dict[str, Any] = {}
+    strengths: dict[str, Any] = {}
+    rest: dict[str, Any] = {}
     for key, value in overrides.items():
         is_tffs = isinstance(value, tff.learning.ClientWeighting)
         if key in arguments or (key == "client_weighting" and is_tffs):
@@ -291,7 +293,7 @@ def _build(
     methods = [*catalogue.build(name, strengths)]
     if settings.averages_all_clients:
         methods.append(all_clients.AllClients())
-    given = {
+    given: dict[str, Any] = {
         "client_optimizer_fn": optimizers.build_sgd(
             settings.client_learning_rate,
             settings.client_momentum,

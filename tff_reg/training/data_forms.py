@@ -34,7 +34,7 @@ class BatchedData:
 
     keyed: bool = False
 
-    def element_spec(self, input_spec: Any):
+    def element_spec(self, input_spec: Any) -> collections.OrderedDict[str, Any]:
         """The spec of one element, given the model's `input_spec`."""
         if not self.keyed:
             return input_spec
@@ -95,7 +95,7 @@ class WholeClientData:
                     f"{name} must be at least 1, but is {getattr(self, name)!r}."
                 )
 
-    def element_spec(self, input_spec: Any):
+    def element_spec(self, input_spec: Any) -> collections.OrderedDict[str, Any]:
         """The spec of one element, given the model's `input_spec`."""
         x, y = input_spec["x"], input_spec["y"]
         shape = x.shape[1:] if self.example_shape is None else self.example_shape
@@ -142,7 +142,7 @@ class WholeClientData:
             for i in tf.range(steps_left):
                 chosen = order[i * self.batch_size : (i + 1) * self.batch_size]
                 step_key = keys.step_key(key, step)
-                batch = collections.OrderedDict(
+                batch: dict[str, tf.Tensor] = collections.OrderedDict(
                     x=self._preprocess(tf.gather(features, chosen), step_key),
                     y=tf.gather(labels, chosen),
                 )

@@ -38,11 +38,10 @@ def build_finalizer(
 
     @tff.tensorflow.computation(statistics_type, statistics_type)
     def average_statistics(statistics: Any, update: Any):
-        return tf.nest.map_structure(
-            lambda s, u: tf.where(tf.reduce_all(tf.math.is_finite(u)), s - u, s),
-            statistics,
-            update,
-        )
+        def average(old: tf.Tensor, step: tf.Tensor) -> tf.Tensor:
+            return tf.where(tf.reduce_all(tf.math.is_finite(step)), old - step, old)
+
+        return tf.nest.map_structure(average, statistics, update)
 
     @tff.federated_computation(
         trainable_finalizer.initialize.type_signature.result,

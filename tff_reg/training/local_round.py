@@ -10,7 +10,12 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_reg.methods import method as method_lib
-from tff_reg.training import local_step as local_step_lib, local_training, optimizers
+from tff_reg.training import (
+    data_forms,
+    local_step as local_step_lib,
+    local_training,
+    optimizers,
+)
 
 REJECTED = "rejected_clients"
 # What the server sends, where that is more than the model.
@@ -123,9 +128,7 @@ class LocalRound:
           What stays as it is during the training, and what does not.
         """
         weights = tff.learning.models.ModelWeights.from_model(self._model)
-        tf.nest.map_structure(
-            lambda variable, value: variable.assign(value), weights, received[MODEL]
-        )
+        tf.nest.map_structure(_assign, weights, received[MODEL])
         values = {
             method_lib.GLOBAL: tuple(received[MODEL].trainable),
             **{name: value for name, value in received.items() if name != MODEL},
@@ -159,10 +162,11 @@ class LocalRound:
 
     def enter(self, progress: Progress, element: Any) -> Progress:
         """Looks at an element of the data set before it is trained on."""
-        training = self._training
-        if training.population and training.population.mean_examples:
-            size = tf.cast(training.data_form.num_examples(element), tf.float64)
-            size /= tf.constant(training.population.mean_examples, tf.float64)
+        form, population = self._training.data_form, self._training.population
+        has_size = isinstance(form, data_forms.WholeClientData)
+        if has_size and population and population.mean_examples:
+            size = tf.cast(form.num_examples(element), tf.float64)
+            size /= tf.constant(population.mean_examples, tf.float64)
             progress = progress._replace(relative_size=size)
         return progress
 
@@ -258,7 +262,8 @@ class LocalRound:
         metrics[REJECTED] = tf.cast(tf.logical_not(is_finite), tf.int32)
         if not weights.non_trainable:
             update = update.trainable
-        new_memory, uploads = {}, {}
+        new_memory: dict[str, Any] = {}
+        uploads: dict[str, Any] = {}
         for method in training.methods:
             if method_lib.does(method, "finish"):
                 own_memory, own_uploads = method.finish(locals_[method.name])
@@ -404,6 +409,10 @@ def _reduce_elements(
     return state
 
 
+def _assign(variable: tf.Variable, value: tf.Tensor) -> None:
+    variable.assign(value)
+
+
 def _all_finite(structure: Any):
     return tf.reduce_all(
         [tf.reduce_all(tf.math.is_finite(u)) for u in tf.nest.flatten(structure)]
@@ -411,9 +420,10 @@ def _all_finite(structure: Any):
 
 
 def _zero_unless(condition: Any, structure: Any):
-    return tf.nest.map_structure(
-        lambda u: tf.where(condition, u, tf.zeros_like(u)), structure
-    )
+    def one(value: tf.Tensor) -> tf.Tensor:
+        return tf.where(condition, value, tf.zeros_like(value))
+
+    return tf.nest.map_structure(one, structure)
 
 
 def _scaled(hparams: Any, rate_factor: Any):

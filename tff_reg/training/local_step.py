@@ -58,7 +58,7 @@ class LocalStep:
     @property
     def measurement_names(self) -> list[str]:
         """Names of what the methods measure, `<method>/<name>`."""
-        names = []
+        names: list[str] = []
         for method in self._methods:
             own = [*method.measurement_names]
             if method_lib.does(method, "term"):
@@ -101,7 +101,7 @@ class LocalStep:
             self._move_back(start)
         for name, own in measured_apart.items():
             measured[name].update(own)
-        measurements = collections.OrderedDict()
+        measurements: dict[str, tf.Tensor] = collections.OrderedDict()
         for full_name in self.measurement_names:
             name, _, what = full_name.partition("/")
             measurements[full_name] = tf.cast(measured[name][what], tf.float32)
@@ -125,7 +125,7 @@ class LocalStep:
     def _pass(self, batch: Any, locals_: Locals, part_keys: PartKeys, is_first: bool):
         """The gradient at the present weights, and what was measured."""
         weights = list(self._model.trainable_variables)
-        measured = {m.name: {} for m in self._methods}
+        measured: dict[str, dict[str, Any]] = {m.name: {} for m in self._methods}
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch(weights)
             if self._has_network:
@@ -141,8 +141,12 @@ class LocalStep:
                     total += term.weighted
             of = total
             rule = self._displacing
-            is_for_displacement = is_first and rule and rule.displaces_by_gradient
-            if is_for_displacement and method_lib.does(rule, "displacement_loss"):
+            if (
+                is_first
+                and rule
+                and rule.displaces_by_gradient
+                and method_lib.does(rule, "displacement_loss")
+            ):
                 own = self._step_of(rule, step, locals_, part_keys)
                 of = tf.autograph.experimental.do_not_convert(rule.displacement_loss)(
                     own
@@ -157,7 +161,9 @@ class LocalStep:
         gradients = [tf.convert_to_tensor(g) for g in gradients]
         return gradients, tf.cast(num_examples, tf.int64), measured
 
-    def _measure_apart(self, batch: Any, locals_: Locals, part_keys: PartKeys):
+    def _measure_apart(
+        self, batch: Any, locals_: Locals, part_keys: PartKeys
+    ) -> dict[str, dict[str, Any]]:
         """What terms of strength 0 measure, by name, in a pass of their own.
 
         In a function that is not inlined: what reads the step's own pass changes which
@@ -167,7 +173,7 @@ class LocalStep:
             return {}
 
         def measure():
-            records = {m.name: {} for m in self._methods}
+            records: dict[str, dict[str, Any]] = {m.name: {} for m in self._methods}
             with tf.GradientTape(watch_accessed_variables=False) as tape:
                 step, _ = self._run_network(
                     batch, locals_, part_keys, records, tape, self._apart, False

@@ -64,6 +64,8 @@ def build_memory_update(
     """
     memory_type = client_work.initial_server_memory.type_signature.result
     uploads_type = client_work.next.type_signature.result.uploads.member
+    # Methods that look at it have a population.
+    num_clients = training.population.num_clients if training.population else 0
 
     @tff.tensorflow.computation(
         memory_type, weights_type, weights_type, update_type, uploads_type, tf.int32
@@ -83,7 +85,8 @@ def build_memory_update(
         # The update is cloud - w_i.
         moved = [-tf.cast(count, u.dtype) * u for u in mean_update]
         moved = [tf.where(has_update, m, tf.zeros_like(m)) for m in moved]
-        new_memory, new_weights = {}, list(weights.trainable)
+        new_memory: dict[str, Any] = {}
+        new_weights = list(weights.trainable)
         for method in training.methods:
             server = method_lib.Server(
                 before=list(before.trainable),
@@ -92,15 +95,16 @@ def build_memory_update(
                 moved=moved,
                 uploads=uploads,
                 count=count,
-                num_clients=training.population and training.population.num_clients,
+                num_clients=num_clients,
             )
             own, new_weights = method.update_server(server)
             new_memory.update(own)
 
         def if_updated(new: Any, old: Any):
-            return tf.nest.map_structure(
-                lambda n, o: tf.where(has_update, n, o), new, old
-            )
+            def one(new: tf.Tensor, old: tf.Tensor) -> tf.Tensor:
+                return tf.where(has_update, new, old)
+
+            return tf.nest.map_structure(one, new, old)
 
         new_memory = collections.OrderedDict(
             (name, if_updated(new_memory.get(name, old), old))

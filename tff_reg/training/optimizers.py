@@ -21,7 +21,9 @@ class _SGD(tff.learning.optimizers.Optimizer):
     def __init__(
         self, learning_rate: float, momentum: float, nesterov: bool, weight_decay: float
     ):
-        self._hparams = collections.OrderedDict(learning_rate=learning_rate)
+        self._hparams: dict[str, float] = collections.OrderedDict(
+            learning_rate=learning_rate
+        )
         if momentum:
             self._hparams["momentum"] = momentum
         if weight_decay:
@@ -29,11 +31,9 @@ class _SGD(tff.learning.optimizers.Optimizer):
         self._nesterov = nesterov
 
     def initialize(self, specs: Any):
-        state = collections.OrderedDict(self._hparams)
+        state: dict[str, Any] = collections.OrderedDict(self._hparams)
         if "momentum" in state:
-            state["accumulator"] = tf.nest.map_structure(
-                lambda spec: tf.zeros(spec.shape, spec.dtype), specs
-            )
+            state["accumulator"] = tf.nest.map_structure(_zeros, specs)
         return state
 
     def next(self, state: Any, weights: Any, gradients: Sequence[Any]):
@@ -76,7 +76,7 @@ class _SGD(tff.learning.optimizers.Optimizer):
         ]
         return state, tf.nest.pack_sequence_as(weights, new_weights)
 
-    def make_slots(self, variables: Sequence[Any]):
+    def make_slots(self, variables: Sequence[Any]) -> list[tf.Variable]:
         """Makes the variables that `apply` needs: one buffer a weight, or none."""
         if "momentum" not in self._hparams:
             return []
@@ -115,13 +115,19 @@ class _SGD(tff.learning.optimizers.Optimizer):
                     var=variable.handle, alpha=scalar["learning_rate"], delta=gradient
                 )
 
-    def get_hparams(self, state: Any):
+    def get_hparams(self, state: Any) -> collections.OrderedDict[str, Any]:
         return collections.OrderedDict((k, state[k]) for k in self._hparams)
 
-    def set_hparams(self, state: Any, hparams: Any):
+    def set_hparams(
+        self, state: Any, hparams: Any
+    ) -> collections.OrderedDict[str, Any]:
         return collections.OrderedDict(
             (k, hparams[k] if k in self._hparams else v) for k, v in state.items()
         )
+
+
+def _zeros(spec: tf.TensorSpec) -> tf.Tensor:
+    return tf.zeros(spec.shape, spec.dtype)
 
 
 class Updater:
@@ -142,7 +148,9 @@ class Updater:
         self._optimizer = optimizer
         self._variables = tuple(variables)
         self._in_place = hasattr(optimizer, "apply")
-        self._slots = optimizer.make_slots(variables) if self._in_place else []
+        self._slots: Sequence[tf.Variable] = (
+            optimizer.make_slots(variables) if self._in_place else []
+        )
 
     def begin(self, hparams: Any):
         """Resets the optimiser and returns the state of the loop."""

@@ -68,7 +68,8 @@ class StatefulLearningProcess(tff.templates.IterativeProcess):
           get_all_clients_weights: S -> weights, unplaced; None where the server does
             not keep the mean of all clients' last models.
         """
-        super().__init__(initialize_fn, next_fn)
+        # TFF's class is Any to the checker.
+        super().__init__(initialize_fn, next_fn)  # pyright: ignore[reportUnknownMemberType]
         self._initial_client_state = initial_client_state
         self._get_model_weights = get_model_weights
         self._set_model_weights = set_model_weights
@@ -151,7 +152,7 @@ def compose_remembering_process(
     def init_fn():
         weights = tff.federated_eval(initial_model_weights_fn, tff.SERVER)
         memory = tff.federated_map(client_work.initial_server_memory, weights)
-        finalizer = collections.OrderedDict(
+        finalizer: dict[str, Any] = collections.OrderedDict(
             optimizer=model_finalizer.initialize(),
             memory=memory,
             uploads=upload_aggregator.initialize(),
@@ -186,7 +187,7 @@ def compose_remembering_process(
             memory_update,
             (memory, weights, finalized.result, aggregate.result, uploads, count),
         )
-        new_finalizer = collections.OrderedDict(
+        new_finalizer: dict[str, Any] = collections.OrderedDict(
             optimizer=finalized.state, memory=new_memory, uploads=summed.state
         )
         new_state = tff.federated_zip(
@@ -229,16 +230,22 @@ def compose_remembering_process(
         # Before the first round the server remembers the model that training begins
         # with, of which what clients remember is made.
         is_first = tf.equal(state.client_work["round_num"], 0)
+
+        def one(first: tf.Tensor, old: tf.Tensor) -> tf.Tensor:
+            return tf.where(is_first, first, old)
+
         memory = tf.nest.map_structure(
-            lambda first, old: tf.where(is_first, first, old),
+            one,
             collections.OrderedDict(client_work.initial_server_memory(weights)),
             collections.OrderedDict(state.finalizer["memory"]),
         )
-        finalizer = collections.OrderedDict(state.finalizer, memory=memory)
+        finalizer: dict[str, Any] = collections.OrderedDict(
+            state.finalizer, memory=memory
+        )
         return changed(state, global_model_weights=weights, finalizer=finalizer)
 
     @tff.tensorflow.computation(state_type)
-    def get_hparams(state: Any):
+    def get_hparams(state: Any) -> collections.OrderedDict[str, Any]:
         return collections.OrderedDict(
             client_work=client_work.get_hparams(state.client_work),
             finalizer=model_finalizer.get_hparams(state.finalizer["optimizer"]),

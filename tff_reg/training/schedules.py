@@ -17,13 +17,13 @@ from tff_reg.lazy import tf
 class Schedule:
     """Maps a round number (int scalar tensor, from 0) to a float64 scalar factor."""
 
-    def __call__(self, round_num: tf.Tensor):
+    def __call__(self, round_num: tf.Tensor) -> tf.Tensor:
         raise NotImplementedError
 
 
 @dataclasses.dataclass(frozen=True)
 class _Constant(Schedule):
-    def __call__(self, round_num: tf.Tensor):
+    def __call__(self, round_num: tf.Tensor) -> tf.Tensor:
         return tf.constant(1.0, tf.float64)
 
 
@@ -31,7 +31,7 @@ class _Constant(Schedule):
 class _Exponential(Schedule):
     decay: float
 
-    def __call__(self, round_num: tf.Tensor):
+    def __call__(self, round_num: tf.Tensor) -> tf.Tensor:
         return tf.pow(
             tf.constant(self.decay, tf.float64), tf.cast(round_num, tf.float64)
         )
@@ -41,7 +41,7 @@ class _Exponential(Schedule):
 class _Cosine(Schedule):
     total_rounds: int
 
-    def __call__(self, round_num: tf.Tensor):
+    def __call__(self, round_num: tf.Tensor) -> tf.Tensor:
         progress = tf.cast(round_num, tf.float64) / self.total_rounds
         return 0.5 * (1.0 + tf.cos(math.pi * tf.minimum(progress, 1.0)))
 
