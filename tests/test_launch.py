@@ -25,13 +25,13 @@ import pytest
 BIN = pathlib.Path(__file__).parents[1] / "bin"
 BASE_PYTHON = os.path.realpath(sys.executable)
 
-# bin/test is pytest, whose help is its own.
+# bin/test is pytest, whose help is its own; bin/lint is a shell script.
 COMMANDS = sorted(
     path.name
     for path in BIN.iterdir()
     if path.is_file()
     and not path.suffix
-    and path.name not in ("launch", "lock", "test")
+    and path.name not in ("launch", "lint", "lock", "test")
 )
 
 # The uv that has made the environment of the tests.
