@@ -170,7 +170,7 @@ def train(config, task, training, evaluation):
     np.savez(output_dir / "final_weights.npz", *arrays)
 
 
-@command_line.command(__doc__)
+@command_line.command(__doc__ or "")
 def main(argv, stop):
     """Trains as the flags say."""
     stop.say(lambda: "the same command goes on with it")

@@ -29,6 +29,7 @@ import pathlib
 import signal
 import sys
 import uuid
+from typing import Any
 
 from absl import flags, logging
 from tornado import httpserver, iostream, netutil, web
@@ -232,7 +233,7 @@ class _Handler(web.RequestHandler):
     """Answers in JSON, errors too."""
 
     def initialize(self, runs=None):
-        self._runs = runs
+        self._runs: Any = runs
 
     def write_error(self, status_code, **kwargs):
         error = kwargs.get("exc_info", (None, None))[1]
@@ -328,7 +329,7 @@ async def serve(root, port, address, runs_at_once):
 
 def main():
     """Serves as the flags say."""
-    command_line.answer_help(sys.argv[1:], __doc__)
+    command_line.answer_help(sys.argv[1:], __doc__ or "")
     scratch.use_own_folder()
     given = flags.FlagValues()
     flags.DEFINE_string("runs_dir", "runs/service", "Directory.", given)

@@ -74,7 +74,7 @@ async def finish(
         thread_name_prefix="tff_reg train_async",
         # TFF's contexts are a thread's own.
         initializer=tff.framework.set_default_context,
-        initargs=[tff.framework.get_context_stack().current],
+        initargs=(tff.framework.get_context_stack().current,),
     ) as executor:
         rows = rounds.rows()
         try:

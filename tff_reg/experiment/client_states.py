@@ -78,6 +78,8 @@ class ClientStates:
         Raises:
           checkpoints.CheckpointDamagedError: If one is missing or different.
         """
+        if self._directory is None:
+            return
         for name, digest in _read_index(index_path).values():
             path = self._directory / name
             if not path.is_file():

@@ -41,6 +41,8 @@ _HELP_FLAGS = ("--help", "-help", "-h", "--h", "-?", "--helpshort", "--helpfull"
 class Ended(SystemExit):
     """Raised to end a command: after its help, or a line that says what is wrong."""
 
+    code: int
+
 
 def command(
     help_: Union[str, Callable[[Sequence[str]], str]],
@@ -378,7 +380,9 @@ def _is_nothing(default: Any) -> bool:
 def _entry(setting: Setting, value: Any = None) -> list[str]:
     """What the help says of a setting, with its value, if it has one."""
     is_truth = setting.type is bool
-    place = setting.placeholder or {int: "N", float: "X", str: "NAME"}.get(setting.type)
+    place = setting.placeholder or {int: "N", float: "X", str: "NAME"}.get(
+        setting.type, ""
+    )
     if setting.is_tuple:
         place += ",..."
     head = f"  --{'[no]' if is_truth else ''}{setting.name}"

@@ -219,11 +219,10 @@ def _read(
         )
         if not math.isnan(accuracy)
     }
-    examples = _examples(table, directory.config)
+    config = directory.config or {}
+    examples = _examples(table, config)
     analyses = _analyses(directory.path, summary["rounds"], columns)
-    return _Run(
-        directory.path, directory.config, summary, accuracies, examples, analyses
-    )
+    return _Run(directory.path, config, summary, accuracies, examples, analyses)
 
 
 def _examples(table: metrics.MetricsTable, config: Mapping[str, Any]):
@@ -366,16 +365,15 @@ def _row(
 
 def mean(values: Sequence[Optional[float]]) -> Optional[float]:
     """The mean; None if one of the values is."""
-    if any(value is None for value in values):
-        return None
-    return statistics.fmean(values)
+    known = [value for value in values if value is not None]
+    return statistics.fmean(known) if len(known) == len(values) else None
 
 
 def deviation(values: Sequence[Optional[float]]) -> Optional[float]:
     """The sample deviation (n - 1); None for one value, or if one of them is None."""
-    if len(values) < 2 or any(value is None for value in values):
-        return None
-    return statistics.stdev(values)
+    known = [value for value in values if value is not None]
+    is_whole = len(known) == len(values) >= 2
+    return statistics.stdev(known) if is_whole else None
 
 
 def _markdown(
@@ -443,7 +441,7 @@ def _percents(rows: Sequence[Row], name: str) -> list[str]:
     return texts
 
 
-def _percent(share: Optional[float]) -> str:
+def _percent(share: Any) -> str:
     return "-" if share is None else f"{100 * share:.2f}"
 
 

@@ -14,7 +14,7 @@ import json
 import math
 import pathlib
 import time
-from typing import Any, Callable, Iterator, Mapping, Optional, Sequence, Union
+from typing import Any, Callable, Generator, Mapping, Optional, Sequence, Union
 
 from tff_reg.experiment import (
     client_states,
@@ -223,9 +223,9 @@ class Rounds:
         self._directory: Optional[directory_lib.RunDirectory] = None
         if training.output_dir is not None:
             self._directory = directory_lib.RunDirectory(training.output_dir)
-        self._progress = training.progress
-        if self._progress is None:
-            self._progress = progress_lib.for_this_output(training.total_rounds)
+        self._progress = training.progress or progress_lib.for_this_output(
+            training.total_rounds
+        )
         self._events: Optional[tensorboard.TensorBoardEvents] = None
         self._state: Any = None
         self._client_states: Optional[client_states.ClientStates] = None
@@ -237,10 +237,20 @@ class Rounds:
         self._get_all_clients_weights: Optional[Callable[[Any], Any]] = getattr(
             training.process, "get_all_clients_weights", None
         )
-        # When all rounds are done.
-        self.result: Optional[RunResult] = None
+        self._result: Optional[RunResult] = None
 
-    def rows(self) -> Iterator[Row]:
+    @property
+    def result(self) -> RunResult:
+        """What the run leaves, when all rounds are done.
+
+        Raises:
+          RuntimeError: If they are not.
+        """
+        if self._result is None:
+            raise RuntimeError("The run is not finished.")
+        return self._result
+
+    def rows(self) -> Generator[Row, None, None]:
         """Takes the directory, does the rounds and writes the results.
 
         Closed between two rounds, it commits what is done and lets go of the
@@ -262,7 +272,7 @@ class Rounds:
                 except GeneratorExit:
                     self._save()
                     raise
-            self.result = self._finish()
+            self._result = self._finish()
         finally:
             self._progress.close()
             if self._directory is not None:
@@ -316,7 +326,7 @@ class Rounds:
             self._client_states.verify(checkpoint.part(CLIENT_STATES))
 
     def _delete_unnamed_client_states(self) -> None:
-        if self._client_states is not None:
+        if self._client_states is not None and self._directory is not None:
             self._client_states.delete_unnamed(
                 checkpoint.part(CLIENT_STATES)
                 for checkpoint in self._directory.checkpoints.all()
@@ -325,11 +335,12 @@ class Rounds:
     def _run_round(self, round_num: int) -> None:
         """Trains, evaluates, records and saves."""
         row = self._train_round(round_num)
-        if self._training.evaluate is not None and self._is_due(
+        evaluate = self._training.evaluate
+        if evaluate is not None and self._is_due(
             round_num, self._training.rounds_per_evaluation
         ):
             try:
-                row.update(self._evaluate_state())
+                row.update(self._evaluate_state(evaluate))
             except Exception as error:
                 raise TrainingError(
                     f"The evaluation after round {round_num} failed:"
@@ -341,6 +352,7 @@ class Rounds:
             self._directory.write_metrics(self._table)
             if self._is_due(round_num, self._training.rounds_per_checkpoint):
                 self._save()
+        if self._events is not None:
             self._events.add(row)
         self._report(round_num, row)
 
@@ -396,13 +408,13 @@ class Rounds:
             **row,
         }
 
-    def _evaluate_state(self) -> dict[str, float]:
-        results = self._training.evaluate(self._process.get_model_weights(self._state))
+    def _evaluate_state(
+        self, evaluate: Callable[[Any], Mapping[str, float]]
+    ) -> dict[str, float]:
+        results = evaluate(self._process.get_model_weights(self._state))
         row = {f"evaluation/{name}": value for name, value in results.items()}
         if self._get_all_clients_weights is not None:
-            results = self._training.evaluate(
-                self._get_all_clients_weights(self._state)
-            )
+            results = evaluate(self._get_all_clients_weights(self._state))
             for name, value in results.items():
                 row[f"evaluation_all_clients/{name}"] = value
         return row
@@ -450,8 +462,9 @@ class Rounds:
         if self._get_all_clients_weights is not None:
             all_clients_weights = self._get_all_clients_weights(self._state)
         summary = self._summary()
-        if self._directory is not None:
+        if self._events is not None:
             self._events.close()
+        if self._directory is not None:
             self._directory.write_weights(
                 _named_arrays(weights, self._training.weight_names)
             )

@@ -128,7 +128,7 @@ def new_axes() -> Any:
 def style(
     axes: Any,
     *,
-    rounds: Sequence[int],
+    rounds: Sequence[float],
     values: Sequence[float],
     title: str,
     subtitle: str,

@@ -7,7 +7,7 @@ import os
 import statistics
 import sys
 import time
-from typing import Mapping, Optional, TextIO
+from typing import Any, Mapping, Optional, TextIO
 
 from tff_reg.experiment import metrics
 from tff_reg.lazy import tqdm
@@ -84,7 +84,7 @@ class Lines(Progress):
     def __init__(self, total_rounds: int, stream: Optional[TextIO] = None):
         self._total_rounds = total_rounds
         self._stream = stream
-        self._time_left: Optional[_TimeLeft] = None
+        self._time_left = _TimeLeft(total_rounds)
 
     def start(self, rounds_done: int) -> None:
         self._time_left = _TimeLeft(self._total_rounds)
@@ -99,8 +99,9 @@ class Lines(Progress):
         ]
         if row.get(metrics.EVALUATION_ACCURACY) is not None:
             parts.append(f"test accuracy {percent(row[metrics.EVALUATION_ACCURACY])}")
-        if _of_all_clients(row):
-            parts.append(_of_all_clients(row))
+        of_all_clients = _of_all_clients(row)
+        if of_all_clients:
+            parts.append(of_all_clients)
         parts.append(f"{row[metrics.SECONDS]:.2f} s a round")
         parts.append(f"{duration(left)} left")
         self.say("  ".join(parts))
@@ -124,11 +125,13 @@ class Bar(Progress):
         self._total_rounds = total_rounds
         self._accuracy: Optional[float] = None
         self._of_all_clients: Optional[str] = None
-        self._bar = None
-        self._time_left: Optional[_TimeLeft] = None
+        self._bar: Any = None  # A tqdm, from the start on.
+        self._time_left = _TimeLeft(total_rounds)
 
     def start(self, rounds_done: int) -> None:
-        size = {"dynamic_ncols": True} if _knows_size() else {"ncols": 100, "nrows": 24}
+        size: dict[str, Any] = {"ncols": 100, "nrows": 24}
+        if _knows_size():
+            size = {"dynamic_ncols": True}
         self._time_left = _TimeLeft(self._total_rounds)
         self._bar = tqdm.tqdm(
             total=self._total_rounds,

@@ -180,7 +180,7 @@ def _planned(
         directory.check_settings(values)
         summary = summary_lib.of_finished_run(directory, values)
         is_finished = summary is not None
-        if not is_finished:
+        if summary is None:
             directory.check_rounds(values)
         elif summary["rounds"] > config.total_rounds:
             raise directory_lib.DirectoryError(

@@ -82,19 +82,19 @@ class TrainedRun:
         Raises:
           TrainedRunError: If the weights are not this model's.
         """
-        weights = self.weights if weights is None else weights
+        chosen: Any = self.weights if weights is None else weights
         model = self.model_fn()
         own = tff.learning.models.ModelWeights.from_model(model)
         shapes = [
             [tuple(w.shape) for w in [*each.trainable, *each.non_trainable]]
-            for each in (own, weights)
+            for each in (own, chosen)
         ]
         if shapes[0] != shapes[1]:
             raise TrainedRunError(
                 f"{self.checkpoint.path} does not hold the weights of the model"
                 f" {self.config.model}."
             )
-        weights.assign_weights_to(model)
+        chosen.assign_weights_to(model)
         return model
 
     def test_examples(self, count: Optional[int] = None) -> tuple[Any, Any]:
