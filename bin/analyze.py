@@ -18,8 +18,7 @@ if __name__ == "__main__":
 
 # pylint: disable=wrong-import-position
 from tff_reg import quiet, runtime
-from tff_reg.analysis import cost as cost_lib
-from tff_reg.analysis import curvature, plane, spectra
+from tff_reg.analysis import cost as cost_lib, curvature, plane, spectra
 from tff_reg.data import partition_report
 from tff_reg.experiment import (
     command_line,
@@ -92,7 +91,7 @@ bin/analyze landscape --run_dir=DIR,... [--output_dir=DIR]
   --examples=N, --seed=N, --output_dir=DIR   as above
 
 bin/analyze singular_values --run_dir=DIR,... [--output_dir=DIR]
-  Of the server's model's classifier: singular_values.csv and .png (UniVarFL's Fig. 1)."""
+  Of the server's model's classifier: singular_values.csv, .png (UniVarFL's Fig. 1)."""
 
 _OWN = (
     Setting("processes", str, (), "what costs", is_tuple=True),
@@ -118,6 +117,7 @@ def _names(kind):
 
 
 def fail(message, exit_code=2):
+    """Ends the command with one line."""
     command_line.fail(message, exit_code=exit_code, command=_COMMAND)
 
 

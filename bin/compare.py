@@ -20,8 +20,13 @@ if __name__ == "__main__":
 
 # pylint: disable=wrong-import-position
 from tff_reg import experiment
-from tff_reg.experiment import command_line, comparison, progress, series
-from tff_reg.experiment import config as config_lib
+from tff_reg.experiment import (
+    command_line,
+    comparison,
+    config as config_lib,
+    progress,
+    series,
+)
 from tff_reg.lazy import flags
 from tff_reg.settings import SettingError
 
@@ -60,6 +65,7 @@ strengths such as --fedprox_strength go to the methods that have them. So do tho
 
 
 def fail(message, exit_code=2):
+    """Ends the command with one line."""
     command_line.fail(message, exit_code=exit_code, command=_COMMAND)
 
 

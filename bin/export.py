@@ -35,6 +35,7 @@ bin/export --run_dir=DIR --format=keras|saved_model --output=PATH
 
 
 def fail(message, exit_code=2):
+    """Ends the command with one line."""
     command_line.fail(message, exit_code=exit_code, command=_COMMAND)
 
 

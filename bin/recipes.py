@@ -38,6 +38,7 @@ bin/recipes --show=NAME
 
 
 def fail(message):
+    """Ends the command with one line."""
     command_line.fail(message, command=_COMMAND)
 
 

@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from tasks import recipes
 from tasks.task_defaults import DataError, Override, TaskDefaults, TaskError
-from tff_reg.experiment import scale as scale_lib
-from tff_reg.experiment import task_settings
+from tff_reg.experiment import scale as scale_lib, task_settings
 from tff_reg.settings import settings_of
 
 if TYPE_CHECKING:
@@ -110,14 +109,12 @@ def build(task: str, **settings: Any) -> Task:
     given = {
         each.name: getattr(chosen, each.name)
         for each in settings_of(chosen)
-        if task_settings.OPTION in each.tags
-        and getattr(chosen, each.name) is not None
+        if task_settings.OPTION in each.tags and getattr(chosen, each.name) is not None
     }
     for option in given:
         if option not in module.DEFAULTS.options:
             raise TaskError(f"The task {task} has no {option}; leave it out.")
-    from tasks import reduced_data
-    from tasks import task as task_lib
+    from tasks import reduced_data, task as task_lib
 
     if chosen.synthetic_data:
         data = reduced_data.synthetic(

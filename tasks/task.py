@@ -15,9 +15,11 @@ from absl import logging
 from tasks.image_data import ImageData
 from tasks.task_defaults import TaskDefaults
 from tff_reg import models
-from tff_reg.data import augmentation as augmentation_lib
-from tff_reg.data import client_data as client_data_lib
-from tff_reg.data import partitions
+from tff_reg.data import (
+    augmentation as augmentation_lib,
+    client_data as client_data_lib,
+    partitions,
+)
 from tff_reg.experiment.task_settings import TaskSettings
 
 # Only for TFF's own view of a task, where no command gives a batch size.

@@ -51,6 +51,4 @@ def _assert_same(native, ours, rtol, atol, path):
             np.testing.assert_array_equal(native, ours, err_msg=path)
         else:
             assert np.asarray(native).dtype == np.asarray(ours).dtype, path
-            np.testing.assert_allclose(
-                ours, native, rtol=rtol, atol=atol, err_msg=path
-            )
+            np.testing.assert_allclose(ours, native, rtol=rtol, atol=atol, err_msg=path)

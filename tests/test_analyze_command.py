@@ -5,8 +5,7 @@ import csv
 import numpy as np
 import pytest
 
-from bin import analyze
-from bin import run as run_command
+from bin import analyze, run as run_command
 from tests import commands
 
 
@@ -95,7 +94,7 @@ def read_csv(path):
 
 
 def test_a_runs_curvature_is_measured_once(run_dir):
-    before = {path for path in run_dir.rglob("*")}
+    before = set(run_dir.rglob("*"))
     arguments = (
         "hessian",
         f"--run_dir={run_dir}",
@@ -112,8 +111,10 @@ def test_a_runs_curvature_is_measured_once(run_dir):
     written = {path.name for path in folder.iterdir()}
     tables = {"eigenvalues.csv", "density.csv", "clients.csv", "hessian.csv"}
     assert written == {*tables, "hessian.json", "density.png", "eigenvalues.png"}
-    assert before < {path for path in run_dir.rglob("*")}
-    quantities = {row["quantity"]: row["value"] for row in read_csv(folder / "hessian.csv")}
+    assert before < set(run_dir.rglob("*"))
+    quantities = {
+        row["quantity"]: row["value"] for row in read_csv(folder / "hessian.csv")
+    }
     assert list(quantities) == [
         "lambda_max",
         "trace",
@@ -147,7 +148,10 @@ def test_a_runs_cost_and_partition(run_dir, tmp_path):
     done = run("partition", f"--run_dir={run_dir}", f"--output_dir={tmp_path / 'p'}")
     assert done.returncode == 0, done.stderr
     assert "| client_0002 |" in done.stdout
-    assert sum(int(r["examples"]) for r in read_csv(tmp_path / "p" / "partition.csv")) == 1437
+    assert (
+        sum(int(r["examples"]) for r in read_csv(tmp_path / "p" / "partition.csv"))
+        == 1437
+    )
     assert (tmp_path / "p" / "partition.png").read_bytes().startswith(b"\x89PNG")
 
 

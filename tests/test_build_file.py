@@ -1,4 +1,4 @@
-"""Holds that the file BUILD is true: complete, and with the dependencies of the code."""
+"""Holds that the file BUILD is complete, with the dependencies of the code."""
 
 import ast
 import functools

@@ -139,9 +139,7 @@ def test_one_line_a_run_and_the_table_on_stdout(compared):
     assert [line.startswith(head) for line, head in zip(lines, heads)] == [True] * 4
     table = (compared["directory"] / "table.md").read_text("utf-8")
     assert table in compared["finished"].stdout
-    assert lines[-1] == (
-        f"In {compared['directory']}: table.csv, table.md, curves.png"
-    )
+    assert lines[-1] == (f"In {compared['directory']}: table.csv, table.md, curves.png")
     assert compared["finished"].stderr == ""
 
 

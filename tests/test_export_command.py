@@ -7,8 +7,7 @@ import sys
 import numpy as np
 import pytest
 
-from bin import export as export_command
-from bin import run as run_command
+from bin import export as export_command, run as run_command
 from tests import commands
 
 # Run elsewhere and by path: neither tff_reg nor TFF may be needed.
@@ -110,9 +109,7 @@ def test_the_model_is_written_with_what_is_known_of_it(exported, format):
 @pytest.mark.parametrize("format, kind", READ)
 def test_plain_keras_predicts_the_same(exported, expected, format, kind):
     _, logits, _ = expected
-    np.testing.assert_allclose(
-        exported[2][format, kind], logits, rtol=1e-5, atol=1e-5
-    )
+    np.testing.assert_allclose(exported[2][format, kind], logits, rtol=1e-5, atol=1e-5)
 
 
 def test_the_branches_scales_are_in_the_model(expected):

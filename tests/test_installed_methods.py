@@ -46,7 +46,9 @@ def install(folder, value):
     (folder / "anchors.py").write_text(textwrap.dedent(MODULE))
     known = folder / "anchors-0.1.dist-info"
     known.mkdir()
-    (known / "METADATA").write_text("Metadata-Version: 2.1\nName: anchors\nVersion: 0.1\n")
+    (known / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: anchors\nVersion: 0.1\n"
+    )
     (known / "entry_points.txt").write_text(f"[tff_reg.methods]\nanchor = {value}\n")
     return {**os.environ, "PYTHONPATH": str(folder)}
 
@@ -113,9 +115,15 @@ def test_a_sum_with_ours_runs_resumes_and_is_compared(installed, tmp_path):
 @pytest.mark.parametrize(
     ("value", "words"),
     [
-        ("nowhere:Anchor", "cannot be loaded: ModuleNotFoundError: No module named 'nowhere'"),
+        (
+            "nowhere:Anchor",
+            "cannot be loaded: ModuleNotFoundError: No module named 'nowhere'",
+        ),
         ("anchors:SMALL", "cannot be loaded"),
-        ("json:loads", "must stand for a dataclass, a sub-class of tff_reg.methods.Method"),
+        (
+            "json:loads",
+            "must stand for a dataclass, a sub-class of tff_reg.methods.Method",
+        ),
     ],
 )
 def test_what_is_no_method_is_said_in_a_line(tmp_path, value, words):

@@ -68,7 +68,7 @@ class Repository:
         self.offer_uv()
         for tool in TOOLS:
             (self.path / tool).symlink_to(shutil.which(tool))
-        version = "%d.%d" % sys.version_info[:2]
+        version = ".".join(map(str, sys.version_info[:2]))
         self.write_script(f"python{version}", f'exec "{BASE_PYTHON}" "$@"\n')
         self.write_script("uv", self.fake_uv())
         self.installer_does("exit 0")

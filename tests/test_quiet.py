@@ -76,7 +76,8 @@ def test_importing_tff_reg_loads_no_heavy_library():
 def test_sub_packages_are_there_when_they_are_asked_for():
     program = (
         "import tff_reg; print(tff_reg.methods.FedProx(0.1).strength, "
-        "tff_reg.runtime.KINDS, hasattr(tff_reg, 'nothing'), 'analysis' in dir(tff_reg))"
+        "tff_reg.runtime.KINDS, hasattr(tff_reg, 'nothing'),"
+        " 'analysis' in dir(tff_reg))"
     )
 
     printed = run_python(program).stdout

@@ -134,7 +134,10 @@ def test_what_is_shown_of_a_recipe_are_flags_of_its_run(tmp_path):
         (["one", "two"], "one two: give one PATTERN, in quotes if it has a * in it."),
         (["moon", "--show=man"], "--show takes the place of a PATTERN and of --names;"),
         (["--names", "--show=man"], "--show takes the place of a PATTERN and of"),
-        (["--shw=man"], "--shw: there is no such flag (did you mean --show?); --help lists them."),
+        (
+            ["--shw=man"],
+            "--shw: there is no such flag (did you mean --show?); --help lists them.",
+        ),
     ],
 )
 def test_what_is_wrong_is_said_in_one_line_with_exit_code_2(arguments, message):

@@ -284,9 +284,10 @@ def test_the_mean_of_all_clients_is_tested_printed_and_written(unbroken):
     told = [line for line in printed.splitlines() if line.startswith("round ")]
     assert sum("  all clients' mean " in line for line in told) == 3
     assert f"of the mean of all clients' last models {100 * last:.2f} %" in printed
-    with np.load(directory / "final_weights.npz") as served, np.load(
-        directory / "final_all_clients_weights.npz"
-    ) as mean:
+    with (
+        np.load(directory / "final_weights.npz") as served,
+        np.load(directory / "final_all_clients_weights.npz") as mean,
+    ):
         assert served.files == mean.files
         assert any(not np.array_equal(served[n], mean[n]) for n in served.files)
 

@@ -142,5 +142,6 @@ def test_names_that_there_are_not_are_refused_one_by_one():
     with pytest.raises(settings.SettingError) as caught:
         some.check(("ema", "bst"))
     assert str(caught.value) == (
-        "columns=ema,bst: there is no bst (did you mean best?); choose some of best, ema."
+        "columns=ema,bst: there is no bst (did you mean best?); choose some of best,"
+        " ema."
     )

@@ -11,8 +11,7 @@ import subprocess
 import portpicker
 import pytest
 
-from bin import run as run_command
-from bin import worker as worker_command
+from bin import run as run_command, worker as worker_command
 from tests import commands
 from tff_reg.runtime import service
 

@@ -21,10 +21,14 @@ import asyncio
 import json
 import pathlib
 
-from tff_reg import data, experiment, runtime
-from tff_reg import training as training_lib
-from tff_reg.experiment import command_line, files, interruption, runs
-from tff_reg.experiment import config as config_lib
+from tff_reg import data, experiment, runtime, training as training_lib
+from tff_reg.experiment import (
+    command_line,
+    config as config_lib,
+    files,
+    interruption,
+    runs,
+)
 from tff_reg.lazy import flags, np, tff
 from tff_reg.settings import SettingError
 
@@ -126,14 +130,16 @@ def train(config, task, training, evaluation):
     from tff_reg.experiment import programs
 
     def metrics_manager(name):
-        return tff.program.GroupingReleaseManager([
-            programs.LineReleaseManager(name),
-            tff.program.LoggingReleaseManager(),
-            tff.program.CSVFileReleaseManager(
-                output_dir / f"{name}.csv", key_fieldname="round_num"
-            ),
-            tff.program.TensorBoardReleaseManager(output_dir / name),
-        ])
+        return tff.program.GroupingReleaseManager(
+            [
+                programs.LineReleaseManager(name),
+                tff.program.LoggingReleaseManager(),
+                tff.program.CSVFileReleaseManager(
+                    output_dir / f"{name}.csv", key_fieldname="round_num"
+                ),
+                tff.program.TensorBoardReleaseManager(output_dir / name),
+            ]
+        )
 
     source = data.SeededDataSource(task.client_data, seed=config.seed)
     states = tff.program.FileProgramStateManager(output_dir / "program_state")

@@ -12,9 +12,9 @@
     POST   /runs/ID          goes on with one that was stopped or failed, by a restart
                              of the service for instance
 
-States are waiting, running, finished, stopped and failed. A run is in DIR/ID, as bin/run
-would have left it. SIGTERM and Ctrl-C stop all runs, then the service. Who can reach the
-port can start runs: put what asks for passwords before it.
+States are waiting, running, finished, stopped and failed. A run is in DIR/ID, as
+bin/run would have left it. SIGTERM and Ctrl-C stop all runs, then the service. Who can
+reach the port can start runs: put what asks for passwords before it.
 
   --runs_dir=DIR     directory for the runs [runs/service]
   --port=N           port; 0 for any [8080]
@@ -37,13 +37,11 @@ from tornado import httpserver, iostream, netutil, web
 from tff_reg import experiment, quiet, runtime, scratch
 from tff_reg.experiment import (
     command_line,
+    config as config_lib,
     directory,
     files,
     metrics,
     progress,
-)
-from tff_reg.experiment import (
-    config as config_lib,
 )
 
 _COMMAND = "tasks.examples.web_service"
@@ -51,8 +49,10 @@ _ACTIVE = ("waiting", "running")
 
 
 def is_asked_for(setting):
-    """Whether a request may have a setting: where things are is the service's to say."""
-    is_place = setting.placeholder in ("DIR", "FILE") or setting.group == config_lib.WHERE
+    """Whether a request may have a setting: where things are, the service says."""
+    is_place = (
+        setting.placeholder in ("DIR", "FILE") or setting.group == config_lib.WHERE
+    )
     return not is_place and setting.name != "overwrite"
 
 

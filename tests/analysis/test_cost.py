@@ -29,7 +29,7 @@ CLASSIFIER = 64 * 10
 FORWARD = STEM + sum(STAGES) + CLASSIFIER
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def count(process, strengths=(), **options):
     """The multiply-adds of a process on ResNet-8; tests share them."""
     model_fn = models.build_model_fn("resnet8", image_shape=(32, 32, 3), num_classes=10)
@@ -110,9 +110,9 @@ def test_products_whose_size_is_known_only_when_the_graph_runs_are_counted():
     assert found == 3 * 5 * 7 + 3 * 5 * 5
 
 
-# Table 5 of the FedAlign paper: MFLOPs and stored parameters. Its GradAug is no count of
-# a step: 87.3 (1 + 0.66 (0.64 + 0.813 (n - 1))) for the mean of 26 pixels and squared
-# widths, where channels are rounded to multiples of 8.
+# Table 5 of the FedAlign paper: MFLOPs and stored parameters. Its GradAug is no count
+# of a step: 87.3 (1 + 0.66 (0.64 + 0.813 (n - 1))) for the mean of 26 pixels and
+# squared widths, where channels are rounded to multiples of 8.
 @pytest.mark.parametrize(
     "process, mflops, params",
     [

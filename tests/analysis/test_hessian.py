@@ -134,9 +134,7 @@ def test_a_shuffled_data_set_is_read_once(case):
     curvature = hessian.Hessian(model, data)
     assert curvature.num_examples == 4
     vector = np.ones(curvature.size)
-    np.testing.assert_array_equal(
-        curvature.product(vector), curvature.product(vector)
-    )
+    np.testing.assert_array_equal(curvature.product(vector), curvature.product(vector))
 
 
 def test_keras_model_block_model_learning_model_and_loss_function_agree(case):
@@ -504,9 +502,7 @@ def test_float32_training_mode_agrees_with_float64():
         for variable, value in zip(network.trainable_variables, weights):
             variable.assign(value)
         x, y = make_examples(6, (8, 8, 3))
-        curvature = hessian.Hessian(
-            network, (x.astype(np.float32), y), training=True
-        )
+        curvature = hessian.Hessian(network, (x.astype(np.float32), y), training=True)
         products.append(curvature.product(np.ones(curvature.size)))
     error = np.linalg.norm(products[0] - products[1])
     assert error < 1e-4 * np.linalg.norm(products[1])
@@ -592,9 +588,7 @@ WRONG = [
         "is the data batched",
     ),
     (
-        lambda m: hessian.trace(
-            m, tf.data.Dataset.from_tensors((X, Y)).repeat()
-        ),
+        lambda m: hessian.trace(m, tf.data.Dataset.from_tensors((X, Y)).repeat()),
         "for ever",
     ),
     (lambda m: hessian.trace(m, (X, Y.astype(np.float32))), "takes integer labels"),

@@ -63,7 +63,7 @@ def test_pad_crop_reaches_all_places_equally_often():
     counts = collections.Counter(_place(images[0], crop, 1) for crop in crops)
     # Nine places, 400 each, standard deviation 19.
     assert len(counts) == 9
-    assert 320 < min(counts.values()) and max(counts.values()) < 480
+    assert min(counts.values()) > 320 and max(counts.values()) < 480
 
 
 def test_pad_crop_without_padding_only_converts():
@@ -126,9 +126,9 @@ def test_parts_of_a_composition_draw_independently():
     # The same function twice: with one key for both, crops would coincide.
     images = np.repeat(_images((1, 9, 9, 1)), 50, axis=0)
     once = augmentation.compose(augmentation.pad_crop(1))(images, _KEY).numpy()
-    twice = augmentation.compose(
-        augmentation.pad_crop(1), augmentation.pad_crop(1)
-    )(images, _KEY).numpy()
+    twice = augmentation.compose(augmentation.pad_crop(1), augmentation.pad_crop(1))(
+        images, _KEY
+    ).numpy()
     first = [_place(images[0], crop, 1) for crop in once]
     second = []
     for crop, before in zip(twice, once):

@@ -9,8 +9,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_reg import runtime
-from tff_reg.data import augmentation, keys
-from tff_reg.data import client_data as client_data_lib
+from tff_reg.data import augmentation, client_data as client_data_lib, keys
 
 ArrayClientData = client_data_lib.ArrayClientData
 

@@ -101,9 +101,7 @@ def test_step_keys_and_epoch_keys_are_all_different_int64():
     assert {one.dtype for one in found} == {tf.int64}
     assert len({tuple(one.numpy()) for one in found}) == 100
     # The first word alone carries all of the key's randomness from then on.
-    draws = {
-        float(tf.random.stateless_uniform([], one, alg="philox")) for one in found
-    }
+    draws = {float(tf.random.stateless_uniform([], one, alg="philox")) for one in found}
     assert len(draws) == 100
 
 

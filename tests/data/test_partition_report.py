@@ -58,7 +58,9 @@ def test_the_csv_file_has_the_rows(tmp_path):
 
 def test_the_table_for_people_has_a_column_for_each_of_a_few_classes():
     lines = _report(client_ids=["a", "b|c", "d"]).markdown().splitlines()
-    assert lines[0] == "| client | examples | classes | entropy (bits) | cat | dog | owl |"
+    assert (
+        lines[0] == "| client | examples | classes | entropy (bits) | cat | dog | owl |"
+    )
     assert lines[2] == "| a | 3 | 2 | 0.92 | 1 | 2 | 0 |"
     assert lines[3].startswith("| b\\|c | 1 |")
     assert len({line.count("|") - line.count("\\|") for line in lines}) == 1

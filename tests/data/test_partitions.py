@@ -5,8 +5,7 @@ from unittest import mock
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from tff_reg.data import partitions
 
@@ -18,9 +17,7 @@ _SCHEMES = tuple(
 )
 _DIRICHLETS = ("dirichlet_unbalanced", "dirichlet_balanced")
 _CONCENTRATED = tuple(
-    name
-    for name in _SCHEMES
-    if "concentration" in partitions.PARTITIONS[name].needs
+    name for name in _SCHEMES if "concentration" in partitions.PARTITIONS[name].needs
 )
 
 _seeds = st.integers(0, 2**40)
@@ -531,9 +528,7 @@ class TestSplitFile:
         not _OFFICIAL.exists(), reason="../shared/golden/splits is not there"
     )
     def test_reads_a_file_of_the_fedmlb_authors(self):
-        dealt = partitions.split_file(
-            np.zeros(50_000, int), 100, split_file=_OFFICIAL
-        )
+        dealt = partitions.split_file(np.zeros(50_000, int), 100, split_file=_OFFICIAL)
         assert {part.size for part in dealt} == {500}
         assert np.array_equal(np.sort(np.concatenate(dealt)), np.arange(50_000))
         assert 38462 in dealt[0]
@@ -634,13 +629,15 @@ class TestRefusals:
             )
 
     def test_raises_after_a_bounded_number_of_draws(self):
-        with mock.patch.object(
-            partitions, "_spread_classes", wraps=partitions._spread_classes
-        ) as draws:
-            with pytest.raises(partitions.PartitionError, match="None of 50 draws"):
-                partitions.dirichlet_unbalanced(
-                    np.arange(100) % 10, 9, concentration=0.01, seed=0, max_draws=50
-                )
+        with (
+            mock.patch.object(
+                partitions, "_spread_classes", wraps=partitions._spread_classes
+            ) as draws,
+            pytest.raises(partitions.PartitionError, match="None of 50 draws"),
+        ):
+            partitions.dirichlet_unbalanced(
+                np.arange(100) % 10, 9, concentration=0.01, seed=0, max_draws=50
+            )
         assert draws.call_count == 50
 
     def test_raises_on_an_unknown_name_and_lists_the_known(self):

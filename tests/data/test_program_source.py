@@ -10,8 +10,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_reg import data
-from tff_reg.data import client_data as client_data_lib
-from tff_reg.data import program_source, sampling
+from tff_reg.data import client_data as client_data_lib, program_source, sampling
 
 SIZES = (3, 5, 0, 4, 5)
 
@@ -111,8 +110,10 @@ def test_clients_of_different_kinds_have_no_type():
             np.zeros(2, np.float32 if name == "client_0001" else np.int32)
         ),
     )
-    with pytest.raises(program_source.DataSourceError, match="float32.*int32|int32.*float32"):
-        source.federated_type
+    with pytest.raises(
+        program_source.DataSourceError, match="float32.*int32|int32.*float32"
+    ):
+        _ = source.federated_type
 
 
 @pytest.mark.parametrize("k", [0, -1, 6])

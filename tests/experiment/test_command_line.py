@@ -40,7 +40,8 @@ def test_only_what_was_given_is_requested():
 def test_lists_are_read_as_tuples():
     result = parse("--accuracy_at_rounds=500, 1000", "--workers=a:1", "--devices=")
     assert result.stdout == (
-        "[('accuracy_at_rounds', (500, 1000)), ('devices', ()), ('workers', ('a:1',))]\n"
+        "[('accuracy_at_rounds', (500, 1000)), ('devices', ()),"
+        " ('workers', ('a:1',))]\n"
     )
 
 

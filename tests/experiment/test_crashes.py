@@ -114,7 +114,7 @@ def run(request, monkeypatch):
     monkeypatch.setitem(defaults, "keep", 2)
     # None of these matters here, and all are slow.
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
-    monkeypatch.setattr(environment, "describe", lambda: {})
+    monkeypatch.setattr(environment, "describe", dict)
     monkeypatch.setattr(
         plot, "write_accuracy_plot", lambda path, **_: path.write_bytes(b"plot")
     )

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import pathlib
 import types
 
 import pytest
@@ -120,7 +121,7 @@ def test_in_an_event_loop_it_comes_to_the_same(ran, tmp_path):
     ]
     assert result.summary["final_accuracy"] == ran.result.summary["final_accuracy"]
     files = [f"{path}/final_weights.npz" for path in (tmp_path, ran.config.output_dir)]
-    first, second = (open(file, "rb").read() for file in files)
+    first, second = (pathlib.Path(file).read_bytes() for file in files)
     assert first == second
 
 

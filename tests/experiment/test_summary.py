@@ -4,8 +4,7 @@ import math
 import pytest
 
 from tff_reg import experiment, settings
-from tff_reg.experiment import directory as directory_lib
-from tff_reg.experiment import metrics, summary
+from tff_reg.experiment import directory as directory_lib, metrics, summary
 
 NAN = math.nan
 SETTINGS = {

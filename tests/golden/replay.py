@@ -13,15 +13,15 @@ import os
 import pathlib
 import re
 import warnings
-from typing import Iterable, Optional
+from collections.abc import Iterable
+from typing import Optional
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from tff_reg import models
-from tff_reg.models import forward
-from tff_reg.models import names as model_names
+from tff_reg.models import forward, names as model_names
 from tff_reg.training import optimizers
 
 OWN_FOLDER = pathlib.Path(__file__).parent / "cases"
@@ -178,9 +178,7 @@ class Case:
         left = [
             key
             for key in sorted(self._unread)
-            if not any(
-                re.fullmatch(rf"(f64\.)?({pattern})", key) for pattern in exempt
-            )
+            if not any(re.fullmatch(rf"(f64\.)?({pattern})", key) for pattern in exempt)
         ]
         if left:
             not_compared(self.name, left)

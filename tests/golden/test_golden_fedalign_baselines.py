@@ -9,8 +9,7 @@ import dataclasses
 import numpy as np
 import tensorflow as tf
 
-from tests.golden import replay
-from tests.golden import trainer as trainer_lib
+from tests.golden import replay, trainer as trainer_lib
 from tff_reg import methods, models
 from tff_reg.methods import gradaug, method, mixup
 from tff_reg.models import forward

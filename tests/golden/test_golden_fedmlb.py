@@ -3,8 +3,7 @@
 import numpy as np
 import tensorflow as tf
 
-from tests.golden import replay
-from tests.golden import trainer as trainer_lib
+from tests.golden import replay, trainer as trainer_lib
 from tff_reg import methods
 from tff_reg.methods import distillation
 from tff_reg.models import forward

@@ -137,10 +137,7 @@ def test_hessian_of_every_client(name, dtype):
 
 
 @replay.parametrize_variants(
-    {
-        name: _clients(replay.Case(name, "float64"))
-        for name in replay.names("K_*")
-    },
+    {name: _clients(replay.Case(name, "float64")) for name in replay.names("K_*")},
     default="client0",
 )
 def test_estimates_of_a_client(name, variant, dtype):
@@ -207,9 +204,7 @@ def test_all_examples_of_a_loader_count(name, dtype):
     model, sizes = _network(case)
     phases, loader = case.config["phases"], case.config["loader"]
     client = f"client{phases.index(loader['phase'])}"
-    model.set_weights(
-        mlp.unflatten(case.result(f"{client}.params"), sizes, case.dtype)
-    )
+    model.set_weights(mlp.unflatten(case.result(f"{client}.params"), sizes, case.dtype))
     assert len(case.plain("loader_x")) == loader["n"]
     vector = case.plain("rademacher")[0].astype(np.float64)
     first_ten = 10 * loader["batch"]

@@ -5,8 +5,7 @@ import dataclasses
 import pytest
 import tensorflow as tf
 
-from tests.golden import made, replay
-from tests.golden import trainer as trainer_lib
+from tests.golden import made, replay, trainer as trainer_lib
 from tff_reg import methods
 from tff_reg.models import forward, pooling
 

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.golden import made, replay
-from tests.golden import trainer as trainer_lib
+from tests.golden import made, replay, trainer as trainer_lib
 from tff_reg import methods
 from tff_reg.methods import fedalign
 from tff_reg.models import forward
@@ -211,7 +210,7 @@ def test_spectral_norms(name, dtype):
             )
         return norms, value
 
-    for key in case.keys():
+    for key in case.keys():  # noqa: SIM118 (a method of ours)
         match = re.fullmatch(r"spectral_norm_after_(\d+)_iterations", key)
         if not match:
             continue

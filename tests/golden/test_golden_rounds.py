@@ -12,10 +12,8 @@ import numpy as np
 import pytest
 import tensorflow_federated as tff
 
-from tests.golden import clients as clients_lib
-from tests.golden import mlp, numpy_rounds, replay
-from tff_reg import methods
-from tff_reg import training as training_lib
+from tests.golden import clients as clients_lib, mlp, numpy_rounds, replay
+from tff_reg import methods, training as training_lib
 from tff_reg.methods import all_clients, method
 from tff_reg.training import local_training
 
@@ -26,7 +24,7 @@ def _methods(config):
     """Makes the methods by the names of the algorithms that are known here."""
     strength = config["alpha_coef"]
     return {
-        "fedavg": lambda: [],
+        "fedavg": list,
         "fedprox": lambda: [methods.FedProx(strength=config["mu"])],
         "feddyn": lambda: [methods.FedDyn(strength=strength)],
         "feddc": lambda: [methods.FedDC(strength=strength)],

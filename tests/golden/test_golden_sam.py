@@ -1,6 +1,5 @@
 """Steps and local training of SAM and ASAM against the authors' code."""
 
-
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -8,8 +7,7 @@ import tensorflow_federated as tff
 
 from tests import local_steps
 from tests.golden import clients, mlp, replay
-from tff_reg import methods
-from tff_reg import training as training_lib
+from tff_reg import methods, training as training_lib
 from tff_reg.methods import method
 from tff_reg.models import forward
 from tff_reg.training import local_training
@@ -53,10 +51,10 @@ def test_one_step(name, dtype):
         variables = model.trainable_variables
         _assign(model, case, case.plain("initial_params"))
 
-        def check(key, value):
+        def check(key, value, rule_name=rule_name):
             case.check(f"{rule_name}.{key}", value, **TOLERANCE)
 
-        def check_loss(key):
+        def check_loss(key, model=model, check=check):
             outputs = model.network(x, forward.ForwardPass(training=True))
             check(key, model.loss_fn(y, outputs.logits))
             return outputs.logits

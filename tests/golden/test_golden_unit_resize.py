@@ -48,7 +48,7 @@ def test_resized_images_and_channel_counts(name, dtype):
         first_example=first, batch=last - first + 1, image=image, num_classes=1
     )
     images = case.batch()["x"]
-    for key in case.keys():
+    for key in case.keys():  # noqa: SIM118 (a method of ours)
         if match := re.fullmatch(r"small_out_(\d+)", key):
             check(key, _resize(small, int(match[1])))
         match = re.fullmatch(r"resized_(\d+)\.(.*)", key)

@@ -19,8 +19,7 @@ def test_every_file_has_a_test():
 
 def test_what_is_not_compared_fails_for_our_own_files(pytestconfig):
     is_strict = (
-        pytestconfig.getoption("--strict-golden")
-        or replay.FOLDER == replay.OWN_FOLDER
+        pytestconfig.getoption("--strict-golden") or replay.FOLDER == replay.OWN_FOLDER
     )
     expected = pytest.raises if is_strict else pytest.warns
     with expected(UserWarning, match="^not compared: Z_own: unheard_of$"):

@@ -530,7 +530,7 @@ def test_what_is_kept_goes_from_step_to_step_and_ends_with_the_round(form, loop)
             last = [g * min(1, norm / length) for g in gradient]
             weights = _plus(weights, last, -RATE * (1 + 0.1 * step))
         linear.assert_close(linear.weights_of(process, state), weights)
-    assert 0 < clipped
+    assert clipped > 0
 
 
 # What is refused.

@@ -180,7 +180,9 @@ def test_unknown_models_and_norms_are_named():
         _network("vgg")
     with pytest.raises(ValueError, match="Unknown norm 'layer'.*group"):
         _network("cnn", norm="layer")
-    with pytest.raises(ValueError, match="'resnet8' cannot have the norm 'none'.*group"):
+    with pytest.raises(
+        ValueError, match="'resnet8' cannot have the norm 'none'.*group"
+    ):
         _network("resnet8", norm="none")
     with pytest.raises(ValueError, match="'feddyn_cnn' cannot have the norm 'batch'"):
         _network("feddyn_cnn", norm="batch")

@@ -43,9 +43,9 @@ def test_eagerly_and_in_a_function_of_any_order():
 def test_a_function_that_is_alive_has_its_gradient_later_and_in_a_loop():
     @tf.function
     def function(x):
-        return tf.while_loop(
-            lambda i, _: i < 2, lambda i, y: (i + 1, cube(y)), (0, x)
-        )[1]
+        return tf.while_loop(lambda i, _: i < 2, lambda i, y: (i + 1, cube(y)), (0, x))[
+            1
+        ]
 
     x = tf.constant(1.0)
     function(x)

@@ -346,5 +346,8 @@ def test_1x1_convolutions_stride_before_they_multiply(stride):
     y, slope = gradient(x)
     np.testing.assert_allclose(y, expected, rtol=1e-5, atol=1e-5)
     np.testing.assert_allclose(
-        slope[0, 0], 2 * np.einsum("bhwi,bhwo->io", kept, expected), rtol=1e-4, atol=1e-4
+        slope[0, 0],
+        2 * np.einsum("bhwi,bhwo->io", kept, expected),
+        rtol=1e-4,
+        atol=1e-4,
     )

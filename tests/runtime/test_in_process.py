@@ -15,8 +15,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_reg import runtime
-from tff_reg.runtime import context as context_lib
-from tff_reg.runtime import plan as plan_lib
+from tff_reg.runtime import context as context_lib, plan as plan_lib
 
 _DATA = tff.SequenceType(np.float32)
 

@@ -217,7 +217,6 @@ def test_sequences_are_reduced(both):
 
 def test_sequences_are_mapped_and_summed(in_process):
     """Which TFF's worker does not do."""
-
     pair = tff.to_type(collections.OrderedDict(b=np.float32, a=np.float32))
 
     @tff.tensorflow.computation(pair)

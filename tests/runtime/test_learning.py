@@ -22,16 +22,18 @@ _ELEMENT = collections.OrderedDict(
 
 
 def _keras_model():
-    model = tf.keras.Sequential([
-        tf.keras.layers.InputLayer((_FEATURES,)),
-        tf.keras.layers.Dense(
-            4, kernel_initializer=tf.keras.initializers.GlorotUniform(1)
-        ),
-        tf.keras.layers.ReLU(),
-        tf.keras.layers.Dense(
-            _CLASSES, kernel_initializer=tf.keras.initializers.GlorotUniform(2)
-        ),
-    ])
+    model = tf.keras.Sequential(
+        [
+            tf.keras.layers.InputLayer((_FEATURES,)),
+            tf.keras.layers.Dense(
+                4, kernel_initializer=tf.keras.initializers.GlorotUniform(1)
+            ),
+            tf.keras.layers.ReLU(),
+            tf.keras.layers.Dense(
+                _CLASSES, kernel_initializer=tf.keras.initializers.GlorotUniform(2)
+            ),
+        ]
+    )
     return tff.learning.models.from_keras_model(
         model,
         loss=tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True),
@@ -42,12 +44,14 @@ def _keras_model():
 
 def _functional_model():
     return tff.learning.models.functional_model_from_keras(
-        tf.keras.Sequential([
-            tf.keras.layers.InputLayer((_FEATURES,)),
-            tf.keras.layers.Dense(
-                _CLASSES, kernel_initializer=tf.keras.initializers.GlorotUniform(2)
-            ),
-        ]),
+        tf.keras.Sequential(
+            [
+                tf.keras.layers.InputLayer((_FEATURES,)),
+                tf.keras.layers.Dense(
+                    _CLASSES, kernel_initializer=tf.keras.initializers.GlorotUniform(2)
+                ),
+            ]
+        ),
         loss_fn=tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True),
         input_spec=_ELEMENT,
         metrics_constructor=lambda: collections.OrderedDict(
@@ -326,8 +330,9 @@ def test_a_learning_program(contexts, tmp_path):
         initial = process.initialize()
         after_one = process.next(initial, _client_data(3)).state
         expected = process.next(after_one, _client_data(3))
-    with runtime.running("in_process"), tff.framework.get_context_stack().install(
-        runtime.program_context()
+    with (
+        runtime.running("in_process"),
+        tff.framework.get_context_stack().install(runtime.program_context()),
     ):
         asyncio.run(
             tff.learning.programs.train_model(

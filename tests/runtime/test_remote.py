@@ -31,10 +31,14 @@ from tests.runtime.test_intrinsics import (  # noqa: F401
     test_zero_clients_give_zeros_of_the_right_type,
 )
 from tff_reg import models, runtime, training
-from tff_reg.runtime import context as context_lib
-from tff_reg.runtime import plan as plan_lib
-from tff_reg.runtime import remote, service, tff_internals
-from tff_reg.runtime import workers as workers_lib
+from tff_reg.runtime import (
+    context as context_lib,
+    plan as plan_lib,
+    remote,
+    service,
+    tff_internals,
+    workers as workers_lib,
+)
 
 
 class LocalWorker:

@@ -1,6 +1,5 @@
 """HAM10000: the table, the two folders, the split by lesion."""
 
-
 import pytest
 
 import tasks

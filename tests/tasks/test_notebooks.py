@@ -65,7 +65,7 @@ def check_outputs(notebook, worst_accuracy=65):
         worst = min(map(float, accuracies))
         assert worst > worst_accuracy, (name, accuracies)
     first, second = re.findall(r"eigenvalues (\d+\.\d+)", text_of(cells["hessian"]))
-    assert 0 < float(first) and 0 < float(second)
+    assert float(first) > 0 and float(second) > 0
 
 
 @contextlib.contextmanager

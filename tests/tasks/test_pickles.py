@@ -73,9 +73,7 @@ class _Calls:
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
-def test_refuses_a_pickle_that_calls_something(
-    tmp_path, protocol, function, arguments
-):
+def test_refuses_a_pickle_that_calls_something(tmp_path, protocol, function, arguments):
     marker = tmp_path / "called"
     arguments = [argument.replace("FILE", str(marker)) for argument in arguments]
     path = _dump(tmp_path / "p", {"data": _Calls(function, *arguments)}, protocol)

@@ -40,7 +40,7 @@ _DEEP_NETWORKS = (
 
 
 def _computations():
-    """A recipe for each computation that the recipes are in small, some of them slow."""
+    """A recipe for each computation that recipes are in small, some of them slow."""
     found, networks = {}, set()
     for recipe in recipes.recipes():
         found.setdefault(_computation(recipe_settings.in_small(recipe.name)), recipe)

@@ -134,7 +134,8 @@ def test_a_round_over_batches_trains_the_model_that_a_round_over_whole_clients_d
     weights = []
     with runtime.running("in_process"):
         for form, datasets in forms.items():
-            process = training.build_regularized(task.model_fn, [], training.build_sgd(0.05, 0.9), client_data=form
+            process = training.build_regularized(
+                task.model_fn, [], training.build_sgd(0.05, 0.9), client_data=form
             )
             before = process.initialize()
             after = process.next(before, datasets).state

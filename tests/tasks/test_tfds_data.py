@@ -59,9 +59,9 @@ def test_without_a_network_one_sentence_says_what_to_do(monkeypatch, tmp_path):
 
 def test_what_tfds_downloads_with_can_be_imported():
     # TFDS imports it only when it downloads, which no other test does.
-    with tfds.testing.mock_data(num_examples=1):
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(requests, "head", lambda *_, **__: None)
-            tfds_data.load(cifar10.DEFAULTS, "test")
+    mocked = tfds.testing.mock_data(num_examples=1)
+    with mocked, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(requests, "head", lambda *_, **__: None)
+        tfds_data.load(cifar10.DEFAULTS, "test")
     backport = importlib.import_module("importlib_resources")
     assert backport.files("tasks") and backport.abc.Traversable

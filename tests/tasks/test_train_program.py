@@ -75,7 +75,9 @@ def test_killed_by_kill_9_it_goes_on_to_the_weights_of_a_run(tmp_path, capfd):
             for metric in ("loss", "accuracy"):
                 value = float(row[f"model_metrics/{metric}"])
                 assert value == pytest.approx(wanted[f"{name}/{metric}"], rel=1e-5)
-        assert any(file.name.startswith("events") for file in (tmp_path / name).iterdir())
+        assert any(
+            file.name.startswith("events") for file in (tmp_path / name).iterdir()
+        )
     assert (tmp_path / "models" / "release_training_checkpoint_round_4").is_dir()
 
 

@@ -317,7 +317,10 @@ def test_a_request_may_name_a_recipe():
         ({**SMALL, "data_dir": "/etc"}, "data_dir is no setting that a request can "),
         ({**SMALL, "devices": "CPU:0"}, "devices is no setting that a request can "),
         ({**SMALL, "total_rounds": "3"}, "total_rounds=3: it must be a whole number."),
-        ({**SMALL, "total_rounds": True}, "total_rounds=true: it must be a whole number."),
+        (
+            {**SMALL, "total_rounds": True},
+            "total_rounds=true: it must be a whole number.",
+        ),
         ({**SMALL, "total_rounds": 0}, "total_rounds=0: it must be at least 1."),
         ({**SMALL, "client_learning_rate": float("nan")}, "client_learning_rate=nan: "),
         ({**SMALL, "fedprox_strength": 1}, "fedprox_strength=1.0: "),

@@ -53,7 +53,7 @@ def settings(name):
     return dataclasses.replace(of_paper, batch_size=4, local_epochs=2, num_clients=3)
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def build(name, **strengths):
     """The process of a method or sum, with these strengths."""
     return training.build_from_settings(name, model_fn, settings(name), strengths)

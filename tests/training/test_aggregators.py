@@ -98,13 +98,13 @@ EXACT = {
 }
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _mean(name):
     """The process that takes the mean; tests share it."""
     return _build(name, "mean")
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _output_of_mean(name):
     return _train(_mean(name))
 

@@ -39,7 +39,7 @@ def _weights(process, state):
     return [*weights.trainable, *weights.non_trainable]
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _fed_avg(weighting):
     """A process that tests share."""
     return training.build_regularized(

@@ -27,7 +27,7 @@ def _run(process, clients, rounds):
     return weights, output.metrics
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _build(name):
     return training.build(name, CNN_FN, client_data=WHOLE)
 
@@ -146,7 +146,7 @@ def test_weights_and_hparams_of_a_stateful_process_can_be_set():
 def test_fedgkd_distils_the_mean_of_the_last_global_models():
     settings = _settings("fedgkd", client_momentum=0.0, client_weight_decay=0.0)
 
-    @functools.lru_cache(maxsize=None)
+    @functools.cache
     def build(rounds):
         return training.build_from_settings(
             "fedgkd", CNN_FN, settings, {"fedgkd_averaged_rounds": rounds}

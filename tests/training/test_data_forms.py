@@ -29,7 +29,7 @@ def _graphs():
     _graph.cache_clear()  # Before TensorFlow's own end.
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _graph(form):
     """Runs a form in a graph, as a client does, for any number of examples."""
 

@@ -31,7 +31,7 @@ def _client(count, seed):
     )
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _process(server_optimizer=None):
     return training.build_regularized(
         BATCH_NORM,

@@ -31,7 +31,7 @@ def _process(method, weighting=tff.learning.ClientWeighting.UNIFORM):
 
 def _two_rounds(process):
     """Rounds of clients 0 and 1, then 1 and 2; all states by round."""
-    states = {i: None for i in range(4)}
+    states = dict.fromkeys(range(4))
     state = process.initialize()
     fresh = process.initial_client_state(state)
     history = []

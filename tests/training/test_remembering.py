@@ -22,7 +22,7 @@ def _runtime():
     _build.cache_clear()
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _build(name, **overrides):
     return training.build(
         name, MODEL_FN, client_data=WHOLE, num_clients=NUM_CLIENTS, **overrides

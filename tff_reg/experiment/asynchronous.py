@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextlib
 import contextvars
 import functools
 import inspect
@@ -99,10 +100,8 @@ async def _call(
         return await asyncio.shield(future)
     except asyncio.CancelledError:
         while not future.done():
-            try:
+            with contextlib.suppress(asyncio.CancelledError):
                 await asyncio.wait([future])
-            except asyncio.CancelledError:
-                pass
         # Else asyncio complains that nobody looked at it.
         future.exception()
         raise

@@ -18,7 +18,8 @@ import dataclasses
 import json
 import pathlib
 import re
-from typing import Callable, Mapping, Optional
+from collections.abc import Mapping
+from typing import Callable, Optional
 
 from tff_reg.experiment import files
 

@@ -14,7 +14,8 @@ from __future__ import annotations
 import hashlib
 import json
 import pathlib
-from typing import Any, Iterable, Optional, Sequence
+from collections.abc import Iterable, Sequence
+from typing import Any, Optional
 
 from tff_reg.experiment import checkpoints, files, state_file
 

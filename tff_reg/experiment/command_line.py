@@ -15,15 +15,12 @@ import re
 import signal
 import sys
 import textwrap
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import (
     Any,
     Callable,
-    Iterable,
-    Iterator,
-    Mapping,
     NoReturn,
     Optional,
-    Sequence,
     Union,
 )
 

@@ -20,7 +20,8 @@ import math
 import pathlib
 import statistics
 import textwrap
-from typing import Any, Callable, Mapping, Optional, Sequence, Union
+from collections.abc import Mapping, Sequence
+from typing import Any, Callable, Optional, Union
 
 from tff_reg.experiment import (
     curves,

@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import Any, Mapping, Optional
+from collections.abc import Mapping
+from typing import Any, Optional
 
 from tff_reg import lazy, runtime
 from tff_reg.data import partitions
@@ -442,7 +443,8 @@ class _Resolution:
             raise SettingError(
                 "process",
                 None,
-                f"it is missing; give one or a sum (a+b) of {', '.join(catalogue.names())}.",
+                "it is missing; give one or a sum (a+b) of"
+                f" {', '.join(catalogue.names())}.",
             )
         _check_owned(asked.strengths, chosen["process"])
         task = chosen.get("task", self._values["task"])
@@ -547,8 +549,8 @@ class _Resolution:
             raise SettingError(
                 "num_clients",
                 values["num_clients"],
-                f"the task {values['task']} has {num_domains} domains, and the partition"
-                f" {scheme.name} needs a multiple of that.",
+                f"the task {values['task']} has {num_domains} domains, and the"
+                f" partition {scheme.name} needs a multiple of that.",
             )
 
     def _refuse_options_of_other_tasks(self) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pathlib
 import textwrap
-from typing import Any, Mapping, Optional
+from collections.abc import Mapping
+from typing import Any, Optional
 
 from tff_reg.experiment import directory, files, privacy, progress
 from tff_reg.experiment.config import ResolvedConfig

@@ -1,4 +1,4 @@
-"""The directory of a run: whose it is, what it was made with, what is in it.
+r"""The directory of a run: whose it is, what it was made with, what is in it.
 
     config.json         every setting, versions, devices, commit
     metrics.csv         a row a round
@@ -21,7 +21,8 @@ import fcntl
 import json
 import os
 import pathlib
-from typing import Any, Mapping, Optional
+from collections.abc import Mapping
+from typing import Any, Optional
 
 from tff_reg.experiment import (
     checkpoints,
@@ -260,9 +261,9 @@ class RunDirectory:
         """
         from tff_reg.lazy import np
 
-        with files.atomic_path(self._file(name)) as temporary:
-            with open(temporary, "wb") as file:
-                np.savez(file, **arrays)
+        place = files.atomic_path(self._file(name))
+        with place as temporary, open(temporary, "wb") as file:
+            np.savez(file, **arrays)
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """Writes `summary.json`, which says that the run is finished."""

@@ -90,7 +90,7 @@ class CentralEvaluation:
             [unique(variable) for variable in weights.non_trainable],
         )
 
-    def __call__(self, weights: Any) -> "collections.OrderedDict[str, float]":
+    def __call__(self, weights: Any) -> collections.OrderedDict[str, float]:
         """Evaluates the model with these weights.
 
         Args:

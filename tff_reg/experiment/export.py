@@ -60,9 +60,10 @@ def build_keras_model(network: Any, normalize_fn: Callable, input_dtype: str) ->
         branch_scales=None if scales is None else np.float32(scales)
     )
     x = _rescaling(normalize_fn, shape)(images)
-    with mock.patch.object(layers, "residual_sum", _residual_sum):
-        with mock.patch.object(pooling, "pad", _pad):
-            logits = network.run_from(0, x, evaluation).logits
+    sums = mock.patch.object(layers, "residual_sum", _residual_sum)
+    pads = mock.patch.object(pooling, "pad", _pad)
+    with sums, pads:
+        logits = network.run_from(0, x, evaluation).logits
     logits = tf.keras.layers.Activation("linear", name="logits")(logits)
     return tf.keras.Model(images, logits)
 

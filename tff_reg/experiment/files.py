@@ -12,7 +12,8 @@ import hashlib
 import os
 import pathlib
 import shutil
-from typing import Iterator, Union
+from collections.abc import Iterator
+from typing import Union
 
 TEMPORARY_PREFIX = ".tmp-tff_reg-"
 

@@ -14,7 +14,8 @@ import json
 import math
 import pathlib
 import time
-from typing import Any, Callable, Generator, Mapping, Optional, Sequence, Union
+from collections.abc import Generator, Mapping, Sequence
+from typing import Any, Callable, Optional, Union
 
 from tff_reg.experiment import (
     client_states,

@@ -5,7 +5,8 @@ from __future__ import annotations
 import csv
 import io
 import math
-from typing import Any, Iterable, Mapping, Optional, Union
+from collections.abc import Iterable, Mapping
+from typing import Any, Optional, Union
 
 from tff_reg.lazy import np, tree
 
@@ -90,7 +91,7 @@ class MetricsTable:
         self._text = ""
 
     @classmethod
-    def parse(cls, text: str) -> "MetricsTable":
+    def parse(cls, text: str) -> MetricsTable:
         """The table whose `text()` was `text`."""
         table = cls()
         reader = csv.DictReader(io.StringIO(text))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Sequence
+from collections.abc import Sequence
+from typing import Any
 
 from tff_reg.experiment import files
 from tff_reg.lazy import mpl_agg, mpl_figure, mpl_ticker

@@ -17,7 +17,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any, Mapping
+from collections.abc import Mapping
+from typing import Any
 
 from tff_reg.lazy import dp_accounting, rdp
 from tff_reg.methods import catalogue

@@ -7,7 +7,8 @@ import os
 import statistics
 import sys
 import time
-from typing import Any, Mapping, Optional, TextIO
+from collections.abc import Mapping
+from typing import Any, Optional, TextIO
 
 from tff_reg.experiment import metrics
 from tff_reg.lazy import tqdm

@@ -6,7 +6,8 @@ import asyncio
 import contextlib
 import functools
 import statistics
-from typing import Any, Callable, Iterator, Optional
+from collections.abc import Iterator
+from typing import Any, Callable, Optional
 
 from tff_reg import lazy, runtime, training
 from tff_reg.experiment import (
@@ -81,7 +82,7 @@ async def run_async(
       config: What is asked of it.
       tasks: The module `tasks`, or what has its functions.
       progress: As of `Training`; told first what is about to run.
-      on_round: As of `asynchronous.finish`, which also says what happens to who cancels.
+      on_round: As of `asynchronous.finish`, which says what becomes of who cancels.
 
     Returns:
       The result.

@@ -16,7 +16,8 @@ import subprocess
 import sys
 import tempfile
 import threading
-from typing import Any, Callable, Optional, Sequence
+from collections.abc import Sequence
+from typing import Any, Callable, Optional
 
 from tff_reg import lazy
 from tff_reg.experiment import (
@@ -186,8 +187,8 @@ def _planned(
             raise directory_lib.DirectoryError(
                 "total_rounds",
                 config.total_rounds,
-                f"{where} has a finished run of {summary['rounds']} rounds; give another"
-                " output_dir, or overwrite=true to start anew.",
+                f"{where} has a finished run of {summary['rounds']} rounds; give"
+                " another output_dir, or overwrite=true to start anew.",
             )
     return PlannedRun(asked, config, is_finished)
 

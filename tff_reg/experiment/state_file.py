@@ -10,7 +10,8 @@ it, so a state that does not fit the process is noticed here, by name.
 
 from __future__ import annotations
 
-from typing import Any, Sequence
+from collections.abc import Sequence
+from typing import Any
 
 from tff_reg.experiment import files
 from tff_reg.lazy import np, tree

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import math
 import statistics
-from typing import Any, Mapping, Optional, Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any, Optional
 
 from tff_reg.experiment import metrics, privacy
 

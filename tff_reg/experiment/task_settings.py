@@ -9,8 +9,7 @@ import dataclasses
 import functools
 from typing import Optional
 
-from tff_reg.data import augmentation as augmentation_lib
-from tff_reg.data import partitions
+from tff_reg.data import augmentation as augmentation_lib, partitions
 from tff_reg.models import names
 from tff_reg.settings import check, setting
 from tff_reg.training import process_settings

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pathlib
-from typing import Any, Iterable, Mapping
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from tff_reg.experiment import files, metrics
 from tff_reg.lazy import tf

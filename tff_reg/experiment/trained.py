@@ -8,7 +8,8 @@ from __future__ import annotations
 import collections
 import dataclasses
 import functools
-from typing import Any, Optional, Sequence
+from collections.abc import Sequence
+from typing import Any, Optional
 
 from tff_reg import data, lazy, training
 from tff_reg.experiment import (
@@ -117,7 +118,7 @@ class TrainedRun:
         x = np.asarray(self.task.normalize_fn(examples["x"][:count]))
         return x, np.asarray(examples["y"][:count])
 
-    def train_clients(self, client_ids: Sequence[str]) -> "collections.OrderedDict":
+    def train_clients(self, client_ids: Sequence[str]) -> collections.OrderedDict:
         """The models of clients after one more round of local training.
 
         Each trains from the run's last state by itself, as its process has it, with
