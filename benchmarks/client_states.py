@@ -161,7 +161,8 @@ class _Rounds:
         times.append(time.perf_counter() - waited)
         self._commit()
         times.append(time.perf_counter() - waited)
-        return tuple(after - before for before, after in zip(times, times[1:]))
+        load, store, commit = (end - start for start, end in zip(times, times[1:]))
+        return load, store, commit
 
     def _grown(self, client_id: str, state: Any) -> Any:
         arrays = state["h"]

@@ -66,6 +66,7 @@ def _seconds_of_a_run() -> dict[str, float]:
             stderr=subprocess.DEVNULL,
             text=True,
         )
+        assert process.stdout is not None  # It is a pipe.
         for line in process.stdout:
             if line.startswith("round "):
                 break

@@ -183,6 +183,8 @@ class _Process:
             text=True,
             cwd=_ROOT,
         )
+        assert self._process.stdin and self._process.stdout  # They are pipes.
+        self._questions, self._answers = self._process.stdin, self._process.stdout
 
     def __enter__(self) -> _Process:
         self._answer()  # when all is imported, which would slow down others
@@ -190,12 +192,12 @@ class _Process:
 
     def ask(self, *question: Any) -> Any:
         """Asks, and waits for the answer."""
-        self._process.stdin.write(json.dumps(question) + "\n")
-        self._process.stdin.flush()
+        self._questions.write(json.dumps(question) + "\n")
+        self._questions.flush()
         return self._answer()
 
     def _answer(self) -> Any:
-        for line in self._process.stdout:
+        for line in self._answers:
             if line.startswith("answer "):
                 return json.loads(line.removeprefix("answer "))
         raise RuntimeError(
@@ -204,7 +206,7 @@ class _Process:
         )
 
     def __exit__(self, *error: object) -> None:
-        self._process.stdin.close()
+        self._questions.close()
         try:
             self._process.wait(30)
         except subprocess.TimeoutExpired:

@@ -115,6 +115,7 @@ def use_public_names():
 def write(packages, output_dir):
     """Writes the pages of packages; returns what pdoc complained of."""
     import pdoc
+    import pdoc.render
 
     pdoc.render.configure(
         docformat="google",

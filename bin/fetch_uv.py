@@ -132,7 +132,10 @@ def fetch(lock: str, target: str) -> None:
     """
     with open(lock, encoding="utf-8") as file:
         text = file.read()
-    version = re.search(r"^uv==(\S+)", text, re.MULTILINE).group(1)
+    named = re.search(r"^uv==(\S+)", text, re.MULTILINE)
+    if named is None:
+        raise FetchError(f"error: {lock} names no version of uv; restore it with git")
+    version = named.group(1)
     hashes = set(re.findall(r"--hash=sha256:([0-9a-f]{64})", text))
     wheel = re.compile(rf"uv-{re.escape(version)}-py3-none-manylinux\S*x86_64\S*\.whl")
     content = _download(wheel, Settings())
@@ -202,7 +205,9 @@ def _read(url: str, settings: Settings) -> bytes:
     ):
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
-    handlers = [urllib.request.HTTPSHandler(context=context)]
+    handlers: list[urllib.request.BaseHandler] = [
+        urllib.request.HTTPSHandler(context=context)
+    ]
     if settings.proxy:
         proxies = {"http": settings.proxy, "https": settings.proxy}
         handlers.append(urllib.request.ProxyHandler(proxies))

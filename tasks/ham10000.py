@@ -28,6 +28,7 @@ TEST_SHARE = 0.1
 _SPLIT_SEED = 10015
 _TABLES = ("HAM10000_metadata.csv", "HAM10000_metadata")
 _PARTS = ("HAM10000_images_part_1", "HAM10000_images_part_2")
+_IMAGE_SIZE = 64
 
 DEFAULTS = TaskDefaults(
     name="ham10000",
@@ -41,13 +42,13 @@ DEFAULTS = TaskDefaults(
     num_train_examples=None,
     num_domains=None,
     options=("data_dir", "image_size"),
-    image_size=64,
+    image_size=_IMAGE_SIZE,
     source="https://doi.org/10.7910/DVN/DBW86T",
     layout=f"the folder that holds {_TABLES[0]}, {_PARTS[0]}/ and {_PARTS[1]}/",
 )
 
 
-def load(data_dir: str, image_size: int = DEFAULTS.image_size) -> image_data.ImageData:
+def load(data_dir: str, image_size: int = _IMAGE_SIZE) -> image_data.ImageData:
     """Reads the images.
 
     Args:

@@ -35,6 +35,7 @@ NUM_CLASSES = 200
 IMAGES_PER_CLASS = 500
 # The FedAlign authors' seed.
 SEED = 1993
+_IMAGE_SIZE = 224
 
 DEFAULTS = TaskDefaults(
     name="imagenet200",
@@ -46,7 +47,7 @@ DEFAULTS = TaskDefaults(
     num_classes=NUM_CLASSES,
     num_train_examples=NUM_CLASSES * IMAGES_PER_CLASS,
     options=("data_dir", "image_size", "class_list"),
-    image_size=224,
+    image_size=_IMAGE_SIZE,
     source="https://image-net.org/download (ILSVRC2012)",
     layout="the folder that holds train/<class>/ and val/<class>/",
 )
@@ -60,7 +61,7 @@ def choose_classes(names: list[str]) -> list[str]:
 
 def load(
     data_dir: str,
-    image_size: int = DEFAULTS.image_size,
+    image_size: int = _IMAGE_SIZE,
     class_list: str | None = None,
 ) -> image_data.ImageData:
     """Reads the images.

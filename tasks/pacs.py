@@ -22,6 +22,7 @@ from tff_reg.lazy import np
 TEST_SHARE = 0.1
 _SPLIT_SEED = 9991
 _FOLDER = "PACS"
+_IMAGE_SIZE = 64
 
 DEFAULTS = TaskDefaults(
     name="pacs",
@@ -34,13 +35,13 @@ DEFAULTS = TaskDefaults(
     num_train_examples=8992,
     num_domains=4,
     options=("data_dir", "image_size"),
-    image_size=64,
+    image_size=_IMAGE_SIZE,
     source="https://domaingeneralization.github.io (PACS)",
     layout=f"the folder that holds {_FOLDER}/<domain>/<class>/, or an .npz file",
 )
 
 
-def load(data_dir: str, image_size: int = DEFAULTS.image_size) -> image_data.ImageData:
+def load(data_dir: str, image_size: int = _IMAGE_SIZE) -> image_data.ImageData:
     """Reads the images.
 
     Args:

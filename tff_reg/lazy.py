@@ -31,7 +31,10 @@ class _LazyModule(types.ModuleType):
 
 
 if TYPE_CHECKING:
+    import absl.flags as flags
+    import absl.logging as logging
     import dp_accounting
+    import dp_accounting.rdp as rdp
     import grpc
     import matplotlib
     import matplotlib.backends.backend_agg as mpl_agg
@@ -42,13 +45,11 @@ if TYPE_CHECKING:
     import matplotlib.ticker as mpl_ticker
     import numpy as np
     import scipy.linalg as scipy_linalg
+    import sklearn.datasets as sklearn_datasets
     import tensorflow as tf
     import tensorflow_federated as tff
     import tqdm
     import tree
-    from absl import flags, logging
-    from dp_accounting import rdp
-    from sklearn import datasets as sklearn_datasets
 
 else:
     np = _LazyModule("numpy")

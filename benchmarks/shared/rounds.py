@@ -94,7 +94,7 @@ def _own_group_norm():
             super().build(shape)
 
         def call(self, x):
-            return self._norm.call(x, None)
+            return self._norm.call(x, own_layers.ForwardPass())
 
     return OwnGroupNorm()
 
@@ -221,11 +221,12 @@ def _hand_written(case: str, parallel: int) -> Callable[[], list]:
 
     def one_round():
         nonlocal server_weights
-        total, total_weight = None, 0.0
+        total: list[tf.Tensor] = []
+        total_weight = 0.0
         for dataset in data:
             client_weights, weight = client_update(dataset, server_weights)
             weighted = [w * weight for w in client_weights]
-            if total is not None:
+            if total:
                 weighted = [a + b for a, b in zip(total, weighted)]
             total = weighted
             total_weight += weight

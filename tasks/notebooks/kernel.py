@@ -72,6 +72,7 @@ def _prepare(environ) -> bool:
         stderr=subprocess.STDOUT,
         text=True,
     ) as process:
+        assert process.stdout is not None  # It is a pipe.
         for line in process.stdout:
             print(line, end="", flush=True)
     return process.returncode == 0

@@ -267,7 +267,7 @@ def _trace(process, model_fn, strengths, averages_all_clients) -> _Step:
             gradient = m.correct(locals_[m.name], gradient)
             gradient = m.correct_clipped(locals_[m.name], gradient)
         outputs += gradient
-        memories = {method_lib.GLOBAL: cloud}
+        memories: dict[Any, Sequence[Any]] = {method_lib.GLOBAL: cloud}
         memories.update({("client", name): v for name, v in local.client.items()})
         memories.update({("server", name): v for name, v in local.server.items()})
         operations = _operations_behind(outputs)

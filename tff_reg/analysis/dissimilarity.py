@@ -64,18 +64,18 @@ def hessian_dissimilarity(
       ValueError: If there are fewer than two clients, sizes differ, or a diagonal is
         zero, or no longer than its noise.
     """
-    diagonals = _rows(diagonals, "diagonals")
-    squares = np.sum(np.square(diagonals), axis=1)
+    rows = _rows(diagonals, "diagonals")
+    squares = np.sum(np.square(rows), axis=1)
     if standard_errors is not None:
         errors = _rows(standard_errors, "standard_errors")
-        if errors.shape != diagonals.shape:
+        if errors.shape != rows.shape:
             raise ValueError(
                 "standard_errors must have a number for each of the diagonals' "
-                f"{diagonals.shape}, but their shape is {errors.shape}."
+                f"{rows.shape}, but their shape is {errors.shape}."
             )
         squares = squares - np.sum(np.square(errors), axis=1)
     _check_lengths(squares, "Hessian diagonal")
-    norms, cosines = _pairs(diagonals, np.sqrt(squares))
+    norms, cosines = _pairs(rows, np.sqrt(squares))
     return HessianDissimilarity(
         _mean_of_different(norms), _mean_of_different(cosines), norms, cosines
     )
@@ -98,10 +98,10 @@ def published_hessian_dissimilarity(traces: Sequence) -> HessianDissimilarity:
     Raises:
       ValueError: As `hessian_dissimilarity`.
     """
-    traces = _rows(traces, "traces")
-    squares = np.sum(np.square(traces), axis=1)
+    rows = _rows(traces, "traces")
+    squares = np.sum(np.square(rows), axis=1)
     _check_lengths(squares, "list of traces")
-    norms, cosines = _pairs(traces, np.sqrt(squares))
+    norms, cosines = _pairs(rows, np.sqrt(squares))
     return HessianDissimilarity(
         float(np.mean(norms)), float(np.mean(cosines)), norms, cosines
     )
@@ -122,11 +122,11 @@ def gradient_agreement(gradients: Sequence) -> ClientGradients:
     Raises:
       ValueError: If there are fewer than two clients, sizes differ, or one is zero.
     """
-    gradients = _rows(gradients, "gradients")
-    squares = np.sum(np.square(gradients), axis=1)
+    rows = _rows(gradients, "gradients")
+    squares = np.sum(np.square(rows), axis=1)
     _check_lengths(squares, "gradient")
     norms = np.sqrt(squares)
-    _, cosines = _pairs(gradients, norms)
+    _, cosines = _pairs(rows, norms)
     return ClientGradients(_mean_of_different(cosines), cosines, norms)
 
 

@@ -534,7 +534,7 @@ class Hessian:
         return [part(number, list(p)) for number, p in enumerate(parts)]
 
     @staticmethod
-    def _by_name(parts: Parts, chosen: Sequence[_Part], found: Sequence):
+    def _by_name(parts: Parts, chosen: Sequence[_Part], found: Sequence[Any]) -> Any:
         if parts is None:
             return found[0]
         if isinstance(parts, str):

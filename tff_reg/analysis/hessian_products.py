@@ -52,7 +52,7 @@ class HessianProducts:
         self.variables = objective.variables
         self.num_examples = sum(batch.size for batch in batches)
         self.count = 0
-        self.after_product: Optional[Callable[[], None]] = None
+        self.after_product: Optional[Callable[[], object]] = None
         self._objective = objective
         self._batches = batches
         self._sizes = [v.shape.num_elements() for v in self.variables]
@@ -129,7 +129,7 @@ class HessianProducts:
             for where, variable in zip(self.slices, self.variables)
         ]
 
-    def _mean(self, make_function, *arguments):
+    def _mean(self, make_function: Callable, *arguments: Any) -> Any:
         """The mean over the examples of a function of a batch, in float64."""
         total = 0.0
         with self._statistics_kept():

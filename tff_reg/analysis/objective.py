@@ -44,7 +44,7 @@ def build(
     loss_fn: Optional[Callable] = None,
     variables: Optional[Sequence] = None,
     training: bool = False,
-    first_features=None,
+    first_features: tf.Tensor,
 ) -> Objective:
     """Makes the objective.
 

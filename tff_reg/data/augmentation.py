@@ -34,12 +34,13 @@ from __future__ import annotations
 import functools
 import math
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from typing import Any, Callable
 
 from tff_reg.data import keys
 from tff_reg.lazy import tf
 
-AugmentFn = Callable  # (images, key) -> float32 images
+AugmentFn = Callable[..., Any]  # (images, key) -> float32 images
 
 RECIPE_NAMES = (
     "none",
@@ -384,7 +385,8 @@ def normalize(
     return scale
 
 
-def _numbers(value: float | Sequence[float]) -> list[float]:
+def _numbers(value: Any) -> list[float]:
+    """Of one number, or of many."""
     try:
         return [float(one) for one in value]
     except TypeError:

@@ -196,9 +196,10 @@ class PartitionReport:
             figure.savefig(file, format="png", metadata={"Software": None})
 
     def _draw_bars(self, axes) -> None:
-        colours = matplotlib.colormaps[
+        palette: Any = matplotlib.colormaps[
             "tab10" if len(self.class_names) <= 10 else "tab20"
-        ].colors
+        ]
+        colours = palette.colors
         base = np.zeros(len(self.client_ids))
         for c, name in enumerate(self.class_names):
             axes.bar(
@@ -258,8 +259,9 @@ class PartitionReport:
         _whole_numbers(axes.xaxis)
 
     def _draw_domains(self, axes, order) -> None:
-        palette = matplotlib.colormaps["Set2"].colors
-        colours = [palette[i % len(palette)] for i in range(len(self.domain_names))]
+        palette: Any = matplotlib.colormaps["Set2"]
+        number = len(self.domain_names)
+        colours = [palette.colors[i % palette.N] for i in range(number)]
         main = self.domain_counts[order].argmax(axis=1)[np.newaxis]
         axes.imshow(
             main,
@@ -315,11 +317,10 @@ def report(
       PartitionError: If labels or domains are no numbers of those names, or there are
         no clients or not one name each.
     """
-    if client_ids is None:
-        client_ids = range(len(partition))
-    if not len(partition) or len(client_ids) != len(partition):
+    names = range(len(partition)) if client_ids is None else client_ids
+    if not len(partition) or len(names) != len(partition):
         raise partitions.PartitionError(
-            f"There are {len(client_ids)} names for {len(partition)} clients; give one "
+            f"There are {len(names)} names for {len(partition)} clients; give one "
             "each, and at least one client."
         )
     counts = partitions.class_counts(labels, partition, len(class_names))
@@ -328,7 +329,7 @@ def report(
         domain_counts = partitions.class_counts(domains, partition, len(domain_names))
     return PartitionReport(
         counts=counts,
-        client_ids=tuple(map(str, client_ids)),
+        client_ids=tuple(map(str, names)),
         class_names=tuple(map(str, class_names)),
         num_examples=len(labels),
         domain_counts=domain_counts,

@@ -108,7 +108,7 @@ class SeededDataSource(tff.program.FederatedDataSource):
             for client_id in self._client_ids:
                 positions = np.ascontiguousarray(positions_of(client_id), "<i8")
                 digest.update(len(positions).to_bytes(8, "little"))
-                digest.update(positions)
+                digest.update(positions.tobytes())
         return {"seed": self._seed, "clients": digest.hexdigest()}
 
     def iterator(self) -> SeededDataSourceIterator:

@@ -54,7 +54,7 @@ def sample_clients(
         )
     generator = keys.driver_generator("sample_clients", seed, round_num)
     chosen = generator.permutation(len(client_ids))[:clients_per_round]
-    return [client_ids[position] for position in np.sort(chosen)]
+    return [client_ids[int(position)] for position in np.sort(chosen)]
 
 
 def sample_clients_bernoulli(
@@ -98,4 +98,4 @@ def sample_clients_bernoulli(
     present = generator.random(count) < participation
     present[:first] = False
     present[first] = True
-    return [client_ids[position] for position in np.flatnonzero(present)]
+    return [client_ids[int(position)] for position in np.flatnonzero(present)]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Optional
+from typing import Any, Optional
 
 import tensorflow as tf
 
@@ -185,7 +185,8 @@ class BlockModel:
                 f"choose one of {', '.join(FREEZE_INITIALIZATIONS)}."
             )
         layer = self.blocks[-1].linear_layer
-        kernel, bias = (getattr(layer, name, None) for name in ("kernel", "bias"))
+        kernel: Any = getattr(layer, "kernel", None)
+        bias = getattr(layer, "bias", None)
         is_linear = isinstance(kernel, tf.Variable) and kernel.shape.rank == 2
         if not is_linear or len(layer.weights) != 1 + (bias is not None):
             what = "unknown" if layer is None else type(layer).__name__

@@ -17,7 +17,7 @@ which is the embedding that MOON and UniVarFL look at.
 
 from __future__ import annotations
 
-from typing import Optional
+from typing import Any, Optional
 
 import tensorflow as tf
 
@@ -97,7 +97,7 @@ def build_projector(
     Raises:
       ValueError: If `kind` is something else.
     """
-    options = dict(seeds=seeds, name=name, dtype=dtype)
+    options: dict[str, Any] = dict(seeds=seeds, name=name, dtype=dtype)
     if kind == "none":
         return None
     if kind == "moon":

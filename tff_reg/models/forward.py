@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Optional, Union
+from typing import Any, Optional, Union
 
 from tff_reg.lazy import tf
 
@@ -39,15 +39,16 @@ class ForwardPass:
     update_statistics: bool = True
     branch_scales: Optional[tf.Tensor] = None
     record_activations: bool = False
-    activations: list = dataclasses.field(default_factory=list)
+    activations: list[Any] = dataclasses.field(default_factory=list)
 
     def __post_init__(self):
+        width: Any = self.width
         if not self.has_static_width and (
-            self.width.dtype != tf.float64 or self.width.shape.rank != 0
+            width.dtype != tf.float64 or width.shape.rank != 0
         ):
             raise ValueError(
                 "A width that is a tensor must be a float64 scalar, but is "
-                f"{self.width.dtype.name} of shape {self.width.shape}."
+                f"{width.dtype.name} of shape {width.shape}."
             )
 
     def record(self, activation):

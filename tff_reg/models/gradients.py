@@ -48,5 +48,5 @@ def _hold_by_graph(operation: tf.Operation) -> None:
     weakref.finalize(graph, entries.pop, name, None).atexit = False
 
 
-def _call(reference: weakref.ref, operation: tf.Operation, *upstream: Any) -> Any:
+def _call(reference: Callable[[], Any], operation: tf.Operation, *upstream: Any) -> Any:
     return reference()(operation, *upstream)

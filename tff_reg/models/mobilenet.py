@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
+from typing import Any
 
 import tensorflow as tf
 
@@ -86,7 +87,7 @@ class InvertedResidual(layers.ForwardLayer):
     ):
         super().__init__(name=name, dtype=dtype)
         self._branch_index = branch_index
-        options = dict(norm=norm, dtype=dtype)
+        options: dict[str, Any] = dict(norm=norm, dtype=dtype)
         hidden = expansion * in_channels
         depthwise = functools.partial(
             layers.DepthwiseConv2D, hidden, 3, seeds, stride=stride, padding=1
@@ -170,7 +171,7 @@ def mobilenet(
       residual branches and can run at a fraction of its width.
     """
     seeds = layers.Seeds(seed)
-    options = dict(norm=norm, dtype=dtype)
+    options: dict[str, Any] = dict(norm=norm, dtype=dtype)
     blocks = [
         conv_units.ConvUnit(
             _pointwise(input_shape[-1], _STEM, seeds, padding=1),

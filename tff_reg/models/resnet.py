@@ -135,8 +135,9 @@ class Residual(layers.ForwardLayer):
             return self.norms[-1](self.convs[-1](y, forward), forward)
 
         shortcut = x
-        if self.shortcut_conv is not None:
-            shortcut = self.shortcut_norm(self.shortcut_conv(x, forward), forward)
+        conv, norm = self.shortcut_conv, self.shortcut_norm
+        if conv is not None and norm is not None:
+            shortcut = norm(conv(x, forward), forward)
         total = layers.residual_sum(forward, self._branch_index, shortcut, branch)
         return forward.record(tf.nn.relu(total))
 

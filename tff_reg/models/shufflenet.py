@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import Optional
+from typing import Any, Optional
 
 import tensorflow as tf
 
@@ -79,7 +79,7 @@ class ShuffleUnit(layers.ForwardLayer):
                 layers.GroupedPointwiseConv2D, *channels, _GROUPS, seeds
             )
 
-        options = dict(norm=norm, dtype=dtype)
+        options: dict[str, Any] = dict(norm=norm, dtype=dtype)
         self.shuffle = layers.ChannelShuffle(_GROUPS)
         with tf.name_scope(name):
             self.reduce = conv_units.ConvUnit(
@@ -135,7 +135,7 @@ def shufflenet(
       cannot be cut to a fraction of their width.
     """
     seeds = layers.Seeds(seed)
-    options = dict(norm=norm, dtype=dtype)
+    options: dict[str, Any] = dict(norm=norm, dtype=dtype)
     stem = functools.partial(
         layers.Conv2D,
         input_shape[-1],

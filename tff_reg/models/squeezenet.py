@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import Callable, Optional
+from typing import Any, Callable, Optional
 
 import tensorflow as tf
 
@@ -92,7 +92,7 @@ class Fire(block_model.Block):
         self._branch_index = branch_index
         self._pool = pool
         half = channels // 2
-        options = dict(norm=norm, dtype=dtype)
+        options: dict[str, Any] = dict(norm=norm, dtype=dtype)
         with tf.name_scope(name):
             self.squeeze = conv_units.ConvUnit(
                 _convolution(in_channels, squeezed, 1, seeds),
@@ -184,7 +184,7 @@ def squeezenet(
     """
     block_model.check_image_size("squeezenet", input_shape, _MINIMUM_SIDE)
     seeds = layers.Seeds(seed)
-    options = dict(norm=norm, dtype=dtype)
+    options: dict[str, Any] = dict(norm=norm, dtype=dtype)
     pool = functools.partial(pooling.max_pool, size=2, stride=2)
     stem = _convolution(input_shape[-1], _STEM, 3, seeds)
     blocks = [conv_units.ConvUnit(stem, _STEM, pool=pool, name="stem", **options)]

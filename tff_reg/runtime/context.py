@@ -11,7 +11,7 @@ from typing import Any
 from tff_reg.lazy import tff
 from tff_reg.runtime import tff_internals, values
 from tff_reg.runtime.plan import Plan
-from tff_reg.runtime.workers import ClientWorkers
+from tff_reg.runtime.workers import Workers
 
 
 class PlanCache:
@@ -56,7 +56,7 @@ PLANS = PlanCache()
 class InProcessContext(tff.framework.SyncContext):
     """Runs computations here; safe to call from several threads."""
 
-    def __init__(self, workers: ClientWorkers):
+    def __init__(self, workers: Workers):
         self._workers = workers
 
     def invoke(self, comp: tff.framework.ConcreteComputation, arg: Any) -> Any:

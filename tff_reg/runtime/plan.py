@@ -99,7 +99,7 @@ class Plan:
         Args:
             argument: The internal value of the argument, or None.
             number_of_clients: How many clients there are.
-            workers: The `ClientWorkers` to run their parts.
+            workers: The `Workers` to run their parts.
 
         Returns:
             The internal value of the result.
@@ -107,7 +107,7 @@ class Plan:
         Raises:
             ClientError: If a client's part fails.
         """
-        bindings = {}
+        bindings: dict[str, Any] = {}
         if self._parameter_name is not None:
             bindings[self._parameter_name] = argument
         with tf.device(workers.devices[0]):
@@ -132,7 +132,7 @@ class Plan:
                 f"a value of type {type(comp).__name__}."
             )
         _, locals_, block = _call_dominant(comp.to_building_block(), peel=False)
-        bindings = {}
+        bindings: dict[str, Any] = {}
         for name, call in locals_:
             bindings[name] = self._call(call, bindings)
         return self._evaluate(block, bindings)
@@ -209,7 +209,7 @@ class Plan:
             return intrinsics.ONCE[uri](argument, call.function.type_signature)
         return self._evaluate(call.function, bindings)(argument)
 
-    def _evaluate(self, block, bindings):
+    def _evaluate(self, block, bindings) -> Any:
         if isinstance(block, tff.framework.Reference):
             return bindings[block.name]
         if isinstance(block, tff.framework.Selection):

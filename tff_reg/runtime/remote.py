@@ -291,7 +291,8 @@ class _Worker:
     @property
     def problem(self) -> Optional[str]:
         """Why it is lost."""
-        return self._connection.problem
+        connection = self._connection
+        return connection.problem if connection else "was never there"
 
     def connect(self) -> Optional[_Connection]:
         """Connects if there is no connection; None if that fails."""
@@ -315,7 +316,7 @@ class _Worker:
     def _watch(self) -> None:
         while not self._stopped.wait(PING_SECONDS):
             connection = self._connection
-            if connection.problem is None:
+            if connection is not None and connection.problem is None:
                 connection.ask()
             else:
                 self.connect()
@@ -323,6 +324,8 @@ class _Worker:
     def connection(self) -> Optional[_Connection]:
         """The connection, if the worker is there."""
         connection = self._connection
+        if connection is None:
+            return self.connect()
         known_as_lost = connection.problem is not None
         if connection.is_there():
             return connection

@@ -139,7 +139,7 @@ class Service:
         Raises:
             WorkerError: When it does, unless it was stopped.
         """
-        self._process.wait()
+        self._started().wait()
         self._check()
 
     def stop(self) -> None:
@@ -150,8 +150,13 @@ class Service:
                 self._process.kill()
                 self._process.wait()
 
+    def _started(self) -> subprocess.Popen:
+        if self._process is None:
+            raise worker_process.WorkerError("The worker was not started.")
+        return self._process
+
     def _check(self) -> None:
-        status = self._process.poll()
+        status = self._started().poll()
         if status is not None and not self._stopped:
             raise worker_process.WorkerError(
                 f"The worker ended with status {status}; set "

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from typing import Callable, Optional
+from typing import Any, Callable, Optional
 
 import grpc
 import portpicker
@@ -127,8 +127,8 @@ class _WorkerContexts:
 
     def __init__(self, get_stub: Callable[[], object]):
         self._get_stub = get_stub
-        self._stub = None
-        self._context = None
+        self._stub: Any = None
+        self._context: Any = None
         self._lock = threading.Lock()
 
     def current(self):

@@ -28,7 +28,7 @@ def binary_path() -> str:
         WorkerError: If TFF is not installed.
     """
     found = importlib.util.find_spec("tensorflow_federated")
-    if found is None:
+    if found is None or found.origin is None:
         raise WorkerError("TensorFlow Federated, which has the worker, is not there.")
     return os.path.join(os.path.dirname(found.origin), "data", "worker_binary")
 

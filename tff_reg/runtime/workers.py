@@ -6,7 +6,7 @@ import collections
 import concurrent.futures
 import threading
 from collections.abc import Iterator, Sequence
-from typing import Any, Callable
+from typing import Any, Callable, Protocol
 
 from tff_reg.lazy import tf
 
@@ -51,6 +51,21 @@ def in_order(
     finally:
         for future in futures:
             future.cancel()
+
+
+class Workers(Protocol):
+    """What runs the clients of a round: here, or on other machines."""
+
+    @property
+    def devices(self) -> Sequence[str]:
+        """Names of devices; the server's part runs on the first."""
+        ...
+
+    def in_order(
+        self, count: int, task: Callable[[int], Any], size: Callable[[Any], int]
+    ) -> Iterator[Any]:
+        """As `ClientWorkers.in_order`."""
+        ...
 
 
 class ClientWorkers:

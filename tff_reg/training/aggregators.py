@@ -109,8 +109,8 @@ def build_model_aggregator(
       compressed_threshold: Tensors with more elements are quantised.
 
     Returns:
-      What `build_regularized` takes as `model_aggregator`: None for `mean`, which is then
-      its default.
+      What `build_regularized` takes as `model_aggregator`: None for `mean`, which is
+      then its default.
 
     Raises:
       ValueError: If there is no such kind, or a strength is out of range.
@@ -156,8 +156,8 @@ def build_metrics_aggregator(kind: str) -> Optional[Callable[..., Any]]:
 
     Returns:
       What `build_regularized` takes as `metrics_aggregator`: secure sums for `secure`,
-      None for all others. Numbers of more than 2**20 - 1 (a client's) are cut off there,
-      and rounded to multiples of 0.0005.
+      None for all others. Numbers of more than 2**20 - 1 (a client's) are cut off
+      there, and rounded to multiples of 0.0005.
     """
     return _secure_sum_then_finalize if kind == "secure" else None
 
