@@ -107,14 +107,14 @@ class Clients:
 
 @pytest.fixture(params=[pytest.param(Counting, marks=pytest.mark.slow), Remembering])
 def run(request, monkeypatch):
-    from tff_reg.experiment import checkpoints, environment, plot
+    from tff_reg.experiment import checkpoints, plot, provenance
 
     # So few that old ones are deleted in these short runs, too.
     defaults = checkpoints.CheckpointStore.__init__.__kwdefaults__
     monkeypatch.setitem(defaults, "keep", 2)
     # None of these matters here, and all are slow.
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
-    monkeypatch.setattr(environment, "describe", dict)
+    monkeypatch.setattr(provenance, "describe", dict)
     monkeypatch.setattr(
         plot, "write_accuracy_plot", lambda path, **_: path.write_bytes(b"plot")
     )

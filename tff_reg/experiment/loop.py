@@ -20,10 +20,10 @@ from typing import Any, Callable, Optional, Union
 from tff_reg.experiment import (
     client_states,
     directory as directory_lib,
-    environment,
     metrics,
     plot,
     progress as progress_lib,
+    provenance,
     state_file,
     summary as summary_lib,
     tensorboard,
@@ -284,7 +284,7 @@ class Rounds:
             directory.check_settings(self._settings)
             if not directory.is_finished(self._training.total_rounds):
                 directory.check_rounds(self._settings)
-        config = {**self._settings, **environment.describe()}
+        config = {**self._settings, **provenance.describe()}
         directory.begin(config, overwrite=self._training.overwrite)
 
     def _restore(self) -> None:

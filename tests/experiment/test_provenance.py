@@ -2,11 +2,11 @@ import json
 import subprocess
 
 import tff_reg
-from tff_reg.experiment import environment
+from tff_reg.experiment import provenance
 
 
 def test_describes_versions_devices_and_commit_as_json():
-    found = environment.describe()
+    found = provenance.describe()
     assert json.loads(json.dumps(found)) == found
     assert found["versions"]["tensorflow"].startswith("2.14.")
     assert found["tensorflow_devices"]
@@ -17,7 +17,7 @@ def test_commit_is_gits_or_none(tmp_path, monkeypatch):
     package.parent.mkdir()
     package.write_text("")
     monkeypatch.setattr(tff_reg, "__file__", str(package))
-    assert environment.git_commit() is None
+    assert provenance.git_commit() is None
 
     def git(*arguments):
         name = ["-c", "user.name=a", "-c", "user.email=a@b.example"]
@@ -26,10 +26,10 @@ def test_commit_is_gits_or_none(tmp_path, monkeypatch):
         return result.stdout
 
     git("init")
-    assert environment.git_commit() is None
+    assert provenance.git_commit() is None
     git("add", ".")
     git("commit", "-m", "first")
     commit = git("rev-parse", "HEAD").strip()
-    assert environment.git_commit() == commit
+    assert provenance.git_commit() == commit
     package.write_text("changed")
-    assert environment.git_commit() == f"{commit}-modified"
+    assert provenance.git_commit() == f"{commit}-modified"
