@@ -1,5 +1,6 @@
 """`bin/worker`, and a `bin/run` whose workers are killed."""
 
+import contextlib
 import json
 import os
 import pathlib
@@ -85,8 +86,11 @@ def test_the_worker_ends_with_the_command(start_worker, number):
 
 def test_the_command_ends_with_the_worker(start_worker):
     command, _ = start_worker()
-    children = pathlib.Path(f"/proc/{command.pid}/task").glob("*/children")
-    (worker,) = [int(pid) for file in children for pid in file.read_text().split()]
+    found = []
+    for children in pathlib.Path(f"/proc/{command.pid}/task").glob("*/children"):
+        with contextlib.suppress(FileNotFoundError):  # A thread that has ended.
+            found += map(int, children.read_text().split())
+    (worker,) = found
     os.kill(worker, signal.SIGKILL)
     _, err = command.communicate(timeout=commands.PATIENCE_SECONDS)
     assert command.returncode == 1
