@@ -341,7 +341,7 @@ def test_what_development_needs_is_added_when_wanted_and_kept(repository):
     again = repository.run("--dev", "-c", "print('ran')")
 
     assert with_it.stdout == "['-c', '--dev']\n"
-    assert "tests, notebooks and docs" in with_it.stderr
+    assert "tests, linters, notebooks and docs" in with_it.stderr
     assert without.stderr == again.stderr == ""
     assert again.stdout == "ran\n"
     assert marker.exists()
