@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Optional
 
 from tff_reg.lazy import tf
-from tff_reg.methods import all_clients, catalogue, method as method_lib
+from tff_reg.methods import catalogue, method as method_lib
 
 # Steps whose random draws are averaged, where the count depends on them.
 DEFAULT_DRAWS = 256
@@ -224,12 +224,12 @@ def _trace(process, model_fn, strengths, averages_all_clients) -> _Step:
             self.gradients.extend(result[0])
             return result
 
-    methods = [*catalogue.build(process, strengths)]
-    if averages_all_clients:
-        methods.append(all_clients.AllClients())
+    methods = catalogue.build(
+        process, strengths, averages_all_clients=averages_all_clients
+    )
     training = training_lib.LocalTraining(
         training_lib.build_sgd(0.0),
-        tuple(methods),
+        methods,
         population=training_lib.Population(_CLIENTS),
     )
     model_fn = training_lib.adapt_model_fn(model_fn, methods)

@@ -382,7 +382,7 @@ def process_name(text: str) -> str:
         catalogue.parse(text)
     except ValueError as error:
         raise SettingError("process", text, str(error)) from error
-    parts = [part.strip() for part in text.lower().split("+")]
+    parts = catalogue.parts_of(text)
     return "+".join(part for part in parts if part != "fedavg") or "fedavg"
 
 

@@ -9,7 +9,7 @@ from typing import Any, Optional
 
 from tff_reg.experiment import directory, files, privacy, progress
 from tff_reg.experiment.config import ResolvedConfig
-from tff_reg.methods import all_clients, catalogue, method as method_lib
+from tff_reg.methods import catalogue, method as method_lib
 from tff_reg.settings import as_text
 
 _WIDTH = 88
@@ -107,11 +107,12 @@ def _steps(config: ResolvedConfig, num_train: int) -> int:
     return config.local_epochs * steps_per_epoch
 
 
-def _methods(config: ResolvedConfig) -> list[method_lib.Method]:
-    methods = [*catalogue.build(config.process, config.strengths)]
-    if config.averages_all_clients:
-        methods.append(all_clients.AllClients())
-    return methods
+def _methods(config: ResolvedConfig) -> tuple[method_lib.Method, ...]:
+    return catalogue.build(
+        config.process,
+        config.strengths,
+        averages_all_clients=config.averages_all_clients,
+    )
 
 
 def _memory(config: ResolvedConfig, num_weights: int) -> Optional[str]:

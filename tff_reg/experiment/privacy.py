@@ -54,13 +54,13 @@ def releases_of(process: str, *, averages_all_clients: bool) -> Releases:
     Returns:
       The releases.
     """
-    methods = [catalogue.methods()[name]() for name in catalogue.parse(process)]
-    remembers = any(
-        [*m.initial_client_memory([]), *m.initial_server_memory([])] for m in methods
-    )
+    methods = catalogue.build(process, {}, averages_all_clients=averages_all_clients)
     return Releases(
-        remembers=remembers or averages_all_clients,
-        uploads=any(m.uploads for m in methods) or averages_all_clients,
+        remembers=any(
+            [*m.initial_client_memory([]), *m.initial_server_memory([])]
+            for m in methods
+        ),
+        uploads=any(m.uploads for m in methods),
     )
 
 

@@ -21,7 +21,7 @@ from importlib import metadata
 from typing import Any, NamedTuple, Optional
 
 from tff_reg import settings as settings_lib
-from tff_reg.methods import method as method_lib
+from tff_reg.methods import all_clients, method as method_lib
 
 ENTRY_POINTS = "tff_reg.methods"
 _NAME = re.compile("[a-z][a-z0-9_]*")
@@ -151,7 +151,7 @@ def parse(process: str) -> tuple[str, ...]:
       UnknownProcessError: If a method does not exist or is named twice, or the sum
         makes no sense.
     """
-    known, parts = methods(), _parts(process)
+    known, parts = methods(), parts_of(process)
     for part in parts:
         if part not in known:
             near = difflib.get_close_matches(part, known, n=1)
@@ -172,7 +172,8 @@ def parse(process: str) -> tuple[str, ...]:
     return chosen
 
 
-def _parts(process: str) -> list[str]:
+def parts_of(process: str) -> list[str]:
+    """The names that a process name holds, known or not, in its order."""
     return [part.strip() for part in process.lower().split("+")]
 
 
@@ -192,7 +193,7 @@ def settings(process: str) -> dict[str, Any]:
     """
     parse(process)
     known = methods()
-    in_order = [known[part] for part in _parts(process) if part != "fedavg"]
+    in_order = [known[part] for part in parts_of(process) if part != "fedavg"]
     in_order = in_order or [known["fedavg"]]
     brought: dict[str, Any] = {}
     for method in in_order:
@@ -220,15 +221,21 @@ def strengths(process: Optional[str] = None) -> list[Strength]:
     ]
 
 
-def build(process: str, chosen: Mapping[str, Any]) -> tuple[method_lib.Method, ...]:
+def build(
+    process: str,
+    chosen: Mapping[str, Any],
+    *,
+    averages_all_clients: bool = False,
+) -> tuple[method_lib.Method, ...]:
     """Makes the methods of a sum.
 
     Args:
       process: A process name.
       chosen: Strengths by flag name; the others have their defaults.
+      averages_all_clients: Whether the mean of all clients' last models is kept, too.
 
     Returns:
-      The methods, in the order in which they are added up.
+      The methods, in the order in which they are added up, `AllClients` the last.
 
     Raises:
       UnknownProcessError: If the name is not one.
@@ -241,7 +248,7 @@ def build(process: str, chosen: Mapping[str, Any]) -> tuple[method_lib.Method, .
                 f"{flag} is not a setting of the process {process!r}"
                 + (f", which has {', '.join(known)}." if known else ".")
             )
-    return tuple(
+    built = tuple(
         methods()[name](
             **{
                 known[flag].setting.name: value
@@ -251,3 +258,4 @@ def build(process: str, chosen: Mapping[str, Any]) -> tuple[method_lib.Method, .
         )
         for name in parse(process)
     )
+    return (*built, all_clients.AllClients()) if averages_all_clients else built

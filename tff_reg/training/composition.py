@@ -9,7 +9,7 @@ from typing import Any, Callable, Optional, Union
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_reg.methods import all_clients, catalogue, method as method_lib
+from tff_reg.methods import catalogue, method as method_lib
 from tff_reg.settings import settings_of
 from tff_reg.training import (
     adaptation,
@@ -290,9 +290,9 @@ def _build(
     strengths: Mapping[str, Any],
     arguments: Mapping[str, Any],
 ):
-    methods = [*catalogue.build(name, strengths)]
-    if settings.averages_all_clients:
-        methods.append(all_clients.AllClients())
+    methods = catalogue.build(
+        name, strengths, averages_all_clients=settings.averages_all_clients
+    )
     given: dict[str, Any] = {
         "client_optimizer_fn": optimizers.build_sgd(
             settings.client_learning_rate,

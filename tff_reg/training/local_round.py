@@ -193,8 +193,7 @@ class LocalRound:
             batch, locals_, compute_key
         )
         for method in self._training.methods:
-            if method_lib.does(method, "correct"):
-                gradients = method.correct(locals_[method.name], gradients)
+            gradients = method.correct(locals_[method.name], gradients)
         if self._training.max_gradient_norm is not None:
             gradients, _ = clip_by_global_norm(
                 gradients, self._training.max_gradient_norm
@@ -204,8 +203,7 @@ class LocalRound:
             for method in self._training.methods
         )
         for method in self._training.methods:
-            if method_lib.does(method, "correct_clipped"):
-                gradients = method.correct_clipped(locals_[method.name], gradients)
+            gradients = method.correct_clipped(locals_[method.name], gradients)
         scale = tf.cast(batch_examples, tf.float32)
         sums = collections.OrderedDict(
             (name, total + scale * measurements[name])
@@ -265,10 +263,9 @@ class LocalRound:
         new_memory: dict[str, Any] = {}
         uploads: dict[str, Any] = {}
         for method in training.methods:
-            if method_lib.does(method, "finish"):
-                own_memory, own_uploads = method.finish(locals_[method.name])
-                new_memory.update(own_memory)
-                uploads.update(own_uploads)
+            own_memory, own_uploads = method.finish(locals_[method.name])
+            new_memory.update(own_memory)
+            uploads.update(own_uploads)
         has_trained = tf.logical_and(is_finite, num_examples > 0)
         client = collections.OrderedDict(
             (
