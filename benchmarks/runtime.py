@@ -10,15 +10,12 @@ one client at a time and one for two, which do one round each on demand.
 
 from __future__ import annotations
 
-import json
-import pathlib
 import statistics
-import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, Callable
 
-from benchmarks.shared import measuring, subject
+from benchmarks.shared import asking, measuring, subject
 from tff_reg.lazy import flags
 from tff_reg.runtime import devices
 
@@ -51,7 +48,6 @@ quiet.silence()
 from benchmarks.shared import rounds
 rounds.answer_questions(threads=int(sys.argv[1]))
 """
-_ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 
 def measure(
@@ -77,8 +73,8 @@ def _time_rounds(case, rounds, report):
     """The seconds of `rounds` rounds of each way, and of the one before them."""
     cores = devices.cores()
     with (
-        _Process(threads=cores) as one_at_a_time,
-        _Process(threads=max(1, cores // 2)) as two_at_a_time,
+        _program(threads=cores) as one_at_a_time,
+        _program(threads=max(1, cores // 2)) as two_at_a_time,
     ):
 
         def run_round(way):
@@ -166,58 +162,21 @@ def measure_memory() -> dict[tuple[str, str], float]:
     if not measuring.forget_peak():
         return found
     for kind in ("in_process", "native"):
-        with _Process(threads=1) as process:
+        with _program(threads=1) as process:
             for rounds in ("first", "later"):
                 found[kind, rounds] = process.ask("memory", kind, rounds)
     return found
 
 
-class _Process:
-    """Runs `rounds.answer_questions`, for the body of a `with` statement."""
-
-    def __init__(self, *, threads: int):
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", _PROGRAM, str(threads)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            cwd=_ROOT,
-        )
-        assert self._process.stdin and self._process.stdout  # They are pipes.
-        self._questions, self._answers = self._process.stdin, self._process.stdout
-
-    def __enter__(self) -> _Process:
-        self._answer()  # when all is imported, which would slow down others
-        return self
-
-    def ask(self, *question: Any) -> Any:
-        """Asks, and waits for the answer."""
-        self._questions.write(json.dumps(question) + "\n")
-        self._questions.flush()
-        return self._answer()
-
-    def _answer(self) -> Any:
-        for line in self._answers:
-            if line.startswith("answer "):
-                return json.loads(line.removeprefix("answer "))
-        raise RuntimeError(
-            "A process of the benchmark ended before its time, with status "
-            f"{self._process.wait()}."
-        )
-
-    def __exit__(self, *error: object) -> None:
-        self._questions.close()
-        try:
-            self._process.wait(30)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+def _program(threads: int) -> asking.Program:
+    """What runs `rounds.answer_questions`."""
+    return asking.Program([sys.executable, "-c", _PROGRAM, str(threads)])
 
 
 def _run(given: flags.FlagValues) -> None:
     rows = measure(given.quick, report=subject.say)
     subject.finish(given, rows, table(rows))
-    with _Process(threads=devices.cores()) as process:
+    with _program(threads=devices.cores()) as process:
         seconds = process.ask("group_norm")
         print(
             "GroupNorm, forward and backward: Keras's "

@@ -45,10 +45,13 @@ def other(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     "arguments, said",
     [
-        ([], "client_states, commands, hessian, methods, runtime (found nothing)"),
-        (["method"], "hessian, methods, runtime (found method)"),
-        (["runtime", "methods"], "methods, runtime (found runtime methods)"),
-        (["nothing", "methods"], "methods, runtime (found nothing methods)"),
+        (
+            [],
+            "hessian, kernels, methods, peers, runtime (found nothing)",
+        ),
+        (["method"], "methods, peers, runtime (found method)"),
+        (["runtime", "methods"], "methods, peers, runtime (found runtime methods)"),
+        (["nothing", "methods"], "methods, peers, runtime (found nothing methods)"),
         (["methods", "--methods=fedprx"], "Did you mean 'fedprox'?"),
         (["methods", "--methods=kd", "--json=no/such/file"], "no/such"),
         (["methods", "--nope"], "nope"),

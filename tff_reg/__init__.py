@@ -9,9 +9,14 @@ when they are asked for: `tff_reg.methods`, `tff_reg.training`, `tff_reg.models`
 import importlib
 from typing import Any
 
+from tff_reg import kernels
+
 __version__ = "0.1.0"
 
 _ROOMS = ("analysis", "data", "experiment", "methods", "models", "runtime", "training")
+
+# Before TensorFlow is imported, whoever does.
+kernels.choose()
 
 
 def __getattr__(name: str) -> Any:

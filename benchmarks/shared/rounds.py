@@ -174,7 +174,7 @@ def _model_fn(build_keras_model: Callable) -> Callable:
 # --- the ways to run a round --------------------------------------------------------
 
 
-def _our_model(case: str):
+def our_model(case: str):
     """The same network as a `tff_reg.models.LearningModel`."""
     if case == "cnn":
         *features, flatten, hidden, logits = _keras_cnn().layers
@@ -273,7 +273,7 @@ def _in_process(case: str, parallel: int) -> Callable[[], None]:
 def _in_process_whole_client(case: str, parallel: int) -> Callable[[], None]:
     """This package all through: its model, optimiser, process and form of data."""
     process = training.build_regularized(
-        functools.partial(_our_model, case),
+        functools.partial(our_model, case),
         [],
         training.build_sgd(_LEARNING_RATE, _MOMENTUM),
         client_data=training.WholeClientData(batch_size=_BATCH),

@@ -8,6 +8,7 @@ import subprocess
 from typing import Any, Optional
 
 import tff_reg
+from tff_reg import kernels
 from tff_reg.lazy import np, tf, tff
 
 
@@ -20,6 +21,7 @@ def describe() -> dict[str, Any]:
         "tensorflow_devices": [
             device.name for device in tf.config.list_logical_devices()
         ],
+        "cpu_kernels": kernels.describe(),
         "machine": f"{platform.system()} {platform.machine()}",
         "versions": {
             "python": platform.python_version(),

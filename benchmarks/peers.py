@@ -1,0 +1,332 @@
+"""How long a round takes here, in plain PyTorch, and in other simulators.
+
+All run the same round: the same network with the same initial weights, the same
+clients, batches, steps and optimiser, and the mean of the clients' weights; the weights
+after the first round are compared. One thing cannot be had: FedJAX fills up a client's
+last batch with examples it has trained on. Only PyTorch and this package run FedAlign
+and MOON.
+The programs (benchmarks/simulators/) have environments of their own, and take turns of
+one round, so that what else happens on the machine happens to all.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import pathlib
+import statistics
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Callable, NamedTuple
+
+from benchmarks.shared import asking, cases, subject
+from tff_reg.lazy import flags, np
+
+_PYTORCH = "pytorch"
+# Seconds between looks at a program's memory.
+_BETWEEN_LOOKS = 0.2
+# Measured rounds of each, in full and with `--quick`.
+_ROUNDS = (3, 1)
+
+
+_RESNET56 = cases.Size("resnet56", "batch", (32, 32, 3), 2, 416, 64)
+_DIGITS = cases.Size("resnet8", "batch", (8, 8, 1), 8, 160, 64)
+CASES = {
+    "digits": _DIGITS,
+    "digits-fedalign": _DIGITS._replace(method="fedalign"),
+    "cnn": cases.Size("cnn", "none", (32, 32, 3), 8, 200, 20),
+    "resnet20": cases.Size("resnet20", "group", (32, 32, 3), 8, 200, 20),
+    "resnet56": _RESNET56,
+    "resnet56-fedalign": _RESNET56._replace(method="fedalign"),
+    "resnet56-moon": _RESNET56._replace(method="moon"),
+}
+
+
+class System(NamedTuple):
+    """What runs rounds.
+
+    Attributes:
+      title: What it is called in the table.
+      program: The module of `benchmarks.simulators`.
+      environment: Its environment there; None for this one.
+      arguments: The program's, after the case's file.
+      in_parallel: Clients at a time; None for as many as there are cores.
+      methods: What it can run.
+    """
+
+    title: str
+    program: str
+    environment: str | None
+    arguments: tuple[str, ...] = ()
+    in_parallel: int | None = 1
+    methods: tuple[str, ...] = ("fedavg",)
+
+
+_ALL = ("fedavg", "fedalign", "moon")
+SYSTEMS = {
+    _PYTORCH: System("PyTorch, a plain loop", "pytorch", "torch", methods=_ALL),
+    "flower": System("Flower's simulation", "flower", "torch", in_parallel=None),
+    "pfl": System("pfl-research", "pfl_research", "torch"),
+    "fedjax": System("FedJAX", "fedjax_rounds", "jax"),
+    "tff": System("TFF's runtime", "own", None, ("native", "1"), None),
+    "tff_reg_1": System("tff_reg", "own", None, ("in_process", "1"), methods=_ALL),
+    "tff_reg_2": System("tff_reg", "own", None, ("in_process", "2"), 2, methods=_ALL),
+}
+
+
+def measure(
+    names: Sequence[str],
+    systems: Sequence[str] = tuple(SYSTEMS),
+    *,
+    quick: bool = False,
+    report: Callable[[str], None] = lambda line: None,
+) -> list[dict[str, Any]]:
+    """Times rounds.
+
+    Args:
+      names: Some of `CASES`.
+      systems: Some of `SYSTEMS`; PyTorch is always among them.
+      quick: One measured round of each, not three.
+      report: Called with a line now and then, to show progress.
+
+    Returns:
+      JSON values by name, for each case and system.
+
+    Raises:
+      RefusedError: If PyTorch cannot be installed.
+    """
+    from benchmarks.simulators import environments
+
+    pythons: dict[str | None, str] = {None: sys.executable}
+    chosen = {name: SYSTEMS[name] for name in SYSTEMS if name in {_PYTORCH, *systems}}
+    for name, system in list(chosen.items()):
+        if system.environment in pythons:
+            continue
+        try:
+            pythons[system.environment] = environments.python(str(system.environment))
+        except subject.RefusedError as error:
+            if name == _PYTORCH:
+                raise
+            report(f"{name} is left out: {error}")
+            del chosen[name]
+    rows = []
+    for case in names:
+        able = [n for n, s in chosen.items() if CASES[case].method in s.methods]
+        rows += _measure_case(case, able, pythons, _ROUNDS[quick], report)
+    return rows
+
+
+def _measure_case(
+    case: str,
+    systems: Sequence[str],
+    pythons: Mapping[str | None, str],
+    rounds: int,
+    report: Callable[[str], None],
+) -> list[dict[str, Any]]:
+    """The rows of one case."""
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        contextlib.ExitStack() as stack,
+    ):
+        path = os.path.join(folder, "case.npz")
+        cases.write(path, CASES[case])
+        environment = {
+            **os.environ,
+            "FLWR_HOME": folder,
+            "FLWR_TELEMETRY_ENABLED": "0",
+            "RAY_USAGE_STATS_ENABLED": "0",
+            "RAY_TMPDIR": folder,
+        }
+        programs: dict[str, asking.Program] = {}
+        found: dict[str, dict[str, Any]] = {}
+        weights: dict[str, list[Any]] = {}
+        for name in systems:
+            system = SYSTEMS[name]
+            command = [
+                pythons[system.environment],
+                "-m",
+                f"benchmarks.simulators.{system.program}",
+                path,
+                *system.arguments,
+            ]
+            errors = stack.enter_context(open(os.path.join(folder, name), "w+b"))
+
+            start = functools.partial(
+                asking.Program, command, environment=environment, errors=errors
+            )
+            try:
+                began = time.perf_counter()
+                programs[name] = stack.enter_context(start())
+                taken = time.perf_counter() - began
+                first = programs[name].ask("round")
+                weights[name] = cases.weights_of(programs[name], folder)
+                with peak_memory(programs[name].pid) as peak:
+                    programs[name].ask("round")
+            except RuntimeError as error:
+                errors.seek(0)
+                said = errors.read().decode(errors="replace").strip().splitlines()
+                if name == _PYTORCH:
+                    raise RuntimeError("\n".join([str(error), *said[-20:]])) from error
+                report(f"{case}: {name} is left out: {said[-1] if said else error}")
+                continue
+            found[name] = {
+                "seconds_start": round(taken, 2),
+                "seconds_first": round(first, 3),
+                "peak_mb": round(peak[0] / 2**20),
+            }
+            report(f"{case}: {name} starts in {taken:.1f} s, first round {first:.2f} s")
+        seconds: dict[str, list[float]] = {name: [] for name in found}
+        for index in range(rounds):
+            for name in found:
+                seconds[name].append(programs[name].ask("round"))
+            report(f"{case}: {index + 1} of {rounds} rounds of each")
+        start_weights = cases.read_weights(path)
+    for name, own in weights.items():
+        found[name]["difference"] = difference(own, weights[_PYTORCH], start_weights)
+    return rows_of(case, seconds, found)
+
+
+def difference(
+    weights: Sequence[Any], expected: Sequence[Any], before: Sequence[Any]
+) -> float:
+    """How far weights after a round are off, in units of how far the others moved."""
+
+    def distance(one: Sequence[Any], other: Sequence[Any]):
+        return np.sqrt(sum(np.sum(np.square(a - b)) for a, b in zip(one, other)))
+
+    return float(f"{distance(weights, expected) / distance(expected, before):.2g}")
+
+
+def rows_of(
+    case: str,
+    seconds: Mapping[str, Sequence[float]],
+    more: Mapping[str, Mapping[str, Any]],
+) -> list[dict[str, Any]]:
+    """What was found of a case: medians, and their ratios to PyTorch's.
+
+    Args:
+      case: Its name.
+      seconds: Of rounds, by system.
+      more: What else was found, by system.
+
+    Returns:
+      JSON values by name, for each of `seconds`.
+    """
+    pytorch = statistics.median(seconds[_PYTORCH])
+    return [
+        {
+            "case": case,
+            "system": name,
+            "clients_in_parallel": SYSTEMS[name].in_parallel or _cores(),
+            "seconds_median": round(statistics.median(found), 4),
+            "ratio_to_pytorch": round(statistics.median(found) / pytorch, 4),
+            "seconds_min": round(min(found), 4),
+            "seconds_max": round(max(found), 4),
+            "rounds": len(found),
+            **more[name],
+        }
+        for name, found in seconds.items()
+    ]
+
+
+@contextlib.contextmanager
+def peak_memory(pid: int) -> Iterator[list[int]]:
+    """Looks at the memory of a process and its descendants; gives the most, in bytes.
+
+    What they share is divided among them (PSS).
+    """
+    most = [0]
+    is_over = threading.Event()
+
+    def look():
+        while True:
+            most[0] = max(most[0], sum(map(_memory, _family(pid))))
+            if is_over.wait(_BETWEEN_LOOKS):
+                return
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    try:
+        yield most
+    finally:
+        is_over.set()
+        thread.join()
+
+
+def _family(pid: int) -> list[int]:
+    """A process and its descendants."""
+    parents = {}
+    for entry in pathlib.Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                stat = (entry / "stat").read_text(encoding="utf-8", errors="replace")
+                parents[int(entry.name)] = int(stat.rpartition(")")[2].split()[1])
+    family = [pid]
+    for member in family:
+        family += [child for child, parent in parents.items() if parent == member]
+    return family
+
+
+def _memory(pid: int) -> int:
+    """The bytes of memory of a process, 0 if it has ended."""
+    with contextlib.suppress(OSError):
+        rollup = pathlib.Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="ascii")
+        line = next(line for line in rollup.splitlines() if line.startswith("Pss:"))
+        return int(line.split()[1]) * 1024
+    return 0
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0))
+
+
+def table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The lines of a table of what `measure` returns."""
+    return subject.to_markdown(
+        [
+            {
+                "case": row["case"],
+                "system": SYSTEMS[row["system"]].title,
+                "clients at a time": str(row["clients_in_parallel"]),
+                "seconds (median)": f"{row['seconds_median']:.3f}",
+                "to PyTorch": f"{row['ratio_to_pytorch']:.2f}",
+                "first round": f"{row['seconds_first']:.1f}",
+                "start": f"{row['seconds_start']:.1f}",
+                "peak MB": str(row["peak_mb"]),
+                "off by": f"{row['difference']:.0e}",
+            }
+            for row in rows
+        ]
+    )
+
+
+def _define_flags(given: flags.FlagValues) -> None:
+    flags.DEFINE_list(
+        "cases", list(CASES), f"Some of: {', '.join(CASES)}.", flag_values=given
+    )
+
+
+def _run(given: flags.FlagValues) -> None:
+    unknown = [name for name in given.cases if name not in CASES]
+    if unknown or not given.cases:
+        raise subject.RefusedError(
+            f"--cases={','.join(given.cases)}: choose some of {', '.join(CASES)}."
+        )
+    rows = measure(given.cases, quick=given.quick, report=subject.say)
+    subject.finish(given, rows, table(rows))
+
+
+SUBJECT = subject.Subject(
+    run=_run,
+    define_flags=_define_flags,
+    help=f"""\
+bin/bench peers [--cases=CASE,...] [--quick] [--json=FILE]
+  The same rounds in plain PyTorch, Flower's simulation, pfl-research, FedJAX, TFF's own
+  runtime and here, with one client and two at a time. Cases: {", ".join(CASES)}. The
+  first call installs the others into build/peers (2 GB). Half an hour, or a quarter
+  with --quick.""",
+)

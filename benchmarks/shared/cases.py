@@ -1,0 +1,83 @@
+"""Makes the cases that the programs of `benchmarks.simulators` run."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import NamedTuple
+
+from benchmarks.shared import asking
+from tff_reg.lazy import np
+
+
+class Size(NamedTuple):
+    """What a case is trained on.
+
+    Attributes:
+      network: Its name here.
+      norm: 'group' or 'batch'.
+      image: (height, width, channels).
+      clients: How many.
+      examples: Of each client.
+      batch_size: Of a step.
+      method: 'fedavg', 'fedalign' or 'moon'.
+    """
+
+    network: str
+    norm: str
+    image: tuple[int, int, int]
+    clients: int
+    examples: int
+    batch_size: int
+    method: str = "fedavg"
+
+
+def own_program(path: str, kind: str, parallel: int = 1) -> list[str]:
+    """The command of this package's program.
+
+    Args:
+      path: The case's file.
+      kind: The runtime, or 'weights'.
+      parallel: Clients at a time.
+    """
+    module = "benchmarks.simulators.own"
+    return [sys.executable, "-m", module, path, kind, str(parallel)]
+
+
+def write(path: str, size: Size) -> None:
+    """Writes a case: random images and labels, and this package's initial weights."""
+    # It imports NumPy; here, so that `bin/bench --help` need not.
+    from benchmarks.simulators import serving
+
+    rng = np.random.default_rng(0)
+    images = rng.normal(size=(size.clients, size.examples, *size.image))
+    case = serving.Case(
+        network=size.network,
+        norm=size.norm,
+        method=size.method,
+        batch_size=size.batch_size,
+        learning_rate=0.01,
+        momentum=0.9,
+        max_gradient_norm=10.0 if size.method == "fedalign" else None,
+        weights=[],
+        images=images.astype(np.float32),
+        labels=rng.integers(0, 10, (size.clients, size.examples)).astype(np.int32),
+    )
+    serving.write(path, case)
+    with asking.Program(own_program(path, "weights")) as own:
+        weights = weights_of(own, os.path.dirname(path))
+    serving.write(path, case._replace(weights=weights))
+
+
+def weights_of(program: asking.Program, folder: str) -> list[np.ndarray]:
+    """The weights that a program has; in `folder` they are for a moment."""
+    path = os.path.join(folder, "weights.npz")
+    program.ask("save", path)
+    return read_weights(path)
+
+
+def read_weights(path: str) -> list[np.ndarray]:
+    """The weights in the file of a case, or of weights."""
+    with np.load(path) as file:
+        names = sorted(name for name in file.files if name.startswith("weight"))
+        return [file[name] for name in names]

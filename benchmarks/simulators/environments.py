@@ -1,0 +1,50 @@
+"""The environments of the other simulators, under build/peers."""
+
+from __future__ import annotations
+
+import pathlib
+import shutil
+import subprocess
+import sys
+
+from benchmarks.shared import subject
+
+_HERE = pathlib.Path(__file__).resolve().parent
+_ROOT = _HERE.parent.parent / "build" / "peers"
+# Written last, with what was installed.
+_STAMP = "installed.txt"
+
+
+def python(name: str) -> str:
+    """The Python of an environment, which is made where it is missing or another.
+
+    Args:
+      name: A file of requirements/, without its ending.
+
+    Returns:
+      The path of the interpreter.
+
+    Raises:
+      RefusedError: If it cannot be installed.
+    """
+    requirements = _HERE / "requirements" / f"{name}.txt"
+    wanted = f"{sys.version}\n{requirements.read_text(encoding='utf-8')}"
+    folder = _ROOT / name
+    stamp, interpreter = folder / _STAMP, folder / "bin" / "python"
+    if stamp.is_file() and stamp.read_text(encoding="utf-8") == wanted:
+        return str(interpreter)
+    subject.say(f"Installing {folder} ...")
+    shutil.rmtree(folder, ignore_errors=True)
+    base = getattr(sys, "_base_executable", None) or sys.executable
+    # pip, because where PyTorch's CPU build is at hand, pip is told of it.
+    for command in (
+        [base, "-m", "venv", str(folder)],
+        [str(interpreter), "-m", "pip", "install", "-q", "-r", str(requirements)],
+    ):
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            said = [line for line in done.stderr.splitlines() if "ERROR" in line]
+            why = said[-1] if said else f"{command[2]} ended with {done.returncode}"
+            raise subject.RefusedError(f"{folder} cannot be installed: {why}")
+    stamp.write_text(wanted, encoding="utf-8")
+    return str(interpreter)

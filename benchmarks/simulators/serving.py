@@ -1,0 +1,112 @@
+"""How the programs that run rounds are spoken to: lines of JSON.
+
+A program is started with the file of a case, and prints `answer null` when it could
+begin its first round. It answers each line of its standard input: "round" with the
+seconds that one more round took, and `["save", FILE]` by writing the weights, which the
+global model has after the rounds so far, to a NumPy file.
+
+Needs NumPy and the standard library only.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any, Callable, NamedTuple
+
+import numpy as np
+
+
+class Case(NamedTuple):
+    """What a round is.
+
+    Attributes:
+      network: 'cnn', 'resnet8', 'resnet20' or 'resnet56'.
+      norm: 'group' (two groups) or 'batch'.
+      method: 'fedavg', 'fedalign' or 'moon', with their papers' strengths.
+      batch_size: Examples of a step; the last one of a client may have fewer.
+      learning_rate: Of the clients' SGD.
+      momentum: Of the clients' SGD, which begins anew in every round.
+      max_gradient_norm: What gradients are clipped to, or None.
+      weights: The initial trainable weights in this package's order (of a residual
+        unit the convolutions, the norms, then the shortcut's); kernels are [height,
+        width, in, out] and [in, out].
+      images: float32 [clients, examples, height, width, channels].
+      labels: int32 [clients, examples].
+    """
+
+    network: str
+    norm: str
+    method: str
+    batch_size: int
+    learning_rate: float
+    momentum: float
+    max_gradient_norm: float | None
+    weights: Sequence[np.ndarray]
+    images: np.ndarray
+    labels: np.ndarray
+
+
+def write(path: str, case: Case) -> None:
+    """Writes a case to a file."""
+    settings = case._asdict()
+    arrays = {name: settings.pop(name) for name in ("images", "labels")}
+    weights = {f"weight{i:04}": w for i, w in enumerate(settings.pop("weights"))}
+    np.savez(path, settings=json.dumps(settings), **arrays, **weights)
+
+
+def read(path: str) -> Case:
+    """Reads what `write` wrote."""
+    with np.load(path) as file:
+        names = sorted(name for name in file.files if name.startswith("weight"))
+        return Case(
+            weights=[file[name] for name in names],
+            images=file["images"],
+            labels=file["labels"],
+            **json.loads(str(file["settings"])),
+        )
+
+
+def save(path: str, weights: Sequence[np.ndarray]) -> None:
+    """Writes weights, as in `Case.weights`."""
+    np.savez(path, **{f"weight{i:04}": w for i, w in enumerate(weights)})
+
+
+def questions() -> Iterator[list[Any]]:
+    """Says that the program is ready; gives each question, as a list."""
+    print("answer null", flush=True)
+    for line in sys.stdin:
+        question = json.loads(line)
+        yield question if isinstance(question, list) else [question]
+
+
+def answer(found: Any) -> None:
+    """Answers the last question."""
+    print(f"answer {json.dumps(found)}", flush=True)
+
+
+def serve(
+    one_round: Callable[[], Any], weights: Callable[[], Sequence[np.ndarray]]
+) -> None:
+    """Answers questions until there are no more.
+
+    Args:
+      one_round: Runs a round, from where the one before it ended.
+      weights: Gives the global model's weights, as in `Case.weights`.
+    """
+    for question, *arguments in questions():
+        if question == "save":
+            save(arguments[0], weights())
+            answer(None)
+        else:
+            began = time.perf_counter()
+            one_round()
+            answer(time.perf_counter() - began)
+
+
+def cores() -> int:
+    """The number of cores that this process may use."""
+    return len(os.sched_getaffinity(0))

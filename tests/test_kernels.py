@@ -1,0 +1,39 @@
+"""Which kernels TensorFlow computes with."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tff_reg import kernels
+
+_REPORT = "print(kernels.describe(), os.environ.get(kernels.VARIABLE))"
+
+
+@pytest.mark.parametrize(
+    "given, program, expected",
+    [
+        (None, f"import os; from tff_reg import kernels; {_REPORT}", "oneDNN 1"),
+        ("0", f"import os; from tff_reg import kernels; {_REPORT}", "Eigen 0"),
+        # Too late: children are told nothing else than what holds here.
+        (
+            None,
+            "import os; os.environ['CUDA_VISIBLE_DEVICES'] = ''; import tensorflow; "
+            f"from tff_reg import kernels; {_REPORT}",
+            "None",
+        ),
+    ],
+)
+def test_the_users_choice_counts_then_onednn(given, program, expected):
+    variables = {k: v for k, v in os.environ.items() if k != kernels.VARIABLE}
+    if given is not None:
+        variables[kernels.VARIABLE] = given
+    found = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**variables, "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert found.stdout.strip().endswith(expected)
