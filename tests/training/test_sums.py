@@ -97,8 +97,9 @@ def test_a_random_sum_gives_the_same_in_both_runtimes(contexts, names):
     )
     # TFF's own server optimisers with momentum take float32 alone.
     dtype = "float32" if SERVERS & set(names) else "float64"
+    projector = catalogue.settings(name).get("projector", "none")
     model_fn = functools.partial(
-        every_method.model_fn, norm="group", dtype=dtype, projector=settings.projector
+        every_method.model_fn, norm="group", dtype=dtype, projector=projector
     )
     process = training.build_from_settings(
         name, model_fn, settings, {}, mean_examples=6.0
