@@ -148,9 +148,7 @@ class LocalStep:
                 and method_lib.does(rule, "displacement_loss")
             ):
                 own = self._step_of(rule, step, locals_, part_keys)
-                of = tf.autograph.experimental.do_not_convert(rule.displacement_loss)(
-                    own
-                )
+                of = rule.displacement_loss(own)
         gradients = tape.gradient(
             of, weights, unconnected_gradients=tf.UnconnectedGradients.ZERO
         )
@@ -196,9 +194,7 @@ class LocalStep:
     ):
         """The `Term` of each of the methods."""
         return [
-            tf.autograph.experimental.do_not_convert(method.term)(
-                self._step_of(method, step, locals_, part_keys)
-            )
+            method.term(self._step_of(method, step, locals_, part_keys))
             for method in methods
         ]
 
