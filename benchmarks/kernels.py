@@ -1,8 +1,8 @@
 """How long a local step takes with oneDNN's kernels, and with Eigen's.
 
 Eigen's are TensorFlow's own; by itself it takes oneDNN's only where the CPU has
-AVX512-VNNI, AVX512-BF16 or AMX. `tff_reg.kernels` decides otherwise, and this is why. On
-a CPU with more than AVX2, oneDNN is also measured as it is on one without.
+AVX512-VNNI, AVX512-BF16 or AMX. `tff_reg.kernels` decides otherwise, and this is why.
+On a CPU with more than AVX2, oneDNN is also measured as it is on one without.
 """
 
 from __future__ import annotations

@@ -358,9 +358,7 @@ def build_client_update(
         client: Any,
         server: Any,
     ):
-        visit, progress = begin(
-            hparams, rate_factor, received, data, client, server
-        )
+        visit, progress = begin(hparams, rate_factor, received, data, client, server)
 
         def train_on_batch(
             state: Any, batch: Any, compute_key: Callable[[], tf.Tensor]

@@ -1,0 +1,149 @@
+"""How a round's time and memory grow.
+
+With the clients held, the clients of a round, the size of the model, and the clients
+at a time. Everything else is small: what is measured is what stands around the training. Each
+point is a process of its own, whose memory is what it had resident at most.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any, Callable, NamedTuple
+
+from benchmarks.shared import asking, subject
+from tff_reg.lazy import flags
+
+
+class Point(NamedTuple):
+    """What a round is.
+
+    Attributes:
+      clients_held: Clients in all.
+      clients_per_round: Of them in a round.
+      megabytes: Size of the model, in 10^6 bytes.
+      clients_in_parallel: Clients at a time.
+    """
+
+    clients_held: int = 1000
+    clients_per_round: int = 10
+    megabytes: float = 1.0
+    clients_in_parallel: int = 1
+
+
+# What grows, and the points; with `--quick` all but the largest of each.
+SWEEPS: dict[str, list[Point]] = {
+    "clients_held": [Point(clients_held=n) for n in (10, 100, 1000, 10000)],
+    "clients_per_round": [Point(clients_per_round=n) for n in (10, 30, 100, 300, 1000)],
+    "megabytes": [Point(megabytes=size) for size in (0.1, 1.0, 10.0, 100.0)],
+    "clients_in_parallel": [
+        Point(clients_per_round=16, megabytes=10.0, clients_in_parallel=n)
+        for n in (1, 2, 4, 8)
+    ],
+}
+_ROUNDS = 5
+
+
+def measure(
+    *, quick: bool = False, report: Callable[[str], None] = lambda line: None
+) -> list[dict[str, Any]]:
+    """Times rounds; takes about five minutes, or three if `quick`.
+
+    Args:
+      quick: Without the largest point of each sweep.
+      report: Called with a line now and then, to show progress.
+
+    Returns:
+      JSON values by name, for each point of each sweep.
+    """
+    rows = []
+    for sweep, points in SWEEPS.items():
+        for point in points[:-1] if quick else points:
+            command = [sys.executable, "-m", "benchmarks.shared.growing"]
+            with asking.Program([*command, *map(str, point)]) as program:
+                program.ask("round")
+                seconds = [program.ask("round") for _ in range(_ROUNDS)]
+                peak = program.ask("peak")
+            rows.append(
+                {
+                    "sweep": sweep,
+                    **point._asdict(),
+                    "seconds_median": round(statistics.median(seconds), 4),
+                    "seconds_min": round(min(seconds), 4),
+                    "seconds_max": round(max(seconds), 4),
+                    "peak_mb": round(peak),
+                }
+            )
+            report(f"{sweep} {rows[-1][sweep]}: {rows[-1]['seconds_median']} s a round")
+    return rows
+
+
+def table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The lines of a table of what `measure` returns."""
+    return subject.to_markdown(
+        [
+            {
+                "what grows": row["sweep"].replace("_", " "),
+                "to": f"{row[row['sweep']]:g}",
+                "seconds a round": f"{row['seconds_median']:.3f}",
+                "peak MB": str(row["peak_mb"]),
+            }
+            for row in rows
+        ]
+    )
+
+
+def plot(rows: Sequence[Mapping[str, Any]], path: str) -> None:
+    """Draws seconds and memory against what grows, a pair of panels for each sweep.
+
+    Args:
+      rows: What `measure` returns.
+      path: The PNG.
+    """
+    from tff_reg.lazy import mpl_agg, mpl_figure
+
+    sweeps = list(dict.fromkeys(row["sweep"] for row in rows))
+    figure = mpl_figure.Figure(figsize=(3.4 * len(sweeps), 5.6), layout="constrained")
+    mpl_agg.FigureCanvasAgg(figure)
+    panels = figure.subplots(2, len(sweeps), squeeze=False, sharex="col")
+    for column, sweep in enumerate(sweeps):
+        own = [row for row in rows if row["sweep"] == sweep]
+        across = [row[sweep] for row in own]
+        for line, (name, label) in enumerate(
+            [("seconds_median", "seconds a round"), ("peak_mb", "peak memory (MB)")]
+        ):
+            axes = panels[line][column]
+            axes.plot(across, [row[name] for row in own], marker="o")
+            axes.set_xscale("log")
+            if name == "seconds_median":
+                axes.set_yscale("log")
+            else:
+                axes.set_ylim(bottom=0)
+            axes.grid(True, linewidth=0.5, alpha=0.5)
+            if not column:
+                axes.set_ylabel(label)
+        panels[1][column].set_xlabel(sweep.replace("_", " "))
+    figure.savefig(path)
+
+
+def _run(given: flags.FlagValues) -> None:
+    rows = measure(quick=given.quick, report=subject.say)
+    if given.plot:
+        plot(rows, given.plot)
+    subject.finish(given, rows, table(rows))
+
+
+def _define_flags(given: flags.FlagValues) -> None:
+    flags.DEFINE_string("plot", None, "PNG to draw.", flag_values=given)
+
+
+SUBJECT = subject.Subject(
+    run=_run,
+    define_flags=_define_flags,
+    help="""\
+bin/bench growth [--quick] [--json=FILE] [--plot=PNG]
+  Seconds and memory of rounds of a small network for 10 to 10,000 clients held, 10 to
+  1,000 a round, models of 0.1 to 100 megabytes, 1 to 8 clients at a time. Five minutes,
+  or three with --quick, which leaves the largest out.""",
+)
