@@ -246,6 +246,7 @@ def test_server_optimizers_are_settings(server):
     assert hparams["finalizer"]["learning_rate"] == 0.125
     if server == "adam":
         assert hparams["finalizer"]["epsilon"] == np.float32(1e-3)
+        assert hparams["finalizer"]["beta_2"] == np.float32(0.99)
 
 
 @pytest.mark.parametrize(

@@ -217,7 +217,10 @@ def _averaging(config: ResolvedConfig) -> str:
     if momentum:
         optimizer += f", momentum {_text(momentum)}"
     if config.server_optimizer != "sgd":
-        optimizer += f", epsilon {_text(config.server_epsilon)}"
+        optimizer += f", beta1 {_text(config.server_beta1)}"
+        if config.server_optimizer != "adagrad":
+            optimizer += f", beta2 {_text(config.server_beta2)}"
+        optimizer += f", tau {_text(config.server_epsilon)}"
     return f"{optimizer}; clients {weighted}"
 
 

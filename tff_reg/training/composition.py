@@ -320,15 +320,18 @@ def _schedule(settings: ProcessSettings) -> schedules.Schedule:
 
 
 def _server_optimizer(settings: ProcessSettings) -> tff.learning.optimizers.Optimizer:
-    rate, epsilon = settings.server_learning_rate, settings.server_epsilon
-    library = tff.learning.optimizers
-    builders = {
-        "sgd": lambda: library.build_sgdm(rate, settings.server_momentum or None),
-        "adam": lambda: library.build_adam(rate, epsilon=epsilon),
-        "yogi": lambda: library.build_yogi(rate, epsilon=epsilon),
-        "adagrad": lambda: library.build_adagrad(rate, epsilon=epsilon),
-    }
-    return builders[settings.server_optimizer]()
+    rate = settings.server_learning_rate
+    if settings.server_optimizer == "sgd":
+        return tff.learning.optimizers.build_sgdm(
+            rate, settings.server_momentum or None
+        )
+    return optimizers.build_adaptive(
+        settings.server_optimizer,
+        rate,
+        beta1=settings.server_beta1,
+        beta2=settings.server_beta2,
+        epsilon=settings.server_epsilon,
+    )
 
 
 def _client_weighting(settings: ProcessSettings) -> tff.learning.ClientWeighting:

@@ -79,9 +79,23 @@ class ProcessSettings(PopulationSettings):
     server_momentum: float = _of_server(
         0.0, help="of sgd", minimum=0, below=1, only_with={"server_optimizer": ("sgd",)}
     )
+    server_beta1: float = _of_server(
+        0.9,
+        help="beta1 of adam, yogi and adagrad, the momentum of the mean update",
+        minimum=0,
+        below=1,
+        only_with={"server_optimizer": _ADAPTIVE},
+    )
+    server_beta2: float = _of_server(
+        0.99,
+        help="beta2 of adam and yogi, of the squares",
+        minimum=0,
+        below=1,
+        only_with={"server_optimizer": ("adam", "yogi")},
+    )
     server_epsilon: float = _of_server(
         1e-3,
-        help="of adam, yogi and adagrad",
+        help="tau of adam, yogi and adagrad",
         above=0,
         only_with={"server_optimizer": _ADAPTIVE},
     )
