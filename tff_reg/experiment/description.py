@@ -94,7 +94,8 @@ def _partition(config: ResolvedConfig) -> str:
 def _cohort(config: ResolvedConfig) -> str:
     if config.clients_per_round == config.num_clients:
         return f"all {_count(config.num_clients, 'client')} every round"
-    return f"{config.clients_per_round} of {config.num_clients} clients a round"
+    some = f"{config.clients_per_round} of {config.num_clients} clients a round"
+    return f"about {some}" if config.client_sampling == "independent" else some
 
 
 def _epochs(config: ResolvedConfig) -> str:
@@ -103,8 +104,10 @@ def _epochs(config: ResolvedConfig) -> str:
 
 def _steps(config: ResolvedConfig, num_train: int) -> int:
     """The local steps of a client of mean size."""
-    steps_per_epoch = -(-num_train // (config.num_clients * config.batch_size))
-    return config.local_epochs * steps_per_epoch
+    of_a_pass = config.num_clients * config.batch_size
+    if config.drop_remainder:
+        return config.local_epochs * max(1, num_train // of_a_pass)
+    return config.local_epochs * -(-num_train // of_a_pass)
 
 
 def _methods(config: ResolvedConfig) -> tuple[method_lib.Method, ...]:

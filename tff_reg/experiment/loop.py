@@ -73,6 +73,8 @@ class Training:
         `tff_reg.data.ArrayClientData`.
       total_rounds: Rounds that the run has when it is finished.
       clients_per_round: Clients sampled a round, without replacement.
+      client_sampling: 'fixed' for so many; 'independent' lets each client take part
+        with probability clients_per_round / (number of clients), at least one of them.
       seed: Seed of the sampling and of the clients' keys.
       evaluate: From `tff.learning.models.ModelWeights` to `loss` and `accuracy`, for
         instance a `CentralEvaluation`; None to train without evaluation.
@@ -104,6 +106,7 @@ class Training:
     client_dataset_fn: Optional[Callable[[str, Any], Any]] = None
     output_dir: Union[str, pathlib.Path, None] = None
     overwrite: bool = False
+    client_sampling: str = "fixed"
     settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     title: str = ""
     subtitle: str = ""
@@ -121,6 +124,11 @@ class Training:
                 raise ValueError(
                     f"{name} is {number!r}; it must be a whole number of at least 1."
                 )
+        if self.client_sampling not in ("fixed", "independent"):
+            raise ValueError(
+                f"client_sampling is {self.client_sampling!r}; it must be fixed or"
+                " independent."
+            )
         num_clients = len(self.client_data.client_ids)
         if self.clients_per_round > num_clients:
             raise ValueError(
@@ -219,7 +227,11 @@ class Rounds:
         self._training = training
         self._process = training.process
         self._client_ids = list(training.client_data.client_ids)
-        own = {**training.numbers(), "seed": training.seed}
+        own = {
+            **training.numbers(),
+            "seed": training.seed,
+            "client_sampling": training.client_sampling,
+        }
         self._settings = _as_json({**training.settings, **own})
         self._directory: Optional[directory_lib.RunDirectory] = None
         if training.output_dir is not None:
@@ -233,6 +245,7 @@ class Rounds:
         self._table = metrics.MetricsTable()
         self._rounds_done = 0
         self._rounds_saved = 0
+        self._cohort_size = 0
         self._not_finite_reported = False
         # Not every process has it, and where it has, it may be None.
         self._get_all_clients_weights: Optional[Callable[[Any], Any]] = getattr(
@@ -369,12 +382,15 @@ class Rounds:
             training.client_dataset_fn or training.client_data.whole_client_dataset
         )
         began = time.monotonic()
-        cohort = data.sample_clients(
-            self._client_ids,
-            training.clients_per_round,
-            seed=training.seed,
-            round_num=round_num,
-        )
+        drawn = {"seed": training.seed, "round_num": round_num}
+        if training.client_sampling == "independent":
+            share = training.clients_per_round / len(self._client_ids)
+            cohort = data.sample_clients_bernoulli(self._client_ids, share, **drawn)
+        else:
+            cohort = data.sample_clients(
+                self._client_ids, training.clients_per_round, **drawn
+            )
+        self._cohort_size = len(cohort)
         datasets = [
             dataset_fn(client_id, data.client_key(training.seed, round_num, client_id))
             for client_id in cohort
@@ -442,7 +458,7 @@ class Rounds:
             or 0
         )
         if rejected:
-            of_all = f"{rejected} of {self._settings['clients_per_round']} clients"
+            of_all = f"{rejected} of {self._cohort_size} clients"
             self._progress.say(
                 f"Round {round_num}: the updates of {of_all} were not finite and were"
                 " left out."

@@ -224,6 +224,7 @@ def prepare(
         task.client_data,
         total_rounds=config.total_rounds,
         clients_per_round=config.clients_per_round,
+        client_sampling=config.client_sampling,
         seed=config.seed,
         evaluate=evaluation,
         rounds_per_evaluation=config.rounds_per_evaluation,

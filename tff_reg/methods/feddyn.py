@@ -6,8 +6,9 @@ https://arxiv.org/abs/2111.04263
 
 The gradient is that of the loss plus alpha_i (h_i - cloud), clipped, plus alpha_i w:
 half of the proximal term is not clipped, as in the authors' code, where it is extra
-weight decay. The FedMLB authors' code clips the whole. Afterwards h_i += w_i - cloud, and the new model is the unweighted mean of
-the cohort's models plus the mean of h over all clients.
+weight decay. The FedMLB authors' code clips the whole. Afterwards h_i += w_i - cloud,
+and the new model is the unweighted mean of the cohort's models plus the mean of h over
+all clients.
 """
 
 from __future__ import annotations
@@ -64,9 +65,9 @@ class FedDyn(method.Method):
     def correct_clipped(
         self, local: method.Local, gradient: method.Tensors
     ) -> method.Tensors:
-        return (
-            self._with_decay(local, gradient) if self.clipping == "half" else gradient
-        )
+        if self.clipping == "whole":
+            return gradient
+        return self._with_decay(local, gradient)
 
     def _with_decay(
         self, local: method.Local, gradient: method.Tensors

@@ -6,8 +6,8 @@ https://arxiv.org/abs/2106.03097
 
 The true class is removed before the softmax on both sides; the term is the KL
 divergence of the local predictions from the global model's, which are constants. The
-authors' code multiplies it by tau^2. The FedMLB group's (that of FedACG, 2024) does not,
-and trains on 0.7 of the cross-entropy and 0.3 of the divergence.
+authors' code multiplies it by tau^2. The FedMLB group's (FedACG's, 2024) does not, and
+trains on 0.7 of the cross-entropy and 0.3 of the divergence.
 """
 
 from __future__ import annotations

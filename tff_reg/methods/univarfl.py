@@ -12,8 +12,9 @@ L_HE is the hyperspherical energy of the embeddings, scaled to unit length:
 There is no public code. The paper follows FedUV (H. Son et al., "FedUV: Uniformity and
 Variance for Heterogeneous Federated Learning", CVPR 2024), whose code has unbiased
 standard deviations in the place of variances. What the paper leaves open: the variances
-are the biased ones by default; the pairs i = j of Eq. 3, a constant 1/(n epsilon) without gradient whose
-rounding would drown the rest, are left out unless asked for; epsilon is not given.
+are the biased ones by default; the pairs i = j of Eq. 3, a constant 1/(n epsilon)
+without gradient whose rounding would drown the rest, are left out unless asked for;
+epsilon is not given.
 """
 
 from __future__ import annotations

@@ -267,11 +267,16 @@ def build_from_settings(
     """
     local_steps = None
     if mean_examples is not None:
-        steps_per_epoch = math.ceil(mean_examples / settings.batch_size)
+        batches = mean_examples / settings.batch_size
+        if settings.drop_remainder:
+            steps_per_epoch = max(1, math.floor(batches))
+        else:
+            steps_per_epoch = math.ceil(batches)
         local_steps = settings.local_epochs * steps_per_epoch
     client_data = data_forms.WholeClientData(
         batch_size=settings.batch_size,
         local_epochs=settings.local_epochs,
+        drop_remainder=settings.drop_remainder,
         local_steps=local_steps if settings.same_local_steps else None,
         preprocess_fn=client_preprocess_fn,
         example_dtype=example_dtype,

@@ -40,6 +40,11 @@ class ProcessSettings(PopulationSettings):
     total_rounds: int = _of_rounds(25, help="rounds", minimum=1, tags=(FREE,))
     local_epochs: int = _of_clients(5, help="passes over a client's data", minimum=1)
     batch_size: int = _of_clients(50, help="examples of a step", minimum=1)
+    drop_remainder: bool = _of_clients(
+        False,
+        help="whether the shorter last batch of a pass is left out; a client with fewer"
+        " examples than a batch then does not train",
+    )
     same_local_steps: bool = _of_clients(
         False, help="whether all clients take the steps of one of mean size"
     )
