@@ -8,7 +8,7 @@
   64 channels, each with GroupNorm of 4 groups, ReLU and 2x2 max-pooling, hidden layers
   of 512 and 384 units.
 * `univarfl_cnn`: the UniVarFL paper describes its small CNN in an appendix that we do
-  not have. This is an ASSUMPTION: the simple CNN of MOON and of most of this line of
+  not have. This is an ASSUMPTION, which the recipes do not make: the simple CNN of MOON and of most of this line of
   work, which is LeNet-5 with ReLU: two 5x5 convolutions of 6 and 16 channels without
   padding, each with ReLU and 2x2 max-pooling, hidden layers of 120 and 84 units, no
   norm (62,006 parameters with 10 classes and images of 32x32x3).

@@ -320,7 +320,9 @@ def build_adaptive(
         initial_v = epsilon**2
     if not initial_v >= 0.0:
         raise ValueError(f"initial_v must be at least 0, but is {initial_v!r}.")
-    hparams = collections.OrderedDict(learning_rate=learning_rate, beta_1=beta1)
+    hparams: dict[str, float] = collections.OrderedDict(
+        learning_rate=learning_rate, beta_1=beta1
+    )
     if kind != "adagrad":
         hparams["beta_2"] = beta2
     hparams["epsilon"] = epsilon
