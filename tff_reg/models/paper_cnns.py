@@ -8,10 +8,11 @@
   64 channels, each with GroupNorm of 4 groups, ReLU and 2x2 max-pooling, hidden layers
   of 512 and 384 units.
 * `univarfl_cnn`: the UniVarFL paper describes its small CNN in an appendix that we do
-  not have. This is an ASSUMPTION, which the recipes do not make: the simple CNN of MOON and of most of this line of
-  work, which is LeNet-5 with ReLU: two 5x5 convolutions of 6 and 16 channels without
-  padding, each with ReLU and 2x2 max-pooling, hidden layers of 120 and 84 units, no
-  norm (62,006 parameters with 10 classes and images of 32x32x3).
+  not have. This is an ASSUMPTION, which the recipes do not make: the simple CNN of MOON
+  and of most of this line of work, which is LeNet-5 with ReLU: two 5x5 convolutions of
+  6 and 16 channels without padding, each with ReLU and 2x2 max-pooling, hidden layers
+  of 120 and 84 units, no norm (62,006 parameters with 10 classes and images of
+  32x32x3).
 * `feduv_cnn`: the small CNN of FedUV's code, which UniVarFL follows: eight convolutions
   without padding or biases, each with BatchNorm and ReLU, 3x3 and 1x1 of 16 channels,
   3x3 (stride 2), 3x3 and 1x1 of 32, the same of 64; global average pooling (161,594
