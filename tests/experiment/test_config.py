@@ -325,6 +325,10 @@ def test_needs_no_tensorflow_and_no_tasks():
         ({"server_optimizer": "yogi", "server_momentum": 0.9}, "=sgd, not yogi"),
         ({"process": "fedadagrad", "server_beta2": 0.9}, "=adam or yogi, not adagrad"),
         ({"pixel_mean": (0.5,)}, "pixel_mean=0.5: there are 0 deviations"),
+        (
+            {"target_model": "all_clients"},
+            "target_model=all_clients: there is no such mean without averages_all",
+        ),
         ({"pixel_std": (0.0,)}, "pixel_std=0.0: it must be greater than 0"),
         (
             {"aggregator": "dp", "client_sampling": "independent"},

@@ -271,6 +271,7 @@ def test_mans_recipes_have_the_numbers_of_its_authors_scripts():
     _has("man/*+man-tiny*", man_strength=0.1, man_scaling="paper", man_terms="paper")
     _has("man/table2/*+man*", man_strength=0.15, man_scaling="code")
     _has("man/*", client_sampling="independent", drop_remainder=None)
+    _has("man/*", target_measure="raw", target_model="all_clients")
     _has("man/table1/*-cifar-100-iid", partition="iid_stratified")
     _has("man/table1/*-tiny-imagenet-iid", partition="iid")
     _has("man/table1/*-tiny-imagenet-*", pixel_mean=(0.485, 0.456, 0.406))

@@ -144,11 +144,28 @@ class RunConfig(process_settings.ProcessSettings, task_settings.TaskSettings):
     )
     target_accuracies: tuple[float, ...] = _of_files(
         (),
-        help="such as 0.48,0.52: summary.json has the round whose moving average"
-        " reaches it",
+        help="such as 0.48,0.52: summary.json has the first round that reaches it",
         above=0,
         maximum=1,
         tags=(process_settings.FREE,),
+    )
+    target_measure: str = _of_files(
+        "average",
+        help="what has to reach it: the moving average of the accuracy, or the accuracy"
+        " itself (raw)",
+        choices=("average", "raw"),
+        tags=(process_settings.FREE,),
+    )
+    target_model: str = _of_files(
+        "server",
+        help="whose accuracy: the server's model's, or that of the mean of all clients'"
+        " last models",
+        choices=("server", "all_clients"),
+        tags=(process_settings.FREE,),
+    )
+    keep_best: bool = _of_files(
+        False,
+        help="whether the model of the round with the best test accuracy is kept, too",
     )
     rounds_per_checkpoint: int = _of_files(
         1,
@@ -480,6 +497,7 @@ class _Resolution:
         self._refuse_options_of_other_tasks()
         self._settle_training()
         self._settle_normalization()
+        self._settle_targets()
         self._settle_what_does_not_apply()
         self._settle_scale()
         self._settle_privacy()
@@ -586,6 +604,16 @@ class _Resolution:
                 mean,
                 f"there are {len(std)} deviations (pixel_std); give as many of both.",
             )
+
+    def _settle_targets(self) -> None:
+        values = self._values
+        if (
+            values["target_model"] == "all_clients"
+            and not (values["averages_all_clients"])
+        ):
+            why = "there is no such mean without averages_all_clients."
+            self._refuse("target_model", why)
+            values["target_model"] = "server"
 
     def _settle_what_does_not_apply(self) -> None:
         """Refuses what has no meaning beside the others, and sets it back."""

@@ -81,6 +81,8 @@ class Training:
       rounds_per_evaluation: Evaluate every so many rounds, and after the last.
       rounds_per_checkpoint: Commit a checkpoint every so many rounds, after the last,
         and when `on_round` ends the run.
+      keep_best: Write the server's model after the round with the best test accuracy,
+        the first of the best, to `best_weights.npz`.
       client_dataset_fn: From a client's id and its key for the round (int64 [2]) to
         its `tf.data.Dataset`; None for `client_data.whole_client_dataset`.
       output_dir: Directory to resume from and to write to; None writes nothing.
@@ -107,6 +109,7 @@ class Training:
     output_dir: Union[str, pathlib.Path, None] = None
     overwrite: bool = False
     client_sampling: str = "fixed"
+    keep_best: bool = False
     settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     title: str = ""
     subtitle: str = ""
@@ -231,6 +234,7 @@ class Rounds:
             **training.numbers(),
             "seed": training.seed,
             "client_sampling": training.client_sampling,
+            "keep_best": training.keep_best,
         }
         self._settings = _as_json({**training.settings, **own})
         self._directory: Optional[directory_lib.RunDirectory] = None
@@ -360,6 +364,7 @@ class Rounds:
                     f"The evaluation after round {round_num} failed:"
                     f" {type(error).__name__}: {error}"
                 ) from error
+            self._keep_if_best(row)
         self._table.append(row)
         self._rounds_done = round_num
         if self._directory is not None:
@@ -369,6 +374,27 @@ class Rounds:
         if self._events is not None:
             self._events.add(row)
         self._report(round_num, row)
+
+    def _keep_if_best(self, row: Mapping[str, Any]) -> None:
+        """Writes the weights of a round that is better than all before it."""
+        accuracy = row.get(metrics.EVALUATION_ACCURACY)
+        if not self._training.keep_best or self._directory is None or accuracy is None:
+            return
+        # Those that a checkpoint brings back are in the table: after a resume the same
+        # rounds are the best so far.
+        before = [
+            other
+            for other in self._table.column(metrics.EVALUATION_ACCURACY)
+            if not math.isnan(other)
+        ]
+        if all(accuracy > other for other in before):
+            self._directory.write_weights(
+                _named_arrays(
+                    self._process.get_model_weights(self._state),
+                    self._training.weight_names,
+                ),
+                directory_lib.BEST_WEIGHTS,
+            )
 
     def _is_due(self, round_num: int, period: int) -> bool:
         return round_num % period == 0 or round_num == self._training.total_rounds

@@ -229,6 +229,7 @@ def prepare(
         evaluate=evaluation,
         rounds_per_evaluation=config.rounds_per_evaluation,
         rounds_per_checkpoint=config.rounds_per_checkpoint,
+        keep_best=config.keep_best,
         output_dir=config.output_dir,
         overwrite=config.overwrite,
         settings={**config.dump(), "class_names": list(task.class_names)},
