@@ -380,9 +380,10 @@ def landscape(given):
     wanted = _chosen(plane.Settings, given)
     found = {}
     for run_dir in run_dirs:
+        run = _load(run_dir, given)
         _report(f"landscape of {run_dir}")
         found[run_dir] = plane.measure(
-            _load(run_dir, given),
+            run,
             wanted,
             _analysis_of(run_dir, given),
             progress=sys.stderr.isatty(),
