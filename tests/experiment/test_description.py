@@ -83,7 +83,7 @@ def test_the_header_says_what_runs():
                 "local_epochs": 3,
                 "drop_remainder": True,
             },
-            "exactly 21 steps",
+            "batches of 50, shorter ones dropped, exactly 21 steps",
         ),
         (
             {"process": "scaffold+fedavgm"},

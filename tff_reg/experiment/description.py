@@ -45,6 +45,8 @@ def header(
     if config.projector != "none":
         model += f", {config.projector} projector before the classifier"
     training = f"{_epochs(config)}, batches of {config.batch_size}"
+    if config.drop_remainder:
+        training += ", shorter ones dropped"
     if config.same_local_steps:
         training += f", exactly {_count(_steps(config, num_train), 'step')}"
     memory = _memory(config, num_weights)
