@@ -1,8 +1,8 @@
 """How a round's time and memory grow.
 
 With the clients held, the clients of a round, the size of the model, and the clients
-at a time. Everything else is small: what is measured is what stands around the training. Each
-point is a process of its own, whose memory is what it had resident at most.
+at a time. Everything else is small: what is measured is what stands around the
+training. Each point is a process of its own; its memory is what was resident at most.
 """
 
 from __future__ import annotations

@@ -75,6 +75,10 @@ bin/analyze hessian --run_dir=DIR,... [--output_dir=DIR]
                           as in FedAlign's code) or own [global]
   --diagonal_samples=N    random vectors for a client's diagonal [30]
   --seed=N                of examples and vectors [0]
+  --weights=NAME          of which model: server, all_clients (the mean of all clients'
+                          last models) or best (the server's in the best round, of a
+                          run with --keep_best); others than the server's without
+                          --clients, in RUN_DIR/analysis/NAME [server]
   --output_dir=DIR        one picture of all runs there [one a run, RUN_DIR/analysis]
 
 bin/analyze landscape --run_dir=DIR,... [--output_dir=DIR]
@@ -88,9 +92,9 @@ bin/analyze landscape --run_dir=DIR,... [--output_dir=DIR]
   --extent=X              how far, in lengths of the directions [1]
   --points=N              along each, odd [21]
   --highest=X             losses above are drawn there [the largest]
-  --examples=N, --seed=N, --output_dir=DIR   as above
+  --examples=N, --seed=N, --weights=NAME, --output_dir=DIR   as above
 
-bin/analyze singular_values --run_dir=DIR,... [--output_dir=DIR]
+bin/analyze singular_values --run_dir=DIR,... [--weights=NAME] [--output_dir=DIR]
   Of the server's model's classifier: singular_values.csv, .png (UniVarFL's Fig. 1)."""
 
 _OWN = (
@@ -100,6 +104,7 @@ _OWN = (
     Setting("image_shape", int, (32, 32, 3), "of images", is_tuple=True, minimum=1),
     Setting("csv", str, None, "file for the table"),
     Setting("highest", float, None, "losses above are drawn there"),
+    Setting("weights", str, "server", "of which model", choices=trained.WEIGHTS),
 )
 _SETTINGS = {
     each.name: each
@@ -205,8 +210,19 @@ def _costs_of_processes(given):
 # --- runs -----------------------------------------------------------------------------
 
 
-def _analysis_of(run_dir):
-    return pathlib.Path(run_dir) / directory.ANALYSIS
+def _analysis_of(run_dir, given=None):
+    """Where the analyses of a run's weights are; of the server's, at the top."""
+    folder = pathlib.Path(run_dir) / directory.ANALYSIS
+    weights = _weights(given or {})
+    return folder if weights == "server" else folder / weights
+
+
+def _weights(given):
+    return given.get("weights", "server")
+
+
+def _load(run_dir, given):
+    return trained.load(run_dir, weights=_weights(given))
 
 
 def _config(run_dir):
@@ -287,11 +303,11 @@ def _draw(given, name, found, write):
     found = {run_dir: value for run_dir, value in found.items() if value is not None}
     if not found:
         return
-    pictures = {_analysis_of(run_dir): {run_dir: found[run_dir]} for run_dir in found}
+    pictures = {_analysis_of(d, given): {d: found[d]} for d in found}
     if "output_dir" in given:
         pictures = {pathlib.Path(given["output_dir"]): found}
     for folder, drawn in pictures.items():
-        folder.mkdir(exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
         write(folder / name, {_name(run_dir): v for run_dir, v in drawn.items()})
         print(f"In {folder}: {name}")
 
@@ -306,20 +322,22 @@ def _of_task(run_dirs):
     return ", ".join(sorted({_config(run_dir).task for run_dir in run_dirs}))
 
 
-_HESSIAN = ("run_dir", "output_dir", *_names(curvature.Settings))
+_HESSIAN = ("run_dir", "output_dir", "weights", *_names(curvature.Settings))
 
 
 def hessian(given):
     """Measures runs' curvature."""
     run_dirs = _runs(given)
+    if _weights(given) != "server":
+        given = {"clients": 0, **given}
     wanted = _chosen(curvature.Settings, given)
     columns, results = {"run": []}, {}
     for run_dir in run_dirs:
         with runtime.running("in_process"):
             found = curvature.measure(
-                trained.load(run_dir),
+                _load(run_dir, given),
                 wanted,
-                _analysis_of(run_dir),
+                _analysis_of(run_dir, given),
                 report=_report,
                 progress=sys.stderr.isatty(),
             )
@@ -351,7 +369,7 @@ def hessian(given):
     )
 
 
-_LANDSCAPE = ("run_dir", "output_dir", "highest", *_names(plane.Settings))
+_LANDSCAPE = ("run_dir", "output_dir", "weights", "highest", *_names(plane.Settings))
 
 
 def landscape(given):
@@ -362,11 +380,12 @@ def landscape(given):
     wanted = _chosen(plane.Settings, given)
     found = {}
     for run_dir in run_dirs:
+        run = _load(run_dir, given)
         _report(f"landscape of {run_dir}")
         found[run_dir] = plane.measure(
-            trained.load(run_dir),
+            run,
             wanted,
-            _analysis_of(run_dir),
+            _analysis_of(run_dir, given),
             progress=sys.stderr.isatty(),
         )
     _draw(
@@ -391,10 +410,10 @@ def singular_values(given):
     run_dirs = _runs(given)
     found = {}
     for run_dir in run_dirs:
-        run = trained.load(run_dir)
+        run = _load(run_dir, given)
         found[run_dir] = spectra.classifier_singular_values(run.model())
-        folder = _analysis_of(run_dir)
-        folder.mkdir(exist_ok=True)
+        folder = _analysis_of(run_dir, given)
+        folder.mkdir(parents=True, exist_ok=True)
         rows = [
             {"rank": rank, "singular_value": value}
             for rank, value in enumerate(found[run_dir].tolist(), start=1)
@@ -423,7 +442,7 @@ _SUBJECTS = {
     "partition": (partition, _PARTITION),
     "hessian": (hessian, _HESSIAN),
     "landscape": (landscape, _LANDSCAPE),
-    "singular_values": (singular_values, ("run_dir", "output_dir")),
+    "singular_values": (singular_values, ("run_dir", "output_dir", "weights")),
 }
 
 
@@ -431,8 +450,8 @@ _SUBJECTS = {
 _RESUMES = ("hessian", "landscape")
 
 
-def _where_it_stands(run_dirs):
-    where = ", ".join(str(_analysis_of(run_dir)) for run_dir in run_dirs)
+def _where_it_stands(given):
+    where = ", ".join(str(_analysis_of(d, given)) for d in given["run_dir"])
     return f"what is done is in {where}, and the same command goes on from there"
 
 
@@ -458,7 +477,7 @@ def main(argv, stop):
     for flag in given.keys() - set(taken):
         fail(f"--{flag}: {subject} does not take it; --help lists what it does.")
     if subject in _RESUMES and "run_dir" in given:
-        stop.say(functools.partial(_where_it_stands, given["run_dir"]))
+        stop.say(functools.partial(_where_it_stands, given))
     stop.before_exit(runtime.shutdown)
     quiet.silence()
     logging.set_verbosity(logging.ERROR)

@@ -30,6 +30,9 @@ bin/export --run_dir=DIR --format=keras|saved_model --output=PATH
                           for tf.saved_model.load and tf.keras.models.load_model
   --output=PATH           where to; must not be there yet
   --round_num=N           of the checkpoint after that round
+  --weights=NAME          server (its model), all_clients (the mean of all clients' last
+                          models) or best (the server's in the best round, of a run
+                          with --keep_best) [server]
 
   The names of the classes are in PATH.metadata.json (keras) or PATH/metadata.json."""
 
@@ -48,6 +51,7 @@ def main(argv, stop):
     flags.DEFINE_string("format", None, "keras or saved_model.", given)
     flags.DEFINE_string("output", None, "File or directory to write.", given)
     flags.DEFINE_integer("round_num", None, "Round.", flag_values=given)
+    flags.DEFINE_string("weights", "server", "Which weights.", given)
     command_line.parse(argv, given, command=_COMMAND)
     quiet.silence()
     logging.set_verbosity(logging.ERROR)
@@ -55,13 +59,20 @@ def main(argv, stop):
         for name in ("run_dir", "format", "output"):
             command_line.needed(name, given[name].value)
         export.check(given.format, given.output)
-        run = trained.load(given.run_dir, round_num=given.round_num)
+        run = trained.load(
+            given.run_dir, round_num=given.round_num, weights=given.weights
+        )
         metadata = export.export(run, given.format, given.output)
     except ValueError as error:
         fail(error)
     except OSError as error:
         fail(error, exit_code=1)
-    print(f"{given.output}: the model after round {run.round_num}; {metadata}")
+    which = {
+        "server": f"the model after round {run.round_num}",
+        "all_clients": f"the mean of all clients' models after round {run.round_num}",
+        "best": "the model of the best round",
+    }
+    print(f"{given.output}: {which[run.kind]}; {metadata}")
 
 
 if __name__ == "__main__":

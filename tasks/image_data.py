@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from tasks.task_defaults import DataError
 from tff_reg.data import augmentation
@@ -33,6 +33,33 @@ class ImageData:
     domains: np.ndarray | None = None
     # One a domain.
     domain_names: tuple[str, ...] = ()
+    # The value that uint8 images have at most.
+    largest_pixel: float = 255.0
+
+    def normalized_by(self, mean: Sequence[float], std: Sequence[float]) -> Callable:
+        """What normalises by other numbers than the data's own.
+
+        Args:
+          mean: One, or one for each channel, of pixels scaled to [0, 1].
+          std: Likewise.
+
+        Returns:
+          A function as `augmentation.normalize` returns; of float32 images, which are
+          not scaled first.
+
+        Raises:
+          DataError: If there are not as many numbers as channels, of both.
+          AugmentationError: If a number cannot be.
+        """
+        channels = self.x_train.shape[-1]
+        if len(mean) != len(std) or len(mean) not in (1, channels):
+            raise DataError(
+                f"pixel_mean has {len(mean)} numbers and pixel_std {len(std)}; give "
+                f"one of both, or one of both for each of the {channels} channels."
+            )
+        is_scaled = self.x_train.dtype != np.uint8
+        largest = 1.0 if is_scaled else self.largest_pixel
+        return augmentation.normalize(mean, std, largest=largest)
 
 
 def normalization_of(images: np.ndarray) -> Callable:

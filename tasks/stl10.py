@@ -4,7 +4,8 @@ Source: A. Coates, H. Lee, A. Y. Ng, "An Analysis of Single Layer Networks in
 Unsupervised Feature Learning", AISTATS 2011, https://cs.stanford.edu/~acoates/stl10/.
 The unlabelled images are not read. Normalised with the training images' own mean and
 deviation. The UniVarFL paper, which uses the data, says nothing of augmentation:
-pad-crop by 4 pixels and flip.
+pad-crop by 4 pixels and flip, as in the code of FedUV, which it follows (and which
+normalises by 0.5: --pixel_mean=0.5 --pixel_std=0.5).
 
 TFDS shuffles the examples and does not say which is which: positions in a split file
 are in the order of the official files with `data_dir` only.

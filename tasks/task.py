@@ -98,6 +98,9 @@ def build(defaults: TaskDefaults, data: ImageData, settings: TaskSettings) -> Ta
         split_file=settings.split_file,
     )
     image_shape = data.x_train.shape[1:]
+    normalize_fn = data.normalize_fn
+    if settings.pixel_mean or settings.pixel_std:
+        normalize_fn = data.normalized_by(settings.pixel_mean, settings.pixel_std)
     model, norm = settings.model or defaults.model, settings.norm
     if norm is None and defaults.norm in models.norms_of(model):
         norm = defaults.norm
@@ -114,7 +117,7 @@ def build(defaults: TaskDefaults, data: ImageData, settings: TaskSettings) -> Ta
     def to_batches(dataset: tf.data.Dataset) -> tf.data.Dataset:
         def normalize(batch):
             return collections.OrderedDict(
-                x=data.normalize_fn(batch["x"]), y=tf.cast(batch["y"], tf.int32)
+                x=normalize_fn(batch["x"]), y=tf.cast(batch["y"], tf.int32)
             )
 
         return dataset.batch(_BASELINE_BATCH_SIZE).map(normalize)
@@ -134,9 +137,9 @@ def build(defaults: TaskDefaults, data: ImageData, settings: TaskSettings) -> Ta
         class_names=data.class_names,
         image_shape=image_shape,
         augment_fn=augmentation_lib.recipe(
-            settings.augmentation or defaults.augmentation, data.normalize_fn
+            settings.augmentation or defaults.augmentation, normalize_fn
         ),
-        normalize_fn=data.normalize_fn,
+        normalize_fn=normalize_fn,
         partition=dealt,
         train_labels=data.y_train,
         domains=data.domains,

@@ -82,6 +82,7 @@ def run_dir(tmp_path_factory):
         "--num_clients=3",
         "--total_rounds=1",
         "--local_epochs=1",
+        "--keep_best",
         f"--output_dir={path}",
     )
     assert done.returncode == 0, done.stderr
@@ -203,6 +204,26 @@ def test_the_singular_values_are_those_of_the_classifier(run_dir):
     assert (run_dir / "analysis" / "singular_values.png").exists()
 
 
+def test_other_weights_have_a_folder_of_their_own(run_dir):
+    server = {path: path.read_bytes() for path in run_dir.glob("analysis/*.*")}
+    done = run("singular_values", f"--run_dir={run_dir}", "--weights=best")
+    assert done.returncode == 0, done.stderr
+    done = run(
+        "hessian",
+        f"--run_dir={run_dir}",
+        "--weights=best",
+        "--examples=20",
+        "--trace_samples=2",
+    )
+    assert done.returncode == 0, done.stderr
+    folder = run_dir / "analysis" / "best"
+    assert (folder / "singular_values.png").exists()
+    rows = read_csv(folder / "hessian.csv")
+    # Clients train the server's model: nothing is said of theirs.
+    assert [row["quantity"] for row in rows] == ["lambda_max", "trace"]
+    assert {path: path.read_bytes() for path in server} == server
+
+
 @pytest.mark.parametrize(
     "arguments, said",
     [
@@ -211,6 +232,9 @@ def test_the_singular_values_are_those_of_the_classifier(run_dir):
         (["hessian"], "--run_dir: it is missing"),
         (["hessian", "--run_dir=RUN/none"], "there is no run"),
         (["hessian", "--run_dir=RUN", "--clients=1"], "--clients"),
+        (["hessian", "--run_dir=RUN", "--weights=last"], "--weights=last"),
+        (["hessian", "--run_dir=RUN", "--weights=best", "--clients=2"], "--clients=2"),
+        (["landscape", "--run_dir=RUN", "--weights=all_clients"], "averages_all_clien"),
         (["hessian", "--run_dir=RUN", "--csv=x"], "--csv"),
         (["partition", "--run_dir=RUN,RUN"], "give one run"),
         (["cost", "--run_dir=RUN", "--model=cnn"], "--model"),

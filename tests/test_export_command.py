@@ -101,7 +101,7 @@ def test_the_model_is_written_with_what_is_known_of_it(exported, format):
     stored = json.loads(metadata.read_text())
     assert stored["class_names"] == list("0123456789")
     assert stored["input"] == {"shape": [None, 8, 8, 1], "dtype": "uint8"}
-    assert stored["process"] == "stochdepth"
+    assert stored["process"] == "stochdepth" and stored["weights"] == "server"
     left = {output} | ({beside} if format == "keras" else set())
     assert set(output.parent.iterdir()) == left
 
@@ -176,6 +176,10 @@ def test_preprocessing_that_is_no_scale_and_shift_is_refused():
         (dict(run_dir=None), "--run_dir: it is missing; --help says what it is."),
         (dict(run_dir="nowhere"), "nowhere has no run; give the directory of one."),
         (dict(format="onnx"), "--format=onnx: choose one of keras, saved_model."),
+        (
+            dict(weights="last"),
+            "--weights=last: choose one of server, all_clients, best.",
+        ),
         (dict(output="model.h5"), "--output=model.h5: its name must end in .keras."),
         (dict(output="no/m.keras"), "--output=no/m.keras: there is no such directory."),
     ],

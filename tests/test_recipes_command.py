@@ -82,6 +82,7 @@ Settings:
   --num_clients=100
   --total_rounds=500
   --clients_per_round=10
+  --client_sampling=independent
   --local_epochs=5
   --batch_size=50
   --client_learning_rate=0.1
@@ -91,22 +92,27 @@ Settings:
   --client_weight_decay=0.001
   --max_gradient_norm=10.0
   --averages_all_clients=true
-  --partition=iid
+  --partition=iid_stratified
   --model=feddyn_cnn
   --norm=none
   --augmentation=half_crop_flip
+  --pixel_mean=0.5071,0.4867,0.4408
+  --pixel_std=0.2675,0.2565,0.2761
   --target_accuracies=0.5
   --output_dir=runs/man/table1/fedsam+man-cifar-100-iid-seed{seed}
   --man_strength=0.15
+  --man_scaling=code
+  --man_terms=paper
   --fedsam_radius=0.05
 
 Differences from the paper, and what it leaves open:
-  - Weight decay, clipping and augmentation are the authors' code's. It draws each
-    client with probability 0.1; here 10 of the 100 take part.
+  - Weight decay, clipping, augmentation and normalisation are the authors' code's, and
+    that each of the 100 clients takes part with probability 0.1.
   - The paper runs it three times: --seed=0, 1 and 2. Its rounds are of the accuracy
     itself, rounds_to_target in summary.json of its moving average.
   - The radius is not in the paper; here the authors' code's.
-  - As in the authors' code, zeta / 2 times the sum is added (--man_scaling).
+  - What zeta's 0.15 multiplies is open: Eq. 15 adds 0.15 times the sum, the authors'
+    code half of that. Here 0.075; --man_scaling=paper is 0.15.
 """
     )
 
@@ -117,7 +123,7 @@ def test_what_is_shown_of_a_recipe_are_flags_of_its_run(tmp_path):
     read = dict(line.removeprefix("--").split("=", 1) for line in lines)
     given = recipes.settings("univarfl/table1/univarfl-pacs")
     assert read == {
-        name: str(value).lower() if value is False else str(value)
+        name: str(value).lower() if isinstance(value, bool) else str(value)
         for name, value in given.items()
     }
 

@@ -95,7 +95,9 @@ _FEDALIGN = Paper(
     "fedalign",
     "Local Learning Matters (FedAlign), Mendieta et al., CVPR 2022",
     _set(
-        "Batch size, Nesterov momentum and weight decay are the authors' code's.",
+        "Batch size, Nesterov momentum and weight decay are the authors' code's, and"
+        " that the short last batch of an epoch is dropped. Its momentum also lives on"
+        " from client to client and from round to round; here each begins with none.",
         process="fedavg",
         task="cifar100",
         model="resnet56",
@@ -108,6 +110,7 @@ _FEDALIGN = Paper(
         total_rounds=25,
         local_epochs=20,
         batch_size=64,
+        drop_remainder=True,
         client_learning_rate=0.01,
         learning_rate_schedule="constant",
         client_momentum=0.9,
@@ -167,8 +170,12 @@ _IMAGENET_200 = {
     "augmentation": "resized_crop",
 }
 _IMAGENET_NOTE = (
-    "Which 200 classes the paper drew is not published; --task=imagenet200 says which"
-    " ours are."
+    "The 200 classes are those of the authors' code; which 500 images of each they took"
+    " depends on their disk, and ours are others."
+)
+_IMAGENET_RESOLUTIONS = _set(
+    "The resolutions are the authors' code's for ImageNet: 224, 192, 160 and 128.",
+    gradaug_resolutions=(1.0, 192 / 224, 160 / 224, 128 / 224),
 )
 
 _FEDALIGN_TABLES = (
@@ -190,8 +197,11 @@ _FEDALIGN_TABLES = (
         {"Acc., lambda_max, H_T, H_N, H_D": _set()},
         basic_column="Acc., lambda_max, H_T, H_N, H_D",
         base=_set(
-            "The run gives the accuracy and final_weights.npz, of which the others are"
-            " measured; Figure 1 is drawn of it, too."
+            "The run gives the accuracy and the model, of which the others are"
+            " measured; Figure 1 is drawn of it, too. The authors' code keeps the model"
+            " of the best round (bin/analyze --weights=best), and its H_N and H_D are"
+            " those of h_n_code and h_d_code.",
+            keep_best=True,
         ),
     ),
     Table(
@@ -324,6 +334,13 @@ _FEDALIGN_TABLES = (
         },
         basic_column="CIFAR-10, C = 16",
         base=_SEEDS,
+        exceptions={
+            (f"GradAug (n = {count})", f"ImageNet-200, {clients}"): (
+                _IMAGENET_RESOLUTIONS
+            )
+            for count in (1, 2)
+            for clients in ("C = 16", "C = 32 x 0.125 (50)")
+        },
     ),
 )
 
@@ -333,15 +350,18 @@ _FEDMLB = Paper(
     "fedmlb",
     "Multi-Level Branched Regularization (FedMLB), Kim et al., ICML 2022",
     _set(
-        "The clipping norm and the rotations of the images are the authors' code's; the"
-        " paper gives neither. The split is drawn anew: the authors' own are files for"
-        " --partition=split_file.",
+        "The clipping norm, the rotations of the images and their normalisation"
+        " (CIFAR-10's numbers, for CIFAR-100 too) are the authors' code's; the paper"
+        " gives none of them. The split is drawn anew, in the way of their code: their"
+        " own are files for --partition=split_file.",
         process="fedavg",
         task="cifar100",
         model="resnet18",
         norm="group",
         augmentation="rotate_crop_flip",
-        partition="dirichlet_balanced",
+        pixel_mean=(0.4914, 0.4822, 0.4465),
+        pixel_std=(0.2470, 0.2435, 0.2616),
+        partition="dirichlet_sequential",
         concentration=0.3,
         num_clients=100,
         clients_per_round=5,
@@ -360,13 +380,27 @@ _FEDMLB = Paper(
 _ADAM = {
     "server_optimizer": "adam",
     "server_learning_rate": 0.01,
+    "server_beta1": 0.9,
+    "server_beta2": 0.99,
     "server_epsilon": 0.001,
     "client_learning_rate": 0.01,
 }
+_ADAM_NOTE = (
+    "FedAdam's betas are not in the paper; here 0.9 and 0.99, those of its authors and"
+    " of the FedMLB group's later code (FedACG)."
+)
 _MOMENTUM = {"server_optimizer": "sgd", "server_momentum": 0.6}
 _MOMENTUM_NOTE = "The paper chose FedAvgM's beta among 0.4, 0.6 and 0.8; here 0.6."
-_DYN = {"feddyn_strength": 0.1, "averages_all_clients": False}
-_DYN_NOTE = "The server's model is what the paper tests, not the mean of all clients'."
+_DYN = {
+    "feddyn_strength": 0.1,
+    "feddyn_clipping": "whole",
+    "averages_all_clients": False,
+}
+_DYN_NOTE = (
+    "The server's model is what the paper tests, not the mean of all clients'. As in"
+    " the authors' code the whole gradient is clipped; FedDyn's leaves alpha w"
+    " unclipped."
+)
 _MLB = {
     "fedmlb_cross_entropy": 1.0,
     "fedmlb_distillation": 1.0,
@@ -379,10 +413,16 @@ _GKD = _set(
     fedgkd_averaged_rounds=5,
 )
 _NTD = _set(
-    "FedLS-NTD's beta and temperature are not in the paper; here 1 and 1.",
+    "FedLS-NTD's weights and temperature are not in the paper; here those of the"
+    " group's later code (FedACG): 0.7 of the cross-entropy, 0.3 of the divergence,"
+    " temperature 1. FedNTD's authors leave the cross-entropy whole and add beta = 1"
+    " times the divergence, times the squared temperature (--fedntd_cross_entropy=1,"
+    " --fedntd_strength=1, --fedntd_squared_temperature).",
     process="fedntd",
-    fedntd_strength=1.0,
+    fedntd_strength=0.3,
+    fedntd_cross_entropy=0.7,
     fedntd_temperature=1.0,
+    fedntd_squared_temperature=False,
 )
 _FEDMLB_ROWS = {
     "FedAvg": _set(process="fedavg"),
@@ -391,8 +431,8 @@ _FEDMLB_ROWS = {
     "FedAvgM + FedMLB": _set(
         _MOMENTUM_NOTE, process="fedavgm+fedmlb", **_MOMENTUM, **_MLB
     ),
-    "FedADAM": _set(process="fedadam", **_ADAM),
-    "FedADAM + FedMLB": _set(process="fedadam+fedmlb", **_ADAM, **_MLB),
+    "FedADAM": _set(_ADAM_NOTE, process="fedadam", **_ADAM),
+    "FedADAM + FedMLB": _set(_ADAM_NOTE, process="fedadam+fedmlb", **_ADAM, **_MLB),
     "FedDyn": _set(_DYN_NOTE, process="feddyn", **_DYN),
     "FedDyn + FedMLB": _set(_DYN_NOTE, process="feddyn+fedmlb", **_DYN, **_MLB),
     "FedAvg + KD": _set(
@@ -431,6 +471,10 @@ def _ema(first: int, second: int) -> str:
     )
 
 
+_TINY_TEST_NOTE = (
+    "The authors' code turns, crops and flips the test images of Tiny-ImageNet too, as"
+    " in training; here they are tested as they are."
+)
 _1000_ROUNDS = (
     "accuracy in % after 1000 rounds; ema_accuracy in summary.json is what the paper's"
     " other tables print"
@@ -460,7 +504,11 @@ def _two_data_sets(
                 batch_size=10 if is_large else 50, **_targets(*cifar_targets)
             ),
             "Tiny-ImageNet": _set(
+                _TINY_TEST_NOTE,
                 task="tiny_imagenet",
+                # The task's own numbers are the authors'.
+                pixel_mean=None,
+                pixel_std=None,
                 batch_size=20 if is_large else 100,
                 **_targets(*tiny_targets),
             ),
@@ -487,7 +535,14 @@ _SUBSETS = [
 
 
 def _paths(subset: tuple[int, ...]) -> Variant:
-    return _set(process="fedmlb", **_MLB, fedmlb_paths=tuple(subset))
+    return _set(
+        "The sums over some of the paths are divided by the number of all, as in the"
+        " authors' code; --fedmlb_divisor=chosen is the group's later one.",
+        process="fedmlb",
+        **_MLB,
+        fedmlb_paths=tuple(subset),
+        fedmlb_divisor="all",
+    )
 
 
 def _paths_name(subset: tuple[int, ...]) -> str:
@@ -793,17 +848,20 @@ _MAN = Paper(
     "man",
     "Minimizing Layerwise Activation Norm (MAN), Yashwanth et al., WACV 2024",
     _set(
-        "Weight decay, clipping and augmentation are the authors' code's. It draws each"
-        " client with probability 0.1; here 10 of the 100 take part.",
+        "Weight decay, clipping, augmentation and normalisation are the authors'"
+        " code's, and that each of the 100 clients takes part with probability 0.1.",
         process="fedavg",
         task="cifar100",
         model="feddyn_cnn",
         norm="none",
         augmentation="half_crop_flip",
+        pixel_mean=(0.5071, 0.4867, 0.4408),
+        pixel_std=(0.2675, 0.2565, 0.2761),
         partition="dirichlet_balanced",
         concentration=0.3,
         num_clients=100,
         clients_per_round=10,
+        client_sampling="independent",
         total_rounds=500,
         local_epochs=5,
         batch_size=50,
@@ -814,6 +872,9 @@ _MAN = Paper(
         client_weight_decay=1e-3,
         max_gradient_norm=10.0,
         averages_all_clients=True,
+        # The rounds of Table 1 are those of the accuracy itself, of this mean.
+        target_measure="raw",
+        target_model="all_clients",
     ),
 )
 _MAN_BASELINES = {
@@ -830,9 +891,11 @@ _MAN_BASELINES = {
         fedasam_offset=0.2,
     ),
     "FedDyn": _set(
-        "alpha is not in the paper; here the 0.1 of FedDyn's.",
+        "alpha is not in the paper; here the 0.01 of the authors' script and of"
+        " FedDyn's.",
         process="feddyn",
-        feddyn_strength=0.1,
+        feddyn_strength=0.01,
+        feddyn_clipping="half",
     ),
     "FedDC": _set(
         "alpha is not in the paper; here the authors' code's.",
@@ -840,10 +903,11 @@ _MAN_BASELINES = {
         feddc_strength=0.01,
     ),
     "FedSpeed": _set(
-        "alpha and radius are not in the paper; here the authors' code's.",
+        "alpha and radius are not in the paper; here what the authors' script passes,"
+        " 0.01 and 0.01.",
         process="fedspeed",
-        fedspeed_strength=0.1,
-        fedspeed_radius=0.05,
+        fedspeed_strength=0.01,
+        fedspeed_radius=0.01,
     ),
 }
 
@@ -851,20 +915,42 @@ _MAN_BASELINES = {
 def _with_man(variant: Variant) -> Variant:
     parts = [variant.settings["process"], "man"]
     process = "+".join(part for part in parts if part != "fedavg")
-    note = "As in the authors' code, zeta / 2 times the sum is added (--man_scaling)."
-    return Variant({**variant.settings, "process": process}, (*variant.notes, note))
+    return Variant({**variant.settings, "process": process}, variant.notes)
 
 
 _MAN_ROWS = {
     **_MAN_BASELINES,
     **{f"{name} + MAN": _with_man(each) for name, each in _MAN_BASELINES.items()},
 }
-_MAN_DATA_SETS = {
-    "CIFAR-100": (0.15, {"task": "cifar100"}),
-    "Tiny-ImageNet": (
-        0.1,
-        {"task": "tiny_imagenet", "model": "man_convnet", "norm": "group"},
+_MAN_ZETAS = {
+    "CIFAR-100": _set(
+        "What zeta's 0.15 multiplies is open: Eq. 15 adds 0.15 times the sum, the"
+        " authors' code half of that. Here 0.075; --man_scaling=paper is 0.15.",
+        man_strength=0.15,
+        man_scaling="code",
+        man_terms="paper",
     ),
+    "Tiny-ImageNet": _set(
+        "0.1 times the sum is added, as Eq. 15 says and the authors' scripts do (0.2,"
+        " halved); their prose has 0.1 for what is halved.",
+        "The sum is the paper's, over all layers. The authors' two codes leave the"
+        " third convolution out and add a variance, or take it after its pooling"
+        " (--man_terms=code, samcode).",
+        man_strength=0.1,
+        man_scaling="paper",
+        man_terms="paper",
+    ),
+}
+_MAN_DATA_SETS = {
+    "CIFAR-100": {"task": "cifar100"},
+    "Tiny-ImageNet": {
+        "task": "tiny_imagenet",
+        "model": "man_convnet",
+        "norm": "group",
+        # ImageNet's.
+        "pixel_mean": (0.485, 0.456, 0.406),
+        "pixel_std": (0.229, 0.224, 0.225),
+    },
 }
 _MAN_SPLITS = {
     "delta = 0.3": {"concentration": 0.3},
@@ -878,19 +964,23 @@ def _man_exceptions() -> dict[tuple[str, str], Variant]:
     """Zeta by data set, and the radii that the authors' code has for IID."""
     result = {}
     for row in _MAN_ROWS:
-        for data_set, (zeta, _) in _MAN_DATA_SETS.items():
+        for data_set, zeta in _MAN_ZETAS.items():
             for split in _MAN_SPLITS:
-                chosen = {"man_strength": zeta} if row.endswith("+ MAN") else {}
+                of_man = zeta if row.endswith("+ MAN") else Variant()
+                chosen = {**of_man.settings}
                 is_tiny = data_set == "Tiny-ImageNet"
                 if split == "iid" and row == "FedSAM" and is_tiny:
-                    chosen["fedsam_radius"] = 0.01
-                if split == "iid" and row == "FedSAM + MAN" and is_tiny:
                     chosen["fedsam_radius"] = 0.03
+                if split == "iid" and row == "FedSAM + MAN" and is_tiny:
+                    chosen["fedsam_radius"] = 0.01
                 if split == "iid" and (
                     row == "FedASAM + MAN" or (row == "FedASAM" and is_tiny)
                 ):
                     chosen["fedasam_radius"] = 0.1
-                result[row, f"{data_set}, {split}"] = Variant(chosen)
+                if split == "iid" and not is_tiny:
+                    # The code has exactly 5 images of each class at each client.
+                    chosen["partition"] = "iid_stratified"
+                result[row, f"{data_set}, {split}"] = Variant(chosen, of_man.notes)
     return result
 
 
@@ -902,7 +992,7 @@ _MAN_COLUMNS = {
             "target_accuracies": (round(_MAN_TARGETS[data_set] / 100, 4),),
         }
     )
-    for data_set, (_, of_data_set) in _MAN_DATA_SETS.items()
+    for data_set, of_data_set in _MAN_DATA_SETS.items()
     for split, of_split in _MAN_SPLITS.items()
 }
 _MAN_1 = """
@@ -944,10 +1034,7 @@ _MAN_TABLES = (
         _MAN_ROWS,
         _MAN_COLUMNS,
         basic_column="CIFAR-100, delta = 0.3",
-        base=_set(
-            "The paper runs it three times: --seed=0, 1 and 2. Its rounds are of the"
-            " accuracy itself, rounds_to_target in summary.json of its moving average."
-        ),
+        base=_set("The paper runs it three times: --seed=0, 1 and 2."),
         measures={
             f"{data_set}, {split}": (
                 "accuracy in % of the mean of all clients' models after 500 rounds,"
@@ -981,11 +1068,11 @@ _MAN_TABLES = (
         },
         basic_column="delta = 0.3",
         base=_set(
-            "The run gives the model, of which both are measured; Figures 1 and 4 are"
-            " drawn of it, too."
+            "The run gives the model, of which both are measured (bin/analyze hessian"
+            " --weights=all_clients); Figures 1 and 4 are drawn of it, too."
         ),
         exceptions={
-            (row, split): _set(man_strength=_MAN_DATA_SETS["CIFAR-100"][0])
+            (row, split): _MAN_ZETAS["CIFAR-100"]
             for row in _MAN_ROWS
             if row.endswith("+ MAN")
             for split in ("delta = 0.3", "delta = 0.6")
@@ -999,19 +1086,23 @@ _UNIVARFL = Paper(
     "univarfl",
     "Uniformity and Variance Regularized Federated Learning (UniVarFL), Gupta et al",
     _set(
-        "The paper gives neither batch size nor augmentation; here 64, crop and flip.",
+        "The paper follows FedUV (Son et al., CVPR 2024). Where it is silent, this is"
+        " FedUV's code: batches of 128 whose short last one is dropped, a cosine"
+        " learning rate over the rounds, the projector's layers, augmentation and"
+        " normalisation. The repository that its abstract names has not been seen.",
         process="fedavg",
         norm="batch",
         augmentation="crop_flip",
-        projector="univarfl",
+        projector="feduv",
         partition="dirichlet_unbalanced",
         concentration=0.01,
         num_clients=10,
         clients_per_round=10,
         local_epochs=10,
-        batch_size=64,
+        batch_size=128,
+        drop_remainder=True,
         client_learning_rate=0.01,
-        learning_rate_schedule="constant",
+        learning_rate_schedule="cosine",
         client_momentum=0.9,
         client_nesterov=False,
         client_weight_decay=1e-5,
@@ -1027,17 +1118,29 @@ _UNIVARFL_ROWS = {
         moon_strength=1.0,
         moon_temperature=0.5,
     ),
-    "Freeze": _set(process="freeze"),
+    "Freeze": _set(
+        "The classifier is never trained, as the paper says. In FedUV's code clients"
+        " train it, and it is only not averaged.",
+        process="freeze",
+    ),
     "UniVarFL": _set(
         "epsilon is not in the paper; here 0.001.",
+        "The variances are the paper's, over n - 1 as in FedUV's code, which takes"
+        " their square roots (--univarfl_spread=deviation).",
         process="univarfl",
+        univarfl_variance_kind="sample",
+        univarfl_spread="variance",
         univarfl_energy=0.5,
         univarfl_variance_per_class=0.25,
         univarfl_epsilon=0.001,
     ),
 }
 _CNN_NOTE = (
-    "The small CNN is described in an appendix that we do not have; here it is MOON's."
+    "The small CNN is described in an appendix that we do not have; here it is FedUV's."
+)
+_RESNET_NOTE = (
+    "ResNet-18 without its first max-pooling is FedUV's here: a 3x3 stem of stride 1,"
+    " and stride 2 in the first stage."
 )
 _ALL_NOTE = (
     "The paper holds 10 % of the training examples out for validation; here all are"
@@ -1048,11 +1151,17 @@ _TEST_NOTE = (
 )
 _STL10 = {
     "task": "stl10",
-    "model": "univarfl_cnn",
-    "norm": "none",
+    "model": "feduv_cnn",
+    "pixel_mean": (0.5, 0.5, 0.5),
+    "pixel_std": (0.5, 0.5, 0.5),
     "total_rounds": 100,
 }
-_RESNET_60 = {"model": "resnet18_no_maxpool", "total_rounds": 60}
+_RESNET_60 = {"model": "resnet18_feduv", "total_rounds": 60}
+_CIFAR = {**_RESNET_60, "task": "cifar100", "augmentation": "none"}
+_CIFAR_NOTES = (
+    _RESNET_NOTE,
+    "CIFAR-100 is not augmented, as CIFAR-10 is not in FedUV's code.",
+)
 _BY_DOMAIN = {"partition": "domain", "concentration": None}
 _FOUR = {"num_clients": 4, "clients_per_round": 4}
 _ACCURACY = "accuracy in %, mean and deviation of three runs"
@@ -1083,14 +1192,15 @@ _UNIVARFL_TABLES = (
             "STL-10, alpha = 1.0": _set(
                 _CNN_NOTE, _ALL_NOTE, **_STL10, concentration=1.0
             ),
-            "CIFAR-100, alpha = 0.01": _set(_ALL_NOTE, task="cifar100", **_RESNET_60),
+            "CIFAR-100, alpha = 0.01": _set(_ALL_NOTE, *_CIFAR_NOTES, **_CIFAR),
             "CIFAR-100, alpha = 1.0": _set(
-                _ALL_NOTE, task="cifar100", **_RESNET_60, concentration=1.0
+                _ALL_NOTE, *_CIFAR_NOTES, **_CIFAR, concentration=1.0
             ),
             "PACS": _set(
                 "How many clients PACS has is not in the paper; here one a domain. It"
                 " names both networks for PACS; here ResNet-18. It does not say how"
                 " large the images are; here 64x64.",
+                _RESNET_NOTE,
                 _TEST_NOTE,
                 task="pacs",
                 **_RESNET_60,
@@ -1100,6 +1210,7 @@ _UNIVARFL_TABLES = (
             "HAM10000": _set(
                 "Clients, domains, network, rounds and image size for HAM10000 are not"
                 " in the paper; here as for PACS, a client a source of the images.",
+                _RESNET_NOTE,
                 _TEST_NOTE,
                 task="ham10000",
                 **_RESNET_60,

@@ -55,11 +55,23 @@ def slow(*values):
         slow("fedsam+kd", 4 * FORWARD, 2 * (2 * FORWARD - STEM)),
         # The classifier's weights are no variables of the gradient.
         ("freeze", FORWARD, 2 * FORWARD - STEM - CLASSIFIER),
-        slow("scaffold+man", FORWARD, 2 * FORWARD - STEM),
     ],
 )
 def test_counts_the_multiply_adds_of_a_step(process, forward, backward):
     assert count(process) == cost.MultiplyAdds(forward, 0, backward)
+
+
+def test_counts_mans_own_arithmetic():
+    # Table 3 of the MAN paper: a multiplication an activation, N_b H_o W_o C_o of a
+    # convolution and N_b d_o of a hidden layer.
+    model_fn = models.build_model_fn(
+        "feddyn_cnn", image_shape=(32, 32, 3), num_classes=100
+    )
+    found = cost.count_multiply_adds("scaffold+man", model_fn)
+    layers = 28**2 * 64 * 3 * 25 + 10**2 * 64 * 64 * 25
+    layers += 5**2 * 64 * 384 + 384 * 192 + 192 * 100
+    assert found.layers == layers
+    assert found.rest == 28**2 * 64 + 10**2 * 64 + 384 + 192
 
 
 def test_counts_the_backward_pass_through_a_constant_path_once():

@@ -15,7 +15,7 @@ _SCHEMES = tuple(
     for name in partitions.names()
     if not {"split_file", "domains"} & set(partitions.PARTITIONS[name].needs)
 )
-_DIRICHLETS = ("dirichlet_unbalanced", "dirichlet_balanced")
+_DIRICHLETS = ("dirichlet_unbalanced", "dirichlet_balanced", "dirichlet_sequential")
 _CONCENTRATED = tuple(
     name for name in _SCHEMES if "concentration" in partitions.PARTITIONS[name].needs
 )
@@ -91,12 +91,47 @@ def test_is_disjoint_ascending_and_complete_where_promised(
         assert labels.size - together.size == labels.size % num_clients
 
 
+@pytest.mark.parametrize("name", ["dirichlet_balanced", "dirichlet_sequential"])
 @settings(max_examples=60, deadline=None)
 @given(case=_labels_and_clients(), seed=_seeds, concentration=_concentrations)
-def test_balanced_gives_everybody_the_rounded_down_mean(case, seed, concentration):
+def test_balanced_gives_everybody_the_rounded_down_mean(
+    name, case, seed, concentration
+):
     labels, num_clients = case
-    dealt = _make("dirichlet_balanced", labels, num_clients, seed, concentration)
+    dealt = _make(name, labels, num_clients, seed, concentration)
     assert {part.size for part in dealt} == {labels.size // num_clients}
+
+
+@settings(max_examples=40, deadline=None)
+@given(case=_labels_and_clients(), seed=_seeds)
+def test_stratified_parts_are_equal_class_by_class(case, seed):
+    labels, num_clients = case
+    dealt = partitions.iid_stratified(labels, num_clients, seed=seed)
+    counts = partitions.class_counts(labels, dealt)
+    assert np.ptp(counts, axis=0).max() <= 1
+
+
+def test_the_first_of_the_sequential_clients_takes_what_it_weighs_most():
+    labels = np.arange(4000) % 10
+    first = []
+    for seed in range(20):
+        dealt = partitions.dirichlet_sequential(
+            labels, 10, concentration=0.1, seed=seed
+        )
+        counts = partitions.class_counts(labels, dealt)
+        first.append(counts[0].max())
+        assert counts.sum(axis=0).tolist() == [400] * 10
+    # Of 400 examples, where each class is a tenth of all.
+    assert np.mean(first) > 200
+
+
+def test_sequential_weights_are_of_examples():
+    # One class is nine times as frequent: with equal weights it is nine tenths of what
+    # the first client takes, not half.
+    labels = np.repeat([0, 1], [9000, 1000])
+    dealt = partitions.dirichlet_sequential(labels, 20, concentration=1e6, seed=0)
+    counts = partitions.class_counts(labels, dealt)
+    assert 420 < counts[0, 0] < 480
 
 
 @settings(max_examples=40, deadline=None)
@@ -174,10 +209,10 @@ def test_large_concentration_is_close_to_iid(name, concentration):
     labels = np.arange(20_000) % 10
     dealt = _make(name, labels, 20, 0, concentration)
     counts = partitions.class_counts(labels, dealt)
-    # Each client expects 100 of each class; the balanced scheme draws them one at a
-    # time (standard deviation about 10), the unbalanced one cuts them.
-    spread = 60 if name == "dirichlet_balanced" else 5
-    if name == "dirichlet_balanced":
+    # Each client expects 100 of each class; the balanced schemes draw single examples
+    # (standard deviation about 10), the unbalanced one cuts them.
+    spread = 5 if name == "dirichlet_unbalanced" else 60
+    if name != "dirichlet_unbalanced":
         # Those who fill up last take what is left, so look at the typical client.
         assert abs(np.median(counts) - 100) <= 3
         assert np.mean(np.abs(counts - 100)) < 15
@@ -343,7 +378,8 @@ def test_the_work_does_not_grow_with_a_step_an_example(name):
     ):
         dealt = _make(name, labels, 500, 0)
     assert len(dealt) == 500
-    assert 1 <= len(calls) <= 5 + 100
+    # A call a client where one takes after the other, else a few a class.
+    assert 1 <= len(calls) <= 5 + (500 if name == "dirichlet_sequential" else 100)
 
 
 class TestShards:

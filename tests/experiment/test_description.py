@@ -35,10 +35,18 @@ def test_the_header_says_what_runs():
     [
         ({"partition": "iid"}, "examples, iid"),
         ({"num_clients": 3}, "all 3 clients every round"),
+        (
+            {"client_sampling": "independent", "clients_per_round": 8},
+            "about 8 of 16 clients a round",
+        ),
         ({"learning_rate_schedule": "cosine"}, "cosine schedule"),
         ({"process": "man"}, "learning rate 0.1 x 0.998 a round"),
         ({"process": "fedprox+man"}, "fedprox_strength 0.0001, man_strength 0.15"),
-        ({"server_optimizer": "adam"}, "adam, learning rate 1, epsilon 0.001"),
+        (
+            {"server_optimizer": "adam"},
+            "adam, learning rate 1, beta1 0.9, beta2 0.99, tau 0.001",
+        ),
+        ({"process": "fedadagrad"}, "adagrad, learning rate 0.01, beta1 0, tau 0.001"),
         ({"server_momentum": 0.5}, "sgd, learning rate 1, momentum 0.5"),
         ({"client_weighting": "uniform"}, "all weighing the same"),
         ({"model": "vgg9", "norm": "none"}, "vgg9, no norm, 77,754 weights"),
@@ -67,6 +75,15 @@ def test_the_header_says_what_runs():
         (
             {"process": "scaffold", "num_clients": 4, "local_epochs": 3},
             "3 local epochs, batches of 50, exactly 24 steps",
+        ),
+        (
+            {
+                "process": "scaffold",
+                "num_clients": 4,
+                "local_epochs": 3,
+                "drop_remainder": True,
+            },
+            "batches of 50, shorter ones dropped, exactly 21 steps",
         ),
         (
             {"process": "scaffold+fedavgm"},

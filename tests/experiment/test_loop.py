@@ -140,6 +140,45 @@ def test_cohort_and_keys_are_those_of_seed_and_round(run, tiny_data):
     assert tiny_data.asked == expected
 
 
+def test_cohorts_can_be_drawn_client_by_client(run, tiny_data, tmp_path):
+    run(tmp_path / "a", total_rounds=4, seed=5, client_sampling="independent")
+    share = 3 / len(tiny_data.client_ids)
+    cohorts = [
+        data.sample_clients_bernoulli(
+            tiny_data.client_ids, share, seed=5, round_num=round_num
+        )
+        for round_num in (1, 2, 3, 4)
+    ]
+    assert [name for name, _ in tiny_data.asked] == sum(cohorts, [])
+    assert len({len(cohort) for cohort in cohorts}) > 1
+    with pytest.raises(experiment.DirectoryError, match="client_sampling=independent"):
+        run(tmp_path / "a", total_rounds=4, seed=5)
+    with pytest.raises(ValueError, match="client_sampling is 'some'"):
+        run(client_sampling="some")
+
+
+def test_the_model_of_the_best_round_is_kept(run, tiny_process, tmp_path):
+    accuracies = iter([0.5, 0.75, 0.75, 0.25])
+    seen = []
+
+    def evaluate(weights):
+        seen.append([np.array(w) for w in weights.trainable])
+        return {"loss": 1.0, "accuracy": next(accuracies)}
+
+    arguments = dict(total_rounds=4, keep_best=True, evaluate=evaluate)
+    with pytest.raises(StopHere):
+        run(tmp_path / "a", progress=StopsAfter(3), **arguments)
+    run(tmp_path / "a", **arguments)
+    # The first of the best, and not again after the resume.
+    with np.load(tmp_path / "a" / "best_weights.npz") as stored:
+        for name, expected in zip(stored.files, seen[1], strict=True):
+            np.testing.assert_array_equal(stored[name], expected)
+    assert not np.array_equal(seen[1][0], seen[2][0])
+    accuracies = iter([0.5])
+    run(tmp_path / "a", total_rounds=1, evaluate=evaluate, overwrite=True)
+    assert not (tmp_path / "a" / "best_weights.npz").exists()
+
+
 def test_ctrl_c_in_a_round_comes_out_and_the_run_continues(run, tiny_process, tmp_path):
     run(tmp_path / "unbroken")
     outputs = []

@@ -127,6 +127,35 @@ def test_a_target_is_reached_by_the_moving_average_and_not_by_one_good_round():
     assert found["rounds_to_target"] == {"0.5": 1, "0.54": 2, "0.55": 4, "0.6": None}
 
 
+@pytest.mark.parametrize(
+    "measure, model, rounds",
+    [
+        ("average", "server", {"0.5": 1, "0.55": None, "0.8": None}),
+        ("raw", "server", {"0.5": 1, "0.55": 2, "0.8": None}),
+        # The averages are 0.4, 0.45 and 0.5 (of 0.4, 0.9 and 0.95).
+        ("average", "all_clients", {"0.5": 4, "0.55": None, "0.8": None}),
+        ("raw", "all_clients", {"0.5": 2, "0.55": 2, "0.8": 2}),
+    ],
+)
+def test_a_target_is_reached_by_what_is_asked_for(measure, model, rounds):
+    wanted = {"target_measure": measure, "target_model": model}
+    found = summary.summarize(
+        table_of([0.5, 0.6, None, 0.4], all_clients=[0.4, 0.9, None, 0.95]),
+        {**SETTINGS, "target_accuracies": [0.5, 0.55, 0.8], **wanted},
+    )
+    assert found["rounds_to_target"] == rounds
+
+
+def test_a_finished_runs_targets_can_be_asked_for_in_another_way(finished):
+    run = experiment.RunDirectory(finished)
+    wanted = {**SETTINGS, "target_accuracies": [0.4], "target_measure": "raw"}
+    assert summary.refresh(run, wanted)["rounds_to_target"] == {"0.4": 2}
+    again = experiment.RunDirectory(finished)
+    assert again.config["target_measure"] == "raw"
+    wanted["target_measure"] = "average"
+    assert summary.refresh(again, wanted)["rounds_to_target"] == {"0.4": None}
+
+
 def test_a_run_without_evaluation_has_a_summary_of_nothing():
     wanted = {"accuracy_at_rounds": [1], "target_accuracies": [0.1]}
     found = summary.summarize(table_of([None, None]), {**SETTINGS, **wanted})

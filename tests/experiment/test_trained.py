@@ -9,7 +9,8 @@ import pytest
 import tasks
 from bin import run as run_command
 from tests import commands
-from tff_reg import runtime
+from tff_reg import runtime, settings
+from tff_reg.analysis import curvature
 from tff_reg.experiment import directory, trained
 
 
@@ -28,6 +29,8 @@ def run(request, tmp_path_factory):
         "--clients_per_round=3",
         "--total_rounds=2",
         "--local_epochs=1",
+        "--averages_all_clients",
+        "--keep_best",
         "--client_learning_rate=0.05",
         f"--output_dir={path}",
     )
@@ -65,6 +68,54 @@ def test_the_model_predicts_as_the_run_evaluated(run):
     np.testing.assert_array_equal(images, x[:5])
     own, labels = found.client_examples("client_0000", 7)
     assert len(own) == len(labels) == 7
+
+
+def _arrays(path):
+    with np.load(path) as stored:
+        return [stored[name] for name in stored.files]
+
+
+def test_the_weights_are_those_that_are_asked_for(run):
+    files = {
+        "server": "final_weights.npz",
+        "all_clients": "final_all_clients_weights.npz",
+        "best": "best_weights.npz",
+    }
+    models = {}
+    for kind, name in files.items():
+        found = trained.load(run, tasks=tasks, weights=kind)
+        assert found.kind == kind
+        both = [*found.weights.trainable, *found.weights.non_trainable]
+        for one, other in zip(both, _arrays(run / name), strict=True):
+            np.testing.assert_array_equal(one, other)
+        models[kind] = [v.numpy() for v in found.model().trainable_variables]
+    assert not np.array_equal(models["server"][0], models["all_clients"][0])
+    with pytest.raises(settings.SettingError, match="weights=last: choose one of ser"):
+        trained.load(run, tasks=tasks, weights="last")
+    with pytest.raises(settings.SettingError, match="leave round_num out"):
+        trained.load(run, tasks=tasks, weights="best", round_num=1)
+
+
+def test_the_best_weights_are_those_of_the_best_round(run):
+    best = json.loads((run / "summary.json").read_text("utf-8"))["best_accuracy"]
+    found = trained.load(run, tasks=tasks, weights="best")
+    x, y = found.test_examples()
+    predicted = np.argmax(found.model().network(x).logits, axis=1)
+    assert np.mean(predicted == y) == pytest.approx(best)
+
+
+def test_weights_that_a_run_has_not_are_said(run, tmp_path):
+    copy = tmp_path / "copy"
+    shutil.copytree(run, copy)
+    (copy / "best_weights.npz").unlink()
+    with pytest.raises(trained.TrainedRunError, match="a run with keep_best writes it"):
+        trained.load(copy, tasks=tasks, weights="best")
+
+
+def test_clients_are_not_measured_with_other_weights(run, tmp_path):
+    found = trained.load(run, tasks=tasks, weights="all_clients")
+    with pytest.raises(settings.SettingError, match="clients=2: it must be 0 with"):
+        curvature.measure(found, curvature.Settings(clients=2), tmp_path)
 
 
 def test_a_damaged_checkpoint_is_passed_over_and_kept(run, tmp_path):

@@ -26,23 +26,6 @@ def _mean_squares(activations, variant):
     return squares
 
 
-@dataclasses.dataclass(frozen=True)
-class _AsCoded(methods.MAN):
-    """What the authors' two codes add on their ConvNet, which is not the paper's sum.
-
-    `code` leaves the third convolution out and adds the variance of the last layer's
-    units over the batch; `samcode` takes the third convolution after its pooling.
-    """
-
-    variant: str = "code"
-
-    def term(self, step):
-        parts = _mean_squares(step.outputs.activations, self.variant)
-        total = tf.add_n([tf.reduce_mean(part) for part in parts])
-        factor = self.strength * (0.5 if self.scaling == "code" else 1.0)
-        return methods.Term(raw=total, weighted=factor * total)
-
-
 @replay.parametrize("H_*")
 def test_man_step(name, dtype):
     _check_step(replay.Case(name, dtype))
@@ -67,12 +50,10 @@ def _check_step(case):
     trainer = trainer_lib.Trainer(case)
     trainer.replayed.set_weights(case.weights(config["weights_phase"]))
     batch = case.batch(0)
-    term = methods.MAN(strength=config["zeta_or_mu_mean"])
     variant = "paper"
     if "convnet" in config["model"].lower():
         variant = config["variant"]
-    if variant != "paper":
-        term = _AsCoded(strength=config["zeta_or_mu_mean"], variant=variant)
+    term = methods.MAN(strength=config["zeta_or_mu_mean"], terms=variant)
     paper = dataclasses.replace(term, scaling="paper")
     with tf.GradientTape(persistent=True) as tape:
         tape.watch(trainer.variables)

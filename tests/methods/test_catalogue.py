@@ -84,6 +84,7 @@ def test_strengths_are_flags_with_defaults():
     assert [s.flag for s in catalogue.strengths("man")] == [
         "man_strength",
         "man_scaling",
+        "man_terms",
     ]
     assert catalogue.strengths("fedavg") == []
 
@@ -194,9 +195,19 @@ def test_a_method_of_an_installed_package_is_one_of_all(tmp_path):
     assert found == {
         "names": [*catalogue.names(), "theirs"],
         "parsed": ["man", "theirs"],
-        "flags": ["man_strength", "man_scaling", "theirs_strength", "theirs_powers"],
+        "flags": [
+            "man_strength",
+            "man_scaling",
+            "man_terms",
+            "theirs_strength",
+            "theirs_powers",
+        ],
         "built": [
-            ["tff_reg.methods.man", "man", {"strength": 0.3, "scaling": "code"}],
+            [
+                "tff_reg.methods.man",
+                "man",
+                {"strength": 0.3, "scaling": "code", "terms": "paper"},
+            ],
             ["theirs_module", "theirs", {"strength": 0.2, "powers": [1, 3]}],
         ],
         "refusal": "theirs_strength=-1.0: it must be at least 0.",

@@ -64,6 +64,18 @@ def test_fedntd_compares_the_other_classes_only():
     assert np.count_nonzero(gradient) == 4
 
 
+def test_fedntd_weighs_the_task_loss_and_the_divergence():
+    plain = methods.FedNTD(strength=0.3, temperature=2.0).term(_step())
+    step = _step(task_loss=tf.constant(5.0, tf.float64))
+    term = methods.FedNTD(
+        strength=0.3, temperature=2.0, cross_entropy=0.7, squared_temperature=True
+    ).term(step)
+    assert float(term.raw) == pytest.approx(4 * float(plain.raw))
+    # What is added to the task loss: 0.7 of it stays.
+    expected = 4 * float(plain.weighted) - 0.3 * 5
+    assert float(term.weighted) == pytest.approx(expected)
+
+
 def test_fedntd_needs_three_classes():
     network = models.build_model_fn("cnn", image_shape=(4, 4, 1), num_classes=2)()
     with pytest.raises(ValueError, match="the model has 2"):

@@ -32,6 +32,14 @@ def test_chosen_paths_add_up_to_all_of_them():
         assert total == pytest.approx(float(every[f"fedmlb/{name}"]), rel=1e-5)
 
 
+def test_the_sums_can_be_divided_by_the_number_of_chosen_paths():
+    by_all = _measure(paths=(2, 4))
+    by_chosen = _measure(paths=(2, 4), divisor="chosen")
+    for name in ("term", "cross_entropy", "divergence"):
+        halves = float(by_all[f"fedmlb/{name}"])
+        assert float(by_chosen[f"fedmlb/{name}"]) == pytest.approx(2 * halves, rel=1e-5)
+
+
 def test_the_term_weighs_its_two_parts():
     measured = _measure(cross_entropy=0.5, distillation=2.0, temperature=2.0)
     expected = 0.5 * measured["fedmlb/cross_entropy"]

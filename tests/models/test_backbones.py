@@ -12,11 +12,16 @@ from tff_reg.training import local_step
 
 TRAIN = forward.ForwardPass(training=True, update_statistics=False)
 EVALUATE = forward.ForwardPass()
-FROM_16 = ("feddyn_cnn", "univarfl_cnn")
-FROM_8 = ("vgg9", "squeezenet", "man_convnet")
+# The smallest images that they take.
+SMALLEST = {
+    **dict.fromkeys(("feddyn_cnn", "univarfl_cnn"), 16),
+    **dict.fromkeys(("vgg9", "squeezenet", "man_convnet"), 8),
+    "feduv_cnn": 21,
+}
 NAMES = (
     "resnet18_imagenet",
     "resnet18_no_maxpool",
+    "resnet18_feduv",
     "vgg9",
     "mobilenet",
     "shufflenet",
@@ -24,19 +29,29 @@ NAMES = (
     "feddyn_cnn",
     "man_convnet",
     "univarfl_cnn",
+    "feduv_cnn",
 )
 BRANCHES = {
     "resnet18_imagenet": 8,
     "resnet18_no_maxpool": 8,
+    "resnet18_feduv": 8,
     "mobilenet": 10,
     "shufflenet": 13,
     "squeezenet": 3,
 }
 
 
-def _network(name, image_shape=(16, 16, 3), num_classes=5, **options):
+def _shape(name):
+    """Of images that are large enough."""
+    return (24, 24, 3) if name == "feduv_cnn" else (16, 16, 3)
+
+
+def _network(name, image_shape=None, num_classes=5, **options):
     model_fn = models.build_model_fn(
-        name, image_shape=image_shape, num_classes=num_classes, **options
+        name,
+        image_shape=image_shape or _shape(name),
+        num_classes=num_classes,
+        **options,
     )
     return model_fn().network
 
@@ -151,10 +166,18 @@ class _Definition:
 
 def _resnet18(net, x, has_pool):
     x = net.active(net.norm(net.conv(x, 64, 7, 2, 3, bias=False)))
-    x = _max_pool(x, 3, 2, 1) if has_pool else x
-    for stage, channels in enumerate((64, 128, 256, 512)):
+    return _stages(net, _max_pool(x, 3, 2, 1) if has_pool else x, (1, 2, 2, 2))
+
+
+def _resnet18_feduv(net, x):
+    x = net.active(net.norm(net.conv(x, 64, 3, 1, 1, bias=False)))
+    return _stages(net, x, (2, 2, 2, 2))
+
+
+def _stages(net, x, strides):
+    for channels, first_stride in zip((64, 128, 256, 512), strides):
         for unit in range(2):
-            stride = 2 if stage and not unit else 1
+            stride = 1 if unit else first_stride
             y = net.norm(net.conv(x, channels, 3, stride, 1, bias=False))
             y = net.norm(net.conv(net.active(y), channels, 3, 1, 1, bias=False))
             if stride == 2:
@@ -240,6 +263,13 @@ def _univarfl_cnn(net, x):
     return net.linear(net.hidden(x, (120, 84)))
 
 
+def _feduv_cnn(net, x):
+    shapes = [(16, 3, 1), (16, 1, 1), (32, 3, 2), (32, 3, 1), (32, 1, 1)]
+    for channels, size, stride in [*shapes, (64, 3, 2), (64, 3, 1), (64, 1, 1)]:
+        x = net.active(net.norm(net.conv(x, channels, size, stride, bias=False)))
+    return net.linear(x.mean((1, 2)))
+
+
 def _feddyn_cnn(net, x):
     for _ in range(2):
         x = _max_pool(net.active(net.conv(x, 64, 5)))
@@ -249,6 +279,7 @@ def _feddyn_cnn(net, x):
 DEFINITIONS = {
     "resnet18_imagenet": lambda net, x: _resnet18(net, x, has_pool=True),
     "resnet18_no_maxpool": lambda net, x: _resnet18(net, x, has_pool=False),
+    "resnet18_feduv": _resnet18_feduv,
     "vgg9": _vgg9,
     "mobilenet": _mobilenet,
     "shufflenet": _shufflenet,
@@ -256,17 +287,19 @@ DEFINITIONS = {
     "feddyn_cnn": _feddyn_cnn,
     "man_convnet": _man_convnet,
     "univarfl_cnn": _univarfl_cnn,
+    "feduv_cnn": _feduv_cnn,
 }
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_computes_its_definition(name):
-    network = _network(name, dtype="float64")
+    norm = "group" if "group" in models.norms_of(name) else "none"
+    network = _network(name, norm=norm, dtype="float64")
     rng = np.random.default_rng(1)
     for variable in network.trainable_variables:
         # Norms and biases begin with values that would hide which is which.
         variable.assign_add(0.1 * rng.normal(size=variable.shape))
-    x = _images(2, 16, 16, 3, dtype="float64")
+    x = _images(2, *_shape(name), dtype="float64")
     outputs = network(x, forward.ForwardPass(record_activations=True))
     with _Definition(network) as net:
         logits = DEFINITIONS[name](net, x)
@@ -305,6 +338,9 @@ def _count(name, **options):
         ("feddyn_cnn", dict(image_shape=(32, 32, 3), num_classes=10), 797_962),
         # LeNet-5 of three channels.
         ("univarfl_cnn", dict(image_shape=(32, 32, 3), num_classes=10), 62_006),
+        # FedUV's two.
+        ("feduv_cnn", dict(num_classes=10, projector="feduv"), 161_594),
+        ("resnet18_feduv", dict(num_classes=10, projector="feduv"), 11_705_546),
     ],
 )
 def test_has_the_published_number_of_parameters(name, options, count):
@@ -375,6 +411,7 @@ def test_squeezenet_has_the_parameters_of_its_layers():
 BLOCKS = {
     "resnet18_imagenet": "stem stage1 stage2 stage3 stage4 classifier",
     "resnet18_no_maxpool": "stem stage1 stage2 stage3 stage4 classifier",
+    "resnet18_feduv": "stem stage1 stage2 stage3 stage4 classifier",
     "vgg9": "conv1 conv2 conv3 conv4 conv5 conv6 classifier",
     "mobilenet": "stem stage1 stage2 stage3 stage4 stage5 stage6 classifier",
     "shufflenet": "stem stage2 stage3 stage4 classifier",
@@ -382,6 +419,7 @@ BLOCKS = {
     "feddyn_cnn": "conv1 conv2 classifier",
     "man_convnet": "conv1 conv2 conv3 classifier",
     "univarfl_cnn": "conv1 conv2 classifier",
+    "feduv_cnn": "conv1 conv2 conv3 conv4 conv5 conv6 conv7 conv8 classifier",
 }
 
 
@@ -393,7 +431,7 @@ def test_is_cut_into_its_blocks(name):
 @pytest.mark.parametrize("name", models.MODEL_NAMES)
 def test_running_from_a_block_continues_the_forward_pass(name):
     network = _network(name)
-    whole = network(_images(2, 16, 16, 3))
+    whole = network(_images(2, *_shape(name)))
     assert len(whole.block_outputs) == len(network.blocks) == len(network.block_names)
     for first in {1, len(network.blocks) // 2, len(network.blocks) - 1}:
         rest = network.run_from(first, whole.block_outputs[first - 1], EVALUATE)
@@ -406,7 +444,10 @@ def test_running_from_a_block_continues_the_forward_pass(name):
     np.testing.assert_allclose(logits, whole.logits, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("name", [n for n in NAMES if n != "resnet18_no_maxpool"])
+_WITHOUT_FEDMLB = ("resnet18_no_maxpool", "resnet18_feduv", "feduv_cnn")
+
+
+@pytest.mark.parametrize("name", [n for n in NAMES if n not in _WITHOUT_FEDMLB])
 def test_fedmlb_runs_on_it_and_its_gradient_reaches_every_block(name):
     def model_fn():
         return models.LearningModel(_network(name))
@@ -439,7 +480,7 @@ def test_examples_are_independent_but_for_batch_norm(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_evaluation_differs_from_training_by_batch_norm_alone(name):
-    x = _images(4, 16, 16, 3)
+    x = _images(4, *_shape(name))
     for norm in models.norms_of(name)[-2:]:
         network = _network(name, norm=norm)
         before = [v.numpy() for v in network.non_trainable_variables]
@@ -481,16 +522,16 @@ def test_has_a_projector_if_asked(name, features, projector):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_takes_images_of_any_size_from_its_smallest(name):
-    smallest = 16 if name in FROM_16 else 8 if name in FROM_8 else 1
+    smallest = SMALLEST.get(name, 1)
     for shape in ((smallest, smallest, 1), (smallest + 4, smallest + 1, 2)):
         outputs = _network(name, shape)(_images(2, *shape), TRAIN)
         assert outputs.logits.shape == [2, 5]
         assert np.isfinite(outputs.logits).all()
 
 
-@pytest.mark.parametrize("name", [*FROM_16, *FROM_8])
+@pytest.mark.parametrize("name", SMALLEST)
 def test_says_that_an_image_is_too_small(name):
-    smallest = 16 if name in FROM_16 else 8
+    smallest = SMALLEST[name]
     for shape in ((smallest - 1, 64, 3), (64, smallest - 1, 3)):
         with pytest.raises(models.ImageSizeError) as error:
             _network(name, shape)
@@ -504,7 +545,7 @@ def test_drops_its_residual_branches_or_has_none(name):
     network = _network(name)
     count = network.num_branches
     assert count == BRANCHES.get(name, 0)
-    x = _images(2, 16, 16, 3)
+    x = _images(2, *_shape(name))
     if not count:
         with pytest.raises(models.MissingCapabilityError, match="no residual branches"):
             network(x, forward.ForwardPass(branch_scales=tf.ones([1])))
@@ -534,7 +575,7 @@ def test_a_dropped_branch_leaves_the_shortcut():
 @pytest.mark.parametrize("name", NAMES)
 def test_runs_at_a_fraction_of_its_width_or_says_that_it_cannot(name):
     network = _network(name)
-    x = _images(2, 16, 16, 3)
+    x = _images(2, *_shape(name))
     settings = forward.ForwardPass(training=True, width=0.5)
     if not network.supports_width:
         with pytest.raises(models.MissingCapabilityError, match="width 0.5"):

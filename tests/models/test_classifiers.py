@@ -73,7 +73,7 @@ def test_projectors_have_the_sizes_of_the_papers(name, moon, univarfl):
 
 
 @pytest.mark.parametrize("name", ["cnn", "resnet8"])
-@pytest.mark.parametrize("projector", ["moon", "univarfl"])
+@pytest.mark.parametrize("projector", ["moon", "univarfl", "feduv"])
 def test_the_classifier_reads_the_projected_features(name, projector):
     plain, network = _network(name, "none"), _network(name, projector)
     weights = {v.name: v for v in network.trainable_variables}
@@ -84,11 +84,15 @@ def test_the_classifier_reads_the_projected_features(name, projector):
     features = plain(_images(), TRAIN).embedding.numpy()
     hidden = features @ _value(network, "classifier/projector/dense1/kernel")
     hidden += _value(network, "classifier/projector/dense1/bias")
-    if projector == "univarfl":
-        hidden = (hidden - hidden.mean(0)) / np.sqrt(hidden.var(0) + 1e-5)
+    if projector != "moon":
+        hidden = _normalized(hidden)
     hidden = np.maximum(hidden, 0)
     expected = hidden @ _value(network, "classifier/projector/dense2/kernel")
     expected += _value(network, "classifier/projector/dense2/bias")
+    recorded = [hidden]
+    if projector == "feduv":
+        expected = np.maximum(_normalized(expected), 0)
+        recorded.append(expected)
     settings = forward.ForwardPass(
         training=True, update_statistics=False, record_activations=True
     )
@@ -97,10 +101,15 @@ def test_the_classifier_reads_the_projected_features(name, projector):
     logits = expected @ _value(network, "classifier/dense/kernel")
     logits += _value(network, "classifier/dense/bias")
     np.testing.assert_allclose(outputs.logits, logits, rtol=1e-9, atol=1e-12)
-    np.testing.assert_allclose(outputs.activations[-1], hidden, rtol=1e-9, atol=1e-12)
+    for got, activation in zip(outputs.activations[-len(recorded) :], recorded):
+        np.testing.assert_allclose(got, activation, rtol=1e-9, atol=1e-12)
     settings.activations.clear()
     count = len(plain(_images(), settings).activations)
-    assert len(outputs.activations) == count + 1
+    assert len(outputs.activations) == count + len(recorded)
+
+
+def _normalized(x):
+    return (x - x.mean(0)) / np.sqrt(x.var(0) + 1e-5)
 
 
 def test_projected_statistics_are_kept_and_evaluated_with():
@@ -169,4 +178,4 @@ def test_unknown_projectors_are_named():
 
 
 def test_the_names_are_those_of_the_package():
-    assert models.PROJECTOR_NAMES == ("none", "moon", "univarfl")
+    assert models.PROJECTOR_NAMES == ("none", "moon", "univarfl", "feduv")

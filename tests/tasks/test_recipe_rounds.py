@@ -21,18 +21,24 @@ _NOT_COMPUTED = {
     "output_dir",
     "accuracy_at_rounds",
     "target_accuracies",
+    "target_measure",
+    "target_model",
+    "keep_best",
     "partition",
     "concentration",
     "num_clients",
     "clients_per_round",
     "participation",
+    "client_sampling",
+    "pixel_mean",
+    "pixel_std",
 }
-_SMALL_NETWORKS = ("feddyn_cnn", "man_convnet", "univarfl_cnn")
+_SMALL_NETWORKS = ("feddyn_cnn", "man_convnet", "feduv_cnn")
 # These take up to half a minute to trace.
 _DEEP_NETWORKS = (
     "resnet56",
     "resnet18_imagenet",
-    "resnet18_no_maxpool",
+    "resnet18_feduv",
     "mobilenet",
     "shufflenet",
     "squeezenet",

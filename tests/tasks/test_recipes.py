@@ -153,7 +153,7 @@ def test_a_recipe_knows_its_cell():
     )
     assert recipe.published == "55.5 ± 0.4"
     assert recipe.measure == "accuracy in %, mean and deviation of three runs"
-    assert "weight decay are the authors' code's." in recipe.notes[0]
+    assert "weight decay are the authors' code's," in recipe.notes[0]
     of_column = recipes.recipe("man/table1/fedavg-tiny-imagenet-iid").measure
     assert of_column.endswith("in brackets the rounds to 28 %")
     for recipe in ALL:
@@ -248,10 +248,81 @@ def test_settings_of_some_cells_by_hand():
     assert adam["client_learning_rate"] == 0.01 and "concentration" not in adam
     tiny = recipes.settings("man/table1/feddc+man-tiny-imagenet-delta0.6")
     assert tiny["man_strength"] == 0.1 and tiny["process"] == "feddc+man"
+    assert tiny["man_scaling"] == "paper" and tiny["man_terms"] == "paper"
     assert tiny["clients_per_round"] == 10 and tiny["averages_all_clients"] is True
     assert recipes.settings("man/table2/fedavg+man")["man_strength"] == 0.15
     assert recipes.settings("univarfl/table1/moon-pacs")["partition"] == "domain"
     assert recipes.settings("univarfl/table2/univarfl-p0.1")["clients_per_round"] == 1
+
+
+def _has(pattern, **expected):
+    """All recipes of a pattern have these settings; None is for none."""
+    for recipe in recipes.matching(pattern):
+        found = {name: recipe.settings.get(name) for name in expected}
+        assert found == expected, recipe.name
+
+
+def test_mans_recipes_have_the_numbers_of_its_authors_scripts():
+    # The radii of the SAM code, by what was run.
+    _has("man/table1/fedsam-tiny-imagenet-iid", fedsam_radius=0.03)
+    _has("man/table1/fedsam+man-tiny-imagenet-iid", fedsam_radius=0.01)
+    _has("man/*/fedspeed*", fedspeed_strength=0.01, fedspeed_radius=0.01)
+    _has("man/*/feddyn*", feddyn_strength=0.01, feddyn_clipping="half")
+    _has("man/*+man-tiny*", man_strength=0.1, man_scaling="paper", man_terms="paper")
+    _has("man/table2/*+man*", man_strength=0.15, man_scaling="code")
+    _has("man/*", client_sampling="independent", drop_remainder=None)
+    _has("man/*", target_measure="raw", target_model="all_clients")
+    _has("man/table1/*-cifar-100-iid", partition="iid_stratified")
+    _has("man/table1/*-tiny-imagenet-iid", partition="iid")
+    _has("man/table1/*-tiny-imagenet-*", pixel_mean=(0.485, 0.456, 0.406))
+    _has("man/table1/*-cifar-100-*", pixel_mean=(0.5071, 0.4867, 0.4408))
+
+
+def test_fedmlbs_recipes_have_the_numbers_of_its_groups_code():
+    _has("fedmlb/*/fedadam*", server_optimizer="adam", server_learning_rate=0.01)
+    betas = {"server_beta1": 0.9, "server_beta2": 0.99, "server_epsilon": 0.001}
+    _has("fedmlb/*/fedadam*", **betas)
+    _has("fedmlb/*/feddyn*", feddyn_strength=0.1, feddyn_clipping="whole")
+    weights = {"fedntd_cross_entropy": 0.7, "fedntd_strength": 0.3}
+    _has("fedmlb/*ntd*", **weights, fedntd_temperature=1.0)
+    _has("fedmlb/table6/*", fedmlb_divisor="all", pixel_std=(0.2470, 0.2435, 0.2616))
+    _has("fedmlb/table10/*", partition="dirichlet_sequential", client_sampling=None)
+    _has("fedmlb/*tiny-imagenet*", pixel_mean=None, pixel_std=None)
+
+
+def test_fedaligns_recipes_drop_short_batches_and_have_imagenets_resolutions():
+    _has("fedalign/*", drop_remainder=True, batch_size=64)
+    _has("fedalign/*/gradaug-n?-cifar*", gradaug_resolutions=None)
+    for count in (1, 2):
+        recipe = recipes.settings(f"fedalign/table7/gradaug-n{count}-imagenet-200-c16")
+        sides = [round(224 * share) for share in recipe["gradaug_resolutions"]]
+        assert sides == [224, 192, 160, 128]
+
+
+def test_univarfls_recipes_are_feduvs_where_it_is_silent():
+    of_all = {"projector": "feduv", "batch_size": 128, "norm": "batch"}
+    _has("univarfl/*", **of_all, drop_remainder=True, learning_rate_schedule="cosine")
+    _has("univarfl/table2/*", model="feduv_cnn", pixel_mean=(0.5, 0.5, 0.5))
+    _has("univarfl/*cifar*", model="resnet18_feduv", augmentation="none")
+    _has("univarfl/*/univarfl*", univarfl_variance_kind="sample")
+
+
+@pytest.mark.parametrize(
+    "pattern, words",
+    [
+        ("fedalign/*", "Its momentum also lives on"),
+        ("fedalign/table7/*imagenet*", "those of the authors' code"),
+        ("fedmlb/*tiny-imagenet*", "turns, crops and flips the test images"),
+        ("fedmlb/*ntd*", "0.7 of the cross-entropy, 0.3 of the divergence"),
+        ("man/table1/*+man-cifar*", "--man_scaling=paper is 0.15"),
+        ("man/table1/*+man-tiny*", "their prose has 0.1"),
+        ("univarfl/*", "follows FedUV"),
+        ("univarfl/*/univarfl*", "--univarfl_spread=deviation"),
+    ],
+)
+def test_what_stays_different_is_said(pattern, words):
+    for recipe in recipes.matching(pattern):
+        assert words in " ".join(recipe.notes), recipe.name
 
 
 @pytest.mark.slow

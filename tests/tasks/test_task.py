@@ -1,6 +1,7 @@
 """The common form of tasks: a BaselineTask with clients, keys and augmentation."""
 
 import collections
+import dataclasses
 import subprocess
 import sys
 
@@ -74,6 +75,20 @@ def test_is_a_baseline_task_that_tffs_tools_take(task, capsys):
     x, y = task.test_arrays()
     assert np.array_equal(labels, y)
     np.testing.assert_allclose(images, task.normalize_fn(x), rtol=1e-6, atol=1e-6)
+
+
+def test_images_can_be_normalised_by_other_numbers():
+    data = tasks._module("digits").load()
+    x = np.full([1, 8, 8, 1], 4, np.uint8)  # A quarter of 16, the largest of digits.
+    task = tasks.build("digits", pixel_mean=(0.5,), pixel_std=(0.25,))
+    for normalize in (task.normalize_fn, data.normalized_by((0.5,), (0.25,))):
+        np.testing.assert_allclose(normalize(x), np.full([1, 8, 8, 1], -1.0), rtol=1e-6)
+    floats = dataclasses.replace(data, x_train=data.x_train.astype(np.float32))
+    of_floats = floats.normalized_by((0.5,), (0.25,))(x.astype(np.float32))
+    np.testing.assert_allclose(of_floats, np.full([1, 8, 8, 1], 14.0), rtol=1e-6)
+    for mean, std in (((0.5,) * 3, (0.25,) * 3), ((0.5,), ())):
+        with pytest.raises(tasks.DataError, match="give one of both, .* 1 channels"):
+            tasks.build("digits", pixel_mean=mean, pixel_std=std)
 
 
 def test_the_model_takes_the_data(task):

@@ -10,6 +10,7 @@ from tests import random_clients
 from tests.training import every_method
 from tff_reg import methods, models, runtime, training
 from tff_reg.methods import catalogue
+from tff_reg.training import composition
 
 CNN_FN = models.build_model_fn("cnn", image_shape=(4, 4, 1), num_classes=3)
 WHOLE = training.WholeClientData(batch_size=4)
@@ -246,6 +247,7 @@ def test_server_optimizers_are_settings(server):
     assert hparams["finalizer"]["learning_rate"] == 0.125
     if server == "adam":
         assert hparams["finalizer"]["epsilon"] == np.float32(1e-3)
+        assert hparams["finalizer"]["beta_2"] == np.float32(0.99)
 
 
 @pytest.mark.parametrize(
@@ -295,3 +297,21 @@ def test_builders_take_the_arguments_of_tff_in_their_order():
     assert (
         process.get_hparams(process.initialize())["finalizer"]["learning_rate"] == 0.5
     )
+
+
+@pytest.mark.parametrize(
+    "drop_remainder, mean_examples, steps",
+    [(False, 10, 6), (True, 10, 4), (True, 3, 2)],
+)
+def test_a_mean_client_takes_the_steps_of_whole_batches_where_others_are_dropped(
+    monkeypatch, drop_remainder, mean_examples, steps
+):
+    monkeypatch.setattr(composition, "_build", lambda *arguments: arguments[-1])
+    settings = training.ProcessSettings(
+        batch_size=4, local_epochs=2, drop_remainder=drop_remainder
+    )
+    arguments = training.build_from_settings(
+        "scaffold", CNN_FN, settings, {}, mean_examples=mean_examples
+    )
+    assert arguments["client_data"].drop_remainder == drop_remainder
+    assert arguments["population"].local_steps == steps

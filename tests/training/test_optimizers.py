@@ -108,3 +108,44 @@ def test_hparams_are_what_is_not_zero_and_can_be_set():
 def test_raises_on_values_out_of_range(arguments, message):
     with pytest.raises(ValueError, match=message):
         optimizers.build_sgd(**arguments)
+
+
+@pytest.mark.parametrize(
+    "kind, second_moments",
+    [
+        ("adam", (0.01 + 0.5 * (4 - 0.01), 0.5 * 2.005 + 0.5 * 1)),
+        ("yogi", (0.01 + 0.5 * 4, 2.01 - 0.5 * 1)),
+        ("adagrad", (0.01 + 4, 0.01 + 4 + 1)),
+    ],
+)
+def test_adaptive_steps_by_hand(kind, second_moments):
+    # Gradients 2 and -1, tau 0.1: v starts at 0.01, m at 0.
+    optimizer = optimizers.build_adaptive(kind, 0.5, beta1=0.8, beta2=0.5, epsilon=0.1)
+    weight = tf.constant([3.0], tf.float64)
+    state = optimizer.initialize(tf.TensorSpec([1], tf.float64))
+    expected = 3.0
+    for gradient, m, v in zip((2.0, -1.0), (0.4, 0.8 * 0.4 - 0.2), second_moments):
+        state, weight = optimizer.next(
+            state, weight, tf.constant([gradient], tf.float64)
+        )
+        expected -= 0.5 * m / (np.sqrt(v) + 0.1)
+        np.testing.assert_allclose(state["v"], [v], rtol=1e-12)
+        np.testing.assert_allclose(weight, [expected], rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (dict(kind="lamb"), "adam, yogi or adagrad, but is 'lamb'"),
+        (dict(beta1=1.0), r"beta1 must be in \[0, 1\)"),
+        (dict(beta2=-0.1), r"beta2 must be in \[0, 1\)"),
+        (dict(epsilon=0.0), "epsilon must be above 0"),
+        (dict(initial_v=-1.0), "initial_v must be at least 0"),
+        (dict(learning_rate=-1.0), "learning_rate must be at least 0"),
+    ],
+)
+def test_raises_on_adaptive_values_out_of_range(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        optimizers.build_adaptive(
+            **dict(dict(kind="adam", learning_rate=1), **arguments)
+        )

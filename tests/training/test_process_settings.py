@@ -26,6 +26,21 @@ def test_what_is_asked_for_goes_before_the_paper():
 
 
 @pytest.mark.parametrize(
+    "process, kind, betas",
+    [
+        ("fedadam", "adam", (0.9, 0.99)),
+        ("fedyogi", "yogi", (0.9, 0.99)),
+        ("fedadagrad", "adagrad", (0.0, 0.99)),
+    ],
+)
+def test_the_adaptive_servers_are_processes(process, kind, betas):
+    found = training.ProcessSettings.of(process)
+    assert found.server_optimizer == kind
+    assert (found.server_beta1, found.server_beta2) == betas
+    assert (found.server_learning_rate, found.server_epsilon) == (0.01, 1e-3)
+
+
+@pytest.mark.parametrize(
     "changes, message",
     [
         ({"batch_size": 0}, "batch_size=0: it must be at least 1."),

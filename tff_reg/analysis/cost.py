@@ -35,7 +35,8 @@ class MultiplyAdds:
     Attributes:
       layers: Of convolutions and dense layers, in all forward passes of the step.
       rest: Of other matrix products there: FedAlign's transmitting matrices and power
-        iterations, resized images, products of examples' features.
+        iterations, resized images, products of examples' features; and the squares that
+        MAN adds up, one an activation (its Table 3).
       backward: Of all backward passes.
     """
 
@@ -60,7 +61,8 @@ class Cost:
       stored_params_m: 10^6 weights of convolutions and dense layers that a client
         keeps during a step: the model and every constant model or memory of the same
         shape that the step reads.
-      forward_rest_mflops: 10^6 multiply-adds of other matrix products there.
+      forward_rest_mflops: 10^6 multiply-adds of other products there, as
+        `MultiplyAdds.rest`.
       backward_mflops: 10^6 multiply-adds of the backward passes.
       stored_values_m: As `stored_params_m`, with the norms' weights and the running
         statistics of the model.
@@ -395,7 +397,7 @@ def _einsum(op):
 
 # By operation: every output of a convolution takes as many products as a kernel has
 # entries for an output channel, forward and in either part of the gradient; of a
-# depthwise one, as many as a kernel has places.
+# depthwise one, as many as a kernel has places. A sum of squares takes one an entry.
 _COUNTS = {
     "Conv2D": lambda op: _product(_size(op.outputs[0]), _size(op.inputs[1], 0, 3)),
     "Conv2DBackpropInput": lambda op: _product(
@@ -416,6 +418,7 @@ _COUNTS = {
     "MatMul": _matrix_product,
     "BatchMatMulV2": _matrix_product,
     "Einsum": _einsum,
+    "L2Loss": lambda op: _size(op.inputs[0]),
 }
 # What may stand between a variable and the product that uses it.
 _VIEWS = ("Identity", "StridedSlice", "Slice", "Reshape", "Transpose", "Cast")

@@ -1,11 +1,12 @@
 """The second-order numbers of a run: FedAlign's Table 1, MAN's Table 2.
 
-Of the server's model: the largest eigenvalues of the Hessian of the loss, and its
-trace. Of the clients' models, each after one more round of its own training: H_N and
-H_D of FedAlign's Eqs. 3 and 4 from the Hessians' diagonals, and as its code has them
-from sums over each parameter tensor (`h_n_code`, `h_d_code`); how far the clients went
-and whether in one direction, and whether their gradients at the server's model agree. A
-diagonal is an estimate: where it is drowned in its noise, H_N and H_D are None.
+Of the server's model, or of other weights of the run: the largest eigenvalues of the
+Hessian of the loss, and its trace. Of the clients' models, each after one more round of
+its own training: H_N and H_D of FedAlign's Eqs. 3 and 4 from the Hessians' diagonals,
+and as its code has them from sums over each parameter tensor (`h_n_code`, `h_d_code`);
+how far the clients went and whether in one direction, and whether their gradients at
+the server's model agree. A diagonal is an estimate: where it is drowned in its noise,
+H_N and H_D are None.
 
 All Hessians are of training examples without augmentation, the same for all clients, as
 the FedAlign authors' code has it (there augmented anew for every product), with the
@@ -113,9 +114,13 @@ def measure(
       What `hessian.json` holds.
 
     Raises:
+      SettingError: If clients are asked for with other weights than the server's.
       TrainedRunError: If a client's training is not finite.
       NonFiniteError: If a loss has no finite Hessian.
     """
+    if settings.clients and run.kind != "server":
+        reason = f"it must be 0 with weights={run.kind}: they train the server's model."
+        raise SettingError("clients", settings.clients, reason)
     return _Measuring(run, settings, pathlib.Path(output_dir), report, progress).all()
 
 
@@ -159,6 +164,8 @@ class _Measuring:
             "round_num": run.round_num,
             "settings": dataclasses.asdict(settings),
         }
+        if run.kind != "server":
+            self._of["weights"] = run.kind
         directory.mkdir(parents=True, exist_ok=True)
         files.delete_leftovers(directory)
         found = read(directory)

@@ -69,7 +69,8 @@ def measure(
     directory = pathlib.Path(output_dir)
     directory.mkdir(parents=True, exist_ok=True)
     files.delete_leftovers(directory)
-    of = json.dumps([run.round_num, dataclasses.asdict(settings)])
+    others = [] if run.kind == "server" else [run.kind]
+    of = json.dumps([run.round_num, dataclasses.asdict(settings), *others])
     known = _read(directory / _FILE, of)
     if known is not None and not np.isnan(known).any():
         coordinates = np.linspace(-settings.extent, settings.extent, settings.points)

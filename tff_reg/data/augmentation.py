@@ -26,7 +26,8 @@ Those of the papers have names, `RECIPE_NAMES`; `recipe` makes them:
                       the area, at 3:4 to 4:3, to the whole size; jitter of colours by
                       0.4; flips
 
-UniVarFL says nothing of augmentation; our tasks take `crop_flip` there.
+UniVarFL says nothing of augmentation; FedUV's code, which it follows, has `crop_flip`
+for STL-10 and `none` for CIFAR-10.
 """
 
 from __future__ import annotations

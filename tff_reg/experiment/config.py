@@ -77,6 +77,12 @@ class RunConfig(process_settings.ProcessSettings, task_settings.TaskSettings):
         maximum=1,
         tags=(_SHORTHAND,),
     )
+    client_sampling: str = _of_rounds(
+        "fixed",
+        help="how they are drawn: so many, or independent, each client with the"
+        " probability that makes it so many on average",
+        choices=("fixed", "independent"),
+    )
     aggregator: str = _of_server(
         "mean",
         help="how all that clients send becomes one",
@@ -138,11 +144,28 @@ class RunConfig(process_settings.ProcessSettings, task_settings.TaskSettings):
     )
     target_accuracies: tuple[float, ...] = _of_files(
         (),
-        help="such as 0.48,0.52: summary.json has the round whose moving average"
-        " reaches it",
+        help="such as 0.48,0.52: summary.json has the first round that reaches it",
         above=0,
         maximum=1,
         tags=(process_settings.FREE,),
+    )
+    target_measure: str = _of_files(
+        "average",
+        help="what has to reach it: the moving average of the accuracy, or the accuracy"
+        " itself (raw)",
+        choices=("average", "raw"),
+        tags=(process_settings.FREE,),
+    )
+    target_model: str = _of_files(
+        "server",
+        help="whose accuracy: the server's model's, or that of the mean of all clients'"
+        " last models",
+        choices=("server", "all_clients"),
+        tags=(process_settings.FREE,),
+    )
+    keep_best: bool = _of_files(
+        False,
+        help="whether the model of the round with the best test accuracy is kept, too",
     )
     rounds_per_checkpoint: int = _of_files(
         1,
@@ -473,6 +496,8 @@ class _Resolution:
         self._settle_partition()
         self._refuse_options_of_other_tasks()
         self._settle_training()
+        self._settle_normalization()
+        self._settle_targets()
         self._settle_what_does_not_apply()
         self._settle_scale()
         self._settle_privacy()
@@ -571,6 +596,25 @@ class _Resolution:
                 self._refuse("client_nesterov", "it needs a client_momentum above 0.")
             values["client_nesterov"] = False
 
+    def _settle_normalization(self) -> None:
+        mean, std = self._values["pixel_mean"], self._values["pixel_std"]
+        if len(mean) != len(std):
+            raise SettingError(
+                "pixel_mean",
+                mean,
+                f"there are {len(std)} deviations (pixel_std); give as many of both.",
+            )
+
+    def _settle_targets(self) -> None:
+        values = self._values
+        if (
+            values["target_model"] == "all_clients"
+            and not (values["averages_all_clients"])
+        ):
+            why = "there is no such mean without averages_all_clients."
+            self._refuse("target_model", why)
+            values["target_model"] = "server"
+
     def _settle_what_does_not_apply(self) -> None:
         """Refuses what has no meaning beside the others, and sets it back."""
         for each in self._settings:
@@ -605,6 +649,10 @@ class _Resolution:
                 "client_weighting", "aggregator=dp takes the plain mean; leave it out."
             )
             values["client_weighting"] = "uniform"
+        if values["client_sampling"] != "fixed":
+            why = "aggregator=dp counts on cohorts of one size; leave it out."
+            self._refuse("client_sampling", why)
+            values["client_sampling"] = "fixed"
         noise, cohort = values["dp_noise_multiplier"], values["clients_per_round"]
         if values["dp_clipping"] == "adaptive" and noise >= cohort / 10:
             raise SettingError(

@@ -45,6 +45,8 @@ def header(
     if config.projector != "none":
         model += f", {config.projector} projector before the classifier"
     training = f"{_epochs(config)}, batches of {config.batch_size}"
+    if config.drop_remainder:
+        training += ", shorter ones dropped"
     if config.same_local_steps:
         training += f", exactly {_count(_steps(config, num_train), 'step')}"
     memory = _memory(config, num_weights)
@@ -94,7 +96,8 @@ def _partition(config: ResolvedConfig) -> str:
 def _cohort(config: ResolvedConfig) -> str:
     if config.clients_per_round == config.num_clients:
         return f"all {_count(config.num_clients, 'client')} every round"
-    return f"{config.clients_per_round} of {config.num_clients} clients a round"
+    some = f"{config.clients_per_round} of {config.num_clients} clients a round"
+    return f"about {some}" if config.client_sampling == "independent" else some
 
 
 def _epochs(config: ResolvedConfig) -> str:
@@ -103,8 +106,10 @@ def _epochs(config: ResolvedConfig) -> str:
 
 def _steps(config: ResolvedConfig, num_train: int) -> int:
     """The local steps of a client of mean size."""
-    steps_per_epoch = -(-num_train // (config.num_clients * config.batch_size))
-    return config.local_epochs * steps_per_epoch
+    of_a_pass = config.num_clients * config.batch_size
+    if config.drop_remainder:
+        return config.local_epochs * max(1, num_train // of_a_pass)
+    return config.local_epochs * -(-num_train // of_a_pass)
 
 
 def _methods(config: ResolvedConfig) -> tuple[method_lib.Method, ...]:
@@ -217,7 +222,10 @@ def _averaging(config: ResolvedConfig) -> str:
     if momentum:
         optimizer += f", momentum {_text(momentum)}"
     if config.server_optimizer != "sgd":
-        optimizer += f", epsilon {_text(config.server_epsilon)}"
+        optimizer += f", beta1 {_text(config.server_beta1)}"
+        if config.server_optimizer != "adagrad":
+            optimizer += f", beta2 {_text(config.server_beta2)}"
+        optimizer += f", tau {_text(config.server_epsilon)}"
     return f"{optimizer}; clients {weighted}"
 
 

@@ -10,6 +10,7 @@ r"""The directory of a run: whose it is, what it was made with, what is in it.
     summary.json        /
     final_all_clients_weights.npz, where the server keeps the mean of all clients' last
                         models, with them
+    best_weights.npz    the server's model after the best round so far, if it is kept
 
 `config.json` is written first and `summary.json` last, so the one says that a
 directory is ours and the other that its run is finished.
@@ -38,6 +39,7 @@ _OTHERWISE = "give another output_dir, or overwrite=true to start anew."
 
 WEIGHTS = "final_weights.npz"
 ALL_CLIENTS_WEIGHTS = "final_all_clients_weights.npz"
+BEST_WEIGHTS = "best_weights.npz"
 ANALYSIS = "analysis"
 
 
@@ -224,6 +226,7 @@ class RunDirectory:
         # The config last: until then the directory is known as ours.
         self.delete_results()
         files.delete(self._file("metrics.csv"))
+        files.delete(self._file(BEST_WEIGHTS))
         tensorboard.delete_events(self.path)
         for name in ("checkpoints", "client_states"):
             if self._file(name).is_dir():
@@ -257,7 +260,7 @@ class RunDirectory:
 
         Args:
           arrays: The arrays.
-          name: The file, `WEIGHTS` or `ALL_CLIENTS_WEIGHTS`.
+          name: The file, `WEIGHTS`, `ALL_CLIENTS_WEIGHTS` or `BEST_WEIGHTS`.
         """
         from tff_reg.lazy import np
 

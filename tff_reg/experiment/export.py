@@ -273,6 +273,7 @@ def _metadata(run: trained.TrainedRun, model: Any, images: Any) -> dict[str, Any
         "task": run.config.task,
         "model": run.config.model,
         "round_num": run.round_num,
+        "weights": run.kind,
         "seed": run.config.seed,
     }
 

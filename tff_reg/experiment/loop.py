@@ -73,12 +73,16 @@ class Training:
         `tff_reg.data.ArrayClientData`.
       total_rounds: Rounds that the run has when it is finished.
       clients_per_round: Clients sampled a round, without replacement.
+      client_sampling: 'fixed' for so many; 'independent' lets each client take part
+        with probability clients_per_round / (number of clients), at least one of them.
       seed: Seed of the sampling and of the clients' keys.
       evaluate: From `tff.learning.models.ModelWeights` to `loss` and `accuracy`, for
         instance a `CentralEvaluation`; None to train without evaluation.
       rounds_per_evaluation: Evaluate every so many rounds, and after the last.
       rounds_per_checkpoint: Commit a checkpoint every so many rounds, after the last,
         and when `on_round` ends the run.
+      keep_best: Write the server's model after the round with the best test accuracy,
+        the first of the best, to `best_weights.npz`.
       client_dataset_fn: From a client's id and its key for the round (int64 [2]) to
         its `tf.data.Dataset`; None for `client_data.whole_client_dataset`.
       output_dir: Directory to resume from and to write to; None writes nothing.
@@ -104,6 +108,8 @@ class Training:
     client_dataset_fn: Optional[Callable[[str, Any], Any]] = None
     output_dir: Union[str, pathlib.Path, None] = None
     overwrite: bool = False
+    client_sampling: str = "fixed"
+    keep_best: bool = False
     settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     title: str = ""
     subtitle: str = ""
@@ -121,6 +127,11 @@ class Training:
                 raise ValueError(
                     f"{name} is {number!r}; it must be a whole number of at least 1."
                 )
+        if self.client_sampling not in ("fixed", "independent"):
+            raise ValueError(
+                f"client_sampling is {self.client_sampling!r}; it must be fixed or"
+                " independent."
+            )
         num_clients = len(self.client_data.client_ids)
         if self.clients_per_round > num_clients:
             raise ValueError(
@@ -219,7 +230,12 @@ class Rounds:
         self._training = training
         self._process = training.process
         self._client_ids = list(training.client_data.client_ids)
-        own = {**training.numbers(), "seed": training.seed}
+        own = {
+            **training.numbers(),
+            "seed": training.seed,
+            "client_sampling": training.client_sampling,
+            "keep_best": training.keep_best,
+        }
         self._settings = _as_json({**training.settings, **own})
         self._directory: Optional[directory_lib.RunDirectory] = None
         if training.output_dir is not None:
@@ -233,6 +249,7 @@ class Rounds:
         self._table = metrics.MetricsTable()
         self._rounds_done = 0
         self._rounds_saved = 0
+        self._cohort_size = 0
         self._not_finite_reported = False
         # Not every process has it, and where it has, it may be None.
         self._get_all_clients_weights: Optional[Callable[[Any], Any]] = getattr(
@@ -347,6 +364,7 @@ class Rounds:
                     f"The evaluation after round {round_num} failed:"
                     f" {type(error).__name__}: {error}"
                 ) from error
+            self._keep_if_best(row)
         self._table.append(row)
         self._rounds_done = round_num
         if self._directory is not None:
@@ -356,6 +374,27 @@ class Rounds:
         if self._events is not None:
             self._events.add(row)
         self._report(round_num, row)
+
+    def _keep_if_best(self, row: Mapping[str, Any]) -> None:
+        """Writes the weights of a round that is better than all before it."""
+        accuracy = row.get(metrics.EVALUATION_ACCURACY)
+        if not self._training.keep_best or self._directory is None or accuracy is None:
+            return
+        # Those that a checkpoint brings back are in the table: after a resume the same
+        # rounds are the best so far.
+        before = [
+            other
+            for other in self._table.column(metrics.EVALUATION_ACCURACY)
+            if not math.isnan(other)
+        ]
+        if all(accuracy > other for other in before):
+            self._directory.write_weights(
+                _named_arrays(
+                    self._process.get_model_weights(self._state),
+                    self._training.weight_names,
+                ),
+                directory_lib.BEST_WEIGHTS,
+            )
 
     def _is_due(self, round_num: int, period: int) -> bool:
         return round_num % period == 0 or round_num == self._training.total_rounds
@@ -369,12 +408,15 @@ class Rounds:
             training.client_dataset_fn or training.client_data.whole_client_dataset
         )
         began = time.monotonic()
-        cohort = data.sample_clients(
-            self._client_ids,
-            training.clients_per_round,
-            seed=training.seed,
-            round_num=round_num,
-        )
+        drawn = {"seed": training.seed, "round_num": round_num}
+        if training.client_sampling == "independent":
+            share = training.clients_per_round / len(self._client_ids)
+            cohort = data.sample_clients_bernoulli(self._client_ids, share, **drawn)
+        else:
+            cohort = data.sample_clients(
+                self._client_ids, training.clients_per_round, **drawn
+            )
+        self._cohort_size = len(cohort)
         datasets = [
             dataset_fn(client_id, data.client_key(training.seed, round_num, client_id))
             for client_id in cohort
@@ -442,7 +484,7 @@ class Rounds:
             or 0
         )
         if rejected:
-            of_all = f"{rejected} of {self._settings['clients_per_round']} clients"
+            of_all = f"{rejected} of {self._cohort_size} clients"
             self._progress.say(
                 f"Round {round_num}: the updates of {of_all} were not finite and were"
                 " left out."

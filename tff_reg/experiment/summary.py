@@ -56,32 +56,30 @@ def summarize(
       table: A row a round; at least one.
       settings: What `config.json` holds, of which `process`, `task`, `seed` and
         `clients_per_round` are copied; `accuracy_at_rounds` and `target_accuracies`,
-        lists of numbers, say what else is wanted.
+        lists of numbers, say what else is wanted, `target_measure` and `target_model`
+        by what targets are reached.
 
     Returns:
       JSON values by name. Accuracies are shares on the test set; `ema_accuracy` and
       `best_ema_accuracy` are of their moving average; those with `all_clients` are of
       the mean of all clients' last models. `accuracy_at_rounds` has
       `accuracy` and `ema_accuracy` for each round asked for, `rounds_to_target` the
-      first round whose moving average reaches each target. None where there is no
+      first round whose moving average (or whose accuracy itself, and of the model that
+      is asked for) reaches each target. None where there is no
       such number: nothing was measured, in that round or at all, or the target was
       not reached. With differentially private aggregation there is `privacy`, see
       `tff_reg.experiment.privacy`.
     """
     rounds = [int(number) for number in table.column(metrics.ROUND)]
     accuracies = table.column(metrics.EVALUATION_ACCURACY)
-    averages = moving_average(accuracies)
-    measured = [
-        (round_num, accuracy, average)
-        for round_num, accuracy, average in zip(rounds, accuracies, averages)
-        if not math.isnan(accuracy)
-    ]
+    measured = _measured(rounds, accuracies)
     best = max(measured, key=lambda each: (each[1], -each[0]), default=None)
-    of_all_clients = [
-        accuracy
-        for accuracy in table.column(metrics.ALL_CLIENTS_ACCURACY)
-        if not math.isnan(accuracy)
-    ]
+    measured_of_all = _measured(rounds, table.column(metrics.ALL_CLIENTS_ACCURACY))
+    of_all_clients = [accuracy for _, accuracy, _ in measured_of_all]
+    of_target = measured
+    if settings.get("target_model") == "all_clients":
+        of_target = measured_of_all
+    kind = 1 if settings.get("target_measure") == "raw" else 2
     seconds = table.column(metrics.SECONDS)
     return {
         "final_accuracy": measured[-1][1] if measured else None,
@@ -109,7 +107,7 @@ def summarize(
             for asked in settings.get("accuracy_at_rounds", ())
         },
         "rounds_to_target": {
-            str(target): next((r for r, _, ema in measured if ema >= target), None)
+            str(target): next((m[0] for m in of_target if m[kind] >= target), None)
             for target in settings.get("target_accuracies", ())
         },
         **_privacy(settings, len(rounds)),
@@ -120,6 +118,18 @@ def _privacy(settings: Mapping[str, Any], num_rounds: int) -> dict[str, Any]:
     if settings.get("aggregator") != "dp":
         return {}
     return {"privacy": privacy.summarize(settings, num_rounds)}
+
+
+def _measured(
+    rounds: Sequence[int], accuracies: Sequence[float]
+) -> list[tuple[int, float, float]]:
+    """Rounds that were measured, with the accuracy and its moving average."""
+    averages = moving_average(accuracies)
+    return [
+        (round_num, accuracy, average)
+        for round_num, accuracy, average in zip(rounds, accuracies, averages)
+        if not math.isnan(accuracy)
+    ]
 
 
 def _measured_in(
@@ -165,10 +175,14 @@ def of_finished_run(
     return summarize(table, {**directory.config, **_wanted(settings)})
 
 
-def _wanted(settings: Mapping[str, Any]) -> dict[str, list]:
+def _wanted(settings: Mapping[str, Any]) -> dict[str, Any]:
     """What else is wanted of a summary; it changes nothing in a run."""
-    names = ("accuracy_at_rounds", "target_accuracies")
-    return {name: list(settings.get(name, ())) for name in names}
+    lists = ("accuracy_at_rounds", "target_accuracies")
+    words = ("target_measure", "target_model")
+    return {
+        **{name: list(settings.get(name, ())) for name in lists},
+        **{name: settings[name] for name in words if name in settings},
+    }
 
 
 def refresh(directory: Any, settings: Mapping[str, Any]) -> Optional[dict[str, Any]]:

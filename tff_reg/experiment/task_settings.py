@@ -27,7 +27,8 @@ OPTION = "option of tasks"
 class TaskSettings(process_settings.PopulationSettings):
     """What a task is built from.
 
-    Where `model`, `norm`, `augmentation` or `image_size` is None, it is the task's own.
+    Where `model`, `norm`, `augmentation` or `image_size` is None, it is the task's own;
+    so are `pixel_mean` and `pixel_std` where they are empty.
     """
 
     task: str = setting("digits", group=WHAT, help="data set and model")
@@ -66,6 +67,12 @@ class TaskSettings(process_settings.PopulationSettings):
         help="how training images are varied",
         choices=augmentation_lib.RECIPE_NAMES,
     )
+    pixel_mean: tuple[float, ...] = _of_data(
+        (),
+        help="that images are normalised by, of pixels in 0 to 1: one, or one for each"
+        " channel; the task's own",
+    )
+    pixel_std: tuple[float, ...] = _of_data((), help="their deviations", above=0)
     image_size: Optional[int] = _of_data(
         None,
         help="height and width, for tasks whose images can have any",

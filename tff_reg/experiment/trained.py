@@ -23,8 +23,14 @@ from tff_reg.experiment import (
 )
 from tff_reg.experiment.config import ResolvedConfig
 from tff_reg.lazy import np, tff
+from tff_reg.methods import all_clients
+from tff_reg.settings import SettingError
 
+# Which weights of a run: the server's last, the mean of all clients' last models, or
+# the server's after the round with the best test accuracy.
+WEIGHTS = ("server", "all_clients", "best")
 _GLOBAL = "global_model_weights"
+_ALL_CLIENTS = f"finalizer/memory/{all_clients.NAME}"
 # A run's aggregator is not what tells of the clients' models.
 _OF_AGGREGATORS = ("aggregator/", "finalizer/uploads/")
 
@@ -41,8 +47,9 @@ class TrainedRun:
       directory: The run's directory.
       config: What the run did.
       task: Its task, with its data.
-      round_num: The rounds that were trained.
+      round_num: The rounds that were trained; the weights `best` are of one of them.
       checkpoint: Where that is written.
+      kind: Which weights `weights` are, one of `WEIGHTS`.
     """
 
     directory: directory_lib.RunDirectory
@@ -50,6 +57,7 @@ class TrainedRun:
     task: Any
     round_num: int
     checkpoint: checkpoints.Checkpoint
+    kind: str = "server"
 
     @property
     def model_fn(self):
@@ -58,21 +66,48 @@ class TrainedRun:
 
     @functools.cached_property
     def weights(self) -> Any:
-        """The server's `tff.learning.models.ModelWeights`, arrays."""
+        """The `tff.learning.models.ModelWeights` of the `kind`, arrays.
+
+        Raises:
+          TrainedRunError: If the run has none of that kind.
+        """
+        server = self._server_weights
+        if self.kind == "best":
+            path = self.directory.path / directory_lib.BEST_WEIGHTS
+            if not path.exists():
+                raise TrainedRunError(
+                    f"{self.directory.path} has no {path.name}; a run with keep_best"
+                    " writes it."
+                )
+            with np.load(path, allow_pickle=False) as stored:
+                values = [stored[name] for name in stored.files]
+            count = len(server.trainable)
+            return tff.learning.models.ModelWeights(values[:count], values[count:])
+        if self.kind == "all_clients":
+            mean = self._stored(_ALL_CLIENTS)
+            if not mean:
+                raise TrainedRunError(
+                    f"{self.directory.path} has no mean of all clients' last models; a"
+                    " run with averages_all_clients has."
+                )
+            return tff.learning.models.ModelWeights(mean, server.non_trainable)
+        return server
+
+    @functools.cached_property
+    def _server_weights(self) -> Any:
+        kinds = ("trainable", "non_trainable")
+        return tff.learning.models.ModelWeights(
+            *(self._stored(f"{_GLOBAL}/{kind}") for kind in kinds)
+        )
+
+    def _stored(self, name: str) -> list[Any]:
+        """A list of arrays in the checkpoint's state; empty where there is none."""
         with np.load(self.checkpoint.part(loop.STATE), allow_pickle=False) as stored:
-            found = {
-                kind: [
-                    stored[f"{_GLOBAL}/{kind}/{index}"]
-                    for index in range(
-                        sum(n.startswith(f"{_GLOBAL}/{kind}/") for n in stored.files)
-                    )
-                ]
-                for kind in ("trainable", "non_trainable")
-            }
-        return tff.learning.models.ModelWeights(**found)
+            count = sum(each.startswith(f"{name}/") for each in stored.files)
+            return [stored[f"{name}/{index}"] for index in range(count)]
 
     def model(self, weights: Optional[Any] = None) -> Any:
-        """A model with weights, the server's by default.
+        """A model with weights, those of the `kind` by default.
 
         Args:
           weights: A `tff.learning.models.ModelWeights`.
@@ -122,7 +157,7 @@ class TrainedRun:
         """The models of clients after one more round of local training.
 
         Each trains from the run's last state by itself, as its process has it, with
-        the key of the next round.
+        the key of the next round; from the server's model whatever the `kind`.
 
         Args:
           client_ids: Ids of `task.client_data`.
@@ -165,11 +200,12 @@ class TrainedRun:
         has_statistics = isinstance(update, tff.learning.models.ModelWeights)
         trainable = update.trainable if has_statistics else update
         others = update.non_trainable if has_statistics else []
+        server = self._server_weights
         return tff.learning.models.ModelWeights(
-            [w - u for w, u in zip(self.weights.trainable, trainable)],
-            [w - u for w, u in zip(self.weights.non_trainable, others)]
+            [w - u for w, u in zip(server.trainable, trainable)],
+            [w - u for w, u in zip(server.non_trainable, others)]
             if has_statistics
-            else list(self.weights.non_trainable),
+            else list(server.non_trainable),
         )
 
 
@@ -201,6 +237,7 @@ def load(
     *,
     tasks: Any = lazy.tasks,
     round_num: Optional[int] = None,
+    weights: str = "server",
 ) -> TrainedRun:
     """Reads a run.
 
@@ -209,16 +246,24 @@ def load(
       tasks: The module `tasks`, or what has its `build`.
       round_num: The round after which the checkpoint was written; None for the newest
         whole one.
+      weights: Which of the run's weights are asked for, one of `WEIGHTS`.
 
     Returns:
       The run with that checkpoint.
 
     Raises:
       DirectoryError: If the directory is not a run's.
-      SettingError: If the run was not one of a `RunConfig`.
+      SettingError: If the run was not one of a `RunConfig`, or there are no such
+        weights.
       TrainedRunError: If there is no such checkpoint in it, or none that is whole.
       ValueError: If the task's data are not there any more.
     """
+    if weights not in WEIGHTS:
+        why = f"choose one of {', '.join(WEIGHTS)}."
+        raise SettingError("weights", weights, why)
+    if weights == "best" and round_num is not None:
+        why = "the best round has weights of its own; leave round_num out."
+        raise SettingError("weights", weights, why)
     directory = directory_lib.RunDirectory(path)
     if directory.config is None:
         raise TrainedRunError(f"{path} has no run; give the directory of one.")
@@ -238,6 +283,11 @@ def load(
             continue
         config = ResolvedConfig.load(directory.config)
         task = runs.build_task(config, tasks)
-        return TrainedRun(directory, config, task, checkpoint.round_num, checkpoint)
+        found_run = TrainedRun(
+            directory, config, task, checkpoint.round_num, checkpoint, weights
+        )
+        # What is not there is said before anything is computed.
+        _ = found_run.weights
+        return found_run
     why = f" ({'; '.join(problems)})" if problems else ""
     raise TrainedRunError(f"{path} has no whole checkpoint{why}.")

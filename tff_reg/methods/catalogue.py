@@ -51,6 +51,8 @@ _MODULES = (
     "fedspeed",
     "fedavgm",
     "fedadam",
+    "fedyogi",
+    "fedadagrad",
 )
 
 

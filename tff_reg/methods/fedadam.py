@@ -3,6 +3,9 @@
 Sashank J. Reddi, Zachary Charles, Manzil Zaheer, Zachary Garrett, Keith Rush, Jakub
 Konecny, Sanjiv Kumar, H. Brendan McMahan. "Adaptive Federated Optimization." ICLR 2021.
 https://arxiv.org/abs/2003.00295
+
+Algorithm 2 with its betas, 0.9 and 0.99; v begins at tau^2, and nothing corrects the
+bias of the first rounds. tau is 0.001, as in the FedMLB paper.
 """
 
 from __future__ import annotations
@@ -22,6 +25,8 @@ class FedAdam(method.Method):
     brings = {
         "server_optimizer": "adam",
         "server_learning_rate": 0.01,
+        "server_beta1": 0.9,
+        "server_beta2": 0.99,
         "server_epsilon": 1e-3,
         "client_learning_rate": 0.01,
     }

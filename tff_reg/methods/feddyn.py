@@ -6,8 +6,9 @@ https://arxiv.org/abs/2111.04263
 
 The gradient is that of the loss plus alpha_i (h_i - cloud), clipped, plus alpha_i w:
 half of the proximal term is not clipped, as in the authors' code, where it is extra
-weight decay. Afterwards h_i += w_i - cloud, and the new model is the unweighted mean of
-the cohort's models plus the mean of h over all clients.
+weight decay. The FedMLB authors' code clips the whole. Afterwards h_i += w_i - cloud,
+and the new model is the unweighted mean of the cohort's models plus the mean of h over
+all clients.
 """
 
 from __future__ import annotations
@@ -37,8 +38,16 @@ class FedDyn(method.Method):
     strength: float = settings.setting(
         0.1,
         symbol="alpha",
-        help="alpha; 0.1 in the FedMLB and MAN papers.",
+        help="alpha; 0.1 in the FedMLB paper, 0.01 in the scripts of FedDyn and MAN.",
         minimum=0,
+    )
+    clipping: str = settings.setting(
+        "half",
+        help=(
+            "'half' adds alpha w after gradients are clipped, as FedDyn's code does; "
+            "'whole' before, as FedMLB's."
+        ),
+        choices=("half", "whole"),
     )
 
     def initial_client_memory(self, weights: method.Tensors) -> method.Memory:
@@ -50,9 +59,17 @@ class FedDyn(method.Method):
     def correct(self, local: method.Local, gradient: method.Tensors) -> method.Tensors:
         alpha = drift.alpha_of(self.strength, local)
         pairs = zip(local.client["h"], local.cloud)
-        return drift.plus(gradient, [alpha * (h - c) for h, c in pairs])
+        linear = drift.plus(gradient, [alpha * (h - c) for h, c in pairs])
+        return self._with_decay(local, linear) if self.clipping == "whole" else linear
 
     def correct_clipped(
+        self, local: method.Local, gradient: method.Tensors
+    ) -> method.Tensors:
+        if self.clipping == "whole":
+            return gradient
+        return self._with_decay(local, gradient)
+
+    def _with_decay(
         self, local: method.Local, gradient: method.Tensors
     ) -> method.Tensors:
         alpha = drift.alpha_of(self.strength, local)

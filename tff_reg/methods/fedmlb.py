@@ -63,10 +63,18 @@ class FedMLB(method.Method):
         (),
         help=(
             "Which paths take part, from 1 (only the first block is local) to M - 1; "
-            "none for all. The sums are divided by M - 1 all the same, as in the "
-            "authors' code."
+            "none for all."
         ),
         minimum=1,
+    )
+    divisor: str = settings.setting(
+        "all",
+        help=(
+            "What the sums over chosen paths are divided by: 'all' paths' number, "
+            "M - 1, as in the authors' code, or the number of those 'chosen', as in "
+            "their group's later one (FedACG, 2024)."
+        ),
+        choices=("all", "chosen"),
     )
     direction: str = settings.setting(
         "local_to_global",
@@ -105,8 +113,9 @@ class FedMLB(method.Method):
             divergences.append(
                 distillation.divergence(logits, step.outputs.logits, self.temperature)
             )
-        cross_entropy = tf.add_n(cross_entropies) / num_paths
-        divergence = tf.add_n(divergences) / num_paths
+        divisor = len(paths) if self.divisor == "chosen" else num_paths
+        cross_entropy = tf.add_n(cross_entropies) / divisor
+        divergence = tf.add_n(divergences) / divisor
         value = self.cross_entropy * cross_entropy + self.distillation * divergence
         return method.Term(
             raw=value,

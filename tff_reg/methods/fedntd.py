@@ -5,7 +5,9 @@ Global Knowledge by Not-True Distillation in Federated Learning." NeurIPS 2022.
 https://arxiv.org/abs/2106.03097
 
 The true class is removed before the softmax on both sides; the term is the KL
-divergence of the local predictions from the global model's, which are constants.
+divergence of the local predictions from the global model's, which are constants. The
+authors' code multiplies it by tau^2. The FedMLB group's (FedACG's, 2024) does not, and
+trains on 0.7 of the cross-entropy and 0.3 of the divergence.
 """
 
 from __future__ import annotations
@@ -39,6 +41,15 @@ class FedNTD(method.Method):
         help="tau, above 0.",
         above=0,
     )
+    squared_temperature: bool = settings.setting(
+        False,
+        help="Whether the divergence is multiplied by tau^2.",
+    )
+    cross_entropy: float = settings.setting(
+        1.0,
+        help="What the task loss is multiplied with, beside a beta above 0.",
+        minimum=0,
+    )
 
     def check_network(self, network: Any) -> None:
         if network.num_classes < 3:
@@ -54,4 +65,9 @@ class FedNTD(method.Method):
             distillation.without_true_class(step.outputs.logits, step.labels),
             self.temperature,
         )
-        return method.Term(raw=value, weighted=self.strength * value)
+        if self.squared_temperature:
+            value *= self.temperature**2
+        weighted = self.strength * value
+        if self.cross_entropy != 1.0:
+            weighted += (self.cross_entropy - 1.0) * step.task_loss
+        return method.Term(raw=value, weighted=weighted)

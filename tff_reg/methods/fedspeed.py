@@ -40,13 +40,13 @@ class FedSpeed(feddyn.FedDyn):
     strength: float = settings.setting(
         0.1,
         symbol="alpha",
-        help="alpha, as in FedDyn.",
+        help="alpha, as in FedDyn; 0.01 as the MAN authors' script runs it.",
         minimum=0,
     )
     radius: float = settings.setting(
         0.05,
         symbol="rho",
-        help="rho. 0 is FedDyn.",
+        help="rho; 0.01 as the MAN authors' script runs it. 0 is FedDyn.",
         minimum=0,
     )
     ascent: str = settings.setting(

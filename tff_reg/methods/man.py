@@ -8,15 +8,21 @@ The term is the sum over hidden layers of the mean square of the activation afte
 its non-linearity and before any pooling; the mean runs over the batch, channels
 and positions (Eq. 16). The logits are not counted. Eq. 15 adds zeta times the sum;
 the code that produced the published numbers adds zeta / 2 times it.
+
+On their ConvNet for Tiny-ImageNet the authors' two codes sum up other terms, and not
+the same ones; `terms` offers both.
 """
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
+from typing import Any
 
 from tff_reg import settings
 from tff_reg.lazy import tf
 from tff_reg.methods import method, papers
+from tff_reg.models import pooling
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,6 +48,15 @@ class MAN(method.Method):
         ),
         choices=("code", "paper"),
     )
+    terms: str = settings.setting(
+        "paper",
+        help=(
+            "What is summed up on man_convnet: 'paper' every layer; 'code' leaves out "
+            "the third convolution and adds the mean variance (over n - 1) of the last "
+            "layer's units; 'samcode' takes the third convolution after its pooling."
+        ),
+        choices=("paper", "code", "samcode"),
+    )
 
     def term(self, step: method.Step) -> method.Term:
         if not step.outputs.activations:
@@ -49,9 +64,38 @@ class MAN(method.Method):
                 "man: the model has no non-linear layer whose activations could be "
                 "kept small. Give it one (a ReLU, for example)."
             )
-        total = tf.add_n([_mean_square(a) for a in step.outputs.activations])
+        total = tf.add_n(self._parts(step.outputs.activations))
         factor = self.strength * (0.5 if self.scaling == "code" else 1.0)
         return method.Term(raw=total, weighted=factor * total)
+
+    def _parts(self, activations: Sequence[Any]) -> method.Tensors:
+        """What is summed up: a scalar a layer.
+
+        Raises:
+          ValueError: If `terms` is of a network that this is not.
+        """
+        if self.terms == "paper":
+            return [_mean_square(a) for a in activations]
+        if [a.shape.rank for a in activations] != [4, 4, 4, 2, 2]:
+            raise settings.SettingError(
+                "man_terms",
+                self.terms,
+                "it is for three convolutions and two hidden layers (man_convnet); on "
+                "feddyn_cnn the authors' codes are the paper's.",
+            )
+        first, second, third, *hidden = activations
+        if self.terms == "samcode":
+            third = pooling.max_pool(third, size=2, stride=2)
+            return [_mean_square(a) for a in (first, second, third, *hidden)]
+        squares = [_mean_square(a) for a in (first, second, *hidden)]
+        return [*squares, _mean_variance(hidden[-1])]
+
+
+def _mean_variance(x: tf.Tensor) -> tf.Tensor:
+    """The mean over units of the variance over the batch, over n - 1; 0 for n = 1."""
+    count = tf.cast(tf.shape(x)[0], x.dtype)
+    squares = tf.reduce_sum(tf.math.squared_difference(x, tf.reduce_mean(x, 0)), 0)
+    return tf.reduce_mean(squares / tf.maximum(count - 1, 1))
 
 
 def _mean_square(x: tf.Tensor) -> tf.Tensor:

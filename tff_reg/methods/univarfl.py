@@ -9,9 +9,12 @@ probability (Eq. 1) and c the mean variance of the columns of the identity (Eq. 
 L_HE is the hyperspherical energy of the embeddings, scaled to unit length:
 1/n^2 sum_{i,j} 1 / (1 - z_i . z_j + epsilon) (Eq. 3).
 
-There is no public code. What the paper leaves open: the variances are the biased ones
-by default; the pairs i = j of Eq. 3, a constant 1/(n epsilon) without gradient whose
-rounding would drown the rest, are left out unless asked for; epsilon is not given.
+There is no public code. The paper follows FedUV (H. Son et al., "FedUV: Uniformity and
+Variance for Heterogeneous Federated Learning", CVPR 2024), whose code has unbiased
+standard deviations in the place of variances. What the paper leaves open: the variances
+are the biased ones by default; the pairs i = j of Eq. 3, a constant 1/(n epsilon)
+without gradient whose rounding would drown the rest, are left out unless asked for;
+epsilon is not given.
 """
 
 from __future__ import annotations
@@ -67,6 +70,14 @@ class UniVarFL(method.Method):
         ),
         choices=("population", "sample"),
     )
+    spread: str = settings.setting(
+        "variance",
+        help=(
+            "'variance' as in Eqs. 1 and 2, or 'deviation', the standard one, as in "
+            "FedUV's code; for the batch and for c alike."
+        ),
+        choices=("variance", "deviation"),
+    )
     include_diagonal: bool = settings.setting(
         False,
         help="Whether the reported energy has the constant of the pairs i = j.",
@@ -75,7 +86,9 @@ class UniVarFL(method.Method):
     def term(self, step: method.Step) -> method.Term:
         logits = step.outputs.logits
         is_sample = self.variance_kind == "sample"
-        missing = missing_variance(tf.nn.softmax(logits), is_sample)
+        missing = missing_variance(
+            tf.nn.softmax(logits), is_sample, self.spread == "deviation"
+        )
         energy = hyperspherical_energy(step.outputs.embedding, self.epsilon)
         reported = energy
         if self.include_diagonal:
@@ -90,12 +103,16 @@ class UniVarFL(method.Method):
         )
 
 
-def missing_variance(probabilities: tf.Tensor, is_sample: bool) -> tf.Tensor:
+def missing_variance(
+    probabilities: tf.Tensor, is_sample: bool, as_deviation: bool = False
+) -> tf.Tensor:
     """L_V of Eq. 1.
 
     Args:
       probabilities: float [n, classes].
       is_sample: Whether variances divide by n - 1 (and c by D - 1) instead of n.
+      as_deviation: Whether it is of standard deviations. That of a class that does not
+        vary has the gradient 0.
 
     Returns:
       A scalar.
@@ -106,7 +123,14 @@ def missing_variance(probabilities: tf.Tensor, is_sample: bool) -> tf.Tensor:
     squares = tf.reduce_sum(tf.math.squared_difference(probabilities, mean), 0)
     divisor = tf.maximum(count - 1, 1) if is_sample else tf.maximum(count, 1)
     threshold = 1 / classes if is_sample else (classes - 1) / classes**2
-    return tf.reduce_mean(tf.nn.relu(threshold - squares / divisor))
+    spread = squares / divisor
+    if as_deviation:
+        threshold = threshold**0.5
+        # The square root of 0 would have an infinite gradient.
+        varies = spread > 0
+        root = tf.sqrt(tf.where(varies, spread, tf.ones_like(spread)))
+        spread = tf.where(varies, root, tf.zeros_like(root))
+    return tf.reduce_mean(tf.nn.relu(threshold - spread))
 
 
 def hyperspherical_energy(features: tf.Tensor, epsilon: float) -> tf.Tensor:

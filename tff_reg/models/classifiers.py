@@ -13,6 +13,9 @@ which is the embedding that MOON and UniVarFL look at.
   as many units as there are features, but at least 256. That gives the paper's two
   sizes, 256 for ResNet-56, and 256 for ResNet-8 and ResNet-20. Its norm is batch norm
   whatever the network's own is, so that the model has running statistics.
+* `feduv`: of the same sizes, but linear, batch norm, ReLU twice, as in the code of
+  FedUV (Son et al., CVPR 2024), which UniVarFL follows; the embedding comes after the
+  second ReLU.
 """
 
 from __future__ import annotations
@@ -32,6 +35,8 @@ UNIVARFL_FEATURES = 256
 class Projector(layers.ForwardLayer):
     """A linear layer, an optional batch norm, ReLU, and a linear layer.
 
+    `ends_in_relu` adds another batch norm and ReLU.
+
     Below full width only its input is cut.
 
     Args:
@@ -39,6 +44,7 @@ class Projector(layers.ForwardLayer):
       hidden: Outputs of the first layer.
       features: Outputs of the second layer.
       has_norm: Whether batch norm comes before the ReLU.
+      ends_in_relu: Whether batch norm and ReLU come after the second layer, too.
       seeds: Where the initialisers' seeds come from.
       name: Prefix of the variables' names.
       dtype: 'float32' or 'float64'.
@@ -54,13 +60,14 @@ class Projector(layers.ForwardLayer):
         features: int,
         *,
         has_norm: bool,
+        ends_in_relu: bool = False,
         seeds: layers.Seeds,
         name: str,
         dtype: str,
     ):
         super().__init__(name=name, dtype=dtype)
         self.features = features
-        self.norm = None
+        self.norm = self.norm2 = None
         with tf.name_scope(name):
             self.dense1 = layers.Dense(
                 in_features, hidden, seeds, name="dense1", dtype=dtype
@@ -70,13 +77,18 @@ class Projector(layers.ForwardLayer):
             self.dense2 = layers.Dense(
                 hidden, features, seeds, name="dense2", dtype=dtype
             )
+            if ends_in_relu:
+                self.norm2 = layers.BatchNorm(features, name="norm2", dtype=dtype)
         self.built = True
 
     def call(self, x, forward: ForwardPass):
         x = self.dense1(x, forward)
         if self.norm is not None:
             x = self.norm(x, forward)
-        return self.dense2(forward.record(tf.nn.relu(x)), forward)
+        x = self.dense2(forward.record(tf.nn.relu(x)), forward)
+        if self.norm2 is None:
+            return x
+        return forward.record(tf.nn.relu(self.norm2(x, forward)))
 
 
 def build_projector(
@@ -103,9 +115,10 @@ def build_projector(
     if kind == "moon":
         features = min(in_features, MOON_FEATURES)
         return Projector(in_features, in_features, features, has_norm=False, **options)
-    if kind == "univarfl":
+    if kind in ("univarfl", "feduv"):
         features = max(in_features, UNIVARFL_FEATURES)
-        return Projector(in_features, features, features, has_norm=True, **options)
+        options.update(has_norm=True, ends_in_relu=kind == "feduv")
+        return Projector(in_features, features, features, **options)
     raise ValueError(
         f"Unknown projector {kind!r}: choose one of {', '.join(names.PROJECTOR_NAMES)}."
     )

@@ -28,6 +28,7 @@ _BUILDERS = {
     "resnet18": resnet.resnet18,
     "resnet18_imagenet": resnet.resnet18_imagenet,
     "resnet18_no_maxpool": resnet.resnet18_no_maxpool,
+    "resnet18_feduv": resnet.resnet18_feduv,
     "resnet20": resnet.resnet20,
     "resnet56": resnet.resnet56,
     "vgg9": vgg.vgg9,
@@ -37,6 +38,7 @@ _BUILDERS = {
     "feddyn_cnn": paper_cnns.feddyn_cnn,
     "man_convnet": paper_cnns.man_convnet,
     "univarfl_cnn": paper_cnns.univarfl_cnn,
+    "feduv_cnn": paper_cnns.feduv_cnn,
 }
 
 

@@ -6,6 +6,7 @@ MODEL_NAMES = (
     "resnet18",
     "resnet18_imagenet",
     "resnet18_no_maxpool",
+    "resnet18_feduv",
     "resnet20",
     "resnet56",
     "vgg9",
@@ -15,9 +16,10 @@ MODEL_NAMES = (
     "feddyn_cnn",
     "man_convnet",
     "univarfl_cnn",
+    "feduv_cnn",
 )
 NORM_NAMES = ("group", "batch", "none")
-PROJECTOR_NAMES = ("none", "moon", "univarfl")
+PROJECTOR_NAMES = ("none", "moon", "univarfl", "feduv")
 
 
 def norms_of(model_name: str) -> tuple[str, ...]:
@@ -31,6 +33,8 @@ def norms_of(model_name: str) -> tuple[str, ...]:
     """
     if model_name.startswith("resnet"):
         return ("group", "batch")
+    if model_name == "feduv_cnn":
+        return ("batch", "group")
     if model_name in ("feddyn_cnn", "univarfl_cnn"):
         return ("none",)
     return NORM_NAMES

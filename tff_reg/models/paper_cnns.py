@@ -1,4 +1,4 @@
-"""The small CNNs of the MAN and UniVarFL papers: convolutions, then hidden layers.
+"""The small CNNs of the MAN, UniVarFL and FedUV papers.
 
 * `feddyn_cnn`: FedDyn's network for CIFAR, which the MAN paper uses: two 5x5
   convolutions of 64 channels without padding, each followed by ReLU and 2x2
@@ -8,14 +8,19 @@
   64 channels, each with GroupNorm of 4 groups, ReLU and 2x2 max-pooling, hidden layers
   of 512 and 384 units.
 * `univarfl_cnn`: the UniVarFL paper describes its small CNN in an appendix that we do
-  not have. This is an ASSUMPTION: the simple CNN of MOON and of most of this line of
-  work, which is LeNet-5 with ReLU: two 5x5 convolutions of 6 and 16 channels without
-  padding, each with ReLU and 2x2 max-pooling, hidden layers of 120 and 84 units, no
-  norm (62,006 parameters with 10 classes and images of 32x32x3).
+  not have. This is an ASSUMPTION, which the recipes do not make: the simple CNN of MOON
+  and of most of this line of work, which is LeNet-5 with ReLU: two 5x5 convolutions of
+  6 and 16 channels without padding, each with ReLU and 2x2 max-pooling, hidden layers
+  of 120 and 84 units, no norm (62,006 parameters with 10 classes and images of
+  32x32x3).
+* `feduv_cnn`: the small CNN of FedUV's code, which UniVarFL follows: eight convolutions
+  without padding or biases, each with BatchNorm and ReLU, 3x3 and 1x1 of 16 channels,
+  3x3 (stride 2), 3x3 and 1x1 of 32, the same of 64; global average pooling (161,594
+  parameters with 10 classes and the projector `feduv`).
 
 Everything is initialised as PyTorch does by default, as in these authors' code: uniform
-within 1/sqrt(fan-in), kernels and biases alike. Convolutions have biases, with a norm
-too. Pooling drops the last row or column of an odd number.
+within 1/sqrt(fan-in), kernels and biases alike. The first three networks' convolutions
+have biases, with a norm too. Pooling drops the last row or column of an odd number.
 """
 
 from __future__ import annotations
@@ -23,7 +28,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 
-from tff_reg.models import block_model, conv_units, layers, pooling
+from tff_reg.models import block_model, conv_units, layers, pooling, resnet
 
 _POOL = functools.partial(pooling.max_pool, size=2, stride=2)
 
@@ -159,4 +164,81 @@ def univarfl_cnn(*, norm: str = "none", **options) -> block_model.BlockModel:
         minimum_side=16,
         norm=norm,
         **options,
+    )
+
+
+# Kernel size, channels and stride of each convolution.
+_FEDUV_SHAPES = (
+    (3, 16, 1),
+    (1, 16, 1),
+    (3, 32, 2),
+    (3, 32, 1),
+    (1, 32, 1),
+    (3, 64, 2),
+    (3, 64, 1),
+    (1, 64, 1),
+)
+
+
+def feduv_cnn(
+    *,
+    input_shape: Sequence[int],
+    num_classes: int,
+    norm: str = "batch",
+    projector: str = "none",
+    seed: int = 0,
+    dtype: str = "float32",
+) -> block_model.BlockModel:
+    """FedUV's small CNN. Images from 21x21.
+
+    Args:
+      input_shape: (height, width, channels) of an image.
+      num_classes: Number of logits.
+      norm: 'batch' or 'group', after every convolution.
+      projector: One of `names.PROJECTOR_NAMES` (see `classifiers`).
+      seed: Seed of the initial weights; the same seed gives the same weights.
+      dtype: 'float32' or 'float64'.
+
+    Returns:
+      A `BlockModel` with the blocks conv1, ..., conv8, classifier.
+
+    Raises:
+      block_model.ImageSizeError: If the images are smaller than the network takes.
+    """
+    block_model.check_image_size("feduv_cnn", input_shape, 21)
+    seeds = layers.Seeds(seed)
+    blocks, in_channels = [], input_shape[-1]
+    for number, (size, channels, stride) in enumerate(_FEDUV_SHAPES, start=1):
+        convolution = functools.partial(
+            layers.Conv2D,
+            in_channels,
+            channels,
+            size,
+            seeds,
+            stride=stride,
+            initializer=layers.uniform_fan_in,
+        )
+        blocks.append(
+            conv_units.ConvUnit(
+                convolution, channels, norm=norm, name=f"conv{number}", dtype=dtype
+            )
+        )
+        in_channels = channels
+    blocks.append(
+        resnet.PoolingClassifier(
+            in_channels,
+            num_classes,
+            projector=projector,
+            seeds=seeds,
+            name="classifier",
+            dtype=dtype,
+        )
+    )
+    return block_model.BlockModel(
+        blocks,
+        input_shape=input_shape,
+        num_classes=num_classes,
+        dtype=dtype,
+        seed=seed,
+        has_independent_examples=norm == "group",
     )

@@ -10,13 +10,15 @@
 * `resnet18_imagenet`: the same with the original stem, for the FedAlign paper's
   ImageNet-200: 7x7 with stride 2, then 3x3 max-pooling with stride 2 (torchvision's
   11,689,512 parameters with 1000 classes).
-* `resnet18_no_maxpool`: that without the max-pooling, for the UniVarFL paper.
+* `resnet18_no_maxpool`: that without the max-pooling, as the UniVarFL paper says.
+* `resnet18_feduv`: FedUV's, which is UniVarFL's by all that it says: the stem for small
+  images, and the first stage halves the resolution, too.
 
-The others have a 3x3 stem with stride 1. All halve the resolution at every stage but
-the first, and end in global average pooling and one linear layer. A shortcut whose
-shape changes is a strided 1x1 convolution with a norm. Convolutions are
-initialised as in torchvision (Kaiming normal over the fan-out), the classifier
-as PyTorch's linear layers.
+The others have a 3x3 stem with stride 1. All but FedUV's halve the resolution at every
+stage but the first; all end in global average pooling and one linear layer. A shortcut
+whose shape changes is a strided 1x1 convolution with a norm. Convolutions are
+initialised as in torchvision (Kaiming normal over the fan-out), the classifier as
+PyTorch's linear layers.
 """
 
 from __future__ import annotations
@@ -189,6 +191,7 @@ def build_resnet(
     dtype: str = "float32",
     planes: Sequence[int] = (16, 32, 64),
     stem: StemShape = SMALL_STEM,
+    first_stride: int = 1,
 ) -> block_model.BlockModel:
     """Builds a residual network; see the module's docstring for the shapes.
 
@@ -203,6 +206,7 @@ def build_resnet(
       dtype: 'float32' or 'float64'.
       planes: Planes of each stage.
       stem: What comes before the stages.
+      first_stride: Of the first stage; the others have 2.
 
     Returns:
       A `BlockModel` with the blocks stem, stage1, ..., classifier.
@@ -216,7 +220,8 @@ def build_resnet(
         units = []
         with tf.name_scope(f"stage{stage + 1}"):
             for unit in range(num_units):
-                kernels = unit_kernels(stage_planes, 2 if stage and not unit else 1)
+                stage_stride = 2 if stage else first_stride
+                kernels = unit_kernels(stage_planes, 1 if unit else stage_stride)
                 units.append(
                     Residual(
                         kernels,
@@ -279,3 +284,8 @@ def resnet18_imagenet(**options) -> block_model.BlockModel:
 def resnet18_no_maxpool(**options) -> block_model.BlockModel:
     """ResNet-18 for ImageNet without max-pooling; options as in `build_resnet`."""
     return resnet18(stem=IMAGENET_STEM._replace(has_pool=False), **options)
+
+
+def resnet18_feduv(**options) -> block_model.BlockModel:
+    """FedUV's ResNet-18; options as in `build_resnet`."""
+    return resnet18(first_stride=2, **options)

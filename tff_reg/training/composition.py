@@ -267,11 +267,16 @@ def build_from_settings(
     """
     local_steps = None
     if mean_examples is not None:
-        steps_per_epoch = math.ceil(mean_examples / settings.batch_size)
+        batches = mean_examples / settings.batch_size
+        if settings.drop_remainder:
+            steps_per_epoch = max(1, math.floor(batches))
+        else:
+            steps_per_epoch = math.ceil(batches)
         local_steps = settings.local_epochs * steps_per_epoch
     client_data = data_forms.WholeClientData(
         batch_size=settings.batch_size,
         local_epochs=settings.local_epochs,
+        drop_remainder=settings.drop_remainder,
         local_steps=local_steps if settings.same_local_steps else None,
         preprocess_fn=client_preprocess_fn,
         example_dtype=example_dtype,
@@ -320,15 +325,18 @@ def _schedule(settings: ProcessSettings) -> schedules.Schedule:
 
 
 def _server_optimizer(settings: ProcessSettings) -> tff.learning.optimizers.Optimizer:
-    rate, epsilon = settings.server_learning_rate, settings.server_epsilon
-    library = tff.learning.optimizers
-    builders = {
-        "sgd": lambda: library.build_sgdm(rate, settings.server_momentum or None),
-        "adam": lambda: library.build_adam(rate, epsilon=epsilon),
-        "yogi": lambda: library.build_yogi(rate, epsilon=epsilon),
-        "adagrad": lambda: library.build_adagrad(rate, epsilon=epsilon),
-    }
-    return builders[settings.server_optimizer]()
+    rate = settings.server_learning_rate
+    if settings.server_optimizer == "sgd":
+        return tff.learning.optimizers.build_sgdm(
+            rate, settings.server_momentum or None
+        )
+    return optimizers.build_adaptive(
+        settings.server_optimizer,
+        rate,
+        beta1=settings.server_beta1,
+        beta2=settings.server_beta2,
+        epsilon=settings.server_epsilon,
+    )
 
 
 def _client_weighting(settings: ProcessSettings) -> tff.learning.ClientWeighting:

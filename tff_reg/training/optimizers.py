@@ -1,15 +1,15 @@
-"""The client optimiser of the papers: SGD as PyTorch runs it.
+"""The optimisers of the papers: SGD as PyTorch runs it, and the adaptive servers.
 
 TFF's own `build_sgdm` has neither Nesterov's form nor weight decay, with which all
-four papers train. Any other `tff.learning.optimizers.Optimizer` can stand in its
-place.
+four papers train; its Adam, Yogi and Adagrad are not those of "Adaptive Federated
+Optimization". Any other `tff.learning.optimizers.Optimizer` can stand in their place.
 """
 
 from __future__ import annotations
 
 import collections
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Optional
 
 import tensorflow as tf
 import tensorflow_federated as tff
@@ -38,11 +38,7 @@ class _SGD(tff.learning.optimizers.Optimizer):
 
     def next(self, state: Any, weights: Any, gradients: Sequence[Any]):
         def hparam(name: str, like: Any):
-            value = state[name]
-            if tf.is_tensor(value):
-                return tf.cast(value, like.dtype)
-            # tf.cast would round a Python number to float32 on the way.
-            return tf.constant(value, like.dtype)
+            return _as_tensor(state[name], like)
 
         tf.nest.assert_same_structure(weights, gradients)
         flat_weights = tf.nest.flatten(weights)
@@ -126,8 +122,72 @@ class _SGD(tff.learning.optimizers.Optimizer):
         )
 
 
+class _Adaptive(tff.learning.optimizers.Optimizer):
+    """See `build_adaptive`."""
+
+    def __init__(self, kind: str, hparams: dict[str, float], initial_v: float):
+        self._kind = kind
+        self._hparams = hparams
+        self._initial_v = initial_v
+
+    def initialize(self, specs: Any):
+        def initial_v(spec: tf.TensorSpec) -> tf.Tensor:
+            return tf.fill(spec.shape, tf.constant(self._initial_v, spec.dtype))
+
+        state: dict[str, Any] = collections.OrderedDict(self._hparams)
+        state["m"] = tf.nest.map_structure(_zeros, specs)
+        state["v"] = tf.nest.map_structure(initial_v, specs)
+        return state
+
+    def next(self, state: Any, weights: Any, gradients: Sequence[Any]):
+        tf.nest.assert_same_structure(weights, gradients)
+
+        def hparam(name: str, like: Any):
+            return _as_tensor(state[name], like)
+
+        def next_m(m: Any, g: Any):
+            beta = hparam("beta_1", g)
+            return beta * m + (1 - beta) * g
+
+        def next_v(v: Any, g: Any):
+            square = tf.square(g)
+            if self._kind == "adagrad":
+                return v + square
+            rest = 1 - hparam("beta_2", g)
+            if self._kind == "yogi":
+                return v - rest * square * tf.sign(v - square)
+            return v - rest * (v - square)
+
+        def step(w: Any, m: Any, v: Any):
+            scale = tf.sqrt(v) + hparam("epsilon", w)
+            return w - hparam("learning_rate", w) * m / scale
+
+        state = collections.OrderedDict(state)
+        state["m"] = tf.nest.map_structure(next_m, state["m"], gradients)
+        state["v"] = tf.nest.map_structure(next_v, state["v"], gradients)
+        return state, tf.nest.map_structure(step, weights, state["m"], state["v"])
+
+    def get_hparams(self, state: Any) -> collections.OrderedDict[str, Any]:
+        return collections.OrderedDict((k, state[k]) for k in self._hparams)
+
+    def set_hparams(
+        self, state: Any, hparams: Any
+    ) -> collections.OrderedDict[str, Any]:
+        return collections.OrderedDict(
+            (k, hparams[k] if k in self._hparams else v) for k, v in state.items()
+        )
+
+
 def _zeros(spec: tf.TensorSpec) -> tf.Tensor:
     return tf.zeros(spec.shape, spec.dtype)
+
+
+def _as_tensor(value: Any, like: Any) -> tf.Tensor:
+    """A hyperparameter in the data type of a weight."""
+    if tf.is_tensor(value):
+        return tf.cast(value, like.dtype)
+    # tf.cast would round a Python number to float32 on the way.
+    return tf.constant(value, like.dtype)
 
 
 class Updater:
@@ -208,3 +268,62 @@ def build_sgd(
     if nesterov and not momentum:
         raise ValueError("Nesterov's form needs a momentum above 0.")
     return _SGD(learning_rate, momentum, nesterov, weight_decay)
+
+
+def build_adaptive(
+    kind: str,
+    learning_rate: float,
+    *,
+    beta1: float = 0.9,
+    beta2: float = 0.99,
+    epsilon: float = 1e-3,
+    initial_v: Optional[float] = None,
+) -> tff.learning.optimizers.Optimizer:
+    """The server optimisers FedAdam, FedYogi and FedAdagrad.
+
+    Source: S. J. Reddi et al., "Adaptive Federated Optimization", ICLR 2021,
+    Algorithm 2. With g the negative mean update, m (0 at first) and v for each weight:
+
+        m = beta1 m + (1 - beta1) g
+        adam:    v = beta2 v + (1 - beta2) g^2
+        yogi:    v = v - (1 - beta2) g^2 sign(v - g^2)
+        adagrad: v = v + g^2
+        w = w - learning_rate m / (sqrt(v) + epsilon)
+
+    Nothing corrects the bias of the first steps, as TFF's own Adam and Yogi do.
+
+    Args:
+      kind: 'adam', 'yogi' or 'adagrad'.
+      learning_rate: eta, at least 0.
+      beta1: In [0, 1).
+      beta2: In [0, 1); adagrad has none.
+      epsilon: tau, above 0.
+      initial_v: v before the first round, at least 0; None for tau^2.
+
+    Returns:
+      A `tff.learning.optimizers.Optimizer` whose hparams are `learning_rate`,
+      `beta_1`, `beta_2` (but for adagrad) and `epsilon`.
+
+    Raises:
+      ValueError: If there is no such kind or a value is out of range.
+    """
+    if kind not in ("adam", "yogi", "adagrad"):
+        raise ValueError(f"kind must be adam, yogi or adagrad, but is {kind!r}.")
+    if not learning_rate >= 0.0:
+        raise ValueError(f"learning_rate must be at least 0, but is {learning_rate!r}.")
+    for name, beta in (("beta1", beta1), ("beta2", beta2)):
+        if not 0.0 <= beta < 1.0:
+            raise ValueError(f"{name} must be in [0, 1), but is {beta!r}.")
+    if not epsilon > 0.0:
+        raise ValueError(f"epsilon must be above 0, but is {epsilon!r}.")
+    if initial_v is None:
+        initial_v = epsilon**2
+    if not initial_v >= 0.0:
+        raise ValueError(f"initial_v must be at least 0, but is {initial_v!r}.")
+    hparams: dict[str, float] = collections.OrderedDict(
+        learning_rate=learning_rate, beta_1=beta1
+    )
+    if kind != "adagrad":
+        hparams["beta_2"] = beta2
+    hparams["epsilon"] = epsilon
+    return _Adaptive(kind, hparams, initial_v)

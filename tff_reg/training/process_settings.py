@@ -40,6 +40,11 @@ class ProcessSettings(PopulationSettings):
     total_rounds: int = _of_rounds(25, help="rounds", minimum=1, tags=(FREE,))
     local_epochs: int = _of_clients(5, help="passes over a client's data", minimum=1)
     batch_size: int = _of_clients(50, help="examples of a step", minimum=1)
+    drop_remainder: bool = _of_clients(
+        False,
+        help="whether the shorter last batch of a pass is left out; a client with fewer"
+        " examples than a batch then does not train",
+    )
     same_local_steps: bool = _of_clients(
         False, help="whether all clients take the steps of one of mean size"
     )
@@ -79,9 +84,23 @@ class ProcessSettings(PopulationSettings):
     server_momentum: float = _of_server(
         0.0, help="of sgd", minimum=0, below=1, only_with={"server_optimizer": ("sgd",)}
     )
+    server_beta1: float = _of_server(
+        0.9,
+        help="beta1 of adam, yogi and adagrad, the momentum of the mean update",
+        minimum=0,
+        below=1,
+        only_with={"server_optimizer": _ADAPTIVE},
+    )
+    server_beta2: float = _of_server(
+        0.99,
+        help="beta2 of adam and yogi, of the squares",
+        minimum=0,
+        below=1,
+        only_with={"server_optimizer": ("adam", "yogi")},
+    )
     server_epsilon: float = _of_server(
         1e-3,
-        help="of adam, yogi and adagrad",
+        help="tau of adam, yogi and adagrad",
         above=0,
         only_with={"server_optimizer": _ADAPTIVE},
     )

@@ -1,0 +1,33 @@
+"""FedAdagrad: Adagrad at the server.
+
+Sashank J. Reddi, Zachary Charles, Manzil Zaheer, Zachary Garrett, Keith Rush, Jakub
+Konecny, Sanjiv Kumar, H. Brendan McMahan. "Adaptive Federated Optimization." ICLR 2021.
+https://arxiv.org/abs/2003.00295
+
+Algorithm 2 without momentum (beta1 = 0), as in its experiments; v begins at tau^2. The
+rates and tau are those of the FedMLB paper's FedAdam.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from tff_reg.methods import method, papers
+
+
+@dataclasses.dataclass(frozen=True)
+class FedAdagrad(method.Method):
+    """The server optimiser Adagrad."""
+
+    name = "fedadagrad"
+    title = "Adagrad at the server"
+    paper_settings = papers.FEDMLB
+    brings = {
+        "server_optimizer": "adagrad",
+        "server_learning_rate": 0.01,
+        "server_beta1": 0.0,
+        "server_epsilon": 1e-3,
+        "client_learning_rate": 0.01,
+    }
+    claims = (method.SERVER,)
+    needs_network = False

@@ -1,0 +1,34 @@
+"""FedYogi: Yogi at the server.
+
+Sashank J. Reddi, Zachary Charles, Manzil Zaheer, Zachary Garrett, Keith Rush, Jakub
+Konecny, Sanjiv Kumar, H. Brendan McMahan. "Adaptive Federated Optimization." ICLR 2021.
+https://arxiv.org/abs/2003.00295
+
+Algorithm 2 with its betas, 0.9 and 0.99; v begins at tau^2. The rates and tau are those
+of the FedMLB paper's FedAdam.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from tff_reg.methods import method, papers
+
+
+@dataclasses.dataclass(frozen=True)
+class FedYogi(method.Method):
+    """The server optimiser Yogi."""
+
+    name = "fedyogi"
+    title = "Yogi at the server"
+    paper_settings = papers.FEDMLB
+    brings = {
+        "server_optimizer": "yogi",
+        "server_learning_rate": 0.01,
+        "server_beta1": 0.9,
+        "server_beta2": 0.99,
+        "server_epsilon": 1e-3,
+        "client_learning_rate": 0.01,
+    }
+    claims = (method.SERVER,)
+    needs_network = False
