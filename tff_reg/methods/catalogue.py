@@ -42,6 +42,7 @@ _MODULES = (
     "fedntd",
     "fedgkd",
     "univarfl",
+    "fedlc",
     "freeze",
     "fedsam",
     "fedasam",
