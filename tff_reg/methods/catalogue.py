@@ -43,6 +43,7 @@ _MODULES = (
     "fedgkd",
     "univarfl",
     "fedlc",
+    "fedrs",
     "freeze",
     "fedsam",
     "fedasam",
