@@ -42,6 +42,7 @@ _MODULES = (
     "fedntd",
     "fedgkd",
     "univarfl",
+    "feduv",
     "feddecorr",
     "fedlc",
     "fedrs",
