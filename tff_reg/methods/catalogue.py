@@ -53,6 +53,7 @@ _MODULES = (
     "feddyn",
     "feddc",
     "fedspeed",
+    "fedcm",
     "fedavgm",
     "fedadam",
 )
