@@ -54,6 +54,7 @@ _MODULES = (
     "feddc",
     "fedspeed",
     "fedcm",
+    "mofedsam",
     "fedavgm",
     "fedadam",
 )
