@@ -55,6 +55,7 @@ _MODULES = (
     "fedspeed",
     "fedcm",
     "mofedsam",
+    "fednova",
     "fedacg",
     "fedavgm",
     "fedadam",
