@@ -49,6 +49,7 @@ _MODULES = (
     "freeze",
     "fedsam",
     "fedasam",
+    "fedlesam",
     "scaffold",
     "feddyn",
     "feddc",
