@@ -50,6 +50,7 @@ _MODULES = (
     "fedsam",
     "fedasam",
     "fedlesam",
+    "fedsol",
     "scaffold",
     "feddyn",
     "feddc",
