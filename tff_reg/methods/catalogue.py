@@ -47,6 +47,7 @@ _MODULES = (
     "fedlc",
     "fedrs",
     "freeze",
+    "fedetf",
     "fedsam",
     "fedasam",
     "fedlesam",
