@@ -58,6 +58,7 @@ _MODULES = (
     "fedspeed",
     "fedcm",
     "mofedsam",
+    "fedgamma",
     "fednova",
     "fedacg",
     "fedavgm",
