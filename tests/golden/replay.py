@@ -27,7 +27,7 @@ from tff_reg.training import optimizers
 OWN_FOLDER = pathlib.Path(__file__).parent / "cases"
 FOLDER = pathlib.Path(os.environ.get("TFF_REG_GOLDEN") or OWN_FOLDER)
 # The first letters of the files that the tests know.
-LETTERS = "ABCDEFGHIJKLZ"
+LETTERS = "ABCDEFGHIJKLMZ"
 DTYPES = ("float64", "float32")
 # What a float32 port can be expected to meet, and how much worse each later step of a
 # case gets (cases/README.md, "Tolerances").
