@@ -1,4 +1,4 @@
-"""The small networks of the I, J and M files; their parameters as one PyTorch vector."""
+"""The small networks of the I, J and M files; parameters as one PyTorch vector."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Whole federated rounds against the authors' code: FedAvg and all drift corrections.
 
-Every J file in the folder is replayed, here or in `test_golden_later_rounds`. For the algorithms without one there,
-`numpy_rounds` makes one from the formulae; it is itself held against the files.
+Every J file in the folder is replayed, here or in `test_golden_later_rounds`. For the
+algorithms without one there, `numpy_rounds` makes one from the formulae; it is itself
+held against the files.
 """
 
 import collections

@@ -106,12 +106,10 @@ def test_fedetf(name, dtype):
 def test_feduv(name, dtype):
     case = replay.Case(name, dtype)
     for key, config in case.config["cases"].items():
-        classes, factors = (
-            config["classes"],
-            (config["std_coeff"], config["unif_coeff"]),
-        )
+        classes = config["classes"]
         method = methods.FedUV(
-            variance_per_class=factors[0] / classes, uniformity=factors[1]
+            variance_per_class=config["std_coeff"] / classes,
+            uniformity=config["unif_coeff"],
         )
         case.check(f"{key}.threshold", classes**-0.5, **TOLERANCE)
 
@@ -174,7 +172,7 @@ def _check_total(case):
 
 
 def _replay_client(
-    case, method, config, sizes, initial, prefix="", clip=None, bias=True
+    case, method, config, sizes, initial, prefix="", clip=None, has_bias=True
 ):
     """Every recorded step of one client, each from the recorded weights before it."""
     x, y = case.floats("x"), _labels(case, "y")
@@ -188,7 +186,7 @@ def _replay_client(
         max_gradient_norm=clip,
         data_form=training_lib.WholeClientData(batch_size=config["batch"]),
     )
-    client = clients.Client(sizes, case.dtype, training, UNIFORM, has_bias=bias)
+    client = clients.Client(sizes, case.dtype, training, UNIFORM, has_bias=has_bias)
     client.begin(initial, clients.data_set(x, y))
     begins = range(0, len(y), config["batch"])
     rtol = 1e-10 if case.dtype == "float64" else 1e-5
@@ -224,7 +222,7 @@ def test_a_client(name, dtype):
         method = methods.FedRS(factor=config["alpha"], scaling="frequency")
         for variant, norm in config["clip"].items():
             own = (case, method, config, sizes, classifier.ravel())
-            gradients = _replay_client(*own, f"{variant}.", norm, bias=False)
+            gradients = _replay_client(*own, f"{variant}.", norm, has_bias=False)
             is_clipped = np.linalg.norm(gradients, axis=1) > 0.99 * norm
             assert is_clipped.any() == (variant == "clip")
     elif re.search("fedrs", name):

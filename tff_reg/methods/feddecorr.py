@@ -62,7 +62,7 @@ def correlation(features: tf.Tensor) -> tf.Tensor:
     variance = tf.reduce_sum(tf.square(centred), 0) / tf.maximum(count - 1, 1)
     unit = centred * tf.math.rsqrt(variance + _EPSILON)
     products = tf.linalg.matmul(unit, unit, transpose_a=True)
-    off_diagonal = tf.linalg.set_diag(products, tf.zeros_like(features[0]))
+    off_diagonal = tf.linalg.set_diag(products, tf.zeros([dimensions], products.dtype))
     entries = max(dimensions * (dimensions - 1), 1)
     total = tf.reduce_sum(tf.square(off_diagonal)) / entries
     return tf.math.divide_no_nan(total, count)

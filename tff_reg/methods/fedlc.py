@@ -6,7 +6,8 @@ https://arxiv.org/abs/2209.00189
 
 The task loss sees z_c - tau n_c^(-1/4), with n_c the client's examples of class c in
 its whole training set. A class that it lacks leaves the softmax: it has probability and
-gradient 0. Evaluation takes the plain logits.
+gradient 0. Evaluation takes the plain logits. In ordinary batches n_c counts an example
+as often as the data have it.
 
 No code of the authors was found. As printed, the paper's softmax leaves the true class
 out of its denominator, which does not train; like FedDecorr's and FedACG's authors, who

@@ -19,6 +19,7 @@ clipped.
 from __future__ import annotations
 
 import dataclasses
+import math
 
 from tff_reg import settings
 from tff_reg.lazy import tf
@@ -99,13 +100,14 @@ def uniformity(features: tf.Tensor) -> tf.Tensor:
     # By differences: from inner products, equal features would be apart by a rounding.
     differences = features[:, tf.newaxis] - features[tf.newaxis]
     squares = tf.reduce_sum(tf.square(differences), -1)
-    is_pair = tf.linalg.band_part(tf.ones_like(squares), 0, -1)
-    is_pair = tf.linalg.set_diag(is_pair, tf.zeros_like(squares[0])) > 0
-    distances = tf.boolean_mask(squares, is_pair)
-    apart = tf.sort(tf.boolean_mask(distances, distances > 0))
-    # One more, for a batch whose features are all equal.
-    padded = tf.concat([apart, tf.ones([1], apart.dtype)], 0)
-    median = padded[tf.maximum(tf.size(apart) - 1, 0) // 2]
+    numbers = tf.range(tf.shape(features)[0])
+    distances = tf.boolean_mask(squares, numbers[:, tf.newaxis] < numbers)
+    apart = tf.boolean_mask(distances, distances > 0)
+    # One more, a last one, for a batch whose features are all equal.
+    one = tf.ones([1], apart.dtype)
+    order = tf.argsort(tf.concat([apart, math.inf * one], 0))
+    middle = order[tf.maximum(tf.size(apart) - 1, 0) // 2]
+    median = tf.concat([apart, one], 0)[middle]
     similarities = tf.exp(-distances / median)
     count = tf.cast(tf.size(similarities), similarities.dtype)
     return tf.math.divide_no_nan(tf.reduce_sum(similarities), count)
