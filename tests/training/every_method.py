@@ -68,6 +68,9 @@ def settings(name):
 @functools.cache
 def build(name, **strengths):
     """The process of a method or sum, with these strengths."""
+    if "fedrs" in name.split("+"):
+        # With all classes at all clients, its default is FedAvg.
+        strengths = {"fedrs_scaling": "frequency", **strengths}
     return training.build_from_settings(name, model_fn, settings(name), strengths)
 
 
