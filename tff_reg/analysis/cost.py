@@ -248,6 +248,7 @@ def _trace(process, model_fn, strengths, averages_all_clients) -> _Step:
             server={name: _like(weights) for name in sent_names},
             class_counts=tf.zeros([model.network.num_classes], tf.int32),
             relative_size=tf.constant(1.0, weights[0].dtype),
+            relative_weight=tf.constant(1.0, weights[0].dtype),
             num_steps=tf.constant(0),
             num_examples=tf.constant(0, tf.int64),
             hparams={"learning_rate": tf.constant(0.0)},
