@@ -155,7 +155,7 @@ def test_every_algorithm_is_known(name):
 
 @replay.parametrize_variants(
     {name: _variants(name) for name in later.NAMES},
-    default="clip|momentum|published|paper|fixed",
+    default="clip|momentum|paper|fixed",
 )
 def test_rounds(name, variant, dtype):
     case = replay.Case(name, dtype)

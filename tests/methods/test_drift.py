@@ -23,6 +23,13 @@ CORRECTIONS = {
 }
 
 
+# Those that correct as another does are slow.
+_ALL = [
+    pytest.param(name, marks=[pytest.mark.slow] * (name in ("mofedsam", "fedgamma")))
+    for name in CORRECTIONS
+]
+
+
 def _that(holds):
     return pytest.mark.parametrize("name", [m.name for m in _CLASSES if holds(m)])
 
@@ -43,7 +50,7 @@ def test_alpha_of_a_client_without_examples_is_zero():
     assert float(drift.alpha_of(0.1, local)) == 0.0
 
 
-@pytest.mark.parametrize("name", CORRECTIONS)
+@pytest.mark.parametrize("name", _ALL)
 def test_a_client_that_diverges_or_is_empty_keeps_its_memories_and_uploads_nothing(
     name,
 ):
@@ -65,7 +72,7 @@ def test_a_client_that_diverges_or_is_empty_keeps_its_memories_and_uploads_nothi
     assert any(np.any(value) for value in tf.nest.flatten(second))
 
 
-@pytest.mark.parametrize("name", CORRECTIONS)
+@pytest.mark.parametrize("name", _ALL)
 def test_a_round_in_which_nobody_trained_changes_nothing(name):
     process = _build(CORRECTIONS[name])
     data_sets = [linear.whole(*linear.examples(seed)) for seed in (0, 1)]

@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.methods import one_weight
-from tff_reg import methods
+from tests.methods import linear, one_weight
+from tff_reg import methods, training
 from tff_reg.methods import catalogue
 
 
@@ -79,6 +79,13 @@ def test_what_is_not_used_is_neither_sent_nor_remembered():
     assert published.sent == ("update",)
     assert not published.initial_client_memory(CLOUD)
     assert published.finish(one_weight.local()) == ({}, {})
+
+
+def test_a_process_has_client_states_only_where_clients_remember():
+    for direction in ("paper", "server"):
+        process = linear.build(methods.FedLESAM(direction=direction), population=None)
+        is_stateful = isinstance(process, training.StatefulLearningProcess)
+        assert is_stateful == (direction == "paper")
 
 
 def test_the_authors_sums_make_sense():

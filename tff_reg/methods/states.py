@@ -127,7 +127,7 @@ class Local:
       weighs_by_examples: Whether clients weigh by their examples.
       hparams: The client optimiser's of this round by name, scalars: `learning_rate`
         after its decay, `momentum` if there is one.
-      local_steps: K, an int or an int32 scalar.
+      local_steps: K: the population's, an int, or the steps taken, an int32 scalar.
       step_size: K lr0, a scalar; only at the end of training.
     """
 

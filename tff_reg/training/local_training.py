@@ -101,9 +101,7 @@ class LocalTraining:
     @property
     def clients_remember(self) -> bool:
         """Whether clients remember something from round to round."""
-        return any(
-            method_lib.does(method, "initial_client_memory") for method in self.methods
-        )
+        return any(method.initial_client_memory([]) for method in self.methods)
 
     @property
     def needs_class_counts(self) -> bool:
