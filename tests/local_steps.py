@@ -26,8 +26,22 @@ def gradient(model, methods, batch, *, cloud=(), references=None, compute_key=ke
       As `LocalStep.gradient`.
     """
     step = local_step.LocalStep(model, references or {}, methods)
+    weights, class_counts = list(model.trainable_variables), None
+    if any(each.needs_class_counts for each in methods):
+        classes = model.network.num_classes
+        class_counts = tf.math.bincount(
+            batch["y"], minlength=classes, maxlength=classes
+        )
+    client, server = {}, {}
+    for each in methods:
+        client.update(each.initial_client_memory(weights))
+        server.update(each.initial_server_memory(weights))
     local = method_lib.Local(
-        weights=list(model.trainable_variables), cloud=cloud, client={}, server={}
+        weights=weights,
+        cloud=cloud,
+        client=client,
+        server=server,
+        class_counts=class_counts,
     )
     locals_ = {each.name: local.with_state(each.begin(local)) for each in methods}
     return step.gradient(batch, locals_, compute_key)

@@ -176,6 +176,7 @@ def _traffic(process):
         "fedgkd",
         "scaffold",
         *map(slow, ("fedprox", "moon", "feddyn", "feddc", "fedspeed")),
+        *map(slow, ("fedcm", "fednova", "fedlesam", "fedsol", "fedetf", "fedacg")),
     ],
 )
 def test_the_bytes_are_those_of_the_process(name):

@@ -1,4 +1,4 @@
-"""Training on the networks of the J and I files: whole rounds and single steps."""
+"""Training on the networks of the I, J and M files: whole rounds and single steps."""
 
 import collections
 import dataclasses
@@ -84,16 +84,25 @@ class Client:
       dtype: Data type.
       training: What the client does.
       weighting: How clients weigh.
+      has_bias: Whether the network has biases.
     """
 
-    def __init__(self, sizes, dtype, training, weighting):
-        self._sizes, self._dtype = sizes, dtype
+    def __init__(self, sizes, dtype, training, weighting, has_bias=True):
+        self._network = (sizes, dtype, has_bias)
+        self._dtype = dtype
         self._observer = _Observer()
         observed = dataclasses.replace(
             training, methods=(*training.methods, self._observer)
         )
-        self._model = mlp.model_fn(sizes, dtype)()
-        self._round = local_round.LocalRound(lambda: self._model, observed, weighting)
+        made = []
+
+        def make():
+            made.append(mlp.model_fn(*self._network)())
+            return made[-1]
+
+        # The local model is the first that is made.
+        self._round = local_round.LocalRound(make, observed, weighting)
+        self._model = made[0]
         spec = tf.TensorSpec([], dtype)
         hparams = training.optimizer.get_hparams(training.optimizer.initialize(spec))
         self._hparams = {k: tf.constant(v, dtype) for k, v in hparams.items()}
@@ -108,7 +117,7 @@ class Client:
           client: The client's memories by name.
           server: The server's.
         """
-        weights = mlp.unflatten(cloud, self._sizes, self._dtype)
+        weights = mlp.unflatten(cloud, *self._network)
         received = tff.learning.models.ModelWeights(weights, [])
         self._visit, progress = self._round.begin(
             self._hparams,
@@ -124,9 +133,7 @@ class Client:
     def step(self, weights, x, y) -> Step:
         """Takes a step from these weights, float [parameters], on these examples."""
         variables = self._model.trainable_variables
-        for variable, value in zip(
-            variables, mlp.unflatten(weights, self._sizes, self._dtype)
-        ):
+        for variable, value in zip(variables, mlp.unflatten(weights, *self._network)):
             variable.assign(value)
         batch = {"x": tf.constant(x), "y": tf.constant(y)}
         before = self._progress

@@ -1,6 +1,8 @@
-"""The small networks of the J and I files; their parameters as one PyTorch vector."""
+"""The small networks of the I, J and M files; parameters as one PyTorch vector."""
 
 from __future__ import annotations
+
+import functools
 
 import numpy as np
 import tensorflow as tf
@@ -8,36 +10,36 @@ import tensorflow as tf
 from tff_reg import models
 
 
-def model_fn(sizes, dtype):
+def model_fn(sizes, dtype, has_bias=True):
     """Gives a function that makes the model.
 
     Args:
       sizes: Features, units of the hidden layers, classes.
       dtype: Data type.
+      has_bias: Whether the layers have biases.
 
     Returns:
       A function without arguments that makes a `LearningModel`.
     """
     features, *hidden, classes = sizes
+    dense = functools.partial(tf.keras.layers.Dense, dtype=dtype, use_bias=has_bias)
 
     def make():
+        blocks = [dense(units, activation="relu") for units in hidden]
+        blocks = blocks or [tf.keras.layers.Flatten(dtype=dtype)]
         network = models.from_keras_blocks(
-            [
-                *(tf.keras.layers.Dense(h, "relu", dtype=dtype) for h in hidden),
-                tf.keras.layers.Dense(classes, dtype=dtype),
-            ],
-            input_shape=[features],
+            [*blocks, dense(classes)], input_shape=[features]
         )
         return models.LearningModel(network)
 
     return make
 
 
-def unflatten(flat, sizes, dtype):
+def unflatten(flat, sizes, dtype, has_bias=True):
     """PyTorch's flat parameters as our weights."""
     result, start = [], 0
     for inputs, units in zip(sizes, sizes[1:]):
-        for shape in ([units, inputs], [units]):
+        for shape in ([units, inputs], [units])[: 1 + has_bias]:
             size = int(np.prod(shape))
             result.append(flat[start : start + size].reshape(shape).T.astype(dtype))
             start += size

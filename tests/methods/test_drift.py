@@ -10,6 +10,7 @@ import tensorflow_federated as tff
 from tests.methods import linear, one_weight
 from tff_reg import methods, training
 from tff_reg.methods import all_clients, catalogue, drift, method
+from tff_reg.training import local_training
 
 pytestmark = pytest.mark.usefixtures("in_process")
 
@@ -20,6 +21,13 @@ CORRECTIONS = {
     cls.name: cls(**{"strength": STRENGTH} if "strength" in vars(cls) else {})
     for cls in _CLASSES
 }
+
+
+# Those that correct as another does are slow.
+_ALL = [
+    pytest.param(name, marks=[pytest.mark.slow] * (name in ("mofedsam", "fedgamma")))
+    for name in CORRECTIONS
+]
 
 
 def _that(holds):
@@ -42,7 +50,7 @@ def test_alpha_of_a_client_without_examples_is_zero():
     assert float(drift.alpha_of(0.1, local)) == 0.0
 
 
-@pytest.mark.parametrize("name", CORRECTIONS)
+@pytest.mark.parametrize("name", _ALL)
 def test_a_client_that_diverges_or_is_empty_keeps_its_memories_and_uploads_nothing(
     name,
 ):
@@ -64,7 +72,7 @@ def test_a_client_that_diverges_or_is_empty_keeps_its_memories_and_uploads_nothi
     assert any(np.any(value) for value in tf.nest.flatten(second))
 
 
-@pytest.mark.parametrize("name", CORRECTIONS)
+@pytest.mark.parametrize("name", _ALL)
 def test_a_round_in_which_nobody_trained_changes_nothing(name):
     process = _build(CORRECTIONS[name])
     data_sets = [linear.whole(*linear.examples(seed)) for seed in (0, 1)]
@@ -89,6 +97,15 @@ def _minimum(examples):
     return [solution[:-1], solution[-1]]
 
 
+# What corrects by memories of the clients. The gradient of others is that of other
+# weights, which is not 0 there, or is not corrected there.
+_AT_REST = [
+    name
+    for name, correction in CORRECTIONS.items()
+    if method.does(correction, "initial_client_memory") and not correction.displaces
+]
+
+
 def _memories_at(minimum, name, examples):
     """With which a client's gradient is 0 at the minimum."""
     gradient = linear.gradient(minimum, *examples)
@@ -101,10 +118,7 @@ def _memories_at(minimum, name, examples):
     }[name]
 
 
-# FedSpeed's gradient is that of other weights, which is not 0 there.
-@pytest.mark.parametrize(
-    "name", [*(n for n in CORRECTIONS if n != "fedspeed"), "fedavg"]
-)
+@pytest.mark.parametrize("name", [*_AT_REST, "fedavg"])
 def test_the_minimum_of_unlike_clients_is_a_fixed_point(name):
     examples = [linear.examples(seed) for seed in range(3)]
     minimum = _minimum(examples)
@@ -166,11 +180,18 @@ def test_those_that_make_the_model_refuse_a_weighted_mean(name):
 
 def test_what_refuses_a_server_or_a_mean_makes_the_model():
     making = {"feddyn", "feddc", "fedspeed"}
-    assert {m.name for m in _CLASSES if m.server_step} == making
+    assert {m.name for m in _CLASSES if m.server_step} == {*making, "fednova"}
     assert {m.name for m in _CLASSES if m.needs_uniform_weighting} == making
 
 
-@pytest.mark.parametrize("name", CORRECTIONS)
+def test_those_that_do_not_count_clients_need_no_population():
+    counting = {m.name for m in _CLASSES if m.needs_population}
+    assert counting == {"scaffold", "feddyn", "feddc", "fedspeed", "fedgamma"}
+    for name in {*CORRECTIONS} - counting:
+        local_training.LocalTraining(training.build_sgd(0.1), [CORRECTIONS[name]])
+
+
+@_that(lambda cls: cls.needs_population)
 def test_a_correction_without_a_population_is_refused(name):
     with pytest.raises(ValueError, match=f"{name} has to know of all clients"):
         linear.build(CORRECTIONS[name], population=None)
@@ -201,17 +222,18 @@ class _SignDescent(tff.learning.optimizers.Optimizer):
 
 @pytest.mark.parametrize("name", CORRECTIONS)
 def test_only_what_infers_a_gradient_needs_a_learning_rate(name):
-    optimizer = _SignDescent()
-    if CORRECTIONS[name].infers_gradient:
+    optimizer, correction = _SignDescent(), CORRECTIONS[name]
+    if correction.infers_gradient:
         with pytest.raises(ValueError, match=f"{name} needs a client optimiser with a"):
-            linear.build(CORRECTIONS[name], client_optimizer_fn=optimizer)
+            linear.build(correction, client_optimizer_fn=optimizer)
         return
-    process = linear.build(CORRECTIONS[name], client_optimizer_fn=optimizer)
+    process = _build(correction, client_optimizer_fn=optimizer)
     state = process.initialize()
     after, _ = linear.run(process, state, [linear.whole(*linear.examples(0))], 1)
     before, after = (linear.weights_of(process, s) for s in (state, after))
-    # The mean of one client's model plus a third of its drift.
-    moved = np.abs(after[0] - before[0]) / (0.01 * 4 / 3)
+    # The mean of one client's model, and where drifts are kept a third of its own.
+    keeps = "h" in correction.initial_client_memory([])
+    moved = np.abs(after[0] - before[0]) / (0.01 * (4 / 3 if keeps else 1))
     linear.assert_close(moved, np.round(moved))
     assert moved.max() >= 1
 

@@ -1,4 +1,4 @@
-"""FedSAM, and what is true of all methods that displace the weights by a gradient."""
+"""FedSAM, and what is true of all that displace the weights by the loss's gradient."""
 
 import collections
 import dataclasses
@@ -16,7 +16,13 @@ from tff_reg.methods import catalogue, fedsam, method
 
 pytestmark = pytest.mark.usefixtures("in_process")
 
-_CLASSES = [m for m in catalogue.methods().values() if method.GRADIENT in m.claims]
+_CLASSES = [
+    m
+    for m in catalogue.methods().values()
+    if method.GRADIENT in m.claims
+    and m.displaces_by_gradient
+    and not method.does(m, "displacement_loss")
+]
 SHARP = pytest.mark.parametrize(
     "sharp", [cls(radius=0.2) for cls in _CLASSES], ids=lambda sharp: sharp.name
 )

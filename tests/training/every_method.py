@@ -12,7 +12,6 @@ SIZE = 4
 NAMES = catalogue.names()
 CLASSES = catalogue.methods()
 STATEFUL = [n for n in NAMES if method.does(CLASSES[n], "initial_client_memory")]
-WITH_TERM = [n for n in NAMES if method.does(CLASSES[n], "term")]
 # All but FedAvg that can have its settings.
 REGULARIZERS = [
     n
@@ -20,6 +19,19 @@ REGULARIZERS = [
     if n != "fedavg"
     and not {method.GRADIENT, method.DRIFT, method.SERVER} & {*CLASSES[n].claims}
 ]
+WITH_TERM = [n for n in REGULARIZERS if method.does(CLASSES[n], "term")]
+
+
+def sum_of(names):
+    """Those of the methods that go together, the first first."""
+    chosen = []
+    for name in names:
+        try:
+            method.check_sum([CLASSES[each] for each in (*chosen, name)])
+        except method.IncompatibleMethodsError:
+            continue
+        chosen.append(name)
+    return "+".join(chosen)
 
 
 def build_network(**options):
@@ -56,6 +68,9 @@ def settings(name):
 @functools.cache
 def build(name, **strengths):
     """The process of a method or sum, with these strengths."""
+    if "fedrs" in name.split("+"):
+        # With all classes at all clients, its default is FedAvg.
+        strengths = {"fedrs_scaling": "frequency", **strengths}
     return training.build_from_settings(name, model_fn, settings(name), strengths)
 
 

@@ -31,10 +31,11 @@ def _all_but(names, chosen):
 
 
 _STATELESS = [n for n in every_method.NAMES if n not in every_method.STATEFUL]
-_ALL_TERMS = "+".join(every_method.WITH_TERM)
+_ALL_TERMS = every_method.sum_of(every_method.WITH_TERM)
 _SUMS = [_ALL_TERMS, "mixup+stochdepth+freeze+fedasam", "scaffold+fedsam+man+fedavgm"]
-_METHODS = [*every_method.NAMES, *_SUMS]
-# The others of the names are in the sums.
+_LATER_SUMS = ["feduv+fedetf+fedsol+fedcm+fedacg", "fedlc+fedlesam+fednova+man"]
+_METHODS = [*every_method.NAMES, *_SUMS, *_LATER_SUMS]
+# The others are in the sums, or have rounds in tests of their own.
 _EVERY_DAY = ["fedavg", "gradaug", "feddyn", "feddc", "fedspeed", "fedadam", *_SUMS]
 
 

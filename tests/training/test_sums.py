@@ -11,17 +11,17 @@ from tests.training import every_method
 from tff_reg import training
 from tff_reg.methods import catalogue, method
 
-# By what a method claims, the hook that it then overrides.
+# By what a method claims, the hooks of which it then overrides one.
 HOOKS = {
-    method.EXAMPLES: "change_batch",
-    method.LOGITS: "change_logits",
-    method.GRADIENT: "displacement",
-    method.DRIFT: "correct",
+    method.EXAMPLES: ("change_batch",),
+    method.LOGITS: ("change_logits",),
+    method.GRADIENT: ("displacement",),
+    method.DRIFT: ("correct", "scale"),
 }
 CLASSES = every_method.CLASSES
 CLAIMING = {
     claim: {name for name in CLASSES if claim in CLASSES[name].claims}
-    for claim in (*HOOKS, method.SERVER)
+    for claim in (*HOOKS, method.SERVER, method.FEATURES, method.CLASSIFIER)
 }
 CORRECTIONS = CLAIMING[method.DRIFT]
 # Of all but the corrections, which may claim more.
@@ -33,7 +33,11 @@ NEEDING_ONE_LABEL = {name for name in CLASSES if CLASSES[name].needs_one_label}
 
 @pytest.mark.parametrize("claim", HOOKS)
 def test_who_claims_something_does_it_and_nobody_else_does(claim):
-    doing = {name for name in CLASSES if method.does(CLASSES[name], HOOKS[claim])}
+    doing = {
+        name
+        for name in CLASSES
+        if any(method.does(CLASSES[name], hook) for hook in HOOKS[claim])
+    }
     assert CLAIMING[claim] == doing
 
 
@@ -44,6 +48,18 @@ def test_who_claims_the_servers_step_brings_it_or_takes_it():
         if each.server_step or "server_optimizer" in each.brings
     }
     assert CLAIMING[method.SERVER] == taking >= {"feddyn", "fedadam"}
+
+
+def test_alternatives_claim_the_same():
+    assert CLAIMING[method.LOGITS] == {"fedlc", "fedrs", "fedetf"}
+    assert CLAIMING[method.FEATURES] == {"univarfl", "feduv"}
+    assert CLAIMING[method.CLASSIFIER] == {"freeze", "fedetf"}
+    sharp = {"fedsam", "fedasam", "fedsol", "fedlesam"}
+    assert CLAIMING[method.GRADIENT] - CORRECTIONS == sharp
+    both = {"fedspeed", "mofedsam", "fedgamma"}
+    assert CLAIMING[method.GRADIENT] & CORRECTIONS == both
+    others = {"scaffold", "feddyn", "feddc", "fedcm", "fednova"}
+    assert both | others == CORRECTIONS
 
 
 def _makes_sense(names):

@@ -250,10 +250,17 @@ def _trace(process, model_fn, strengths, averages_all_clients) -> _Step:
             server={name: _like(weights) for name in sent_names},
             class_counts=tf.zeros([model.network.num_classes], tf.int32),
             relative_size=tf.constant(1.0, weights[0].dtype),
+            relative_weight=tf.constant(1.0, weights[0].dtype),
             num_steps=tf.constant(0),
+            num_examples=tf.constant(0, tf.int64),
+            hparams={"learning_rate": tf.constant(0.0)},
+            local_steps=1,
+            step_size=tf.constant(0.0, weights[0].dtype),
         )
         locals_ = {m.name: local.with_state(m.begin(local)) for m in methods}
-        keeps = any(tf.nest.flatten(own.state) for own in locals_.values())
+        states = [tf.nest.flatten(own.state) for own in locals_.values()]
+        # One of a few numbers is none to speak of.
+        keeps = any(len(state) >= len(weights) for state in states)
         spec = model.input_spec["x"]
         step = RecordingStep(model, references, methods)
         gradient, _, measurements = step.gradient(
@@ -282,7 +289,7 @@ def _trace(process, model_fn, strengths, averages_all_clients) -> _Step:
         fixed = list(model.non_trainable_variables)
         weight_bytes = _bytes(weights)
         model_bytes = weight_bytes + _bytes(fixed)
-        uploaded = sum(len(m.uploads) for m in methods)
+        uploads = [m.finish(locals_[m.name])[1] for m in methods]
         return _Step(
             graph=graph,
             key=key,
@@ -292,7 +299,7 @@ def _trace(process, model_fn, strengths, averages_all_clients) -> _Step:
             stored_values=copies * sum(map(_size, weights)) + sum(map(_size, fixed)),
             bytes_down=model_bytes
             + weight_bytes * (bool(training.averaged_rounds) + len(sent_names)),
-            bytes_up=model_bytes + weight_bytes * uploaded,
+            bytes_up=model_bytes + _bytes(tf.nest.flatten(uploads)),
         )
 
 

@@ -22,6 +22,7 @@ class Freeze(method.Method):
     name = "freeze"
     title = "A random classifier, never trained"
     paper_settings = papers.UNIVARFL
+    claims = (method.CLASSIFIER,)
 
     initialization: str = settings.setting(
         "plain",

@@ -41,6 +41,7 @@ LOCAL = "local"
 # The models beside the local one that a term may read: the one that was received, the
 # mean of the last rounds' global models, or any memory in the weights' shapes.
 GLOBAL = "global"
+EVALUATED = "evaluated"  # The one that was received, in evaluation mode.
 AVERAGED = "averaged"
 PREVIOUS = "previous"  # The client's own at the end of the last round it was in.
 
@@ -50,6 +51,9 @@ LOGITS = "change the logits that the task loss sees"
 GRADIENT = "say how the gradient is taken"
 DRIFT = "correct the drift of clients"
 SERVER = "say how the server takes its step"
+FEATURES = "spread the features and vary the predictions"
+CLASSIFIER = "say what the classifier is"
+_CLAIMS = (EXAMPLES, LOGITS, GRADIENT, DRIFT, SERVER, FEATURES, CLASSIFIER)
 
 _IN_NETWORK = ("adapt_network", "change_batch", "change_pass", "change_logits")
 
@@ -68,7 +72,7 @@ class Method:
         by default.
       brings: Those settings that it brings into every sum.
       claims: What only one method of a sum can do and this one does: EXAMPLES, LOGITS,
-        GRADIENT, DRIFT, SERVER.
+        GRADIENT, DRIFT, SERVER, FEATURES, CLASSIFIER.
       measurement_names: Names of the further scalars that its term, `change_batch` and
         `change_pass` measure.
       needs_network: Whether it looks inside the model, which must then be a
@@ -76,7 +80,7 @@ class Method:
         others needs it too: `looks_inside` says all.
       records_activations: Whether its term reads `outputs.activations`.
       reference_models: Which models its term reads beside the local one: GLOBAL,
-        AVERAGED or names of memories.
+        EVALUATED, AVERAGED or names of memories.
       averaged_rounds: How many global models AVERAGED is the mean of, this round's
         among them.
       is_random: Whether it draws random numbers.
@@ -90,6 +94,8 @@ class Method:
       infers_gradient: Whether (cloud - w_i) / (K lr0) stands for the mean gradient of
         a client's steps, as it does for SGD without momentum; with momentum m it is
         about 1 / (1 - m) times that.
+      needs_population: Whether its `update_server` has to know how many clients there
+        are in all.
       needs_uniform_weighting: Whether it takes the plain mean of the clients' models.
       server_step: How `update_server` makes the new model, in a few words; the server
         optimiser must then be plain averaging. Empty if it leaves the model alone.
@@ -112,6 +118,7 @@ class Method:
     uploads: ClassVar[tuple[str, ...]] = ()
     displaces_by_gradient: ClassVar[bool] = True
     infers_gradient: ClassVar[bool] = False
+    needs_population: ClassVar[bool] = True
     needs_uniform_weighting: ClassVar[bool] = False
     server_step: ClassVar[str] = ""
 
@@ -127,6 +134,11 @@ class Method:
     def displaces(self) -> bool:
         """Whether a step's gradient is taken at displaced weights."""
         return False
+
+    @property
+    def needs_learning_rate(self) -> bool:
+        """Whether the client optimiser must have a `learning_rate`."""
+        return self.infers_gradient
 
     @property
     def is_measured_only(self) -> bool:
@@ -357,7 +369,7 @@ def check_sum(methods: Sequence[Any]) -> None:
                 f"A method may stand in a sum once, but {name} stands there "
                 f"{names.count(name)} times."
             )
-    for claim in (EXAMPLES, LOGITS, GRADIENT, DRIFT, SERVER):
+    for claim in _CLAIMS:
         claiming = [m.name for m in methods if claim in m.claims]
         if len(claiming) > 1:
             raise IncompatibleMethodsError(

@@ -51,3 +51,32 @@ UNIVARFL: Mapping[str, Any] = {
     "client_nesterov": False,
     "client_weight_decay": 1e-5,
 }
+# FedUV: batch size and schedule from the authors' code; the rest is UniVarFL's.
+FEDUV: Mapping[str, Any] = {
+    **UNIVARFL,
+    "batch_size": 128,
+    "learning_rate_schedule": "cosine",
+}
+# FedNova: the optimiser of the authors' launch script; the split is FedAlign's.
+FEDNOVA: Mapping[str, Any] = {
+    **FEDALIGN,
+    "client_learning_rate": 0.02,
+    "client_nesterov": False,
+}
+# FedSOL and FedETF: the optimisers of the authors' code; clients as in MAN.
+_WITHOUT_CLIPPING = {**MAN, "max_gradient_norm": None}
+FEDSOL: Mapping[str, Any] = {
+    **_WITHOUT_CLIPPING,
+    "client_learning_rate": 0.01,
+    "client_momentum": 0.9,
+    "client_weight_decay": 1e-5,
+    "learning_rate_decay": 0.99,
+}
+FEDETF: Mapping[str, Any] = {
+    **_WITHOUT_CLIPPING,
+    "local_epochs": 3,
+    "batch_size": 128,
+    "client_learning_rate": 0.04,
+    "client_momentum": 0.9,
+    "client_weight_decay": 5e-4,
+}

@@ -11,6 +11,8 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any, Callable, NamedTuple
 
+from tff_reg.lazy import tf
+
 # TensorFlow's values have no types that a checker knows.
 # One tensor, or variable, a trainable weight, in the weights' order.
 Tensors = list[Any]
@@ -121,6 +123,11 @@ class Local:
       relative_size: wt_i, a scalar.
       relative_weight: wt_i where clients weigh by their examples, else 1, a scalar.
       num_steps: Steps taken, an int32 scalar.
+      num_examples: Examples trained on, counted in every epoch, an int64 scalar.
+      weighs_by_examples: Whether clients weigh by their examples.
+      hparams: The client optimiser's of this round by name, scalars: `learning_rate`
+        after its decay, `momentum` if there is one.
+      local_steps: K: the population's, an int, or the steps taken, an int32 scalar.
       step_size: K lr0, a scalar; only at the end of training.
     """
 
@@ -133,6 +140,10 @@ class Local:
     relative_size: Any = None
     relative_weight: Any = None
     num_steps: Any = None
+    num_examples: Any = None
+    weighs_by_examples: bool = True
+    hparams: Mapping[str, Any] = dataclasses.field(default_factory=dict[str, Any])
+    local_steps: Any = None
     step_size: Any = None
 
     def with_state(self, state: Any) -> Local:
@@ -143,6 +154,14 @@ class Local:
     def moved(self) -> Tensors:
         """w_i - cloud, one tensor a weight."""
         return [w - c for w, c in zip(self.weights, self.cloud)]
+
+    @property
+    def weight(self) -> Any:
+        """What the client weighs in the mean of the cohort, at the end of training."""
+        dtype = self.cloud[0].dtype
+        if self.weighs_by_examples:
+            return tf.cast(self.num_examples, dtype)
+        return tf.ones([], dtype)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -34,6 +34,7 @@ class UniVarFL(method.Method):
     title = "Uniform features, varied predictions"
     paper_settings = papers.UNIVARFL
     brings = {"projector": "univarfl"}
+    claims = (method.FEATURES,)
     measurement_names = ("energy", "missing_variance")
 
     strength: float = settings.setting(

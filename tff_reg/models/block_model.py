@@ -14,7 +14,7 @@ from typing import Any, Optional
 
 import tensorflow as tf
 
-from tff_reg.models import forward as forward_lib, layers
+from tff_reg.models import forward as forward_lib, layers, simplex
 
 ForwardPass = forward_lib.ForwardPass
 Outputs = forward_lib.Outputs
@@ -65,6 +65,10 @@ class Classifier(Block):
     def linear_layer(self) -> Optional[tf.keras.layers.Layer]:
         """The Keras layer that `classify` is, or None if it is not just one."""
         return None
+
+    def replace_linear_layer(self, layer: layers.ForwardLayer) -> None:
+        """Puts a layer in the place of `linear_layer`; where that is not None."""
+        raise NotImplementedError
 
     def embed(self, x, forward: ForwardPass):
         """Features [batch, ...] to the embedding [batch, features]."""
@@ -184,16 +188,8 @@ class BlockModel:
                 f"Unknown initialization {initialization!r} of a frozen classifier: "
                 f"choose one of {', '.join(FREEZE_INITIALIZATIONS)}."
             )
-        layer = self.blocks[-1].linear_layer
-        kernel: Any = getattr(layer, "kernel", None)
+        layer = self._linear_layer("frozen")
         bias = getattr(layer, "bias", None)
-        is_linear = isinstance(kernel, tf.Variable) and kernel.shape.rank == 2
-        if not is_linear or len(layer.weights) != 1 + (bias is not None):
-            what = "unknown" if layer is None else type(layer).__name__
-            raise MissingCapabilityError(
-                "The classifier of this model cannot be frozen: its last layer "
-                f"({what}) is no linear layer with a kernel [features, classes]."
-            )
         if not layer.trainable_variables:
             raise ValueError("The classifier of this model is frozen already.")
         kernel_initializer = bias_initializer = None
@@ -203,6 +199,45 @@ class BlockModel:
         _fix_variable(layer, "kernel", kernel_initializer)
         if bias is not None:
             _fix_variable(layer, "bias", bias_initializer)
+
+    def use_simplex_classifier(self, dimensions: Optional[int], scaling: float):
+        """Puts a `simplex.SimplexClassifier` in the place of the last linear layer.
+
+        Args:
+          dimensions: What is compared with the classes' directions has so many; None
+            for as many as there are classes.
+          scaling: Factor of the logits at first.
+
+        Raises:
+          MissingCapabilityError: If the classifier does not end in a linear layer.
+          ValueError: If there are fewer dimensions than classes.
+        """
+        kernel = self._linear_layer("replaced").kernel
+        with tf.name_scope(self.block_names[-1]):
+            layer = simplex.SimplexClassifier(
+                kernel.shape[0],
+                self.num_classes,
+                dimensions or self.num_classes,
+                scaling,
+                seed=self.seed,
+                name="simplex",
+                dtype=self.dtype,
+            )
+        self.blocks[-1].replace_linear_layer(layer)
+
+    def _linear_layer(self, what_for: str) -> Any:
+        """The classifier's linear layer, with a kernel and perhaps a bias."""
+        layer = self.blocks[-1].linear_layer
+        kernel: Any = getattr(layer, "kernel", None)
+        bias = getattr(layer, "bias", None)
+        is_linear = isinstance(kernel, tf.Variable) and kernel.shape.rank == 2
+        if not is_linear or len(layer.weights) != 1 + (bias is not None):
+            what = "unknown" if layer is None else type(layer).__name__
+            raise MissingCapabilityError(
+                f"The classifier of this model cannot be {what_for}: its last layer "
+                f"({what}) is no linear layer with a kernel [features, classes]."
+            )
+        return layer
 
     @tf.autograph.experimental.do_not_convert
     def __call__(self, x, forward: Optional[ForwardPass] = None) -> Outputs:

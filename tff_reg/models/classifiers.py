@@ -170,3 +170,6 @@ class LinearClassifier(block_model.Classifier):
     @property
     def linear_layer(self):
         return self.dense
+
+    def replace_linear_layer(self, layer: layers.ForwardLayer) -> None:
+        self.dense = layer

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from tff_reg.models import block_model
+from tff_reg.models import block_model, layers as layers_lib
 
 ForwardPass = block_model.ForwardPass
 
@@ -38,7 +38,9 @@ def _flatten(layers):
 
 def _run(layers, x, forward: ForwardPass):
     for layer in layers:
-        if "training" in inspect.signature(layer.call).parameters:
+        if isinstance(layer, layers_lib.ForwardLayer):
+            x = layer(x, forward)
+        elif "training" in inspect.signature(layer.call).parameters:
             x = layer(x, training=forward.training)
         else:
             x = layer(x)
@@ -76,6 +78,9 @@ class KerasClassifier(block_model.Classifier):
     @property
     def linear_layer(self):
         return self.layers[-1]
+
+    def replace_linear_layer(self, layer: layers_lib.ForwardLayer) -> None:
+        self.layers = [*self.layers[:-1], layer]
 
 
 def from_keras_blocks(

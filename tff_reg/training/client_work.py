@@ -171,7 +171,7 @@ def _build_parts(
 def _check_learning_rate(training: local_training.LocalTraining, hparams: Any) -> None:
     if "learning_rate" in hparams:
         return
-    needing = [m.name for m in training.methods if m.infers_gradient]
+    needing = [m.name for m in training.methods if m.needs_learning_rate]
     if training.learning_rate_schedule != schedules.constant():
         needing.append("A learning-rate schedule")
     if needing:

@@ -33,6 +33,7 @@ class Visit(NamedTuple):
       server: The memories that the server sent, by name.
       class_counts: int32 [classes], or None where no method needs them.
       hparams: The client optimiser's, before any decay.
+      decayed: The same with the round's learning rate.
     """
 
     received: Any
@@ -40,6 +41,7 @@ class Visit(NamedTuple):
     server: Mapping[str, Any]
     class_counts: Any
     hparams: Mapping[str, Any]
+    decayed: Mapping[str, Any]
 
 
 class Progress(NamedTuple):
@@ -135,22 +137,30 @@ class LocalRound:
         tf.nest.map_structure(_assign, weights, received[MODEL])
         values = {
             method_lib.GLOBAL: tuple(received[MODEL].trainable),
+            method_lib.EVALUATED: tuple(received[MODEL].trainable),
             **{name: value for name, value in received.items() if name != MODEL},
             **client,
         }
         for name, reference in self._references.items():
             for variable, value in zip(reference.trainable_variables, values[name]):
                 variable.assign(value)
+            if name == method_lib.EVALUATED:
+                statistics = received[MODEL].non_trainable
+                for variable, value in zip(
+                    reference.non_trainable_variables, statistics
+                ):
+                    variable.assign(value)
         class_counts = None
         if self._training.needs_class_counts:
             num_classes = self._model.network.num_classes
             class_counts = self._training.data_form.class_counts(data, num_classes)
-        visit = Visit(received[MODEL], client, server, class_counts, hparams)
         zero_sums = collections.OrderedDict(
             (name, tf.constant(0.0)) for name in self._local_step.measurement_names
         )
+        decayed = _scaled(hparams, rate_factor)
+        visit = Visit(received[MODEL], client, server, class_counts, hparams, decayed)
         progress = Progress(
-            optimizer=self._updater.begin(_scaled(hparams, rate_factor)),
+            optimizer=self._updater.begin(decayed),
             num_examples=tf.constant(0, tf.int64),
             num_steps=tf.constant(0),
             relative_size=tf.constant(1.0, tf.float64),
@@ -300,10 +310,10 @@ class LocalRound:
         dtype = self._variables[0].dtype
         relative_size = tf.cast(progress.relative_size, dtype)
         is_uniform = self._weighting == tff.learning.ClientWeighting.UNIFORM
+        population = self._training.population
+        steps = (population and population.local_steps) or progress.num_steps
         step_size = None
         if is_last and "learning_rate" in visit.hparams:
-            population = self._training.population
-            steps = (population and population.local_steps) or progress.num_steps
             rate = tf.cast(visit.hparams["learning_rate"], dtype)
             step_size = tf.cast(steps, dtype) * rate
         local = method_lib.Local(
@@ -315,6 +325,10 @@ class LocalRound:
             relative_size=relative_size,
             relative_weight=tf.ones([], dtype) if is_uniform else relative_size,
             num_steps=progress.num_steps,
+            num_examples=progress.num_examples,
+            weighs_by_examples=not is_uniform,
+            hparams=visit.decayed,
+            local_steps=steps,
             step_size=step_size,
         )
         return {

@@ -16,6 +16,7 @@ from tff_reg.models import forward as forward_lib
 
 # Reference models train as local ones do, on the batch's statistics, but keep none.
 _CONSTANT_PASS = forward_lib.ForwardPass(training=True, update_statistics=False)
+_PASSES = {method_lib.EVALUATED: forward_lib.ForwardPass(training=False)}
 
 # By the methods' names: where the client stands, and the keys of what is random.
 Locals = Mapping[str, method_lib.Local]
@@ -269,7 +270,7 @@ class LocalStep:
         def outputs_of(name: str):
             with tape.stop_recording():  # No gradient is ever taken through them.
                 reference = self._reference_models[name].network
-                return reference(changed.features, _CONSTANT_PASS)
+                return reference(changed.features, _PASSES.get(name, _CONSTANT_PASS))
 
         def classify_from(name: str, features: Any):
             if name == method_lib.LOCAL:
@@ -278,7 +279,7 @@ class LocalStep:
                 )
                 return network.classify_from(features, again)
             reference = self._reference_models[name].network
-            return reference.classify_from(features, _CONSTANT_PASS)
+            return reference.classify_from(features, _PASSES.get(name, _CONSTANT_PASS))
 
         task_logits = outputs.logits
         for method in self._methods:

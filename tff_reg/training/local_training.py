@@ -74,7 +74,10 @@ class LocalTraining:
             )
         method_lib.check_sum(self.methods)
         for method in self.methods:
-            if method_lib.does(method, "update_server") and not self.population:
+            counts = (
+                method_lib.does(method, "update_server") and method.needs_population
+            )
+            if counts and not self.population:
                 raise ValueError(
                     f"{method.name} has to know of all clients: give a population, a "
                     "tff_reg.training.Population with their number."
@@ -98,9 +101,7 @@ class LocalTraining:
     @property
     def clients_remember(self) -> bool:
         """Whether clients remember something from round to round."""
-        return any(
-            method_lib.does(method, "initial_client_memory") for method in self.methods
-        )
+        return any(method.initial_client_memory([]) for method in self.methods)
 
     @property
     def needs_class_counts(self) -> bool:

@@ -1,0 +1,93 @@
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.methods import linear, one_weight
+from tff_reg import methods, training
+from tff_reg.methods import catalogue
+
+
+def _tensors(*values):
+    return [tf.constant(value, tf.float64) for value in values]
+
+
+def _displacement(method, local):
+    local = local.with_state(method.begin(local))
+    return method.displacement(local, None)
+
+
+CLOUD = _tensors([[1.0, 2.0]], [5.0])
+
+
+def test_goes_back_to_the_model_that_was_received_before():
+    method = methods.FedLESAM(radius=0.26)
+    received = {"received": _tensors([[4.0, 6.0]], [17.0])}
+    back = _displacement(method, one_weight.local(cloud=CLOUD, client=received))
+    # The way is 13 long.
+    np.testing.assert_allclose(back[0], [[0.06, 0.08]], rtol=1e-7)
+    np.testing.assert_allclose(back[1], [0.24], rtol=1e-7)
+    memory, uploads = method.finish(one_weight.local(cloud=CLOUD))
+    assert memory == {"received": CLOUD} and not uploads
+
+
+@pytest.mark.parametrize("direction", ["paper", "server", "published"])
+def test_a_first_round_or_an_unchanged_model_displaces_nothing(direction):
+    method = methods.FedLESAM(direction=direction)
+    first = one_weight.local(
+        cloud=CLOUD,
+        client=method.initial_client_memory(CLOUD),
+        server=method.initial_server_memory(CLOUD),
+    )
+    same = one_weight.local(
+        cloud=CLOUD, client={"received": CLOUD}, server=first.server
+    )
+    for local in (first, same):
+        for tensor, weight in zip(_displacement(method, local), CLOUD):
+            np.testing.assert_array_equal(tensor, np.zeros_like(weight))
+
+
+# Kernels [height, width, inputs, outputs] and [inputs, outputs], and a bias.
+UPDATE = _tensors(
+    np.arange(1.0, 5.0).reshape(2, 1, 1, 2), [[7.0, 8.0], [3.0, 4.0]], [0.0]
+)
+
+
+def _of_server(direction):
+    method = methods.FedLESAM(radius=0.1, direction=direction)
+    cloud = [tf.ones_like(u) for u in UPDATE]
+    local = one_weight.local(cloud=cloud, server={"update": UPDATE})
+    return _displacement(method, local)
+
+
+def test_goes_back_along_the_servers_update_by_the_sum_of_the_norms():
+    norm = 30**0.5 + 138**0.5
+    for found, update in zip(_of_server("server"), UPDATE):
+        np.testing.assert_allclose(found, -0.1 * update / norm, rtol=1e-7)
+
+
+def test_as_published_each_weight_moves_by_one_number_of_a_flat_vector():
+    # In PyTorch's order the first kernel is 1, 3, 2, 4.
+    for found, number, update in zip(_of_server("published"), (1, 3, 2), UPDATE):
+        expected = np.full(update.shape, -0.1 * number / 6)
+        np.testing.assert_allclose(found, expected, rtol=1e-7)
+
+
+def test_what_is_not_used_is_neither_sent_nor_remembered():
+    paper = methods.FedLESAM()
+    assert paper.sent == () and not paper.initial_server_memory(CLOUD)
+    published = methods.FedLESAM(direction="published")
+    assert published.sent == ("update",)
+    assert not published.initial_client_memory(CLOUD)
+    assert published.finish(one_weight.local()) == ({}, {})
+
+
+def test_a_process_has_client_states_only_where_clients_remember():
+    for direction in ("paper", "server"):
+        process = linear.build(methods.FedLESAM(direction=direction), population=None)
+        is_stateful = isinstance(process, training.StatefulLearningProcess)
+        assert is_stateful == (direction == "paper")
+
+
+def test_the_authors_sums_make_sense():
+    for drift in ("scaffold", "feddyn"):
+        assert set(catalogue.parse(f"{drift}+fedlesam")) == {drift, "fedlesam"}

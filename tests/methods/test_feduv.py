@@ -1,0 +1,65 @@
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tff_reg.methods import catalogue, feduv
+
+
+def _value_and_gradient(function, values):
+    values = tf.constant(values, tf.float64)
+    with tf.GradientTape() as tape:
+        tape.watch(values)
+        value = function(values)
+    return float(value), tape.gradient(value, values).numpy()
+
+
+def test_predictions_lack_the_deviation_that_they_do_not_have():
+    # Deviations 0, sqrt(2) / 4 and sqrt(2) / 4; wanted is 1 / sqrt(3).
+    probabilities = [[0.2, 0.15, 0.65], [0.2, 0.65, 0.15]]
+    value, gradient = _value_and_gradient(feduv.missing_deviation, probabilities)
+    lacking = np.array([0, 2**0.5 / 4, 2**0.5 / 4])
+    assert value == pytest.approx(np.mean(3**-0.5 - lacking), rel=1e-12)
+    np.testing.assert_array_equal(gradient[:, 0], 0.0)
+    expected = 2**-0.5 / 3
+    np.testing.assert_allclose(gradient[:, 1], [expected, -expected], rtol=1e-12)
+
+
+def test_predictions_that_vary_enough_lack_nothing():
+    value, gradient = _value_and_gradient(feduv.missing_deviation, np.eye(2))
+    assert value == 0
+    np.testing.assert_array_equal(gradient, 0.0)
+
+
+@pytest.mark.parametrize(
+    "points, median",
+    [
+        ([0.0, 1.0, 3.0], 4.0),  # Of 1, 4 and 9.
+        ([0.0, 2.0], 4.0),
+        ([0.0, 1.0, 3.0, 8.0], 9.0),  # Of 1, 4, 9, 25, 49, 64 the lower one.
+        ([0.0, 0.0, 1.0, 3.0], 4.0),  # Of 1, 1, 4, 9, 9, without the 0: the third.
+    ],
+)
+def test_features_are_near_by_the_lower_median_of_their_distances(points, median):
+    points = np.array(points)
+    squares = [(a - b) ** 2 for i, a in enumerate(points) for b in points[:i]]
+    value, _ = _value_and_gradient(feduv.uniformity, points[:, np.newaxis])
+    assert value == pytest.approx(np.mean(np.exp(-np.array(squares) / median)))
+    # No scale of the features changes that, so the gradient goes through the median.
+    values = tf.constant(points[:, np.newaxis])
+    scaled, gradient = _value_and_gradient(lambda x: feduv.uniformity(x * values), 2.0)
+    assert scaled == pytest.approx(value, rel=1e-12)
+    assert gradient == pytest.approx(0.0, abs=1e-12)
+
+
+@pytest.mark.parametrize("count, expected", [(4, 1.0), (1, 0.0), (0, 0.0)])
+def test_features_that_are_all_equal_have_a_value_and_no_gradient(count, expected):
+    features = np.full((count, 3), 0.7)
+    value, gradient = _value_and_gradient(feduv.uniformity, features)
+    assert value == expected
+    np.testing.assert_array_equal(gradient, np.zeros_like(features))
+
+
+def test_does_not_go_with_univarfl():
+    message = "univarfl and feduv both spread the features"
+    with pytest.raises(catalogue.UnknownProcessError, match=message):
+        catalogue.parse("feduv+univarfl")

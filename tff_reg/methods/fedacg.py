@@ -1,0 +1,82 @@
+"""FedACG: server momentum whose next step the clients have before them.
+
+Geeho Kim, Jinkyu Kim, Bohyung Han. "Communication-Efficient Federated Learning with
+Accelerated Client Gradient." CVPR 2024. https://arxiv.org/abs/2201.03172
+
+With m the server's momentum, clients receive cloud = w_g + lambda m and add
+beta' ||w - cloud||^2 to the loss, as the authors' code does (a proximal term of
+mu = 2 beta'). Afterwards m' = lambda m + mean of (w_i - cloud), and the new model,
+w_g + m', is the plain mean of the clients'. That model is evaluated, not the one that
+is sent.
+
+The authors' code also multiplies the learning rate by the decay of a round after every
+local epoch, and computes in mixed precision; ours does not.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from tff_reg import settings
+from tff_reg.lazy import tf
+from tff_reg.methods import drift, method, papers
+
+
+@dataclasses.dataclass(frozen=True)
+class FedACG(method.Method):
+    """The accelerated client gradient."""
+
+    name = "fedacg"
+    title = "Server momentum that clients look ahead by"
+    paper_settings = papers.FEDMLB
+    brings = {"client_weighting": "uniform"}
+    claims = (method.SERVER,)
+    needs_network = False
+    needs_population = False
+    needs_uniform_weighting = True
+    server_step = "plain mean of the clients, which receive fedacg's look-ahead"
+
+    strength: float = settings.setting(
+        1e-3,
+        symbol="beta'",
+        help="beta', factor of the squared distance. With lambda 0, too, 0 is FedAvg.",
+        minimum=0,
+    )
+    momentum: float = settings.setting(
+        0.85,
+        symbol="lambda",
+        help="lambda, the server's momentum.",
+        minimum=0,
+        below=1,
+    )
+
+    def term(self, step: method.Step) -> method.Term:
+        squared_distance = tf.add_n(
+            [
+                tf.reduce_sum(tf.math.squared_difference(local, received))
+                for local, received in zip(step.weights, step.global_weights)
+            ]
+        )
+        return method.Term(
+            raw=squared_distance, weighted=self.strength * squared_distance
+        )
+
+    def initial_server_memory(self, weights: method.Tensors) -> method.Memory:
+        return {"momentum": drift.zeros(weights)}
+
+    def broadcast(
+        self, weights: method.Tensors, memory: method.Memory
+    ) -> method.Tensors:
+        return drift.plus(weights, self._decayed(memory))
+
+    def update_server(
+        self, server: method.Server
+    ) -> tuple[method.Memory, method.Tensors]:
+        ahead = self._decayed(server.memory)
+        mean = [moved / tf.cast(server.count, moved.dtype) for moved in server.moved]
+        # The server optimiser's model is w_g plus the mean of w_i - cloud.
+        weights = drift.plus(server.weights, ahead)
+        return {"momentum": drift.plus(ahead, mean)}, weights
+
+    def _decayed(self, memory: method.Memory) -> method.Tensors:
+        return [self.momentum * m for m in memory["momentum"]]

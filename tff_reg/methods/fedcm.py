@@ -1,0 +1,69 @@
+"""FedCM: every gradient is mixed with the direction of the last round.
+
+Jing Xu, Sen Wang, Liwei Wang, Andrew Chi-Chih Yao. "FedCM: Federated Learning with
+Client-level Momentum." 2021. https://arxiv.org/abs/2106.10874
+
+The gradient is alpha g + (1 - alpha) D, clipped, with g that of the loss. D is the last
+round's mean of (cloud - w_i) / (K l), with K a client's steps and l its learning rate
+in that round; in the first round it is 0, so the steps are alpha times as long. D is
+sent with the model; clients upload K l, one number, beside their update.
+
+FL-Simulator, which has FedCM's implementation by others, takes the steps of the first
+client (epochs times examples over batch size, a fraction) as everyone's K. Ours are
+those of a client of mean size, or, where sizes are not known, those that were taken.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from tff_reg import settings
+from tff_reg.lazy import tf
+from tff_reg.methods import drift, method, papers
+
+
+@dataclasses.dataclass(frozen=True)
+class FedCM(method.Method):
+    """Client-level momentum."""
+
+    name = "fedcm"
+    title = "Gradients mixed with the last round's direction"
+    paper_settings = papers.MAN
+    brings = {"client_weighting": "uniform"}
+    claims = (method.DRIFT,)
+    needs_network = False
+    needs_population = False
+    sent = ("direction",)
+    uploads = ("step_size",)
+    infers_gradient = True
+
+    share: float = settings.setting(
+        0.1,
+        symbol="alpha",
+        help="alpha, above 0 and at most 1, the client's own share. 1 is FedAvg.",
+        above=0,
+        maximum=1,
+    )
+
+    def initial_server_memory(self, weights: method.Tensors) -> method.Memory:
+        return {"direction": drift.zeros(weights)}
+
+    def correct(self, local: method.Local, gradient: method.Tensors) -> method.Tensors:
+        if self.share == 1:
+            return gradient
+        return [
+            self.share * own + (1 - self.share) * common
+            for own, common in zip(gradient, local.server["direction"])
+        ]
+
+    def finish(self, local: method.Local) -> tuple[method.Memory, method.Memory]:
+        dtype = local.cloud[0].dtype
+        rate = tf.cast(local.hparams["learning_rate"], dtype)
+        return {}, {"step_size": tf.cast(local.local_steps, dtype) * rate}
+
+    def update_server(
+        self, server: method.Server
+    ) -> tuple[method.Memory, method.Tensors]:
+        total = server.uploads["step_size"]
+        direction = [tf.math.divide_no_nan(-moved, total) for moved in server.moved]
+        return {"direction": direction}, list(server.weights)

@@ -1,0 +1,57 @@
+"""FedETF: a fixed classifier whose classes are as far apart as can be.
+
+Zexi Li, Xinyi Shang, Rui He, Tao Lin, Chao Wu. "No Fear of Classifier Biases: Neural
+Collapse Inspired Federated Learning with Synthetic and Fixed Classifier." ICCV 2023.
+https://arxiv.org/abs/2303.10058
+
+The model's last linear layer gives way to a linear layer of d >= C outputs, f of
+length 1, and logits g f'M. M = sqrt(C / (C - 1)) P (I - 11' / C), with P from the QR
+decomposition of a d x C matrix of uniform numbers, is drawn from the model's seed, the
+same for all clients, and not trained; g is. The task loss sees the logits plus
+log max(n_c, 1), with n_c the client's examples of class c; evaluation the logits alone.
+
+In the authors' code g starts at 10 for their CNN and VGG and at 1 for ResNets,
+evaluation leaves g out (which no prediction sees), and clients keep their momentum from
+round to round. Personalised models, the paper's second part, are not made. No setting
+makes it FedAvg.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Optional
+
+from tff_reg import settings
+from tff_reg.lazy import tf
+from tff_reg.methods import method, papers
+
+
+@dataclasses.dataclass(frozen=True)
+class FedETF(method.Method):
+    """The fixed simplex classifier and its balanced loss."""
+
+    name = "fedetf"
+    title = "A fixed simplex classifier"
+    paper_settings = papers.FEDETF
+    claims = (method.LOGITS, method.CLASSIFIER)
+    needs_class_counts = True
+
+    scaling: float = settings.setting(
+        10.0,
+        symbol="g",
+        help="g at first; it is trained.",
+        above=0,
+    )
+    dimensions: Optional[int] = settings.setting(
+        None,
+        symbol="d",
+        help="d, at least the number of classes, which it is by default.",
+        minimum=1,
+    )
+
+    def adapt_network(self, network: Any) -> None:
+        network.use_simplex_classifier(self.dimensions, self.scaling)
+
+    def change_logits(self, logits: tf.Tensor, class_counts: tf.Tensor) -> tf.Tensor:
+        counts = tf.cast(tf.maximum(class_counts, 1), logits.dtype)
+        return logits + tf.math.log(counts)

@@ -1,0 +1,24 @@
+"""FedGAMMA: SCAFFOLD's control variates with SAM's gradients.
+
+Rong Dai, Xun Yang, Yan Sun, Li Shen, Xinmei Tian, Meng Wang, Yongdong Zhang. "FedGAMMA:
+Federated Learning with Global Sharpness-Aware Minimization." IEEE Transactions on
+Neural Networks and Learning Systems, 2023.
+
+Here it is a name: what `scaffold+fedsam` does, to the bit.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from tff_reg.methods import fedsam, method, scaffold
+
+
+@dataclasses.dataclass(frozen=True)
+class FedGAMMA(fedsam.FedSAM, scaffold.Scaffold):
+    """SCAFFOLD and FedSAM."""
+
+    name = "fedgamma"
+    title = "Control variates and sharpness-aware gradients"
+    claims = (method.DRIFT, method.GRADIENT)
+    needs_network = True

@@ -1,0 +1,123 @@
+"""FedLESAM: sharpness-aware gradients by the way that the global model came.
+
+Ziqing Fan, Shengchao Hu, Jiangchao Yao, Gang Niu, Ya Zhang, Masashi Sugiyama, Yanfeng
+Wang. "Locally Estimated Global Perturbations are Better than Local Perturbations for
+Federated Sharpness-aware Minimization." ICML 2024. https://arxiv.org/abs/2405.18890
+
+All of a client's gradients of a round are taken at w + e, in one pass, with
+e = rho (w_old - cloud) / (||w_old - cloud|| + 1e-7) and w_old the model that the client
+received the last time that it took part, which it remembers. Its first round is plain.
+
+The authors' code has no memory at the clients: it takes the server's last update d, the
+mean of w_i - cloud, for cloud - w_old, and for the norm the sum of those of d's
+tensors. That is `direction='server'`. What it runs is another thing: d is
+one flat vector, of which the k-th weight takes the k-th number as if it were its own
+part, so that each weight moves as a whole. `direction='published'` does that.
+
+The authors' sums are `scaffold+fedlesam` and `feddyn+fedlesam`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+from tff_reg import settings
+from tff_reg.lazy import tf
+from tff_reg.methods import drift, fedsam, method, papers
+
+_NORM_EPSILON = 1e-7
+
+
+@dataclasses.dataclass(frozen=True)
+class FedLESAM(method.Method):
+    """Locally estimated global perturbations."""
+
+    name = "fedlesam"
+    title = "Gradients at weights back the way the global model came"
+    paper_settings = papers.MAN
+    brings = {"client_weighting": "uniform"}
+    claims = (method.GRADIENT,)
+    needs_network = False
+    needs_population = False
+    displaces_by_gradient = False
+
+    radius: float = settings.setting(
+        0.1,
+        symbol="rho",
+        help="rho. 0 is FedAvg.",
+        minimum=0,
+    )
+    direction: str = settings.setting(
+        "paper",
+        help=(
+            "'paper' goes back to the model that the client received before, 'server' "
+            "back along the server's last update, 'published' along what the authors' "
+            "code makes of that."
+        ),
+        choices=("paper", "server", "published"),
+    )
+
+    @property
+    def displaces(self) -> bool:
+        return self.radius > 0
+
+    @property
+    def _is_local(self) -> bool:
+        return self.direction == "paper"
+
+    @property
+    def sent(self) -> tuple[str, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return () if self._is_local else ("update",)
+
+    def initial_client_memory(self, weights: method.Tensors) -> method.Memory:
+        # No model that was received is all zeros.
+        return {"received": drift.zeros(weights)} if self._is_local else {}
+
+    def initial_server_memory(self, weights: method.Tensors) -> method.Memory:
+        return {} if self._is_local else {"update": drift.zeros(weights)}
+
+    def begin(self, local: method.Local) -> tuple[Any, ...]:
+        if not self.displaces:
+            return ()
+        if self._is_local:
+            old = local.client["received"]
+            back = [o - c for o, c in zip(old, local.cloud)]
+            took_part = fedsam.global_norm(old) > 0
+            factor = self.radius / (fedsam.global_norm(back) + _NORM_EPSILON)
+            factor = tf.where(took_part, factor, tf.zeros_like(factor))
+            return tuple(factor * b for b in back)
+        update = local.server["update"]
+        if self.direction == "published":
+            update = _first_numbers(update)
+        norm = tf.add_n([tf.norm(u) for u in update]) + _NORM_EPSILON
+        factor = -self.radius / norm
+        return tuple(factor * u * tf.ones_like(c) for u, c in zip(update, local.cloud))
+
+    def displacement(self, local: method.Local, gradient: Any) -> method.Tensors:
+        return list(local.state)
+
+    def finish(self, local: method.Local) -> tuple[method.Memory, method.Memory]:
+        return ({"received": list(local.cloud)} if self._is_local else {}), {}
+
+    def update_server(
+        self, server: method.Server
+    ) -> tuple[method.Memory, method.Tensors]:
+        weights = list(server.weights)
+        if self._is_local:
+            return {}, weights
+        count = server.count
+        mean = [moved / tf.cast(count, moved.dtype) for moved in server.moved]
+        return {"update": mean}, weights
+
+
+def _first_numbers(tensors: Sequence[Any]) -> method.Tensors:
+    """As many numbers as there are tensors, the first of all in PyTorch's order."""
+    flat: list[Any] = []
+    for tensor in tensors:
+        rank = len(tensor.shape)
+        # Outputs, inputs, and then the positions of a kernel.
+        axes = [*reversed(range(max(rank - 2, 0), rank)), *range(rank - 2)]
+        flat.append(tf.reshape(tf.transpose(tensor, axes), [-1]))
+    return tf.unstack(tf.concat(flat, 0)[: len(tensors)], num=len(tensors))

@@ -1,0 +1,115 @@
+"""FedNova: clients are averaged by the step, whatever number of them they took.
+
+Jianyu Wang, Qinghua Liu, Hao Liang, Gauri Joshi, H. Vincent Poor. "Tackling the
+Objective Inconsistency Problem in Heterogeneous Federated Optimization." NeurIPS 2020.
+https://arxiv.org/abs/2007.07481
+
+A client's update is divided by a_i, which says how far its steps go together: their
+number tau_i for plain SGD; with a momentum rho, c <- rho c + 1 and a <- a + c a step;
+with a proximal mu and the learning rate l, a <- a (1 - l mu) + 1 a step; with both,
+one after the other. With p_i the clients' weights in the mean, the model moves by
+tau sum of p_i (w_i - cloud) / a_i, where tau is the sum of p_i a_i, or of p_i tau_i
+with a proximal mu. A server momentum gmf makes that G <- gmf G + (that) / l, and the
+model moves by l G.
+
+The proximal mu (w - cloud) is added to the gradient after any clipping, as the authors'
+optimiser does; they do not clip. a_i knows nothing of what other methods add, and is
+that of plain momentum where it is Nesterov's, as theirs.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from tff_reg import settings
+from tff_reg.lazy import tf
+from tff_reg.methods import drift, method, papers
+
+
+@dataclasses.dataclass(frozen=True)
+class FedNova(method.Method):
+    """Normalised averaging."""
+
+    name = "fednova"
+    title = "Averaging by the step"
+    paper_settings = papers.FEDNOVA
+    claims = (method.DRIFT, method.SERVER)
+    needs_network = False
+    needs_population = False
+    uploads = ("steps",)
+    server_step = "the clients' mean step times fednova's mean number of them"
+
+    proximal: float = settings.setting(
+        0.0,
+        symbol="mu",
+        help="mu of a proximal term. 0 leaves it out.",
+        minimum=0,
+    )
+    server_momentum: float = settings.setting(
+        0.0,
+        symbol="gmf",
+        help="gmf, the server's momentum. 0 leaves it out.",
+        minimum=0,
+        below=1,
+    )
+
+    @property
+    def needs_learning_rate(self) -> bool:
+        return self.proximal > 0 or self.server_momentum > 0
+
+    def begin(self, local: method.Local) -> Any:
+        zero = tf.zeros([], local.cloud[0].dtype)
+        return {"length": zero, "of_last_step": zero}
+
+    def correct_clipped(
+        self, local: method.Local, gradient: method.Tensors
+    ) -> method.Tensors:
+        if not self.proximal:
+            return gradient
+        return drift.plus(gradient, [self.proximal * m for m in local.moved])
+
+    def keep(self, local: method.Local, gradient: method.Tensors) -> Any:
+        length, of_step = local.state["length"], local.state["of_last_step"]
+        if "momentum" in local.hparams:
+            of_step = tf.cast(local.hparams["momentum"], length.dtype) * of_step + 1
+            length += of_step
+        if self.proximal:
+            rate = tf.cast(local.hparams["learning_rate"], length.dtype)
+            length = length * (1 - rate * self.proximal) + 1
+        elif "momentum" not in local.hparams:
+            length += 1
+        return {"length": length, "of_last_step": of_step}
+
+    def scale(self, local: method.Local) -> Any:
+        return 1 / local.state["length"]
+
+    def finish(self, local: method.Local) -> tuple[method.Memory, method.Memory]:
+        weight = local.weight
+        steps = local.state["length"]
+        if self.proximal:
+            steps = tf.cast(local.num_steps, weight.dtype)
+        upload = {"weight": weight, "steps": weight * steps}
+        if self.server_momentum:
+            rate = tf.cast(local.hparams["learning_rate"], weight.dtype)
+            upload["learning_rate"] = weight * rate
+        return {}, {"steps": upload}
+
+    def initial_server_memory(self, weights: method.Tensors) -> method.Memory:
+        return {"momentum": drift.zeros(weights)} if self.server_momentum else {}
+
+    def update_server(
+        self, server: method.Server
+    ) -> tuple[method.Memory, method.Tensors]:
+        upload = server.uploads["steps"]
+        steps = tf.math.divide_no_nan(upload["steps"], upload["weight"])
+        step = [steps * (w - b) for w, b in zip(server.weights, server.before)]
+        if not self.server_momentum:
+            return {}, drift.plus(server.before, step)
+        rate = tf.math.divide_no_nan(upload["learning_rate"], upload["weight"])
+        momentum = [
+            self.server_momentum * old + tf.math.divide_no_nan(s, rate)
+            for old, s in zip(server.memory["momentum"], step)
+        ]
+        weights = drift.plus(server.before, [rate * m for m in momentum])
+        return {"momentum": momentum}, weights

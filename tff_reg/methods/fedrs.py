@@ -1,0 +1,58 @@
+"""FedRS: the logits of classes that a client lacks are scaled down.
+
+Xin-Chun Li, De-Chuan Zhan. "FedRS: Federated Learning with Restricted Softmax for Label
+Distribution Non-IID Data." KDD 2021.
+
+The task loss sees s_c z_c, where s_c is 1 for the classes that a client has and alpha
+for those it lacks. Evaluation takes the plain logits.
+
+The authors' code has s_c = alpha + (1 - alpha) n_c / max n instead, with n_c the
+client's examples of class c, which is `scaling='frequency'`; its classifier has no
+bias. Ours scales the logits with their bias, as FedDecorr's authors do.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from tff_reg import settings
+from tff_reg.lazy import tf
+from tff_reg.methods import method, papers
+
+
+@dataclasses.dataclass(frozen=True)
+class FedRS(method.Method):
+    """The restricted softmax."""
+
+    name = "fedrs"
+    title = "Restricted softmax"
+    paper_settings = papers.MAN
+    claims = (method.LOGITS,)
+    needs_class_counts = True
+
+    factor: float = settings.setting(
+        0.5,
+        symbol="alpha",
+        help="alpha, from 0 to 1; the authors try 0.1 to 0.9. 1 is FedAvg.",
+        minimum=0,
+        maximum=1,
+    )
+    scaling: str = settings.setting(
+        "binary",
+        help=(
+            "'binary' scales the classes that a client lacks, as the paper says; "
+            "'frequency' all, the less the more examples they have, as the authors' "
+            "code does."
+        ),
+        choices=("binary", "frequency"),
+    )
+
+    def change_logits(self, logits: tf.Tensor, class_counts: tf.Tensor) -> tf.Tensor:
+        if self.factor == 1:
+            return logits
+        counts = tf.cast(class_counts, logits.dtype)
+        if self.scaling == "binary":
+            share = tf.sign(counts)
+        else:
+            share = tf.math.divide_no_nan(counts, tf.reduce_max(counts))
+        return (self.factor + (1 - self.factor) * share) * logits

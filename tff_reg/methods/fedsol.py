@@ -1,0 +1,103 @@
+"""FedSOL: the gradient where predictions differ most from the global model's.
+
+Gihun Lee, Minchan Jeong, Sangmook Kim, Jaehoon Oh, Se-Young Yun. "FedSOL: Stabilized
+Orthogonal Learning with Proximal Restrictions in Federated Learning." CVPR 2024.
+https://arxiv.org/abs/2308.12532
+
+With p the gradient of KL(softmax(global / T) || softmax(local / T)), a mean over the
+batch without T^2, a step from w uses the gradient of the loss at w + e. 'adaptive'
+takes e = rho N p / (||p|| + 1e-12), entry by entry, where N is |w - cloud| of each
+weight, scaled to length 1 along its outputs (the last axis); 'fixed' leaves N out. The
+global model runs in evaluation mode.
+
+At w = cloud, where every round begins, p is a rounding and N is 0. A norm of p below
+1e-6 counts as 0, which the authors' code does not do: 'fixed' would go rho far in a
+random direction. In their code the teacher of the very first client is in training
+mode.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from tff_reg import settings
+from tff_reg.lazy import tf
+from tff_reg.methods import distillation, fedsam, method, papers
+
+_NORM_EPSILON = 1e-12
+_LEAST_NORM = 1e-6
+
+
+@dataclasses.dataclass(frozen=True)
+class FedSOL(method.Method):
+    """Stabilised orthogonal learning."""
+
+    name = "fedsol"
+    title = "Gradients where predictions leave the global model's"
+    paper_settings = papers.FEDSOL
+    claims = (method.GRADIENT,)
+    reference_models = (method.EVALUATED,)
+
+    radius: float = settings.setting(
+        1.0,
+        symbol="rho",
+        help="rho; 1 in the authors' configurations. 0 is FedAvg.",
+        minimum=0,
+    )
+    perturbation: str = settings.setting(
+        "adaptive",
+        help=(
+            "'adaptive' moves a weight the more the further it is from the global "
+            "one, 'fixed' does not look at that."
+        ),
+        choices=("adaptive", "fixed"),
+    )
+    temperature: float = settings.setting(
+        3.0,
+        symbol="T",
+        help="T of both softmaxes, above 0.",
+        above=0,
+    )
+    part: str = settings.setting(
+        "all",
+        help=(
+            "Which weights are moved: 'all', 'head' the last layer, 'body' all others. "
+            "The norm of p is theirs."
+        ),
+        choices=("all", "head", "body"),
+    )
+
+    @property
+    def displaces(self) -> bool:
+        return self.radius > 0
+
+    def displacement_loss(self, step: method.Step) -> tf.Tensor:
+        target = step.outputs_of(method.EVALUATED).logits
+        return distillation.divergence(target, step.outputs.logits, self.temperature)
+
+    def displacement(self, local: method.Local, gradient: Any) -> method.Tensors:
+        gradient = [
+            g if moves else tf.zeros_like(g)
+            for g, moves in zip(gradient, self._moves(gradient))
+        ]
+        norm = fedsam.global_norm(gradient)
+        factor = self.radius / (norm + _NORM_EPSILON)
+        factor = tf.where(norm < _LEAST_NORM, tf.zeros_like(factor), factor)
+        if self.perturbation == "fixed":
+            return [factor * g for g in gradient]
+        distances = [tf.abs(moved) for moved in local.moved]
+        return [factor * _unit(d) * g for d, g in zip(distances, gradient)]
+
+    def _moves(self, gradient: method.Tensors) -> list[bool]:
+        """Which weights are moved; the last layer begins with the last kernel."""
+        ranks = [len(g.shape) for g in gradient]
+        first = max((i for i, rank in enumerate(ranks) if rank > 1), default=0)
+        is_head = [i >= first for i in range(len(ranks))]
+        return [self.part in ("all", "head" if head else "body") for head in is_head]
+
+
+def _unit(distances: tf.Tensor) -> tf.Tensor:
+    """Scaled to length 1 along the last axis; zeros stay."""
+    norm = tf.norm(distances, axis=-1, keepdims=True)
+    return distances / tf.maximum(norm, _NORM_EPSILON)

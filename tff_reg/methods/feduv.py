@@ -1,0 +1,113 @@
+"""FedUV: varied predictions, and features spread evenly over space.
+
+Ha Min Son, Moon-Hyun Kim, Tai-Myoung Chung, Chao Huang, Xin Liu. "FedUV: Uniformity and
+Variance for Heterogeneous Federated Learning." CVPR 2024.
+https://arxiv.org/abs/2402.18372
+
+The term is a V + b U. V is the mean over the C classes of max(0, 1 / sqrt(C) - std_c),
+with std_c the (unbiased) standard deviation over the batch of class c's predicted
+probability. U is the mean over the pairs of the batch of exp(-d / s), with d the
+squared distance of their embeddings and s the lower median of the distances that are
+not 0, through which the gradient goes, too.
+
+a is 2.5 for ten classes in the authors' code, a quarter of their number. There the
+embeddings are those of a projector of two layers with batch norm and ReLU, of which
+ours has the second without; the last short batch is left out; gradients are not
+clipped.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+from tff_reg import settings
+from tff_reg.lazy import tf
+from tff_reg.methods import method, papers
+
+
+@dataclasses.dataclass(frozen=True)
+class FedUV(method.Method):
+    """The uniformity of the features and the missing variance of the predictions."""
+
+    name = "feduv"
+    title = "Uniform features, predictions of high deviation"
+    paper_settings = papers.FEDUV
+    brings = {"projector": "univarfl"}
+    claims = (method.FEATURES,)
+    measurement_names = ("missing_deviation", "uniformity")
+
+    strength: float = settings.setting(
+        1.0,
+        help="Factor of the whole term; 1 in the paper. 0 is FedAvg.",
+        minimum=0,
+    )
+    variance_per_class: float = settings.setting(
+        0.25,
+        symbol="a / C",
+        help="a, the factor of V, divided by the number of classes.",
+        minimum=0,
+    )
+    uniformity: float = settings.setting(
+        0.5,
+        symbol="b",
+        help="b, the factor of U.",
+        minimum=0,
+    )
+
+    def term(self, step: method.Step) -> method.Term:
+        logits = step.outputs.logits
+        missing = missing_deviation(tf.nn.softmax(logits))
+        spread = uniformity(step.outputs.embedding)
+        factor = self.variance_per_class * logits.shape[-1]
+        value = factor * missing + self.uniformity * spread
+        return method.Term(
+            raw=value,
+            weighted=self.strength * value,
+            measurements={"missing_deviation": missing, "uniformity": spread},
+        )
+
+
+def missing_deviation(probabilities: tf.Tensor) -> tf.Tensor:
+    """V: how much the predictions' standard deviations lack.
+
+    Args:
+      probabilities: float [batch, classes].
+
+    Returns:
+      A scalar.
+    """
+    count = tf.cast(tf.shape(probabilities)[0], probabilities.dtype)
+    mean = tf.math.divide_no_nan(tf.reduce_sum(probabilities, 0), count)
+    squares = tf.reduce_sum(tf.math.squared_difference(probabilities, mean), 0)
+    variance = squares / tf.maximum(count - 1, 1)
+    # The root has no gradient at 0, where the authors' code takes 0.
+    is_varied = variance > 0
+    deviation = tf.sqrt(tf.where(is_varied, variance, tf.ones_like(variance)))
+    deviation = tf.where(is_varied, deviation, tf.zeros_like(deviation))
+    return tf.reduce_mean(tf.nn.relu(probabilities.shape[-1] ** -0.5 - deviation))
+
+
+def uniformity(features: tf.Tensor) -> tf.Tensor:
+    """U: how near to each other the features of a batch are.
+
+    Args:
+      features: float [batch, dimensions].
+
+    Returns:
+      A scalar from 0 to 1; 1 where all are equal, 0 for fewer than two examples.
+    """
+    # By differences: from inner products, equal features would be apart by a rounding.
+    differences = features[:, tf.newaxis] - features[tf.newaxis]
+    squares = tf.reduce_sum(tf.square(differences), -1)
+    numbers = tf.range(tf.shape(features)[0])
+    distances = tf.boolean_mask(squares, numbers[:, tf.newaxis] < numbers)
+    apart = tf.boolean_mask(distances, distances > 0)
+    # One more, a last one, for a batch whose features are all equal.
+    one = tf.ones([1], apart.dtype)
+    order = tf.argsort(tf.concat([apart, math.inf * one], 0))
+    middle = order[tf.maximum(tf.size(apart) - 1, 0) // 2]
+    median = tf.concat([apart, one], 0)[middle]
+    similarities = tf.exp(-distances / median)
+    count = tf.cast(tf.size(similarities), similarities.dtype)
+    return tf.math.divide_no_nan(tf.reduce_sum(similarities), count)

@@ -1,0 +1,44 @@
+"""MoFedSAM: FedCM with a gradient from higher up.
+
+Zhe Qu, Xingyu Li, Rui Duan, Yao Liu, Bo Tang, Zhuo Lu. "Generalized Federated Learning
+via Sharpness Aware Minimization." ICML 2022. https://arxiv.org/abs/2206.02618
+
+FedCM's g is taken at w + rho g / (||g|| + 1e-7), with g on the right the gradient of
+the loss at w: not clipped, without D, alpha or weight decay. As in FL-Simulator.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from tff_reg import settings
+from tff_reg.methods import fedcm, fedsam, method
+
+_NORM_EPSILON = 1e-7
+
+
+@dataclasses.dataclass(frozen=True)
+class MoFedSAM(fedcm.FedCM):
+    """Client-level momentum at weights where the loss is higher."""
+
+    name = "mofedsam"
+    title = "Last round's direction and a gradient from higher up"
+    claims = (method.DRIFT, method.GRADIENT)
+    needs_network = True
+
+    radius: float = settings.setting(
+        0.1,
+        symbol="rho",
+        help="rho. 0 is FedCM.",
+        minimum=0,
+    )
+
+    @property
+    def displaces(self) -> bool:
+        return self.radius > 0
+
+    def displacement(
+        self, local: method.Local, gradient: method.Tensors
+    ) -> method.Tensors:
+        factor = self.radius / (fedsam.global_norm(gradient) + _NORM_EPSILON)
+        return [factor * g for g in gradient]

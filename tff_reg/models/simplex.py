@@ -1,0 +1,102 @@
+"""A classifier whose classes are the corners of a simplex, as far apart as can be."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tff_reg.models import layers
+
+
+class SimplexClassifier(layers.ForwardLayer):
+    """A linear layer, whose outputs f of length 1 are compared with fixed directions.
+
+    The logits are g f'M, with g a trained scalar. M holds the classes' directions, an
+    equiangular tight frame: a variable that is not trained.
+
+    Args:
+      features: Features of the input.
+      num_classes: Number of logits, C.
+      dimensions: Of f, d, at least C.
+      scaling: g at first.
+      seed: Of the linear layer and of M.
+      name: Prefix of the variables' names.
+      dtype: 'float32' or 'float64'.
+
+    Raises:
+      ValueError: If there are fewer dimensions than classes.
+    """
+
+    def __init__(
+        self,
+        features: int,
+        num_classes: int,
+        dimensions: int,
+        scaling: float,
+        *,
+        seed: int,
+        name: str,
+        dtype: Any,
+    ):
+        super().__init__(name=name, dtype=dtype)
+        if dimensions < num_classes:
+            raise ValueError(
+                f"{num_classes} classes need at least as many dimensions, but there "
+                f"are {dimensions}."
+            )
+        uniform = np.random.default_rng(seed).random((dimensions, num_classes))
+        with tf.name_scope(name):
+            self.dense = layers.Dense(
+                features, dimensions, layers.Seeds(seed), name="dense", dtype=self.dtype
+            )
+            self.scaling = self.add_weight(
+                name="scaling",
+                shape=(1,),
+                initializer=tf.keras.initializers.Constant(scaling),
+            )
+            self.directions = self.add_weight(
+                name="directions",
+                shape=(dimensions, num_classes),
+                initializer=tf.keras.initializers.Constant(frame(uniform)),
+                trainable=False,
+            )
+        self.built = True
+
+    def call(self, x, forward: layers.ForwardPass):
+        outputs = self.dense(x, forward)
+        return logits(outputs, self.directions, self.scaling)
+
+
+def frame(matrix: np.ndarray) -> np.ndarray:
+    """Directions of equal angles: sqrt(C / (C - 1)) P (I - 11' / C).
+
+    Args:
+      matrix: float [dimensions, classes], of full rank, with at least as many
+        dimensions as classes; P are the orthonormal columns of its QR decomposition.
+
+    Returns:
+      float [dimensions, classes]; the columns have length 1.
+    """
+    classes = matrix.shape[1]
+    columns, _ = np.linalg.qr(matrix)
+    centred = np.eye(classes) - 1 / classes
+    # A single class has no direction.
+    return np.sqrt(classes / max(classes - 1, 1)) * columns @ centred
+
+
+def logits(outputs, directions, scaling):
+    """G f'M, with f the outputs scaled to length 1.
+
+    Args:
+      outputs: float [batch, dimensions].
+      directions: float [dimensions, classes].
+      scaling: A scalar, or float [1].
+
+    Returns:
+      float [batch, classes].
+    """
+    # The length counts as 1e-12 at least, as in PyTorch.
+    unit = tf.math.l2_normalize(outputs, axis=-1, epsilon=1e-24)
+    return scaling * tf.linalg.matmul(unit, directions)
