@@ -23,17 +23,24 @@ if __name__ == "__main__":
     STOP.take_over()
 
 from tff_reg import quiet
-from tff_reg.experiment import command_line
+from tff_reg.experiment import command_line, files
 from tff_reg.lazy import flags
+from tff_reg.methods import overview
 
 _COMMAND = "bin/docs"
 _PACKAGES = ("tff_reg", "tasks")
 _FIRST_PAGE = "index.html"
 _TITLE = "<title>tff_reg: API reference</title>"
+README = ROOT / "README.md"
+_TABLE_BEGINS = "<!-- bin/docs --readme writes this table. -->"
+_TABLE_ENDS = "<!-- The table ends. -->"
 _HELP = """\
 bin/docs [--output_dir=DIR]
   Writes the reference of tff_reg and tasks as HTML; DIR/index.html is its first page.
   Exit code 1 if a docstring or a name of it is wrong, a line each.
+
+bin/docs --readme
+  Writes the README's table of methods anew, which follows from their files.
 
   --output_dir=DIR        where to; an older reference there is replaced
                           [docs/api of this repository]"""
@@ -152,6 +159,16 @@ def replace(output_dir, pages):
     shutil.copytree(pages, output_dir)
 
 
+def with_table_of_methods(text):
+    """The README's text with the table of methods as it should be."""
+    rows = overview.rows()
+    lines = [rows[0], ["---"] * len(rows[0]), *(row.values() for row in rows)]
+    table = [f"| {' | '.join(cells)} |" for cells in lines]
+    before, _, rest = text.partition(_TABLE_BEGINS)
+    _, _, after = rest.partition(_TABLE_ENDS)
+    return "\n".join([before + _TABLE_BEGINS, *table, _TABLE_ENDS + after])
+
+
 @command_line.command(_HELP)
 def main(argv, stop):
     """Writes the reference where the flags say.
@@ -161,7 +178,12 @@ def main(argv, stop):
     stop.say(lambda: "nothing was written")
     given = flags.FlagValues()
     flags.DEFINE_string("output_dir", str(ROOT / "docs" / "api"), "Directory.", given)
+    flags.DEFINE_bool("readme", False, "Only the README's table.", given)
     command_line.parse(argv, given, command=_COMMAND)
+    if given.readme:
+        text = with_table_of_methods(README.read_text("utf-8"))
+        files.write_text(README, text)
+        return
     output_dir = pathlib.Path(given.output_dir)
     if not is_free(output_dir):
         fail(f"--output_dir={output_dir} has something else in it; give another one.")

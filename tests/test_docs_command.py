@@ -157,3 +157,13 @@ def test_a_directory_with_something_else_is_left_alone(name, tmp_path):
 def test_what_is_wrong_is_said_in_a_line(flag, message):
     done = commands.call(docs.main, flag)
     assert (done.returncode, done.stderr) == (2, f"bin/docs: {message}\n")
+
+
+def test_the_readmes_table_of_methods_is_that_of_their_files(monkeypatch, tmp_path):
+    text = docs.README.read_text("utf-8")
+    assert docs.with_table_of_methods(text) == text, "bin/docs --readme writes it"
+    assert "| `fedalign`" in text and "`strength` (mu = 0.45)" in text
+    monkeypatch.setattr(docs, "README", tmp_path / "README.md")
+    docs.README.write_text(text.replace("mu = 0.45", "mu = 0.46"), "utf-8")
+    assert commands.call(docs.main, "--readme").returncode == 0
+    assert docs.README.read_text("utf-8") == text

@@ -21,6 +21,7 @@ class FedAdagrad(method.Method):
 
     name = "fedadagrad"
     title = "Adagrad at the server"
+    paper = "Reddi et al., ICLR 2021"
     paper_settings = papers.FEDMLB
     brings = {
         "server_optimizer": "adagrad",

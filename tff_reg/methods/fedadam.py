@@ -21,6 +21,7 @@ class FedAdam(method.Method):
 
     name = "fedadam"
     title = "Adam at the server"
+    paper = "Reddi et al., ICLR 2021"
     paper_settings = papers.FEDMLB
     brings = {
         "server_optimizer": "adam",

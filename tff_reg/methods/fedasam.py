@@ -28,6 +28,7 @@ class FedASAM(fedsam.FedSAM):
 
     name = "fedasam"
     title = "Adaptive sharpness-aware gradients"
+    paper = "Kwon et al., ICML 2021"
 
     radius: float = settings.setting(
         0.5,

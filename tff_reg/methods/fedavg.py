@@ -18,5 +18,6 @@ class FedAvg(method.Method):
 
     name = "fedavg"
     title = "Federated averaging"
+    paper = "McMahan et al., AISTATS 2017"
     paper_settings = papers.FEDALIGN
     needs_network = False

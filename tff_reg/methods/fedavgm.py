@@ -18,6 +18,7 @@ class FedAvgM(method.Method):
 
     name = "fedavgm"
     title = "Server momentum"
+    paper = "Hsu et al., 2019"
     paper_settings = papers.FEDMLB
     # The FedMLB paper chooses among 0.4, 0.6 and 0.8.
     brings = {"server_optimizer": "sgd", "server_momentum": 0.6}

@@ -28,6 +28,7 @@ class FedCM(method.Method):
 
     name = "fedcm"
     title = "Gradients mixed with the last round's direction"
+    paper = "Xu et al., 2021"
     paper_settings = papers.MAN
     brings = {"client_weighting": "uniform"}
     claims = (method.DRIFT,)

@@ -26,6 +26,7 @@ class FedDC(method.Method):
 
     name = "feddc"
     title = "Drift decoupling and correction"
+    paper = "Gao et al., CVPR 2022"
     paper_settings = papers.MAN
     brings = {"client_weighting": "uniform", "averages_all_clients": True}
     claims = (method.DRIFT, method.SERVER)

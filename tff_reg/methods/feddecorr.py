@@ -32,6 +32,7 @@ class FedDecorr(method.Method):
 
     name = "feddecorr"
     title = "Decorrelated features"
+    paper = "Shi et al., ICLR 2023"
     paper_settings = papers.FEDALIGN
 
     strength: float = settings.setting(

@@ -25,6 +25,7 @@ class FedDyn(method.Method):
 
     name = "feddyn"
     title = "Dynamic regularisation"
+    paper = "Acar et al., ICLR 2021"
     paper_settings = papers.MAN
     # As its paper, FedDC's and FedSpeed's report it.
     brings = {"client_weighting": "uniform", "averages_all_clients": True}

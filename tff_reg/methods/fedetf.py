@@ -32,6 +32,7 @@ class FedETF(method.Method):
 
     name = "fedetf"
     title = "A fixed simplex classifier"
+    paper = "Li et al., ICCV 2023"
     paper_settings = papers.FEDETF
     claims = (method.LOGITS, method.CLASSIFIER)
     needs_class_counts = True

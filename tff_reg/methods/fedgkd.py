@@ -23,6 +23,7 @@ class FedGKD(method.Method):
 
     name = "fedgkd"
     title = "Distillation of the last global models' mean"
+    paper = "Yao et al., 2021"
     paper_settings = papers.FEDMLB
     reference_models = (method.AVERAGED,)
 

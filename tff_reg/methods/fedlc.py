@@ -29,6 +29,7 @@ class FedLC(method.Method):
 
     name = "fedlc"
     title = "Logits calibrated by class counts"
+    paper = "Zhang et al., ICML 2022"
     paper_settings = papers.MAN
     claims = (method.LOGITS,)
     needs_class_counts = True

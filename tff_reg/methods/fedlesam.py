@@ -36,6 +36,7 @@ class FedLESAM(method.Method):
 
     name = "fedlesam"
     title = "Gradients at weights back the way the global model came"
+    paper = "Fan et al., ICML 2024"
     paper_settings = papers.MAN
     brings = {"client_weighting": "uniform"}
     claims = (method.GRADIENT,)

@@ -32,6 +32,7 @@ class FedMLB(method.Method):
 
     name = "fedmlb"
     title = "Hybrid paths through the global model"
+    paper = "Kim et al., ICML 2022"
     paper_settings = papers.FEDMLB
     measurement_names = ("cross_entropy", "divergence")
     reference_models = (method.GLOBAL,)

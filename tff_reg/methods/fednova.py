@@ -33,6 +33,7 @@ class FedNova(method.Method):
 
     name = "fednova"
     title = "Averaging by the step"
+    paper = "Wang et al., NeurIPS 2020"
     paper_settings = papers.FEDNOVA
     claims = (method.DRIFT, method.SERVER)
     needs_network = False

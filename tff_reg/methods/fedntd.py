@@ -25,6 +25,7 @@ class FedNTD(method.Method):
 
     name = "fedntd"
     title = "Not-true distillation"
+    paper = "Lee et al., NeurIPS 2022"
     paper_settings = papers.FEDMLB
     reference_models = (method.GLOBAL,)
     needs_one_label = True

@@ -23,6 +23,7 @@ class FedProx(method.Method):
 
     name = "fedprox"
     title = "Proximal term"
+    paper = "Li et al., MLSys 2020"
     paper_settings = papers.FEDALIGN
     needs_network = False
 

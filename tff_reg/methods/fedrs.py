@@ -26,6 +26,7 @@ class FedRS(method.Method):
 
     name = "fedrs"
     title = "Restricted softmax"
+    paper = "Li and Zhan, KDD 2021"
     paper_settings = papers.MAN
     claims = (method.LOGITS,)
     needs_class_counts = True

@@ -30,6 +30,7 @@ class FedSAM(method.Method):
 
     name = "fedsam"
     title = "Sharpness-aware gradients"
+    paper = "Foret et al., ICLR 2021; Caldarola et al., ECCV 2022"
     paper_settings = papers.MAN
     claims = (method.GRADIENT,)
 

@@ -35,6 +35,7 @@ class FedSOL(method.Method):
 
     name = "fedsol"
     title = "Gradients where predictions leave the global model's"
+    paper = "Lee et al., CVPR 2024"
     paper_settings = papers.FEDSOL
     claims = (method.GRADIENT,)
     reference_models = (method.EVALUATED,)

@@ -30,6 +30,7 @@ class FedSpeed(feddyn.FedDyn):
 
     name = "fedspeed"
     title = "Dynamic regularisation with a gradient from higher up"
+    paper = "Sun et al., ICLR 2023"
     claims = (method.DRIFT, method.SERVER, method.GRADIENT)
     needs_network = True
     server_step = (

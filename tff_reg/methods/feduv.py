@@ -32,6 +32,7 @@ class FedUV(method.Method):
 
     name = "feduv"
     title = "Uniform features, predictions of high deviation"
+    paper = "Son et al., CVPR 2024"
     paper_settings = papers.FEDUV
     brings = {"projector": "univarfl"}
     claims = (method.FEATURES,)

@@ -21,6 +21,7 @@ class FedYogi(method.Method):
 
     name = "fedyogi"
     title = "Yogi at the server"
+    paper = "Reddi et al., ICLR 2021"
     paper_settings = papers.FEDMLB
     brings = {
         "server_optimizer": "yogi",

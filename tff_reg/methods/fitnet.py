@@ -24,6 +24,7 @@ class FitNet(method.Method):
 
     name = "fitnet"
     title = "Features near the global model's"
+    paper = "Romero et al., ICLR 2015"
     paper_settings = papers.FEDMLB
     reference_models = (method.GLOBAL,)
 

@@ -21,6 +21,7 @@ class Freeze(method.Method):
 
     name = "freeze"
     title = "A random classifier, never trained"
+    paper = "Gupta et al. (UniVarFL)"
     paper_settings = papers.UNIVARFL
     claims = (method.CLASSIFIER,)
 

@@ -31,6 +31,7 @@ class GradAug(method.Method):
 
     name = "gradaug"
     title = "Narrower sub-networks on resized images"
+    paper = "Yang et al., NeurIPS 2020"
     paper_settings = papers.FEDALIGN
     is_random = True
 

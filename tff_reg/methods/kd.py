@@ -21,6 +21,7 @@ class KD(method.Method):
 
     name = "kd"
     title = "Distillation of the global model"
+    paper = "Hinton et al., 2015"
     paper_settings = papers.FEDMLB
     reference_models = (method.GLOBAL,)
 

@@ -31,6 +31,7 @@ class MAN(method.Method):
 
     name = "man"
     title = "Minimal activation norms"
+    paper = "Yashwanth et al., WACV 2024"
     paper_settings = papers.MAN
     records_activations = True
 

@@ -68,6 +68,7 @@ class Method:
     Attributes:
       name: What the method is called on the command line and in metrics.
       title: What it is, in a few words.
+      paper: Authors, venue and year.
       paper_settings: The settings of its paper, by name; what is not there is as it is
         by default.
       brings: Those settings that it brings into every sum.
@@ -103,6 +104,7 @@ class Method:
 
     name: ClassVar[str]
     title: ClassVar[str]
+    paper: ClassVar[str] = ""
     paper_settings: ClassVar[Mapping[str, Any]] = {}
     brings: ClassVar[Mapping[str, Any]] = {}
     claims: ClassVar[tuple[str, ...]] = ()

@@ -24,6 +24,7 @@ class Mixup(method.Method):
 
     name = "mixup"
     title = "Mixed examples"
+    paper = "Zhang et al., ICLR 2018"
     paper_settings = papers.FEDALIGN
     claims = (method.EXAMPLES,)
     measurement_names = ("coefficient",)

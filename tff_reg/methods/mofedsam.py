@@ -23,6 +23,7 @@ class MoFedSAM(fedcm.FedCM):
 
     name = "mofedsam"
     title = "Last round's direction and a gradient from higher up"
+    paper = "Qu et al., ICML 2022"
     claims = (method.DRIFT, method.GRADIENT)
     needs_network = True
 

@@ -31,6 +31,7 @@ class MOON(method.Method):
 
     name = "moon"
     title = "Features nearer to the global model's than to the previous ones"
+    paper = "Li et al., CVPR 2021"
     paper_settings = papers.FEDALIGN
     brings = {"projector": "moon"}
     measurement_names = ("global_cosine", "previous_cosine")

@@ -25,6 +25,7 @@ class Scaffold(method.Method):
 
     name = "scaffold"
     title = "Control variates"
+    paper = "Karimireddy et al., ICML 2020"
     paper_settings = papers.MAN
     brings = {"client_weighting": "uniform", "same_local_steps": True}
     claims = (method.DRIFT,)

@@ -28,6 +28,7 @@ class StochDepth(method.Method):
 
     name = "stochdepth"
     title = "Residual branches left out at random"
+    paper = "Huang et al., ECCV 2016"
     paper_settings = papers.FEDALIGN
     measurement_names = ("kept_branches",)
     is_random = True

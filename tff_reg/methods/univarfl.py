@@ -32,6 +32,7 @@ class UniVarFL(method.Method):
 
     name = "univarfl"
     title = "Uniform features, varied predictions"
+    paper = "Gupta et al."
     paper_settings = papers.UNIVARFL
     brings = {"projector": "univarfl"}
     claims = (method.FEATURES,)
