@@ -139,8 +139,10 @@ def broken(tmp_path_factory):
 def test_first_line_says_where_clients_run(unbroken):
     lines = unbroken[1].splitlines()
     assert lines[0].startswith("Clients run in process")
-    assert [line for line in lines if line.startswith("process")] == [
-        "process  feddyn+man (man_strength 0.15, man_scaling code, feddyn_strength 0.1)"
+    first = next(i for i, line in enumerate(lines) if line.startswith("process"))
+    assert lines[first : first + 2] == [
+        "process  feddyn+man (man_strength 0.15, man_scaling code, man_terms paper,",
+        "         feddyn_strength 0.1, feddyn_clipping half)",
     ]
 
 
