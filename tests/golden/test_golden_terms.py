@@ -52,7 +52,7 @@ def _calibrated(case, method, name):
 
 
 # The files of server optimisers are not replayed here.
-_KNOWN = r"M_(fedlc|fedrs|fedetf|feduv|feddecorr|fed\w+_client)"
+_KNOWN = r"M_(server_optimizers|fedlc|fedrs|fedetf|feduv|feddecorr|fed\w+_client)"
 
 
 @pytest.mark.golden

@@ -10,10 +10,9 @@ probability. U is the mean over the pairs of the batch of exp(-d / s), with d th
 squared distance of their embeddings and s the lower median of the distances that are
 not 0, through which the gradient goes, too.
 
-a is 2.5 for ten classes in the authors' code, a quarter of their number. There the
-embeddings are those of a projector of two layers with batch norm and ReLU, of which
-ours has the second without; the last short batch is left out; gradients are not
-clipped.
+a is 2.5 for ten classes in the authors' code, a quarter of their number. As there, the
+embeddings are those of a projector of two layers with batch norm and ReLU, and
+gradients are not clipped. There the last short batch is left out (`drop_remainder`).
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ class FedUV(method.Method):
     title = "Uniform features, predictions of high deviation"
     paper = "Son et al., CVPR 2024"
     paper_settings = papers.FEDUV
-    brings = {"projector": "univarfl"}
+    brings = {"projector": "feduv"}
     claims = (method.FEATURES,)
     measurement_names = ("missing_deviation", "uniformity")
 
