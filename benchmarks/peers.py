@@ -305,18 +305,19 @@ def table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _define_flags(given: flags.FlagValues) -> None:
-    flags.DEFINE_list(
-        "cases", list(CASES), f"Some of: {', '.join(CASES)}.", flag_values=given
-    )
+    for flag, known in (("cases", CASES), ("systems", SYSTEMS)):
+        names = list(known)
+        flags.DEFINE_list(flag, names, f"Some of: {', '.join(names)}.", given)
 
 
 def _run(given: flags.FlagValues) -> None:
-    unknown = [name for name in given.cases if name not in CASES]
-    if unknown or not given.cases:
-        raise subject.RefusedError(
-            f"--cases={','.join(given.cases)}: choose some of {', '.join(CASES)}."
-        )
-    rows = measure(given.cases, quick=given.quick, report=subject.say)
+    for flag, known in (("cases", CASES), ("systems", SYSTEMS)):
+        chosen = given[flag].value
+        if not chosen or not {*chosen} <= {*known}:
+            raise subject.RefusedError(
+                f"--{flag}={','.join(chosen)}: choose some of {', '.join(known)}."
+            )
+    rows = measure(given.cases, given.systems, quick=given.quick, report=subject.say)
     subject.finish(given, rows, table(rows))
 
 
@@ -324,9 +325,10 @@ SUBJECT = subject.Subject(
     run=_run,
     define_flags=_define_flags,
     help=f"""\
-bin/bench peers [--cases=CASE,...] [--quick] [--json=FILE]
+bin/bench peers [--cases=CASE,...] [--systems=SYSTEM,...] [--quick] [--json=FILE]
   The same rounds in plain PyTorch, Flower's simulation, pfl-research, FedJAX, TFF's own
-  runtime and here, with one client and two at a time. Cases: {", ".join(CASES)}. The
-  first call installs the others into build/peers (2 GB). Half an hour, or a quarter
-  with --quick.""",
+  runtime and here, with one client and two at a time. Half an hour, or a quarter with
+  --quick. The first call installs the others into build/peers (2 GB).
+  CASE: {", ".join(CASES)}.
+  SYSTEM: {", ".join(SYSTEMS)}; PyTorch is always among them.""",
 )

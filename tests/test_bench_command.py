@@ -57,6 +57,7 @@ def other(tmp_path, monkeypatch):
         (["methods", "--nope"], "nope"),
         (["methods", "--model=resnet7"], "resnet7"),
         (["runtime", "--methods=kd"], "methods"),
+        (["peers", "--cases=cnn,vgg"], "--cases=cnn,vgg: choose some of digits"),
     ],
 )
 def test_what_is_wrong_is_said_in_a_line(arguments, said):
