@@ -33,9 +33,7 @@ _BETWEEN_LOOKS = 0.2
 _ROUNDS = (3, 1)
 
 
-# With larger steps, what another number of threads does to a round of so deep a network
-# with BatchNorm is as large as what the round itself does.
-_RESNET56 = cases.Size("resnet56", "batch", (32, 32, 3), 2, 416, 64, learning_rate=1e-4)
+_RESNET56 = cases.Size("resnet56", "batch", (32, 32, 3), 2, 416, 64)
 _DIGITS = cases.Size("resnet8", "batch", (8, 8, 1), 8, 160, 64)
 CASES = {
     "digits": _DIGITS,

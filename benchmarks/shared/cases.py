@@ -21,7 +21,6 @@ class Size(NamedTuple):
       examples: Of each client.
       batch_size: Of a step.
       method: 'fedavg', 'fedalign' or 'moon'.
-      learning_rate: Of the clients.
     """
 
     network: str
@@ -31,7 +30,6 @@ class Size(NamedTuple):
     examples: int
     batch_size: int
     method: str = "fedavg"
-    learning_rate: float = 0.01
 
 
 def own_program(path: str, kind: str, parallel: int = 1) -> list[str]:
@@ -58,7 +56,7 @@ def write(path: str, size: Size) -> None:
         norm=size.norm,
         method=size.method,
         batch_size=size.batch_size,
-        learning_rate=size.learning_rate,
+        learning_rate=0.01,
         momentum=0.9,
         max_gradient_norm=10.0 if size.method == "fedalign" else None,
         weights=[],
