@@ -79,6 +79,7 @@ NOT_SETTINGS = frozenset(
         "made_by",
         "clients_run",
         "tensorflow_devices",
+        "cpu_kernels",
         "machine",
         "versions",
         "git_commit",
