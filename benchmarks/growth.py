@@ -106,7 +106,7 @@ def plot(rows: Sequence[Mapping[str, Any]], path: str) -> None:
     sweeps = list(dict.fromkeys(row["sweep"] for row in rows))
     figure = mpl_figure.Figure(figsize=(3.4 * len(sweeps), 5.6), layout="constrained")
     mpl_agg.FigureCanvasAgg(figure)
-    panels = figure.subplots(2, len(sweeps), squeeze=False, sharex="col")
+    panels = figure.subplots(2, len(sweeps), squeeze=False, sharex="col", sharey="row")
     for column, sweep in enumerate(sweeps):
         own = [row for row in rows if row["sweep"] == sweep]
         across = [row[sweep] for row in own]
@@ -116,10 +116,12 @@ def plot(rows: Sequence[Mapping[str, Any]], path: str) -> None:
             axes = panels[line][column]
             axes.plot(across, [row[name] for row in own], marker="o")
             axes.set_xscale("log")
+            axes.set_xticks(across, [f"{value:g}" for value in across])
+            axes.minorticks_off()
             if name == "seconds_median":
                 axes.set_yscale("log")
             else:
-                axes.set_ylim(bottom=0)
+                axes.set_ylim(0, 1.1 * max(row[name] for row in rows))
             axes.grid(True, linewidth=0.5, alpha=0.5)
             if not column:
                 axes.set_ylabel(label)
