@@ -18,6 +18,7 @@ from typing import Any, Callable
 from benchmarks.shared import asking, cases, subject
 from tff_reg import kernels
 from tff_reg.lazy import flags
+from tff_reg.runtime import devices
 
 _SIZES = {
     "resnet8": cases.Size("resnet8", "batch", (8, 8, 1), 1, 64 * 20, 64),
@@ -53,7 +54,8 @@ def measure(
         with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
             path = os.path.join(folder, "case.npz")
             cases.write(path, size)
-            command = cases.own_program(path, "in_process", os.cpu_count() or 1)
+            # As many clients at a time as cores: one thread an operation.
+            command = cases.own_program(path, "in_process", devices.cores())
             programs = {
                 kind: stack.enter_context(
                     asking.Program(command, environment={**os.environ, **variables})

@@ -12,7 +12,6 @@ one round, so that what else happens on the machine happens to all.
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
 import pathlib
 import statistics
@@ -25,6 +24,7 @@ from typing import Any, Callable, NamedTuple
 
 from benchmarks.shared import asking, cases, subject
 from tff_reg.lazy import flags, np
+from tff_reg.runtime import devices
 
 _PYTORCH = "pytorch"
 # Seconds between looks at a program's memory.
@@ -155,12 +155,11 @@ def _measure_case(
             ]
             errors = stack.enter_context(open(os.path.join(folder, name), "w+b"))
 
-            start = functools.partial(
-                asking.Program, command, environment=environment, errors=errors
-            )
             try:
                 began = time.perf_counter()
-                programs[name] = stack.enter_context(start())
+                programs[name] = stack.enter_context(
+                    asking.Program(command, environment=environment, errors=errors)
+                )
                 taken = time.perf_counter() - began
                 first = programs[name].ask("round")
                 weights[name] = cases.weights_of(programs[name], folder)
@@ -221,7 +220,7 @@ def rows_of(
         {
             "case": case,
             "system": name,
-            "clients_in_parallel": SYSTEMS[name].in_parallel or _cores(),
+            "clients_in_parallel": SYSTEMS[name].in_parallel or devices.cores(),
             "seconds_median": round(statistics.median(found), 4),
             "ratio_to_pytorch": round(statistics.median(found) / pytorch, 4),
             "seconds_min": round(min(found), 4),
@@ -278,10 +277,6 @@ def _memory(pid: int) -> int:
         line = next(line for line in rollup.splitlines() if line.startswith("Pss:"))
         return int(line.split()[1]) * 1024
     return 0
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0))
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -609,7 +609,7 @@ class _Resolution:
         values = self._values
         if (
             values["target_model"] == "all_clients"
-            and not (values["averages_all_clients"])
+            and not values["averages_all_clients"]
         ):
             why = "there is no such mean without averages_all_clients."
             self._refuse("target_model", why)

@@ -74,10 +74,9 @@ class FedACG(method.Method):
         self, server: method.Server
     ) -> tuple[method.Memory, method.Tensors]:
         ahead = self._decayed(server.memory)
-        mean = [moved / tf.cast(server.count, moved.dtype) for moved in server.moved]
         # The server optimiser's model is w_g plus the mean of w_i - cloud.
         weights = drift.plus(server.weights, ahead)
-        return {"momentum": drift.plus(ahead, mean)}, weights
+        return {"momentum": drift.plus(ahead, server.mean_moved)}, weights
 
     def _decayed(self, memory: method.Memory) -> method.Tensors:
         return [self.momentum * m for m in memory["momentum"]]

@@ -108,9 +108,7 @@ class FedLESAM(method.Method):
         weights = list(server.weights)
         if self._is_local:
             return {}, weights
-        count = server.count
-        mean = [moved / tf.cast(count, moved.dtype) for moved in server.moved]
-        return {"update": mean}, weights
+        return {"update": server.mean_moved}, weights
 
 
 def _first_numbers(tensors: Sequence[Any]) -> method.Tensors:

@@ -49,8 +49,13 @@ class FedSAM(method.Method):
     def displacement(
         self, local: method.Local, gradient: method.Tensors
     ) -> method.Tensors:
-        factor = self.radius / (global_norm(gradient) + NORM_EPSILON)
-        return [factor * g for g in gradient]
+        return ascend(gradient, self.radius, NORM_EPSILON)
+
+
+def ascend(gradient: Sequence[Any], radius: float, epsilon: float) -> method.Tensors:
+    """The way along a gradient, `radius` long: rho g / (||g|| + epsilon)."""
+    factor = radius / (global_norm(gradient) + epsilon)
+    return [factor * g for g in gradient]
 
 
 def global_norm(tensors: Sequence[Any]) -> tf.Tensor:

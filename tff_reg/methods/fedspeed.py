@@ -75,8 +75,7 @@ class FedSpeed(feddyn.FedDyn):
     ) -> method.Tensors:
         if self._adds_previous:
             gradient = drift.plus(gradient, local.state)
-        norm = fedsam.global_norm(gradient) + _NORM_EPSILON
-        return [self.radius / norm * g for g in gradient]
+        return fedsam.ascend(gradient, self.radius, _NORM_EPSILON)
 
     def keep(self, local: method.Local, gradient: method.Tensors) -> tuple[Any, ...]:
         return tuple(gradient) if self._adds_previous else ()

@@ -22,7 +22,7 @@ import math
 
 from tff_reg import settings
 from tff_reg.lazy import tf
-from tff_reg.methods import method, papers
+from tff_reg.methods import method, papers, univarfl
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,15 +77,7 @@ def missing_deviation(probabilities: tf.Tensor) -> tf.Tensor:
     Returns:
       A scalar.
     """
-    count = tf.cast(tf.shape(probabilities)[0], probabilities.dtype)
-    mean = tf.math.divide_no_nan(tf.reduce_sum(probabilities, 0), count)
-    squares = tf.reduce_sum(tf.math.squared_difference(probabilities, mean), 0)
-    variance = squares / tf.maximum(count - 1, 1)
-    # The root has no gradient at 0, where the authors' code takes 0.
-    is_varied = variance > 0
-    deviation = tf.sqrt(tf.where(is_varied, variance, tf.ones_like(variance)))
-    deviation = tf.where(is_varied, deviation, tf.zeros_like(deviation))
-    return tf.reduce_mean(tf.nn.relu(probabilities.shape[-1] ** -0.5 - deviation))
+    return univarfl.missing_variance(probabilities, is_sample=True, as_deviation=True)
 
 
 def uniformity(features: tf.Tensor) -> tf.Tensor:

@@ -350,6 +350,11 @@ def does(method: Method, what: str) -> bool:
     return getattr(owner, what) is not getattr(Method, what)
 
 
+def counts_clients(method: Method) -> bool:
+    """Whether a method has to know how many clients there are in all."""
+    return does(method, "update_server") and method.needs_population
+
+
 class IncompatibleMethodsError(ValueError):
     """A sum of methods that makes no sense."""
 

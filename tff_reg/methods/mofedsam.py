@@ -41,5 +41,4 @@ class MoFedSAM(fedcm.FedCM):
     def displacement(
         self, local: method.Local, gradient: method.Tensors
     ) -> method.Tensors:
-        factor = self.radius / (fedsam.global_norm(gradient) + _NORM_EPSILON)
-        return [factor * g for g in gradient]
+        return fedsam.ascend(gradient, self.radius, _NORM_EPSILON)

@@ -185,3 +185,8 @@ class Server:
     uploads: Mapping[str, Any]
     count: Any
     num_clients: int
+
+    @property
+    def mean_moved(self) -> Tensors:
+        """The mean over the clients that trained of w_i - cloud."""
+        return [moved / tf.cast(self.count, moved.dtype) for moved in self.moved]

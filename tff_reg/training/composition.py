@@ -225,10 +225,7 @@ def build(name: str, model_fn: Callable[[], Any], **overrides: Any) -> Process:
                 f"{', '.join(sorted(arguments))}."
             )
     methods = catalogue.build(name, strengths)
-    counts = any(
-        method_lib.does(method, "update_server") and method.needs_population
-        for method in methods
-    )
+    counts = any(map(method_lib.counts_clients, methods))
     if counts and not ("num_clients" in chosen or "population" in rest):
         raise TypeError(
             f"{name} has to know how many clients there are in all, in a round or not: "

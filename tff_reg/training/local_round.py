@@ -257,7 +257,12 @@ class LocalRound:
                 update = tff.learning.models.ModelWeights(scaled, update.non_trainable)
         is_finite = _all_finite(update)
         update = _zero_unless(is_finite, update)
-        tf.cond(is_finite, tf.no_op, _does(model.reset_metrics))
+
+        def reset_metrics():
+            model.reset_metrics()
+            return tf.no_op()
+
+        tf.cond(is_finite, tf.no_op, reset_metrics)
         if self._weighting == tff.learning.ClientWeighting.UNIFORM:
             weight = tf.cast(num_examples > 0, tf.float32)
         else:
@@ -430,16 +435,6 @@ def _reduce_elements(
 
 def _assign(variable: tf.Variable, value: tf.Tensor) -> None:
     variable.assign(value)
-
-
-def _does(action: Callable[[], Any]) -> Callable[[], Any]:
-    """The action as a branch of `tf.cond` without a result."""
-
-    def branch():
-        action()
-        return tf.no_op()
-
-    return branch
 
 
 def _all_finite(structure: Any):

@@ -74,10 +74,7 @@ class LocalTraining:
             )
         method_lib.check_sum(self.methods)
         for method in self.methods:
-            counts = (
-                method_lib.does(method, "update_server") and method.needs_population
-            )
-            if counts and not self.population:
+            if method_lib.counts_clients(method) and not self.population:
                 raise ValueError(
                     f"{method.name} has to know of all clients: give a population, a "
                     "tff_reg.training.Population with their number."
