@@ -80,15 +80,15 @@ def pytest_collection_modifyitems(config, items):
 def _share_out(items):
     """Groups the tests that one process runs, and puts first what takes longest.
 
-    Those of a file share fixtures, those of a method its process, and recipes' rounds
-    nothing.
+    Those of a file share fixtures, those of a method its process. What shares less
+    says so itself.
     """
     for item in items:
+        if item.get_closest_marker("xdist_group"):
+            continue
         group = item.path.stem
         if group == "test_every_method":
             group = item.callspec.params["name"]
-        if group == "test_recipe_rounds":
-            group = item.callspec.params["recipe"].name
         item.add_marker(pytest.mark.xdist_group(group))
     # The commands' tests, which wait for processes.
     items.sort(key=lambda item: item.path.parent != pathlib.Path(__file__).parent)

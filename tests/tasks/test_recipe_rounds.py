@@ -53,7 +53,9 @@ def _computations():
     for recipe in found.values():
         network = (recipe.table.paper.name, recipe.settings["model"])
         is_slow = network in networks or recipe.settings["model"] in _DEEP_NETWORKS
-        marks = [pytest.mark.slow] if is_slow else []
+        marks = [pytest.mark.xdist_group(recipe.name)]
+        if is_slow:
+            marks.append(pytest.mark.slow)
         networks.add(network)
         yield pytest.param(recipe, marks=marks, id=recipe.name)
 

@@ -170,12 +170,8 @@ def dirichlet_balanced(
       PartitionError: If the labels are empty or no class numbers, or a number is out
         of range.
     """
-    classes, class_sizes = _classes(labels)
-    num_clients = _check_num_clients(num_clients, classes.size)
-    concentration = _check_concentration(concentration)
-    generator = keys.driver_generator("dirichlet_balanced", seed)
-    log_proportions = _log_dirichlet(
-        generator, concentration, num_clients, class_sizes.size
+    classes, class_sizes, log_proportions, generator = _draw_mixes(
+        "dirichlet_balanced", labels, num_clients, concentration, seed
     )
     counts = _take_turns(
         log_proportions, class_sizes, classes.size // num_clients, generator
@@ -218,12 +214,8 @@ def dirichlet_sequential(
       PartitionError: If the labels are empty or no class numbers, or a number is out
         of range.
     """
-    classes, class_sizes = _classes(labels)
-    num_clients = _check_num_clients(num_clients, classes.size)
-    concentration = _check_concentration(concentration)
-    generator = keys.driver_generator("dirichlet_sequential", seed)
-    log_proportions = _log_dirichlet(
-        generator, concentration, num_clients, class_sizes.size
+    classes, _, log_proportions, generator = _draw_mixes(
+        "dirichlet_sequential", labels, num_clients, concentration, seed
     )
     client_size = classes.size // num_clients
     left, dealt = np.arange(classes.size), []
@@ -860,6 +852,24 @@ def _check_concentration(concentration: float) -> float:
 
 
 # ------------------------------------------------------------- count tables
+
+
+def _draw_mixes(
+    scheme: str, labels: np.ndarray, num_clients: int, concentration: float, seed: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.random.Generator]:
+    """Each client's proportions over the classes.
+
+    Returns:
+      What `_classes` gives, logarithms [num_clients, classes], and the generator.
+    """
+    classes, class_sizes = _classes(labels)
+    num_clients = _check_num_clients(num_clients, classes.size)
+    concentration = _check_concentration(concentration)
+    generator = keys.driver_generator(scheme, seed)
+    log_proportions = _log_dirichlet(
+        generator, concentration, num_clients, class_sizes.size
+    )
+    return classes, class_sizes, log_proportions, generator
 
 
 def _log_dirichlet(

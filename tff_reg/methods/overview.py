@@ -29,13 +29,7 @@ def rows() -> list[dict[str, str]]:
 
 def _strength(setting: settings.Setting) -> str:
     default = setting.default
-    if isinstance(default, bool):
-        shown = str(default).lower()
-    elif isinstance(default, float):
-        shown = f"{default:g}"
-    elif setting.is_tuple:
-        shown = ",".join(map(str, default))
-    else:
-        shown = str(default)
+    is_number = isinstance(default, float)
+    shown = f"{default:g}" if is_number else settings.as_text(default)
     symbol = f"{setting.symbol} = " if setting.symbol else ""
     return f"`{setting.name}` ({symbol}{shown})"

@@ -15,7 +15,23 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 
-class _SGD(tff.learning.optimizers.Optimizer):
+class _Optimizer(tff.learning.optimizers.Optimizer):
+    """An optimiser whose state has its hparams by name, among others."""
+
+    _hparams: dict[str, float]
+
+    def get_hparams(self, state: Any) -> collections.OrderedDict[str, Any]:
+        return collections.OrderedDict((k, state[k]) for k in self._hparams)
+
+    def set_hparams(
+        self, state: Any, hparams: Any
+    ) -> collections.OrderedDict[str, Any]:
+        return collections.OrderedDict(
+            (k, hparams[k] if k in self._hparams else v) for k, v in state.items()
+        )
+
+
+class _SGD(_Optimizer):
     """See `build_sgd`."""
 
     def __init__(
@@ -111,18 +127,8 @@ class _SGD(tff.learning.optimizers.Optimizer):
                     var=variable.handle, alpha=scalar["learning_rate"], delta=gradient
                 )
 
-    def get_hparams(self, state: Any) -> collections.OrderedDict[str, Any]:
-        return collections.OrderedDict((k, state[k]) for k in self._hparams)
 
-    def set_hparams(
-        self, state: Any, hparams: Any
-    ) -> collections.OrderedDict[str, Any]:
-        return collections.OrderedDict(
-            (k, hparams[k] if k in self._hparams else v) for k, v in state.items()
-        )
-
-
-class _Adaptive(tff.learning.optimizers.Optimizer):
+class _Adaptive(_Optimizer):
     """See `build_adaptive`."""
 
     def __init__(self, kind: str, hparams: dict[str, float], initial_v: float):
@@ -166,16 +172,6 @@ class _Adaptive(tff.learning.optimizers.Optimizer):
         state["m"] = tf.nest.map_structure(next_m, state["m"], gradients)
         state["v"] = tf.nest.map_structure(next_v, state["v"], gradients)
         return state, tf.nest.map_structure(step, weights, state["m"], state["v"])
-
-    def get_hparams(self, state: Any) -> collections.OrderedDict[str, Any]:
-        return collections.OrderedDict((k, state[k]) for k in self._hparams)
-
-    def set_hparams(
-        self, state: Any, hparams: Any
-    ) -> collections.OrderedDict[str, Any]:
-        return collections.OrderedDict(
-            (k, hparams[k] if k in self._hparams else v) for k, v in state.items()
-        )
 
 
 def _zeros(spec: tf.TensorSpec) -> tf.Tensor:
