@@ -19,7 +19,7 @@ from tff_reg.lazy import flags
 _TURNS, _QUICK_TURNS = 5, 1
 
 _BIN = pathlib.Path(__file__).resolve().parent.parent / "bin"
-_RUN = (sys.executable, str(_BIN / "run.py"))
+_RUN = (sys.executable, "-m", "tff_reg.commands", "run")
 _WAITS = {
     "Python": (sys.executable, "-I", "-S", "-c", ""),
     "bin/launch and Python": (str(_BIN / "launch"), "-I", "-S", "-c", ""),

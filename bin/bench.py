@@ -9,7 +9,7 @@ import sys
 _ROOT = pathlib.Path(__file__).resolve().parent.parent
 if __name__ == "__main__":
     sys.path.insert(0, str(_ROOT))
-    from tff_reg.experiment import interruption
+    from tff_reg import interruption
 
     # First of all, so that Ctrl-C is answered while the rest is imported, too.
     STOP = interruption.Interruption()

@@ -17,7 +17,7 @@ import warnings
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 if __name__ == "__main__":
     sys.path.insert(0, str(ROOT))
-    from tff_reg.experiment import interruption
+    from tff_reg import interruption
 
     STOP = interruption.Interruption()
     STOP.take_over()
@@ -28,7 +28,7 @@ from tff_reg.lazy import flags
 from tff_reg.methods import overview
 
 _COMMAND = "bin/docs"
-_PACKAGES = ("tff_reg", "tasks")
+_PACKAGES = ("tff_reg",)
 _FIRST_PAGE = "index.html"
 _TITLE = "<title>tff_reg: API reference</title>"
 README = ROOT / "README.md"
@@ -36,7 +36,7 @@ _TABLE_BEGINS = "<!-- bin/docs --readme writes this table. -->"
 _TABLE_ENDS = "<!-- The table ends. -->"
 _HELP = """\
 bin/docs [--output_dir=DIR]
-  Writes the reference of tff_reg and tasks as HTML; DIR/index.html is its first page.
+  Writes the reference of tff_reg as HTML; DIR/index.html is its first page.
   Exit code 1 if a docstring or a name of it is wrong, a line each.
 
 bin/docs --readme

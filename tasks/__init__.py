@@ -5,7 +5,7 @@
     check_data(..)  whether its data can be there; loads no TensorFlow either
     build(name, ..) the task with its data, a `tff.simulation.baselines.BaselineTask`
 
-`tasks.recipes` has the papers' experiments by name.
+`tff_reg.tasks.recipes` has the papers' experiments by name.
 
 A new task is one module with `DEFAULTS` and `load`, and one line in `_MODULES`.
 """
@@ -17,13 +17,13 @@ import os
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from tasks import recipes
-from tasks.task_defaults import DataError, Override, TaskDefaults, TaskError
 from tff_reg.experiment import scale as scale_lib, task_settings
 from tff_reg.settings import settings_of
+from tff_reg.tasks import recipes
+from tff_reg.tasks.task_defaults import DataError, Override, TaskDefaults, TaskError
 
 if TYPE_CHECKING:
-    from tasks.task import Task
+    from tff_reg.tasks.task import Task
 
 __all__ = [
     "DataError",
@@ -38,16 +38,16 @@ __all__ = [
 ]
 
 _MODULES = {
-    "digits": "tasks.digits",
-    "cifar10": "tasks.cifar10",
-    "cifar100": "tasks.cifar100",
-    "tiny_imagenet": "tasks.tiny_imagenet",
-    "imagenet200": "tasks.imagenet200",
-    "stl10": "tasks.stl10",
-    "pacs": "tasks.pacs",
-    "ham10000": "tasks.ham10000",
-    "image_folder": "tasks.image_folder",
-    "arrays": "tasks.arrays",
+    "digits": "tff_reg.tasks.digits",
+    "cifar10": "tff_reg.tasks.cifar10",
+    "cifar100": "tff_reg.tasks.cifar100",
+    "tiny_imagenet": "tff_reg.tasks.tiny_imagenet",
+    "imagenet200": "tff_reg.tasks.imagenet200",
+    "stl10": "tff_reg.tasks.stl10",
+    "pacs": "tff_reg.tasks.pacs",
+    "ham10000": "tff_reg.tasks.ham10000",
+    "image_folder": "tff_reg.tasks.image_folder",
+    "arrays": "tff_reg.tasks.arrays",
 }
 
 
@@ -114,7 +114,7 @@ def build(task: str, **settings: Any) -> Task:
     for option in given:
         if option not in module.DEFAULTS.options:
             raise TaskError(f"The task {task} has no {option}; leave it out.")
-    from tasks import reduced_data, task as task_lib
+    from tff_reg.tasks import reduced_data, task as task_lib
 
     if chosen.synthetic_data:
         data = reduced_data.synthetic(

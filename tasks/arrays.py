@@ -13,9 +13,9 @@ import zipfile
 import zlib
 from collections.abc import Sequence
 
-from tasks import image_data
-from tasks.task_defaults import DataError, TaskDefaults
 from tff_reg.lazy import np
+from tff_reg.tasks import image_data
+from tff_reg.tasks.task_defaults import DataError, TaskDefaults
 
 _LARGEST_NUMBER = 100_000
 

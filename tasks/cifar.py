@@ -2,8 +2,9 @@
 
 Source: A. Krizhevsky, "Learning Multiple Layers of Features from Tiny Images", 2009,
 https://www.cs.toronto.edu/~kriz/cifar.html. Both the "python version" (pickles, read
-with `tasks.pickles`) and the "binary version" are understood; their images are in the
-same order, which is also that of torchvision and of the FedMLB authors' split files.
+with `tff_reg.tasks.pickles`) and the "binary version" are understood; their images are
+in the same order, which is also that of torchvision and of the FedMLB authors' split
+files.
 """
 
 from __future__ import annotations
@@ -12,10 +13,10 @@ import dataclasses
 import os
 from collections.abc import Sequence
 
-from tasks import files, image_data, pickles, tfds_data
-from tasks.task_defaults import DataError, TaskDefaults
 from tff_reg.data import augmentation
 from tff_reg.lazy import np
+from tff_reg.tasks import files, image_data, pickles, tfds_data
+from tff_reg.tasks.task_defaults import DataError, TaskDefaults
 
 _PIXELS = 3 * 32 * 32
 

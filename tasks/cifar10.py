@@ -1,15 +1,15 @@
 """CIFAR-10: 60,000 photographs of 32x32 pixels, 10 classes.
 
-Source and forms: `tasks.cifar`. Normalised with the mean and deviation of its training
-images, as in the FedAlign authors' code; pad-crop by 4 pixels and flip, as their paper
-says.
+Source and forms: `tff_reg.tasks.cifar`. Normalised with the mean and deviation of its
+training images, as in the FedAlign authors' code; pad-crop by 4 pixels and flip, as
+their paper says.
 """
 
 from __future__ import annotations
 
-from tasks import cifar
-from tasks.image_data import ImageData
-from tasks.task_defaults import TaskDefaults
+from tff_reg.tasks import cifar
+from tff_reg.tasks.image_data import ImageData
+from tff_reg.tasks.task_defaults import TaskDefaults
 
 MEAN = (0.4914, 0.4822, 0.4465)
 STD = (0.2470, 0.2435, 0.2616)

@@ -1,15 +1,15 @@
 """CIFAR-100: 60,000 photographs of 32x32 pixels, 100 (fine) classes.
 
-Source and forms: `tasks.cifar`. Normalised with the FedAlign authors' numbers, which
-are those of its training images; pad-crop by 4 pixels and flip. (The FedMLB authors'
-code normalises CIFAR-100 with CIFAR-10's numbers.)
+Source and forms: `tff_reg.tasks.cifar`. Normalised with the FedAlign authors' numbers,
+which are those of its training images; pad-crop by 4 pixels and flip. (The FedMLB
+authors' code normalises CIFAR-100 with CIFAR-10's numbers.)
 """
 
 from __future__ import annotations
 
-from tasks import cifar
-from tasks.image_data import ImageData
-from tasks.task_defaults import TaskDefaults
+from tff_reg.tasks import cifar
+from tff_reg.tasks.image_data import ImageData
+from tff_reg.tasks.task_defaults import TaskDefaults
 
 MEAN = (0.5071, 0.4865, 0.4409)
 STD = (0.2673, 0.2564, 0.2762)

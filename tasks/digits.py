@@ -13,11 +13,11 @@ sign.
 
 from __future__ import annotations
 
-from tasks import splits
-from tasks.image_data import ImageData
-from tasks.task_defaults import TaskDefaults
 from tff_reg.data import augmentation
 from tff_reg.lazy import np, sklearn_datasets
+from tff_reg.tasks import splits
+from tff_reg.tasks.image_data import ImageData
+from tff_reg.tasks.task_defaults import TaskDefaults
 
 # Of the training images' pixels divided by LARGEST_PIXEL.
 MEAN = 0.3052

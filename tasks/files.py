@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Sequence
 
-from tasks.task_defaults import DataError, TaskDefaults
 from tff_reg.lazy import np
+from tff_reg.tasks.task_defaults import DataError, TaskDefaults
 
 
 def find_folder(data_dir: str, names: Sequence[str], defaults: TaskDefaults) -> str:

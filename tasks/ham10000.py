@@ -20,9 +20,9 @@ from __future__ import annotations
 import csv
 import os
 
-from tasks import files, image_data, images, splits
-from tasks.task_defaults import DataError, TaskDefaults
 from tff_reg.lazy import np
+from tff_reg.tasks import files, image_data, images, splits
+from tff_reg.tasks.task_defaults import DataError, TaskDefaults
 
 TEST_SHARE = 0.1
 _SPLIT_SEED = 10015

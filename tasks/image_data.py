@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Sequence
 
-from tasks.task_defaults import DataError
 from tff_reg.data import augmentation
 from tff_reg.lazy import np
+from tff_reg.tasks.task_defaults import DataError
 
 
 @dataclasses.dataclass(frozen=True)

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import os
 
-from tasks import files, image_data, images
-from tasks.task_defaults import DataError, TaskDefaults
 from tff_reg.lazy import np
+from tff_reg.tasks import files, image_data, images
+from tff_reg.tasks.task_defaults import DataError, TaskDefaults
 
 DEFAULTS = TaskDefaults(
     name="image_folder",

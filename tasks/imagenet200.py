@@ -22,10 +22,10 @@ from __future__ import annotations
 
 import os
 
-from tasks import files, image_data, images
-from tasks.task_defaults import DataError, TaskDefaults
 from tff_reg.data import augmentation
 from tff_reg.lazy import np
+from tff_reg.tasks import files, image_data, images
+from tff_reg.tasks.task_defaults import DataError, TaskDefaults
 
 # Of ImageNet's training images.
 MEAN = (0.485, 0.456, 0.406)

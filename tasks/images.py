@@ -12,8 +12,8 @@ import io
 import os
 from collections.abc import Callable, Iterable, Sequence
 
-from tasks.task_defaults import DataError
 from tff_reg.lazy import np
+from tff_reg.tasks.task_defaults import DataError
 
 SUFFIXES = (".jpg", ".jpeg", ".png")
 # ImageNet's usual test-time form: the shorter side becomes 256/224 of the crop's.

@@ -15,9 +15,9 @@ from __future__ import annotations
 
 import os
 
-from tasks import arrays, files, image_data, images, splits
-from tasks.task_defaults import DataError, TaskDefaults
 from tff_reg.lazy import np
+from tff_reg.tasks import arrays, files, image_data, images, splits
+from tff_reg.tasks.task_defaults import DataError, TaskDefaults
 
 TEST_SHARE = 0.1
 _SPLIT_SEED = 9991

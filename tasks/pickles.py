@@ -11,8 +11,8 @@ from __future__ import annotations
 import pickle
 from typing import Any
 
-from tasks.task_defaults import DataError
 from tff_reg.lazy import np
+from tff_reg.tasks.task_defaults import DataError
 
 # Whole numbers, real numbers and truth values of fixed size.
 _KINDS = frozenset("iufb")

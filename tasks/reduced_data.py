@@ -8,12 +8,12 @@ from __future__ import annotations
 import dataclasses
 import math
 
-from tasks import splits
-from tasks.image_data import ImageData
-from tasks.task_defaults import TaskDefaults, TaskError
 from tff_reg.data import augmentation
 from tff_reg.experiment import scale as scale_lib
 from tff_reg.lazy import np
+from tff_reg.tasks import splits
+from tff_reg.tasks.image_data import ImageData
+from tff_reg.tasks.task_defaults import TaskDefaults, TaskError
 
 _SEED = 2718
 # So many examples a class and domain at least, or fewer classes: partitions by class

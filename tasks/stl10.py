@@ -15,9 +15,9 @@ from __future__ import annotations
 
 import os
 
-from tasks import files, image_data, tfds_data
-from tasks.task_defaults import DataError, TaskDefaults
 from tff_reg.lazy import np
+from tff_reg.tasks import files, image_data, tfds_data
+from tff_reg.tasks.task_defaults import DataError, TaskDefaults
 
 _SIDE = 96
 _FOLDER = "stl10_binary"

@@ -12,8 +12,6 @@ import tensorflow as tf
 import tensorflow_federated as tff
 from absl import logging
 
-from tasks.image_data import ImageData
-from tasks.task_defaults import TaskDefaults
 from tff_reg import models
 from tff_reg.data import (
     augmentation as augmentation_lib,
@@ -21,6 +19,8 @@ from tff_reg.data import (
     partitions,
 )
 from tff_reg.experiment.task_settings import TaskSettings
+from tff_reg.tasks.image_data import ImageData
+from tff_reg.tasks.task_defaults import TaskDefaults
 
 # Only for TFF's own view of a task, where no command gives a batch size.
 _BASELINE_BATCH_SIZE = 64
@@ -69,7 +69,7 @@ class Task(tff.simulation.baselines.BaselineTask):
 
 
 def build(defaults: TaskDefaults, data: ImageData, settings: TaskSettings) -> Task:
-    """Makes a task of loaded data; see `tasks.build` for the errors.
+    """Makes a task of loaded data; see `tff_reg.tasks.build` for the errors.
 
     Args:
       defaults: The task's.

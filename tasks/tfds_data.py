@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tasks.task_defaults import TaskDefaults
 from tff_reg.lazy import np
+from tff_reg.tasks.task_defaults import TaskDefaults
 
 _BATCH_SIZE = 1000
 _PATIENCE_SECONDS = 10

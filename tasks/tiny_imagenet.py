@@ -14,10 +14,10 @@ from __future__ import annotations
 
 import os
 
-from tasks import files, image_data, images
-from tasks.task_defaults import DataError, TaskDefaults
 from tff_reg.data import augmentation
 from tff_reg.lazy import np
+from tff_reg.tasks import files, image_data, images
+from tff_reg.tasks.task_defaults import DataError, TaskDefaults
 
 MEAN = (0.4802, 0.4481, 0.3975)
 STD = (0.2770, 0.2691, 0.2821)

@@ -90,10 +90,17 @@ def _answer():
         print(json.dumps(answer), flush=True)
 
 
+def command_of(name):
+    """What `bin/NAME` comes to where another environment runs the tests."""
+    if (ROOT / "bin" / f"{name}.py").exists():
+        return [sys.executable, str(ROOT / "bin" / f"{name}.py")]
+    return [sys.executable, "-m", "tff_reg.commands", name]
+
+
 def start(name, *arguments, **options):
     """Starts `bin/NAME` as a process."""
-    command = [sys.executable, str(ROOT / "bin" / f"{name}.py"), *map(str, arguments)]
-    return subprocess.Popen(command, stdin=subprocess.DEVNULL, **options)
+    command = [*command_of(name), *map(str, arguments)]
+    return subprocess.Popen(command, stdin=subprocess.DEVNULL, cwd=ROOT, **options)
 
 
 def stop_when(is_time, process, number):

@@ -5,8 +5,8 @@ import csv
 import numpy as np
 import pytest
 
-from bin import analyze, run as run_command
 from tests import commands
+from tff_reg.commands import analyze, run as run_command
 
 
 def run(*arguments):

@@ -18,8 +18,9 @@ RULES = ("py_library", "py_binary", "py_test", "sh_binary")
 def files():
     """The repository's files, without what is hidden or what Bazel ignores."""
     ignored = (ROOT / ".bazelignore").read_text().split()
+    ignored.append("tasks")  # Their name is tff_reg/tasks, which is a link there.
     found = set()
-    for folder, inner, names in os.walk(ROOT):
+    for folder, inner, names in os.walk(ROOT, followlinks=True):
         path = pathlib.Path(folder).relative_to(ROOT)
         inner[:] = [
             name

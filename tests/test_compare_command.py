@@ -7,13 +7,12 @@ import pathlib
 import shutil
 import signal
 import subprocess
-import sys
 
 import pytest
 
-from bin import compare, run
 from tests import commands
 from tff_reg import experiment
+from tff_reg.commands import compare, run
 from tff_reg.experiment import comparison
 
 TINY = [
@@ -34,8 +33,8 @@ class InThisProcess:
     """Runs a series' commands here, as `series.ChildProcesses` does elsewhere."""
 
     def execute(self, command):
-        assert command[:2] == [sys.executable, str(commands.ROOT / "bin" / "run.py")]
-        done = commands.call(run.main, *command[2:])
+        assert command[:4] == commands.command_of("run")
+        done = commands.call(run.main, *command[4:])
         return done.returncode, done.stderr.strip()
 
     def stop(self):
@@ -48,7 +47,7 @@ def is_run(pid):
         command = pathlib.Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
     except OSError:
         return False
-    return any(part.endswith(b"bin/run.py") for part in command[1:2])
+    return command[1:4] == [b"-m", b"tff_reg.commands", b"run"]
 
 
 def interrupt_first_run(arguments):
@@ -194,7 +193,7 @@ def test_configs_hold_settings_and_what_comparisons_know_of(compared):
 
 def test_nothing_is_run_again_and_the_bytes_are_the_same(compared, no_tensorflow):
     before = content(compared["directory"])
-    again = no_tensorflow("bin.compare", *compared["arguments"])
+    again = no_tensorflow("tff_reg.commands.compare", *compared["arguments"])
     assert again.returncode == 0, again.stderr
     assert again.stdout.count("finished before") == 4
     assert content(compared["directory"]) == before
@@ -204,14 +203,14 @@ def test_lost_tables_are_made_again_from_the_runs(copied, compared, no_tensorflo
     directory, arguments = copied
     for name in FILES:
         (directory / name).unlink()
-    assert no_tensorflow("bin.compare", *arguments).returncode == 0
+    assert no_tensorflow("tff_reg.commands.compare", *arguments).returncode == 0
     assert content(directory) == content(compared["directory"])
 
 
 def test_other_columns_need_no_run(copied, no_tensorflow):
     directory, arguments = copied
     flag = "--target_accuracies=0.05"
-    again = no_tensorflow("bin.compare", *arguments, flag)
+    again = no_tensorflow("tff_reg.commands.compare", *arguments, flag)
     assert again.returncode == 0, again.stderr
     header = (directory / "table.csv").read_text().splitlines()[0]
     assert "rounds_to_0.05_mean" in header and "0.99" not in header
@@ -291,7 +290,7 @@ def test_only_the_damaged_run_is_run_again_and_a_terminal_shows_it(copied, compa
 def test_a_finished_run_of_its_own_takes_other_targets(copied, no_tensorflow):
     directory, _ = copied
     again = no_tensorflow(
-        "bin.run",
+        "tff_reg.commands.run",
         "--process=fedavg",
         *(flag for flag in TINY if not flag.startswith("--fedprox")),
         f"--output_dir={directory / NAMES[0]}",
@@ -331,7 +330,9 @@ def test_wrong_flags_are_told_in_one_line_before_anything_starts(
     arguments, words, tmp_path, no_tensorflow
 ):
     directory = tmp_path / "d"
-    result = no_tensorflow("bin.compare", f"--output_dir={directory}", *arguments)
+    result = no_tensorflow(
+        "tff_reg.commands.compare", f"--output_dir={directory}", *arguments
+    )
     assert result.returncode == 2
     assert result.stdout == ""
     (line,) = result.stderr.splitlines()
@@ -343,14 +344,14 @@ def test_wrong_flags_are_told_in_one_line_before_anything_starts(
 
 def test_other_settings_in_the_same_directory_are_refused(compared, no_tensorflow):
     flag = "--batch_size=7"
-    refused = no_tensorflow("bin.compare", *compared["arguments"], flag)
+    refused = no_tensorflow("tff_reg.commands.compare", *compared["arguments"], flag)
     assert refused.returncode == 2 and refused.stdout == ""
     (line,) = refused.stderr.splitlines()
     assert "--batch_size=64" in line and "--batch_size=7" in line
 
 
 def test_help_says_what_it_does(no_tensorflow):
-    told = no_tensorflow("bin.compare", "--help")
+    told = no_tensorflow("tff_reg.commands.compare", "--help")
     assert told.returncode == 0 and told.stderr == ""
     text = " ".join(told.stdout.split())
     for words in ("--processes=", "--seeds=", "--output_dir=", "table.csv", "(n - 1)"):

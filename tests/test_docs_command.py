@@ -19,7 +19,7 @@ FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 def _modules():
     """The public modules by name: their files."""
     found = {}
-    for package in ("tff_reg", "tasks"):
+    for package in ("tff_reg", "tff_reg/tasks"):
         for file in sorted((ROOT / package).rglob("*.py")):
             name = ".".join(file.relative_to(ROOT).with_suffix("").parts)
             name = name.removesuffix(".__init__")

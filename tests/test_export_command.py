@@ -7,8 +7,8 @@ import sys
 import numpy as np
 import pytest
 
-from bin import export as export_command, run as run_command
 from tests import commands
+from tff_reg.commands import export as export_command, run as run_command
 
 # Run elsewhere and by path: neither tff_reg nor TFF may be needed.
 READER = """
@@ -49,7 +49,7 @@ def run_dir(tmp_path_factory):
 @pytest.fixture(scope="module")
 def expected(run_dir, tmp_path_factory):
     """Raw test images, and what the run's own model makes of them."""
-    import tasks
+    from tff_reg import tasks
     from tff_reg.experiment import trained
 
     run = trained.load(run_dir, tasks=tasks)

@@ -63,7 +63,7 @@ def installed(tmp_path_factory):
 
 
 def test_help_has_its_flags_and_its_papers_settings(installed):
-    told = installed("bin.run", "--process=anchor", "--help")
+    told = installed("tff_reg.commands.run", "--process=anchor", "--help")
     assert told.returncode == 0, told.stderr
     lines = {line.split("=")[0].strip(): line for line in told.stdout.splitlines()}
     assert lines["--anchor_strength"].endswith("Factor of the distance. [0.5]")
@@ -81,7 +81,9 @@ def test_help_has_its_flags_and_its_papers_settings(installed):
 )
 def test_its_strengths_are_checked(installed, tmp_path, flag, words):
     directory = tmp_path / "run"
-    done = installed("bin.run", "--process=anchor", flag, f"--output_dir={directory}")
+    done = installed(
+        "tff_reg.commands.run", "--process=anchor", flag, f"--output_dir={directory}"
+    )
     assert done.returncode == 2
     (line,) = done.stderr.splitlines()
     assert words in line
@@ -92,7 +94,7 @@ def test_a_sum_with_ours_runs_resumes_and_is_compared(installed, tmp_path):
     run = tmp_path / "man+anchor-seed0"
     arguments = ["--process=man+anchor", *SMALL, f"--output_dir={run}"]
     for rounds in (1, 2):
-        done = installed("bin.run", *arguments, f"--total_rounds={rounds}")
+        done = installed("tff_reg.commands.run", *arguments, f"--total_rounds={rounds}")
         assert done.returncode == 0, done.stderr
     assert "Resuming after round 1 of 2." in done.stdout
     config = json.loads((run / "config.json").read_text())
@@ -103,7 +105,7 @@ def test_a_sum_with_ours_runs_resumes_and_is_compared(installed, tmp_path):
     assert "training/anchor/term" in header and "training/man/term" in header
     assert len(rows) == 2
     compared = installed(
-        "bin.compare",
+        "tff_reg.commands.compare",
         *("--processes=man+anchor", *SMALL, "--total_rounds=2"),
         f"--output_dir={tmp_path}",
     )
@@ -129,7 +131,7 @@ def test_a_sum_with_ours_runs_resumes_and_is_compared(installed, tmp_path):
 def test_what_is_no_method_is_said_in_a_line(tmp_path, value, words):
     environment = install(tmp_path / "packages", value)
     with commands.OtherProcess("tensorflow", env=environment) as process:
-        done = process.call("bin.run", "--process=fedavg")
+        done = process.call("tff_reg.commands.run", "--process=fedavg")
     assert done.returncode == 2
     (line,) = done.stderr.splitlines()
     assert words in line

@@ -439,10 +439,11 @@ def test_the_installers_temporary_files_go_with_it(repository):
 
 @pytest.mark.parametrize("flag", ["--help", "-h"])
 def test_help_needs_no_environment(repository, flag):
-    program = repository.root / "bin" / "run.py"
+    program = repository.root / "tff_reg" / "commands.py"
+    program.parent.mkdir()
     program.write_text("import sys; print(sys.argv[1:], sys.flags.no_site)")
 
-    done = repository.run(str(program), "--process=fedalign", flag)
+    done = repository.run("-m", "tff_reg.commands", "--process=fedalign", flag)
 
     assert done.returncode == 0
     assert done.stdout == f"['--process=fedalign', '{flag}'] 1\n"

@@ -26,7 +26,7 @@ def command():
     """bin/run, or what it comes to where another environment runs the tests."""
     if pathlib.Path(sys.prefix) == commands.ROOT / ".venv":
         return [str(commands.ROOT / "bin" / "run")]
-    return [sys.executable, str(commands.ROOT / "bin" / "run.py")]
+    return commands.command_of("run")
 
 
 class Run:
@@ -36,6 +36,7 @@ class Run:
         self.environment = commands.mark()
         self.process = subprocess.Popen(
             [*command(), *FLAGS, *arguments],
+            cwd=commands.ROOT,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

@@ -7,9 +7,9 @@ import subprocess
 
 import pytest
 
-from bin import recipes as command
-from tasks import recipes
 from tests import commands
+from tff_reg.commands import recipes as command
+from tff_reg.tasks import recipes
 
 
 def call(*arguments):
@@ -21,7 +21,7 @@ def no_libraries():
     """Calls it where TensorFlow, TFF and NumPy cannot be imported."""
     names = ("tensorflow", "tensorflow_federated", "numpy")
     with commands.OtherProcess(*names) as process:
-        yield lambda *arguments: process.call("bin.recipes", *arguments)
+        yield lambda *arguments: process.call("tff_reg.commands.recipes", *arguments)
 
 
 def listed(text):

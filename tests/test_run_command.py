@@ -14,9 +14,9 @@ import pytest
 import tensorflow_federated as tff
 from absl import flags
 
-from bin import run
 from tests import commands
 from tff_reg import runtime
+from tff_reg.commands import run
 from tff_reg.experiment import config as config_lib
 
 TINY = [
@@ -72,7 +72,7 @@ def no_tensorflow():
     """Calls the command where TensorFlow, TFF and NumPy cannot be imported."""
     names = ("tensorflow", "tensorflow_federated", "numpy")
     with commands.OtherProcess(*names) as process:
-        yield lambda *arguments: process.call("bin.run", *arguments)
+        yield lambda *arguments: process.call("tff_reg.commands.run", *arguments)
 
 
 @pytest.fixture(scope="module")
@@ -191,7 +191,7 @@ def test_config_has_every_flag_and_the_versions(unbroken):
 
 
 def test_accuracy_is_that_of_the_final_weights(unbroken):
-    import tasks
+    from tff_reg import tasks
 
     directory = unbroken[0]
     config = json.loads((directory / "config.json").read_text())

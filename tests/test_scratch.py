@@ -11,7 +11,7 @@ import pytest
 PROGRAM = """
 import os, pathlib, signal, sys, tempfile
 from tff_reg import scratch
-from tff_reg.experiment import interruption
+from tff_reg import interruption
 
 stop = interruption.Interruption()
 stop.take_over()

@@ -12,8 +12,8 @@ import subprocess
 import portpicker
 import pytest
 
-from bin import run as run_command, worker as worker_command
 from tests import commands
+from tff_reg.commands import run as run_command, worker as worker_command
 from tff_reg.runtime import service
 
 _FLAGS = [

@@ -3,7 +3,8 @@
 Importing this package loads neither TensorFlow nor TensorFlow Federated; the
 sub-packages that need them load them at first use (see `tff_reg.lazy`). They are there
 when they are asked for: `tff_reg.methods`, `tff_reg.training`, `tff_reg.models`,
-`tff_reg.data`, `tff_reg.runtime`, `tff_reg.experiment`, `tff_reg.analysis`.
+`tff_reg.data`, `tff_reg.runtime`, `tff_reg.experiment`, `tff_reg.analysis`,
+`tff_reg.tasks`.
 """
 
 import importlib
@@ -13,7 +14,16 @@ from tff_reg import kernels
 
 __version__ = "0.1.0"
 
-_ROOMS = ("analysis", "data", "experiment", "methods", "models", "runtime", "training")
+_ROOMS = (
+    "analysis",
+    "data",
+    "experiment",
+    "methods",
+    "models",
+    "runtime",
+    "tasks",
+    "training",
+)
 
 # Before TensorFlow is imported, whoever does.
 kernels.choose()

@@ -73,8 +73,8 @@ else:
     flags = _LazyModule("absl.flags")
     logging = _LazyModule("absl.logging")
 
-# The clone's, where nobody gives other tasks: it is no part of this package.
-tasks: Any = _LazyModule("tasks")
+# Which imports the rooms that ask for it.
+tasks: Any = _LazyModule("tff_reg.tasks")
 
 
 def exports(

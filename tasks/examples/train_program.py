@@ -1,6 +1,6 @@
 """Trains on digits in a program of TFF's, with its managers of states and metrics.
 
-    bin/launch -m tasks.examples.train_program --process=fedalign --output_dir=DIR
+    bin/launch -m tff_reg.tasks.examples.train_program --output_dir=DIR [flags]
 
 The settings are those of the method's paper, as in `bin/run`, and one seed leads to the
 same weights. The same command again resumes. DIR gets `training.csv`, `evaluation.csv`,
@@ -21,18 +21,17 @@ import asyncio
 import json
 import pathlib
 
-from tff_reg import data, experiment, runtime, training as training_lib
+from tff_reg import data, experiment, interruption, runtime, training as training_lib
 from tff_reg.experiment import (
     command_line,
     config as config_lib,
     files,
-    interruption,
     runs,
 )
 from tff_reg.lazy import flags, np, tff
 from tff_reg.settings import SettingError
 
-_COMMAND = "tasks.examples.train_program"
+_COMMAND = "tff_reg.tasks.examples.train_program"
 _EVALUATION_CLIENTS = 4
 # The settings of a run that it takes.
 _TAKEN = (

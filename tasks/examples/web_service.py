@@ -1,6 +1,6 @@
 """Trains in a web service, which answers while it does.
 
-    bin/launch --dev -m tasks.examples.web_service --runs_dir=DIR
+    bin/launch --dev -m tff_reg.tasks.examples.web_service --runs_dir=DIR
 
     POST   /runs             starts a run; the body is JSON with settings by the names
                              of bin/run's flags: {"process": "fedalign", "seed": 1}
@@ -44,7 +44,7 @@ from tff_reg.experiment import (
     progress,
 )
 
-_COMMAND = "tasks.examples.web_service"
+_COMMAND = "tff_reg.tasks.examples.web_service"
 _ACTIVE = ("waiting", "running")
 
 

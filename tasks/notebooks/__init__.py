@@ -1,7 +1,7 @@
 """The notebooks: executed from top to bottom, and kept with what they gave.
 
-`bin/launch --dev -m tasks.notebooks` executes them all and writes their outputs into
-them.
+`bin/launch --dev -m tff_reg.tasks.notebooks` executes them all and writes their outputs
+into them.
 """
 
 from __future__ import annotations

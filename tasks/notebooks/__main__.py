@@ -1,9 +1,9 @@
-"""Executes the notebooks anew: `bin/launch --dev -m tasks.notebooks`."""
+"""Executes the notebooks anew: `bin/launch --dev -m tff_reg.tasks.notebooks`."""
 
 import pathlib
 import tempfile
 
-from tasks import notebooks
+from tff_reg.tasks import notebooks
 
 if __name__ == "__main__":
     for path in notebooks.paths():

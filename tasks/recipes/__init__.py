@@ -23,7 +23,7 @@ import types
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from tasks.recipes import tables
+from tff_reg.tasks.recipes import tables
 
 _MOST_NEAR_NAMES = 3
 

@@ -344,7 +344,7 @@ class Remembering:
     """MOON, whose clients keep their last model, on the digits."""
 
     def __init__(self):
-        import tasks
+        from tff_reg import tasks
 
         self.task = tasks.build(
             "digits",

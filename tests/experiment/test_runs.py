@@ -7,8 +7,7 @@ import types
 
 import pytest
 
-import tasks
-from tff_reg import experiment, runtime, settings
+from tff_reg import experiment, runtime, settings, tasks
 from tff_reg.experiment import progress
 
 SMALL = dict(

@@ -8,8 +8,7 @@ import types
 
 import pytest
 
-import tasks
-from tff_reg import experiment, settings
+from tff_reg import experiment, settings, tasks
 from tff_reg.experiment import command_line, metrics, series, summary
 
 TINY = {"num_clients": 4, "total_rounds": 2}
@@ -267,7 +266,8 @@ def test_what_was_stopped_starts_no_other_run_whatever_its_status(tmp_path):
 STAYS = "import signal; print('ready', flush=True); signal.pause()"
 PARENT = f"""
 import os, signal, sys, threading
-from tff_reg.experiment import interruption, series
+from tff_reg import interruption
+from tff_reg.experiment import series
 
 stop = interruption.Interruption()
 stop.take_over()

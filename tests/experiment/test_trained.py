@@ -6,11 +6,10 @@ import shutil
 import numpy as np
 import pytest
 
-import tasks
-from bin import run as run_command
 from tests import commands
-from tff_reg import runtime, settings
+from tff_reg import runtime, settings, tasks
 from tff_reg.analysis import curvature
+from tff_reg.commands import run as run_command
 from tff_reg.experiment import directory, trained
 
 

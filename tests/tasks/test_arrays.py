@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-import tasks
-from tasks import arrays
 from tests.tasks import layouts
+from tff_reg import tasks
+from tff_reg.tasks import arrays
 
 
 def _arrays(**changes):

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import tensorflow_datasets as tfds
 
-import tasks
-from tasks import cifar10, cifar100
 from tests.tasks import layouts
+from tff_reg import tasks
+from tff_reg.tasks import cifar10, cifar100
 
 MODULES = {10: cifar10, 100: cifar100}
 
@@ -149,7 +149,7 @@ def _without_network(load):
 _MEASURE = """
 import sys
 import numpy as np
-from tasks import cifar10, image_data
+from tff_reg.tasks import cifar10, image_data
 # What is imported anyway, not what the data cost.
 image_data.normalization_of(np.zeros((1, 2, 2, 3), np.uint8))
 

@@ -5,9 +5,9 @@ import hashlib
 import numpy as np
 import pytest
 
-import tasks
-from tasks import digits
+from tff_reg import tasks
 from tff_reg.data import augmentation
+from tff_reg.tasks import digits
 
 SPLIT_DIGEST = "c66e30e6f58bb213769ea8e8b20240dca1d846e6a58ed7aba19be413551ee499"
 DATA_DIGEST = "531fa76894125c4147b027cd9a95f3e880d546a191798e71e3caf5ac9f842568"

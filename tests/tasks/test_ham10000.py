@@ -2,9 +2,9 @@
 
 import pytest
 
-import tasks
-from tasks import ham10000
 from tests.tasks import layouts
+from tff_reg import tasks
+from tff_reg.tasks import ham10000
 
 
 def _locate(data, rows):

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-import tasks
-from tasks import image_data
 from tests.tasks import layouts
+from tff_reg import tasks
+from tff_reg.tasks import image_data
 
 
 def test_images_get_mean_0_and_deviation_1_channel_by_channel():

@@ -5,9 +5,9 @@ import pytest
 from PIL import Image
 from tensorflow_datasets.core.utils import resource_utils
 
-import tasks
-from tasks import imagenet200
 from tests.tasks import layouts
+from tff_reg import tasks
+from tff_reg.tasks import imagenet200
 
 NAMES = [f"n{i:08d}" for i in range(205)]
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-import tasks
-from tasks import images
 from tests.tasks import layouts
+from tff_reg import tasks
+from tff_reg.tasks import images
 
 
 def _write(folder, pictures, form="PNG"):

@@ -17,7 +17,7 @@ import pytest
 from jupyter_client import kernelspec, manager
 from jupyter_core.utils import run_sync
 
-from tasks import notebooks
+from tff_reg.tasks import notebooks
 
 pytestmark = pytest.mark.notebook
 
@@ -114,7 +114,7 @@ def test_the_outputs_that_are_kept_are_of_the_code(path):
     notebook = notebooks.read(path)
     assert notebooks.is_current(notebook), (
         f"The outputs in {path.name} are of other code:"
-        " bin/launch --dev -m tasks.notebooks"
+        " bin/launch --dev -m tff_reg.tasks.notebooks"
     )
     counts = [cell.execution_count for cell in code_cells(notebook).values()]
     assert counts == list(range(1, len(counts) + 1))

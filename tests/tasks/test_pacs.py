@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-import tasks
-from tasks import pacs
 from tests.tasks import layouts
+from tff_reg import tasks
+from tff_reg.tasks import pacs
 
 DOMAINS = ["art_painting", "cartoon", "photo", "sketch"]
 CLASSES = ["dog", "elephant", "giraffe", "guitar", "horse", "house", "person"]

@@ -6,8 +6,8 @@ import pickle
 import numpy as np
 import pytest
 
-import tasks
-from tasks import pickles
+from tff_reg import tasks
+from tff_reg.tasks import pickles
 
 # Not the newest: it has arrays in another form, which CIFAR's files do not use.
 PROTOCOLS = range(5)

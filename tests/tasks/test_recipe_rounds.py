@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tasks import recipes
 from tests.tasks import recipe_settings
 from tff_reg import experiment
 from tff_reg.experiment import progress
+from tff_reg.tasks import recipes
 
 # What changes nothing in the computation of a round of so few clients.
 _NOT_COMPUTED = {

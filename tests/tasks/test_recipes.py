@@ -9,14 +9,13 @@ import pathlib
 import numpy as np
 import pytest
 
-import tasks
-from bin import run
-from tasks import recipes
 from tests import commands
 from tests.tasks import recipe_settings
-from tff_reg import experiment
+from tff_reg import experiment, tasks
+from tff_reg.commands import run
 from tff_reg.data import partitions
 from tff_reg.methods import catalogue
+from tff_reg.tasks import recipes
 
 ROOT = pathlib.Path(__file__).parents[2]
 ALL = recipes.recipes()

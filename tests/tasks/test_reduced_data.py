@@ -5,10 +5,10 @@ import dataclasses
 import numpy as np
 import pytest
 
-import tasks
-from tasks import digits, reduced_data
-from tasks.image_data import ImageData
+from tff_reg import tasks
 from tff_reg.experiment import scale
+from tff_reg.tasks import digits, reduced_data
+from tff_reg.tasks.image_data import ImageData
 
 TINY = scale.parse("tiny")
 

@@ -5,7 +5,7 @@ import hashlib
 import numpy as np
 from hypothesis import given, settings, strategies as st
 
-from tasks import splits
+from tff_reg.tasks import splits
 
 
 @settings(max_examples=60, deadline=None)

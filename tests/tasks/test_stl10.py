@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import tensorflow_datasets as tfds
 
-import tasks
-from tasks import stl10
 from tests.tasks import layouts
+from tff_reg import tasks
+from tff_reg.tasks import stl10
 
 
 def test_reads_images_and_labels(tmp_path):

@@ -10,8 +10,7 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
-import tasks
-from tff_reg import models, runtime, training
+from tff_reg import models, runtime, tasks, training
 from tff_reg.data import augmentation, keys, partitions
 
 

@@ -8,10 +8,10 @@ import shlex
 import numpy as np
 import pytest
 
-import tasks
-from bin import run
 from tests import commands
 from tests.tasks import layouts
+from tff_reg import tasks
+from tff_reg.commands import run
 from tff_reg.data import augmentation, partitions
 from tff_reg.experiment import RunConfig, config
 

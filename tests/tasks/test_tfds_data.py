@@ -8,8 +8,8 @@ import requests
 import tensorflow as tf
 import tensorflow_datasets as tfds
 
-import tasks
-from tasks import cifar10, tfds_data
+from tff_reg import tasks
+from tff_reg.tasks import cifar10, tfds_data
 
 
 def _shuffled(builder, split, **_):
@@ -64,4 +64,4 @@ def test_what_tfds_downloads_with_can_be_imported():
         patch.setattr(requests, "head", lambda *_, **__: None)
         tfds_data.load(cifar10.DEFAULTS, "test")
     backport = importlib.import_module("importlib_resources")
-    assert backport.files("tasks") and backport.abc.Traversable
+    assert backport.files("tff_reg.tasks") and backport.abc.Traversable

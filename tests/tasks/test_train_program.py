@@ -8,10 +8,10 @@ import sys
 import numpy as np
 import pytest
 
-from tasks.examples import train_program
 from tests import commands
 from tff_reg import experiment, runtime, settings
 from tff_reg.experiment import progress
+from tff_reg.tasks.examples import train_program
 
 GIVEN = dict(total_rounds=4, clients_per_round=2, local_epochs=1)
 SEED = 3
@@ -27,7 +27,7 @@ def test_killed_by_kill_9_it_goes_on_to_the_weights_of_a_run(tmp_path, capfd):
     flags = [f"--{name}={value}" for name, value in GIVEN.items()]
     flags += ["--process=fedavg", f"--seed={SEED}", f"--output_dir={tmp_path}"]
     running = subprocess.Popen(
-        [sys.executable, "-m", "tasks.examples.train_program", *flags],
+        [sys.executable, "-m", "tff_reg.tasks.examples.train_program", *flags],
         cwd=commands.ROOT,
         stdout=subprocess.PIPE,
         text=True,
@@ -103,7 +103,7 @@ def test_what_is_wrong_is_said_in_a_line(flags, message, tmp_path):
         flags.append(f"--output_dir={tmp_path}")
     done = commands.call(train_program.main, *flags)
     assert done.returncode == 2
-    expected = f"tasks.examples.train_program: {message.format(tmp_path)}"
+    expected = f"tff_reg.tasks.examples.train_program: {message.format(tmp_path)}"
     assert done.stderr.startswith(expected) and done.stderr.count("\n") == 1
 
 

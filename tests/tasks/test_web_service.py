@@ -14,9 +14,9 @@ import threading
 import pytest
 from tornado import httpclient, httpserver, testing
 
-from tasks.examples import web_service
 from tff_reg import experiment, runtime
 from tff_reg.experiment import progress, runs
+from tff_reg.tasks.examples import web_service
 
 ROOT = pathlib.Path(__file__).parents[2]
 SECONDS = 60
@@ -363,7 +363,7 @@ def test_sigterm_stops_the_service_and_its_run_resumably(tmp_path):
         [
             sys.executable,
             "-m",
-            "tasks.examples.web_service",
+            "tff_reg.tasks.examples.web_service",
             "--port=0",
             f"--runs_dir={tmp_path}",
         ],
@@ -409,7 +409,7 @@ def test_a_port_in_use_is_said_in_a_line(tmp_path):
             [
                 sys.executable,
                 "-m",
-                "tasks.examples.web_service",
+                "tff_reg.tasks.examples.web_service",
                 f"--port={port}",
                 f"--runs_dir={tmp_path}",
             ],
@@ -418,5 +418,5 @@ def test_a_port_in_use_is_said_in_a_line(tmp_path):
             text=True,
         )
     assert done.returncode == 2
-    assert done.stderr.startswith("tasks.examples.web_service: ")
+    assert done.stderr.startswith("tff_reg.tasks.examples.web_service: ")
     assert "in use" in done.stderr and done.stderr.count("\n") == 1

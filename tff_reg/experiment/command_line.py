@@ -24,8 +24,8 @@ from typing import (
     Union,
 )
 
-from tff_reg import quiet, scratch
-from tff_reg.experiment import config as config_lib, interruption
+from tff_reg import interruption, quiet, scratch
+from tff_reg.experiment import config as config_lib
 from tff_reg.lazy import flags, logging, tasks
 from tff_reg.methods import catalogue
 from tff_reg.settings import Setting, SettingError, as_text, near_names
@@ -101,16 +101,25 @@ def answer_help(
         raise Ended(0)
 
 
-def execute(main: Callable[..., int], stop: interruption.Interruption) -> NoReturn:
+def execute(
+    main: Callable[..., int],
+    stop: interruption.Interruption,
+    argv: Optional[Sequence[str]] = None,
+) -> NoReturn:
     """Runs a command that is all that its process is for.
 
     Not absl's `app.run`: TensorFlow asks for its devices when it is imported inside
     that, before it has switched to eager execution, and from then on `==` of two
     tensors in a `tf.function` of this thread is False, whatever they hold.
+
+    Args:
+      main: The command.
+      stop: Has taken over.
+      argv: Its arguments; those of the process by default.
     """
     scratch.use_own_folder()
     try:
-        status = main(sys.argv[1:], stop)
+        status = main(sys.argv[1:] if argv is None else argv, stop)
         sys.stdout.flush()
         sys.exit(status)
     except BrokenPipeError:

@@ -9,13 +9,12 @@ import statistics
 from collections.abc import Iterator
 from typing import Any, Callable, Optional
 
-from tff_reg import lazy, runtime, training
+from tff_reg import interruption, lazy, runtime, training
 from tff_reg.experiment import (
     asynchronous,
     description,
     directory as directory_lib,
     evaluation as evaluation_lib,
-    interruption,
     loop,
     progress as progress_lib,
     summary as summary_lib,

@@ -3,19 +3,8 @@
 The thin end of `tff_reg.runtime.service`.
 """
 
-import pathlib
-import sys
 import threading
 
-if __name__ == "__main__":
-    sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
-    from tff_reg.experiment import interruption
-
-    # First of all, so that Ctrl-C is answered while the rest is imported, too.
-    STOP = interruption.Interruption()
-    STOP.take_over()
-
-# pylint: disable=wrong-import-position
 from tff_reg import quiet, runtime
 from tff_reg.experiment import command_line
 from tff_reg.lazy import flags
@@ -62,7 +51,3 @@ def main(argv, stop):
         threading.Event().wait()  # A signal has ended the worker, and now ends us.
     except runtime.WorkerError as error:
         command_line.fail(error, exit_code=1, command=_COMMAND)
-
-
-if __name__ == "__main__":
-    command_line.execute(main, STOP)

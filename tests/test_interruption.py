@@ -8,7 +8,7 @@ import pytest
 # without the interpreter's lock, as TensorFlow's are.
 PROGRAM = """
 import hashlib
-from tff_reg.experiment import interruption
+from tff_reg import interruption
 
 stop = interruption.Interruption()
 stop.take_over()

@@ -3,18 +3,6 @@
 The thin end of `tff_reg.experiment.export`.
 """
 
-import pathlib
-import sys
-
-if __name__ == "__main__":
-    sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
-    from tff_reg.experiment import interruption
-
-    # First of all, so that Ctrl-C is answered while the rest is imported, too.
-    STOP = interruption.Interruption()
-    STOP.take_over()
-
-# pylint: disable=wrong-import-position
 from tff_reg import quiet
 from tff_reg.experiment import command_line, export, trained
 from tff_reg.lazy import flags, logging
@@ -73,7 +61,3 @@ def main(argv, stop):
         "best": "the model of the best round",
     }
     print(f"{given.output}: {which[run.kind]}; {metadata}")
-
-
-if __name__ == "__main__":
-    command_line.execute(main, STOP)

@@ -3,18 +3,6 @@
 The thin end of `tff_reg.experiment.run`.
 """
 
-import pathlib
-import sys
-
-if __name__ == "__main__":
-    sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
-    from tff_reg.experiment import interruption
-
-    # First of all, so that Ctrl-C is answered while the rest is imported, too.
-    STOP = interruption.Interruption()
-    STOP.take_over()
-
-# pylint: disable=wrong-import-position
 from tff_reg import experiment
 from tff_reg.experiment import command_line, description
 from tff_reg.lazy import flags
@@ -41,7 +29,3 @@ def main(argv, stop):
     except ValueError as error:
         command_line.fail(error)
     print(*description.result(summary, config.output_dir), sep="\n", flush=True)
-
-
-if __name__ == "__main__":
-    command_line.execute(main, STOP)

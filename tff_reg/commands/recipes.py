@@ -3,23 +3,12 @@
 The thin end of `tasks.recipes`.
 """
 
-import pathlib
-import sys
 import textwrap
 
-if __name__ == "__main__":
-    sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
-    from tff_reg.experiment import interruption
-
-    # First of all, so that Ctrl-C is answered while the rest is imported, too.
-    STOP = interruption.Interruption()
-    STOP.take_over()
-
-# pylint: disable=wrong-import-position
-from tasks import recipes
 from tff_reg.experiment import command_line, config
 from tff_reg.lazy import flags
 from tff_reg.settings import as_text
+from tff_reg.tasks import recipes
 
 _COMMAND = "bin/recipes"
 _WIDTH = 88
@@ -109,7 +98,3 @@ def main(argv, stop):
     except recipes.UnknownRecipeError as error:
         fail(error)
     print(*lines, sep="\n")
-
-
-if __name__ == "__main__":
-    command_line.execute(main, STOP)

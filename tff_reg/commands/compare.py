@@ -9,16 +9,6 @@ import pathlib
 import signal
 import sys
 
-_ROOT = pathlib.Path(__file__).resolve().parent.parent
-if __name__ == "__main__":
-    sys.path.insert(0, str(_ROOT))
-    from tff_reg.experiment import interruption
-
-    # First of all, so that Ctrl-C is answered while the rest is imported, too.
-    STOP = interruption.Interruption()
-    STOP.take_over()
-
-# pylint: disable=wrong-import-position
 from tff_reg import experiment
 from tff_reg.experiment import (
     command_line,
@@ -108,7 +98,7 @@ class Comparison:
         self.failed = []
 
     def _command(self, asked):
-        command = [sys.executable, str(_ROOT / "bin" / "run.py")]
+        command = [sys.executable, "-m", "tff_reg.commands", "run"]
         if self._given.verbosity is not None:
             command.append(f"--verbosity={self._given.verbosity}")
         return [*command, *command_line.as_flags(asked)]
@@ -195,7 +185,9 @@ class Comparison:
                     why = self._series.run_command(
                         [
                             sys.executable,
-                            str(_ROOT / "bin" / "analyze.py"),
+                            "-m",
+                            "tff_reg.commands",
+                            "analyze",
                             subject,
                             f"--run_dir={run.directory}",
                         ]
@@ -263,7 +255,3 @@ def main(argv, stop, executor=None):
             f"{len(comparison_.failed)} of {len(planned)} runs failed ({names}){rest}.",
             exit_code=1,
         )
-
-
-if __name__ == "__main__":
-    command_line.execute(main, STOP)

@@ -8,15 +8,6 @@ import functools
 import pathlib
 import sys
 
-if __name__ == "__main__":
-    sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
-    from tff_reg.experiment import interruption
-
-    # First of all, so that Ctrl-C is answered while the rest is imported, too.
-    STOP = interruption.Interruption()
-    STOP.take_over()
-
-# pylint: disable=wrong-import-position
 from tff_reg import quiet, runtime
 from tff_reg.analysis import cost as cost_lib, curvature, plane, spectra
 from tff_reg.data import partition_report
@@ -491,7 +482,3 @@ def main(argv, stop):
         if isinstance(error, BrokenPipeError):
             raise
         fail(error, exit_code=1)
-
-
-if __name__ == "__main__":
-    command_line.execute(main, STOP)

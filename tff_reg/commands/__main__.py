@@ -1,0 +1,34 @@
+"""Runs a command in a process of its own: `python -m tff_reg.commands NAME [flags]`."""
+
+import importlib
+import sys
+
+from tff_reg import commands, interruption
+
+_HELP = f"""\
+tff-reg COMMAND [flags]
+
+COMMAND is one of {", ".join(commands.NAMES)}; tff-reg COMMAND --help says more."""
+
+
+def main() -> None:
+    """Runs the command that the first argument names."""
+    stop = interruption.Interruption()
+    # First of all, so that Ctrl-C is answered while the rest is imported, too.
+    stop.take_over()
+    name, *arguments = sys.argv[1:] or ["--help"]
+    if name in ("-h", "--help"):
+        print(_HELP)
+        sys.exit()
+    command_line = importlib.import_module("tff_reg.experiment.command_line")
+    if name not in commands.NAMES:
+        command_line.fail(
+            f"There is no command {name}; use one of {', '.join(commands.NAMES)}.",
+            command="tff-reg",
+        )
+    module = importlib.import_module(f"tff_reg.commands.{name}")
+    command_line.execute(module.main, stop, arguments)
+
+
+if __name__ == "__main__":
+    main()
