@@ -14,12 +14,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Callable
 
 from benchmarks.shared import measuring, subject
+from tff_reg import commands
 from tff_reg.lazy import flags
 
 _TURNS, _QUICK_TURNS = 5, 1
 
 _BIN = pathlib.Path(__file__).resolve().parent.parent / "bin"
-_RUN = (sys.executable, "-m", "tff_reg.commands", "run")
+_RUN = (*commands.START, "run")
 _WAITS = {
     "Python": (sys.executable, "-I", "-S", "-c", ""),
     "bin/launch and Python": (str(_BIN / "launch"), "-I", "-S", "-c", ""),

@@ -14,6 +14,8 @@ import subprocess
 import sys
 import uuid
 
+from tff_reg import commands
+
 ROOT = pathlib.Path(__file__).parents[1]
 # For whatever starts TensorFlow, on a machine that does other things as well.
 PATIENCE_SECONDS = 240
@@ -94,13 +96,13 @@ def command_of(name):
     """What `bin/NAME` comes to where another environment runs the tests."""
     if (ROOT / "bin" / f"{name}.py").exists():
         return [sys.executable, str(ROOT / "bin" / f"{name}.py")]
-    return [sys.executable, "-m", "tff_reg.commands", name]
+    return [*commands.START, name]
 
 
 def start(name, *arguments, **options):
     """Starts `bin/NAME` as a process."""
     command = [*command_of(name), *map(str, arguments)]
-    return subprocess.Popen(command, stdin=subprocess.DEVNULL, cwd=ROOT, **options)
+    return subprocess.Popen(command, stdin=subprocess.DEVNULL, **options)
 
 
 def stop_when(is_time, process, number):

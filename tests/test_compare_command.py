@@ -33,8 +33,8 @@ class InThisProcess:
     """Runs a series' commands here, as `series.ChildProcesses` does elsewhere."""
 
     def execute(self, command):
-        assert command[:4] == commands.command_of("run")
-        done = commands.call(run.main, *command[4:])
+        assert command[:3] == commands.command_of("run")
+        done = commands.call(run.main, *command[3:])
         return done.returncode, done.stderr.strip()
 
     def stop(self):
@@ -47,7 +47,7 @@ def is_run(pid):
         command = pathlib.Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
     except OSError:
         return False
-    return command[1:4] == [b"-m", b"tff_reg.commands", b"run"]
+    return command[1].endswith(b"commands/__main__.py") and command[2] == b"run"
 
 
 def interrupt_first_run(arguments):

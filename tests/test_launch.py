@@ -22,7 +22,9 @@ import zipfile
 
 import pytest
 
-BIN = pathlib.Path(__file__).parents[1] / "bin"
+from tests import commands
+
+BIN = commands.ROOT / "bin"
 BASE_PYTHON = os.path.realpath(sys.executable)
 
 # bin/test is pytest, whose help is its own; bin/lint is a shell script.
@@ -408,9 +410,11 @@ def test_changed_lock_of_an_addition_makes_the_environment_again(repository):
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_help_of_every_command_needs_the_standard_library_only(name):
-    program = BIN / f"{name}.py"
+    _, *arguments = commands.command_of(name)
     done = subprocess.run(
-        [BASE_PYTHON, "-S", "-E", program, "--help"], capture_output=True, text=True
+        [BASE_PYTHON, "-S", "-E", *arguments, "--help"],
+        capture_output=True,
+        text=True,
     )
 
     assert done.returncode == 0, done.stderr
@@ -439,11 +443,10 @@ def test_the_installers_temporary_files_go_with_it(repository):
 
 @pytest.mark.parametrize("flag", ["--help", "-h"])
 def test_help_needs_no_environment(repository, flag):
-    program = repository.root / "tff_reg" / "commands.py"
-    program.parent.mkdir()
+    program = repository.root / "bin" / "docs.py"
     program.write_text("import sys; print(sys.argv[1:], sys.flags.no_site)")
 
-    done = repository.run("-m", "tff_reg.commands", "--process=fedalign", flag)
+    done = repository.run(str(program), "--process=fedalign", flag)
 
     assert done.returncode == 0
     assert done.stdout == f"['--process=fedalign', '{flag}'] 1\n"

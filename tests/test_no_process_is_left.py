@@ -36,7 +36,6 @@ class Run:
         self.environment = commands.mark()
         self.process = subprocess.Popen(
             [*command(), *FLAGS, *arguments],
-            cwd=commands.ROOT,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

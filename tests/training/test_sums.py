@@ -83,6 +83,31 @@ def test_every_sum_is_either_refused_with_a_sentence_or_has_settings(size):
         assert "\n" not in str(caught.value)
 
 
+PAIRS = [
+    pair
+    for pair in itertools.combinations(catalogue.names(), 2)
+    if _makes_sense(pair) and "fedavg" not in pair
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("pair", PAIRS, ids="+".join)
+def test_a_pair_has_a_round_with_the_metrics_of_both(contexts, pair):
+    name = "+".join(pair)
+    process = training.build_from_settings(
+        name, every_method.model_fn, every_method.settings(name), {}
+    )
+    with contexts("in_process"):
+        output, weights = every_method.run(process, every_method.clients(), 1)
+        start = process.get_model_weights(process.initialize()).trainable
+    assert all(np.isfinite(w).all() for w in weights)
+    assert any(not np.array_equal(a, b) for a, b in zip(weights, start))
+    measured = output.metrics["client_work"]["train"]
+    for each in pair:
+        for what in CLASSES[each].measurement_names:
+            assert np.isfinite(measured[f"{each}/{what}"])
+
+
 def _random_sum(seed):
     """One to four parts of different kinds, in any order."""
     rng = np.random.default_rng(seed)

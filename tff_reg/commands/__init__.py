@@ -3,4 +3,10 @@
 Each is a module with `main(argv) -> int`, which can be called from anywhere.
 """
 
+import pathlib
+import sys
+
+# What starts one from any folder: not by `-m`, which looks in that folder first.
+START = (sys.executable, str(pathlib.Path(__file__).with_name("__main__.py")))
+
 NAMES = ("run", "compare", "analyze", "recipes", "export", "worker")

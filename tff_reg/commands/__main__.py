@@ -1,7 +1,13 @@
 """Runs a command in a process of its own: `python -m tff_reg.commands NAME [flags]`."""
 
 import importlib
+import pathlib
 import sys
+
+_FOLDER = pathlib.Path(__file__).resolve().parent
+if __name__ == "__main__" and sys.path[0] == str(_FOLDER):
+    # Started as a file. The package is imported, and its modules only by their names.
+    sys.path[0] = str(_FOLDER.parents[1])
 
 from tff_reg import commands, interruption
 

@@ -9,7 +9,7 @@ import pathlib
 import signal
 import sys
 
-from tff_reg import experiment
+from tff_reg import commands, experiment
 from tff_reg.experiment import (
     command_line,
     comparison,
@@ -98,7 +98,7 @@ class Comparison:
         self.failed = []
 
     def _command(self, asked):
-        command = [sys.executable, "-m", "tff_reg.commands", "run"]
+        command = [*commands.START, "run"]
         if self._given.verbosity is not None:
             command.append(f"--verbosity={self._given.verbosity}")
         return [*command, *command_line.as_flags(asked)]
@@ -184,9 +184,7 @@ class Comparison:
                     self._begin(head)
                     why = self._series.run_command(
                         [
-                            sys.executable,
-                            "-m",
-                            "tff_reg.commands",
+                            *commands.START,
                             "analyze",
                             subject,
                             f"--run_dir={run.directory}",
