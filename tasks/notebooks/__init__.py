@@ -13,7 +13,7 @@ import pathlib
 from collections.abc import Iterator
 from typing import Any
 
-ROOT = pathlib.Path(__file__).parent
+ROOT = pathlib.Path(__file__).resolve().parent
 _SECONDS_A_CELL = 600
 # Where a notebook says which code its outputs are of.
 _DIGEST = "executed_code_sha256"
