@@ -83,11 +83,18 @@ class Unit(nn.Module):
         return functional.relu(x + y)
 
 
+def _channels(channels: int, width: float) -> int:
+    """The nearest multiple of 8, of which a tenth at most is missing."""
+    exact = channels * width
+    rounded = max(8, int(exact + 4) // 8 * 8)
+    return min(channels, rounded + 8 if rounded < 0.9 * exact else rounded)
+
+
 def _at_width(conv, norm, x, width: float):
     """A convolution and its norm; below full width on the first channels."""
     if width == 1.0:
         return norm(conv(x))
-    channels = int(conv.out_channels * width)
+    channels = _channels(conv.out_channels, width)
     kernel = conv.weight[:channels, : x.shape[1]]
     x = functional.conv2d(x, kernel, None, conv.stride, conv.padding)
     gamma, beta = norm.weight[:channels], norm.bias[:channels]
@@ -142,6 +149,14 @@ class ResNet(nn.Module):
         if self.projector is not None:
             embedding = self.projector(embedding)
         return before, after, embedding
+
+    def at_width(self, x, width: float):
+        """The logits of its first channels."""
+        x = functional.relu(_at_width(self.stem, self.stem_norm, x, width))
+        for index in range(3):
+            x = self.run_stage(index, x, width)
+        kernel = self.linear.weight[:, : x.shape[1]]
+        return functional.linear(x.mean((2, 3)), kernel, self.linear.bias)
 
     def forward(self, x):
         return self.linear(self.embed(x)[2])
@@ -208,25 +223,27 @@ def train(
     )
     for x, y in zip(images.split(case.batch_size), labels.split(case.batch_size)):
         optimizer.zero_grad()
-        _loss(case, model, x, y, received, previous).backward()
+        loss(case, model, x, y, received, previous).backward()
         if case.max_gradient_norm is not None:
             nn.utils.clip_grad_norm_(model.parameters(), case.max_gradient_norm)
         optimizer.step()
 
 
-def _loss(case, model, x, y, received, previous):
+def loss(case: serving.Case, model, x, y, received, previous) -> torch.Tensor:
+    """The loss of a batch; `received` and `previous` are as in `train`."""
     if case.method == "fedavg":
         return functional.cross_entropy(model(x), y)
     before, after, embedding = model.embed(x)
-    loss = functional.cross_entropy(model.linear(embedding), y)
+    task_loss = functional.cross_entropy(model.linear(embedding), y)
     if case.method == "fedalign":
-        return loss + _alignment(model, before.detach(), after.detach(), loss)
+        alignment = _alignment(model, before.detach(), after.detach(), task_loss)
+        return task_loss + alignment
     with torch.no_grad():
         others = [other.embed(x)[2] for other in (received, previous)]
     near, far = (functional.cosine_similarity(embedding, other) for other in others)
     logits = torch.stack([near, far], 1) / _MOON_TEMPERATURE
     contrast = functional.cross_entropy(logits, torch.zeros_like(y))
-    return loss + _MOON_STRENGTH * contrast
+    return task_loss + _MOON_STRENGTH * contrast
 
 
 def _alignment(model: ResNet, before, after, loss):

@@ -53,7 +53,7 @@ DRIFT = "correct the drift of clients"
 SERVER = "say how the server takes its step"
 FEATURES = "spread the features and vary the predictions"
 CLASSIFIER = "say what the classifier is"
-_CLAIMS = (EXAMPLES, LOGITS, GRADIENT, DRIFT, SERVER, FEATURES, CLASSIFIER)
+CLAIMS = (EXAMPLES, LOGITS, GRADIENT, DRIFT, SERVER, FEATURES, CLASSIFIER)
 
 _IN_NETWORK = ("adapt_network", "change_batch", "change_pass", "change_logits")
 
@@ -376,7 +376,7 @@ def check_sum(methods: Sequence[Any]) -> None:
                 f"A method may stand in a sum once, but {name} stands there "
                 f"{names.count(name)} times."
             )
-    for claim in _CLAIMS:
+    for claim in CLAIMS:
         claiming = [m.name for m in methods if claim in m.claims]
         if len(claiming) > 1:
             raise IncompatibleMethodsError(

@@ -1,9 +1,9 @@
-"""The table of methods that documents have."""
+"""The tables of methods that documents have: what there is, and what goes together."""
 
 from __future__ import annotations
 
 from tff_reg import settings
-from tff_reg.methods import catalogue
+from tff_reg.methods import catalogue, method as method_lib
 
 
 def rows() -> list[dict[str, str]]:
@@ -12,7 +12,6 @@ def rows() -> list[dict[str, str]]:
     Columns: the process, what it is, its paper, and its strengths with what the paper
     calls them and their defaults.
     """
-    package = __name__.rpartition(".")[0]
     return [
         {
             "process": f"`{name}`",
@@ -22,9 +21,64 @@ def rows() -> list[dict[str, str]]:
                 map(_strength, settings.settings_of(method))
             ),
         }
+        for name, method in _ours().items()
+    ]
+
+
+def _ours() -> dict[str, type[method_lib.Method]]:
+    package = __name__.rpartition(".")[0]
+    return {
+        name: method
         for name, method in catalogue.methods().items()
         if method.__module__.startswith(f"{package}.")
+    }
+
+
+def alternatives() -> list[dict[str, str]]:
+    """Of which methods of this package a sum can have one, as Markdown cells by column.
+
+    Columns: what two would both do, and the methods.
+    """
+    ours = _ours()
+    by_claim = {
+        claim: [name for name in ours if claim in ours[name].claims]
+        for claim in method_lib.CLAIMS
+    }
+    one_label = [name for name in ours if ours[name].needs_one_label]
+    by_claim["have examples of two classes, and need their one class"] = [
+        *by_claim[method_lib.EXAMPLES],
+        *one_label,
     ]
+    return [
+        {"what": claim, "one of": ", ".join(f"`{name}`" for name in names)}
+        for claim, names in by_claim.items()
+        if names[1:]
+    ]
+
+
+def sums() -> list[list[str]]:
+    """Which two methods of this package can be in one sum, as rows of Markdown cells.
+
+    The first row and the first column have their names. A cell has a plus where the two
+    go together, a minus where they do not.
+    """
+    ours = {name: each for name, each in _ours().items() if name != "fedavg"}
+    head = ["", *(f"`{name}`" for name in ours)]
+    return [
+        head,
+        *(
+            [f"`{name}`", *("+" if _go(one, other) else "-" for other in ours.values())]
+            for name, one in ours.items()
+        ),
+    ]
+
+
+def _go(one: type[method_lib.Method], other: type[method_lib.Method]) -> bool:
+    try:
+        method_lib.check_sum([one, other])
+    except method_lib.IncompatibleMethodsError:
+        return False
+    return True
 
 
 def _strength(setting: settings.Setting) -> str:

@@ -1,0 +1,26 @@
+"""What documents say of all methods together."""
+
+import itertools
+
+from tff_reg.methods import catalogue, overview
+
+
+def test_two_go_together_unless_a_row_of_alternatives_has_both():
+    head, *rows = overview.sums()
+    names = [cell.strip("`") for cell in head[1:]]
+    assert names == [name for name in catalogue.names() if name != "fedavg"]
+    alternatives = [
+        {name.strip("`") for name in row["one of"].split(", ")}
+        for row in overview.alternatives()
+    ]
+    for (one, row), (other, cell) in itertools.product(
+        zip(names, rows), enumerate(names)
+    ):
+        expected = one != cell and not any({one, cell} <= each for each in alternatives)
+        assert (row[1 + other] == "+") == expected, (one, cell)
+
+
+def test_every_method_has_a_row_of_the_table():
+    assert [row["process"] for row in overview.rows()] == [
+        f"`{name}`" for name in catalogue.names()
+    ]
