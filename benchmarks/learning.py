@@ -8,6 +8,8 @@ are those of one method where they go together, seed by seed.
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import os
 import pathlib
@@ -86,7 +88,8 @@ def _write(path: str, config: Any) -> None:
 
 def _ours(config: Any) -> list[float]:
     """The test accuracy after each round."""
-    runs.run(config)
+    with contextlib.redirect_stdout(io.StringIO()):
+        runs.run(config)
     text = pathlib.Path(config.output_dir, "metrics.csv").read_text("utf-8")
     return metrics.MetricsTable.parse(text).column(metrics.EVALUATION_ACCURACY)
 
