@@ -47,7 +47,7 @@ def other(tmp_path, monkeypatch):
     [
         (
             [],
-            "growth, hessian, kernels, learning, methods, peers, runtime (found nothing)",
+            "hessian, kernels, learning, methods, peers, runtime (found nothing)",
         ),
         (["method"], "methods, peers, runtime (found method)"),
         (["runtime", "methods"], "methods, peers, runtime (found runtime methods)"),
