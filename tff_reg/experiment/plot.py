@@ -102,7 +102,11 @@ def write_accuracy_plot(
         subtitle=subtitle,
     )
     if measured or trained:
-        axes.legend(fontsize=12, frameon=False, loc="lower right")
+        # Where curves that rise leave room, unless they have not risen yet.
+        drawn = measured + trained + of_all_clients
+        last_half = [value for number, value in drawn if 2 * number >= rounds[-1]]
+        place = "upper left" if min(last_half, default=100) < 25 else "lower right"
+        axes.legend(fontsize=12, frameon=False, loc=place)
     axes.figure.subplots_adjust(left=0.085, right=0.905, top=0.865, bottom=0.115)
     save(axes, path)
 
