@@ -1,20 +1,17 @@
 """Runs methods with seeds and tabulates: `bin/compare --help` says how.
 
-The thin end of `tff_reg.experiment.series`, which plans and runs, and of
+The thin end of `tff_reg.experiment.series`, which plans, of `batch`, which runs, and of
 `tff_reg.experiment.compare`, which makes the table.
 """
 
-import os
-import pathlib
-import signal
-import sys
-
-from tff_reg import commands, experiment
+from tff_reg import experiment
+from tff_reg.commands import several
 from tff_reg.experiment import (
+    batch,
     command_line,
     comparison,
     config as config_lib,
-    progress,
+    finished_runs,
     series,
 )
 from tff_reg.lazy import flags
@@ -24,9 +21,9 @@ _COMMAND = "bin/compare"
 _HELP = """\
 bin/compare --processes=NAME[+NAME...],... [--seeds=N,...] --output_dir=DIR [flags]
 
-Runs every method with every seed, one run after another, and makes the table and the
-figure that a paper would have. The same command again resumes: runs that are finished
-are not repeated. What fails is named, and the table has the rest.
+Runs every method with every seed and makes the table and the figure that a paper would
+have. The same command again resumes: runs that are finished are not repeated. What
+fails is named, and the table has the rest.
 
   --processes=NAME,...            methods, or sums of methods such as fedprox+man
   --seeds=N,...                   such as 0,1,2; each method runs with each [0]
@@ -48,6 +45,11 @@ are not repeated. What fails is named, and the table has the rest.
                                   params, seconds
   --target_accuracies=X,...       columns with the rounds to these accuracies, such as
                                   0.48,0.52
+  --weights=NAME                  of which model lambda_max and trace are: server,
+                                  all_clients (the mean of all clients' last models) or
+                                  best (of a run with --keep_best) [server]
+  --jobs=N                        runs at a time on this machine, which share its cores;
+                                  their numbers are the same [1]
 
 All other flags are those of bin/run, whose --help lists them, and go to every run;
 strengths such as --fedprox_strength go to the methods that have them. So do those of a
@@ -62,7 +64,12 @@ def fail(message, exit_code=2):
 def read_flags(argv):
     """The flags of the command."""
     given = flags.FlagValues()
-    own = [*series.SETTINGS, comparison.COLUMNS_SETTING]
+    own = [
+        *series.SETTINGS,
+        series.JOBS,
+        comparison.COLUMNS_SETTING,
+        finished_runs.WEIGHTS,
+    ]
     command_line.define_flags(given, [*config_lib.listed(), *own])
     command_line.parse(argv, given, command=_COMMAND)
     return given
@@ -83,124 +90,42 @@ def plan(given):
     return series.plan(experiment.RunConfig.of(requested), **own)
 
 
-class Comparison:
-    """The runs of one command, what has come of them, and telling about it."""
+def tabulate(given, planned, done, is_last=False):
+    """Writes the files.
 
-    def __init__(self, given, planned, executor, is_watched):
-        self._given = given
-        self._planned = planned
-        self._is_watched = is_watched
-        self._executor = executor
-        self._series = series.Series(self._command, executor)
-        self._finished = []
-        self._columns = comparison.parse_columns(given.columns or ())
-        self._is_in_line = False
-        self.failed = []
+    Args:
+      given: The flags.
+      planned: All runs.
+      done: A `batch.Batch` of them.
+      is_last: Whether no run is to come, so that analyses are worth their while.
 
-    def _command(self, asked):
-        command = [*commands.START, "run"]
-        if self._given.verbosity is not None:
-            command.append(f"--verbosity={self._given.verbosity}")
-        return [*command, *command_line.as_flags(asked)]
-
-    def run(self):
-        """Runs what is not finished; tabulates whenever something has finished."""
-        for number, run in enumerate(self._planned, start=1):
-            head = f"run {number}/{len(self._planned)}  {run.name}"
-            if run.is_finished:
-                self._finished.append(run)
-                print(f"{head}: finished before, {_result(run)}", flush=True)
-                continue
-            self._begin(head)
-            why = self._series.run(run)
-            self._end(head, f"failed ({why})" if why else _result(run))
-            if why:
-                self.failed.append(run)
-            else:
-                self._finished.append(run)
-                self.tabulate()
-
-    def _begin(self, head):
-        if self._is_watched:
-            print(f"\n{head}", flush=True)
-        else:  # The result will end this line.
-            print(f"{head}: ", end="", flush=True)
-            self._is_in_line = True
-
-    def _end(self, head, text):
-        print(f"{head}: {text}" if self._is_watched else text, flush=True)
-        self._is_in_line = False
-
-    def end_line(self):
-        """Ends the line that waits for a result, for what is said instead."""
-        if self._is_in_line:
-            print(flush=True)
-        self._is_in_line = False
-
-    def stop(self):
-        """Ends the run that is under way, for who interrupts us."""
-        self._executor.stop()
-        self.end_line()
-
-    def say_where_it_stands(self):
-        again = "the same command"
-        if self._given.overwrite:
-            again += " without --overwrite"
-        return (
-            f"{len(self._finished)} of {len(self._planned)} runs are finished in"
-            f" {self._given.output_dir}, and {again} goes on from there"
-        )
-
-    def tabulate(self, is_last=False):
-        """Writes the files; returns whether there was anything to write."""
-        config = self._planned[0].config  # Rounds and targets are the same for all.
-        directories = {run.config.process: [] for run in self._planned}
-        for run in self._finished:
-            directories[run.config.process].append(run.directory)
-        directories = {name: paths for name, paths in directories.items() if paths}
-        columns = self._columns if is_last else []
-        if columns:
-            self._analyse(columns)
-        if directories:
-            experiment.compare(
-                directories,
-                self._given.output_dir,
-                accuracy_at_rounds=config.accuracy_at_rounds,
-                target_accuracies=config.target_accuracies,
-                columns=columns,
-            )
-        return bool(directories)
-
-    def _analyse(self, columns):
-        """Runs the analyses that columns need and runs have not."""
-        needed = {
-            "hessian": comparison.HESSIAN_COLUMNS.keys() & set(columns),
-            "cost": comparison.COST_COLUMNS.keys() & set(columns),
-        }
-        for run in self._finished:
-            for subject, wanted in needed.items():
-                if wanted and not comparison.is_analysed(run.directory, sorted(wanted)):
-                    head = f"{subject} of {run.name}"
-                    self._begin(head)
-                    why = self._series.run_command(
-                        [
-                            *commands.START,
-                            "analyze",
-                            subject,
-                            f"--run_dir={run.directory}",
-                        ]
-                    )
-                    self._end(head, f"failed ({why})" if why else "done")
-                    if why:
-                        raise ValueError(f"{head} failed: {why}")
-
-
-def _result(run):
-    summary = run.result()
-    return (
-        f"test accuracy {progress.percent(summary['final_accuracy'])} after"
-        f" {summary['rounds']} rounds, {progress.duration(summary['training_seconds'])}"
+    Returns:
+      Whether there was anything to write.
+    """
+    config = planned[0].config  # Rounds and targets are the same for all.
+    directories = {run.config.process: [] for run in planned}
+    for run in done.finished:
+        directories[run.config.process].append(run.directory)
+    directories = {name: paths for name, paths in directories.items() if paths}
+    columns = comparison.parse_columns(given.columns or ()) if is_last else []
+    weights = given.weights or finished_runs.WEIGHTS.default
+    done.analyse(
+        [
+            analysis
+            for run in done.finished
+            for analysis in batch.analyses_for(run, columns, weights)
+        ]
     )
+    if directories:
+        experiment.compare(
+            directories,
+            given.output_dir,
+            accuracy_at_rounds=config.accuracy_at_rounds,
+            target_accuracies=config.target_accuracies,
+            columns=columns,
+            weights=weights,
+        )
+    return bool(directories)
 
 
 @command_line.command(_HELP)
@@ -213,43 +138,17 @@ def main(argv, stop, executor=None):
       executor: Runs the commands; by default in processes of their own.
     """
     given = read_flags(argv)
-    is_verbose = given.verbosity is not None and given.verbosity >= 0
-    is_watched = is_verbose or (sys.stdout.isatty() and sys.stderr.isatty())
-    executor = executor or series.ChildProcesses(is_watched=is_watched)
     try:
         planned = plan(given)
-        comparison_ = Comparison(given, planned, executor, is_watched)
+        # A column that there is not is told before anything starts.
+        comparison.parse_columns(given.columns or ())
+        several.value_of(given, finished_runs.WEIGHTS)
+        done = several.begin(given, planned, stop, executor)
     except ValueError as error:
         fail(error)
-    stop.before_exit(comparison_.stop)
-    stop.say(comparison_.say_where_it_stands)
-    try:
-        comparison_.run()
-        has_table = comparison_.tabulate(is_last=True)
-    except series.Interrupted as error:
-        # As if we had been sent the signal, which we may have been, too.
-        os.kill(os.getpid(), error.number)
-        while True:
-            signal.pause()
-    except series.WrongFlagsError as error:
-        comparison_.end_line()
-        if str(error):
-            fail(error)
-        raise command_line.Ended(2) from None
-    except (ValueError, OSError) as error:
-        if isinstance(error, BrokenPipeError):
-            raise
-        fail(error, exit_code=1)
+    with several.carried_out(done, fail):
+        done.run(lambda: tabulate(given, planned, done))
+        has_table = tabulate(given, planned, done, is_last=True)
     if has_table:
-        directory = pathlib.Path(given.output_dir)
-        print()
-        print((directory / "table.md").read_text("utf-8"))
-        names = [name for name in comparison.FILES if (directory / name).exists()]
-        print(f"In {directory}: {', '.join(names)}", flush=True)
-    if comparison_.failed:
-        names = "; ".join(run.name for run in comparison_.failed)
-        rest = "; the table has the rest" if has_table else ""
-        fail(
-            f"{len(comparison_.failed)} of {len(planned)} runs failed ({names}){rest}.",
-            exit_code=1,
-        )
+        several.show(given.output_dir, comparison.FILES)
+    several.fail_for_failed(done, len(planned), has_table, fail)
