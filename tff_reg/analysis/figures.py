@@ -59,7 +59,9 @@ def analyses(
         return [
             analysis
             for run in finished
-            for analysis in batch.analyses_for(run, ("lambda_max",), weights, how)
+            for analysis in batch.analyses_for(
+                run.directory, run.name, ("lambda_max",), weights, how
+            )
         ]
     more = [f"--weights={weights}"]
     if subject == "landscape" and made.is_tiny:
@@ -70,7 +72,7 @@ def analyses(
         path = finished_runs.analysis_folder(run.directory, weights) / name
         rounds = pathlib.Path(run.directory) / "metrics.csv"
         if not path.exists() or path.stat().st_mtime < rounds.stat().st_mtime:
-            found.append(batch.Analysis(subject, run, tuple(more)))
+            found.append(batch.Analysis(subject, run.directory, run.name, tuple(more)))
     return found
 
 

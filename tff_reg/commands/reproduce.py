@@ -121,4 +121,4 @@ def main(argv, stop, executor=None):
         if made.artifact.picture:
             figures.write(made, done.finished, output_dir)
     several.show(output_dir, ["table.md", "table.csv", *figures.FILES])
-    several.fail_for_failed(done, len(made.planned), True, fail)
+    several.fail_for_failed(done.failed, len(made.planned), True, fail)

@@ -85,12 +85,12 @@ def show(directory, names):
     print(f"In {directory}: {', '.join(there)}", flush=True)
 
 
-def fail_for_failed(done, total, has_table, fail):
-    """Ends the command if a run of a batch has failed."""
-    if done.failed:
-        names = "; ".join(run.name for run in done.failed)
+def fail_for_failed(failed, total, has_table, fail):
+    """Ends the command if runs have failed, of so many."""
+    if failed:
+        names = "; ".join(run.name for run in failed)
         rest = "; the table has the rest" if has_table else ""
         fail(
-            f"{len(done.failed)} of {total} runs failed ({names}){rest}.",
+            f"{len(failed)} of {total} runs failed ({names}){rest}.",
             exit_code=1,
         )

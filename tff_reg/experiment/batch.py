@@ -22,17 +22,20 @@ class Analysis:
 
     Attributes:
       subject: At what it looks.
-      run: The run.
+      directory: The run's.
+      name: The run's, for people.
       flags: Its flags beside the run's directory.
     """
 
     subject: str
-    run: series.PlannedRun
+    directory: str
+    name: str
     flags: tuple[str, ...] = ()
 
 
 def analyses_for(
-    run: series.PlannedRun,
+    directory: str,
+    name: str,
     columns: Sequence[str],
     weights: str = finished_runs.WEIGHTS.default,
     settings: Mapping[str, Any] = {},
@@ -40,14 +43,20 @@ def analyses_for(
     """The analyses that columns need and a finished run has not.
 
     Args:
-      run: The run.
+      directory: The run's.
+      name: The run's, for people.
       columns: As for `finished_runs.read`.
       weights: As for `finished_runs.read`.
       settings: Those of `bin/analyze hessian`, where not its defaults.
     """
-    flat = [name for name in columns if name in finished_runs.FLATNESS_COLUMNS]
-    of_clients = [name for name in columns if name in finished_runs.CLIENTS_COLUMNS]
-    cost = [name for name in columns if name in finished_runs.COST_COLUMNS]
+    flat, of_clients, cost = (
+        [column for column in columns if column in kind]
+        for kind in (
+            finished_runs.FLATNESS_COLUMNS,
+            finished_runs.CLIENTS_COLUMNS,
+            finished_runs.COST_COLUMNS,
+        )
+    )
     server = finished_runs.WEIGHTS.default
     needs: list[Any] = [(weights, flat, {**settings, "clients": 0})]
     if of_clients:
@@ -57,17 +66,18 @@ def analyses_for(
     found = [
         Analysis(
             "hessian",
-            run,
+            directory,
+            name,
             (
                 *([] if whose == server else [f"--weights={whose}"]),
-                *(f"--{name}={as_text(value)}" for name, value in how.items()),
+                *(f"--{key}={as_text(value)}" for key, value in how.items()),
             ),
         )
-        for whose, names, how in needs
-        if names and not finished_runs.is_analysed(run.directory, names, whose, how)
+        for whose, asked, how in needs
+        if asked and not finished_runs.is_analysed(directory, asked, whose, how)
     ]
-    if cost and not finished_runs.is_analysed(run.directory, cost):
-        found.append(Analysis("cost", run))
+    if cost and not finished_runs.is_analysed(directory, cost):
+        found.append(Analysis("cost", directory, name))
     return found
 
 
@@ -164,10 +174,10 @@ class Batch:
         """
 
         def head(number: int) -> str:
-            return f"{analyses[number].subject} of {analyses[number].run.name}"
+            return f"{analyses[number].subject} of {analyses[number].name}"
 
         def work(analysis: Analysis) -> Optional[str]:
-            flags = [f"--run_dir={analysis.run.directory}", *analysis.flags]
+            flags = [f"--run_dir={analysis.directory}", *analysis.flags]
             command = [*self._start, "analyze", analysis.subject, *flags]
             return self._series.run_command(command)
 

@@ -52,6 +52,10 @@ _MODELS = {
     "all_clients": "the mean of all clients' last models",
     "best": "the server's model of the best round",
 }
+_TUNED = (
+    "Held out: accuracy of the best setting on training examples that were left out for"
+    " tuning, from the worst setting's; the final runs train on all."
+)
 COLUMNS = (*_SHARES, *HESSIAN_COLUMNS, *COST_COLUMNS, "seconds")
 COLUMNS_SETTING = Setting(
     "columns", str, (), "columns of table.md", is_tuple=True, choices=COLUMNS
@@ -81,6 +85,7 @@ def compare(
     target_accuracies: Sequence[float] = (),
     columns: Sequence[str] = (),
     weights: str = finished_runs.WEIGHTS.default,
+    tuned: Mapping[str, Any] = {},
 ) -> list[Row]:
     """Compares finished runs and writes `table.csv`, `table.md` and `curves.png`.
 
@@ -98,6 +103,7 @@ def compare(
         of rounds and targets, in this order; empty for the accuracies and seconds.
         What runs' analyses have to say for them is in `table.csv` too.
       weights: Of which of the runs' weights the Hessian's eigenvalue and trace are.
+      tuned: What came of tuning groups, `tuning.Tuned` by the groups' names.
 
     Returns:
       The rows of `table.csv`, numbers by column, None where a cell is empty.
@@ -126,6 +132,8 @@ def compare(
     groups = _groups(runs, wanted, columns, weights)
     _check_analysed_alike([run for group in groups.values() for run in group])
     rows = [_row(name, group, rounds, targets) for name, group in groups.items()]
+    for row in rows if tuned else ():
+        row.update(_tuned(tuned[str(row["process"])]))
     directory = pathlib.Path(output_dir)
     directory.mkdir(parents=True, exist_ok=True)
     files.delete_leftovers(directory)
@@ -248,6 +256,17 @@ def _row(
     return row
 
 
+def _tuned(tuned: Any) -> Row:
+    """What a row of `table.csv` says of tuning."""
+    return {
+        "setting": tuned.text,
+        "held_out_accuracy_mean": tuned.mean,
+        "held_out_accuracy_std": tuned.deviation,
+        "held_out_accuracy_lowest": tuned.lowest,
+        "settings_tried": tuned.tried,
+    }
+
+
 def mean(values: Sequence[Optional[float]]) -> Optional[float]:
     """The mean; None if one of the values is."""
     known = [value for value in values if value is not None]
@@ -273,6 +292,10 @@ def _markdown(
         "method": [row["process"] for row in rows],
         "seeds": [str(row["runs"]) for row in rows],
     }
+    is_tuned = "setting" in rows[0]
+    if is_tuned:
+        cells["best setting"] = [str(row["setting"]) for row in rows]
+        cells["held out (%)"] = [_spread(row) for row in rows]
     for name in columns or _usual(rows):
         if name in _SHARES:
             head, key = _SHARES[name]
@@ -293,6 +316,8 @@ def _markdown(
         cells["s a round"] = [f"{row['seconds_per_round']:.2f}" for row in rows]
     lines = tables.to_markdown(cells)
     caption = _caption(groups, last, targets, columns or _usual(rows), weights)
+    if is_tuned:
+        caption += "\n" + textwrap.fill(_TUNED, _WIDTH)
     return "\n".join([*lines, "", caption, ""])
 
 
@@ -300,6 +325,18 @@ def _usual(rows: Sequence[Row]) -> list[str]:
     """The columns of who asks for none."""
     has_mean = any(row["all_clients_accuracy_mean"] is not None for row in rows)
     return ["accuracy", "best", "ema", *(["all_clients"] if has_mean else [])]
+
+
+def _spread(row: Row) -> str:
+    """The best setting's accuracy on held-out examples, and the least of all."""
+    best, spread = row["held_out_accuracy_mean"], row["held_out_accuracy_std"]
+    if best is None:
+        return "-"
+    text = _percent(best) + ("" if spread is None else f" ± {_percent(spread)}")
+    return (
+        f"{text} (from {_percent(row['held_out_accuracy_lowest'])},"
+        f" {row['settings_tried']} tried)"
+    )
 
 
 def _numbers(rows: Sequence[Row], name: str) -> list[str]:

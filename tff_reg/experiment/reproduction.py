@@ -196,7 +196,11 @@ class Reproduction:
             analysis
             for run in finished
             for analysis in batch.analyses_for(
-                run, columns[run.directory], self.artifact.weights, self.hessian
+                run.directory,
+                run.name,
+                columns[run.directory],
+                self.artifact.weights,
+                self.hessian,
             )
         ]
 

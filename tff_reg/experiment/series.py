@@ -66,6 +66,8 @@ class WrongFlagsError(ValueError):
     """Raised when the first run that is started says that its flags are wrong."""
 
 
+# Stands for every method.
+ALL = "all"
 # What a series is asked for beside what its runs have in common.
 SEEDS = Setting("seeds", int, (0,), "each runs with each", is_tuple=True, minimum=0)
 SETTINGS = (
@@ -114,7 +116,7 @@ def plan(
     Args:
       common: What all runs have; strengths go to the processes that have them.
         `output_dir` is the directory that holds the runs' own, `PROCESS-seedSEED`.
-      processes: Process names.
+      processes: Process names, or `all`.
       seeds: Seeds.
       tasks: The module `tasks`, or what has its `names` and `defaults`.
 
@@ -125,15 +127,7 @@ def plan(
       SettingError: If a run cannot be.
       DirectoryError: If a run's directory holds something else, or another run.
     """
-    processes, seeds = tuple(processes), tuple(seeds)
-    SETTINGS[0].check(processes)
-    names = []
-    for name in processes:
-        try:
-            names.append(config_lib.process_name(name))
-        except SettingError as error:
-            raise SettingError("processes", processes, error.reason) from error
-    check_each_once(SETTINGS[0], processes, names)
+    names, seeds = process_names(processes), tuple(seeds)
     check_each_once(SEEDS, seeds)
     check_strengths(common, names)
     check_directory(common.output_dir)
@@ -142,6 +136,30 @@ def plan(
         for seed in seeds
         for name in names
     ]
+
+
+def process_names(processes: Sequence[str]) -> list[str]:
+    """The names of processes in the one way in which runs are named.
+
+    Args:
+      processes: Methods, or sums of methods; `all` alone stands for every method.
+
+    Raises:
+      SettingError: If one is no process, or is there twice.
+    """
+    processes = tuple(processes)
+    if processes == (ALL,):
+        return list(catalogue.names())
+    (of_processes, _) = SETTINGS
+    of_processes.check(processes)
+    names = []
+    for name in processes:
+        try:
+            names.append(config_lib.process_name(name))
+        except SettingError as error:
+            raise SettingError("processes", processes, error.reason) from error
+    check_each_once(of_processes, processes, names)
+    return names
 
 
 def check_each_once(
