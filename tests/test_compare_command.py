@@ -310,6 +310,21 @@ def test_a_finished_run_of_its_own_takes_other_targets(copied, no_tensorflow):
     "arguments, words",
     [
         ([], ["--processes: it is missing"]),
+        (["--processes=all,fedavg"], ["all", "fedalign"]),
+        (["--processes=fedavg", "--jobs=0"], ["--jobs=0", "at least 1"]),
+        (["--processes=fedavg", "--weights=last"], ["--weights=last", "server"]),
+        (["--processes=fedavg", "--grid=batch"], ["--grid=batch", "NAME=VALUE"]),
+        (["--processes=fedavg", "--grid=batchsize=3"], ["did you mean batch_size?"]),
+        (["--processes=fedavg", "--grid=seed=3"], ["seed is not a setting"]),
+        (["--processes=fedavg", "--grid=batch_size=0,1"], ["--batch_size=0"]),
+        (["--processes=fedavg", "--grid=man_strength=1"], ["man is not part of"]),
+        (
+            ["--processes=fedavg", "--grid=batch_size=1", "--batch_size=2"],
+            ["--batch_size=2", "the grid has it"],
+        ),
+        (["--run_dirs=d", "--processes=fedavg"], ["--processes", "--run_dirs"]),
+        (["--run_dirs=d", "--batch_size=2"], ["--batch_size", "are finished"]),
+        (["--run_dirs=nowhere"], ["nowhere has no finished run"]),
         (["--processes=fedavg,fedalgin"], ["fedalgin", "fedalign"]),
         (["--processes=fedavg,fedavg"], ["fedavg is there twice"]),
         (["--process=fedavg"], ["--process", "--processes"]),
@@ -348,6 +363,78 @@ def test_other_settings_in_the_same_directory_are_refused(compared, no_tensorflo
     assert refused.returncode == 2 and refused.stdout == ""
     (line,) = refused.stderr.splitlines()
     assert "--batch_size=64" in line and "--batch_size=7" in line
+
+
+def test_finished_runs_of_anywhere_are_compared(compared, tmp_path, no_tensorflow):
+    folders = [compared["directory"] / name for name in NAMES]
+    flags = ["--target_accuracies=0.1,0.99", "--accuracy_at_rounds=1"]
+    done = no_tensorflow(
+        "tff_reg.commands.compare",
+        f"--run_dirs={','.join(map(str, folders))}",
+        *flags,
+        f"--output_dir={tmp_path / 'd'}",
+    )
+    assert done.returncode == 0, done.stderr
+    assert content(tmp_path / "d") == content(compared["directory"])
+    named = no_tensorflow(
+        "tff_reg.commands.compare",
+        f"--run_dirs=one={folders[0]},two={folders[1]},one={folders[2]}",
+        f"--output_dir={tmp_path / 'e'}",
+    )
+    assert named.returncode == 0, named.stderr
+    with open(tmp_path / "e" / "table.csv", newline="", encoding="utf-8") as file:
+        rows = [(row["process"], row["runs"]) for row in csv.DictReader(file)]
+    assert rows == [("one", "2"), ("two", "1")]
+
+
+def test_a_job_that_is_killed_goes_on_with_the_same_command(compared, tmp_path):
+    arguments = [
+        "--processes=fedavg,fedprox",
+        *TINY,
+        "--jobs=2",
+        f"--output_dir={tmp_path / 'd'}",
+    ]
+    environment = commands.mark()
+    process = commands.start(
+        *("compare", *arguments),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        env=environment,
+        text=True,
+    )
+    try:
+        found = []
+        while len(found) < 2 and process.poll() is None:
+            found = [p for p in commands.processes_with(environment) if is_run(p)]
+        # At the same time, each on cores of its own where there are two.
+        cores = [os.sched_getaffinity(pid) for pid in found]
+        assert len(found) == 2
+        assert len(os.sched_getaffinity(0)) < 2 or not cores[0] & cores[1]
+        os.kill(found[0], signal.SIGKILL)
+        output, _ = process.communicate(timeout=commands.PATIENCE_SECONDS)
+    finally:
+        process.kill()
+        process.wait()
+    assert process.returncode == 1
+    assert output.count("failed (killed by SIGKILL)") == 1
+    assert output.splitlines()[-1].startswith("bin/compare: 1 of 2 runs failed (")
+    # One after another, since all of them would be in this process.
+    alone = [*arguments, "--jobs=1"]
+    again = commands.call(compare.main, *alone, executor=InThisProcess())
+    assert again.returncode == 0, again.stdout + again.stderr
+    assert again.stdout.count("finished before") == 1
+    for name in NAMES[:2]:
+        ours, alone = (
+            without_seconds(folder / name / "metrics.csv")
+            for folder in (tmp_path / "d", compared["directory"])
+        )
+        assert ours == alone
+
+
+def without_seconds(path):
+    with open(path, newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    return [{k: v for k, v in row.items() if "seconds" not in k} for row in rows]
 
 
 def test_help_says_what_it_does(no_tensorflow):

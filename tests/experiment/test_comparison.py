@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from tff_reg import experiment, settings
-from tff_reg.experiment import comparison, metrics, summary
+from tff_reg.experiment import comparison, finished_runs, metrics, summary
 
 
 def write_run(
@@ -359,9 +359,9 @@ def test_columns_of_analyses_are_means_over_seeds(four_runs, tmp_path):
     for number, run in enumerate(four_runs):
         with pytest.raises(comparison.ComparisonError, match="bin/analyze hessian"):
             experiment.compare(four_runs, tmp_path / "o", columns=columns)
-        assert not comparison.is_analysed(run, columns)
+        assert not finished_runs.is_analysed(run, columns)
         analyse(run, trace=10.0 * number)
-        assert comparison.is_analysed(run, columns)
+        assert finished_runs.is_analysed(run, columns)
     rows = experiment.compare(four_runs, tmp_path / "o", columns=columns)
     # The runs are of fedavg, fedavg, fedprox, fedprox, or by seeds.
     traces = sorted(row["trace_mean"] for row in rows)

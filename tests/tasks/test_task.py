@@ -225,3 +225,29 @@ def test_raises_on_what_partitions_and_models_refuse():
         tasks.build(
             "digits", partition="iid", num_clients=2, seed=0, model="no_such_model"
         )
+
+
+def test_held_out_examples_come_from_the_training_examples_and_no_client_has_them():
+    def images(arrays):
+        return [image.tobytes() for image in arrays]
+
+    whole = tasks.build("digits", num_clients=4)
+    trained = images(all_images(whole))
+    built = tasks.build("digits", num_clients=4, validation_share=0.25, seed=1)
+    held, labels = built.test_arrays()
+    count = len(trained)
+    assert len(held) == round(0.25 * count)
+    together = sorted(images(held) + images(all_images(built)))
+    assert together == sorted(trained)
+    # Every class has its share.
+    shares = np.bincount(labels) / np.bincount(whole.train_labels)
+    np.testing.assert_allclose(shares, 0.25, atol=0.01)
+    other = tasks.build("digits", num_clients=4, validation_share=0.25, seed=2)
+    assert images(other.test_arrays()[0]) != images(held)
+    again = tasks.build("digits", num_clients=4, validation_share=0.25, seed=1)
+    assert images(again.test_arrays()[0]) == images(held)
+
+
+def all_images(task):
+    data = task.client_data
+    return np.concatenate([data.client_examples(i)["x"] for i in data.client_ids])

@@ -16,6 +16,7 @@ from tff_reg.experiment import (
     config,
     directory,
     files,
+    finished_runs,
     runs,
     tables,
     trained,
@@ -95,7 +96,7 @@ _OWN = (
     Setting("image_shape", int, (32, 32, 3), "of images", is_tuple=True, minimum=1),
     Setting("csv", str, None, "file for the table"),
     Setting("highest", float, None, "losses above are drawn there"),
-    Setting("weights", str, "server", "of which model", choices=trained.WEIGHTS),
+    finished_runs.WEIGHTS,
 )
 _SETTINGS = {
     each.name: each
@@ -202,10 +203,8 @@ def _costs_of_processes(given):
 
 
 def _analysis_of(run_dir, given=None):
-    """Where the analyses of a run's weights are; of the server's, at the top."""
-    folder = pathlib.Path(run_dir) / directory.ANALYSIS
-    weights = _weights(given or {})
-    return folder if weights == "server" else folder / weights
+    """Where the analyses of a run's weights are."""
+    return finished_runs.analysis_folder(run_dir, _weights(given or {}))
 
 
 def _weights(given):

@@ -1,34 +1,38 @@
 """Runs methods with seeds and tabulates: `bin/compare --help` says how.
 
-The thin end of `tff_reg.experiment.series`, which plans and runs, and of
+The thin end of `tff_reg.experiment.series`, which plans, of `batch`, which runs, and of
 `tff_reg.experiment.compare`, which makes the table.
 """
 
-import os
 import pathlib
-import signal
-import sys
 
-from tff_reg import commands, experiment
+from tff_reg import experiment
+from tff_reg.commands import several
 from tff_reg.experiment import (
+    batch,
     command_line,
     comparison,
     config as config_lib,
-    progress,
+    finished_runs,
     series,
+    tuning,
 )
 from tff_reg.lazy import flags
-from tff_reg.settings import SettingError
+from tff_reg.settings import Setting, SettingError
 
 _COMMAND = "bin/compare"
 _HELP = """\
 bin/compare --processes=NAME[+NAME...],... [--seeds=N,...] --output_dir=DIR [flags]
+bin/compare --run_dirs=[NAME=]DIR,... --output_dir=DIR [flags]
 
-Runs every method with every seed, one run after another, and makes the table and the
-figure that a paper would have. The same command again resumes: runs that are finished
-are not repeated. What fails is named, and the table has the rest.
+Runs every method with every seed and makes the table and the figure that a paper would
+have. The same command again resumes: runs that are finished are not repeated. What
+fails is named, and the table has the rest.
 
-  --processes=NAME,...            methods, or sums of methods such as fedprox+man
+  --processes=NAME,...            methods, or sums of methods such as fedprox+man; all
+                                  for every method
+  --run_dirs=[NAME=]DIR,...       finished runs, in place of new ones: grouped by the
+                                  names, or by their processes
   --seeds=N,...                   such as 0,1,2; each method runs with each [0]
   --output_dir=DIR                holds the runs, in DIR/NAME-seedN, and the results:
                                   table.csv    a row a method: means and sample
@@ -48,6 +52,17 @@ are not repeated. What fails is named, and the table has the rest.
                                   params, seconds
   --target_accuracies=X,...       columns with the rounds to these accuracies, such as
                                   0.48,0.52
+  --weights=NAME                  of which model lambda_max and trace are: server,
+                                  all_clients (the mean of all clients' last models) or
+                                  best (of a run with --keep_best) [server]
+  --grid=NAME=X,...;NAME=X,...    settings to be tuned, such as
+                                  'fedprox_strength=0.001,0.01;man_strength=0.1,0.2':
+                                  each method tries all combinations of those that it
+                                  has, in DIR/tuning, on training examples that are held
+                                  out (--validation_share, 0.1 of them), never on the
+                                  test set; then it runs on all with the best
+  --jobs=N                        runs at a time on this machine, which share its cores;
+                                  their numbers are the same [1]
 
 All other flags are those of bin/run, whose --help lists them, and go to every run;
 strengths such as --fedprox_strength go to the methods that have them. So do those of a
@@ -59,148 +74,121 @@ def fail(message, exit_code=2):
     command_line.fail(message, exit_code=exit_code, command=_COMMAND)
 
 
+_RUN_DIRS = Setting("run_dirs", str, (), "finished runs", is_tuple=True)
+# What makes sense beside finished runs.
+_OF_TABLES = (
+    "accuracy_at_rounds",
+    "target_accuracies",
+    "target_measure",
+    "target_model",
+    "output_dir",
+)
+
+
 def read_flags(argv):
     """The flags of the command."""
     given = flags.FlagValues()
-    own = [*series.SETTINGS, comparison.COLUMNS_SETTING]
+    own = [
+        *series.SETTINGS,
+        series.JOBS,
+        tuning.GRID,
+        _RUN_DIRS,
+        comparison.COLUMNS_SETTING,
+        finished_runs.WEIGHTS,
+    ]
     command_line.define_flags(given, [*config_lib.listed(), *own])
     command_line.parse(argv, given, command=_COMMAND)
+    for name in ("process", "seed"):
+        if given[name].value is not None:
+            own = {"process": "processes", "seed": "seeds"}[name]
+            reason = f"give --{own}, one or several separated by commas."
+            fail(SettingError(name, None, reason))
     return given
 
 
-def plan(given):
-    """The runs that the flags ask for."""
-    requested = command_line.requested(given)
-    for name, own in (("process", "processes"), ("seed", "seeds")):
-        if name in requested:
-            raise SettingError(
-                name, None, f"give --{own}, one or several separated by commas."
-            )
-    own = {each.name: given[each.name].value for each in series.SETTINGS}
-    own = {name: value for name, value in own.items() if value is not None}
-    for name in ("processes", "output_dir"):
-        command_line.needed(name, given[name].value)
-    return series.plan(experiment.RunConfig.of(requested), **own)
+class Table:
+    """What the flags want of the files, and writing them."""
 
-
-class Comparison:
-    """The runs of one command, what has come of them, and telling about it."""
-
-    def __init__(self, given, planned, executor, is_watched):
-        self._given = given
-        self._planned = planned
-        self._is_watched = is_watched
-        self._executor = executor
-        self._series = series.Series(self._command, executor)
-        self._finished = []
+    def __init__(self, given):
+        self._directory = command_line.needed("output_dir", given.output_dir)
+        # A column that there is not is told before anything starts.
         self._columns = comparison.parse_columns(given.columns or ())
-        self._is_in_line = False
-        self.failed = []
-
-    def _command(self, asked):
-        command = [*commands.START, "run"]
-        if self._given.verbosity is not None:
-            command.append(f"--verbosity={self._given.verbosity}")
-        return [*command, *command_line.as_flags(asked)]
-
-    def run(self):
-        """Runs what is not finished; tabulates whenever something has finished."""
-        for number, run in enumerate(self._planned, start=1):
-            head = f"run {number}/{len(self._planned)}  {run.name}"
-            if run.is_finished:
-                self._finished.append(run)
-                print(f"{head}: finished before, {_result(run)}", flush=True)
-                continue
-            self._begin(head)
-            why = self._series.run(run)
-            self._end(head, f"failed ({why})" if why else _result(run))
-            if why:
-                self.failed.append(run)
-            else:
-                self._finished.append(run)
-                self.tabulate()
-
-    def _begin(self, head):
-        if self._is_watched:
-            print(f"\n{head}", flush=True)
-        else:  # The result will end this line.
-            print(f"{head}: ", end="", flush=True)
-            self._is_in_line = True
-
-    def _end(self, head, text):
-        print(f"{head}: {text}" if self._is_watched else text, flush=True)
-        self._is_in_line = False
-
-    def end_line(self):
-        """Ends the line that waits for a result, for what is said instead."""
-        if self._is_in_line:
-            print(flush=True)
-        self._is_in_line = False
-
-    def stop(self):
-        """Ends the run that is under way, for who interrupts us."""
-        self._executor.stop()
-        self.end_line()
-
-    def say_where_it_stands(self):
-        again = "the same command"
-        if self._given.overwrite:
-            again += " without --overwrite"
-        return (
-            f"{len(self._finished)} of {len(self._planned)} runs are finished in"
-            f" {self._given.output_dir}, and {again} goes on from there"
+        self._weights = several.value_of(given, finished_runs.WEIGHTS)
+        asked = experiment.RunConfig.of(
+            {
+                name: given[name].value
+                for name in _OF_TABLES
+                if given[name].value is not None
+            }
         )
+        self._rounds = asked.accuracy_at_rounds or ()
+        self._targets = asked.target_accuracies or ()
 
-    def tabulate(self, is_last=False):
-        """Writes the files; returns whether there was anything to write."""
-        config = self._planned[0].config  # Rounds and targets are the same for all.
-        directories = {run.config.process: [] for run in self._planned}
-        for run in self._finished:
-            directories[run.config.process].append(run.directory)
-        directories = {name: paths for name, paths in directories.items() if paths}
+    def of_config(self, config):
+        """Takes rounds and targets from a run's config: a recipe may have them."""
+        self._rounds = config.accuracy_at_rounds
+        self._targets = config.target_accuracies
+
+    def write(self, done, groups, tuned=None, is_last=True):
+        """Writes the files of finished runs.
+
+        Args:
+          done: A `batch.Batch`, which analyses.
+          groups: Directories by the name that the table has for them.
+          tuned: As of `experiment.compare`.
+          is_last: Whether no run is to come, so that analyses are worth their while.
+
+        Returns:
+          Whether there was anything to write.
+        """
+        groups = {name: paths for name, paths in groups.items() if paths}
+        if not groups:
+            return False
         columns = self._columns if is_last else []
-        if columns:
-            self._analyse(columns)
-        if directories:
-            experiment.compare(
-                directories,
-                self._given.output_dir,
-                accuracy_at_rounds=config.accuracy_at_rounds,
-                target_accuracies=config.target_accuracies,
-                columns=columns,
-            )
-        return bool(directories)
-
-    def _analyse(self, columns):
-        """Runs the analyses that columns need and runs have not."""
-        needed = {
-            "hessian": comparison.HESSIAN_COLUMNS.keys() & set(columns),
-            "cost": comparison.COST_COLUMNS.keys() & set(columns),
-        }
-        for run in self._finished:
-            for subject, wanted in needed.items():
-                if wanted and not comparison.is_analysed(run.directory, sorted(wanted)):
-                    head = f"{subject} of {run.name}"
-                    self._begin(head)
-                    why = self._series.run_command(
-                        [
-                            *commands.START,
-                            "analyze",
-                            subject,
-                            f"--run_dir={run.directory}",
-                        ]
-                    )
-                    self._end(head, f"failed ({why})" if why else "done")
-                    if why:
-                        raise ValueError(f"{head} failed: {why}")
+        done.analyse(
+            [
+                analysis
+                for name, paths in groups.items()
+                for path in paths
+                for analysis in batch.analyses_for(
+                    path, f"{name}, {pathlib.Path(path).name}", columns, self._weights
+                )
+            ]
+        )
+        experiment.compare(
+            groups,
+            self._directory,
+            accuracy_at_rounds=self._rounds,
+            target_accuracies=self._targets,
+            columns=columns,
+            weights=self._weights,
+            tuned=tuned or {},
+        )
+        return True
 
 
-def _result(run):
-    summary = run.result()
-    return (
-        f"test accuracy {progress.percent(summary['final_accuracy'])} after"
-        f" {summary['rounds']} rounds, {progress.duration(summary['training_seconds'])}"
-    )
+def by_process(planned, done):
+    """The directories of finished runs, by process in the order of the planned ones."""
+    groups = {run.config.process: [] for run in planned}
+    for run in done.finished:
+        groups[run.config.process].append(run.directory)
+    return groups
+
+
+def given_groups(given):
+    """The groups of `--run_dirs`."""
+    for name in command_line.requested(given):
+        if name not in _OF_TABLES:
+            raise SettingError(name, None, "leave it out: --run_dirs are finished.")
+    for each in (*series.SETTINGS, tuning.GRID):
+        if given[each.name].value is not None:
+            raise SettingError(each.name, None, "leave it out: give it or --run_dirs.")
+    groups = {}
+    for text in given.run_dirs:
+        name, is_named, path = text.rpartition("=")
+        run = finished_runs.read(path)
+        groups.setdefault(name if is_named else run.config["process"], []).append(path)
+    return groups
 
 
 @command_line.command(_HELP)
@@ -213,43 +201,41 @@ def main(argv, stop, executor=None):
       executor: Runs the commands; by default in processes of their own.
     """
     given = read_flags(argv)
-    is_verbose = given.verbosity is not None and given.verbosity >= 0
-    is_watched = is_verbose or (sys.stdout.isatty() and sys.stderr.isatty())
-    executor = executor or series.ChildProcesses(is_watched=is_watched)
     try:
-        planned = plan(given)
-        comparison_ = Comparison(given, planned, executor, is_watched)
+        groups = given_groups(given) if given.run_dirs else None
+        if groups is None:
+            command_line.needed("processes", given.processes)
+        table = Table(given)
+        asked = {
+            "processes": given.processes,
+            "seeds": several.value_of(given, series.SEEDS),
+        }
+        common = None
+        if groups is None:
+            common = experiment.RunConfig.of(command_line.requested(given))
+        tuner, planned = None, []
+        if given.grid is not None:
+            tuner = tuning.Tuning(common, tuning.parse(given.grid), **asked)
+        elif groups is None:
+            planned = series.plan(common, **asked)
+        first = tuner.planned if tuner else planned
+        done = several.begin(given, first, stop, executor)
     except ValueError as error:
         fail(error)
-    stop.before_exit(comparison_.stop)
-    stop.say(comparison_.say_where_it_stands)
-    try:
-        comparison_.run()
-        has_table = comparison_.tabulate(is_last=True)
-    except series.Interrupted as error:
-        # As if we had been sent the signal, which we may have been, too.
-        os.kill(os.getpid(), error.number)
-        while True:
-            signal.pause()
-    except series.WrongFlagsError as error:
-        comparison_.end_line()
-        if str(error):
-            fail(error)
-        raise command_line.Ended(2) from None
-    except (ValueError, OSError) as error:
-        if isinstance(error, BrokenPipeError):
-            raise
-        fail(error, exit_code=1)
+    failed, tuned = [], None
+    with several.carried_out(done, fail):
+        if tuner:
+            done.run()
+            failed = done.failed
+            tuned = tuner.best(done.finished)
+            planned = tuner.plan(tuned)
+            done = several.begin(given, planned, stop, executor)
+        if planned:
+            table.of_config(planned[0].config)
+            done.run(lambda: table.write(done, by_process(planned, done), tuned, False))
+            groups = by_process(planned, done)
+        has_table = table.write(done, groups or {}, tuned)
     if has_table:
-        directory = pathlib.Path(given.output_dir)
-        print()
-        print((directory / "table.md").read_text("utf-8"))
-        names = [name for name in comparison.FILES if (directory / name).exists()]
-        print(f"In {directory}: {', '.join(names)}", flush=True)
-    if comparison_.failed:
-        names = "; ".join(run.name for run in comparison_.failed)
-        rest = "; the table has the rest" if has_table else ""
-        fail(
-            f"{len(comparison_.failed)} of {len(planned)} runs failed ({names}){rest}.",
-            exit_code=1,
-        )
+        several.show(given.output_dir, comparison.FILES)
+    total = len(planned) + (len(tuner.planned) if tuner else 0)
+    several.fail_for_failed([*failed, *done.failed], total, has_table, fail)

@@ -18,10 +18,11 @@ Importing this package imports neither TensorFlow nor TFF.
 """
 
 from tff_reg.experiment.asynchronous import train_async
-from tff_reg.experiment.comparison import ComparisonError, compare
+from tff_reg.experiment.comparison import compare
 from tff_reg.experiment.config import ResolvedConfig, RunConfig
 from tff_reg.experiment.directory import DirectoryError, RunDirectory
 from tff_reg.experiment.evaluation import CentralEvaluation
+from tff_reg.experiment.finished_runs import ComparisonError
 from tff_reg.experiment.loop import RunResult, Training, TrainingError, train
 from tff_reg.experiment.runs import check, finished, prepare, run, run_async
 from tff_reg.experiment.state_file import StateMismatchError

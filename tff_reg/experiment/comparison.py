@@ -13,10 +13,6 @@ Deviations are sample deviations (n - 1) over seeds; one seed has none.
 
 from __future__ import annotations
 
-import dataclasses
-import itertools
-import json
-import math
 import pathlib
 import statistics
 import textwrap
@@ -25,23 +21,23 @@ from typing import Any, Callable, Optional, Union
 
 from tff_reg.experiment import (
     curves,
-    directory as directory_lib,
     files,
-    metrics,
+    finished_runs,
     plot,
     summary as summary_lib,
     tables,
 )
 from tff_reg.experiment.config import FREE_SETTINGS, RunConfig
+from tff_reg.experiment.finished_runs import (
+    COST_COLUMNS,
+    HESSIAN_COLUMNS,
+    HOW,
+    STEP,
+    ComparisonError,
+)
 from tff_reg.settings import Setting, SettingError
 
 _WIDTH = 88
-# Among what a run's analyses say: how they were made.
-_HOW = "settings"
-# And the multiply-adds of a training step for one example, in 10^6.
-_STEP = "step"
-_STEP_PARTS = ("forward_mflops", "forward_rest_mflops", "backward_mflops")
-
 FILES = ("table.csv", "table.md", "curves.png", "compute.png")
 
 # By the name of a column, its head in `table.md` and its key in `table.csv`.
@@ -51,23 +47,15 @@ _SHARES = {
     "ema": ("EMA (%)", "ema_accuracy"),
     "all_clients": ("all clients (%)", "all_clients_accuracy"),
 }
-# Of the runs' `analysis/hessian.csv`.
-HESSIAN_COLUMNS = {
-    "lambda_max": "lambda_max",
-    "trace": "H_T",
-    "h_n": "H_N",
-    "h_d": "H_D",
-    "h_n_code": "H_N (code)",
-    "h_d_code": "H_D (code)",
-    "drift": "drift",
-    "drift_agreement": "drift cosine",
-    "gradient_agreement": "gradient cosine",
+_MODELS = {
+    "server": "the server's model",
+    "all_clients": "the mean of all clients' last models",
+    "best": "the server's model of the best round",
 }
-# Of the runs' `analysis/cost.csv`.
-COST_COLUMNS = {
-    "mflops": ("MFLOPs", "forward_mflops"),
-    "params": ("params (M)", "stored_params_m"),
-}
+_TUNED = (
+    "Held out: accuracy of the best setting on training examples that were left out for"
+    " tuning, from the worst setting's; the final runs train on all."
+)
 COLUMNS = (*_SHARES, *HESSIAN_COLUMNS, *COST_COLUMNS, "seconds")
 COLUMNS_SETTING = Setting(
     "columns", str, (), "columns of table.md", is_tuple=True, choices=COLUMNS
@@ -89,25 +77,6 @@ NOT_SETTINGS = frozenset(
 Row = dict[str, Union[str, int, float, None]]
 
 
-class ComparisonError(ValueError):
-    """Raised when runs cannot be compared; says which and why."""
-
-
-@dataclasses.dataclass(frozen=True)
-class _Run:
-    """A finished run as it is on the disk."""
-
-    path: pathlib.Path
-    config: Mapping[str, Any]
-    summary: Mapping[str, Any]
-    # Test accuracy, a share, by the rounds that were evaluated.
-    accuracies: Mapping[int, float]
-    # Examples that a client of a round has trained on since the first, by round.
-    examples: Mapping[int, float]
-    # What was asked for of the run's analyses, by column.
-    analyses: Mapping[str, float]
-
-
 def compare(
     runs: Union[Sequence[files.PathLike], Mapping[str, Sequence[files.PathLike]]],
     output_dir: files.PathLike,
@@ -115,6 +84,8 @@ def compare(
     accuracy_at_rounds: Sequence[int] = (),
     target_accuracies: Sequence[float] = (),
     columns: Sequence[str] = (),
+    weights: str = finished_runs.WEIGHTS.default,
+    tuned: Mapping[str, Any] = {},
 ) -> list[Row]:
     """Compares finished runs and writes `table.csv`, `table.md` and `curves.png`.
 
@@ -131,6 +102,8 @@ def compare(
       columns: Names of `COLUMNS`: the columns of `table.md` between the seeds and those
         of rounds and targets, in this order; empty for the accuracies and seconds.
         What runs' analyses have to say for them is in `table.csv` too.
+      weights: Of which of the runs' weights the Hessian's eigenvalue and trace are.
+      tuned: What came of tuning groups, `tuning.Tuned` by the groups' names.
 
     Returns:
       The rows of `table.csv`, numbers by column, None where a cell is empty.
@@ -156,15 +129,17 @@ def compare(
     targets = tuple(dict.fromkeys(asked.target_accuracies))
     wanted = {"accuracy_at_rounds": rounds, "target_accuracies": targets}
     columns = parse_columns(columns)
-    groups = _groups(runs, wanted, columns)
+    groups = _groups(runs, wanted, columns, weights)
     _check_analysed_alike([run for group in groups.values() for run in group])
     rows = [_row(name, group, rounds, targets) for name, group in groups.items()]
+    for row in rows if tuned else ():
+        row.update(_tuned(tuned[str(row["process"])]))
     directory = pathlib.Path(output_dir)
     directory.mkdir(parents=True, exist_ok=True)
     files.delete_leftovers(directory)
     _write_curves(directory / "curves.png", groups)
     _write_compute(directory / "compute.png", groups)
-    text = _markdown(groups, rows, rounds, targets, columns)
+    text = _markdown(groups, rows, rounds, targets, columns, weights)
     files.write_text(directory / "table.md", text)
     files.write_text(directory / "table.csv", tables.to_csv(rows))
     return rows
@@ -185,17 +160,17 @@ def parse_columns(names: Sequence[str]) -> list[str]:
 
 
 def _groups(
-    runs: Any, wanted: Mapping[str, Any], columns: Sequence[str]
-) -> dict[str, list[_Run]]:
-    groups: dict[str, list[_Run]] = {}
+    runs: Any, wanted: Mapping[str, Any], columns: Sequence[str], weights: str
+) -> dict[str, list[finished_runs.Run]]:
+    groups: dict[str, list[finished_runs.Run]] = {}
     if isinstance(runs, Mapping):
         groups = {
-            name: [_read(path, wanted, columns) for path in paths]
+            name: [finished_runs.read(path, wanted, columns, weights) for path in paths]
             for name, paths in runs.items()
         }
     else:
         for path in runs:
-            run = _read(path, wanted, columns)
+            run = finished_runs.read(path, wanted, columns, weights)
             name = run.config.get("process") or run.path.name
             groups.setdefault(name, []).append(run)
     if not all(groups.values()) or not groups:
@@ -205,104 +180,17 @@ def _groups(
     return groups
 
 
-def _read(
-    path: files.PathLike, wanted: Mapping[str, Any], columns: Sequence[str]
-) -> _Run:
-    directory = directory_lib.RunDirectory(path)
-    summary = summary_lib.of_finished_run(directory, {"total_rounds": 1, **wanted})
-    if summary is None:
-        raise ComparisonError(f"{path} has no finished run.")
-    text = (directory.path / "metrics.csv").read_text("utf-8")
-    table = metrics.MetricsTable.parse(text)
-    accuracies = {
-        int(round_num): accuracy
-        for round_num, accuracy in zip(
-            table.column(metrics.ROUND), table.column(metrics.EVALUATION_ACCURACY)
-        )
-        if not math.isnan(accuracy)
-    }
-    config = directory.config or {}
-    examples = _examples(table, config)
-    analyses = _analyses(directory.path, summary["rounds"], columns)
-    return _Run(directory.path, config, summary, accuracies, examples, analyses)
-
-
-def _examples(table: metrics.MetricsTable, config: Mapping[str, Any]):
-    """Cumulated examples of a client of each round; nothing where it is not known."""
-    rows = table.rows()
-    if not rows or metrics.NUM_EXAMPLES not in rows[0]:
-        return {}
-    of_rounds = table.column(metrics.NUM_EXAMPLES)
-    totals = itertools.accumulate(n / config["clients_per_round"] for n in of_rounds)
-    return {int(r): total for r, total in zip(table.column(metrics.ROUND), totals)}
-
-
-def is_analysed(path: files.PathLike, columns: Sequence[str]) -> bool:
-    """Whether a finished run's analyses have what columns need."""
-    try:
-        _read(path, {}, columns)
-    except ComparisonError:
-        return False
-    return True
-
-
-def _analyses(
-    path: pathlib.Path, rounds: int, columns: Sequence[str]
-) -> dict[str, Any]:
-    """What the run's analyses say for columns, and how they were made."""
-    found: dict[str, Any] = {}
-    folder = path / directory_lib.ANALYSIS
-    asked = [name for name in columns if name in HESSIAN_COLUMNS]
-    if asked:
-        found.update(_from_hessian(path, folder, rounds, asked))
-    asked = [name for name in columns if name in COST_COLUMNS]
-    if asked:
-        try:
-            (row,) = tables.from_csv((folder / "cost.csv").read_text("utf-8"))
-            found.update((name, float(row[COST_COLUMNS[name][1]])) for name in asked)
-            found[_STEP] = sum(float(row[name]) for name in _STEP_PARTS)
-        except (OSError, ValueError, KeyError) as error:
-            raise ComparisonError(
-                f"{path} has no cost: let bin/analyze cost count it."
-            ) from error
-    return found
-
-
-def _from_hessian(path, folder, rounds, asked):
-    again = "let bin/analyze hessian measure it."
-    try:
-        made = json.loads((folder / "hessian.json").read_text("utf-8"))["of"]
-        rows = tables.from_csv((folder / "hessian.csv").read_text("utf-8"))
-        values = {
-            row["quantity"]: float(row["value"]) if row["value"] else None
-            for row in rows
-        }
-        round_num = made["round_num"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ComparisonError(f"{path} has no Hessian: {again}") from error
-    if round_num != rounds:
-        raise ComparisonError(
-            f"The Hessian of {path} is of round {round_num}, not {rounds}: {again}"
-        )
-    for name in asked:
-        if name not in values:
-            raise ComparisonError(
-                f"{path} was analysed without clients, so it has no {name}: {again}"
-            )
-    return {**{name: values[name] for name in asked}, _HOW: made["settings"]}
-
-
-def _check_analysed_alike(runs: Sequence[_Run]) -> None:
+def _check_analysed_alike(runs: Sequence[finished_runs.Run]) -> None:
     first, *others = runs
     for run in others:
-        if run.analyses.get(_HOW) != first.analyses.get(_HOW):
+        if run.analyses.get(HOW) != first.analyses.get(HOW):
             raise ComparisonError(
                 f"The Hessians of {first.path} and {run.path} were measured with"
                 " different settings; repeat bin/analyze hessian with the same."
             )
 
 
-def _check_alike(group: Sequence[_Run]) -> None:
+def _check_alike(group: Sequence[finished_runs.Run]) -> None:
     first, *others = group
     free = FREE_SETTINGS | NOT_SETTINGS | {"seed"}
     paths_by_seed = {first.summary["seed"]: first.path}
@@ -330,7 +218,10 @@ def _check_alike(group: Sequence[_Run]) -> None:
 
 
 def _row(
-    name: str, group: Sequence[_Run], rounds: Sequence[int], targets: Sequence[float]
+    name: str,
+    group: Sequence[finished_runs.Run],
+    rounds: Sequence[int],
+    targets: Sequence[float],
 ) -> Row:
     def values(key: str) -> list[Optional[float]]:
         return [run.summary[key] for run in group]
@@ -348,7 +239,7 @@ def _row(
         "seconds_per_round": mean(values("median_round_seconds")),
     }
     for column in group[0].analyses:
-        if column not in (_HOW, _STEP):
+        if column not in (HOW, STEP):
             found = [run.analyses[column] for run in group]
             row[f"{column}_mean"], row[f"{column}_std"] = mean(found), deviation(found)
     for target in targets:
@@ -365,6 +256,17 @@ def _row(
     return row
 
 
+def _tuned(tuned: Any) -> Row:
+    """What a row of `table.csv` says of tuning."""
+    return {
+        "setting": tuned.text,
+        "held_out_accuracy_mean": tuned.mean,
+        "held_out_accuracy_std": tuned.deviation,
+        "held_out_accuracy_lowest": tuned.lowest,
+        "settings_tried": tuned.tried,
+    }
+
+
 def mean(values: Sequence[Optional[float]]) -> Optional[float]:
     """The mean; None if one of the values is."""
     known = [value for value in values if value is not None]
@@ -379,16 +281,21 @@ def deviation(values: Sequence[Optional[float]]) -> Optional[float]:
 
 
 def _markdown(
-    groups: Mapping[str, Sequence[_Run]],
+    groups: Mapping[str, Sequence[finished_runs.Run]],
     rows: Sequence[Row],
     rounds: Sequence[int],
     targets: Sequence[float],
     columns: Sequence[str],
+    weights: str,
 ) -> str:
     cells = {
         "method": [row["process"] for row in rows],
         "seeds": [str(row["runs"]) for row in rows],
     }
+    is_tuned = "setting" in rows[0]
+    if is_tuned:
+        cells["best setting"] = [str(row["setting"]) for row in rows]
+        cells["held out (%)"] = [_spread(row) for row in rows]
     for name in columns or _usual(rows):
         if name in _SHARES:
             head, key = _SHARES[name]
@@ -408,7 +315,9 @@ def _markdown(
     if not columns or "seconds" in columns:
         cells["s a round"] = [f"{row['seconds_per_round']:.2f}" for row in rows]
     lines = tables.to_markdown(cells)
-    caption = _caption(groups, last, targets, columns or _usual(rows))
+    caption = _caption(groups, last, targets, columns or _usual(rows), weights)
+    if is_tuned:
+        caption += "\n" + textwrap.fill(_TUNED, _WIDTH)
     return "\n".join([*lines, "", caption, ""])
 
 
@@ -416,6 +325,18 @@ def _usual(rows: Sequence[Row]) -> list[str]:
     """The columns of who asks for none."""
     has_mean = any(row["all_clients_accuracy_mean"] is not None for row in rows)
     return ["accuracy", "best", "ema", *(["all_clients"] if has_mean else [])]
+
+
+def _spread(row: Row) -> str:
+    """The best setting's accuracy on held-out examples, and the least of all."""
+    best, spread = row["held_out_accuracy_mean"], row["held_out_accuracy_std"]
+    if best is None:
+        return "-"
+    text = _percent(best) + ("" if spread is None else f" ± {_percent(spread)}")
+    return (
+        f"{text} (from {_percent(row['held_out_accuracy_lowest'])},"
+        f" {row['settings_tried']} tried)"
+    )
 
 
 def _numbers(rows: Sequence[Row], name: str) -> list[str]:
@@ -459,7 +380,7 @@ def _rounds_to(rows: Sequence[Row], target: float, last: Sequence[int]) -> list[
     return [f"**{text}**" if text == best else text for text in shown]
 
 
-def _task(groups: Mapping[str, Sequence[_Run]]) -> str:
+def _task(groups: Mapping[str, Sequence[finished_runs.Run]]) -> str:
     tasks = {run.summary["task"] for group in groups.values() for run in group}
     (task,) = tasks if len(tasks) == 1 else (None,)
     return f" on {task}" if task else ""
@@ -471,10 +392,11 @@ def _range(numbers: Sequence[int]) -> str:
 
 
 def _caption(
-    groups: Mapping[str, Sequence[_Run]],
+    groups: Mapping[str, Sequence[finished_runs.Run]],
     last: Sequence[int],
     targets: Sequence[float],
     columns: Sequence[str],
+    weights: str,
 ) -> str:
     text = (
         f"Test accuracy{_task(groups)} after {_range(last)} rounds, mean over seeds ±"
@@ -492,7 +414,7 @@ def _caption(
     if HESSIAN_COLUMNS.keys() & set(columns):
         text += (
             " Of the Hessian of the loss on training examples: largest eigenvalue and"
-            " trace at the server's model, and how the clients' differ."
+            f" trace at {_MODELS[weights]}, and how the clients' differ."
         )
     if COST_COLUMNS.keys() & set(columns):
         text += (
@@ -507,28 +429,32 @@ def _caption(
     return textwrap.fill(text, _WIDTH)
 
 
-def _write_curves(path: pathlib.Path, groups: Mapping[str, Sequence[_Run]]) -> None:
+def _write_curves(
+    path: pathlib.Path, groups: Mapping[str, Sequence[finished_runs.Run]]
+) -> None:
     _write_picture(path, groups, lambda run, round_num: round_num, plot.ROUNDS)
 
 
-def _write_compute(path: pathlib.Path, groups: Mapping[str, Sequence[_Run]]) -> None:
+def _write_compute(
+    path: pathlib.Path, groups: Mapping[str, Sequence[finished_runs.Run]]
+) -> None:
     """Accuracy by compute, as FedMLB's Figs. 2 to 4 compare methods."""
     runs = [run for group in groups.values() for run in group]
-    if not all(_STEP in run.analyses and run.examples for run in runs):
+    if not all(STEP in run.analyses and run.examples for run in runs):
         files.delete(path)
         return
     _write_picture(
         path,
         groups,
-        lambda run, round_num: run.examples[round_num] * run.analyses[_STEP] / 1e3,
+        lambda run, round_num: run.examples[round_num] * run.analyses[STEP] / 1e3,
         "Multiply-adds of a client that takes part in every round (10^9)",
     )
 
 
 def _write_picture(
     path: pathlib.Path,
-    groups: Mapping[str, Sequence[_Run]],
-    place: Callable[[_Run, int], float],
+    groups: Mapping[str, Sequence[finished_runs.Run]],
+    place: Callable[[finished_runs.Run, int], float],
     across: str,
 ) -> None:
     drawn = []

@@ -633,11 +633,12 @@ class _Resolution:
         values = self._values
         if values["synthetic_data"]:
             self._refuse("data_dir", "synthetic_data takes the place of all data.")
-        if values["scale"] is None:
-            return
         if values["partition"] == "split_file":
             why = "the partition split_file deals out all of a data set, never a part."
             self._refuse("scale", why)
+            self._refuse("validation_share", why)
+        if values["scale"] is None:
+            return
         values.update(scale_lib.parse(values["scale"]).settings(values))
 
     def _settle_privacy(self) -> None:

@@ -1,9 +1,9 @@
-"""The picture of a comparison: test accuracy by round, a curve a method."""
+"""Pictures of several runs: test accuracy by round, a curve a method."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tff_reg.experiment import files, plot
@@ -63,7 +63,70 @@ def write_curves(
       across: What the horizontal axis shows.
     """
     axes = plot.new_axes()
-    bounds = []
+    bounds = _draw(axes, curves)
+    plot.style(
+        axes,
+        rounds=[number for curve in curves for number in curve.rounds],
+        values=bounds,
+        title=title,
+        subtitle=subtitle,
+        across=across,
+    )
+    _make_room(axes, bounds)
+    axes.figure.subplots_adjust(left=0.085, right=0.8, top=0.865, bottom=0.115)
+    _label_ends(axes, curves)
+    plot.save(axes, path)
+
+
+def write_panels(
+    path: files.PathLike,
+    panels: Mapping[str, Sequence[Curve]],
+    *,
+    title: str,
+    subtitle: str = "",
+    across: str = plot.ROUNDS,
+    has_points: bool = False,
+) -> None:
+    """Draws curves in panels, one or two side by side, and writes a PNG.
+
+    Args:
+      path: The file.
+      panels: Curves, at least one, by what the panel is called.
+      title: What is shown.
+      subtitle: How.
+      across: What the horizontal axes show.
+      has_points: Whether each point is marked.
+    """
+    if len(panels) == 1 and not has_points:
+        ((name, drawn),) = panels.items()
+        subtitle = ", ".join(part for part in (name, subtitle) if part)
+        write_curves(path, drawn, title=title, subtitle=subtitle, across=across)
+        return
+    columns = min(2, len(panels))
+    rows = -(-len(panels) // columns)
+    figure = plot.new_figure(width=9.6 if columns == 1 else 15.0, height=6.0 * rows)
+    for number, (name, drawn) in enumerate(panels.items(), start=1):
+        axes = figure.add_subplot(rows, columns, number)
+        bounds = _draw(axes, drawn, has_points)
+        plot.style(
+            axes,
+            rounds=[place for curve in drawn for place in curve.rounds],
+            values=bounds,
+            title=name or title,
+            subtitle=subtitle,
+            across=across,
+        )
+        _make_room(axes, bounds)
+        axes.legend(fontsize=10, frameon=False, loc="lower right")
+    figure.tight_layout(rect=(0, 0, 1, 1 - 0.4 / (6.0 * rows)))
+    if columns > 1:
+        figure.suptitle(title, fontsize=17, x=0.01, ha="left")
+    plot.save(figure.axes[0], path)
+
+
+def _draw(axes: Any, curves: Sequence[Curve], has_points: bool = False) -> list[float]:
+    """Draws curves with bands; returns what the axes must show, in percent."""
+    bounds: list[float] = []
     for index, curve in enumerate(curves):
         mean = [100 * value for value in curve.mean]
         lower = [m - 100 * d for m, d in zip(mean, curve.deviation)]
@@ -79,23 +142,19 @@ def write_curves(
             color=color,
             linestyle=_DASHES[index // len(_COLORS) % len(_DASHES)],
             linewidth=2.0,
+            marker="o" if has_points else None,
+            label=f"{curve.name} {mean[-1]:.1f} %",
             zorder=3,
         )
         axes.plot(curve.rounds[-1], mean[-1], "o", color=color, markersize=6, zorder=4)
-    plot.style(
-        axes,
-        rounds=[number for curve in curves for number in curve.rounds],
-        values=bounds,
-        title=title,
-        subtitle=subtitle,
-        across=across,
-    )
+    return bounds
+
+
+def _make_room(axes: Any, bounds: Sequence[float]) -> None:
+    """Ends the vertical axis a little above what is drawn."""
     bottom, _ = axes.get_ylim()
     top = max(bounds)
     axes.set_ylim(bottom, min(103.0, top + max(0.04 * (top - bottom), 1.0)))
-    axes.figure.subplots_adjust(left=0.085, right=0.8, top=0.865, bottom=0.115)
-    _label_ends(axes, curves)
-    plot.save(axes, path)
 
 
 def color_of(index: int) -> str:

@@ -35,7 +35,8 @@ def header(
     if "+" in config.process:
         names = {name: name for name in strengths}
     chosen = ", ".join(f"{names[name]} {_text(v)}" for name, v in strengths.items())
-    examples = f"{num_train:,} training and {num_test:,} test examples"
+    tested = "test" if config.validation_share is None else "held-out training"
+    examples = f"{num_train:,} training and {num_test:,} {tested} examples"
     if config.synthetic_data:
         examples += " of random pixels"
     rounds = f"{config.total_rounds}, seed {config.seed}"

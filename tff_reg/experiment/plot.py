@@ -121,13 +121,22 @@ def _points(rounds: Sequence[int], shares: Sequence[float]) -> list[tuple[int, f
 
 
 def new_axes() -> Any:
-    """Axes on a figure of 1440 x 900 pixels.
+    """Axes on a figure of 1440 x 900 pixels."""
+    return new_figure().add_subplot()
+
+
+def new_figure(width: float = 9.6, height: float = 6.0) -> Any:
+    """A figure of 150 pixels an inch.
 
     By the object-oriented interface: no pyplot, so no window system, no global state.
+
+    Args:
+      width: In inches.
+      height: In inches.
     """
-    figure = mpl_figure.Figure(figsize=(9.6, 6.0), dpi=150, facecolor="white")
+    figure = mpl_figure.Figure(figsize=(width, height), dpi=150, facecolor="white")
     mpl_agg.FigureCanvasAgg(figure)
-    return figure.add_subplot()
+    return figure
 
 
 def style(

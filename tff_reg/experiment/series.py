@@ -1,8 +1,9 @@
-"""Several runs, one after another: which they are, and running them.
+"""Several runs: which they are, and running them, one after another or side by side.
 
 Each is a `bin/run` in a process of its own, which ends with this one, however that
 ends. Which runs there are and whether all of them can be is known before the first is
-started.
+started. Jobs that run side by side share the cores and have as many threads for an
+operation as one alone, so that their bytes are the same.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Sequence
 from typing import Any, Callable, Optional
 
@@ -26,6 +28,7 @@ from tff_reg.experiment import (
     summary as summary_lib,
 )
 from tff_reg.methods import catalogue
+from tff_reg.runtime import devices
 from tff_reg.settings import Setting, SettingError
 
 # Exit status of a command whose flags are wrong.
@@ -37,13 +40,18 @@ _INTERRUPTED = {
     for status in (128 + number, -number)
 }
 
-# Runs as `python -c`: asks to be killed when its parent ends, then becomes the run.
+# Runs as `python -c`: asks to be killed when its parent ends, keeps to its cores, then
+# becomes the run.
 _BIND_AND_EXECUTE = """
 import ctypes, os, sys
 ctypes.CDLL(None).prctl(1, 9)  # PR_SET_PDEATHSIG, SIGKILL
+if sys.argv[2]:
+    os.sched_setaffinity(0, map(int, sys.argv[2].split(",")))
 if os.getppid() == int(sys.argv[1]):  # else we were too late
-    os.execv(sys.argv[2], sys.argv[2:])
+    os.execv(sys.argv[3], sys.argv[3:])
 """
+# What TensorFlow reads, and `tff_reg.runtime` leaves as it is.
+_THREADS = "TF_NUM_INTRAOP_THREADS"
 
 
 class Interrupted(Exception):
@@ -58,11 +66,15 @@ class WrongFlagsError(ValueError):
     """Raised when the first run that is started says that its flags are wrong."""
 
 
+# Stands for every method.
+ALL = "all"
 # What a series is asked for beside what its runs have in common.
+SEEDS = Setting("seeds", int, (0,), "each runs with each", is_tuple=True, minimum=0)
 SETTINGS = (
     Setting("processes", str, (), "methods, or sums of methods", is_tuple=True),
-    Setting("seeds", int, (0,), "each runs with each", is_tuple=True, minimum=0),
+    SEEDS,
 )
+JOBS = Setting("jobs", int, 1, "runs at a time on this machine", minimum=1)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,16 +85,13 @@ class PlannedRun:
       asked: What it is asked to be.
       config: What it does.
       is_finished: Whether there is nothing to be done.
+      name: What people call it.
     """
 
     asked: config_lib.RunConfig
     config: config_lib.ResolvedConfig
     is_finished: bool
-
-    @property
-    def name(self) -> str:
-        """Process and seed, for people."""
-        return f"{self.config.process}, seed {self.config.seed}"
+    name: str = ""
 
     @property
     def directory(self) -> str:
@@ -107,7 +116,7 @@ def plan(
     Args:
       common: What all runs have; strengths go to the processes that have them.
         `output_dir` is the directory that holds the runs' own, `PROCESS-seedSEED`.
-      processes: Process names.
+      processes: Process names, or `all`.
       seeds: Seeds.
       tasks: The module `tasks`, or what has its `names` and `defaults`.
 
@@ -118,31 +127,69 @@ def plan(
       SettingError: If a run cannot be.
       DirectoryError: If a run's directory holds something else, or another run.
     """
-    processes, seeds = tuple(processes), tuple(seeds)
-    for each, values in zip(SETTINGS, (processes, seeds)):
-        each.check(values)
-        if not values:
-            raise SettingError(each.name, None, "it is missing; give one or several.")
+    names, seeds = process_names(processes), tuple(seeds)
+    check_each_once(SEEDS, seeds)
+    check_strengths(common, names)
+    check_directory(common.output_dir)
+    return [
+        plan_run(of_process(common, name, seed), tasks)
+        for seed in seeds
+        for name in names
+    ]
+
+
+def process_names(processes: Sequence[str]) -> list[str]:
+    """The names of processes in the one way in which runs are named.
+
+    Args:
+      processes: Methods, or sums of methods; `all` alone stands for every method.
+
+    Raises:
+      SettingError: If one is no process, or is there twice.
+    """
+    processes = tuple(processes)
+    if processes == (ALL,):
+        return list(catalogue.names())
+    (of_processes, _) = SETTINGS
+    of_processes.check(processes)
     names = []
     for name in processes:
         try:
             names.append(config_lib.process_name(name))
         except SettingError as error:
             raise SettingError("processes", processes, error.reason) from error
-    for setting, values, found in (
-        ("processes", processes, names),
-        ("seeds", seeds, seeds),
-    ):
-        for value in found:
-            if found.count(value) > 1:
-                raise SettingError(setting, values, f"{value} is there twice.")
-    _check_strengths(common, names)
-    _check_directory(pathlib.Path(common.output_dir))
-    return [_planned(common, name, seed, tasks) for seed in seeds for name in names]
+    check_each_once(of_processes, processes, names)
+    return names
 
 
-def _check_strengths(common: config_lib.RunConfig, names: Sequence[str]) -> None:
-    """Refuses a strength that no process has."""
+def check_each_once(
+    setting: Setting, values: tuple, found: Optional[Sequence[Any]] = None
+) -> None:
+    """Refuses a list that is empty, or has something twice.
+
+    Args:
+      setting: What the list is.
+      values: It.
+      found: What its items are, if not themselves.
+
+    Raises:
+      SettingError: If it is one.
+    """
+    setting.check(values)
+    if not values:
+        raise SettingError(setting.name, None, "it is missing; give one or several.")
+    found = list(values if found is None else found)
+    for value in found:
+        if found.count(value) > 1:
+            raise SettingError(setting.name, values, f"{value} is there twice.")
+
+
+def check_strengths(common: config_lib.RunConfig, names: Sequence[str]) -> None:
+    """Refuses a strength that none of the processes has.
+
+    Raises:
+      SettingError: If there is one.
+    """
     methods = {each.flag: each.method for each in catalogue.strengths()}
     own = {each.flag for name in names for each in catalogue.strengths(name)}
     for name, value in common.strengths.items():
@@ -151,30 +198,55 @@ def _check_strengths(common: config_lib.RunConfig, names: Sequence[str]) -> None
             raise SettingError(name, value, reason)
 
 
-def _check_directory(path: pathlib.Path) -> None:
+def check_directory(path: str) -> None:
+    """Refuses what cannot hold several runs.
+
+    Raises:
+      DirectoryError: If it is a file, or the directory of a run.
+    """
+    folder = pathlib.Path(path)
     reason = None
-    if path.exists() and not path.is_dir():
+    if folder.exists() and not folder.is_dir():
         reason = "it is a file; give a directory."
-    elif (path / "config.json").exists():
+    elif (folder / "config.json").exists():
         reason = "it is the directory of one run; give another."
     if reason:
-        raise directory_lib.DirectoryError("output_dir", path, reason)
+        raise directory_lib.DirectoryError("output_dir", folder, reason)
 
 
-def _planned(
-    common: config_lib.RunConfig, process: str, seed: int, tasks: Any
-) -> PlannedRun:
+def of_process(
+    common: config_lib.RunConfig, process: str, seed: int
+) -> config_lib.RunConfig:
+    """What is asked of the run of a process with a seed, as for `plan`."""
     own = {each.flag for each in catalogue.strengths(process)}
-    where = os.path.join(common.output_dir, f"{process}-seed{seed}")
-    asked = dataclasses.replace(
+    return dataclasses.replace(
         common,
         process=process,
         seed=seed,
-        output_dir=where,
+        output_dir=os.path.join(common.output_dir, f"{process}-seed{seed}"),
         strengths={n: value for n, value in common.strengths.items() if n in own},
     )
+
+
+def plan_run(
+    asked: config_lib.RunConfig, tasks: Any = lazy.tasks, name: str = ""
+) -> PlannedRun:
+    """Finds out what there is to be done of a run.
+
+    Args:
+      asked: What it is asked to be.
+      tasks: As for `plan`.
+      name: What people call it; its process and seed, if empty.
+
+    Returns:
+      The run.
+
+    Raises:
+      SettingError: If it cannot be.
+      DirectoryError: If its directory holds something else, or another run.
+    """
     config = asked.resolved(tasks)
-    directory = directory_lib.RunDirectory(where)
+    directory = directory_lib.RunDirectory(config.output_dir)
     is_finished = False
     if not config.overwrite:
         values = config.dump()
@@ -187,24 +259,29 @@ def _planned(
             raise directory_lib.DirectoryError(
                 "total_rounds",
                 config.total_rounds,
-                f"{where} has a finished run of {summary['rounds']} rounds; give"
-                " another output_dir, or overwrite=true to start anew.",
+                f"{config.output_dir} has a finished run of {summary['rounds']} rounds;"
+                " give another output_dir, or overwrite=true to start anew.",
             )
-    return PlannedRun(asked, config, is_finished)
+    name = name or f"{config.process}, seed {config.seed}"
+    return PlannedRun(asked, config, is_finished, name)
 
 
 class ChildProcesses:
     """Runs commands in processes of their own, which end with this one."""
 
-    def __init__(self, *, is_watched: bool):
+    def __init__(self, *, is_watched: bool, jobs: int = 1):
         """Starts nothing.
 
         Args:
           is_watched: Whether somebody sees what the commands print. If not, they are
             silent, and what goes wrong is kept.
+          jobs: How many threads may `execute` at a time; their commands share the
+            cores.
         """
         self._is_watched = is_watched
-        self._process: Optional[subprocess.Popen] = None
+        self._jobs = jobs
+        self._free = list(range(jobs))
+        self._processes: set[subprocess.Popen] = set()
         self._is_stopped = False
         self._lock = threading.Lock()
 
@@ -225,18 +302,23 @@ class ChildProcesses:
             with self._lock:
                 if self._is_stopped:
                     raise Interrupted(signal.SIGINT)
-                self._process = subprocess.Popen(
+                place = self._free.pop()
+                process = subprocess.Popen(
                     [
                         *(sys.executable, "-I", "-S", "-c", _BIND_AND_EXECUTE),
                         str(os.getpid()),
+                        self._cores(place),
                         *command,
                     ],
                     stdin=subprocess.DEVNULL,
+                    env=self._environment(),
                     **({} if self._is_watched else quiet),
                 )
-            status = self._process.wait()
+                self._processes.add(process)
+            status = process.wait()
             with self._lock:
-                self._process = None
+                self._processes.remove(process)
+                self._free.append(place)
                 if self._is_stopped:
                     # Whatever the status: an interpreter that was still starting
                     # ends with one of its own.
@@ -247,22 +329,38 @@ class ChildProcesses:
             raise Interrupted(_INTERRUPTED[status])
         return status, _last_line(text)
 
+    def _cores(self, place: int) -> str:
+        """The cores of a job among several; nothing for all of them."""
+        if self._jobs == 1 or not hasattr(os, "sched_getaffinity"):
+            return ""
+        cores = sorted(os.sched_getaffinity(0))
+        own = cores[place :: self._jobs] or [cores[place % len(cores)]]
+        return ",".join(map(str, own))
+
+    def _environment(self) -> Optional[dict[str, str]]:
+        if self._jobs == 1:
+            return None
+        # Not as many as suit its few cores: last bits depend on that.
+        threads = {_THREADS: str(devices.threads_for_an_operation())}
+        return {**threads, **os.environ}
+
     def stop(self) -> None:
         """Ends what is under way, in which nothing is lost; starts nothing more."""
         with self._lock:
             self._is_stopped = True
-            process = self._process
-        if process is None:
-            return
-        process.send_signal(signal.SIGINT)
-        try:
-            process.wait(_PATIENCE_SECONDS)
-        except subprocess.TimeoutExpired:
-            process.kill()
+            processes = list(self._processes)
+        for process in processes:
+            process.send_signal(signal.SIGINT)
+        end = time.monotonic() + _PATIENCE_SECONDS
+        for process in processes:
+            try:
+                process.wait(max(0.0, end - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                process.kill()
 
 
 class Series:
-    """Runs what is planned, one after another."""
+    """Runs what is planned."""
 
     def __init__(
         self,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Union
 
 
 def to_csv(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -22,16 +22,21 @@ def from_csv(text: str) -> list[dict[str, str]]:
     return list(csv.DictReader(io.StringIO(text)))
 
 
-def to_markdown(columns: Mapping[str, Sequence[str]]) -> list[str]:
+def to_markdown(
+    columns: Union[Mapping[str, Sequence[str]], Sequence[tuple[str, Sequence[str]]]],
+) -> list[str]:
     """Makes a Markdown table, the first column to the left, others to the right.
 
     Args:
-      columns: The cells of each column by its head; at least one column.
+      columns: The cells of each column by its head, or heads that may be the same
+        with the cells; at least one column.
 
     Returns:
       Its lines.
     """
-    widths = [max(map(len, [name, *cells])) for name, cells in columns.items()]
+    pairs = columns.items() if isinstance(columns, Mapping) else columns
+    heads, cells = zip(*pairs)
+    widths = [max(map(len, [head, *own])) for head, own in zip(heads, cells)]
 
     def line(cells: Sequence[str]) -> str:
         first = cells[0].ljust(widths[0])
@@ -39,4 +44,4 @@ def to_markdown(columns: Mapping[str, Sequence[str]]) -> list[str]:
         return f"| {' | '.join([first, *others])} |"
 
     rule = ["-" * widths[0], *("-" * (width - 1) + ":" for width in widths[1:])]
-    return [line(list(columns)), line(rule), *map(line, zip(*columns.values()))]
+    return [line(heads), line(rule), *map(line, zip(*cells))]

@@ -43,6 +43,13 @@ class TaskSettings(process_settings.PopulationSettings):
         " two clients with 12 examples each, in batches of 4",
         placeholder="X",
     )
+    validation_share: Optional[float] = _of_data(
+        None,
+        help="to tune: such a share of the training examples is held out, and the model"
+        " is tested on it in place of the test set",
+        above=0,
+        below=1,
+    )
     partition: str = _of_data(
         "iid", help="how the data are dealt out", choices=partitions.names()
     )

@@ -25,6 +25,7 @@ ForwardPass = block_model.ForwardPass
 _BUILDERS = {
     "cnn": cnn.cnn,
     "resnet8": resnet.resnet8,
+    "resnet10": resnet.resnet10,
     "resnet18": resnet.resnet18,
     "resnet18_imagenet": resnet.resnet18_imagenet,
     "resnet18_no_maxpool": resnet.resnet18_no_maxpool,

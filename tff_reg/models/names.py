@@ -3,6 +3,7 @@
 MODEL_NAMES = (
     "cnn",
     "resnet8",
+    "resnet10",
     "resnet18",
     "resnet18_imagenet",
     "resnet18_no_maxpool",

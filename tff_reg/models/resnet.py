@@ -5,6 +5,8 @@
   (591,322 parameters with BatchNorm and 10 classes, 614,452 with 100), not the
   9-9-9 basic blocks of the original paper.
 * `resnet20`, `resnet8`: basic blocks 3-3-3 and 1-1-1, stages 16-32-64.
+* `resnet10`: basic blocks 1-1-1-1, stages 16-32-64-128: as many blocks as `resnet18`
+  has, to try things out.
 * `resnet18`: basic blocks 2-2-2-2, stages 64-128-256-512, with the stem for small
   images that the FedMLB paper uses.
 * `resnet18_imagenet`: the same with the original stem, for the FedAlign paper's
@@ -269,6 +271,11 @@ def resnet20(**options) -> block_model.BlockModel:
 def resnet8(**options) -> block_model.BlockModel:
     """ResNet-8; options as in `build_resnet`."""
     return build_resnet(_basic, (1, 1, 1), **options)
+
+
+def resnet10(**options) -> block_model.BlockModel:
+    """ResNet-10, narrow; options as in `build_resnet`."""
+    return build_resnet(_basic, (1, 1, 1, 1), planes=(16, 32, 64, 128), **options)
 
 
 def resnet18(**options) -> block_model.BlockModel:

@@ -1,0 +1,467 @@
+"""Every table and figure of the four papers that shows results, by its number.
+
+`tables` has the cells; here is what each of their numbers is, and which cells a figure
+draws. What shows no results (FedAlign's Fig. 2, FedMLB's Fig. 1) is left out.
+
+    artifacts()     all of them: `fedalign/table1`, ..., `univarfl/figure1`
+    artifact(name)  one of them
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Optional
+
+from tff_reg.experiment.artifact import Artifact, Cell
+from tff_reg.tasks import recipes
+from tff_reg.tasks.recipes import tables
+
+# Of what the tables print, in the order in which a cell has it: by paper and number,
+# for all columns or by column. What ends with @* stands for as many as the recipe asks
+# for: rounds (`accuracy_at_rounds`), targets (`target_accuracies`).
+_PROTOCOL = ("ema@*", "rounds@*")
+_COSTS = ("accuracy", "mflops", "params")
+_QUANTITIES: Mapping[str, Any] = {
+    "fedalign/table1": ("best", "lambda_max", "trace", "h_n_code", "h_d_code"),
+    "fedalign/table2": ("accuracy",),
+    "fedalign/table3": ("accuracy",),
+    "fedalign/table4": ("accuracy",),
+    "fedalign/table5": (*_COSTS, "seconds"),
+    "fedalign/table6": ("accuracy",),
+    "fedalign/table7": {
+        "CIFAR-10, C = 16": _COSTS,
+        "CIFAR-10, C = 64 x 0.25 (100)": ("accuracy",),
+        "ImageNet-200, C = 16": ("accuracy", "gflops", "params"),
+        "ImageNet-200, C = 32 x 0.125 (50)": ("accuracy",),
+    },
+    **{f"fedmlb/table{number}": _PROTOCOL for number in (1, 2, 3, 4, 10, 11)},
+    **{f"fedmlb/table{number}": ("ema",) for number in (5, 6, 7, 8, 9)},
+    "man/table1": ("all_clients", "rounds@*"),
+    "man/table2": ("lambda_max", "trace"),
+    "univarfl/table1": ("accuracy",),
+    "univarfl/table2": ("accuracy",),
+}
+_BEST = (
+    "The authors' code keeps the model of the best round: accuracy, lambda_max and H_T"
+    " are of it. H_N and H_D are of the clients' models after one more round, with the"
+    " pairs of a client with itself among them, as in their code.",
+)
+# What is not as usual in a table.
+_MORE: Mapping[str, Mapping[str, Any]] = {
+    "fedalign/table1": {"weights": "best", "notes": _BEST},
+    "man/table2": {
+        "weights": "all_clients",
+        "notes": (
+            "Of the mean of all clients' last models, whose accuracy Table 1 reports.",
+        ),
+    },
+}
+
+
+class UnknownArtifactError(ValueError):
+    """Raised when there is no table or figure of a name; says which are near."""
+
+
+@functools.cache
+def artifacts() -> tuple[Artifact, ...]:
+    """All of them, paper by paper, tables before figures."""
+    found = [*_tables(), *_figures()]
+    papers = list(dict.fromkeys(table.paper.name for table in tables.TABLES))
+    return tuple(sorted(found, key=lambda each: papers.index(each.name.split("/")[0])))
+
+
+def artifact(name: str) -> Artifact:
+    """The table or figure of a name.
+
+    Args:
+      name: Such as `fedalign/table1`, or `fedmlb/figure6`.
+
+    Raises:
+      UnknownArtifactError: If there is none.
+    """
+    known = {each.name: each for each in artifacts()}
+    if name not in known:
+        near = difflib.get_close_matches(name.lower(), known, n=3, cutoff=0.5)
+        hint = f" (did you mean {', '.join(near)}?)" if near else ""
+        raise UnknownArtifactError(
+            f"There is no table or figure {name!r}{hint}; bin/reproduce --list names"
+            " them all."
+        )
+    return known[name]
+
+
+def canonical(name: str) -> str:
+    """The first recipe that is the same run: papers print some in several tables."""
+    return _canonical()[name]
+
+
+@functools.cache
+def _canonical() -> Mapping[str, str]:
+    free = {
+        "output_dir",
+        "accuracy_at_rounds",
+        "target_accuracies",
+        "target_measure",
+        "target_model",
+    }
+    first: dict[Any, str] = {}
+    return {
+        recipe.name: first.setdefault(
+            tuple(sorted((k, v) for k, v in recipe.settings.items() if k not in free)),
+            recipe.name,
+        )
+        for recipe in recipes.recipes()
+    }
+
+
+def _tables() -> list[Artifact]:
+    found: dict[str, list[recipes.Recipe]] = {}
+    for recipe in recipes.recipes():
+        name = f"{recipe.table.paper.name}/table{recipe.table.number}"
+        found.setdefault(name, []).append(recipe)
+    result = []
+    for name, those in found.items():
+        if name == "fedmlb/table6":
+            cells = _by_number_of_paths(those)
+        else:
+            cells = [_cell(recipe, _quantities(recipe)) for recipe in those]
+        # Tables of two parts: (a) and (b).
+        title = re.sub(
+            r", \(a\) (.*), 100 clients.*",
+            r", \1, 100 and 500 clients",
+            those[0].table.title,
+        )
+        result.append(Artifact(name, title, tuple(cells), **_MORE.get(name, {})))
+    return result
+
+
+def _cell(
+    recipe: recipes.Recipe,
+    quantities: Sequence[str],
+    *,
+    row: Optional[str] = None,
+    column: Optional[str] = None,
+) -> Cell:
+    """A recipe's cell, of its table or of a figure."""
+    expanded = _expanded(quantities, recipe)
+    printed = _printed(recipe)
+    return Cell(
+        row=row or recipe.row,
+        column=column
+        or ", ".join(part for part in (recipe.table.part, recipe.column) if part),
+        recipes=(recipe.name,),
+        quantities=expanded,
+        published=tuple(printed.get(quantity) for quantity in expanded),
+    )
+
+
+def _quantities(recipe: recipes.Recipe) -> Sequence[str]:
+    """What a recipe's cell shows in its table."""
+    found = _QUANTITIES[f"{recipe.table.paper.name}/table{recipe.table.number}"]
+    return found[recipe.column] if isinstance(found, Mapping) else found
+
+
+def _printed(recipe: recipes.Recipe) -> dict[str, str]:
+    """What the paper prints of a recipe, by quantity."""
+    names = _expanded(_quantities(recipe), recipe)
+    numbers = [each for each in re.split(r",\s*|\s*\(|\)", recipe.published) if each]
+    assert len(names) == len(numbers), (recipe.name, names, numbers)
+    return dict(zip(names, numbers))
+
+
+def _expanded(quantities: Sequence[str], recipe: recipes.Recipe) -> tuple[str, ...]:
+    asked = {
+        "ema@*": recipe.settings.get("accuracy_at_rounds", ()),
+        "rounds@*": recipe.settings.get("target_accuracies", ()),
+    }
+    return tuple(
+        name
+        for quantity in quantities
+        for name in (
+            [quantity.replace("*", str(each)) for each in asked[quantity]]
+            if quantity in asked
+            else [quantity]
+        )
+    )
+
+
+def _by_number_of_paths(those: Sequence[recipes.Recipe]) -> list[Cell]:
+    """FedMLB's Table 6: a row is the mean over all choices of so many paths."""
+    groups: dict[int, list[recipes.Recipe]] = {}
+    for recipe in those:
+        groups.setdefault(len(recipe.settings["fedmlb_paths"]), []).append(recipe)
+    return [
+        Cell(
+            row=f"{size} paths" if size > 1 else "1 path",
+            column=group[0].column,
+            recipes=tuple(recipe.name for recipe in group),
+            quantities=("ema",),
+            published=(group[0].published,),
+        )
+        for size, group in sorted(groups.items())
+    ]
+
+
+# Figures ------------------------------------------------------------------------------
+
+
+def _of_table(
+    name: str, choose: Callable[[recipes.Recipe], bool] = lambda recipe: True
+) -> list[recipes.Recipe]:
+    """The recipes of a table that are chosen."""
+    return [
+        recipe
+        for recipe in recipes.recipes()
+        if recipe.name.startswith(f"{name}/") and choose(recipe)
+    ]
+
+
+_AFTER = ("ema@500", "ema@1000")
+_SIZES = (("", "100 clients, 5 %"), ("500 clients", "500 clients, 2 %"))
+_SETTINGS_OF_FEDMLB = (
+    ("Dir(0.3)", "fedmlb/table1"),
+    ("Dir(0.6)", "fedmlb/table10"),
+    ("IID", "fedmlb/table11"),
+)
+
+
+def _fedmlb_panels(data_set: str) -> tuple[Cell, ...]:
+    """FedMLB's Figs. 6 and 7: six settings of a data set."""
+    return tuple(
+        _cell(
+            recipe, _AFTER, row=_fedmlb_name(recipe.row), column=f"{split}, {clients}"
+        )
+        for split, table in _SETTINGS_OF_FEDMLB
+        for part, clients in (
+            ("", "100 clients, 5 %"),
+            ("500 clients", "500 clients, 2 %"),
+        )
+        for recipe in _of_table(
+            table, lambda r, part=part: r.table.part == part and r.column == data_set
+        )
+    )
+
+
+def _fedmlb_name(row: str) -> str:
+    """The figures write FedAvg+ for FedAvg + FedMLB."""
+    return "FedAvg + FedMLB" if row == "FedMLB" else row
+
+
+def _curves(
+    table: str, quantities: Sequence[str], columns: Mapping[str, str], rows=()
+) -> tuple[Cell, ...]:
+    """Cells of columns of a table, panels by the columns' names there."""
+    return tuple(
+        _cell(recipe, quantities, column=title)
+        for name, title in columns.items()
+        for recipe in _of_table(
+            table, lambda r, name=name: r.column == name and (not rows or r.row in rows)
+        )
+    )
+
+
+_MAN_ROWS = tuple(
+    f"{name}{more}" for more in ("", " + MAN") for name in ("FedAvg", "FedDyn", "FedDC")
+)
+_LOST = (
+    "Our text of the paper has lost which of its splits the figure is of; here all"
+    " three."
+)
+_SPECTRUM = {"eigenvalues": 200, "density_samples": 10}
+
+
+def _figures() -> list[Artifact]:
+    methods = ("FedAvg", "FedLS-NTD", "FedGKD", "FedMLB")
+    steps = [
+        *[
+            ("K = 50", recipe)
+            for recipe in _of_table(
+                "fedmlb/table2",
+                lambda r: r.column == "100 clients" and r.row in methods,
+            )
+        ],
+        *[
+            (recipe.column, recipe)
+            for recipe in _of_table("fedmlb/table3", lambda r: r.row in methods)
+        ],
+    ]
+    paths = [
+        recipe
+        for recipe in _of_table("fedmlb/table6")
+        if len(recipe.settings["fedmlb_paths"]) == 1
+    ]
+    singular = _curves(
+        "univarfl/table1",
+        ("accuracy",),
+        {"CIFAR-100, alpha = 0.01": "CIFAR-100, alpha = 0.01"},
+    )
+    return [
+        Artifact(
+            "fedalign/figure1",
+            "Loss landscape of each method's global model, CIFAR-100",
+            _curves(
+                "fedalign/table1",
+                ("lambda_max", "trace"),
+                {"Acc., lambda_max, H_T, H_N, H_D": "CIFAR-100"},
+            ),
+            weights="best",
+            picture="landscape",
+            notes=("Of the model of the best round, as Table 1.",),
+        ),
+        Artifact(
+            "fedmlb/figure2",
+            "FedMLB on four server-side baselines, CIFAR-100, Dir(0.3), 100 clients",
+            tuple(
+                _cell(recipe, _AFTER, row=_fedmlb_name(recipe.row), column="CIFAR-100")
+                for recipe in _of_table(
+                    "fedmlb/table1",
+                    lambda r: r.table.part == "" and r.column == "CIFAR-100",
+                )
+            ),
+            picture="curves",
+        ),
+        Artifact(
+            "fedmlb/figure3",
+            "FedMLB and other local objectives, CIFAR-100, Dir(0.3), 100 clients",
+            _curves("fedmlb/table2", _AFTER, {"100 clients": "CIFAR-100"}),
+            picture="curves",
+        ),
+        Artifact(
+            "fedmlb/figure4",
+            "Accuracy by local computation: K = 50, 100 and 200 local iterations",
+            tuple(
+                _cell(recipe, ("ema@1000", "seconds"), column=column)
+                for column, recipe in steps
+            ),
+            picture="compute_time",
+            notes=("The paper prints no seconds: they stand in its figure alone.",),
+        ),
+        Artifact(
+            "fedmlb/figure5",
+            "The benefit of each hybrid path, CIFAR-100, Dir(0.3), 100 clients",
+            (
+                Cell(
+                    "FedMLB",
+                    "CIFAR-100",
+                    ("fedmlb/table5/paths-12345",),
+                    ("ema",),
+                    ("54.58",),
+                ),
+                *(
+                    Cell(
+                        f"hybrid path {recipe.settings['fedmlb_paths'][0]}",
+                        "CIFAR-100",
+                        (recipe.name,),
+                        ("ema",),
+                        (
+                            {1: "50.79", 5: "48.45"}.get(
+                                recipe.settings["fedmlb_paths"][0]
+                            ),
+                        ),
+                    )
+                    for recipe in paths
+                ),
+            ),
+            picture="curves",
+            notes=(
+                "Table 5 prints two of the paths; the others are in the figure alone.",
+            ),
+        ),
+        Artifact(
+            "fedmlb/figure6",
+            "Convergence on CIFAR-100 in six settings",
+            _fedmlb_panels("CIFAR-100"),
+            picture="curves",
+        ),
+        Artifact(
+            "fedmlb/figure7",
+            "Convergence on Tiny-ImageNet in six settings",
+            _fedmlb_panels("Tiny-ImageNet"),
+            picture="curves",
+        ),
+        Artifact(
+            "fedmlb/figure8",
+            "FedMLB and other local objectives, CIFAR-100, Dir(0.3)",
+            _curves(
+                "fedmlb/table2",
+                _AFTER,
+                {"100 clients": "100 clients, 5 %", "500 clients": "500 clients, 2 %"},
+            ),
+            picture="curves",
+        ),
+        Artifact(
+            "fedmlb/figure9",
+            "More local iterations, CIFAR-100, Dir(0.3), 100 clients",
+            _curves(
+                "fedmlb/table3", _AFTER, {"K = 100": "K = 100", "K = 200": "K = 200"}
+            ),
+            picture="curves",
+        ),
+        Artifact(
+            "man/figure1",
+            "Loss surface with and without MAN, CIFAR-100, delta = 0.3",
+            _curves(
+                "man/table2",
+                ("lambda_max", "trace"),
+                {"delta = 0.3": "delta = 0.3"},
+                ("FedAvg", "FedAvg + MAN"),
+            ),
+            weights="all_clients",
+            picture="landscape",
+        ),
+        *(
+            Artifact(
+                f"man/figure{number}",
+                f"Convergence on {data_set}, with and without MAN",
+                _curves(
+                    "man/table1",
+                    ("all_clients", "rounds@*"),
+                    {
+                        f"{data_set}, {split}": split
+                        for split in ("delta = 0.3", "delta = 0.6", "iid")
+                    },
+                    _MAN_ROWS,
+                ),
+                picture="curves",
+                curve="all_clients",
+                notes=(_LOST,),
+            )
+            for number, data_set in ((2, "CIFAR-100"), (3, "Tiny-ImageNet"))
+        ),
+        Artifact(
+            "man/figure4",
+            "Top 200 eigenvalues and spectral density, CIFAR-100, delta = 0.3",
+            _curves(
+                "man/table2",
+                ("lambda_max", "trace"),
+                {"delta = 0.3": "delta = 0.3"},
+                ("FedAvg", "FedAvg + MAN", "FedSAM", "FedSAM + MAN"),
+            ),
+            weights="all_clients",
+            hessian=_SPECTRUM,
+            picture="eigenvalues",
+        ),
+        Artifact(
+            "univarfl/figure1",
+            "Singular values of the classifier's weights, CIFAR-100",
+            (
+                *singular,
+                Cell(
+                    "FedAvg, IID",
+                    singular[0].column,
+                    singular[0].recipes,
+                    ("accuracy",),
+                    (None,),
+                    {"partition": "iid"},
+                ),
+            ),
+            picture="singular_values",
+            notes=(
+                "The IID reference is FedAvg with the same number of clients, whose"
+                " examples are dealt at random; the paper prints no accuracy of it.",
+            ),
+        ),
+    ]

@@ -1,0 +1,201 @@
+"""Grids: what each method tries, which is best, and what runs then."""
+
+import csv
+import pathlib
+import sys
+
+import pytest
+from absl import flags as absl_flags
+
+from tests import commands
+from tests.experiment import finished
+from tff_reg import experiment, settings
+from tff_reg.commands import compare
+from tff_reg.experiment import batch, command_line, series, tuning
+
+TINY = {"num_clients": 4, "total_rounds": 2}
+# Held-out accuracy by fedprox_strength and seed.
+HELD_OUT = {
+    (0.1, 0): 0.5,
+    (0.1, 1): 0.6,
+    (0.01, 0): 0.9,
+    (0.01, 1): 0.5,
+    (0.001, 0): 0.4,
+    (0.001, 1): 0.4,
+}
+
+
+def config_of(flags):
+    """What flags of `bin/run` ask for."""
+    values = absl_flags.FlagValues()
+    command_line.define_flags(values)
+    values(["bin/run", *flags])
+    return experiment.RunConfig.of(command_line.requested(values))
+
+
+class Pretending:
+    """An executor whose runs are finished at once."""
+
+    def __init__(self):
+        self.configs = []
+
+    def execute(self, command):
+        asked = config_of(command[command.index("run") + 1 :])
+        planned = series.plan_run(asked)
+        config = planned.config
+        self.configs.append(config)
+        accuracy = 0.3
+        if config.validation_share is not None:
+            key = (config.strengths["fedprox_strength"], config.seed)
+            accuracy = HELD_OUT[key]
+        finished.finish(planned, [0.1, accuracy])
+        return 0, ""
+
+    def stop(self):
+        pass
+
+
+def call(*arguments, executor):
+    return commands.call(compare.main, *arguments, executor=executor)
+
+
+def test_a_grid_is_read_and_every_method_tries_what_it_has():
+    grid = tuning.parse(" fedprox_strength=0.1,1 ; batch_size=8,16;man_strength=2")
+    assert grid == {
+        "fedprox_strength": (0.1, 1.0),
+        "batch_size": (8, 16),
+        "man_strength": (2.0,),
+    }
+    assert tuning.combinations("fedprox", grid) == [
+        {"fedprox_strength": 0.1, "batch_size": 8},
+        {"fedprox_strength": 0.1, "batch_size": 16},
+        {"fedprox_strength": 1.0, "batch_size": 8},
+        {"fedprox_strength": 1.0, "batch_size": 16},
+    ]
+    assert len(tuning.combinations("fedprox+man", grid)) == 4
+    assert tuning.combinations("fedavg", {"fedprox_strength": (1.0,)}) == [{}]
+
+
+@pytest.mark.parametrize(
+    "text, words",
+    [
+        ("", "it has no settings"),
+        ("batch_size", "no NAME=VALUE"),
+        ("batch_size=", "no NAME=VALUE"),
+        ("batch_size=1;batch_size=2", "batch_size is there twice"),
+        ("batch_size=1,1", "batch_size has 1 twice"),
+        ("batch_size=x", "batch_size=x: it must be a whole number"),
+        ("fedprox_strength=-1", "fedprox_strength=-1.0: it must be at least 0"),
+        ("output_dir=a", "output_dir is not a setting that can be tuned"),
+    ],
+)
+def test_what_is_no_grid_is_refused_in_one_sentence(text, words):
+    with pytest.raises(settings.SettingError) as caught:
+        tuning.parse(text)
+    assert words in str(caught.value)
+
+
+def test_the_best_on_held_out_examples_runs_on_all(tmp_path):
+    arguments = [
+        "--processes=fedavg,fedprox",
+        "--seeds=0,1",
+        "--grid=fedprox_strength=0.1,0.01,0.001",
+        "--total_rounds=2",
+        f"--output_dir={tmp_path}",
+    ]
+    executor = Pretending()
+    done = call(*arguments, executor=executor)
+    assert done.returncode == 0, done.stdout + done.stderr
+    tried, final = executor.configs[:6], executor.configs[6:]
+    # FedAvg has nothing to tune.
+    assert {config.process for config in tried} == {"fedprox"}
+    assert {config.validation_share for config in tried} == {0.1}
+    assert {config.validation_share for config in final} == {None}
+    chosen = {c.strengths.get("fedprox_strength") for c in final}
+    # The means are 0.55, 0.7 and 0.4.
+    assert len(final) == 4 and chosen == {None, 0.01}
+    with open(tmp_path / "table.csv", newline="", encoding="utf-8") as file:
+        fedavg, fedprox = csv.DictReader(file)
+    assert (fedavg["setting"], fedavg["held_out_accuracy_mean"]) == ("-", "")
+    assert fedprox["setting"] == "fedprox_strength=0.01"
+    assert float(fedprox["held_out_accuracy_mean"]) == pytest.approx(0.7)
+    assert float(fedprox["held_out_accuracy_std"]) == pytest.approx(0.08**0.5)
+    assert float(fedprox["held_out_accuracy_lowest"]) == pytest.approx(0.4)
+    text = (tmp_path / "table.md").read_text("utf-8")
+    assert "70.00 ± 28.28 (from 40.00, 3 tried)" in text
+    again = Pretending()
+    assert call(*arguments, executor=again).returncode == 0
+    assert again.configs == []
+
+
+def test_all_stands_for_every_method(tmp_path):
+    common = experiment.RunConfig.of({**TINY, "output_dir": str(tmp_path)})
+    planned = series.plan(common, processes=("all",))
+    names = [run.config.process for run in planned]
+    assert {"fedavg", "fedalign", "feddyn", "fedadam"} <= set(names)
+    assert len(names) == len(set(names)) > 30
+
+
+# A run that is finished at once, or ends by a signal where a file says so.
+PRETEND = """
+import os, pathlib, sys
+from tests.experiment import finished, test_tuning
+from tff_reg.experiment import series
+planned = series.plan_run(test_tuning.config_of(sys.argv[2:]))
+trap = pathlib.Path(planned.directory + ".trap")
+if trap.exists():
+    trap.unlink()
+    os.kill(os.getpid(), 9)
+finished.finish(planned, [0.1, 0.2 + 0.1 * planned.config.seed])
+"""
+
+
+def run_jobs(folder, jobs):
+    common = experiment.RunConfig.of({**TINY, "output_dir": str(folder)})
+    planned = series.plan(common, processes=("fedavg", "fedprox"), seeds=(0, 1))
+    said = []
+    done = batch.Batch(
+        planned,
+        [sys.executable, "-c", PRETEND],
+        jobs=jobs,
+        say=lambda *words, **_: said.append("".join(words)),
+    )
+    done.run()
+    groups = {}
+    for run in done.finished:
+        groups.setdefault(run.config.process, []).append(run.directory)
+    experiment.compare(groups, folder)
+    return done, said
+
+
+def test_jobs_give_the_same_table_as_one_after_another(tmp_path, monkeypatch):
+    monkeypatch.chdir(commands.ROOT)
+    monkeypatch.setenv("PYTHONPATH", str(commands.ROOT))
+    run_jobs(tmp_path / "one", 1)
+    trap = tmp_path / "three" / "fedprox-seed0.trap"
+    trap.parent.mkdir()
+    trap.touch()
+    done, said = run_jobs(tmp_path / "three", 3)
+    assert [run.name for run in done.failed] == ["fedprox, seed 0"]
+    assert any("fedprox, seed 0: failed (killed by SIGKILL)" in line for line in said)
+    done, said = run_jobs(tmp_path / "three", 3)
+    assert not done.failed and sum("finished before" in line for line in said) == 3
+    for name in ("table.csv", "table.md", "curves.png"):
+        one, three = (tmp_path / each / name for each in ("one", "three"))
+        assert one.read_bytes() == three.read_bytes(), name
+
+
+def test_the_settings_of_all_runs_are_those_of_the_grid_or_given(tmp_path):
+    common = experiment.RunConfig.of({**TINY, "output_dir": str(tmp_path)})
+    made = tuning.Tuning(
+        common, {"batch_size": (8, 16)}, processes=("fedavg", "man"), seeds=(3,)
+    )
+    names = [pathlib.Path(run.directory).name for run in made.planned]
+    assert names == [
+        "fedavg-batch_size8-seed3",
+        "fedavg-batch_size16-seed3",
+        "man-batch_size8-seed3",
+        "man-batch_size16-seed3",
+    ]
+    # Nothing is known of a method of which no setting has finished.
+    assert made.best([]) == {}

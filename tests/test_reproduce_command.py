@@ -1,0 +1,328 @@
+"""`bin/reproduce`: every table and figure of the papers, in small; what is refused."""
+
+import csv
+import json
+import subprocess
+import sys
+
+import pytest
+
+from tests import commands
+from tests.experiment import finished
+from tff_reg import experiment
+from tff_reg.analysis import figures
+from tff_reg.commands import analyze, reproduce, run
+from tff_reg.experiment import artifact as artifact_lib, reproduction
+from tff_reg.tasks import recipes
+from tff_reg.tasks.recipes import artifacts
+
+ALL = artifacts.artifacts()
+# What the papers number, but for what shows no results: FedAlign's Fig. 2 and FedMLB's
+# Fig. 1 are of the method.
+NUMBERED = {
+    "fedalign": ([1, 2, 3, 4, 5, 6, 7], [1]),
+    "fedmlb": ([1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11], [2, 3, 4, 5, 6, 7, 8, 9]),
+    "man": ([1, 2], [1, 2, 3, 4]),
+    "univarfl": ([1, 2], [1]),
+}
+
+
+class InThisProcess:
+    """Carries commands out here, as `series.ChildProcesses` does elsewhere."""
+
+    def execute(self, command):
+        start = commands.command_of("run")[:-1]
+        assert command[: len(start)] == start
+        name, *arguments = command[len(start) :]
+        main = {"run": run.main, "analyze": analyze.main}[name]
+        done = commands.call(main, *arguments)
+        return done.returncode, done.stderr.strip()
+
+    def stop(self):
+        pass
+
+
+def call(*arguments):
+    return commands.call(reproduce.main, *arguments, executor=InThisProcess())
+
+
+def read_csv(path):
+    with open(path, newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def test_every_table_and_figure_that_shows_results_is_there():
+    assert [each.name for each in ALL] == [
+        f"{paper}/{kind}{number}"
+        for paper, (of_tables, of_figures) in NUMBERED.items()
+        for kind, numbers in (("table", of_tables), ("figure", of_figures))
+        for number in numbers
+    ]
+
+
+def test_every_cell_is_of_recipes_and_every_number_has_a_name():
+    for artifact in ALL:
+        assert len({(cell.row, cell.column) for cell in artifact.cells}) == len(
+            artifact.cells
+        ), artifact.name
+        assert bool(artifact.picture) == ("figure" in artifact.name)
+        for cell in artifact.cells:
+            assert len(cell.published) == len(cell.quantities), artifact.name
+            for recipe in cell.recipes:
+                assert recipes.recipe(recipe).settings
+            for quantity in cell.quantities:
+                assert artifact_lib.head(quantity)
+        of_paper = [p for cell in artifact.cells for p in cell.published if p]
+        assert of_paper, artifact.name
+
+
+def test_every_recipe_is_in_its_table():
+    named = {
+        recipe
+        for artifact in ALL
+        if "table" in artifact.name
+        for cell in artifact.cells
+        for recipe in cell.recipes
+    }
+    assert named == {recipe.name for recipe in recipes.recipes()}
+
+
+def test_published_numbers_stand_beside_what_they_are():
+    def published(name, row, column):
+        (cell,) = (
+            cell
+            for cell in artifacts.artifact(name).cells
+            if (cell.row, cell.column) == (row, column)
+        )
+        return dict(zip(cell.quantities, cell.published))
+
+    assert published("man/table1", "FedDC + MAN", "CIFAR-100, delta = 0.6") == {
+        "all_clients": "55.40 ± 0.30",
+        "rounds@0.5": "129",
+    }
+    assert published("fedmlb/table10", "FedDyn", "500 clients, Tiny-ImageNet") == {
+        "ema@500": "26.42",
+        "ema@1000": "31.80",
+        "rounds@0.26": "485",
+        "rounds@0.32": "1000+",
+    }
+    assert published("fedalign/table7", "MOON", "ImageNet-200, C = 16") == {
+        "accuracy": "61.1 ± 0.2",
+        "gflops": "54.4",
+        "params": "19.96",
+    }
+    assert published("fedmlb/table6", "4 paths", "Average accuracy") == {
+        "ema": "53.69 ± 1.43"
+    }
+    four = artifacts.artifact("fedmlb/table6").cells[3]
+    assert len(four.recipes) == 5
+
+
+def test_the_same_run_of_several_tables_is_one():
+    assert artifacts.canonical("fedmlb/table2/fedavg") == "fedmlb/table1/fedavg"
+    assert artifacts.canonical("man/table2/feddc") == ("man/table1/feddc"), (
+        "Table 2 is measured on the runs of Table 1."
+    )
+
+
+PLAN_ALL = """
+import sys
+from tff_reg import experiment
+from tff_reg.experiment import reproduction
+from tff_reg.tasks.recipes import artifacts
+tiny = experiment.RunConfig(scale="tiny", synthetic_data=True)
+for each in artifacts.artifacts():
+    made = reproduction.Reproduction(each, tiny, seeds=(0, 1), runs_dir=sys.argv[1])
+    assert made.planned, each.name
+    for run in made.planned:
+        assert run.config.total_rounds == 1 and run.config.num_clients <= 4
+        assert run.config.model in ("resnet8", "resnet10", "cnn", "feddyn_cnn",
+                                    "man_convnet", "feduv_cnn"), run.config.model
+    print(each.name, len(made.planned))
+assert not {"tensorflow", "tensorflow_federated"} & sys.modules.keys()
+"""
+
+
+def test_all_of_them_can_be_planned_in_small_without_tensorflow(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-c", PLAN_ALL, str(tmp_path / "runs")],
+        capture_output=True,
+        text=True,
+        cwd=commands.ROOT,
+    )
+    assert done.returncode == 0, done.stderr
+    counts = dict(line.split() for line in done.stdout.splitlines())
+    assert list(counts) == [each.name for each in ALL]
+    # Two seeds of three rows: in small, 100 and 500 clients are the same.
+    assert counts["fedmlb/table4"] == "6"
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory):
+    """FedMLB's Table 4 in small: its directory, and what was printed."""
+    directory = tmp_path_factory.mktemp("table") / "d"
+    flags = ["--scale=tiny", "--synthetic_data", f"--output_dir={directory}"]
+    done = call("fedmlb/table4", *flags)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return directory, flags, done
+
+
+def test_a_table_is_made_as_the_paper_has_it(table):
+    directory, _, done = table
+    rows = read_csv(directory / "table.csv")
+    assert len(rows) == 3 * 2 * 4
+    assert list(rows[0])[:5] == ["row", "column", "quantity", "published", "here"]
+    first = rows[0]
+    assert (first["row"], first["column"]) == ("FedAvg", "100 clients")
+    assert (first["quantity"], first["published"]) == ("ema@500", "41.88")
+    summary = json.loads(
+        (directory / "fedmlb/table1/fedavg-seed0/summary.json").read_text()
+    )
+    assert float(first["mean"]) == pytest.approx(100 * summary["ema_accuracy"])
+    assert first["here"] == f"{100 * summary['ema_accuracy']:.2f}"
+    to_target = [row for row in rows if row["quantity"] == "rounds@0.48"]
+    assert [row["here"] for row in to_target] == ["1+"] * 3
+    text = (directory / "table.md").read_text("utf-8")
+    assert text in done.stdout
+    lines = [line for line in text.splitlines() if line.startswith("| FedMLB L->G")]
+    assert [cell.strip() for cell in lines[1].split("|")][2:4] == [
+        "32.03",
+        first["here"],
+    ]
+    assert "At scale tiny" in text and "random images" in text
+    assert not (directory / "figure.png").exists()
+
+
+def test_again_nothing_is_run(table):
+    directory, flags, _ = table
+    before = (directory / "table.csv").read_bytes()
+    with commands.OtherProcess("tensorflow", "tensorflow_federated") as process:
+        again = process.call("tff_reg.commands.reproduce", "fedmlb/table4", *flags)
+    assert again.returncode == 0, again.stderr
+    assert again.stdout.count("finished before") == 3
+    assert (directory / "table.csv").read_bytes() == before
+
+
+def test_a_figure_of_weights_is_analysed_and_drawn(tmp_path):
+    directory = tmp_path / "d"
+    flags = ["--scale=tiny", "--synthetic_data", f"--output_dir={directory}"]
+    done = call("man/figure1", *flags)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (directory / "figure.png").read_bytes().startswith(b"\x89PNG")
+    rows = read_csv(directory / "table.csv")
+    assert [row["published"] for row in rows] == ["51.49", "8744", "43.80", "4397"]
+    # Of the model whose accuracy MAN's tables report.
+    folder = directory / "man/table1/fedavg+man-seed0/analysis/all_clients"
+    made = json.loads((folder / "hessian.json").read_text())
+    (found,) = (
+        r for r in rows if (r["row"], r["quantity"]) == ("FedAvg + MAN", "trace")
+    )
+    assert made["of"]["weights"] == "all_clients"
+    assert float(found["mean"]) == pytest.approx(made["results"]["trace"]["mean"])
+
+
+def made_of(name, folder, seeds=(0, 1), rounds=2):
+    common = experiment.RunConfig(scale="tiny", synthetic_data=True)
+    return reproduction.Reproduction(
+        artifacts.artifact(name), common, seeds=seeds, runs_dir=str(folder)
+    )
+
+
+def test_numbers_are_means_over_seeds_and_over_choices_by_hand(tmp_path):
+    made = made_of("fedmlb/table6", tmp_path / "runs")
+    for index, planned in enumerate(made.planned):
+        finished.finish(planned, [0.01 * index])
+    one, two, *_ = made.numbers(made.planned)
+    # Five choices of one path, with seeds 0 and 1: means 0.5, 2.5, 4.5, 6.5, 8.5 %;
+    # squares of their deviations from 4.5: 16 + 4 + 0 + 4 + 16 = 40, over 4.
+    assert one.mean == pytest.approx(4.5) and one.deviation == pytest.approx(10**0.5)
+    assert (one.published, one.here, one.seeds) == ("47.89 ± 3.99", "4.50 ± 3.16", 2)
+    assert two.mean == pytest.approx(sum(range(10, 30)) / 20)
+
+
+def test_what_is_missing_is_a_dash(tmp_path):
+    made = made_of("man/table1", tmp_path / "runs", seeds=(0,))
+    finished.finish(made.planned[0], [0.2], all_clients=[0.6])
+    accuracy, rounds, missing, *_ = made.numbers(made.planned[:1])
+    assert (accuracy.published, accuracy.here) == ("40.90 ± 0.62", "60.00")
+    assert (rounds.published, rounds.here, rounds.mean) == ("500+", "1", 1)
+    assert (missing.here, missing.mean, missing.seeds) == ("-", None, 0)
+
+
+@pytest.mark.parametrize(
+    "name", ["fedmlb/figure3", "fedmlb/figure6", "fedmlb/figure4", "man/figure2"]
+)
+def test_curves_are_drawn_of_finished_runs(name, tmp_path):
+    made = made_of(name, tmp_path / "runs")
+    for index, planned in enumerate(made.planned):
+        finished.finish(planned, [0.2 + 0.01 * index], all_clients=[0.3])
+    figures.write(made, made.planned, tmp_path)
+    first = (tmp_path / "figure.png").read_bytes()
+    assert first.startswith(b"\x89PNG")
+    # Fewer runs, another picture; none, none.
+    figures.write(made, made.planned[:1], tmp_path)
+    assert (tmp_path / "figure.png").read_bytes() != first
+    figures.write(made, [], tmp_path)
+    assert not (tmp_path / "figure.png").exists()
+
+
+def test_flags_go_before_the_recipe_and_strengths_to_their_methods(tmp_path):
+    common = experiment.RunConfig.of({"fedprox_strength": 0.5, "local_epochs": 2})
+    made = reproduction.Reproduction(
+        artifacts.artifact("fedmlb/table2"), common, runs_dir=str(tmp_path)
+    )
+    strengths = {run.config.process: run.config.strengths for run in made.planned}
+    assert strengths["fedprox"] == {"fedprox_strength": 0.5}
+    assert strengths["fedavg"] == {}
+    assert {run.config.local_epochs for run in made.planned} == {2}
+
+
+def test_univarfls_figure_has_its_iid_reference(tmp_path):
+    made = made_of("univarfl/figure1", tmp_path, seeds=(0,))
+    (reference,) = (run for run in made.planned if run.config.partition == "iid")
+    assert reference.config.process == "fedavg"
+    assert reference.directory.endswith("fedavg-cifar-100-alpha0.01-iid-seed0")
+
+
+@pytest.fixture(scope="module")
+def no_tensorflow():
+    with commands.OtherProcess("tensorflow", "tensorflow_federated") as process:
+        yield lambda *arguments: process.call("tff_reg.commands.reproduce", *arguments)
+
+
+def test_lists_names_titles_and_numbers_of_runs(no_tensorflow):
+    done = no_tensorflow("--list")
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = done.stdout.splitlines()
+    listed = [line.split()[0] for line in lines if "/" in line.split("  ")[0]]
+    assert listed == [each.name for each in ALL]
+    assert max(map(len, lines)) <= 88
+    of_one = no_tensorflow("--list", "univarfl").stdout
+    assert "univarfl/table2" in of_one and "man/" not in of_one
+
+
+@pytest.mark.parametrize(
+    "arguments, words",
+    [
+        ([], ["give one table or figure"]),
+        (["fedalign/table1", "man/table1"], ["give one table or figure"]),
+        (["fedaling/table1"], ["did you mean fedalign/table1"]),
+        (["--list", "fedavg"], ["'fedavg'"]),
+        (["man/table2", "--process=fedavg"], ["--process", "leave it out"]),
+        (["man/table2", "--recipe=man/table2/fedavg"], ["--recipe", "leave it out"]),
+        (["man/table2", "--fedprox_strength=1"], ["fedprox is not part of"]),
+        (["man/table2", "--jobs=0"], ["--jobs=0", "at least 1"]),
+        (["man/table2", "--seeds=0,0"], ["--seeds=0,0", "twice"]),
+        (["man/table2", "--scale=big"], ["--scale=big", "tiny"]),
+    ],
+)
+def test_wrong_flags_are_told_in_one_line(arguments, words, tmp_path, no_tensorflow):
+    directory = tmp_path / "d"
+    refused = no_tensorflow(*arguments, f"--output_dir={directory}")
+    assert (refused.returncode, refused.stdout) == (2, "")
+    (line,) = refused.stderr.splitlines()
+    assert line.startswith("bin/reproduce: ")
+    for word in words:
+        assert word in line
+    assert not directory.exists()

@@ -1,0 +1,238 @@
+"""A paper's figure from finished runs: `figure.png`, and what it takes to draw it.
+
+Curves overlay what the paper overlays, a panel a setting; seconds stand on the axis
+where the paper has them. What is drawn of weights (landscapes, spectra) is measured by
+`bin/analyze` first, which leaves it in the runs' directories.
+"""
+
+from __future__ import annotations
+
+import pathlib
+import statistics
+from collections.abc import Mapping, Sequence
+
+from tff_reg.analysis import hessian, landscape, spectra
+from tff_reg.experiment import (
+    batch,
+    comparison,
+    curves,
+    files,
+    finished_runs,
+    reproduction,
+    series,
+    summary as summary_lib,
+    tables,
+)
+from tff_reg.lazy import np
+
+FILES = ("figure.png", "density.png")
+# What is drawn, by picture: the subject of `bin/analyze`, and the file that it leaves.
+_MEASURED = {
+    "landscape": ("landscape", "landscape.csv"),
+    "eigenvalues": ("hessian", "eigenvalues.csv"),
+    "singular_values": ("singular_values", "singular_values.csv"),
+}
+_TINY_POINTS = 3
+_OF = {
+    "ema": "moving average of the test accuracy",
+    "accuracy": "test accuracy",
+    "all_clients": "test accuracy of the mean of all clients' last models",
+}
+
+
+def analyses(
+    made: reproduction.Reproduction, finished: Sequence[series.PlannedRun]
+) -> list[batch.Analysis]:
+    """What `bin/analyze` has to do for the picture, beside the table's numbers.
+
+    Args:
+      made: What is reproduced.
+      finished: The runs that there are.
+    """
+    measured = _MEASURED.get(made.artifact.picture)
+    if measured is None:
+        return []
+    subject, name = measured
+    weights = made.artifact.weights
+    if subject == "hessian":
+        how = {**made.hessian, "clients": 0}
+        return [
+            analysis
+            for run in finished
+            for analysis in batch.analyses_for(
+                run.directory, run.name, ("lambda_max",), weights, how
+            )
+        ]
+    more = [f"--weights={weights}"]
+    if subject == "landscape" and made.is_tiny:
+        examples = made.hessian["examples"]
+        more += [f"--points={_TINY_POINTS}", f"--examples={examples}"]
+    found = []
+    for run in finished:
+        path = finished_runs.analysis_folder(run.directory, weights) / name
+        rounds = pathlib.Path(run.directory) / "metrics.csv"
+        if not path.exists() or path.stat().st_mtime < rounds.stat().st_mtime:
+            found.append(batch.Analysis(subject, run.directory, run.name, tuple(more)))
+    return found
+
+
+def write(
+    made: reproduction.Reproduction,
+    finished: Sequence[series.PlannedRun],
+    output_dir: files.PathLike,
+) -> None:
+    """Draws the figure of finished runs; without any, there is none.
+
+    Args:
+      made: What is reproduced.
+      finished: The runs that there are.
+      output_dir: Where `figure.png` is written.
+    """
+    directory = pathlib.Path(output_dir)
+    for name in FILES:
+        files.delete(directory / name)
+    there = {run.directory for run in finished}
+    # The finished runs of each curve: a list of seeds for each of its recipes.
+    cells = {
+        (cell.column, cell.row): [
+            run.directory
+            for runs in made.runs_of(cell)
+            for run in runs
+            if run.directory in there
+        ]
+        for cell in made.artifact.cells
+    }
+    cells = {key: paths for key, paths in cells.items() if paths}
+    if not cells:
+        return
+    path = directory / FILES[0]
+    if made.artifact.picture == "curves":
+        _write_curves(path, made, cells)
+    elif made.artifact.picture == "compute_time":
+        _write_compute_time(path, made, cells)
+    else:
+        _write_of_weights(directory, made, cells)
+
+
+_Cells = Mapping[tuple[str, str], Sequence[str]]
+
+
+def _series(path: str, curve: str) -> dict[int, float]:
+    """A run's curve, shares by round."""
+    run = finished_runs.read(path)
+    values = run.all_clients if curve == "all_clients" else run.accuracies
+    if curve != "ema":
+        return dict(values)
+    return dict(zip(values, summary_lib.moving_average(list(values.values()))))
+
+
+def _write_curves(
+    path: pathlib.Path, made: reproduction.Reproduction, cells: _Cells
+) -> None:
+    curve = made.artifact.curve
+    panels: dict[str, list[curves.Curve]] = {}
+    for (column, row), paths in cells.items():
+        found = [_series(each, curve) for each in paths]
+        rounds = sorted(set.intersection(*map(set, found)))
+        values = [[each[number] for each in found] for number in rounds]
+        if rounds:
+            panels.setdefault(column, []).append(
+                curves.Curve(
+                    row,
+                    rounds,
+                    [statistics.fmean(each) for each in values],
+                    [comparison.deviation(each) or 0.0 for each in values],
+                )
+            )
+    if panels:
+        curves.write_panels(
+            path, panels, title=made.artifact.title, subtitle=_subtitle(made, cells)
+        )
+
+
+def _write_compute_time(
+    path: pathlib.Path, made: reproduction.Reproduction, cells: _Cells
+) -> None:
+    """FedMLB's Fig. 4: final accuracy by seconds a round, a curve a method."""
+    lines: dict[str, list[tuple[float, float, float]]] = {}
+    for (_, row), paths in cells.items():
+        found = [finished_runs.read(each).summary for each in paths]
+        accuracies = [each["ema_accuracy"] for each in found]
+        if None in accuracies:
+            continue
+        lines.setdefault(row, []).append(
+            (
+                statistics.fmean([each["median_round_seconds"] for each in found]),
+                statistics.fmean(accuracies),
+                comparison.deviation(accuracies) or 0.0,
+            )
+        )
+    drawn = [
+        curves.Curve(row, *map(list, zip(*sorted(points))))
+        for row, points in lines.items()
+    ]
+    if drawn:
+        curves.write_panels(
+            path,
+            {"": drawn},
+            title=made.artifact.title,
+            subtitle=_subtitle(made, cells),
+            across="Seconds a round",
+            has_points=True,
+        )
+
+
+def _write_of_weights(
+    directory: pathlib.Path, made: reproduction.Reproduction, cells: _Cells
+) -> None:
+    """Of each curve's first seed."""
+    artifact = made.artifact
+    folders = {
+        row: finished_runs.analysis_folder(paths[0], artifact.weights)
+        for (_, row), paths in cells.items()
+    }
+    title, subtitle = artifact.title, f"seed {made.seeds[0]}"
+    path = directory / FILES[0]
+    if artifact.picture == "landscape":
+        found = {row: _landscape(folder) for row, folder in folders.items()}
+        landscape.write_landscapes(path, found, title=title, subtitle=subtitle)
+    elif artifact.picture == "singular_values":
+        values = {
+            row: _column(folder / "singular_values.csv", "singular_value")
+            for row, folder in folders.items()
+        }
+        spectra.write_singular_values(path, values, title=title, subtitle=subtitle)
+    else:
+        eigenvalues = {
+            row: _column(folder / "eigenvalues.csv", "eigenvalue")
+            for row, folder in folders.items()
+        }
+        spectra.write_eigenvalues(path, eigenvalues, title=title, subtitle=subtitle)
+        densities = {
+            row: hessian.SpectralDensity(
+                np.array(_column(folder / "density.csv", "eigenvalue")),
+                np.array(_column(folder / "density.csv", "density")),
+            )
+            for row, folder in folders.items()
+        }
+        spectra.write_densities(
+            directory / FILES[1], densities, title=title, subtitle=subtitle
+        )
+
+
+def _column(path: pathlib.Path, name: str) -> list[float]:
+    rows = tables.from_csv(path.read_text("utf-8"))
+    return [float(row[name]) for row in rows]
+
+
+def _landscape(folder: pathlib.Path) -> landscape.Landscape:
+    losses = np.array(_column(folder / "landscape.csv", "loss"))
+    points = round(len(losses) ** 0.5)
+    first = np.array(_column(folder / "landscape.csv", "first"))[:points]
+    return landscape.Landscape(first, losses.reshape(points, points))
+
+
+def _subtitle(made: reproduction.Reproduction, cells: _Cells) -> str:
+    most = max(map(len, cells.values()))
+    how = "one seed" if most == 1 else f"mean of {most} runs, bands of one deviation"
+    return f"{_OF[made.artifact.curve]}, {how}"

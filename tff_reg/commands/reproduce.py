@@ -1,0 +1,124 @@
+"""Reproduces a paper's table or figure: `bin/reproduce --help` says how.
+
+The thin end of `tff_reg.experiment.reproduction`, and of `tasks.recipes.artifacts`,
+which knows the tables and figures.
+"""
+
+import os
+
+from tff_reg import experiment
+from tff_reg.analysis import figures
+from tff_reg.commands import several
+from tff_reg.experiment import (
+    command_line,
+    config as config_lib,
+    reproduction,
+    series,
+)
+from tff_reg.lazy import flags
+from tff_reg.settings import Setting
+from tff_reg.tasks.recipes import artifacts
+
+_COMMAND = "bin/reproduce"
+_HELP = """\
+bin/reproduce PAPER/TABLE [--seeds=N,...] [--scale=X] [--jobs=N] [flags]
+  Runs what a table or figure of the four papers needs, analyses it, and makes the table
+  as the paper has it, published and here side by side. The same command again resumes.
+
+  PAPER/TABLE             such as fedalign/table1, fedmlb/table6 or man/figure2
+  --seeds=N,...           such as 0,1,2; every cell runs with each [0]
+  --scale=X               of the paper's rounds, clients, local epochs and examples, as
+                          0.1; or tiny, minutes: what is learned then means nothing [1]
+  --jobs=N                runs at a time on this machine, which share its cores; their
+                          numbers are the same [1]
+  --output_dir=DIR        gets table.md, table.csv and, of a figure, figure.png
+                          [runs/PAPER/TABLE]
+  --runs_dir=DIR          where the runs are, DIR/RECIPE-seedN; tables and figures that
+                          share runs share them there [--output_dir, or runs]
+  --synthetic_data        random images in place of all data
+
+  All other flags are those of bin/run, and go before what the recipes say;
+  strengths such as --fedprox_strength go to the methods that have them.
+
+bin/reproduce --list [PAPER]
+  The tables and figures: what each shows, how many runs it is with one seed, and how
+  long they take."""
+
+_RUNS = "runs"
+_RUNS_DIR = Setting("runs_dir", str, None, "where the runs are", is_optional=True)
+
+
+def fail(message, exit_code=2):
+    """Ends the command with one line."""
+    command_line.fail(message, exit_code=exit_code, command=_COMMAND)
+
+
+def listing(found):
+    """The lines that name tables and figures."""
+    width = max(len(each.name) for each in found)
+    lines = []
+    for each in found:
+        recipes = {
+            (artifacts.canonical(recipe), *map(str, cell.settings.items()))
+            for cell in each.cells
+            for recipe in cell.recipes
+        }
+        lines.append(f"{each.name:{width}}  {len(recipes):3} runs  {each.title}")
+    return lines
+
+
+def plan(given, name):
+    """What the flags ask for."""
+    requested = command_line.requested(given)
+    output_dir = requested.pop("output_dir", None)
+    runs_dir = several.value_of(given, _RUNS_DIR) or output_dir or _RUNS
+    common = experiment.RunConfig.of(requested)
+    artifact = artifacts.artifact(name)
+    reproduction.check_runs_dir(common, runs_dir)
+    made = reproduction.Reproduction(
+        artifact,
+        common,
+        seeds=several.value_of(given, series.SEEDS),
+        runs_dir=runs_dir,
+    )
+    return made, output_dir or os.path.join(_RUNS, *name.split("/"))
+
+
+@command_line.command(_HELP)
+def main(argv, stop, executor=None):
+    """Plans, runs, analyses, tabulates.
+
+    Args:
+      argv: The arguments.
+      stop: Is told what to say and to end.
+      executor: Runs the commands; by default in processes of their own.
+    """
+    given = flags.FlagValues()
+    own = [series.SEEDS, series.JOBS, _RUNS_DIR]
+    command_line.define_flags(given, [*config_lib.listed(), *own])
+    flags.DEFINE_boolean("list", False, "Names alone.", given)
+    words = command_line.parse(argv, given, command=_COMMAND, takes_words=True)
+    if len(words) > 1 or (not words and not given.list):
+        found = " ".join(words) or "nothing"
+        fail(f"give one table or figure (found {found}); --list names them all.")
+    if given.list:
+        paper = words[0] if words else ""
+        found = [each for each in artifacts.artifacts() if each.name.startswith(paper)]
+        if not found:
+            fail(f"There is no table or figure of {paper!r}; --list names them all.")
+        print(*listing(found), sep="\n")
+        return
+    try:
+        made, output_dir = plan(given, words[0])
+        done = several.begin(given, made.planned, stop, executor)
+    except ValueError as error:
+        fail(error)
+    with several.carried_out(done, fail):
+        done.run()
+        done.analyse(made.analyses(done.finished))
+        done.analyse(figures.analyses(made, done.finished))
+        made.write(output_dir, made.numbers(done.finished))
+        if made.artifact.picture:
+            figures.write(made, done.finished, output_dir)
+    several.show(output_dir, ["table.md", "table.csv", *figures.FILES])
+    several.fail_for_failed(done.failed, len(made.planned), True, fail)
