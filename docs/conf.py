@@ -37,6 +37,7 @@ html_title = "tff_reg"
 html_static_path = ["static"]
 html_css_files = ["site.css"]
 html_show_copyright = False
+highlight_language = "text"
 pygments_style, pygments_dark_style = "friendly", "monokai"
 
 # The reference. Types are written as in the source (tf.Tensor, not where TensorFlow

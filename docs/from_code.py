@@ -258,7 +258,9 @@ def _escape(text):
     pieces = re.split(r"(?<!`)`(?!`)", text)
     for number, piece in enumerate(pieces):
         if number % 2 and number + 1 < len(pieces):
-            pieces[number] = f"``{' '.join(piece.split())}``"
+            # What stands right behind code needs a gap that is not shown.
+            gap = "\\ " if pieces[number + 1][:1].isalnum() else ""
+            pieces[number] = f"``{' '.join(piece.split())}``{gap}"
         else:
             piece = re.sub(r"(\w)_(?!\w)", r"\1\\_", piece.replace("\\", r"\\"))
             piece = piece.replace("|", r"\|")
