@@ -20,10 +20,23 @@ PACKAGE = "tff_reg"
 # Modules that no reader of a reference looks for.
 _SKIPPED = ("__main__",)
 _SECTION = re.compile(r"(Args|Attributes|Raises|Returns|Yields):\n")
+# In the order of a round.
 _HOOKS = (
-    "adapt_network broadcast begin change_batch change_pass change_logits term"
-    " displacement correct keep correct_clipped finish scale update_server"
-).split()
+    "adapt_network",
+    "broadcast",
+    "begin",
+    "change_batch",
+    "change_pass",
+    "change_logits",
+    "term",
+    "displacement",
+    "correct",
+    "keep",
+    "correct_clipped",
+    "finish",
+    "scale",
+    "update_server",
+)
 
 
 def write(folder):
@@ -181,14 +194,15 @@ def _reference():
         for each in modules:
             if each not in _pages_of_methods():
                 # In no list at the side, which would be as long as the library.
-                text = f"---\norphan: true\n---\n\n# {each}\n\n{_automodule(each)}\n"
-                pages[f"api/{each}.md"] = text
+                text = f"# {each}\n\n{_automodule(each)}\n"
+                pages[f"api/{each}.md"] = f"---\norphan: true\n---\n\n{text}"
     return pages
 
 
 def _pages_of_methods():
     return {
-        method.__module__: f"../methods/{name}" for name, method in own_methods().items()
+        method.__module__: f"../methods/{name}"
+        for name, method in own_methods().items()
     }
 
 
