@@ -1,4 +1,4 @@
-"""The package as others have it, and the files around it that people and robots read."""
+"""The package as others have it, and the files around it that people read."""
 
 import ast
 import hashlib
@@ -9,7 +9,9 @@ import shlex
 import subprocess
 import sys
 import sysconfig
+import tarfile
 import venv
+import zipfile
 
 import pytest
 import yaml
@@ -57,7 +59,7 @@ class Environment:
             "PATH": f"{self.folder / 'bin'}:{os.environ['PATH']}",
             "PIP_NO_INDEX": "1",
             "PIP_DISABLE_PIP_VERSION_CHECK": "1",
-            "PIP_NO_BUILD_ISOLATION": "false",  # Which, in pip, says that there is none.
+            "PIP_NO_BUILD_ISOLATION": "false",  # In pip that says: there is none.
             **environ,
         }
         return subprocess.run(
@@ -122,8 +124,6 @@ def test_a_wheel_has_the_library_its_tasks_and_their_data(clone, installed, tmp_
     )
     assert done.returncode == 0, done.stdout[-2000:]
     (wheel,) = tmp_path.glob("*.whl")
-    import zipfile
-
     names = set(zipfile.ZipFile(wheel).namelist())
     wanted = {
         file.relative_to(ROOT).as_posix()
@@ -140,8 +140,6 @@ def test_a_wheel_has_the_library_its_tasks_and_their_data(clone, installed, tmp_
 
 
 def test_an_sdist_has_the_tasks_too(clone, installed, tmp_path):
-    import tarfile
-
     code = (
         f"from setuptools import build_meta; build_meta.build_sdist({str(tmp_path)!r})"
     )
