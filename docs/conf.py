@@ -9,6 +9,8 @@ ROOT = HERE.parent
 sys.path[:0] = [str(ROOT), str(HERE)]
 
 import from_code  # noqa: E402
+from docutils import nodes  # noqa: E402
+from latex2mathml import converter  # noqa: E402
 
 import tff_reg  # noqa: E402
 from tff_reg import quiet  # noqa: E402
@@ -23,7 +25,6 @@ extensions = [
     "myst_nb",
     "sphinx.ext.autodoc",
     "sphinx.ext.napoleon",
-    "sphinx.ext.mathjax",
     "sphinx.ext.viewcode",
 ]
 exclude_patterns = ["site"]
@@ -33,6 +34,7 @@ nb_execution_mode = "off"  # The notebooks keep their outputs, which tests check
 nb_merge_streams = True
 
 html_theme = "furo"
+html_math_renderer = "mathml"
 html_title = "tff_reg"
 html_static_path = ["static"]
 html_css_files = ["site.css"]
@@ -64,8 +66,22 @@ linkcheck_ignore = [
 ]
 
 
+def write_inline(translator, node):
+    """Writes a formula as MathML, which browsers show without a script."""
+    translator.body.append(converter.convert(node.astext()))
+    raise nodes.SkipNode
+
+
+def write_block(translator, node):
+    """The same of a formula with lines of its own."""
+    formula = converter.convert(node.astext(), display="block")
+    translator.body.append(f'<div class="formula">{formula}</div>')
+    raise nodes.SkipNode
+
+
 def setup(app):
     """Has the pages that follow from the code written before Sphinx looks for pages."""
+    app.add_html_math_renderer("mathml", (write_inline, None), (write_block, None))
     from_code.write(HERE / "generated")
     # Before napoleon, which comes at 500.
     app.connect("autodoc-process-docstring", from_code.to_rst, priority=400)

@@ -74,8 +74,10 @@ def method_page(name):
     method = own_methods()[name]
     module = inspect.getmodule(method)
     title, _, text = inspect.getdoc(module).partition("\n")
+    title, _, what = title.partition(": ")
     parts = [
-        f"# {title.rstrip('.')}",
+        f"# {title}",
+        f"{what[0].upper()}{what[1:]}",
         f"`--process={name}` · `methods.{method.__name__}` · {method.paper}",
         text.strip(),
         "## Strengths",
@@ -128,11 +130,12 @@ def _paper_settings(method):
     given = {**method.paper_settings, **method.brings}
     if not given:
         return "It has none of its own: what is not given is as it is by default."
-    return " ".join(
-        f"`--{key}={settings.as_text(value)}`"
+    rows = [
+        [f"`--{key}`", f"`{settings.as_text(value)}`"]
         for key, value in given.items()
         if value is not None
-    )
+    ]
+    return _table(["setting", "value"], rows)
 
 
 def _properties(method):
@@ -264,6 +267,8 @@ def to_rst(app, what, name, value, options, lines):
             found.append(f"::\n\n{textwrap.indent(textwrap.dedent(chunk), '    ')}")
         else:
             found.append(_escape(chunk))
+    if what in ("attribute", "data", "property"):
+        found.insert(0, "..")  # Else what is before a colon is taken for a type.
     lines[:] = "\n\n".join(found).split("\n") + [""]
 
 
