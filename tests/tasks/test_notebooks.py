@@ -119,7 +119,7 @@ OTHERS = {
     "why_averaging_fails": (
         {
             "local_epochs=5": "local_epochs=1",
-            "ROUNDS = 10": "ROUNDS = 1",
+            "ROUNDS = 15": "ROUNDS = 2",
             "points=13": "points=3",
         },
         dict.fromkeys(("data", "fedavg", "drift", "forget", "plane", "methods"), 1),
@@ -172,18 +172,14 @@ def check_kept(name, notebook):
         assert float(kept.group(1)) == pytest.approx(found["FedAvg"][0])
         return
     number = r"([+-]?\d+\.\d+)"
-    accuracies = numbers(cells["fedavg"], rf"test accuracy {number}%")
-    assert accuracies["IID"] > accuracies["Dir(0.5)"] > accuracies["Dir(0.05)"]
-    drifts = numbers(
-        cells["drift"],
-        rf"mean cosine {number}, a step {number} long, their mean {number}",
-    )
-    (_, iid, _), (_, skewed, _) = drifts["IID"], drifts["Dir(0.05)"]
-    assert skewed > iid
-    ends = numbers(
-        cells["methods"], rf"test accuracy, mean of the last 3 rounds {number}%"
-    )
-    assert set(ends) == {"FedAvg", "FedProx", "FedNTD", "SCAFFOLD", "MAN"}
+    last = rf"test accuracy in the last rounds {number}%, at least {number}%"
+    averaged = numbers(cells["fedavg"], last)
+    assert averaged["IID"][0] > averaged["Dir(0.05)"][0] + 2
+    steps = rf"mean cosine {number}, a step {number} long, their mean {number}"
+    drifts = numbers(cells["drift"], steps)
+    assert drifts["Dir(0.05)"][1] > drifts["IID"][1]
+    ends = numbers(cells["methods"], last)
+    assert set(ends) == {"FedAvg", "FedProx", "FedRS", "SCAFFOLD", "MAN"}
     assert max(ends.values()) > ends["FedAvg"]
     sharp = numbers(cells["curvature"], rf"largest eigenvalue {number}")
     assert set(sharp) == set(ends) and min(sharp.values()) > (0,)
