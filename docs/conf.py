@@ -27,7 +27,7 @@ extensions = [
     "sphinx.ext.napoleon",
     "sphinx.ext.viewcode",
 ]
-exclude_patterns = ["site"]
+exclude_patterns = ["site", "generated/alternatives.md"]
 myst_enable_extensions = ["colon_fence", "dollarmath", "amsmath", "deflist"]
 myst_heading_anchors = 3
 nb_execution_mode = "off"  # The notebooks keep their outputs, which tests check.

@@ -12,7 +12,7 @@ import re
 import textwrap
 
 from tff_reg import settings
-from tff_reg.methods import catalogue, method as method_lib
+from tff_reg.methods import method as method_lib, overview
 from tff_reg.tasks import notebooks
 
 HERE = pathlib.Path(__file__).parent
@@ -20,6 +20,16 @@ PACKAGE = "tff_reg"
 # Modules that no reader of a reference looks for.
 _SKIPPED = ("__main__",)
 _SECTION = re.compile(r"(Args|Attributes|Raises|Returns|Yields):\n")
+_SUMS = """\
+---
+orphan: true
+---
+
+# Which methods go together
+
+A plus: the two can be in one sum. A minus: both would do the same thing
+({doc}`../pages/methods`).
+"""
 # In the order of a round.
 _HOOKS = (
     "adapt_network",
@@ -45,7 +55,10 @@ def write(folder):
     Args:
       folder: Where to, a `pathlib.Path`.
     """
-    pages = {f"methods/{name}.md": method_page(name) for name in own_methods()}
+    pages = {f"methods/{name}.md": method_page(name) for name in overview.ours()}
+    pages["alternatives.md"] = _table_of(overview.alternatives())
+    head, *rows = overview.sums()
+    pages["sums.md"] = f"{_SUMS}\n{_table(head, rows)}\n"
     pages.update(_reference())
     for path in notebooks.paths():
         pages[f"notebooks/{path.name}"] = path.read_text("utf-8")
@@ -60,18 +73,9 @@ def write(folder):
             file.write_text(text, "utf-8")
 
 
-def own_methods():
-    """The methods of this package by name."""
-    return {
-        name: method
-        for name, method in catalogue.methods().items()
-        if method.__module__.startswith(f"{PACKAGE}.")
-    }
-
-
 def method_page(name):
     """A method's page, Markdown, of its file and of what was measured."""
-    method = own_methods()[name]
+    method = overview.ours()[name]
     module = inspect.getmodule(method)
     title, _, text = inspect.getdoc(module).partition("\n")
     title, _, what = title.partition(": ")
@@ -181,6 +185,10 @@ def _table(header, rows):
     return "\n".join(f"| {' | '.join(row)} |" for row in cells)
 
 
+def _table_of(rows):
+    return _table(list(rows[0]), [list(row.values()) for row in rows]) + "\n"
+
+
 def _reference():
     """The pages of the packages and their modules by file."""
     pages, waiting = {}, [PACKAGE]
@@ -205,7 +213,7 @@ def _reference():
 def _pages_of_methods():
     return {
         method.__module__: f"../methods/{name}"
-        for name, method in own_methods().items()
+        for name, method in overview.ours().items()
     }
 
 
@@ -255,7 +263,7 @@ def to_rst(app, what, name, value, options, lines):
     A listener to `autodoc-process-docstring`; a method's page has the text of its
     module already.
     """
-    if what == "module" and name.rpartition(".")[2] in own_methods():
+    if what == "module" and name.rpartition(".")[2] in overview.ours():
         lines.clear()
         return
     chunks = re.split(r"\n{2,}", "\n".join(lines).strip("\n"))

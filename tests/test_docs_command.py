@@ -15,6 +15,7 @@ from bin import docs
 from docs import from_code
 from tests import commands
 from tff_reg import settings
+from tff_reg.methods import overview
 
 ROOT = pathlib.Path(__file__).parents[1]
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
@@ -123,11 +124,11 @@ def test_types_have_the_names_that_users_import_them_by(site):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", from_code.own_methods())
+@pytest.mark.parametrize("name", overview.ours())
 def test_a_methods_page_has_its_formula_and_its_strengths(site, name):
     page = (site / f"generated/methods/{name}.html").read_text("utf-8")
     assert 'class="math notranslate' in page
-    for each in settings.settings_of(from_code.own_methods()[name]):
+    for each in settings.settings_of(overview.ours()[name]):
         assert f"--{name}_{each.name}" in page
 
 

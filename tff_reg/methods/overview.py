@@ -35,12 +35,12 @@ def alternatives() -> list[dict[str, str]]:
 
     Columns: what two would both do, and the methods.
     """
-    ours = ours()
+    known = ours()
     by_claim = {
-        claim: [name for name in ours if claim in ours[name].claims]
+        claim: [name for name in known if claim in known[name].claims]
         for claim in method_lib.CLAIMS
     }
-    one_label = [name for name in ours if ours[name].needs_one_label]
+    one_label = [name for name in known if known[name].needs_one_label]
     by_claim["have examples of two classes, and need their one class"] = [
         *by_claim[method_lib.EXAMPLES],
         *one_label,
@@ -58,13 +58,13 @@ def sums() -> list[list[str]]:
     The first row and the first column have their names. A cell has a plus where the two
     go together, a minus where they do not.
     """
-    ours = {name: each for name, each in ours().items() if name != "fedavg"}
-    head = ["", *(f"`{name}`" for name in ours)]
+    known = {name: each for name, each in ours().items() if name != "fedavg"}
+    head = ["", *(f"`{name}`" for name in known)]
     return [
         head,
         *(
             [f"`{name}`", *("+" if _go(one, other) else "-" for other in ours.values())]
-            for name, one in ours.items()
+            for name, one in known.items()
         ),
     ]
 
