@@ -1,16 +1,21 @@
-"""`bin/docs` writes a page of every module, with everything that is public on it."""
+"""`bin/docs` builds the site, with everything that is public in its reference."""
 
 import ast
 import html
 import importlib
+import inspect
 import pathlib
 import re
 import subprocess
 
 import pytest
+from sphinx.util import inventory
 
 from bin import docs
+from docs import from_code
 from tests import commands
+from tff_reg import settings
+from tff_reg.methods import overview
 
 ROOT = pathlib.Path(__file__).parents[1]
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
@@ -45,90 +50,124 @@ def _public_names(file):
 
 
 @pytest.fixture(scope="module")
-def pages(tmp_path_factory):
-    """The pages by the name of their module, and where they are."""
-    directory = tmp_path_factory.mktemp("docs") / "api"
-    # A reference that is there already, with the page of a module that is no more.
-    (directory / "tff_reg").mkdir(parents=True)
-    title = "<title>tff_reg: API reference</title>"
-    (directory / "index.html").write_text(f"<html><head>{title}")
-    (directory / "tff_reg" / "gone.html").touch()
-    # A process of its own: classes of TensorFlow have other names afterwards.
+def site(tmp_path_factory):
+    """The folder of the site."""
+    directory = tmp_path_factory.mktemp("docs") / "site"
+    # A site that is there already, with a page that is no more.
+    directory.mkdir()
+    (directory / ".buildinfo").touch()
+    (directory / "gone.html").touch()
     pipes = dict(stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     process = commands.start("docs", f"--output_dir={directory}", **pipes)
     out, err = process.communicate()
     assert (process.returncode, err) == (0, "")
     assert out == f"{directory / 'index.html'}\n"
-    found = {}
-    for file in directory.rglob("*.html"):
-        name = ".".join(file.relative_to(directory).with_suffix("").parts)
-        found[name] = file.read_text("utf-8")
-    return found, directory
+    return directory
+
+
+@pytest.fixture(scope="module")
+def known(site):
+    """The places of all names that the reference has."""
+    with (site / "objects.inv").open("rb") as file:
+        found = inventory.InventoryFile.load(file, "", lambda base, place: place)
+    return {
+        name: place
+        for kind, entries in found.items()
+        if kind.startswith("py:")
+        for name, (_, _, place, _) in entries.items()
+    }
 
 
 @pytest.mark.slow
-def test_every_module_has_a_page_and_is_on_the_first(pages):
-    found, _ = pages
-    assert set(found) == {"index", *_modules()}
-    for name in _modules():
-        link = f'<a href="{name.replace(".", "/")}.html">{name}</a>'
-        assert found["index"].count(link) in (1, 2)
-    assert "<p>Where TFF computations run:" in found["index"]
+def test_an_older_site_is_replaced(site):
+    assert not (site / "gone.html").exists()
 
 
 @pytest.mark.slow
-def test_everything_public_is_on_its_page(pages):
-    found, _ = pages
-    modules = _modules()
+def test_everything_public_is_in_the_reference(site, known):
     missing = []
-    for name, file in modules.items():
-        own = _public_names(file)
-        offered = getattr(importlib.import_module(name), "__all__", None)
-        if offered is not None:
-            # Of its own names those, and those that it takes from its modules.
-            own = [each for each in own if each.partition(".")[0] in offered]
-            own += offered
-        for each in own:
-            sign = f'id="{each}"'
-            if f"{name}.{each}" in modules:
-                sign = f'href="{name.rpartition(".")[2]}/{each}.html"'
-            if sign not in found[name]:
-                missing.append(f"{name}: {each}")
+    for name, file in _modules().items():
+        package = file.name == "__init__.py"
+        page = f"generated/api/{name}.html"
+        if package:
+            assert (site / page).exists()
+            continue
+        if name not in known:
+            missing.append(name)
+        missing += [
+            f"{name}.{each}"
+            for each in _public_names(file)
+            if f"{name}.{each}" not in known
+        ]
     assert not missing
 
 
 @pytest.mark.slow
-def test_a_name_that_a_package_imports_when_asked_for_has_its_text(pages):
-    page = html.unescape(re.sub("<[^>]*>", "", pages[0]["tff_reg.data"]))
-    assert "Clients whose examples are rows of two shared arrays." in page
-    assert "clients_per_round: int" in page
-    assert "tff_reg.data.program_source.SeededDataSourceIterator" in page
-    # Classes have the names that users import them by.
-    assert "SeededDataSource(tff.program.FederatedDataSource):" in page
-    assert "tensorflow_federated.python" not in page
+def test_a_package_lists_what_it_offers(site):
+    for name, file in _modules().items():
+        if file.name == "__init__.py":
+            page = (site / f"generated/api/{name}.html").read_text("utf-8")
+            for each in getattr(importlib.import_module(name), "__all__", ()):
+                value = getattr(importlib.import_module(name), each)
+                if inspect.isclass(value) or inspect.isfunction(value):
+                    assert f">{each}<" in page, f"{name}.{each}"
 
 
 @pytest.mark.slow
-def test_sections_of_docstrings_are_headings_with_lists(pages):
-    page = pages[0]["tff_reg.data.sampling"]
-    section = page[page.index('id="sample_clients"') :]
-    section = section[: section.index("</section>")]
-    headings = re.findall(r"<h6[^>]*>(\w+):</h6>", section)
-    assert headings == ["Arguments", "Returns", "Raises"]
-    assert "<li><strong>clients_per_round:</strong>" in section
-    # None is left as it was written.
-    for name, page in pages[0].items():
-        left = re.search(r"<p>[^<]*\b(Args|Returns|Raises|Attributes|Yields):\s", page)
-        assert not left, f"{name}: {left.group()}"
+def test_types_have_the_names_that_users_import_them_by(site):
+    for page in (site / "generated").rglob("*.html"):
+        text = html.unescape(re.sub("<[^>]*>", "", page.read_text("utf-8")))
+        assert "tensorflow.python" not in text, page.name
+        assert "tensorflow_federated.python" not in text, page.name
+        # None of a docstring's sections is left as it was written.
+        assert not re.search(r"\n(Args|Returns|Raises|Attributes|Yields):\s", text)
 
 
-def test_what_pdoc_complains_of_is_told(tmp_path, monkeypatch):
-    package = tmp_path / "broken"
-    package.mkdir()
-    (package / "__init__.py").write_text('__all__ = ["gone"]\n')
-    monkeypatch.syspath_prepend(tmp_path)
-    (complaint,) = docs.write(["broken"], tmp_path / "out")
-    assert complaint.startswith("Found 'gone' in broken.__all__, but it does not res")
+@pytest.mark.slow
+@pytest.mark.parametrize("name", overview.ours())
+def test_a_methods_page_has_its_formula_and_its_strengths(site, name):
+    page = (site / f"generated/methods/{name}.html").read_text("utf-8")
+    assert 'class="math notranslate' in page
+    for each in settings.settings_of(overview.ours()[name]):
+        assert f"--{name}_{each.name}" in page
+
+
+def test_a_docstring_becomes_what_sphinx_reads():
+    lines = [
+        "Takes `a * b` of *many*; see",
+        "`x` and h_i_.",
+        "",
+        "    f(*x)",
+        "",
+        "Args:",
+        "  *rest: With |w| of",
+        "    two lines.",
+    ]
+    from_code.to_rst(None, "function", "f", None, None, lines)
+    assert lines == [
+        "Takes ``a * b`` of \\*many\\*; see",
+        "``x`` and h_i\\_.",
+        "",
+        "::",
+        "",
+        "    f(*x)",
+        "",
+        "Args:",
+        "  *rest: With \\|w\\| of",
+        "    two lines.",
+        "",
+    ]
+
+
+def test_a_warning_is_an_error(tmp_path, monkeypatch, capfd):
+    sources = tmp_path / "sources"
+    sources.mkdir()
+    (sources / "conf.py").write_text("extensions = ['myst_parser']\n")
+    (sources / "index.md").write_text("# Title\n\n{doc}`nowhere`\n")
+    monkeypatch.setattr(docs, "SOURCES", sources)
+    done = commands.call(docs.main, f"--output_dir={tmp_path / 'out'}")
+    assert done.returncode == 1
+    assert "unknown document: 'nowhere'" in done.stderr + capfd.readouterr().err
 
 
 @pytest.mark.parametrize("name", ["mine.txt", "index.html"])
@@ -162,8 +201,8 @@ def test_what_is_wrong_is_said_in_a_line(flag, message):
 def test_the_readmes_table_of_methods_is_that_of_their_files(monkeypatch, tmp_path):
     text = docs.README.read_text("utf-8")
     assert docs.with_table_of_methods(text) == text, "bin/docs --readme writes it"
-    assert "| `fedalign`" in text and "`strength` (mu = 0.45)" in text
+    assert "| `fedalign` | Lipschitz alignment" in text
     monkeypatch.setattr(docs, "README", tmp_path / "README.md")
-    docs.README.write_text(text.replace("mu = 0.45", "mu = 0.46"), "utf-8")
+    docs.README.write_text(text.replace("Lipschitz alignment", "Alignment"), "utf-8")
     assert commands.call(docs.main, "--readme").returncode == 0
     assert docs.README.read_text("utf-8") == text

@@ -1,6 +1,6 @@
 """What the API reference is made of: docstrings of the library, read without importing.
 
-Methods of a class with bases may leave their text to the base, as pdoc and `help` do.
+Methods of a class with bases may leave their text to the base, as `help` does.
 """
 
 import ast
@@ -61,7 +61,9 @@ class Definition:
 
 
 def files():
-    return sorted((ROOT / "tff_reg").rglob("*.py"))
+    """Those of the library; what commands are made of is for them alone."""
+    found = (ROOT / "tff_reg").rglob("*.py")
+    return sorted(file for file in found if "commands" not in file.parts)
 
 
 def definitions(kinds):

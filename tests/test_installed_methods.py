@@ -2,35 +2,14 @@
 
 import json
 import os
-import textwrap
+import shutil
 
 import pytest
 
-from tests import commands
+from tests import commands, documents
 
-MODULE = """
-import dataclasses
-
-from tff_reg import methods, settings
-from tff_reg.lazy import tf
-
-
-@dataclasses.dataclass(frozen=True)
-class Anchor(methods.Method):
-    name = "anchor"
-    title = "Features near the global model's"
-    paper_settings = {"local_epochs": 1, "client_learning_rate": 0.03}
-    reference_models = ("global",)
-
-    strength: float = settings.setting(0.5, help="Factor of the distance.", minimum=0)
-    power: int = settings.setting(2, help="Of the distance.", choices=(1, 2))
-
-    def term(self, step):
-        anchor = step.outputs_of("global").embedding
-        distance = tf.abs(step.outputs.embedding - anchor) ** self.power
-        mean = tf.reduce_mean(distance)
-        return methods.Term(raw=mean, weighted=self.strength * mean)
-"""
+# The package of the tutorial "Add a method in 40 lines".
+MODULE = documents.ROOT / "docs" / "examples" / "anchors" / "anchors.py"
 SMALL = [
     "--model=cnn",
     "--num_clients=4",
@@ -43,7 +22,7 @@ SMALL = [
 def install(folder, value):
     """Installs the module, as pip would, with an entry point of that value."""
     folder.mkdir()
-    (folder / "anchors.py").write_text(textwrap.dedent(MODULE))
+    shutil.copy(MODULE, folder)
     known = folder / "anchors-0.1.dist-info"
     known.mkdir()
     (known / "METADATA").write_text(

@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from tests import commands
+from tests import commands, documents
 from tff_reg.commands import recipes as command
 from tff_reg.tasks import recipes
 
@@ -154,8 +154,9 @@ def test_what_is_wrong_is_said_in_one_line_with_exit_code_2(arguments, message):
     assert done.stderr.count("\n") == 1
 
 
-def test_the_readmes_commands_name_recipes():
-    text = (commands.ROOT / "README.md").read_text("utf-8")
+def test_the_sites_commands_name_recipes():
+    page = documents.PAGES / "tutorials" / "reproduce_a_table.md"
+    text = page.read_text("utf-8")
     lists = re.findall(r"bin/recipes (.*?)(?:\)|$)", text, re.M)
     assert len(lists) == 3
     for arguments in lists:

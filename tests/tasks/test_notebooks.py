@@ -49,16 +49,22 @@ def figures_of(cell):
     ]
 
 
-def check_outputs(notebook, worst_accuracy=65):
+def check_cells(notebook, number_of_figures):
+    """No errors, no complaints, and as many pictures as there should be."""
     cells = code_cells(notebook)
     for name, cell in cells.items():
         figures = figures_of(cell)
-        assert len(figures) == FIGURES.get(name, 0), name
+        assert len(figures) == number_of_figures.get(name, 0), name
         # Not an empty sheet.
         assert all(np.std(figure[..., :3]) > 0.05 for figure in figures), name
         assert not any(o.output_type == "error" for o in cell.outputs), name
         assert not any(o.get("name") == "stderr" for o in cell.outputs), name
     assert text_of(cells["install"]) == "Nothing to install.\n"
+    return cells
+
+
+def check_outputs(notebook, worst_accuracy=65):
+    cells = check_cells(notebook, FIGURES)
     for name, count in {"live": 1, "own": 1, "regularizer": 2}.items():
         accuracies = re.findall(r"est accuracy (\d+\.\d)%", text_of(cells[name]))
         assert len(accuracies) == count
@@ -69,9 +75,9 @@ def check_outputs(notebook, worst_accuracy=65):
 
 
 @contextlib.contextmanager
-def execute(folder, replacements):
-    """Executes the quickstart; yields it and the client of its kernel."""
-    notebook = notebooks.read(QUICKSTART)
+def execute(folder, replacements, path=QUICKSTART):
+    """Executes a notebook; yields it and the client of its kernel."""
+    notebook = notebooks.read(path)
     replaced = set()
     for cell in code_cells(notebook).values():
         cell.outputs, cell.execution_count = [], None
@@ -107,6 +113,76 @@ def test_the_quickstart_runs_from_top_to_bottom(tmp_path):
     with execute(tmp_path, {}) as (notebook, client):
         check_outputs(notebook)
         check_run(notebook, client)
+
+
+OTHERS = {
+    "why_averaging_fails": (
+        {
+            "local_epochs=5": "local_epochs=1",
+            "ROUNDS = 15": "ROUNDS = 2",
+            "points=13": "points=3",
+        },
+        dict.fromkeys(("data", "fedavg", "drift", "forget", "plane", "methods"), 1),
+    ),
+    "your_own_model": (
+        {"local_epochs=3": "local_epochs=1", "total_rounds=12": "total_rounds=2"},
+        {"train": 1},
+    ),
+}
+
+
+def test_these_are_all_notebooks():
+    assert [p.stem for p in notebooks.paths()] == sorted([QUICKSTART.stem, *OTHERS])
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_another_notebook_runs_from_top_to_bottom_in_short(name, tmp_path):
+    replacements, figures = OTHERS[name]
+    path = notebooks.ROOT / f"{name}.ipynb"
+    with execute(tmp_path, replacements, path) as (notebook, _):
+        check_cells(notebook, figures)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", OTHERS)
+def test_another_notebook_gives_what_it_keeps(name, tmp_path):
+    path = notebooks.ROOT / f"{name}.ipynb"
+    with execute(tmp_path, {}, path) as (notebook, _):
+        check_kept(name, notebook)
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_another_notebook_keeps_its_outputs(name):
+    check_kept(name, notebooks.read(notebooks.ROOT / f"{name}.ipynb"))
+
+
+def numbers(cell, pattern):
+    """What a cell prints, by name: numbers behind it."""
+    lines = re.findall(rf"(?m)^(.*?\S)  +{pattern}", text_of(cell))
+    return {line[0]: tuple(map(float, line[1:])) for line in lines}
+
+
+def check_kept(name, notebook):
+    """What the notebooks say is what they print."""
+    cells = check_cells(notebook, OTHERS[name][1])
+    if name == "your_own_model":
+        found = numbers(cells["train"], r"test accuracy (\d+\.\d)%")
+        assert len(found) == 5 and min(found.values()) > (60,)
+        kept = re.search(r"of the file (\d+\.\d)%", text_of(cells["away"]))
+        assert float(kept.group(1)) == pytest.approx(found["FedAvg"][0])
+        return
+    number = r"([+-]?\d+\.\d+)"
+    last = rf"test accuracy in the last rounds {number}%, at least {number}%"
+    averaged = numbers(cells["fedavg"], last)
+    assert averaged["IID"][0] > averaged["Dir(0.05)"][0] + 2
+    steps = rf"mean cosine {number}, a step {number} long, their mean {number}"
+    drifts = numbers(cells["drift"], steps)
+    assert drifts["Dir(0.05)"][1] > drifts["IID"][1]
+    ends = numbers(cells["methods"], last)
+    assert set(ends) == {"FedAvg", "FedProx", "FedRS", "SCAFFOLD", "MAN"}
+    assert max(ends.values()) > ends["FedAvg"]
+    sharp = numbers(cells["curvature"], rf"largest eigenvalue {number}")
+    assert set(sharp) == set(ends) and min(sharp.values()) > (0,)
 
 
 @pytest.mark.parametrize("path", notebooks.paths(), ids=lambda path: path.name)

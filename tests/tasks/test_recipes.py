@@ -9,7 +9,7 @@ import pathlib
 import numpy as np
 import pytest
 
-from tests import commands
+from tests import commands, documents
 from tests.tasks import recipe_settings
 from tff_reg import experiment, tasks
 from tff_reg.commands import run
@@ -123,8 +123,8 @@ PRINTED = {
 }
 
 
-def test_the_readme_counts_them():
-    assert f"{len(ALL)} in all" in (ROOT / "README.md").read_text("utf-8")
+def test_the_site_counts_them():
+    assert f"{len(ALL)} in all" in documents.text()
 
 
 def test_every_row_and_column_of_every_table_has_its_recipe():

@@ -3,17 +3,15 @@
 import json
 import pathlib
 import re
-import shlex
 
 import numpy as np
 import pytest
 
-from tests import commands
+from tests import commands, documents
 from tests.tasks import layouts
 from tff_reg import tasks
 from tff_reg.commands import run
 from tff_reg.data import augmentation, partitions
-from tff_reg.experiment import RunConfig, config
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
@@ -75,29 +73,8 @@ def test_the_command_says_so_in_one_line_with_exit_code_2():
     assert done.stderr.count("\n") == 1
 
 
-def _commands():
-    """The README's commands about tasks, as flags by name."""
-    text = (ROOT / "README.md").read_text("utf-8")
-    section = text[text.index("\n## Tasks and data\n") :]
-    section = section[: section.index("\n## ", 5)]
-    lines = re.findall(r"^bin/run (.*)$", section, re.M)
-    return [
-        dict(word.removeprefix("--").split("=", 1) for word in shlex.split(line))
-        for line in lines
-    ]
-
-
-def test_the_readmes_commands_are_runs():
-    commands = _commands()
-    assert len(commands) >= 4
-    known = {each.name: each for each in config.listed()}
-    for flags in commands:
-        read = {name: known[name].read(text) for name, text in flags.items()}
-        RunConfig.of(read).resolved()
-
-
-def test_the_readme_has_every_task_with_its_model_and_every_partition():
-    text = (ROOT / "README.md").read_text("utf-8")
+def test_the_site_has_every_task_with_its_model_and_every_partition():
+    text = (documents.PAGES / "data.md").read_text("utf-8")
     for name in tasks.names():
         (row,) = re.findall(rf"^\| `{name}` \|.*$", text, re.M)
         defaults = tasks.defaults(name)

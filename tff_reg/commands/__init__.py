@@ -9,4 +9,13 @@ import sys
 # What starts one from any folder: not by `-m`, which looks in that folder first.
 START = (sys.executable, str(pathlib.Path(__file__).with_name("__main__.py")))
 
-NAMES = ("run", "compare", "reproduce", "analyze", "recipes", "export", "worker")
+NAMES = (
+    "run",
+    "compare",
+    "reproduce",
+    "analyze",
+    "recipes",
+    "export",
+    "worker",
+    "test",
+)

@@ -1,13 +1,18 @@
-"""FedACG: server momentum whose next step the clients have before them.
+r"""FedACG: server momentum whose next step the clients have before them.
 
 Geeho Kim, Jinkyu Kim, Bohyung Han. "Communication-Efficient Federated Learning with
 Accelerated Client Gradient." CVPR 2024. https://arxiv.org/abs/2201.03172
 
-With m the server's momentum, clients receive cloud = w_g + lambda m and add
-beta' ||w - cloud||^2 to the loss, as the authors' code does (a proximal term of
-mu = 2 beta'). Afterwards m' = lambda m + mean of (w_i - cloud), and the new model,
-w_g + m', is the plain mean of the clients'. That model is evaluated, not the one that
-is sent.
+$$
+\ell(w) + \beta' \lVert w - \bar w \rVert^2, \qquad
+\bar w = w_g + \lambda m, \qquad
+m' = \lambda m + \operatorname{mean}_i (w_i - \bar w), \qquad w_g' = w_g + m'
+$$
+
+With m the server's momentum, clients receive cloud = w_g + lambda m and add beta' ||w -
+cloud||^2 to the loss, as the authors' code does (a proximal term of mu = 2 beta').
+Afterwards m' = lambda m + mean of (w_i - cloud), and the new model, w_g + m', is the
+plain mean of the clients'. That model is evaluated, not the one that is sent.
 
 The authors' code also multiplies the learning rate by the decay of a round after every
 local epoch, and computes in mixed precision; ours does not.

@@ -1,11 +1,20 @@
-"""FedAdagrad: Adagrad at the server.
+r"""FedAdagrad: Adagrad at the server.
 
 Sashank J. Reddi, Zachary Charles, Manzil Zaheer, Zachary Garrett, Keith Rush, Jakub
 Konecny, Sanjiv Kumar, H. Brendan McMahan. "Adaptive Federated Optimization." ICLR 2021.
 https://arxiv.org/abs/2003.00295
 
+$$
+v' = v + \Delta^2, \qquad
+\bar w' = \bar w + \eta \frac{\Delta}{\sqrt{v'} + \tau}, \qquad
+\Delta = \operatorname{mean}_i (w_i - \bar w)
+$$
+
 Algorithm 2 without momentum (beta1 = 0), as in its experiments; v begins at tau^2. The
 rates and tau are those of the FedMLB paper's FedAdam.
+
+The mean is weighted by examples; FedACG's code takes the plain one
+(`--client_weighting=uniform`).
 """
 
 from __future__ import annotations

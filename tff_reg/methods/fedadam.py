@@ -1,11 +1,21 @@
-"""FedAdam: Adam at the server.
+r"""FedAdam: Adam at the server.
 
 Sashank J. Reddi, Zachary Charles, Manzil Zaheer, Zachary Garrett, Keith Rush, Jakub
 Konecny, Sanjiv Kumar, H. Brendan McMahan. "Adaptive Federated Optimization." ICLR 2021.
 https://arxiv.org/abs/2003.00295
 
+$$
+m' = \beta_1 m + (1 - \beta_1) \Delta, \qquad
+v' = \beta_2 v + (1 - \beta_2) \Delta^2, \qquad
+\bar w' = \bar w + \eta \frac{m'}{\sqrt{v'} + \tau}
+$$
+
 Algorithm 2 with its betas, 0.9 and 0.99; v begins at tau^2, and nothing corrects the
 bias of the first rounds. tau is 0.001, as in the FedMLB paper.
+
+The mean is weighted by examples; FedACG's code takes the plain one
+(`--client_weighting=uniform`). TFF 0.87's own Adam has beta2 0.999, v = 0 at first, and
+corrects the bias: over 1,000 rounds it takes 0.3 to 0.75 of these steps.
 """
 
 from __future__ import annotations

@@ -1,19 +1,26 @@
-"""FedAlign: the last block's Lipschitz constant, held to that of its own sub-block.
+r"""FedAlign: the last block's Lipschitz constant, held to that of its own sub-block.
 
-Matias Mendieta, Taojiannan Yang, Pu Wang, Minwoo Lee, Zhengming Ding, Chen Chen.
-"Local Learning Matters: Rethinking Data Heterogeneity in Federated Learning." CVPR
-2022. https://arxiv.org/abs/2111.14213
+Matias Mendieta, Taojiannan Yang, Pu Wang, Minwoo Lee, Zhengming Ding, Chen Chen. "Local
+Learning Matters: Rethinking Data Heterogeneity in Federated Learning." CVPR 2022.
+https://arxiv.org/abs/2111.14213
 
-The last stage runs a second time at a fraction of its width, on the first channels
-of its input. Both runs give a transmitting matrix (Eqs. 6-7), whose spectral norm
-stands for a Lipschitz constant; the term is the mean squared difference of the two
-norms over the batch (Eq. 5).
+$$
+\ell(w) + \frac{\mu}{B} \sum_{b=1}^{B} \bigl(K_S(x_b) - K_F(x_b)\bigr)^2,
+\qquad K = \lVert X \rVert_2, \quad X = f_{L-1} f_L^\top
+$$
 
-What the authors' code does and the paper does not say: the features are pooled to
-the same size before the transmitting matrix, which is divided by the number of
-positions; the full block's features are constants in the term, so that only the
-sub-block's weights learn from it; and the term is rescaled in every step to
-`strength` times the cross-entropy (`lipschitz_scaling='relative'`).
+The last stage runs a second time at a fraction of its width, on the first channels of
+its input. Both runs give a transmitting matrix (Eqs. 6-7), whose spectral norm stands
+for a Lipschitz constant; the term is the mean squared difference of the two norms over
+the batch (Eq. 5).
+
+What the authors' code does and the paper does not say: the features are pooled to the
+same size before the transmitting matrix, which is divided by the number of positions;
+the full block's features are constants in the term, so that only the sub-block's
+weights learn from it; and the term is rescaled in every step to `strength` times the
+cross-entropy (`lipschitz_scaling='relative'`). That is the default here, since it gave
+the published numbers. Gradients are clipped at norm 10. Their code takes two backward
+passes; ours is one, of the sum, to the same gradient.
 """
 
 from __future__ import annotations

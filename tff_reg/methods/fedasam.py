@@ -1,13 +1,18 @@
-"""FedASAM: SAM whose neighbourhood is measured relative to the weights.
+r"""FedASAM: SAM whose neighbourhood is measured relative to the weights.
 
 Jungmin Kwon, Jeongseop Kim, Hyunseo Park, In Kwon Choi. "ASAM: Adaptive Sharpness-Aware
 Minimization for Scale-Invariant Learning of Deep Neural Networks." ICML 2021.
 https://arxiv.org/abs/2102.11600. On the clients of a federation: Caldarola et al., ECCV
 2022.
 
-With t = |w| + eta for weights and 1 for biases, the displacement is
-rho t^2 g / ||t g||. As in the authors' code, weights are what PyTorch calls so:
-kernels, and the scales of norms.
+$$
+\nabla \ell\Bigl(w + \rho \frac{t^2 g}{\lVert t g \rVert}\Bigr), \qquad
+g = \nabla \ell(w), \quad t = |w| + \eta
+$$
+
+With t = |w| + eta for weights and 1 for biases, the displacement is rho t^2 g / ||t
+g||. As in the authors' code, weights are what PyTorch calls so: kernels, and the scales
+of norms (`scaled='kernels'` is the usual reading).
 """
 
 from __future__ import annotations

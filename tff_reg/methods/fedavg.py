@@ -1,8 +1,12 @@
-"""FedAvg: federated averaging.
+r"""FedAvg: federated averaging.
 
 H. Brendan McMahan, Eider Moore, Daniel Ramage, Seth Hampson, Blaise Aguera y Arcas.
 "Communication-Efficient Learning of Deep Networks from Decentralized Data." AISTATS
 2017. https://arxiv.org/abs/1602.05629
+
+$$
+\bar w' = \sum_i \frac{n_i}{\sum_j n_j}\, w_i
+$$
 """
 
 from __future__ import annotations

@@ -1,8 +1,13 @@
-"""FedAvgM: server momentum.
+r"""FedAvgM: server momentum.
 
-Tzu-Ming Harry Hsu, Hang Qi, Matthew Brown. "Measuring the Effects of Non-Identical
-Data Distribution for Federated Visual Classification." 2019.
+Tzu-Ming Harry Hsu, Hang Qi, Matthew Brown. "Measuring the Effects of Non-Identical Data
+Distribution for Federated Visual Classification." 2019.
 https://arxiv.org/abs/1909.06335
+
+$$
+m' = \beta m + \Delta, \qquad \bar w' = \bar w + \eta m', \qquad
+\Delta = \operatorname{mean}_i (w_i - \bar w)
+$$
 """
 
 from __future__ import annotations

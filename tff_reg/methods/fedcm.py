@@ -1,7 +1,12 @@
-"""FedCM: every gradient is mixed with the direction of the last round.
+r"""FedCM: every gradient is mixed with the direction of the last round.
 
 Jing Xu, Sen Wang, Liwei Wang, Andrew Chi-Chih Yao. "FedCM: Federated Learning with
 Client-level Momentum." 2021. https://arxiv.org/abs/2106.10874
+
+$$
+\alpha \nabla \ell(w) + (1 - \alpha) D, \qquad
+D' = \operatorname{mean}_i \frac{\bar w - w_i}{K \eta}
+$$
 
 The gradient is alpha g + (1 - alpha) D, clipped, with g that of the loss. D is the last
 round's mean of (cloud - w_i) / (K l), with K a client's steps and l its learning rate

@@ -1,14 +1,20 @@
-"""FedDC: a proximal term around the drift-corrected model, and a control variate.
+r"""FedDC: a proximal term around the drift-corrected model, and a control variate.
 
 Liang Gao, Huazhu Fu, Li Li, Yingwen Chen, Ming Xu, Cheng-Zhong Xu. "FedDC: Federated
 Learning with Non-IID Data via Local Drift Decoupling and Correction." CVPR 2022.
 https://arxiv.org/abs/2203.11751
 
+$$
+\nabla \ell(w) + \alpha (w - \bar w + h_i) - s_i + s, \qquad
+h_i' = h_i + w_i - \bar w
+$$
+
 The gradient is that of the loss plus alpha_i (w - (cloud - h_i)) - s_i + s / wt_i,
-clipped as a whole. Afterwards h_i += w_i - cloud,
-s_i' = s_i - s / wt_i + (cloud - w_i) / (K lr0) and s += 1/N sum of wt_i (s_i' - s_i)
-over the cohort; the new model is the unweighted mean of the cohort's models plus the
-mean of h over all clients.
+clipped as a whole. Afterwards h_i += w_i - cloud, s_i' = s_i - s / wt_i + (cloud - w_i)
+/ (K lr0) and s += 1/N sum of wt_i (s_i' - s_i) over the cohort; the new model is the
+unweighted mean of the cohort's models plus the mean of h over all clients. K and lr0
+are those of a client of mean size, undecayed. The mean of all clients' last models is
+reported with `--averages_all_clients`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,12 @@
-"""FedDecorr: features that do not collapse to a few dimensions.
+r"""FedDecorr: features that do not collapse to a few dimensions.
 
 Yujun Shi, Jian Liang, Wenqing Zhang, Vincent Y. F. Tan, Song Bai. "Towards
 Understanding and Mitigating Dimensional Collapse in Heterogeneous Federated Learning."
 ICLR 2023. https://arxiv.org/abs/2210.00226
+
+$$
+\ell(w) + \frac{\beta}{B}\, \operatorname{mean}_{i \neq j} M_{ij}^2
+$$
 
 With x the embeddings of a batch of B, each of their d dimensions brought to mean 0 and
 (unbiased) variance 1, and M = x'x, the term is the mean square of M's entries off the

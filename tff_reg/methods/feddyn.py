@@ -1,14 +1,24 @@
-"""FedDyn: a proximal term whose linear part remembers a client's drift.
+r"""FedDyn: a proximal term whose linear part remembers a client's drift.
 
 Durmus Alp Emre Acar, Yue Zhao, Ramon Matas, Matthew Mattina, Paul Whatmough, Venkatesh
 Saligrama. "Federated Learning Based on Dynamic Regularization." ICLR 2021.
 https://arxiv.org/abs/2111.04263
 
+$$
+\nabla \ell(w) + \alpha (w - \bar w + h_i), \qquad
+h_i' = h_i + w_i - \bar w, \qquad
+\bar w' = \frac{1}{|S|} \sum_{i \in S} w_i + \frac{1}{N} \sum_{j=1}^{N} h_j'
+$$
+
 The gradient is that of the loss plus alpha_i (h_i - cloud), clipped, plus alpha_i w:
 half of the proximal term is not clipped, as in the authors' code, where it is extra
-weight decay. The FedMLB authors' code clips the whole. Afterwards h_i += w_i - cloud,
-and the new model is the unweighted mean of the cohort's models plus the mean of h over
-all clients.
+weight decay. The FedMLB authors' code clips the whole (`clipping='whole'`). Afterwards
+h_i += w_i - cloud, and the new model is the unweighted mean of the cohort's models plus
+the mean of h over all clients.
+
+alpha is 0.01 in the MAN authors' script and in the recipes. The paper's accuracies are
+of the mean of all clients' last models, which `--averages_all_clients` reports besides;
+its clients take part each with a probability (`--client_sampling=independent`).
 """
 
 from __future__ import annotations

@@ -1,14 +1,19 @@
-"""FedETF: a fixed classifier whose classes are as far apart as can be.
+r"""FedETF: a fixed classifier whose classes are as far apart as can be.
 
 Zexi Li, Xinyi Shang, Rui He, Tao Lin, Chao Wu. "No Fear of Classifier Biases: Neural
 Collapse Inspired Federated Learning with Synthetic and Fixed Classifier." ICCV 2023.
 https://arxiv.org/abs/2303.10058
 
-The model's last linear layer gives way to a linear layer of d >= C outputs, f of
-length 1, and logits g f'M. M = sqrt(C / (C - 1)) P (I - 11' / C), with P from the QR
+$$
+z = g\, \frac{f^\top}{\lVert f \rVert} M, \qquad
+M = \sqrt{\frac{C}{C - 1}}\, P \Bigl(I - \frac{1}{C} 1 1^\top\Bigr)
+$$
+
+The model's last linear layer gives way to a linear layer of d >= C outputs, f of length
+1, and logits g f'M. M = sqrt(C / (C - 1)) P (I - 11' / C), with P from the QR
 decomposition of a d x C matrix of uniform numbers, is drawn from the model's seed, the
-same for all clients, and not trained; g is. The task loss sees the logits plus
-log max(n_c, 1), with n_c the client's examples of class c; evaluation the logits alone.
+same for all clients, and not trained; g is. The task loss sees the logits plus log
+max(n_c, 1), with n_c the client's examples of class c; evaluation the logits alone.
 
 In the authors' code g starts at 10 for their CNN and VGG and at 1 for ResNets,
 evaluation leaves g out (which no prediction sees), and clients keep their momentum from

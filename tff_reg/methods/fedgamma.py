@@ -1,8 +1,13 @@
-"""FedGAMMA: SCAFFOLD's control variates with SAM's gradients.
+r"""FedGAMMA: SCAFFOLD's control variates with SAM's gradients.
 
 Rong Dai, Xun Yang, Yan Sun, Li Shen, Xinmei Tian, Meng Wang, Yongdong Zhang. "FedGAMMA:
 Federated Learning with Global Sharpness-Aware Minimization." IEEE Transactions on
 Neural Networks and Learning Systems, 2023.
+
+$$
+\nabla \ell\Bigl(w + \rho \frac{g}{\lVert g \rVert}\Bigr) - s_i + s, \qquad
+g = \nabla \ell(w)
+$$
 
 Here it is a name: what `scaffold+fedsam` does, to the bit.
 """

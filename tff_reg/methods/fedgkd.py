@@ -1,12 +1,18 @@
-"""FedGKD: knowledge distilled from the last rounds' global models.
+r"""FedGKD: knowledge distilled from the last rounds' global models.
 
 Dezhong Yao, Wanning Pan, Yutong Dai, Yao Wan, Xiaofeng Ding, Hai Jin, Zheng Xu, Lichao
 Sun. "Local-Global Knowledge Distillation in Heterogeneous Federated Learning with
 Non-IID Data." 2021. https://arxiv.org/abs/2107.00051
 
+$$
+\ell(w) + \frac{\gamma}{2}\, \mathrm{KL}(p_A \,\Vert\, p), \qquad
+w_A = \frac{1}{M} \sum_{m=0}^{M-1} \bar w^{(r-m)}
+$$
+
 The term is (gamma / 2) KL(averaged || local), where the averaged model's weights are
 the mean of those of the last M global models, this round's among them. The server keeps
-them and sends the mean with the model. With M = 1 this is KD.
+them and sends the mean with the model. With M = 1 this is KD. The FedMLB paper, whose
+baseline it is, prints gamma and not M; ours is 5.
 """
 
 from __future__ import annotations

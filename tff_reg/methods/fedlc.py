@@ -1,8 +1,12 @@
-"""FedLC: logits calibrated by how many examples of each class a client has.
+r"""FedLC: logits calibrated by how many examples of each class a client has.
 
 Jie Zhang, Zhiqi Li, Bo Li, Jianghe Xu, Shuang Wu, Shouhong Ding, Chao Wu. "Federated
 Learning with Label Distribution Skew via Logits Calibration." ICML 2022.
 https://arxiv.org/abs/2209.00189
+
+$$
+\mathrm{CE}\bigl(\mathrm{softmax}_c(z_c - \tau\, n_c^{-1/4}),\, y\bigr)
+$$
 
 The task loss sees z_c - tau n_c^(-1/4), with n_c the client's examples of class c in
 its whole training set. A class that it lacks leaves the softmax: it has probability and

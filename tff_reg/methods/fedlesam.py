@@ -1,18 +1,23 @@
-"""FedLESAM: sharpness-aware gradients by the way that the global model came.
+r"""FedLESAM: sharpness-aware gradients by the way that the global model came.
 
 Ziqing Fan, Shengchao Hu, Jiangchao Yao, Gang Niu, Ya Zhang, Masashi Sugiyama, Yanfeng
 Wang. "Locally Estimated Global Perturbations are Better than Local Perturbations for
 Federated Sharpness-aware Minimization." ICML 2024. https://arxiv.org/abs/2405.18890
 
-All of a client's gradients of a round are taken at w + e, in one pass, with
-e = rho (w_old - cloud) / (||w_old - cloud|| + 1e-7) and w_old the model that the client
+$$
+\nabla \ell\Bigl(w + \rho
+\frac{w_\mathrm{old} - \bar w}{\lVert w_\mathrm{old} - \bar w \rVert}\Bigr)
+$$
+
+All of a client's gradients of a round are taken at w + e, in one pass, with e = rho
+(w_old - cloud) / (||w_old - cloud|| + 1e-7) and w_old the model that the client
 received the last time that it took part, which it remembers. Its first round is plain.
 
 The authors' code has no memory at the clients: it takes the server's last update d, the
 mean of w_i - cloud, for cloud - w_old, and for the norm the sum of those of d's
-tensors. That is `direction='server'`. What it runs is another thing: d is
-one flat vector, of which the k-th weight takes the k-th number as if it were its own
-part, so that each weight moves as a whole. `direction='published'` does that.
+tensors. That is `direction='server'`. What it runs is another thing: d is one flat
+vector, of which the k-th weight takes the k-th number as if it were its own part, so
+that each weight moves as a whole. `direction='published'` does that.
 
 The authors' sums are `scaffold+fedlesam` and `feddyn+fedlesam`.
 """

@@ -1,7 +1,12 @@
-"""FedMLB: local blocks are judged through the global model's later blocks.
+r"""FedMLB: local blocks are judged through the global model's later blocks.
 
 Jinkyu Kim, Geeho Kim, Bohyung Han. "Multi-Level Branched Regularization for Federated
 Learning." ICML 2022. https://arxiv.org/abs/2207.06936
+
+$$
+\ell(w) + \frac{\lambda_1}{M - 1} \sum_{m=1}^{M-1} \mathrm{CE}(q_m, y)
++ \frac{\lambda_2}{M - 1} \sum_{m=1}^{M-1} \mathrm{KL}(q_m \,\Vert\, q)
+$$
 
 With blocks 1 to M, hybrid path m runs the local blocks up to m and the global ones
 after it, whose weights are constants (Eqs. 3-4). The term is lambda1 times the paths'
@@ -11,6 +16,11 @@ their predictions at a temperature (Eqs. 6-8).
 As in the authors' code, nothing is detached: gradients flow through the paths into the
 local features in both parts, and the divergence is not multiplied by the squared
 temperature. (Their lambda1, lambda2, lambda3 are 1 and this paper's lambda1, lambda2.)
+
+A choice of paths is still divided by their full number; the group's later code divides
+by the number chosen (`divisor='chosen'`). The average is weighted by examples, as in
+their code; the paper's is plain, over splits that are balanced. Their code also turns,
+crops and flips the test images of Tiny-ImageNet; here they are as they are.
 
 Table 4's variant, global-to-local, turns the paths round: the global blocks up to m,
 then the local ones.

@@ -1,16 +1,21 @@
-"""FedNova: clients are averaged by the step, whatever number of them they took.
+r"""FedNova: clients are averaged by the step, whatever number of them they took.
 
 Jianyu Wang, Qinghua Liu, Hao Liang, Gauri Joshi, H. Vincent Poor. "Tackling the
 Objective Inconsistency Problem in Heterogeneous Federated Optimization." NeurIPS 2020.
 https://arxiv.org/abs/2007.07481
 
+$$
+\bar w' = \bar w + \tau \sum_i p_i \frac{w_i - \bar w}{a_i}, \qquad
+\tau = \sum_i p_i a_i
+$$
+
 A client's update is divided by a_i, which says how far its steps go together: their
 number tau_i for plain SGD; with a momentum rho, c <- rho c + 1 and a <- a + c a step;
-with a proximal mu and the learning rate l, a <- a (1 - l mu) + 1 a step; with both,
-one after the other. With p_i the clients' weights in the mean, the model moves by
-tau sum of p_i (w_i - cloud) / a_i, where tau is the sum of p_i a_i, or of p_i tau_i
-with a proximal mu. A server momentum gmf makes that G <- gmf G + (that) / l, and the
-model moves by l G.
+with a proximal mu and the learning rate l, a <- a (1 - l mu) + 1 a step; with both, one
+after the other. With p_i the clients' weights in the mean, the model moves by tau sum
+of p_i (w_i - cloud) / a_i, where tau is the sum of p_i a_i, or of p_i tau_i with a
+proximal mu. A server momentum gmf makes that G <- gmf G + (that) / l, and the model
+moves by l G.
 
 The proximal mu (w - cloud) is added to the gradient after any clipping, as the authors'
 optimiser does; they do not clip. a_i knows nothing of what other methods add, and is

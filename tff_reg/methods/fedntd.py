@@ -1,13 +1,20 @@
-"""FedNTD: distils what the global model knows of the classes that are not true.
+r"""FedNTD: distils what the global model knows of the classes that are not true.
 
 Gihun Lee, Minchan Jeong, Yongjin Shin, Sangmin Bae, Se-Young Yun. "Preservation of the
 Global Knowledge by Not-True Distillation in Federated Learning." NeurIPS 2022.
 https://arxiv.org/abs/2106.03097
 
+$$
+\ell(w) + \beta \sum_{c \neq y} \tilde{\bar p}_c
+\log \frac{\tilde{\bar p}_c}{\tilde p_c}, \qquad
+\tilde p_c = \frac{e^{z_c / \tau}}{\sum_{k \neq y} e^{z_k / \tau}}
+$$
+
 The true class is removed before the softmax on both sides; the term is the KL
 divergence of the local predictions from the global model's, which are constants. The
 authors' code multiplies it by tau^2. The FedMLB group's (FedACG's, 2024) does not, and
-trains on 0.7 of the cross-entropy and 0.3 of the divergence.
+trains on 0.7 of the cross-entropy and 0.3 of the divergence, as its recipes here do
+(`cross_entropy`, `strength`).
 """
 
 from __future__ import annotations

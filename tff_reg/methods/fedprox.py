@@ -1,11 +1,19 @@
-"""FedProx: a proximal term that holds local weights near the global ones.
+r"""FedProx: a proximal term that holds local weights near the global ones.
 
 Tian Li, Anit Kumar Sahu, Manzil Zaheer, Maziar Sanjabi, Ameet Talwalkar, Virginia
 Smith. "Federated Optimization in Heterogeneous Networks." MLSys 2020.
 https://arxiv.org/abs/1812.06127
 
-The term is Eq. 2's (mu / 2) ||w - w_g||^2, over trainable weights: scales and
-biases of norms are among them, running statistics are not.
+$$
+\ell(w) + \frac{\mu}{2} \lVert w - \bar w \rVert^2
+$$
+
+The term is Eq. 2's (mu / 2) ||w - w_g||^2, over trainable weights: scales and biases of
+norms are among them, running statistics are not.
+
+Nothing here departs from the paper. (TFF 0.87's own `build_weighted_fed_prox` adds the
+proximal gradient with the wrong sign, initial minus local weights, and so drives
+clients away from the global model.)
 """
 
 from __future__ import annotations

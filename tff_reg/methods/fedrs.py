@@ -1,7 +1,12 @@
-"""FedRS: the logits of classes that a client lacks are scaled down.
+r"""FedRS: the logits of classes that a client lacks are scaled down.
 
 Xin-Chun Li, De-Chuan Zhan. "FedRS: Federated Learning with Restricted Softmax for Label
 Distribution Non-IID Data." KDD 2021.
+
+$$
+\mathrm{CE}\bigl(\mathrm{softmax}_c(s_c z_c),\, y\bigr), \qquad
+s_c = 1 \text{ if } n_c > 0, \text{ else } \alpha
+$$
 
 The task loss sees s_c z_c, where s_c is 1 for the classes that a client has and alpha
 for those it lacks. Evaluation takes the plain logits.

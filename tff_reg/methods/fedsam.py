@@ -1,4 +1,4 @@
-"""FedSAM: the gradient where the loss is highest nearby.
+r"""FedSAM: the gradient where the loss is highest nearby.
 
 Pierre Foret, Ariel Kleiner, Hossein Mobahi, Behnam Neyshabur. "Sharpness-Aware
 Minimization for Efficiently Improving Generalization." ICLR 2021.
@@ -6,8 +6,13 @@ https://arxiv.org/abs/2010.01412. On the clients of a federation: Debora Caldaro
 Barbara Caputo, Marco Ciccone. "Improving Generalization in Federated Learning by
 Seeking Flat Minima." ECCV 2022. https://arxiv.org/abs/2203.11834
 
-A step from w uses the gradient of the whole loss, regularisers included, at
-w + rho g / ||g||, with g the gradient at w (Eq. 2 of SAM).
+$$
+\nabla \ell\Bigl(w + \rho \frac{g}{\lVert g \rVert}\Bigr), \qquad
+g = \nabla \ell(w)
+$$
+
+A step from w uses the gradient of the whole loss, regularisers included, at w + rho g /
+||g||, with g the gradient at w (Eq. 2 of SAM).
 """
 
 from __future__ import annotations

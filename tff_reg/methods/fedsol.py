@@ -1,8 +1,14 @@
-"""FedSOL: the gradient where predictions differ most from the global model's.
+r"""FedSOL: the gradient where predictions differ most from the global model's.
 
 Gihun Lee, Minchan Jeong, Sangmook Kim, Jaehoon Oh, Se-Young Yun. "FedSOL: Stabilized
 Orthogonal Learning with Proximal Restrictions in Federated Learning." CVPR 2024.
 https://arxiv.org/abs/2308.12532
+
+$$
+\nabla \ell\Bigl(w + \rho \frac{N p}{\lVert p \rVert}\Bigr), \qquad
+p = \nabla\, \mathrm{KL}\bigl(\mathrm{softmax}(\bar z / T) \,\Vert\,
+\mathrm{softmax}(z / T)\bigr)
+$$
 
 With p the gradient of KL(softmax(global / T) || softmax(local / T)), a mean over the
 batch without T^2, a step from w uses the gradient of the loss at w + e. 'adaptive'

@@ -1,8 +1,13 @@
-"""FedSpeed: FedDyn's correction with a gradient from higher up.
+r"""FedSpeed: FedDyn's correction with a gradient from higher up.
 
 Yan Sun, Li Shen, Tiansheng Huang, Liang Ding, Dacheng Tao. "FedSpeed: Larger Local
 Interval, Less Communication Round, and Higher Generalization Accuracy." ICLR 2023.
 https://arxiv.org/abs/2302.10429
+
+$$
+\nabla \ell\Bigl(w + \rho \frac{g}{\lVert g \rVert}\Bigr)
++ \alpha (w - \bar w + h_i), \qquad h_i' = h_i + w_i - \bar w
+$$
 
 The gradient of the loss is taken at w + rho g / (||g|| + 1e-7), with g the gradient at
 w; alpha_i (h_i - cloud) is added, the sum is clipped, and alpha_i w is added. Memories
@@ -10,7 +15,9 @@ and server are FedDyn's.
 
 In the MAN authors' code g has the client's previous clipped gradient added to it, since
 it is not cleared between the two passes (0 at a client's first step of a round). That
-is the default here; `ascent='clean'` leaves it out.
+is the default here; `ascent='clean'` leaves it out. alpha and rho are 0.01 in their
+script and in the recipes. The mean of all clients' last models is reported with
+`--averages_all_clients`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,14 @@
-"""FedUV: varied predictions, and features spread evenly over space.
+r"""FedUV: varied predictions, and features spread evenly over space.
 
 Ha Min Son, Moon-Hyun Kim, Tai-Myoung Chung, Chao Huang, Xin Liu. "FedUV: Uniformity and
 Variance for Heterogeneous Federated Learning." CVPR 2024.
 https://arxiv.org/abs/2402.18372
+
+$$
+\ell(w) + \frac{a}{C} \sum_{c=1}^{C}
+\max\Bigl(0, \frac{1}{\sqrt{C}} - \mathrm{std}(p_c)\Bigr)
++ b\, \operatorname{mean}_{i < j} e^{-d_{ij} / s}
+$$
 
 The term is a V + b U. V is the mean over the C classes of max(0, 1 / sqrt(C) - std_c),
 with std_c the (unbiased) standard deviation over the batch of class c's predicted

@@ -1,11 +1,20 @@
-"""FedYogi: Yogi at the server.
+r"""FedYogi: Yogi at the server.
 
 Sashank J. Reddi, Zachary Charles, Manzil Zaheer, Zachary Garrett, Keith Rush, Jakub
 Konecny, Sanjiv Kumar, H. Brendan McMahan. "Adaptive Federated Optimization." ICLR 2021.
 https://arxiv.org/abs/2003.00295
 
+$$
+m' = \beta_1 m + (1 - \beta_1) \Delta, \qquad
+v' = v - (1 - \beta_2)\, \Delta^2 \operatorname{sign}(v - \Delta^2), \qquad
+\bar w' = \bar w + \eta \frac{m'}{\sqrt{v'} + \tau}
+$$
+
 Algorithm 2 with its betas, 0.9 and 0.99; v begins at tau^2. The rates and tau are those
 of the FedMLB paper's FedAdam.
+
+The mean is weighted by examples; FedACG's code takes the plain one
+(`--client_weighting=uniform`).
 """
 
 from __future__ import annotations

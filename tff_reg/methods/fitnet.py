@@ -1,12 +1,18 @@
-"""FitNet: holds the features of the blocks near the global model's.
+r"""FitNet: holds the features of the blocks near the global model's.
 
 Adriana Romero, Nicolas Ballas, Samira Ebrahimi Kahou, Antoine Chassang, Carlo Gatta,
 Yoshua Bengio. "FitNets: Hints for Thin Deep Nets." ICLR 2015.
 https://arxiv.org/abs/1412.6550
 
+$$
+\ell(w) + \frac{1}{M - 1} \sum_{m=1}^{M-1}
+\operatorname{mean}\bigl((h_m - \bar h_m)^2\bigr)
+$$
+
 As a baseline of the FedMLB paper: the term is the mean squared difference between the
 local and the global model's features, averaged over the blocks before the classifier;
-both models have the same shape, so no layer has to translate between them.
+both models have the same shape, so no layer has to translate between them. That paper
+prints no strength; ours is 1.
 """
 
 from __future__ import annotations

@@ -1,9 +1,14 @@
-"""Freeze: a random classifier that is never trained.
+r"""Freeze: a random classifier that is never trained.
 
 As the UniVarFL paper compares it: the weights and the bias of the model's last linear
 layer keep their random initial values, the same for all clients, so that only the
 features before it are learned. They travel and are saved with the model's other weights
-that are not trained.
+that are not trained. FedUV's `freeze` is another: it trains the classifier and does not
+average it.
+
+$$
+z = W_0 h + b_0, \qquad W_0, b_0 \text{ random and constant}
+$$
 """
 
 from __future__ import annotations

@@ -1,7 +1,12 @@
-"""GradAug: narrower sub-networks agree with the whole on resized images.
+r"""GradAug: narrower sub-networks agree with the whole on resized images.
 
 Taojiannan Yang, Sijie Zhu, Chen Chen. "GradAug: A New Regularization Method for Deep
 Neural Networks." NeurIPS 2020. https://arxiv.org/abs/2006.07989
+
+$$
+\ell(w) + \mu \sum_{i=1}^{n}
+\mathrm{KL}\bigl(F(x) \,\Vert\, F_{w_i}(T_i(x))\bigr)
+$$
 
 With F the network and F_w its first channels at width w, the term is Eq. 2's (of the
 FedAlign paper) sum over n sub-networks of KL(F(x) || F_w(T(x))): the whole network's
@@ -10,7 +15,8 @@ corners aligned). Sub-networks' BatchNorm uses the batch's statistics and keeps 
 Channels are rounded to multiples of 8.
 
 The paper draws every width uniformly. In the FedAlign authors' code the narrowest width
-is always one of the n, and the others are drawn.
+is always one of the n, and the others are drawn, which is the default here. Its lambda
+of 1 is the paper's mu of 1.75 here.
 """
 
 from __future__ import annotations

@@ -1,10 +1,16 @@
-"""KD: knowledge distilled from the round's global model.
+r"""KD: knowledge distilled from the round's global model.
 
 Geoffrey Hinton, Oriol Vinyals, Jeff Dean. "Distilling the Knowledge in a Neural
 Network." 2015. https://arxiv.org/abs/1503.02531
 
-As a baseline of the FedMLB paper: the term is KL(softmax(global / T) ||
-softmax(local / T)), with the global model's predictions as constants.
+$$
+\ell(w) + \mathrm{KL}\bigl(\mathrm{softmax}(\bar z / T) \,\Vert\,
+\mathrm{softmax}(z / T)\bigr)
+$$
+
+As a baseline of the FedMLB paper: the term is KL(softmax(global / T) || softmax(local /
+T)), with the global model's predictions as constants. That paper prints no strength;
+ours is 1.
 """
 
 from __future__ import annotations

@@ -1,12 +1,21 @@
-"""Mixup: training on convex combinations of examples.
+r"""Mixup: training on convex combinations of examples.
 
 Hongyi Zhang, Moustapha Cisse, Yann N. Dauphin, David Lopez-Paz. "mixup: Beyond
 Empirical Risk Minimization." ICLR 2018. https://arxiv.org/abs/1710.09412
 
+$$
+x \leftarrow b x + (1 - b) x_\pi, \qquad
+b\, \mathrm{CE}(p, y) + (1 - b)\, \mathrm{CE}(p, y_\pi), \qquad
+b \sim \mathrm{Beta}(\gamma, \gamma)
+$$
+
 One coefficient b ~ Beta(gamma, gamma) and one permutation are drawn a batch. The batch
-becomes b x + (1 - b) x[permutation], and its loss
-b CE(p, y) + (1 - b) CE(p, y[permutation]). In a sum of methods all of them see the
-mixed batch. The training accuracy counts y.
+becomes b x + (1 - b) x[permutation], and its loss b CE(p, y) + (1 - b) CE(p,
+y[permutation]). In a sum of methods all of them see the mixed batch. The training
+accuracy counts y.
+
+As the FedAlign authors' code, but for its default gamma of 0, which is the paper's 0.1
+here.
 """
 
 from __future__ import annotations

@@ -1,7 +1,12 @@
-"""MoFedSAM: FedCM with a gradient from higher up.
+r"""MoFedSAM: FedCM with a gradient from higher up.
 
 Zhe Qu, Xingyu Li, Rui Duan, Yao Liu, Bo Tang, Zhuo Lu. "Generalized Federated Learning
 via Sharpness Aware Minimization." ICML 2022. https://arxiv.org/abs/2206.02618
+
+$$
+\alpha \nabla \ell\Bigl(w + \rho \frac{g}{\lVert g \rVert}\Bigr)
++ (1 - \alpha) D, \qquad g = \nabla \ell(w)
+$$
 
 FedCM's g is taken at w + rho g / (||g|| + 1e-7), with g on the right the gradient of
 the loss at w: not clipped, without D, alpha or weight decay. As in FL-Simulator.

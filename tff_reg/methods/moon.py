@@ -1,19 +1,22 @@
-"""MOON: features nearer to the global model's than to the client's previous ones.
+r"""MOON: features nearer to the global model's than to the client's previous ones.
 
 Qinbin Li, Bingsheng He, Dawn Song. "Model-Contrastive Federated Learning." CVPR 2021.
 https://arxiv.org/abs/2103.16257
 
+$$
+-\mu \log \frac{e^{\cos(v, v_g) / \tau}}
+{e^{\cos(v, v_g) / \tau} + e^{\cos(v, v_p) / \tau}}
+$$
+
 With v the local embedding, v_g the global model's and v_p that of the client's own
-model at the end of the last round it took part in, the term is Eq. 3's
-
-    -log( exp(cos(v, v_g) / tau) / (exp(cos(v, v_g) / tau) + exp(cos(v, v_p) / tau)) ),
-
+model at the end of the last round it took part in, the term is Eq. 3's,
 mean over the batch; v_g and v_p are constants. A client that never took part has the
-model that training began with as its previous one. The embedding is meant to be that
-of a projection head (`build_model_fn(..., projector="moon")`).
+model that training began with as its previous one. The embedding is meant to be that of
+a projection head (`build_model_fn(..., projector="moon")`).
 
 As in the FedAlign authors' code, all three models run in training mode: BatchNorm uses
-the batch's statistics.
+the batch's statistics. Theirs lets the running statistics of v_g's and v_p's models
+drift, which nothing reads; here they are left alone.
 """
 
 from __future__ import annotations

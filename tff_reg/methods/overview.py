@@ -2,30 +2,26 @@
 
 from __future__ import annotations
 
-from tff_reg import settings
 from tff_reg.methods import catalogue, method as method_lib
 
 
 def rows() -> list[dict[str, str]]:
     """A row for each method of this package, as Markdown cells by column.
 
-    Columns: the process, what it is, its paper, and its strengths with what the paper
-    calls them and their defaults.
+    Columns: the process, what it is, and its paper.
     """
     return [
         {
             "process": f"`{name}`",
             "what it is": method.title,
             "paper": method.paper,
-            "strengths (default)": ", ".join(
-                map(_strength, settings.settings_of(method))
-            ),
         }
-        for name, method in _ours().items()
+        for name, method in ours().items()
     ]
 
 
-def _ours() -> dict[str, type[method_lib.Method]]:
+def ours() -> dict[str, type[method_lib.Method]]:
+    """The methods of this package by name; others are of installed packages."""
     package = __name__.rpartition(".")[0]
     return {
         name: method
@@ -39,12 +35,12 @@ def alternatives() -> list[dict[str, str]]:
 
     Columns: what two would both do, and the methods.
     """
-    ours = _ours()
+    known = ours()
     by_claim = {
-        claim: [name for name in ours if claim in ours[name].claims]
+        claim: [name for name in known if claim in known[name].claims]
         for claim in method_lib.CLAIMS
     }
-    one_label = [name for name in ours if ours[name].needs_one_label]
+    one_label = [name for name in known if known[name].needs_one_label]
     by_claim["have examples of two classes, and need their one class"] = [
         *by_claim[method_lib.EXAMPLES],
         *one_label,
@@ -62,13 +58,13 @@ def sums() -> list[list[str]]:
     The first row and the first column have their names. A cell has a plus where the two
     go together, a minus where they do not.
     """
-    ours = {name: each for name, each in _ours().items() if name != "fedavg"}
-    head = ["", *(f"`{name}`" for name in ours)]
+    known = {name: each for name, each in ours().items() if name != "fedavg"}
+    head = ["", *(f"`{name}`" for name in known)]
     return [
         head,
         *(
             [f"`{name}`", *("+" if _go(one, other) else "-" for other in ours.values())]
-            for name, one in ours.items()
+            for name, one in known.items()
         ),
     ]
 
@@ -79,11 +75,3 @@ def _go(one: type[method_lib.Method], other: type[method_lib.Method]) -> bool:
     except method_lib.IncompatibleMethodsError:
         return False
     return True
-
-
-def _strength(setting: settings.Setting) -> str:
-    default = setting.default
-    is_number = isinstance(default, float)
-    shown = f"{default:g}" if is_number else settings.as_text(default)
-    symbol = f"{setting.symbol} = " if setting.symbol else ""
-    return f"`{setting.name}` ({symbol}{shown})"

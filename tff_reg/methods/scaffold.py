@@ -1,14 +1,21 @@
-"""SCAFFOLD: control variates against client drift.
+r"""SCAFFOLD: control variates against client drift.
 
 Sai Praneeth Karimireddy, Satyen Kale, Mehryar Mohri, Sashank J. Reddi, Sebastian U.
 Stich, Ananda Theertha Suresh. "SCAFFOLD: Stochastic Controlled Averaging for Federated
 Learning." ICML 2020. https://arxiv.org/abs/1910.06378. Option II of Algorithm 1.
 
-The gradient is that of the loss minus s_i plus s / wt_i, clipped. Afterwards
-s_i' = s_i - s + (cloud - w_i) / (K lr0) and s += 1/N sum of wt_i (s_i' - s_i) over the
-cohort. The relative sizes wt_i are the MAN authors' (the paper has none), who divide by
-them in training and not in the update; with equally large clients they are 1. In their
-runs every client takes exactly K steps.
+$$
+\nabla \ell(w) - s_i + s, \qquad
+s_i' = s_i - s + \frac{\bar w - w_i}{K \eta_0}, \qquad
+s' = s + \frac{1}{N} \sum_i (s_i' - s_i)
+$$
+
+The gradient is that of the loss minus s_i plus s / wt_i, clipped. Afterwards s_i' = s_i
+- s + (cloud - w_i) / (K lr0) and s += 1/N sum of wt_i (s_i' - s_i) over the cohort. The
+relative sizes wt_i are the MAN authors' (the paper has none), who divide by them in
+training and not in the update; with equally large clients they are 1. K and lr0 are
+those of a client of mean size, undecayed. In their runs every client takes exactly K
+steps (`--same_local_steps`).
 """
 
 from __future__ import annotations

@@ -1,20 +1,32 @@
-"""UniVarFL: varied predictions, and features spread evenly over the sphere.
+r"""UniVarFL: varied predictions, and features spread evenly over the sphere.
 
 Sunny Gupta, Nikita Jangid, Amit Sethi. "UniVarFL: Uniformity and Variance Regularized
 Federated Learning for Heterogeneous Data."
 
-The term (Eq. 4) is mu L_HE + lambda L_V. L_V is the mean over the D classes of
-max(0, c - Var_j), with Var_j the variance over the batch of class j's predicted
-probability (Eq. 1) and c the mean variance of the columns of the identity (Eq. 2).
-L_HE is the hyperspherical energy of the embeddings, scaled to unit length:
-1/n^2 sum_{i,j} 1 / (1 - z_i . z_j + epsilon) (Eq. 3).
+$$
+\ell(w) + \mu \frac{1}{n^2} \sum_{i \neq j}
+\frac{1}{1 - z_i^\top z_j + \epsilon}
++ \lambda \frac{1}{D} \sum_{j=1}^{D} \max\bigl(0, c - \mathrm{Var}(p_j)\bigr)
+$$
+
+The term (Eq. 4) is mu L_HE + lambda L_V. L_V is the mean over the D classes of max(0, c
+- Var_j), with Var_j the variance over the batch of class j's predicted probability (Eq.
+1) and c the mean variance of the columns of the identity (Eq. 2). L_HE is the
+hyperspherical energy of the embeddings, scaled to unit length: 1/n^2 sum_{i,j} 1 / (1 -
+z_i . z_j + epsilon) (Eq. 3).
 
 There is no public code. The paper follows FedUV (H. Son et al., "FedUV: Uniformity and
 Variance for Heterogeneous Federated Learning", CVPR 2024), whose code has unbiased
 standard deviations in the place of variances. What the paper leaves open: the variances
 are the biased ones by default; the pairs i = j of Eq. 3, a constant 1/(n epsilon)
 without gradient whose rounding would drown the rest, are left out unless asked for;
-epsilon is not given.
+epsilon is not given, so it is ours.
+
+FedUV's code answers what the paper leaves open in the recipes: the projector `feduv`,
+the networks `feduv_cnn` and `resnet18_feduv`, a cosine learning rate, batches of 128,
+the short one dropped, STL-10 normalised by 0.5, and by `variance_kind='sample'` with
+`spread='deviation'` its deviations. The embedding is what enters the model's
+classifier, behind the paper's two-layer projector unless `--projector=none`.
 """
 
 from __future__ import annotations

@@ -93,7 +93,8 @@ def from_keras_blocks(
     non-linear activation count as activations. It cannot run at a fraction of its
     width or drop residual branches, and says so when asked.
 
-    Example:
+    For example
+
         from_keras_blocks(
             [
                 [tf.keras.layers.Conv2D(32, 3, activation="relu")],

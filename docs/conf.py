@@ -1,0 +1,87 @@
+"""How Sphinx makes the site; `bin/docs` runs it."""
+
+import pathlib
+import re
+import sys
+
+HERE = pathlib.Path(__file__).parent
+ROOT = HERE.parent
+sys.path[:0] = [str(ROOT), str(HERE)]
+
+import from_code  # noqa: E402
+from docutils import nodes  # noqa: E402
+from latex2mathml import converter  # noqa: E402
+
+import tff_reg  # noqa: E402
+from tff_reg import quiet  # noqa: E402
+
+quiet.silence()  # TensorFlow's remarks when it starts.
+
+project = "tff_reg"
+author = "The authors of tff_reg"
+version = release = tff_reg.__version__
+
+extensions = [
+    "myst_nb",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+    "sphinx.ext.viewcode",
+]
+exclude_patterns = ["site", "generated/alternatives.md"]
+myst_enable_extensions = ["colon_fence", "dollarmath", "amsmath", "deflist"]
+myst_heading_anchors = 3
+nb_execution_mode = "off"  # The notebooks keep their outputs, which tests check.
+nb_merge_streams = True
+
+html_theme = "furo"
+html_math_renderer = "mathml"
+html_title = "tff_reg"
+html_static_path = ["static"]
+html_css_files = ["site.css"]
+html_show_copyright = False
+highlight_language = "text"
+pygments_style, pygments_dark_style = "friendly", "monokai"
+
+# The reference. Types are written as in the source (tf.Tensor, not where TensorFlow
+# keeps the class), without a module's name where the name says enough.
+add_module_names = False
+autodoc_inherit_docstrings = False
+autodoc_member_order = "bysource"
+autodoc_type_aliases = {
+    name: name
+    for file in (ROOT / "tff_reg").rglob("*.py")
+    for name in re.findall(r"\b(?:tf|tff|np)(?:\.\w+)+", file.read_text("utf-8"))
+}
+python_use_unqualified_type_names = True
+python_maximum_signature_line_length = 80
+napoleon_numpy_docstring = False
+napoleon_use_ivar = True
+napoleon_use_rtype = False
+default_role = "code"
+
+linkcheck_timeout = 20
+linkcheck_ignore = [
+    # Publishers that answer programs with 403.
+    r"https://doi\.org/.*",
+]
+
+
+def write_inline(translator, node):
+    """Writes a formula as MathML, which browsers show without a script."""
+    translator.body.append(converter.convert(node.astext()))
+    raise nodes.SkipNode
+
+
+def write_block(translator, node):
+    """The same of a formula with lines of its own."""
+    formula = converter.convert(node.astext(), display="block")
+    translator.body.append(f'<div class="formula">{formula}</div>')
+    raise nodes.SkipNode
+
+
+def setup(app):
+    """Has the pages that follow from the code written before Sphinx looks for pages."""
+    app.add_html_math_renderer("mathml", (write_inline, None), (write_block, None))
+    from_code.write(HERE / "generated")
+    # Before napoleon, which comes at 500.
+    app.connect("autodoc-process-docstring", from_code.to_rst, priority=400)

@@ -1,0 +1,302 @@
+"""The pages that follow from the code: methods, notebooks, the reference.
+
+`conf.py` has them written to `docs/generated`, which git ignores.
+"""
+
+import csv
+import importlib
+import inspect
+import pathlib
+import pkgutil
+import re
+import textwrap
+
+from tff_reg import settings
+from tff_reg.methods import method as method_lib, overview
+from tff_reg.tasks import notebooks
+
+HERE = pathlib.Path(__file__).parent
+PACKAGE = "tff_reg"
+# Modules that no reader of a reference looks for.
+_SKIPPED = ("__main__",)
+_SECTION = re.compile(r"(Args|Attributes|Raises|Returns|Yields):\n")
+_SUMS = """\
+---
+orphan: true
+---
+
+# Which methods go together
+
+A plus: the two can be in one sum. A minus: both would do the same thing
+({doc}`../pages/methods`).
+"""
+# In the order of a round.
+_HOOKS = (
+    "adapt_network",
+    "broadcast",
+    "begin",
+    "change_batch",
+    "change_pass",
+    "change_logits",
+    "term",
+    "displacement",
+    "correct",
+    "keep",
+    "correct_clipped",
+    "finish",
+    "scale",
+    "update_server",
+)
+
+
+def write(folder):
+    """Writes all pages; those of names that are no more go.
+
+    Args:
+      folder: Where to, a `pathlib.Path`.
+    """
+    pages = {f"methods/{name}.md": method_page(name) for name in overview.ours()}
+    pages["alternatives.md"] = _table_of(overview.alternatives())
+    head, *rows = overview.sums()
+    pages["sums.md"] = f"{_SUMS}\n{_table(head, rows)}\n"
+    pages.update(_reference())
+    for path in notebooks.paths():
+        pages[f"notebooks/{path.name}"] = path.read_text("utf-8")
+    for old in folder.rglob("*.*") if folder.exists() else ():
+        if old.is_file() and old.relative_to(folder).as_posix() not in pages:
+            old.unlink()
+    for name, text in pages.items():
+        file = folder / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        # What has not changed need not be read again.
+        if not file.exists() or file.read_text("utf-8") != text:
+            file.write_text(text, "utf-8")
+
+
+def method_page(name):
+    """A method's page, Markdown, of its file and of what was measured."""
+    method = overview.ours()[name]
+    module = inspect.getmodule(method)
+    title, _, text = inspect.getdoc(module).partition("\n")
+    title, _, what = title.partition(": ")
+    parts = [
+        f"# {title}",
+        f"{what[0].upper()}{what[1:]}",
+        f"`--process={name}` · `methods.{method.__name__}` · {method.paper}",
+        text.strip(),
+        "## Strengths",
+        _strengths(name, method),
+        "## Settings of its paper",
+        _paper_settings(method),
+        "## In a round",
+        _properties(method),
+        *_measured(method, name),
+        "## Reference",
+        _automodule(module.__name__),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _strengths(name, method):
+    rows = [
+        [f"`--{name}_{each.name}`", _symbol(each), _default(each), _bounds(each),
+         each.help]
+        for each in settings.settings_of(method)
+    ]  # fmt: skip
+    if not rows:
+        return "None."
+    return _table(["flag", "symbol", "default", "may be", "what it is"], rows)
+
+
+def _symbol(setting):
+    return f"`{setting.symbol}`" if setting.symbol else ""
+
+
+def _default(setting):
+    text = settings.as_text(setting.default)
+    return f"`{text}`" if text else "none"
+
+
+def _bounds(setting):
+    if setting.choices is not None:
+        return ", ".join(f"`{settings.as_text(each)}`" for each in setting.choices)
+    bounds = {
+        "at least": setting.minimum,
+        "above": setting.above,
+        "at most": setting.maximum,
+        "below": setting.below,
+    }
+    words = [f"{word} {value:g}" for word, value in bounds.items() if value is not None]
+    return " and ".join(words) or setting.kind
+
+
+def _paper_settings(method):
+    given = {**method.paper_settings, **method.brings}
+    if not given:
+        return "It has none of its own: what is not given is as it is by default."
+    rows = [
+        [f"`--{key}`", f"`{settings.as_text(value)}`"]
+        for key, value in given.items()
+        if value is not None
+    ]
+    return _table(["setting", "value"], rows)
+
+
+def _properties(method):
+    overridden = [
+        f"{{py:meth}}`{hook} <tff_reg.methods.method.Method.{hook}>`"
+        for hook in _HOOKS
+        if method_lib.does(method, hook)
+    ]
+    facts = [f"It overrides {', '.join(overridden)}."] if overridden else []
+    if method.claims:
+        facts.append(f"Only one method of a sum can {' and '.join(method.claims)}.")
+    facts.append(
+        "It looks inside the network, so the model is a `models.LearningModel`."
+        if method_lib.looks_inside(method())
+        else "It takes any TFF model."
+    )
+    facts.append(
+        "Its clients remember something from round to round."
+        if method_lib.does(method, "initial_client_memory")
+        else "Its clients remember nothing."
+    )
+    return " ".join(facts)
+
+
+def _measured(method, name):
+    """What the tables of the results say of a method."""
+    found = []
+    for file in sorted((HERE / "figures").glob("*.csv")):
+        header, *rows = csv.reader(file.read_text("utf-8").splitlines())
+        matching = [row for row in rows if _is_of(row[0], method, name)]
+        if matching:
+            found += [f"{{ref}}`{file.stem}`:", _table(header, matching)]
+    return ["## Measured", *found] if found else []
+
+
+def _is_of(cell, method, name):
+    words = re.sub(r"[^a-z]", "", cell.lower())
+    return words in (name, method.__name__.lower())
+
+
+def _table(header, rows):
+    cells = [header, ["---"] * len(header), *rows]
+    return "\n".join(f"| {' | '.join(row)} |" for row in cells)
+
+
+def _table_of(rows):
+    return _table(list(rows[0]), [list(row.values()) for row in rows]) + "\n"
+
+
+def _reference():
+    """The pages of the packages and their modules by file."""
+    pages, waiting = {}, [PACKAGE]
+    while waiting:
+        name = waiting.pop(0)
+        package = importlib.import_module(name)
+        modules, packages = [], []
+        for found in pkgutil.iter_modules(package.__path__, f"{name}."):
+            if found.name.rpartition(".")[2] in _SKIPPED:
+                continue
+            (packages if found.ispkg else modules).append(found.name)
+        waiting += packages
+        pages[f"api/{name}.md"] = _package_page(package, modules, packages)
+        for each in modules:
+            if each not in _pages_of_methods():
+                # In no list at the side, which would be as long as the library.
+                text = f"# {each}\n\n{_automodule(each)}\n"
+                pages[f"api/{each}.md"] = f"---\norphan: true\n---\n\n{text}"
+    return pages
+
+
+def _pages_of_methods():
+    return {
+        method.__module__: f"../methods/{name}"
+        for name, method in overview.ours().items()
+    }
+
+
+def _package_page(package, modules, packages):
+    name = package.__name__
+    parts = [f"# {name}", inspect.getdoc(package)]
+    rows = []
+    for each in sorted(getattr(package, "__all__", ())):
+        value = getattr(package, each)
+        if callable(value) and inspect.getdoc(value):
+            full = f"{value.__module__}.{value.__qualname__}"
+            rows.append(
+                [f"{{py:obj}}`{each} <{full}>`", _sentence(inspect.getdoc(value))]
+            )
+    if rows:
+        parts += [f"What `{name}` itself offers:", _table(["name", "what"], rows)]
+    places = _pages_of_methods()
+    rows = [
+        [
+            f"{{doc}}`{each.rpartition('.')[2]} <{places.get(each, each)}>`",
+            _sentence(inspect.getdoc(importlib.import_module(each))),
+        ]
+        for each in modules
+    ]
+    if rows:
+        parts += ["Its modules:", _table(["module", "what"], rows)]
+    if packages:
+        lines = "\n".join(packages)
+        parts.append(f"```{{toctree}}\n:maxdepth: 1\n\n{lines}\n```")
+    return "\n\n".join(parts) + "\n"
+
+
+def _sentence(text):
+    return " ".join(text.split("\n\n")[0].split()).replace("|", "\\|")
+
+
+def _automodule(name):
+    return (
+        f"```{{eval-rst}}\n.. automodule:: {name}\n   :members:\n"
+        "   :show-inheritance:\n```"
+    )
+
+
+def to_rst(app, what, name, value, options, lines):
+    """Makes a docstring, in which backticks are code and blocks are indented, RST.
+
+    A listener to `autodoc-process-docstring`; a method's page has the text of its
+    module already.
+    """
+    if what == "module" and name.rpartition(".")[2] in overview.ours():
+        lines.clear()
+        return
+    chunks = re.split(r"\n{2,}", "\n".join(lines).strip("\n"))
+    found, in_section = [], False
+    for chunk in chunks:
+        is_indented = chunk.startswith("  ")
+        in_section = bool(_SECTION.match(chunk)) or (in_section and is_indented)
+        if is_indented and not in_section:
+            found.append(f"::\n\n{textwrap.indent(textwrap.dedent(chunk), '    ')}")
+        else:
+            found.append(_escape(chunk))
+    if what in ("attribute", "data", "property"):
+        found.insert(0, "..")  # Else what is before a colon is taken for a type.
+    lines[:] = "\n\n".join(found).split("\n") + [""]
+
+
+def _escape(text):
+    """Leaves of RST's markup but code, lists, and what starts a section's entry."""
+    pieces = re.split(r"(?<!`)`(?!`)", text)
+    for number, piece in enumerate(pieces):
+        if number % 2 and number + 1 < len(pieces):
+            # What stands right behind code needs a gap that is not shown.
+            gap = "\\ " if pieces[number + 1][:1].isalnum() else ""
+            pieces[number] = f"``{' '.join(piece.split())}``{gap}"
+        else:
+            piece = re.sub(r"(\w)_(?!\w)", r"\1\\_", piece.replace("\\", r"\\"))
+            piece = piece.replace("|", r"\|")
+            # Stars that are neither a list's nor before an argument's name.
+            pieces[number] = re.sub(
+                r"(?m)^( *(?:\* |\*{1,2}(?=\w+:))?)(.*)$", _without_stars, piece
+            )
+    return "".join(pieces)
+
+
+def _without_stars(match):
+    return match.group(1) + match.group(2).replace("*", r"\*")

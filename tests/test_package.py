@@ -1,0 +1,283 @@
+"""The package as others have it, and the files around it that people read."""
+
+import ast
+import hashlib
+import os
+import pathlib
+import re
+import shlex
+import subprocess
+import sys
+import tarfile
+import venv
+import zipfile
+
+import pytest
+import yaml
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+from tests import commands, documents
+from tff_reg.methods import catalogue
+
+ROOT = documents.ROOT
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+SMALL = [
+    "--model=cnn",
+    "--num_clients=4",
+    "--clients_per_round=2",
+    "--partition=iid",
+    "--total_rounds=1",
+    "--local_epochs=1",
+]
+
+
+def listed(name):
+    """The lines of a requirements*.in."""
+    lines = (ROOT / name).read_text("utf-8").splitlines()
+    return [line.partition("#")[0].strip() for line in lines if line[:1] not in "#"]
+
+
+class Environment:
+    """An environment that sees the lock's packages and none of this repository."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        venv.create(folder, with_pip=True, symlinks=True)
+        (site,) = folder.glob("lib/python*/site-packages")
+        # Those of the tests' environment, installed by the locks.
+        locked = [path for path in sys.path if path.endswith("site-packages")]
+        (site / "locked.pth").write_text("\n".join(locked) + "\n")
+        # Python 3.9 to 3.11 give every environment one of their own.
+        self.run("pip", "uninstall", "--yes", "setuptools", cwd=folder)
+
+    def run(self, *command, cwd, **environ):
+        """Runs a program of it, without network."""
+        environ = {
+            **{k: v for k, v in os.environ.items() if not k.startswith("PYTHON")},
+            "PATH": f"{self.folder / 'bin'}:{os.environ['PATH']}",
+            "PIP_NO_INDEX": "1",
+            "PIP_DISABLE_PIP_VERSION_CHECK": "1",
+            "PIP_NO_BUILD_ISOLATION": "false",  # In pip that says: there is none.
+            **environ,
+        }
+        return subprocess.run(
+            [str(self.folder / "bin" / command[0]), *map(str, command[1:])],
+            cwd=cwd,
+            env=environ,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=commands.PATIENCE_SECONDS,
+        )
+
+
+def copy_of_the_clone(folder):
+    """What git tracks, and what it would: building leaves files in the sources."""
+    listed_files = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        check=True,
+        text=True,
+    ).stdout
+    for name in filter(None, listed_files.split("\0")):
+        source, target = ROOT / name, folder / name
+        if name.startswith("tests/") or not os.path.lexists(source):
+            continue
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if source.is_symlink():
+            target.symlink_to(os.readlink(source))
+        else:
+            target.write_bytes(source.read_bytes())
+
+
+@pytest.fixture(scope="module")
+def clone(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("package") / "clone"
+    copy_of_the_clone(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory, clone):
+    """An environment in which the package is installed as the site says, with pip."""
+    environment = Environment(tmp_path_factory.mktemp("environment") / "env")
+    lines = [
+        line
+        for line in documents.commands(documents.PAGES / "start.md")
+        if line.startswith("pip ")
+    ]
+    assert len(lines) == 2
+    for line in lines:
+        done = environment.run(*shlex.split(line), cwd=clone)
+        assert done.returncode == 0, done.stdout[-2000:]
+    return environment
+
+
+def test_a_wheel_has_the_library_its_tasks_and_their_data(clone, installed, tmp_path):
+    done = installed.run(
+        *("pip", "wheel", ".", "--no-deps", "--no-build-isolation", "-w", tmp_path),
+        cwd=clone,
+    )
+    assert done.returncode == 0, done.stdout[-2000:]
+    (wheel,) = tmp_path.glob("*.whl")
+    names = set(zipfile.ZipFile(wheel).namelist())
+    wanted = {
+        file.relative_to(ROOT).as_posix()
+        for folder in [ROOT / "tff_reg", ROOT / "tff_reg" / "tasks"]
+        for pattern in ("*.py", "*/*.py", "*/*.ipynb", "py.typed")
+        for file in folder.glob(pattern)
+    }
+    assert "tff_reg/tasks/recipes/tables.py" in wanted and "tff_reg/py.typed" in wanted
+    assert not wanted - names
+    others = {name.split("/")[0] for name in names}
+    assert others == {"tff_reg", f"tff_reg-{_version()}.dist-info"}
+    # Where in dist-info depends on the version of setuptools.
+    assert {"LICENSE", "NOTICE"} <= {name.rpartition("/")[2] for name in names}
+
+
+def test_an_sdist_has_the_tasks_too(clone, installed, tmp_path):
+    code = (
+        f"from setuptools import build_meta; build_meta.build_sdist({str(tmp_path)!r})"
+    )
+    done = installed.run("python", "-c", code, cwd=clone)
+    assert done.returncode == 0, done.stdout[-2000:]
+    (archive,) = tmp_path.glob("*.tar.gz")
+    with tarfile.open(archive) as opened:
+        member = opened.getmember(f"tff_reg-{_version()}/tff_reg/tasks/digits.py")
+        assert member.isfile()
+
+
+def test_it_trains_from_an_empty_folder(installed, tmp_path):
+    done = installed.run(
+        "tff-reg", "run", "--process=fedavg", *SMALL, cwd=tmp_path, TMPDIR=str(tmp_path)
+    )
+    assert done.returncode == 0, done.stdout
+    assert "Test accuracy" in done.stdout
+    assert (tmp_path / "runs" / "fedavg-digits-seed0" / "metrics.csv").exists()
+
+
+def test_its_other_commands_answer(installed, tmp_path):
+    done = installed.run("tff-reg", "recipes", "--names", "fedmlb/table2", cwd=tmp_path)
+    assert done.returncode == 0 and "fedmlb/table2/fedprox" in done.stdout
+    done = installed.run("tff-reg", "test", cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stdout == (
+        "tff-reg test: The tests belong to a clone of the repository: run bin/test "
+        "there.\n"
+    )
+
+
+def test_the_tutorials_method_is_there_when_its_package_is_installed(
+    installed, tmp_path
+):
+    """As the tutorial says; test_installed_methods.py trains with it."""
+    for file in (ROOT / "docs" / "examples" / "anchors").glob("*.*"):
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    done = installed.run("pip", "install", ".", cwd=tmp_path)
+    assert done.returncode == 0, done.stdout[-2000:]
+    done = installed.run(
+        "tff-reg", "run", "--process=man+anchor", "--help", cwd=tmp_path
+    )
+    assert done.returncode == 0, done.stdout
+    assert "--anchor_strength=" in done.stdout and "--man_strength=" in done.stdout
+
+
+def _version():
+    text = (ROOT / "tff_reg" / "__init__.py").read_text("utf-8")
+    return re.search(r'__version__ = "(.*)"', text).group(1)
+
+
+def test_extras_are_what_the_locks_are_made_of():
+    extras = PROJECT["optional-dependencies"]
+    for file in ROOT.glob("requirements-*.in"):
+        name = file.stem.partition("-")[2]
+        if name not in ("dev", "uv"):
+            assert extras[name] == [line for line in listed(file.name) if line]
+    dev = [line for line in listed("requirements-dev.in") if line]
+    for name in ("docs", "notebook"):
+        assert set(extras[name]) <= set(dev)
+    page = (documents.PAGES / "start.md").read_text("utf-8")
+    assert all(f"| `{name}` |" in page for name in extras)
+
+
+def test_the_licence_is_apaches_unmodified():
+    digest = hashlib.sha256((ROOT / "LICENSE").read_bytes()).hexdigest()
+    # Of https://www.apache.org/licenses/LICENSE-2.0.txt, and of what packages have.
+    assert digest == "cfc7749b96f63bd31c3c42b5c471bf756814053e847c10f3eb003417bc523d30"
+    assert "Apache License, Version 2.0" in (ROOT / "NOTICE").read_text("utf-8")
+
+
+def test_the_citation_has_every_paper_that_a_method_names():
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text("utf-8"))
+    assert citation["cff-version"] == "1.2.0" and citation["license"] == "Apache-2.0"
+    assert citation["version"] == _version()
+    for each in (citation, *citation["references"]):
+        assert each["title"] and each["authors"] and each["type"]
+    titles = {each["title"] for each in citation["references"]}
+    assert len(titles) == len(citation["references"])
+    named = set()
+    for name, method in catalogue.methods().items():
+        if not method.__module__.startswith("tff_reg."):
+            continue
+        file = ROOT / "tff_reg" / "methods" / f"{name}.py"
+        text = ast.get_docstring(ast.parse(file.read_text("utf-8")))
+        source = " ".join(text.split("\n\n")[1].split())
+        named.update(t.rstrip(".") for t in re.findall(r'\. "([^"]+)"', source))
+    assert len(named) > 30
+    assert named <= titles
+
+
+def _yaml(pattern):
+    files = sorted((ROOT / ".github").rglob(pattern))
+    return {file.stem: yaml.safe_load(file.read_text("utf-8")) for file in files}
+
+
+def test_workflows_call_commands_that_are_there():
+    workflows = _yaml("workflows/*.yml")
+    assert set(workflows) == {"tests", "docs", "weekly"}
+    shown = []
+    for workflow in workflows.values():
+        assert True in workflow  # YAML reads `on` so.
+        for job in workflow["jobs"].values():
+            shown += [step["run"] for step in job["steps"] if "run" in step]
+    assert set(shown) == {
+        "bin/lint",
+        "bin/test",
+        "bin/test --slow",
+        "bin/docs --output_dir=site",
+        "bin/docs --links",
+    }
+    for command in shown:
+        program = ROOT / command.split()[0]
+        assert program.exists() and os.access(program, os.X_OK)
+    pythons = workflows["tests"]["jobs"]["tests"]["strategy"]["matrix"]["python"]
+    assert pythons == ["3.9", "3.10", "3.11"]
+    assert PROJECT["requires-python"] == ">=3.9,<3.12"
+
+
+def test_issue_templates_ask_for_something():
+    for name, template in _yaml("ISSUE_TEMPLATE/*.yml").items():
+        if name != "config":
+            assert template["name"] and template["description"]
+            assert all(each["attributes"]["label"] for each in template["body"])
+
+
+def test_pre_commit_has_the_locks_ruff():
+    hooks = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text("utf-8"))
+    (ruff,) = hooks["repos"]
+    lock = (ROOT / "requirements-dev.txt").read_text("utf-8")
+    assert f"\nruff=={ruff['rev'].removeprefix('v')} " in lock
+    assert {hook["id"] for hook in ruff["hooks"]} == {"ruff", "ruff-format"}
+
+
+def test_the_contributors_page_names_files_and_commands_that_are_there():
+    text = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
+    paths = re.findall(r"`((?:bin|docs|tests|tff_reg)/[\w./]+)", text)
+    assert len(paths) > 8
+    assert not [path for path in paths if not pathlib.Path(ROOT / path).exists()]
