@@ -5,12 +5,15 @@ draws. What shows no results (FedAlign's Fig. 2, FedMLB's Fig. 1) is left out.
 
     artifacts()     all of them: `fedalign/table1`, ..., `univarfl/figure1`
     artifact(name)  one of them
+    core_hours(..)  how long one takes
 """
 
 from __future__ import annotations
 
+import csv
 import difflib
 import functools
+import pathlib
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Optional
@@ -68,7 +71,7 @@ class UnknownArtifactError(ValueError):
 @functools.cache
 def artifacts() -> tuple[Artifact, ...]:
     """All of them, paper by paper, tables before figures."""
-    found = [*_tables(), *_figures()]
+    found = [*_tables(), _man_table3(), *_figures()]
     papers = list(dict.fromkeys(table.paper.name for table in tables.TABLES))
     return tuple(sorted(found, key=lambda each: papers.index(each.name.split("/")[0])))
 
@@ -91,6 +94,42 @@ def artifact(name: str) -> Artifact:
             " them all."
         )
     return known[name]
+
+
+def runs(of: Artifact) -> list[tuple[str, Mapping[str, Any]]]:
+    """The runs of a table or figure with one seed: recipes, and what they change."""
+    found = {
+        (canonical(recipe), tuple(cell.settings.items())): cell.settings
+        for cell in of.cells
+        for recipe in cell.recipes
+    }
+    return [(name, settings) for (name, _), settings in found.items()]
+
+
+def core_hours(of: Artifact) -> Optional[float]:
+    """What training the runs of a table or figure takes with one seed.
+
+    Returns:
+      Hours of a core of the machine that `bin/bench recipes` measured on (`work.csv`);
+      None where a run was not measured.
+    """
+    total = 0.0
+    for name, settings in runs(of):
+        if name not in _work():
+            return None
+        share = 1.0
+        for each in ("total_rounds", "local_epochs"):
+            whole = recipes.recipe(name).settings[each]
+            share *= settings.get(each, whole) / whole
+        total += share * _work()[name]
+    return total
+
+
+@functools.cache
+def _work() -> Mapping[str, float]:
+    text = pathlib.Path(__file__).with_name("work.csv").read_text("utf-8")
+    rows = csv.DictReader(text.splitlines())
+    return {row["recipe"]: float(row["core_hours"]) for row in rows}
 
 
 def canonical(name: str) -> str:
@@ -203,6 +242,43 @@ def _by_number_of_paths(those: Sequence[recipes.Recipe]) -> list[Cell]:
         )
         for size, group in sorted(groups.items())
     ]
+
+
+# FedDyn's CNN on CIFAR-100: outputs and inputs of its convolutions, the sides of their
+# kernels and outputs; outputs and inputs of its dense layers.
+_CONVOLUTIONS = ((64, 3, 5, 28), (64, 64, 5, 10))
+_DENSE = ((384, 1600), (192, 384), (100, 192))
+
+
+def _man_table3() -> Artifact:
+    """The paper has formulae: here they are for one example on its CIFAR network."""
+    convolutions = sum(c * i * k**2 * s**2 for c, i, k, s in _CONVOLUTIONS)
+    layers = convolutions + sum(o * i for o, i in _DENSE)
+    # Of all activations after a non-linearity: not of the logits.
+    activations = sum(c * s**2 for c, _, _, s in _CONVOLUTIONS) + sum(
+        outputs for outputs, _ in _DENSE[:-1]
+    )
+    recipe = ("man/table1/fedavg+man",)
+    # What a step costs does not depend on how many there are.
+    once = {"total_rounds": 1, "local_epochs": 1}
+    column = "FedDyn's CNN, CIFAR-100"
+    return Artifact(
+        "man/table3",
+        "Computation without the regulariser, and of the regulariser alone",
+        tuple(
+            Cell(row, column, recipe, (quantity,), (f"{count / 1e6:.4g}",), once)
+            for row, quantity, count in (
+                ("without the regulariser", "mflops", layers),
+                ("only the regulariser", "rest_mflops", activations),
+            )
+        ),
+        notes=(
+            "The paper prints formulae: C_o H_o W_o C_i K^2 and d_i d_o of a layer, and"
+            " H_o W_o C_o and d_o of its regulariser, for an example. Published is what"
+            " they come to for the layers of this network; here is counted in the graph"
+            " that runs.",
+        ),
+    )
 
 
 # Figures ------------------------------------------------------------------------------

@@ -49,7 +49,7 @@ fails is named, and the table has the rest.
                                   yet: accuracy, best, ema, all_clients,
                                   lambda_max, trace, h_n, h_d, h_n_code, h_d_code,
                                   drift, drift_agreement, gradient_agreement, mflops,
-                                  params, seconds
+                                  rest_mflops, params, seconds
   --target_accuracies=X,...       columns with the rounds to these accuracies, such as
                                   0.48,0.52
   --weights=NAME                  of which model lambda_max and trace are: server,

@@ -5,6 +5,7 @@ which knows the tables and figures.
 """
 
 import os
+import textwrap
 
 from tff_reg import experiment
 from tff_reg.analysis import figures
@@ -45,6 +46,13 @@ bin/reproduce --list [PAPER]
   long they take."""
 
 _RUNS = "runs"
+_WIDTH = 88
+_BASIS = (
+    "Runs are of one seed. Core hours are of their training, measured on a CPU:"
+    " multiply-adds counted in each recipe's step, times what a core needs for FedAvg's"
+    " on the same network (bin/bench recipes). Evaluation and analyses come on top. What"
+    " a GPU needs was not measured."
+)
 _RUNS_DIR = Setting("runs_dir", str, None, "where the runs are", is_optional=True)
 
 
@@ -56,15 +64,19 @@ def fail(message, exit_code=2):
 def listing(found):
     """The lines that name tables and figures."""
     width = max(len(each.name) for each in found)
-    lines = []
+    head = f"{'':{width}}  runs  core hours  "
+    lines = [head.rstrip()]
     for each in found:
-        recipes = {
-            (artifacts.canonical(recipe), *map(str, cell.settings.items()))
-            for cell in each.cells
-            for recipe in cell.recipes
-        }
-        lines.append(f"{each.name:{width}}  {len(recipes):3} runs  {each.title}")
-    return lines
+        hours = artifacts.core_hours(each)
+        shown = (
+            "?" if hours is None else f"{hours:,.3g}" if hours < 1 else f"{hours:,.0f}"
+        )
+        start = f"{each.name:{width}}  {len(artifacts.runs(each)):4}  {shown:>10}  "
+        indent = " " * len(head)
+        lines += textwrap.wrap(
+            each.title, _WIDTH, initial_indent=start, subsequent_indent=indent
+        )
+    return [*lines, "", *textwrap.wrap(_BASIS, _WIDTH)]
 
 
 def plan(given, name):

@@ -166,22 +166,33 @@ class Batch:
                 on_finished()
 
     def analyse(self, analyses: Sequence[Analysis]) -> None:
-        """Does analyses.
+        """Does analyses; those of one kind in as many processes as there are jobs.
 
         Raises:
           ValueError: If one fails.
           series.Interrupted: If somebody stopped one.
         """
+        kinds: dict[tuple[str, tuple[str, ...]], list[Analysis]] = {}
+        for each in analyses:
+            kinds.setdefault((each.subject, each.flags), []).append(each)
+        chunks = [
+            those[start :: self._jobs]
+            for those in kinds.values()
+            for start in range(min(self._jobs, len(those)))
+        ]
 
         def head(number: int) -> str:
-            return f"{analyses[number].subject} of {analyses[number].name}"
+            first, *others = chunks[number]
+            more = f" and {len(others)} more" if others else ""
+            return f"{first.subject} of {first.name}{more}"
 
-        def work(analysis: Analysis) -> Optional[str]:
-            flags = [f"--run_dir={analysis.directory}", *analysis.flags]
-            command = [*self._start, "analyze", analysis.subject, *flags]
+        def work(those: Sequence[Analysis]) -> Optional[str]:
+            directories = ",".join(each.directory for each in those)
+            flags = [f"--run_dir={directories}", *those[0].flags]
+            command = [*self._start, "analyze", those[0].subject, *flags]
             return self._series.run_command(command)
 
-        for number, why in self._all(work, analyses, lambda n: self._begin(head(n))):
+        for number, why in self._all(work, chunks, lambda n: self._begin(head(n))):
             self._end(head(number), f"failed ({why})" if why else "done")
             if why:
                 raise ValueError(f"{head(number)} failed: {why}")

@@ -303,7 +303,7 @@ def _markdown(
         elif name in HESSIAN_COLUMNS:
             cells[HESSIAN_COLUMNS[name]] = _numbers(rows, name)
         elif name in COST_COLUMNS:
-            digits = 1 if name == "mflops" else 2
+            digits = 1 if name == "mflops" else 3 if name == "rest_mflops" else 2
             cells[COST_COLUMNS[name][0]] = [
                 f"{row[f'{name}_mean']:.{digits}f}" for row in rows
             ]
@@ -418,8 +418,9 @@ def _caption(
         )
     if COST_COLUMNS.keys() & set(columns):
         text += (
-            " MFLOPs: multiply-adds of the forward passes of a training step, an"
-            " example; params: weights that a client stores."
+            " MFLOPs: multiply-adds of layers in the forward passes of a training step,"
+            " an example; other MFLOPs: of what is no layer; params: weights that a"
+            " client stores."
         )
     if targets:
         text += (

@@ -118,9 +118,12 @@ def write_panels(
         )
         _make_room(axes, bounds)
         axes.legend(fontsize=10, frameon=False, loc="lower right")
-    figure.tight_layout(rect=(0, 0, 1, 1 - 0.4 / (6.0 * rows)))
-    if columns > 1:
-        figure.suptitle(title, fontsize=17, x=0.01, ha="left")
+    if columns == 1:
+        figure.tight_layout()
+    else:
+        height = 6.0 * rows
+        figure.tight_layout(rect=(0, 0, 1, 1 - 0.6 / height))
+        figure.suptitle(title, fontsize=20, x=0.01, y=1 - 0.15 / height, ha="left")
     plot.save(figure.axes[0], path)
 
 

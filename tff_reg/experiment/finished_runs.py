@@ -39,6 +39,7 @@ HESSIAN_COLUMNS = {**FLATNESS_COLUMNS, **CLIENTS_COLUMNS}
 # Of `cost.csv`, with their heads and the names that they have there.
 COST_COLUMNS = {
     "mflops": ("MFLOPs", "forward_mflops"),
+    "rest_mflops": ("other MFLOPs", "forward_rest_mflops"),
     "params": ("params (M)", "stored_params_m"),
 }
 # Which weights of a run are looked at.

@@ -144,7 +144,10 @@ class Reproduction:
             if name in own or name not in self._common.strengths
         }
         name = self._tasks.recipes.artifacts.canonical(recipe)
-        variant = "-".join(str(value) for value in cell.settings.values())
+        variant = "-".join(
+            value if isinstance(value, str) else f"{key}{value}"
+            for key, value in cell.settings.items()
+        )
         where = f"{name}-{variant}" if variant else name
         return series.plan_run(
             RunConfig.of(
@@ -267,9 +270,9 @@ class Reproduction:
         artifact = self.artifact
         paper, which = artifact.name.split("/")
         lines = [f"# {paper}, {which}: {artifact.title}", ""]
-        is_one_a_cell = all(len(cell.quantities) == 1 for cell in artifact.cells)
-        if is_one_a_cell:
-            (quantity,) = {cell.quantities[0] for cell in artifact.cells}
+        quantities = {cell.quantities for cell in artifact.cells}
+        if len(quantities) == 1 and len(artifact.cells[0].quantities) == 1:
+            ((quantity,),) = quantities
             heads = {(column, quantity): column for column in artifact.columns}
             lines += [f"{artifact_lib.head(quantity)}", ""]
             lines += [*_block(artifact.rows, heads, numbers), ""]
@@ -299,9 +302,14 @@ class Reproduction:
         plural = "" if seeds == [1] else "s"
         notes = [
             f"Here: {said} seed{plural}, mean ± sample deviation (n - 1) where there"
-            " are several. EMA: exponential moving average with momentum 0.9 over the"
-            " evaluated rounds."
+            " are several."
         ]
+        kinds = {artifact_lib.split(number.quantity)[0] for number in numbers}
+        if "ema" in kinds:
+            notes.append(
+                "EMA: exponential moving average with momentum 0.9 over the evaluated"
+                " rounds."
+            )
         configs = [run.config for run in self.planned]
         scale = configs[0].scale
         if scale is not None:
@@ -372,14 +380,16 @@ def _number(
     spread = means if len(means) > 1 else of_recipes[0]
     mean, deviation = comparison.mean(means), comparison.deviation(spread)
     digits = _digits(published)
-    if mean is not None:
-        here = _shown(mean, 1 if quantity.startswith("rounds@") else digits)
-        if deviation is not None:
-            here += f" ± {_shown(deviation, digits)}"
+    if mean is not None and quantity.startswith("rounds@"):
+        here = f"{mean:.1f}".removesuffix(".0")
+    elif mean is not None:
+        here = _shown(mean, digits)
     elif quantity.startswith("rounds@"):
         here = f"{max(one.run.summary['rounds'] for each in read for one in each)}+"
     else:
         here = _NONE
+    if deviation is not None:
+        here += f" ± {_shown(deviation, digits)}"
     return Number(cell, quantity, published, here, mean, deviation, seeds)
 
 
@@ -391,11 +401,10 @@ def _digits(published: Optional[str]) -> int:
 
 
 def _shown(value: float, digits: int) -> str:
-    if value == int(value) and digits <= 1:
-        return str(int(value))
     text = f"{value:.{digits}f}"
     # A small number keeps two digits that say something.
-    return text if abs(value) >= 10.0 ** (1 - digits) else f"{value:.2g}"
+    is_small = 0 < abs(value) < 10.0 ** (1 - digits)
+    return f"{value:.2g}" if is_small else text
 
 
 def _csv_row(number: Number) -> dict[str, Any]:
