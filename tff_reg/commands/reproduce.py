@@ -50,8 +50,8 @@ _WIDTH = 88
 _BASIS = (
     "Runs are of one seed. Core hours are of their training, measured on a CPU:"
     " multiply-adds counted in each recipe's step, times what a core needs for FedAvg's"
-    " on the same network (bin/bench recipes). Evaluation and analyses come on top. What"
-    " a GPU needs was not measured."
+    " on the same network (bin/bench recipes). Evaluation and analyses come on top."
+    " What a GPU needs was not measured."
 )
 _RUNS_DIR = Setting("runs_dir", str, None, "where the runs are", is_optional=True)
 
@@ -71,7 +71,8 @@ def listing(found):
         shown = (
             "?" if hours is None else f"{hours:,.3g}" if hours < 1 else f"{hours:,.0f}"
         )
-        start = f"{each.name:{width}}  {len(artifacts.runs(each)):4}  {shown:>10}  "
+        runs = len(artifacts.runs(each))
+        start = f"{each.name:{width}}  {runs:4}  {shown:>10}  "
         indent = " " * len(head)
         lines += textwrap.wrap(
             each.title, _WIDTH, initial_indent=start, subsequent_indent=indent
