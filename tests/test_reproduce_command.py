@@ -291,15 +291,37 @@ def no_tensorflow():
         yield lambda *arguments: process.call("tff_reg.commands.reproduce", *arguments)
 
 
-def test_lists_names_titles_and_numbers_of_runs(no_tensorflow):
+def test_lists_names_runs_hours_and_titles(no_tensorflow):
     done = no_tensorflow("--list")
     assert (done.returncode, done.stderr) == (0, "")
     lines = done.stdout.splitlines()
-    listed = [line.split()[0] for line in lines if "/" in line.split("  ")[0]]
-    assert listed == [each.name for each in ALL]
-    assert max(map(len, lines)) <= 88
+    papers = tuple(NUMBERED)
+    listed = [line.split() for line in lines if line.startswith(papers)]
+    assert [words[0] for words in listed] == [each.name for each in ALL]
+    # 6 methods with 4 splits; 16 cells of MAN's Table 2 are runs of Table 1.
+    counts = {words[0]: int(words[1]) for words in listed}
+    assert counts["fedalign/table2"] == 24 and counts["man/table2"] == 16
+    assert max(map(len, lines)) <= 88 and "measured on a CPU" in done.stdout
     of_one = no_tensorflow("--list", "univarfl").stdout
     assert "univarfl/table2" in of_one and "man/" not in of_one
+
+
+def test_core_hours_are_those_of_the_runs_that_differ():
+    hours = {each.name: artifacts.core_hours(each) for each in ALL}
+    assert not [name for name, value in hours.items() if not value]
+    # Drawn of the same runs, or some of them.
+    assert hours["fedalign/figure1"] == hours["fedalign/table1"]
+    assert hours["fedmlb/figure8"] == hours["fedmlb/table2"] > hours["fedmlb/figure3"]
+    # 10 and 20 epochs in the place of 5.
+    assert hours["fedmlb/table3"] == pytest.approx(
+        6 * hours["fedmlb/figure3"], rel=0.01
+    )
+    # One round of one epoch, of 500 rounds of 5.
+    (man,) = artifacts.runs(artifacts.artifact("man/table3"))
+    assert hours["man/table3"] == pytest.approx(
+        hours["man/figure1"] / 2 / 2500, rel=0.1
+    )
+    assert man[0] == "man/table1/fedavg+man"
 
 
 @pytest.mark.parametrize(

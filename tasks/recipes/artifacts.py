@@ -82,6 +82,9 @@ def artifact(name: str) -> Artifact:
     Args:
       name: Such as `fedalign/table1`, or `fedmlb/figure6`.
 
+    Returns:
+      It.
+
     Raises:
       UnknownArtifactError: If there is none.
     """

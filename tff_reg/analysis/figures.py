@@ -48,6 +48,9 @@ def analyses(
     Args:
       made: What is reproduced.
       finished: The runs that there are.
+
+    Returns:
+      The analyses that are not there yet.
     """
     measured = _MEASURED.get(made.artifact.picture)
     if measured is None:

@@ -48,6 +48,9 @@ def analyses_for(
       columns: As for `finished_runs.read`.
       weights: As for `finished_runs.read`.
       settings: Those of `bin/analyze hessian`, where not its defaults.
+
+    Returns:
+      The analyses.
     """
     flat, of_clients, cost = (
         [column for column in columns if column in kind]
@@ -248,6 +251,9 @@ class Batch:
         Args:
           where: The directory of all.
           overwrites: Whether the command would begin anew.
+
+        Returns:
+          How many runs are finished, and how it goes on.
         """
         again = "the same command"
         if overwrites:

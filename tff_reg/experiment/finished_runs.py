@@ -139,6 +139,9 @@ def is_analysed(
       columns: As for `read`.
       weights: As for `read`.
       settings: How its Hessian has to be measured, by setting of `bin/analyze hessian`.
+
+    Returns:
+      Whether they have it, or more of it.
     """
     try:
         made = read(path, {}, columns, weights).analyses.get(HOW, {})

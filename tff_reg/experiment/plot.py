@@ -133,6 +133,9 @@ def new_figure(width: float = 9.6, height: float = 6.0) -> Any:
     Args:
       width: In inches.
       height: In inches.
+
+    Returns:
+      The figure, without axes.
     """
     figure = mpl_figure.Figure(figsize=(width, height), dpi=150, facecolor="white")
     mpl_agg.FigureCanvasAgg(figure)

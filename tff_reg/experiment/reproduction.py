@@ -213,6 +213,9 @@ class Reproduction:
         Args:
           finished: The runs that there are.
 
+        Returns:
+          As many as the paper prints.
+
         Raises:
           ComparisonError: If one was not analysed as a number needs it.
         """

@@ -144,6 +144,9 @@ def process_names(processes: Sequence[str]) -> list[str]:
     Args:
       processes: Methods, or sums of methods; `all` alone stands for every method.
 
+    Returns:
+      As many names, or those of all.
+
     Raises:
       SettingError: If one is no process, or is there twice.
     """

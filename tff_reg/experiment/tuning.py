@@ -226,6 +226,9 @@ class Tuning:
           tuned: From `best`.
           tasks: As of `series.plan`.
 
+        Returns:
+          The runs of each process that something is known of, seed by seed.
+
         Raises:
           DirectoryError: If a run's directory holds something else, or another run.
         """
