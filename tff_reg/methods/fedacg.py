@@ -4,7 +4,7 @@ Geeho Kim, Jinkyu Kim, Bohyung Han. "Communication-Efficient Federated Learning 
 Accelerated Client Gradient." CVPR 2024. https://arxiv.org/abs/2201.03172
 
 $$
-\ell(w) + \beta' \lVert w - \bar w \rVert^2, \qquad
+\ell(w) + \beta' \| w - \bar w \|^2, \qquad
 \bar w = w_g + \lambda m, \qquad
 m' = \lambda m + \operatorname{mean}_i (w_i - \bar w), \qquad w_g' = w_g + m'
 $$

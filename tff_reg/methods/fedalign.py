@@ -5,8 +5,8 @@ Learning Matters: Rethinking Data Heterogeneity in Federated Learning." CVPR 202
 https://arxiv.org/abs/2111.14213
 
 $$
-\ell(w) + \frac{\mu}{B} \sum_{b=1}^{B} \bigl(K_S(x_b) - K_F(x_b)\bigr)^2,
-\qquad K = \lVert X \rVert_2, \quad X = f_{L-1} f_L^\top
+\ell(w) + \frac{\mu}{B} \sum_{b=1}^{B} (K_S(x_b) - K_F(x_b))^2,
+\qquad K = \| X \|_2, \quad X = f_{L-1} f_L^\top
 $$
 
 The last stage runs a second time at a fraction of its width, on the first channels of

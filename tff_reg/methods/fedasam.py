@@ -6,7 +6,7 @@ https://arxiv.org/abs/2102.11600. On the clients of a federation: Caldarola et a
 2022.
 
 $$
-\nabla \ell\Bigl(w + \rho \frac{t^2 g}{\lVert t g \rVert}\Bigr), \qquad
+\nabla \ell\left(w + \rho \frac{t^2 g}{\| t g \|}\right), \qquad
 g = \nabla \ell(w), \quad t = |w| + \eta
 $$
 

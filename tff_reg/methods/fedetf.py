@@ -5,8 +5,8 @@ Collapse Inspired Federated Learning with Synthetic and Fixed Classifier." ICCV 
 https://arxiv.org/abs/2303.10058
 
 $$
-z = g\, \frac{f^\top}{\lVert f \rVert} M, \qquad
-M = \sqrt{\frac{C}{C - 1}}\, P \Bigl(I - \frac{1}{C} 1 1^\top\Bigr)
+z = g\, \frac{f^\top}{\| f \|} M, \qquad
+M = \sqrt{\frac{C}{C - 1}}\, P \left(I - \frac{1}{C} 1 1^\top\right)
 $$
 
 The model's last linear layer gives way to a linear layer of d >= C outputs, f of length

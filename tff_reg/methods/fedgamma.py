@@ -5,7 +5,7 @@ Federated Learning with Global Sharpness-Aware Minimization." IEEE Transactions 
 Neural Networks and Learning Systems, 2023.
 
 $$
-\nabla \ell\Bigl(w + \rho \frac{g}{\lVert g \rVert}\Bigr) - s_i + s, \qquad
+\nabla \ell\left(w + \rho \frac{g}{\| g \|}\right) - s_i + s, \qquad
 g = \nabla \ell(w)
 $$
 

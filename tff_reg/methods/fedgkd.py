@@ -5,7 +5,7 @@ Sun. "Local-Global Knowledge Distillation in Heterogeneous Federated Learning wi
 Non-IID Data." 2021. https://arxiv.org/abs/2107.00051
 
 $$
-\ell(w) + \frac{\gamma}{2}\, \mathrm{KL}(p_A \,\Vert\, p), \qquad
+\ell(w) + \frac{\gamma}{2}\, \mathrm{KL}(p_A \,\|\, p), \qquad
 w_A = \frac{1}{M} \sum_{m=0}^{M-1} \bar w^{(r-m)}
 $$
 

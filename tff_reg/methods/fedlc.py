@@ -5,7 +5,7 @@ Learning with Label Distribution Skew via Logits Calibration." ICML 2022.
 https://arxiv.org/abs/2209.00189
 
 $$
-\mathrm{CE}\bigl(\mathrm{softmax}_c(z_c - \tau\, n_c^{-1/4}),\, y\bigr)
+\mathrm{CE}(\mathrm{softmax}_c(z_c - \tau\, n_c^{-1/4}),\, y)
 $$
 
 The task loss sees z_c - tau n_c^(-1/4), with n_c the client's examples of class c in

@@ -5,8 +5,8 @@ Wang. "Locally Estimated Global Perturbations are Better than Local Perturbation
 Federated Sharpness-aware Minimization." ICML 2024. https://arxiv.org/abs/2405.18890
 
 $$
-\nabla \ell\Bigl(w + \rho
-\frac{w_\mathrm{old} - \bar w}{\lVert w_\mathrm{old} - \bar w \rVert}\Bigr)
+\nabla \ell\left(w + \rho
+\frac{w_\mathrm{old} - \bar w}{\| w_\mathrm{old} - \bar w \|}\right)
 $$
 
 All of a client's gradients of a round are taken at w + e, in one pass, with e = rho

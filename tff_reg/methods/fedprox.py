@@ -5,7 +5,7 @@ Smith. "Federated Optimization in Heterogeneous Networks." MLSys 2020.
 https://arxiv.org/abs/1812.06127
 
 $$
-\ell(w) + \frac{\mu}{2} \lVert w - \bar w \rVert^2
+\ell(w) + \frac{\mu}{2} \| w - \bar w \|^2
 $$
 
 The term is Eq. 2's (mu / 2) ||w - w_g||^2, over trainable weights: scales and biases of

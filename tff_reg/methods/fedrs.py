@@ -4,7 +4,7 @@ Xin-Chun Li, De-Chuan Zhan. "FedRS: Federated Learning with Restricted Softmax f
 Distribution Non-IID Data." KDD 2021.
 
 $$
-\mathrm{CE}\bigl(\mathrm{softmax}_c(s_c z_c),\, y\bigr), \qquad
+\mathrm{CE}(\mathrm{softmax}_c(s_c z_c),\, y), \qquad
 s_c = 1 \text{ if } n_c > 0, \text{ else } \alpha
 $$
 

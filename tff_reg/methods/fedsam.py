@@ -7,7 +7,7 @@ Barbara Caputo, Marco Ciccone. "Improving Generalization in Federated Learning b
 Seeking Flat Minima." ECCV 2022. https://arxiv.org/abs/2203.11834
 
 $$
-\nabla \ell\Bigl(w + \rho \frac{g}{\lVert g \rVert}\Bigr), \qquad
+\nabla \ell\left(w + \rho \frac{g}{\| g \|}\right), \qquad
 g = \nabla \ell(w)
 $$
 

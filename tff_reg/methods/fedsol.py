@@ -5,9 +5,9 @@ Orthogonal Learning with Proximal Restrictions in Federated Learning." CVPR 2024
 https://arxiv.org/abs/2308.12532
 
 $$
-\nabla \ell\Bigl(w + \rho \frac{N p}{\lVert p \rVert}\Bigr), \qquad
-p = \nabla\, \mathrm{KL}\bigl(\mathrm{softmax}(\bar z / T) \,\Vert\,
-\mathrm{softmax}(z / T)\bigr)
+\nabla \ell\left(w + \rho \frac{N p}{\| p \|}\right), \qquad
+p = \nabla\, \mathrm{KL}(\mathrm{softmax}(\bar z / T) \,\|\,
+\mathrm{softmax}(z / T))
 $$
 
 With p the gradient of KL(softmax(global / T) || softmax(local / T)), a mean over the

@@ -5,7 +5,7 @@ Interval, Less Communication Round, and Higher Generalization Accuracy." ICLR 20
 https://arxiv.org/abs/2302.10429
 
 $$
-\nabla \ell\Bigl(w + \rho \frac{g}{\lVert g \rVert}\Bigr)
+\nabla \ell\left(w + \rho \frac{g}{\| g \|}\right)
 + \alpha (w - \bar w + h_i), \qquad h_i' = h_i + w_i - \bar w
 $$
 

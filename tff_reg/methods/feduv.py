@@ -6,7 +6,7 @@ https://arxiv.org/abs/2402.18372
 
 $$
 \ell(w) + \frac{a}{C} \sum_{c=1}^{C}
-\max\Bigl(0, \frac{1}{\sqrt{C}} - \mathrm{std}(p_c)\Bigr)
+\max\left(0, \frac{1}{\sqrt{C}} - \mathrm{std}(p_c)\right)
 + b\, \operatorname{mean}_{i < j} e^{-d_{ij} / s}
 $$
 

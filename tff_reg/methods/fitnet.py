@@ -6,7 +6,7 @@ https://arxiv.org/abs/1412.6550
 
 $$
 \ell(w) + \frac{1}{M - 1} \sum_{m=1}^{M-1}
-\operatorname{mean}\bigl((h_m - \bar h_m)^2\bigr)
+\operatorname{mean}((h_m - \bar h_m)^2)
 $$
 
 As a baseline of the FedMLB paper: the term is the mean squared difference between the

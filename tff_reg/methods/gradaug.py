@@ -5,7 +5,7 @@ Neural Networks." NeurIPS 2020. https://arxiv.org/abs/2006.07989
 
 $$
 \ell(w) + \mu \sum_{i=1}^{n}
-\mathrm{KL}\bigl(F(x) \,\Vert\, F_{w_i}(T_i(x))\bigr)
+\mathrm{KL}(F(x) \,\|\, F_{w_i}(T_i(x)))
 $$
 
 With F the network and F_w its first channels at width w, the term is Eq. 2's (of the

@@ -4,8 +4,8 @@ Geoffrey Hinton, Oriol Vinyals, Jeff Dean. "Distilling the Knowledge in a Neural
 Network." 2015. https://arxiv.org/abs/1503.02531
 
 $$
-\ell(w) + \mathrm{KL}\bigl(\mathrm{softmax}(\bar z / T) \,\Vert\,
-\mathrm{softmax}(z / T)\bigr)
+\ell(w) + \mathrm{KL}(\mathrm{softmax}(\bar z / T) \,\|\,
+\mathrm{softmax}(z / T))
 $$
 
 As a baseline of the FedMLB paper: the term is KL(softmax(global / T) || softmax(local /

@@ -4,7 +4,7 @@ Zhe Qu, Xingyu Li, Rui Duan, Yao Liu, Bo Tang, Zhuo Lu. "Generalized Federated L
 via Sharpness Aware Minimization." ICML 2022. https://arxiv.org/abs/2206.02618
 
 $$
-\alpha \nabla \ell\Bigl(w + \rho \frac{g}{\lVert g \rVert}\Bigr)
+\alpha \nabla \ell\left(w + \rho \frac{g}{\| g \|}\right)
 + (1 - \alpha) D, \qquad g = \nabla \ell(w)
 $$
 

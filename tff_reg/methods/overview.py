@@ -63,7 +63,10 @@ def sums() -> list[list[str]]:
     return [
         head,
         *(
-            [f"`{name}`", *("+" if _go(one, other) else "-" for other in ours.values())]
+            [
+                f"`{name}`",
+                *("+" if _go(one, other) else "-" for other in known.values()),
+            ]
             for name, one in known.items()
         ),
     ]

@@ -6,7 +6,7 @@ Federated Learning for Heterogeneous Data."
 $$
 \ell(w) + \mu \frac{1}{n^2} \sum_{i \neq j}
 \frac{1}{1 - z_i^\top z_j + \epsilon}
-+ \lambda \frac{1}{D} \sum_{j=1}^{D} \max\bigl(0, c - \mathrm{Var}(p_j)\bigr)
++ \lambda \frac{1}{D} \sum_{j=1}^{D} \max(0, c - \mathrm{Var}(p_j))
 $$
 
 The term (Eq. 4) is mu L_HE + lambda L_V. L_V is the mean over the D classes of max(0, c
