@@ -47,11 +47,17 @@ def other(tmp_path, monkeypatch):
     [
         (
             [],
-            "hessian, kernels, learning, methods, peers, runtime (found nothing)",
+            "kernels, learning, methods, peers, runtime, scale (found nothing)",
         ),
-        (["method"], "methods, peers, runtime (found method)"),
-        (["runtime", "methods"], "methods, peers, runtime (found runtime methods)"),
-        (["nothing", "methods"], "methods, peers, runtime (found nothing methods)"),
+        (["method"], "methods, peers, runtime, scale (found method)"),
+        (
+            ["runtime", "methods"],
+            "methods, peers, runtime, scale (found runtime methods)",
+        ),
+        (
+            ["nothing", "methods"],
+            "methods, peers, runtime, scale (found nothing methods)",
+        ),
         (["methods", "--methods=fedprx"], "Did you mean 'fedprox'?"),
         (["methods", "--methods=kd", "--json=no/such/file"], "no/such"),
         (["methods", "--nope"], "nope"),
