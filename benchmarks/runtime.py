@@ -73,8 +73,8 @@ def _time_rounds(case, rounds, report):
     """The seconds of `rounds` rounds of each way, and of the one before them."""
     cores = devices.cores()
     with (
-        _program(threads=cores) as one_at_a_time,
-        _program(threads=max(1, cores // 2)) as two_at_a_time,
+        program(threads=cores) as one_at_a_time,
+        program(threads=max(1, cores // 2)) as two_at_a_time,
     ):
 
         def run_round(way):
@@ -162,13 +162,13 @@ def measure_memory() -> dict[tuple[str, str], float]:
     if not measuring.forget_peak():
         return found
     for kind in ("in_process", "native"):
-        with _program(threads=1) as process:
+        with program(threads=1) as process:
             for rounds in ("first", "later"):
                 found[kind, rounds] = process.ask("memory", kind, rounds)
     return found
 
 
-def _program(threads: int) -> asking.Program:
+def program(threads: int) -> asking.Program:
     """What runs `rounds.answer_questions`."""
     return asking.Program([sys.executable, "-c", _PROGRAM, str(threads)])
 
@@ -176,7 +176,7 @@ def _program(threads: int) -> asking.Program:
 def _run(given: flags.FlagValues) -> None:
     rows = measure(given.quick, report=subject.say)
     subject.finish(given, rows, table(rows))
-    with _program(threads=devices.cores()) as process:
+    with program(threads=devices.cores()) as process:
         seconds = process.ask("group_norm")
         print(
             "GroupNorm, forward and backward: Keras's "

@@ -3,13 +3,15 @@
 Started by bin/launch, never by hand, and before there is an environment: standard
 library only, Python 3.9 to 3.11. Two actions:
 
-    environment.py check FD [--dev]       exit code 0 if `.venv` is complete and current
-    environment.py launch [--dev] ARGUMENTS...
+    environment.py check FD [--dev] [--ray]
+                                          exit code 0 if `.venv` is complete and current
+    environment.py launch [--dev] [--ray] ARGUMENTS...
                                           makes it if it is not, then becomes
                                           `.venv/bin/python ARGUMENTS...`
 
 What is installed is said by locks: requirements.txt always, requirements-dev.txt with
-`--dev`, requirements-gpu.txt for a GPU. How it stays right:
+`--dev`, requirements-ray.txt with `--ray` and `--dev`, requirements-gpu.txt for a GPU.
+How it stays right:
 
 *   `.venv/ready.json` says what `.venv` was made from: the hashes of the locks, the
     Python version, the folder. It is removed before anything is touched, and written at
@@ -47,17 +49,19 @@ if sys.argv[1:2] != ["check"]:  # The check is for every call: 10 ms less.
 
 ROOT = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
 BASE, DEV, GPU = "requirements.txt", "requirements-dev.txt", "requirements-gpu.txt"
+RAY = "requirements-ray.txt"
 
 # What each lock's packages take in .venv, measured, with room to spare; what it is for;
 # gigabytes to download, and on the disk.
-NEEDED_GIGABYTES = {BASE: 4.0, DEV: 0.8, GPU: 4.0}
+NEEDED_GIGABYTES = {BASE: 4.0, DEV: 0.8, GPU: 4.0, RAY: 0.4}
 CONTENTS = {
     BASE: "what a run needs",
     DEV: "what tests, linters, notebooks and docs need",
     GPU: "the CUDA libraries",
+    RAY: "Ray",
 }
-DOWNLOAD_GIGABYTES = {BASE: 0.9, DEV: 0.2, GPU: 2.0}
-DISK_GIGABYTES = {BASE: 2.7, DEV: 0.4, GPU: 3.2}
+DOWNLOAD_GIGABYTES = {BASE: 0.9, DEV: 0.2, GPU: 2.0, RAY: 0.1}
+DISK_GIGABYTES = {BASE: 2.7, DEV: 0.4, GPU: 3.2, RAY: 0.2}
 
 # These build the few packages of the lock that PyPI has in source form only. They are
 # installed first, so that such a build uses nothing that the lock does not name.
@@ -602,9 +606,10 @@ def main(arguments: list[str]) -> int:
     try:
         descriptor = int(rest.pop(0)) if action == "check" else -1
         wanted = [BASE]
-        if rest[:1] == ["--dev"]:
-            rest.pop(0)
-            wanted.append(DEV)
+        for option, locks in (("--dev", [DEV, RAY]), ("--ray", [RAY])):
+            if rest[:1] == [option]:
+                rest.pop(0)
+                wanted += [lock for lock in locks if lock not in wanted]
         if gpu_wanted():
             wanted.append(GPU)
         if action == "check":

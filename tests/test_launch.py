@@ -39,6 +39,8 @@ COMMANDS = sorted(
 # The uv that has made the environment of the tests.
 UV = shutil.which("uv", path=f"{sys.prefix}/bin{os.pathsep}{os.environ['PATH']}")
 
+DEV_LOCKS = ("requirements-dev.txt", "requirements-ray.txt")
+
 # The tools that bin/launch may use.
 TOOLS = ("sh", "dirname", "readlink")
 
@@ -67,6 +69,7 @@ class Repository:
         self.write_lock("# first\n")
         self.write_lock("# dev\n", "requirements-dev.txt")
         self.write_lock("# gpu\n", "requirements-gpu.txt")
+        self.write_lock("# ray\n", "requirements-ray.txt")
         self.offer_uv()
         for tool in TOOLS:
             (self.path / tool).symlink_to(shutil.which(tool))
@@ -296,7 +299,7 @@ def test_fetched_uv_serves_what_is_added_later(repository, index):
     environ["PIP_INDEX_URL"] = f"{index}/nothing"
 
     assert repository.run("--dev", "-c", "print('ran')", **environ).stdout == "ran\n"
-    assert repository.installations == ["requirements.txt", "requirements-dev.txt"]
+    assert repository.installations == ["requirements.txt", *DEV_LOCKS]
 
 
 def test_fetched_uv_of_another_hash_is_one_line(repository, index):
@@ -347,7 +350,7 @@ def test_what_development_needs_is_added_when_wanted_and_kept(repository):
     assert without.stderr == again.stderr == ""
     assert again.stdout == "ran\n"
     assert marker.exists()
-    assert repository.installations == ["requirements.txt", "requirements-dev.txt"]
+    assert repository.installations == ["requirements.txt", *DEV_LOCKS]
 
 
 def test_first_call_installs_what_development_needs_too(repository):
@@ -356,7 +359,7 @@ def test_first_call_installs_what_development_needs_too(repository):
     assert done.stdout == "ran\n"
     assert repository.installations == [
         "requirements.txt",
-        "requirements-dev.txt",
+        *DEV_LOCKS,
         "requirements-gpu.txt",
     ]
 
@@ -405,7 +408,7 @@ def test_changed_lock_of_an_addition_makes_the_environment_again(repository):
     assert without.stderr == ""
     assert changed.stdout == "ran\n"
     assert not left.exists()
-    assert repository.installations == ["requirements.txt", "requirements-dev.txt"] * 2
+    assert repository.installations == ["requirements.txt", *DEV_LOCKS] * 2
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -694,6 +697,17 @@ def test_gpu_libraries_are_added_when_wanted_and_kept(repository):
     assert without.stderr == ""
     assert marker.exists()
     assert repository.installations == ["requirements.txt", "requirements-gpu.txt"]
+
+
+@pytest.mark.parametrize("flag", [["--runtime=ray"], ["--runtime", "ray"]])
+def test_ray_is_added_for_the_first_run_in_it(repository, flag):
+    repository.run("-c", "", "--runtime=in_process", "--output_dir=--runtime=rays")
+    first = repository.run("-c", "import sys; print(sys.argv[1:])", "-x", *flag)
+    again = repository.run("-c", "print('ran')", *flag)
+
+    assert first.stdout == f"{['-x', *flag]}\n"
+    assert "Ray" in first.stderr and again.stderr == ""
+    assert repository.installations == ["requirements.txt", "requirements-ray.txt"]
 
 
 def test_failed_gpu_libraries_leave_the_rest_usable(repository):

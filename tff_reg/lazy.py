@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     import absl.logging as logging
     import dp_accounting
     import dp_accounting.rdp as rdp
-    import grpc
     import matplotlib
     import matplotlib.backends.backend_agg as mpl_agg
     import matplotlib.colors as mpl_colors
@@ -44,6 +43,8 @@ if TYPE_CHECKING:
     import matplotlib.text as mpl_text
     import matplotlib.ticker as mpl_ticker
     import numpy as np
+    import ray
+    import ray.exceptions as ray_exceptions
     import scipy.linalg as scipy_linalg
     import sklearn.datasets as sklearn_datasets
     import tensorflow as tf
@@ -56,7 +57,8 @@ else:
     tf = _LazyModule("tensorflow")
     tff = _LazyModule("tensorflow_federated")
     tree = _LazyModule("tree")
-    grpc = _LazyModule("grpc")
+    ray = _LazyModule("ray")
+    ray_exceptions = _LazyModule("ray.exceptions")
     tqdm = _LazyModule("tqdm")
     dp_accounting = _LazyModule("dp_accounting")
     rdp = _LazyModule("dp_accounting.rdp")

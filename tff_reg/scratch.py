@@ -32,6 +32,11 @@ def use_own_folder() -> None:
     atexit.register(remove)
 
 
+def folder() -> Optional[str]:
+    """The folder, if there is one."""
+    return _folder
+
+
 def remove() -> None:
     """Removes the folder, if it is this process's; called when Python ends."""
     if _folder is not None and _pid == os.getpid():

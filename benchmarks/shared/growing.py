@@ -1,4 +1,4 @@
-"""The program whose rounds the subject `growth` times.
+"""The program whose rounds the subjects `growth` and `scale` time.
 
 Clients have eight examples of 64 numbers, in one batch; the network has a hidden layer.
 
@@ -7,6 +7,7 @@ Importing this module imports TensorFlow and TFF.
 
 from __future__ import annotations
 
+import functools
 import sys
 
 from tff_reg import quiet
@@ -22,16 +23,27 @@ from tff_reg.lazy import np, tf
 _EXAMPLES, _FEATURES, _CLASSES = 8, 64, 10
 
 
-def main(held: int, per_round: int, megabytes: float, in_parallel: int) -> None:
-    """Answers questions: "round" with seconds, "peak" with the megabytes resident.
+def main(
+    held: int,
+    per_round: int,
+    megabytes: float,
+    in_parallel: int,
+    kind: str = "in_process",
+) -> None:
+    """Answers questions.
+
+    "round" with seconds, "peak" and "resident" with the megabytes that were resident
+    at most, and are. A number after "round" is that of clients for `per_round`.
 
     Args:
       held: Clients.
       per_round: Of them in a round.
       megabytes: Size of the model, in 10^6 bytes.
       in_parallel: Clients at a time.
+      kind: The runtime.
     """
-    runtime.use("in_process", clients_in_parallel=in_parallel, intra_op_threads=1)
+    tf.config.threading.set_intra_op_parallelism_threads(1)
+    runtime.use(kind, clients_in_parallel=in_parallel)
     hidden = round(megabytes * 1e6 / 4 / (_FEATURES + _CLASSES + 1))
 
     def model_fn():
@@ -56,20 +68,29 @@ def main(held: int, per_round: int, megabytes: float, in_parallel: int) -> None:
     )
     state = process.initialize()
 
-    def one_round():
+    def one_round(count):
         nonlocal state
-        cohort = rng.choice(held, per_round, replace=False)
+        cohort = rng.choice(held, count, replace=False)
         ids = [clients.client_ids[index] for index in cohort]
         key = np.zeros(2, np.int64)
         datasets = [clients.whole_client_dataset(name, key) for name in ids]
         state = process.next(state, datasets).state
 
-    for (question,) in serving.questions():
-        if question == "peak":
-            serving.answer(measuring.resident_bytes(peak=True) / 1e6)
+    for question, *count in serving.questions():
+        if question == "round":
+            round_of = functools.partial(one_round, *(count or [per_round]))
+            serving.answer(measuring.seconds(round_of))
         else:
-            serving.answer(measuring.seconds(one_round))
+            peak = question == "peak"
+            serving.answer(measuring.resident_bytes(peak=peak) / 1e6)
+    runtime.shutdown()
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3]), int(sys.argv[4]))
+    main(
+        int(sys.argv[1]),
+        int(sys.argv[2]),
+        float(sys.argv[3]),
+        int(sys.argv[4]),
+        *sys.argv[5:],
+    )

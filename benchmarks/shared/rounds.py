@@ -271,6 +271,23 @@ def _in_process(case: str, parallel: int) -> Callable[[], None]:
 
 
 def _in_process_whole_client(case: str, parallel: int) -> Callable[[], None]:
+    return _whole_client(case, _in_process_context(parallel))
+
+
+def _ray_whole_client(case: str, parallel: int) -> Callable[[], None]:
+    return _whole_client(case, _ray_context(parallel))
+
+
+@functools.cache
+def _ray_context(actors: int):
+    from tff_reg.runtime import ray_workers  # Ray may not be there.
+
+    in_ray = ray_workers.RayWorkers(ray_workers.Options(actors=actors))
+    atexit.register(in_ray.stop)
+    return context.InProcessContext(in_ray)
+
+
+def _whole_client(case: str, in_context) -> Callable[[], None]:
     """This package all through: its model, optimiser, process and form of data."""
     process = training.build_regularized(
         functools.partial(our_model, case),
@@ -284,7 +301,7 @@ def _in_process_whole_client(case: str, parallel: int) -> Callable[[], None]:
         )
         for index, arrays in enumerate(_client_arrays())
     ]
-    return _ProcessRounds(_in_process_context(parallel), process, data)
+    return _ProcessRounds(in_context, process, data)
 
 
 @functools.cache
@@ -313,6 +330,7 @@ _WAYS: dict[str, Callable[[str, int], Callable[[], object]]] = {
     "in_process_whole_client": _in_process_whole_client,
     "native": _native,
     "native_iterator": _native_iterator,
+    "ray_whole_client": _ray_whole_client,
 }
 
 

@@ -38,10 +38,9 @@ def test_only_what_was_given_is_requested():
 
 
 def test_lists_are_read_as_tuples():
-    result = parse("--accuracy_at_rounds=500, 1000", "--workers=a:1", "--devices=")
+    result = parse("--accuracy_at_rounds=500, 1000", "--devices=GPU:0")
     assert result.stdout == (
-        "[('accuracy_at_rounds', (500, 1000)), ('devices', ()),"
-        " ('workers', ('a:1',))]\n"
+        "[('accuracy_at_rounds', (500, 1000)), ('devices', ('GPU:0',))]\n"
     )
 
 
@@ -63,8 +62,8 @@ def test_a_config_becomes_the_flags_that_ask_for_it():
     "error, line",
     [
         (
-            settings.SettingError("workers", ("a:1",), "it is for runtime=remote."),
-            "--workers=a:1: it is for --runtime=remote.",
+            settings.SettingError("ray_address", "a:1", "it is for runtime=ray."),
+            "--ray_address=a:1: it is for --runtime=ray.",
         ),
         (
             settings.SettingError("batch_size", 5, "runs/x=1/y has batch_size=4;\nno."),

@@ -235,7 +235,7 @@ def test_a_config_comes_back_from_its_file():
     for requested in (
         {"process": "fedalign+man", "man_strength": 1, "target_accuracies": (0.5,)},
         {"scale": "tiny", "task": "pacs", "client_momentum": 0.0},
-        {"runtime": "remote", "workers": ("a:1", "b:2"), "aggregator": "secure"},
+        {"runtime": "ray", "ray_address": "a:1", "aggregator": "secure"},
     ):
         found = resolve(**requested)
         stored = json.loads(json.dumps(found.dump()))
@@ -249,7 +249,7 @@ def test_the_file_of_an_older_version_is_read():
     del old["man_scaling"], old["averages_all_clients"]
     found = config.ResolvedConfig.load(old)
     assert found.accuracy_at_rounds == (5, 10) and found.target_accuracies == ()
-    assert found.devices == ("GPU:0", "GPU:1") and found.workers is None
+    assert found.devices == ("GPU:0", "GPU:1") and found.ray_address is None
     assert found.strengths["man_scaling"] == "code"
     assert found.averages_all_clients is False
     assert config.modernised(old)["accuracy_at_rounds"] == [5, 10]
@@ -303,7 +303,7 @@ def test_needs_no_tensorflow_and_no_tasks():
         ({"man_strength": 0.1}, "man is not part of process=fedalign"),
         ({"no_such": 1}, "no_such: there is no such setting"),
         ({"batch_size": 2.5}, "batch_size=2.5: it must be a whole number"),
-        ({"workers": "a:1"}, "workers=a:1: it must be a tuple of texts"),
+        ({"devices": "GPU:0"}, "devices=GPU:0: it must be a tuple of texts"),
         ({"dp_clip_norm": 1.0}, "it is for aggregator=dp, not mean."),
         (
             {"aggregator": "dp", "compressed_bits": 4},
@@ -336,21 +336,21 @@ def test_needs_no_tensorflow_and_no_tasks():
         ),
         ({"runtime": "native", "devices": ("GPU:0",)}, "devices=GPU:0"),
         (
-            {"runtime": "remote", "workers": ("a:1",), "devices": ("GPU:0",)},
-            "devices=GPU:0: it is for runtime=in_process, not remote.",
+            {"runtime": "ray", "devices": ("GPU:0",)},
+            "devices=GPU:0: it is for runtime=in_process, not ray.",
         ),
         (
-            {"runtime": "remote", "workers": ("a:1",), "require_gpu": True},
-            "require_gpu=true: it is for runtime=in_process, not remote.",
+            {"runtime": "native", "require_gpu": True},
+            "require_gpu=true: it is for runtime=in_process or ray, not native.",
         ),
         (
-            {"workers": ("a:1",)},
-            "workers=a:1: it is for runtime=remote, not in_process.",
+            {"ray_address": "a:1"},
+            "ray_address=a:1: it is for runtime=ray, not in_process.",
         ),
-        ({"runtime": "remote"}, "workers: it is missing; runtime=remote needs"),
-        ({"runtime": "remote", "workers": ("a",)}, "workers=a: a worker must be given"),
-        ({"runtime": "remote", "workers": ("a:70000",)}, "from 1 to 65535"),
-        ({"runtime": "remote", "workers": ("a:1", "a:1")}, "a:1 is named twice"),
+        ({"cpus_per_client": 2.0}, "it is for runtime=ray, not in_process."),
+        ({"runtime": "ray", "ray_address": "a"}, "ray_address=a: .* auto or its head"),
+        ({"runtime": "ray", "ray_address": "a:70000"}, "found 'a:70000'"),
+        ({"runtime": "ray", "gpus_per_client": 2.0}, "it must be at most 1"),
         ({"num_clients": 10**6}, "only 1437 training examples"),
         (
             {"partition": "shards"},

@@ -49,7 +49,7 @@ def test_half_written_files_of_ours_do_not_make_a_directory_foreign(tmp_path):
 
 def test_settings_that_change_no_number_may_change(begun):
     run = directory.RunDirectory(begun)
-    run.check_settings({"batch_size": 4, "workers": "a:1", "total_rounds": 5})
+    run.check_settings({"batch_size": 4, "devices": ["GPU:1"], "total_rounds": 5})
     with pytest.raises(
         directory.DirectoryError,
         match="batch_size=5: .* has a run with batch_size=4; give",
@@ -105,8 +105,8 @@ def test_an_error_has_setting_value_and_reason(begun, tmp_path):
 
 def test_lists_that_an_older_version_wrote_as_text_are_lists(tmp_path):
     run = directory.RunDirectory(tmp_path / "run")
-    run.begin({"accuracy_at_rounds": "5,10", "workers": None, "batch_size": 4})
+    run.begin({"accuracy_at_rounds": "5,10", "devices": None, "batch_size": 4})
     run.close()
     found = directory.RunDirectory(tmp_path / "run").config
     assert found["accuracy_at_rounds"] == [5, 10]
-    assert (found["workers"], found["batch_size"]) == (None, 4)
+    assert (found["devices"], found["batch_size"]) == (None, 4)

@@ -15,7 +15,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_reg import runtime
-from tff_reg.runtime import context as context_lib, plan as plan_lib
+from tff_reg.runtime import context as context_lib, visits
 
 _DATA = tff.SequenceType(np.float32)
 
@@ -203,11 +203,11 @@ def test_a_failing_client_is_named_and_the_context_stays_usable(contexts, kind):
     for index, dataset in enumerate(datasets):
         dataset.client_id = f"writer_{index}"
     with contexts(kind):
-        with pytest.raises(plan_lib.ClientError, match=r"Client 10 \(writer_10\)") as e:
+        with pytest.raises(visits.ClientError, match=r"Client 10 \(writer_10\)") as e:
             sum_of_largest(datasets)
         assert e.value.client_index == 10
         assert isinstance(e.value.__cause__, tf.errors.InvalidArgumentError)
-        with pytest.raises(plan_lib.ClientError, match="Client 1 failed: Invalid"):
+        with pytest.raises(visits.ClientError, match="Client 1 failed: Invalid"):
             sum_of_largest([[1.0], [11.0]])
         assert sum_of_largest(datasets[:5]) == 11.0
 

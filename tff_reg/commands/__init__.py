@@ -16,6 +16,5 @@ NAMES = (
     "analyze",
     "recipes",
     "export",
-    "worker",
     "test",
 )

@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 import collections
+import dataclasses
+import functools
+import itertools
+import pickle
+import zlib
 from collections.abc import Callable, Sequence
+from typing import Any, Optional
 
 import numpy as np
 import tensorflow as tf
@@ -21,6 +27,33 @@ class ClientDataError(ValueError):
 
 class UnknownClientError(ClientDataError):
     """A client id that is not in the client data."""
+
+
+# Numbers of client data in this process.
+_numbers = itertools.count()
+
+
+@dataclasses.dataclass(frozen=True)
+class Recipe:
+    """How a client's data set is made again in another process.
+
+    Of what it is made most stays the same from round to round: the examples. A runtime
+    can leave them where they were used.
+
+    Attributes:
+      name: Of the examples.
+      num_bytes: Of them.
+      examples: Gives them, in this process.
+      make: Makes the data set of them; can be pickled.
+      load: Gives them where it is called, from that machine's files; can be pickled.
+        None if nobody has said how.
+    """
+
+    name: Any
+    num_bytes: int
+    examples: Callable[[], Any]
+    make: Callable[[Any], tf.data.Dataset]
+    load: Optional[Callable[[], Any]]
 
 
 class ArrayClientData(tff.simulation.datasets.ClientData):
@@ -105,6 +138,8 @@ class ArrayClientData(tff.simulation.datasets.ClientData):
             )
         self._x = x
         self._y = y.astype(np.int32, copy=False)
+        self._number = next(_numbers)
+        self._load: Optional[tuple[bytes, int]] = None
 
     @property
     def client_ids(self) -> list[str]:
@@ -207,15 +242,37 @@ class ArrayClientData(tff.simulation.datasets.ClientData):
 
         Returns:
           A data set of one `OrderedDict(x=[n, ...], y=int32 [n], key=int64 [2])`,
-          with x as stored, also where n is 0.
+          with x as stored, also where n is 0. Its attribute `recipe` is its `Recipe`.
 
         Raises:
           UnknownClientError: If there is no such client.
           ClientDataError: If `key` is not two integers.
         """
-        element = self.client_examples(client_id)
-        element["key"] = _check_key(key)
-        return tf.data.Dataset.from_tensors(element)
+        make = functools.partial(_whole_client, _check_key(key))
+        examples = self.client_examples(client_id)
+        dataset = make(examples)
+        dataset.recipe = Recipe(
+            name=(self._number, client_id),
+            num_bytes=sum(array.nbytes for array in examples.values()),
+            examples=functools.partial(self.client_examples, client_id),
+            make=make,
+            load=self._load and functools.partial(_loaded, *self._load, client_id),
+        )
+        return dataset
+
+    def load_by(self, build: Callable[[], ArrayClientData]) -> None:
+        """Says how the same client data are built on another machine.
+
+        Args:
+          build: Does so; can be pickled. What it gives there is compared with these.
+        """
+        self._load = (pickle.dumps(build), self._checksum())
+
+    def _checksum(self) -> int:
+        found = 0
+        for array in (self._x, self._y, self._positions, self._offsets):
+            found = zlib.crc32(np.ascontiguousarray(array).data, found)
+        return found
 
     def batched_dataset(
         self,
@@ -278,6 +335,27 @@ class ArrayClientData(tff.simulation.datasets.ClientData):
 
         epochs = tf.data.Dataset.range(local_epochs)
         return epochs.flat_map(epoch_batches).enumerate().map(fill)
+
+
+def _whole_client(key: np.ndarray, examples: Any) -> tf.data.Dataset:
+    element = collections.OrderedDict(examples, key=key)
+    return tf.data.Dataset.from_tensors(element)
+
+
+def _loaded(build: bytes, checksum: int, client_id: str) -> collections.OrderedDict:
+    """A client's examples, on another machine; see `ArrayClientData.load_by`."""
+    return _built(build, checksum).client_examples(client_id)
+
+
+@functools.lru_cache(maxsize=1)
+def _built(build: bytes, checksum: int) -> ArrayClientData:
+    client_data = pickle.loads(build)()
+    if client_data._checksum() != checksum:
+        raise ClientDataError(
+            "This machine's files have other examples than those of the machine that"
+            " the run was started on; leave out data_on_nodes, or copy them."
+        )
+    return client_data
 
 
 def _check_key(key: np.ndarray) -> np.ndarray:

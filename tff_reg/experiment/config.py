@@ -21,7 +21,7 @@ from tff_reg.data import partitions
 from tff_reg.experiment import scale as scale_lib, task_settings
 from tff_reg.methods import catalogue
 from tff_reg.models import names as model_names
-from tff_reg.runtime import addresses
+from tff_reg.runtime import ray_cluster
 from tff_reg.settings import Setting, SettingError, setting, settings_of, undecided
 from tff_reg.training import process_settings
 
@@ -51,6 +51,7 @@ _SHORTHAND = "shorthand"
 _GUARDED = {"aggregator": ("robust", "secure", "compressed")}
 _PRIVATE = {"aggregator": ("dp",)}
 _COMPRESSED = {"aggregator": ("compressed",)}
+_RAY = {"runtime": ("ray",)}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -192,20 +193,42 @@ class RunConfig(process_settings.ProcessSettings, task_settings.TaskSettings):
     )
     clients_in_parallel: Optional[int] = _of_where(
         None,
-        help="clients at a time on each device, or on each worker",
+        help="clients at a time on each device; ray: in all",
         minimum=1,
-        tags=(process_settings.FREE,),
-    )
-    workers: Optional[tuple[str, ...]] = _of_where(
-        None,
-        help="remote: such as node1:8000,node2:8000, where bin/worker has started them",
-        only_with={"runtime": ("remote",)},
         tags=(process_settings.FREE,),
     )
     require_gpu: bool = _of_where(
         False,
         help="fail if there is no GPU",
-        only_with={"runtime": ("in_process",)},
+        only_with={"runtime": ("in_process", "ray")},
+        tags=(process_settings.FREE,),
+    )
+    ray_address: Optional[str] = _of_where(
+        None,
+        help="ray: host:port of its head node, or auto where this machine is a node;"
+        " else it is started here, and ended",
+        only_with=_RAY,
+        tags=(process_settings.FREE,),
+    )
+    gpus_per_client: float = _of_where(
+        0.25,
+        help="ray: the part of a GPU that a client has, where there are any",
+        minimum=0,
+        maximum=1,
+        only_with=_RAY,
+        tags=(process_settings.FREE,),
+    )
+    cpus_per_client: float = _of_where(
+        1.0,
+        help="ray: the CPUs that a client has",
+        above=0,
+        only_with=_RAY,
+        tags=(process_settings.FREE,),
+    )
+    data_on_nodes: bool = _of_where(
+        False,
+        help="ray: whether nodes load the task's data, instead of being sent them",
+        only_with=_RAY,
         tags=(process_settings.FREE,),
     )
     strengths: Mapping[str, Any] = dataclasses.field(default_factory=dict)
@@ -501,8 +524,7 @@ class _Resolution:
         self._settle_what_does_not_apply()
         self._settle_scale()
         self._settle_privacy()
-        if self._values["runtime"] == "remote":
-            self._check_workers()
+        self._check_ray_address()
         values = self._values
         if not values["output_dir"]:
             (output_dir,) = (s for s in self._settings if s.name == "output_dir")
@@ -664,16 +686,10 @@ class _Resolution:
                 " dp_clip_norm.",
             )
 
-    def _check_workers(self) -> None:
-        workers = self._values["workers"]
-        if workers is None:
-            raise SettingError(
-                "workers",
-                None,
-                "it is missing; runtime=remote needs the host:port of every worker;"
-                " bin/worker starts one.",
-            )
+    def _check_ray_address(self) -> None:
+        address = self._values["ray_address"]
         try:
-            addresses.parse(workers)
+            if address is not None:
+                ray_cluster.check_address(address)
         except ValueError as error:
-            raise SettingError("workers", workers, str(error)) from error
+            raise SettingError("ray_address", address, str(error)) from error

@@ -146,6 +146,11 @@ def build_task(config: ResolvedConfig, tasks: Any = lazy.tasks) -> Any:
     return tasks.build(**config.part(TaskSettings))
 
 
+def _client_data(build: Callable[..., Any], settings: dict[str, Any]) -> Any:
+    """The client data of a task, on another machine."""
+    return build(**settings).client_data
+
+
 def build_model_fn(config: ResolvedConfig, task: Any) -> Callable[[], Any]:
     """What makes the `tff_reg.models.LearningModel` that the run's method trains."""
     methods = catalogue.build(config.process, config.strengths)
@@ -201,6 +206,10 @@ def prepare(
     where = runtime.describe()
     progress.say(where[0].upper() + where[1:])
     task = build_task(config, tasks)
+    if config.data_on_nodes:
+        task.client_data.load_by(
+            functools.partial(_client_data, tasks.build, config.part(TaskSettings))
+        )
     x_test, y_test = task.test_arrays()
     evaluation = evaluation_lib.CentralEvaluation(
         build_model_fn(config, task), x_test, y_test, preprocess_fn=task.normalize_fn
@@ -250,12 +259,15 @@ def _running(config: ResolvedConfig) -> Iterator[None]:
                     devices=config.devices,
                     clients_in_parallel=config.clients_in_parallel,
                     require_gpu=config.require_gpu,
-                    workers=config.workers,
+                    ray_address=config.ray_address,
+                    gpus_per_client=config.gpus_per_client,
+                    cpus_per_client=config.cpus_per_client,
+                    data_on_nodes=config.data_on_nodes,
                 )
             )
         except runtime.NoGpuError as error:
             raise SettingError("require_gpu", True, str(error)) from error
         except runtime.WorkerError as error:
-            setting = "workers" if config.workers else "runtime"
+            setting = "ray_address" if config.ray_address else "runtime"
             raise SettingError(setting, getattr(config, setting), str(error)) from error
         yield

@@ -10,9 +10,9 @@ import threading
 from collections.abc import Iterator, Sequence
 from typing import Any, Callable, Optional, Union
 
-from tff_reg.runtime import addresses, devices as devices_lib, workers as workers_lib
+from tff_reg.runtime import devices as devices_lib, ray_cluster
 
-KINDS = ("in_process", "native", "remote")
+KINDS = ("in_process", "native", "ray")
 
 # One string with commas, or a list.
 Names = Union[str, Sequence[str], None]
@@ -22,6 +22,7 @@ Names = Union[str, Sequence[str], None]
 class _Runtime:
     """One chosen runtime: its contexts, and how to end it."""
 
+    kind: str
     description: str
     context: Any
     async_context: Any
@@ -42,7 +43,10 @@ def use(
     clients_in_parallel: Optional[int] = None,
     require_gpu: bool = False,
     intra_op_threads: Optional[int] = None,
-    workers: Names = None,
+    ray_address: Optional[str] = None,
+    gpus_per_client: float = 0.25,
+    cpus_per_client: float = 1.0,
+    data_on_nodes: bool = False,
 ) -> None:
     """Makes every TFF computation run in the runtime `kind` from now on.
 
@@ -52,15 +56,15 @@ def use(
     Args:
         kind: `"in_process"`: in this Python process's TensorFlow, with its GPUs;
             `"native"`: in TFF's C++ worker, a process of its own, on the CPU;
-            `"remote"`: the clients in TFF's C++ workers on other machines, the rest
+            `"ray"`: the clients in Ray's actors, on this machine or on many, the rest
             here.
         devices: In process only. The devices that clients are spread over,
             round-robin: a list such as `["GPU:0", "GPU:1"]`, or the same as one
             string with commas. None: all GPUs, or `CPU:0` where there is none.
         clients_in_parallel: How many clients run at the same time on each device
-            (in the native worker: how many computations; remote: on each worker).
-            None: one on a GPU; on a CPU the number of cores, at most 8. Remote, that
-            is this machine's number.
+            (in the native worker: how many computations; Ray: in all, each in an actor
+            of its own). None: one on a GPU; on a CPU the number of cores, at most 8; in
+            a Ray cluster, as many as there is room for.
         require_gpu: Refuse to run on anything but GPUs.
         intra_op_threads: In process only. TensorFlow's threads for one operation,
             which can be set before TensorFlow has started only. None: what was
@@ -68,22 +72,28 @@ def use(
             `clients_in_parallel`, whatever that is now: results are then the same
             to the bit for every `clients_in_parallel`. To use all cores for one
             client at a time, give 1 and the number of cores.
-        workers: Remote only. Where the workers are: a list such as
-            `["node1:8000", "node2:8000"]`, or the same as one string with commas.
-            `bin/worker` starts one.
+        ray_address: Ray only. The cluster's head node as `"host:port"`, or `"auto"` for
+            the cluster that this machine is a node of. None: Ray is started on this
+            machine, and ended with the runtime; a process that is connected to Ray
+            already stays so.
+        gpus_per_client: Ray only. The part of a GPU that an actor has; 0 for CPUs only.
+        cpus_per_client: Ray only. The CPUs that an actor has.
+        data_on_nodes: Ray only. Whether clients' examples are loaded where they are
+            used, if their data set says how (`Recipe.load`), instead of being sent.
 
     Raises:
         ValueError: If an argument is not one of the above.
-        NoGpuError: If `require_gpu` and TensorFlow sees no GPU.
-        WorkerError: If one of the `workers` cannot be reached.
+        NoGpuError: If `require_gpu` and TensorFlow, or Ray, sees no GPU.
+        WorkerError: If Ray is not installed, or there is no such cluster, or no room.
     """
+    options = locals()
+    del options["kind"]
     with _lock:
-        runtime = _create(
-            kind,
-            _Options(
-                devices, clients_in_parallel, require_gpu, intra_op_threads, workers
-            ),
-        )
+        checked = _Options(**options)
+        checked.check(kind)
+        if kind == "ray" and _is_in_ray():
+            shutdown()  # Its actors have the room.
+        runtime = _create(kind, checked)
         previous = _current
         _install(runtime)
         if previous is not None:
@@ -91,27 +101,25 @@ def use(
 
 
 @contextlib.contextmanager
-def running(
-    kind: str,
-    *,
-    devices: Names = None,
-    clients_in_parallel: Optional[int] = None,
-    require_gpu: bool = False,
-    intra_op_threads: Optional[int] = None,
-    workers: Names = None,
-) -> Iterator[None]:
+def running(kind: str, **options: Any) -> Iterator[None]:
     """`use`, for the body of a `with` statement; then what was in use before.
 
     The choice is the process's, as with `use`: two threads cannot be inside two
     `running` blocks of different kinds.
+
+    Args:
+        kind: As of `use`.
+        **options: The other arguments of `use`.
+
+    Raises:
+        ValueError, NoGpuError, WorkerError: As of `use`. And if Ray is in use already.
     """
     with _lock:
-        runtime = _create(
-            kind,
-            _Options(
-                devices, clients_in_parallel, require_gpu, intra_op_threads, workers
-            ),
-        )
+        checked = _Options(**options)
+        checked.check(kind)
+        if kind == "ray" and _is_in_ray():
+            raise ValueError("The ray runtime is in use already, and has the room.")
+        runtime = _create(kind, checked)
         previous = _current
         _install(runtime)
     try:
@@ -167,13 +175,20 @@ def program_context():
 class _Options:
     """The arguments of `use` after the kind."""
 
-    devices: Names
-    clients_in_parallel: Optional[int]
-    require_gpu: bool
-    intra_op_threads: Optional[int]
-    workers: Names
+    devices: Names = None
+    clients_in_parallel: Optional[int] = None
+    require_gpu: bool = False
+    intra_op_threads: Optional[int] = None
+    ray_address: Optional[str] = None
+    gpus_per_client: float = 0.25
+    cpus_per_client: float = 1.0
+    data_on_nodes: bool = False
 
-    def check(self) -> None:
+    def check(self, kind: str) -> None:
+        if kind not in KINDS:
+            raise ValueError(
+                f"The runtime kind must be one of {', '.join(KINDS)}, found {kind!r}."
+            )
         for name in ("clients_in_parallel", "intra_op_threads"):
             value = getattr(self, name)
             if value is not None and (type(value) is not int or value < 1):
@@ -181,22 +196,36 @@ class _Options:
                     f"{name} must be a whole number of at least 1 (or None for the "
                     f"default), found {value!r}."
                 )
+        if kind != "ray":
+            for field in dataclasses.fields(self)[-4:]:
+                value = getattr(self, field.name)
+                if value != field.default:
+                    raise ValueError(
+                        f"The {kind} runtime takes no {field.name}, found {value!r}; "
+                        "it is for the ray runtime."
+                    )
+        if not 0 <= self.gpus_per_client <= 1:
+            raise ValueError(
+                "gpus_per_client must be a part of a GPU, from 0 to 1, found "
+                f"{self.gpus_per_client!r}."
+            )
+        if not self.cpus_per_client > 0:
+            raise ValueError(
+                f"cpus_per_client must be above 0, found {self.cpus_per_client!r}."
+            )
+
+
+def _is_in_ray() -> bool:
+    return _current is not None and _current.kind == "ray"
 
 
 def _create(kind: str, options: _Options) -> _Runtime:
-    if kind not in KINDS:
-        raise ValueError(
-            f"The runtime kind must be one of {', '.join(KINDS)}, found {kind!r}."
-        )
-    options.check()
-    if kind == "remote":
-        return _create_remote(options)
-    if options.workers is not None:
-        raise ValueError(
-            f"The {kind} runtime takes no workers, found {options.workers!r}; they "
-            "are for the remote runtime."
-        )
-    return _create_native(options) if kind == "native" else _create_in_process(options)
+    create = {
+        "in_process": _create_in_process,
+        "native": _create_native,
+        "ray": _create_ray,
+    }
+    return create[kind](options)
 
 
 def _create_native(options: _Options) -> _Runtime:
@@ -227,6 +256,7 @@ def _create_native(options: _Options) -> _Runtime:
 
     at_a_time = "" if limit is None else f" ({limit} at a time)"
     return _Runtime(
+        "native",
         f"clients run in TFF's C++ worker, on the CPU{at_a_time}",
         context,
         native.create_async_context(worker),
@@ -243,11 +273,12 @@ def _create_in_process(options: _Options) -> _Runtime:
     at_a_time = options.clients_in_parallel
     if at_a_time is None:
         at_a_time = devices_lib.default_clients_in_parallel(names)
-    from tff_reg.runtime import context as context_lib
+    from tff_reg.runtime import context as context_lib, workers as workers_lib
 
     workers = workers_lib.ClientWorkers(names, at_a_time)
     context = context_lib.InProcessContext(workers)
     return _Runtime(
+        "in_process",
         devices_lib.description(names, at_a_time),
         context,
         context_lib.InProcessAsyncContext(context),
@@ -255,40 +286,33 @@ def _create_in_process(options: _Options) -> _Runtime:
     )
 
 
-def _create_remote(options: _Options) -> _Runtime:
-    if options.workers is None:
-        raise ValueError(
-            "The remote runtime needs workers: give the host:port of each, and start "
-            "them with bin/worker."
-        )
-    if options.devices is not None:
-        raise ValueError(
-            "The remote runtime's workers run on CPUs only and take no devices, found "
-            f"{options.devices!r}; use the in_process runtime to choose devices."
-        )
-    if options.require_gpu:
-        raise ValueError(
-            "The remote runtime's workers cannot use a GPU: use the in_process runtime "
-            "with require_gpu."
-        )
-    if options.intra_op_threads is not None:
-        raise ValueError(
-            "The remote runtime's workers have threads of their own: intra_op_threads "
-            "is for the in_process runtime."
-        )
-    names = addresses.parse(options.workers)
-    at_a_time = options.clients_in_parallel or devices_lib.default_on_a_worker()
-    from tff_reg.runtime import service
+def _create_ray(options: _Options) -> _Runtime:
+    for name in ("devices", "intra_op_threads"):
+        if getattr(options, name) is not None:
+            raise ValueError(
+                f"The ray runtime takes no {name}, found {getattr(options, name)!r}: "
+                "Ray gives its actors devices, and threads are as in process."
+            )
+    if options.ray_address is not None:
+        ray_cluster.check_address(options.ray_address)
+    ray_cluster.check_installed()
+    devices_lib.set_threads(None)
+    from tff_reg.runtime import context as context_lib, ray_workers
 
-    service.check_workers(names)  # before TFF, which takes long to import
-    from tff_reg.runtime import context as context_lib, remote
-
-    workers = remote.RemoteWorkers(names, at_a_time)
+    workers = ray_workers.RayWorkers(
+        ray_workers.Options(
+            options.ray_address,
+            options.clients_in_parallel,
+            options.gpus_per_client,
+            options.cpus_per_client,
+            options.data_on_nodes,
+        ),
+        options.require_gpu,
+    )
     context = context_lib.InProcessContext(workers)
-    plural, each = ("", "") if len(names) == 1 else ("s", " on each")
     return _Runtime(
-        f"clients run on {len(names)} TFF worker{plural}: {', '.join(names)} "
-        f"({at_a_time} at a time{each})",
+        "ray",
+        workers.describe(),
         context,
         context_lib.InProcessAsyncContext(context),
         workers.stop,

@@ -121,11 +121,6 @@ def default_clients_in_parallel(names: list[str]) -> int:
     return max(1, cores() // threads // len(names))
 
 
-def default_on_a_worker() -> int:
-    """The number of clients at a time on a worker, on a machine like this one."""
-    return min(cores(), _MAX_CLIENTS_IN_PARALLEL)
-
-
 def threads_for_an_operation() -> int:
     """So many that they and the default number of clients use all cores."""
     return cores() // min(cores(), _MAX_CLIENTS_IN_PARALLEL)

@@ -11,7 +11,7 @@ import functools
 from typing import Any, Callable
 
 from tff_reg.lazy import np, tf, tff
-from tff_reg.runtime import placement, tff_internals, values
+from tff_reg.runtime import tff_internals, values
 
 # A function value: takes an argument (None for none), gives a result.
 Function = Callable[[Any], Any]
@@ -36,7 +36,6 @@ def _evaluate(function, type_spec):
     return function(None)
 
 
-@placement.in_this_process
 def _sequence_map(argument, type_spec):
     function, dataset = argument
     element_type = type_spec.parameter[1].element
@@ -51,7 +50,6 @@ def _sequence_map(argument, type_spec):
     return dataset.map(map_element)
 
 
-@placement.in_this_process
 def _sequence_reduce(argument, type_spec):
     dataset, state, function = argument
     element_type = type_spec.parameter[0].element
@@ -60,7 +58,6 @@ def _sequence_reduce(argument, type_spec):
     return state
 
 
-@placement.in_this_process
 def _sequence_sum(dataset, type_spec):
     element_type = type_spec.parameter.element
     total = values.filled(element_type, lambda dtype: 0)
@@ -117,7 +114,6 @@ ONCE: dict[str, Callable[[Any, tff.FunctionType], Any]] = {
 # --- evaluated at every client -------------------------------------------------------
 
 
-@placement.in_this_process
 def _select(argument, type_spec):
     """The data set of `select_fn(server_value, key)` for the client's keys."""
     keys, _, server_value, select_fn = argument
@@ -148,10 +144,6 @@ AT_CLIENTS: dict[str, Callable[[Any, tff.FunctionType], Any]] = {
     "federated_value_at_clients": _identity,
     "federated_zip_at_clients": _identity,
 }
-
-
-# Those whose result is one value, the same at every client.
-SAME_AT_CLIENTS = frozenset(("federated_broadcast", "federated_value_at_clients"))
 
 
 # --- folded into one value -----------------------------------------------------------

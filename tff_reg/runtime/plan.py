@@ -15,33 +15,8 @@ import threading
 from typing import Any, Callable, Optional
 
 from tff_reg.lazy import tf, tff
-from tff_reg.runtime import intrinsics, placement, tff_internals, values
-from tff_reg.runtime.tensorflow_function import TensorFlowFunction
-
-
-class ClientError(RuntimeError):
-    """A client's part of a computation failed.
-
-    Attributes:
-        client_index: The position of the client in the argument, from 0.
-        client_id: What the client's data set calls itself (its attribute
-            `client_id`), or None.
-    """
-
-    def __init__(self, client_index: int, client_id: Optional[str], cause: Exception):
-        name = f" ({client_id})" if client_id is not None else ""
-        super().__init__(
-            f"Client {client_index}{name} failed: {type(cause).__name__}: {cause}"
-        )
-        self.client_index = client_index
-        self.client_id = client_id
-
-
-class _AtClient:
-    """A value at the one client that is being worked on."""
-
-    def __init__(self, value: Any):
-        self.value = value
+from tff_reg.runtime import intrinsics, tff_internals, values, visits
+from tff_reg.runtime.interpreter import Interpreter
 
 
 @dataclasses.dataclass
@@ -65,6 +40,9 @@ class _Stage:
     folded: list[_Local] = dataclasses.field(default_factory=list)
     # Names of this stage's client values that are needed after it.
     kept: list[str] = dataclasses.field(default_factory=list)
+    # Names of what its clients need of what was there before.
+    needed: set[str] = dataclasses.field(default_factory=set)
+    program: Optional[visits.Program] = None
 
 
 class Plan:
@@ -88,10 +66,10 @@ class Plan:
         if tff_internals.contains_secure_intrinsics(block):
             block = tff_internals.replace_secure_intrinsics(comp).to_building_block()
         self._parameter_name, locals_, self._result = _call_dominant(block)
-        self._functions: dict[int, TensorFlowFunction] = {}
-        self._lock = lock
-        self._on_build = on_build
+        self._interpreter = Interpreter(lock, on_build)
         self._stages = _staged(locals_, self._parameter_name, self._result)
+        for stage in self._stages:
+            stage.program = self._program(stage)
 
     def execute(self, argument: Any, number_of_clients: int, workers) -> Any:
         """Runs the computation on internal values.
@@ -113,12 +91,12 @@ class Plan:
         with tf.device(workers.devices[0]):
             for stage in self._stages:
                 for local in stage.once:
-                    bindings[local.name] = self._call(local.call, bindings)
+                    bindings[local.name] = self._interpreter.call(local.call, bindings)
                 if stage.at_clients or stage.folded:
                     self._visit_clients(
                         stage, bindings, argument, number_of_clients, workers
                     )
-            return self._evaluate(self._result, bindings)
+            return self._interpreter.evaluate(self._result, bindings)
 
     def function_value(self, comp: Any) -> Callable[[Any], Any]:
         """A computation that is given as an argument, as a function value.
@@ -134,32 +112,35 @@ class Plan:
         _, locals_, block = _call_dominant(comp.to_building_block(), peel=False)
         bindings: dict[str, Any] = {}
         for name, call in locals_:
-            bindings[name] = self._call(call, bindings)
-        return self._evaluate(block, bindings)
+            bindings[name] = self._interpreter.call(call, bindings)
+        return self._interpreter.evaluate(block, bindings)
+
+    def _program(self, stage: _Stage) -> visits.Program:
+        calls = [(local.name, local.call) for local in stage.at_clients]
+        folded = [
+            local.call.argument[0]
+            if local.uri in intrinsics.WITH_SETTINGS
+            else local.call.argument
+            for local in stage.folded
+        ]
+        for block in [call for _, call in calls] + folded:
+            stage.needed |= _references(block)
+        return visits.Program(self._interpreter, calls, stage.kept, folded)
 
     def _visit_clients(self, stage, bindings, argument, number_of_clients, workers):
+        evaluate = self._interpreter.evaluate
         folds = []
         for local in stage.folded:
             settings = []
             if local.uri in intrinsics.WITH_SETTINGS:
                 elements = list(local.call.argument)[1:]
-                settings = [self._evaluate(element, bindings) for element in elements]
+                settings = [evaluate(element, bindings) for element in elements]
             type_spec = local.call.function.type_signature
             folds.append(intrinsics.AGGREGATIONS[local.uri](settings, type_spec))
-
-        def visit(index):
-            try:
-                return self._visit(stage, dict(bindings), index)
-            except placement.WorkerLost:
-                raise
-            except Exception as error:
-                client_id = values.client_id(argument, index)
-                raise ClientError(index, client_id, error) from error
-
+        needed = {name: bindings[name] for name in stage.needed & bindings.keys()}
+        cohort = visits.Cohort(stage.program, needed, argument, number_of_clients)
         kept = {name: [] for name in stage.kept}
-        for kept_values, to_fold in workers.in_order(
-            number_of_clients, visit, values.num_bytes
-        ):
+        for kept_values, to_fold in workers.results(cohort):
             for name, value in zip(stage.kept, kept_values):
                 kept[name].append(value)
             for fold, value in zip(folds, to_fold):
@@ -170,114 +151,6 @@ class Plan:
             bindings[name] = values.ClientValues(members)
         for local, fold in zip(stage.folded, folds):
             bindings[local.name] = fold.result()
-
-    def _visit(self, stage, bindings, index):
-        """One client's part of a stage: what is kept, and what is folded."""
-        place = placement.current()
-        for local in stage.at_clients:
-            argument = local.call.argument
-            value = self._evaluate_at_client(argument, bindings, index)
-            type_spec = local.call.function.type_signature
-            evaluated = intrinsics.AT_CLIENTS[local.uri](value, type_spec)
-            if place is not None and local.uri in intrinsics.SAME_AT_CLIENTS:
-                member_type = type_spec.result.member
-                evaluated = place.same_at_clients(local.name, evaluated, member_type)
-            bindings[local.name] = _AtClient(evaluated)
-        kept = [_at_client(bindings[name], index) for name in stage.kept]
-        to_fold = []
-        for local in stage.folded:
-            argument = local.call.argument
-            if local.uri in intrinsics.WITH_SETTINGS:
-                argument = argument[0]
-            to_fold.append(self._evaluate_at_client(argument, bindings, index))
-        return (kept, to_fold) if place is None else place.fetch([kept, to_fold])
-
-    def _evaluate_at_client(self, block, bindings, index):
-        return _at_client(self._evaluate(block, bindings), index)
-
-    def _call(self, call, bindings):
-        argument = None
-        if call.argument is not None:
-            argument = self._evaluate(call.argument, bindings)
-        if isinstance(call.function, tff.framework.Intrinsic):
-            uri = call.function.uri
-            if uri not in intrinsics.ONCE:
-                raise NotImplementedError(
-                    f"The in_process runtime does not know TFF's intrinsic {uri!r}; "
-                    "use the native runtime for it."
-                )
-            return intrinsics.ONCE[uri](argument, call.function.type_signature)
-        return self._evaluate(call.function, bindings)(argument)
-
-    def _evaluate(self, block, bindings) -> Any:
-        if isinstance(block, tff.framework.Reference):
-            return bindings[block.name]
-        if isinstance(block, tff.framework.Selection):
-            return _select(self._evaluate(block.source, bindings), block.as_index())
-        if isinstance(block, tff.framework.Struct):
-            return [self._evaluate(element, bindings) for element in block]
-        if isinstance(block, tff.framework.CompiledComputation):
-            return self._function(block)
-        if isinstance(block, tff.framework.Lambda):
-            return _Closure(self, block, bindings)
-        if isinstance(block, tff.framework.Block):
-            bindings = dict(bindings)
-            for name, value in block.locals:
-                bindings[name] = self._evaluate(value, bindings)
-            return self._evaluate(block.result, bindings)
-        if isinstance(block, tff.framework.Call):
-            return self._call(block, bindings)
-        if isinstance(block, tff.framework.Literal):
-            return tf.constant(block.value, values.tf_dtype(block.type_signature))
-        raise NotImplementedError(
-            f"The in_process runtime cannot evaluate a {type(block).__name__}: "
-            f"{block.compact_representation()}."
-        )
-
-    def _function(self, block) -> TensorFlowFunction:
-        function = self._functions.get(id(block))
-        if function is None:
-            with self._lock:
-                function = self._functions.get(id(block))
-                if function is None:
-                    function = TensorFlowFunction(block, self._lock, self._on_build)
-                    self._functions[id(block)] = function
-        return function
-
-
-class _Closure:
-    """A lambda of the computation, with what its free names are bound to."""
-
-    def __init__(self, plan: Plan, block: tff.framework.Lambda, bindings: dict):
-        self._plan = plan
-        self._block = block
-        self._bindings = bindings
-
-    def __call__(self, argument: Any) -> Any:
-        bindings = dict(self._bindings)
-        if self._block.parameter_name is not None:
-            bindings[self._block.parameter_name] = argument
-        return self._plan._evaluate(self._block.result, bindings)
-
-
-def _select(value: Any, index: int) -> Any:
-    """Element `index` of a structure, also of one at clients."""
-    if isinstance(value, _AtClient):
-        return _AtClient(value.value[index])
-    if isinstance(value, values.ClientValues):
-        return values.ClientValues([member[index] for member in value.members])
-    return value[index]
-
-
-def _at_client(value: Any, index: int) -> Any:
-    """What client `index` has of a value that may be placed at clients."""
-    if isinstance(value, _AtClient):
-        return value.value
-    if isinstance(value, values.ClientValues):
-        return value.members[index]
-    if isinstance(value, list):
-        return [_at_client(element, index) for element in value]
-    return value
 
 
 def _call_dominant(block, peel=True):

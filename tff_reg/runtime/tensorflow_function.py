@@ -13,7 +13,7 @@ import weakref
 from typing import Any, Callable
 
 from tff_reg.lazy import tf, tff
-from tff_reg.runtime import graph_rewrites, placement, tff_internals
+from tff_reg.runtime import graph_rewrites, tff_internals
 
 _TENSOR, _SEQUENCE, _STRUCT = "tensor", "sequence", "struct"
 
@@ -22,12 +22,7 @@ class TensorFlowFunction:
     """Calls a `tff.framework.CompiledComputation` with values of this package.
 
     The function is built at the first call, under `lock`. Every call has variables
-    and tables of its own, so calls may run at the same time. Where the calling thread
-    has a place (see `placement`), that is called instead and nothing is built.
-
-    Attributes:
-        computation: The computation's proto.
-        type_signature: Its type.
+    and tables of its own, so calls may run at the same time.
 
     Args:
         block: The building block; its proto must hold a TensorFlow graph.
@@ -50,9 +45,7 @@ class TensorFlowFunction:
                 "The in_process runtime runs TensorFlow computations; this one is "
                 f"of kind {kind!r}. Use the native runtime for it."
             )
-        self.computation = block.proto
-        self.type_signature = block.type_signature
-        self._proto = self.computation.tensorflow
+        self._proto = block.proto.tensorflow
         self._result_type = block.type_signature.result
         # Data sets live on the CPU, whatever the client's device.
         self._device_scope = contextlib.nullcontext
@@ -67,9 +60,6 @@ class TensorFlowFunction:
         self._feeds: list[int] = []
 
     def __call__(self, argument: Any = None) -> Any:
-        place = placement.current()
-        if place is not None:
-            return place.call(self, argument)
         if not self._built:
             with self._lock:
                 if not self._built:

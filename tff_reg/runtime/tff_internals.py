@@ -16,7 +16,7 @@ from typing import Any, Callable, Optional
 import grpc
 import portpicker
 import tensorflow_federated as tff
-from tensorflow_federated.proto.v0 import executor_pb2, executor_pb2_grpc
+from tensorflow_federated.proto.v0 import computation_pb2
 from tensorflow_federated.python.core.backends.mapreduce import (
     intrinsics as mapreduce_intrinsics,
 )
@@ -33,10 +33,7 @@ from tensorflow_federated.python.core.impl.executors import (
     cardinalities_utils,
     value_serialization,
 )
-from tensorflow_federated.python.core.impl.types import (
-    type_conversions,
-    type_serialization,
-)
+from tensorflow_federated.python.core.impl.types import type_conversions
 from tensorflow_federated.python.core.impl.utils import tensorflow_utils
 
 _MESSAGE_BYTES = 2 * 1000**3
@@ -101,9 +98,9 @@ def pick_unused_port() -> int:
     return portpicker.pick_unused_port()
 
 
-def open_channel(target: str, options=()) -> grpc.Channel:
+def open_channel(target: str) -> grpc.Channel:
     """A channel to a worker, for messages of any size."""
-    return grpc.insecure_channel(target, _CHANNEL_OPTIONS + tuple(options))
+    return grpc.insecure_channel(target, _CHANNEL_OPTIONS)
 
 
 def connect(channel: grpc.Channel):
@@ -206,70 +203,6 @@ class NativeContext(tff.framework.SyncContext):
             return self._loop
 
 
-# --- a worker's service, call by call ------------------------------------------------
-
-# Its requests and answers.
-messages = executor_pb2
-
-# The worker takes messages of 1,895,825,408 bytes: its default of 10,000 MB, cut to 32
-# bits.
-MAX_DATASET_BYTES = 1_800 * 1000**2
-
-
-def connect_service(channel: grpc.Channel):
-    """The service's methods, each with a `future` for calls that can be cancelled."""
-    return executor_pb2_grpc.ExecutorGroupStub(channel)
-
-
-def executor_request() -> executor_pb2.GetExecutorRequest:
-    """Asks for what runs computations that are placed nowhere."""
-    return executor_pb2.GetExecutorRequest(
-        cardinalities=value_serialization.serialize_cardinalities({tff.CLIENTS: 0})
-    )
-
-
-def computation_message(proto) -> executor_pb2.Value:
-    """A computation as a message."""
-    return executor_pb2.Value(computation=proto)
-
-
-def value_message(value, type_spec) -> executor_pb2.Value:
-    """`value`, arrays and data sets in lists for structures, as a message.
-
-    Data sets may be as large as a message; TFF's own function refuses 100 MB.
-
-    Raises:
-        ValueError: If a data set is too large.
-    """
-    if isinstance(type_spec, tff.StructType):
-        named = zip(value, tff.structure.iter_elements(type_spec))
-        return executor_pb2.Value(
-            struct=executor_pb2.Value.Struct(
-                element=[
-                    executor_pb2.Value.Struct.Element(
-                        name=name, value=value_message(element, element_type)
-                    )
-                    for element, (name, element_type) in named
-                ]
-            )
-        )
-    if isinstance(type_spec, tff.SequenceType):
-        graph = value_serialization._serialize_dataset(value, MAX_DATASET_BYTES)
-        element_type = tff.types.tensorflow_to_type(value.element_spec)
-        return executor_pb2.Value(
-            sequence=executor_pb2.Value.Sequence(
-                serialized_graph_def=graph,
-                element_type=type_serialization.serialize_type(element_type),
-            )
-        )
-    return tff.framework.serialize_value(value, type_spec)[0]
-
-
-def value_of_message(message: executor_pb2.Value, type_spec):
-    """What `message` holds: arrays and data sets, `tff.structure.Struct`s."""
-    return value_serialization.deserialize_value(message, type_spec)[0]
-
-
 # --- the secure intrinsics' simulated bodies -----------------------------------
 
 _SECURE_URIS = frozenset(
@@ -301,6 +234,12 @@ def replace_secure_intrinsics(comp):
 
 
 # --- types and values ------------------------------------------------------------
+
+
+def building_block(dumped: bytes):
+    """The building block whose serialised proto this is."""
+    proto = computation_pb2.Computation.FromString(dumped)
+    return tff.framework.ComputationBuildingBlock.from_proto(proto)
 
 
 def element_structure(element_type):

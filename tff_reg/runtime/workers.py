@@ -1,4 +1,4 @@
-"""Runs a task for every client: on the devices in turn, results in order."""
+"""The clients of a stage, by threads of this process: each device's, in turn."""
 
 from __future__ import annotations
 
@@ -6,65 +6,42 @@ import collections
 import concurrent.futures
 import threading
 from collections.abc import Iterator, Sequence
-from typing import Any, Callable, Protocol
+from typing import Any, Protocol
 
 from tff_reg.lazy import tf
+from tff_reg.runtime import values, visits
 
 # What results that are done and wait for their turn may hold altogether. They let
 # workers go on behind a slow client; of a large model's updates none may wait.
 _WAITING_BYTES = 16 * 2**20
 
 
-def in_order(
-    count: int,
-    submit: Callable[[int], concurrent.futures.Future],
-    at_a_time: int,
-    size: Callable[[Any], int],
-) -> Iterator[Any]:
-    """Yields the results of `submit(0)`, ..., `submit(count - 1)`, in this order.
-
-    If the caller stops early, or a task raises, no further tasks are submitted and
-    those that have not begun are cancelled.
+def may_wait(result: Any, at_a_time: int) -> int:
+    """How many results may be done and wait for their turn, given the first one.
 
     Args:
-        count: How many tasks there are.
-        submit: Submits a task, given its number.
-        at_a_time: How many run at the same time.
-        size: The bytes of a result; the first one's decides how many may wait.
-
-    Yields:
-        The results.
+        result: The first one.
+        at_a_time: How many clients are worked for at the same time.
     """
-    window = at_a_time
-    futures = collections.deque()
-    submitted = 0
-    try:
-        while submitted < count or futures:
-            while submitted < count and len(futures) < window:
-                futures.append(submit(submitted))
-                submitted += 1
-            result = futures.popleft().result()
-            if submitted == window == at_a_time:
-                window += min(at_a_time, _WAITING_BYTES // max(1, size(result)))
-            yield result
-            del result
-    finally:
-        for future in futures:
-            future.cancel()
+    return min(at_a_time, _WAITING_BYTES // max(1, values.num_bytes(result)))
 
 
 class Workers(Protocol):
-    """What runs the clients of a round: here, or on other machines."""
+    """What does the clients' work: threads, or other processes."""
 
     @property
     def devices(self) -> Sequence[str]:
-        """Names of devices; the server's part runs on the first."""
+        """Names of devices of this process; the server's part runs on the first."""
         ...
 
-    def in_order(
-        self, count: int, task: Callable[[int], Any], size: Callable[[Any], int]
-    ) -> Iterator[Any]:
-        """As `ClientWorkers.in_order`."""
+    def results(self, cohort: visits.Cohort) -> Iterator[list[list[Any]]]:
+        """Yields what `visits.Program.run` gives for each client, in their order.
+
+        If the caller stops early, or a client fails, no further ones are begun.
+
+        Raises:
+            ClientError: If a client's part fails.
+        """
         ...
 
 
@@ -82,31 +59,30 @@ class ClientWorkers:
         self._pools = {}
         self._lock = threading.Lock()
 
-    def in_order(
-        self, count: int, task: Callable[[int], Any], size: Callable[[Any], int]
-    ) -> Iterator[Any]:
-        """Yields `task(0)`, ..., `task(count - 1)`, computed under their devices.
-
-        If the caller stops early, or a task raises, no further tasks are started.
-
-        Args:
-            count: How many tasks there are.
-            task: What to run, given its number.
-            size: The bytes of a result; the first one's decides how many may wait.
-
-        Yields:
-            The results in the order of their numbers.
-        """
-        workers = len(self.devices) * self._clients_in_parallel
-        if workers == 1:
+    def results(self, cohort: visits.Cohort) -> Iterator[list[list[Any]]]:
+        """As `Workers.results`."""
+        count = len(cohort)
+        at_a_time = window = len(self.devices) * self._clients_in_parallel
+        if at_a_time == 1:
             for index in range(count):
-                yield self._run(task, index)
+                yield self._visit(cohort, index)
             return
-
-        def submit(index):
-            return self._pool(self._device(index)).submit(self._run, task, index)
-
-        yield from in_order(count, submit, workers, size)
+        futures = collections.deque()
+        submitted = 0
+        try:
+            while submitted < count or futures:
+                while submitted < count and len(futures) < window:
+                    pool = self._pool(self._device(submitted))
+                    futures.append(pool.submit(self._visit, cohort, submitted))
+                    submitted += 1
+                result = futures.popleft().result()
+                if submitted == window == at_a_time:
+                    window += may_wait(result, at_a_time)
+                yield result
+                del result
+        finally:
+            for future in futures:
+                future.cancel()
 
     def stop(self) -> None:
         """Ends the threads, once they have done what they are doing."""
@@ -118,9 +94,9 @@ class ClientWorkers:
     def _device(self, index: int) -> str:
         return self.devices[index % len(self.devices)]
 
-    def _run(self, task: Callable[[int], Any], index: int) -> Any:
+    def _visit(self, cohort: visits.Cohort, index: int) -> list[list[Any]]:
         with tf.device(self._device(index)):
-            return task(index)
+            return cohort.visit(index)
 
     def _pool(self, device: str) -> concurrent.futures.ThreadPoolExecutor:
         with self._lock:

@@ -1,0 +1,161 @@
+"""A process of Ray's that does clients' work, one client at a time.
+
+What stays in it between two clients: programs with the TensorFlow functions built for
+them, what all clients of a stage are given, and clients' examples. Which of these it
+has, `ray_workers` knows and says.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import os
+import socket
+import threading
+from typing import Any, Optional
+
+import ray
+
+import tff_reg
+from tff_reg import quiet, scratch
+from tff_reg.lazy import tf
+
+# Programs kept: a learning process has a handful.
+_PROGRAMS = 32
+
+
+@dataclasses.dataclass(frozen=True)
+class Hello:
+    """What an actor says of itself.
+
+    Attributes:
+        host: The machine's name.
+        node: Ray's id of the node.
+        pid: The process.
+        device: Where its clients run, such as "GPU:0".
+        gpus: The numbers of the node's GPUs that it has, wholly or in part.
+        versions: Of what both sides must have the same of.
+    """
+
+    host: str
+    node: str
+    pid: int
+    device: str
+    gpus: tuple[str, ...]
+    versions: str
+
+
+def versions() -> str:
+    """The versions of which driver and actors must have the same."""
+    return f"tff_reg {tff_reg.__version__}, TensorFlow {tf.__version__}"
+
+
+class Actor:
+    """Does clients' work.
+
+    Args:
+        threads: TensorFlow's for one operation: the driver's number, because it has an
+            influence on the last bits.
+        uses_gpu: Whether it has a GPU, or a part of one.
+    """
+
+    def __init__(self, threads: int, uses_gpu: bool):
+        quiet.silence()
+        scratch.use_own_folder()
+        # They import TFF, which the two lines above have to come before.
+        from tff_reg.runtime import devices, interpreter, parcels, visits
+
+        self._parcels, self._visits = parcels, visits
+        self._interpreter = interpreter.Interpreter
+        if not uses_gpu:
+            tf.config.set_visible_devices([], "GPU")
+        if threads:
+            tf.config.threading.set_intra_op_parallelism_threads(threads)
+        self._device = devices.resolve(None, False)[0]
+        self._programs: collections.OrderedDict[int, Any] = collections.OrderedDict()
+        self._common: tuple[Optional[int], Any] = (None, {})
+        self._held: dict[Any, Any] = {}
+
+    def hello(self) -> Hello:
+        """What it is; answers when all is imported."""
+        context = ray.get_runtime_context()
+        return Hello(
+            socket.gethostname(),
+            context.get_node_id(),
+            os.getpid(),
+            self._device,
+            tuple(map(str, ray.get_gpu_ids())),
+            versions(),
+        )
+
+    @ray.method(concurrency_group="watch")
+    def ping(self) -> None:
+        """Answers, also while a client is worked for."""
+
+    def visit(
+        self,
+        program: tuple[int, list],
+        common: tuple[int, list],
+        members: list[Any],
+        examples: dict[Any, Any],
+        forget: list[Any],
+    ) -> tuple[Optional[str], Any]:
+        """Does the work of one client.
+
+        Args:
+            program: A number for it, and Ray's reference to what `Program.dump` gave.
+            common: A number for it, and Ray's reference to it, packed.
+            members: The client's own, packed.
+            examples: Clients' examples to be held, by name: those themselves (arrays in
+                a structure), a `Graph`, or a function that loads them here.
+            forget: Names of examples that need not be held any more.
+
+        Returns:
+            Why it failed or None, and the packed result.
+        """
+        # What goes wrong is returned: Ray cannot pass on every exception.
+        try:
+            for name in forget:
+                self._held.pop(name, None)
+            with tf.device("CPU:0"):
+                for name, found in examples.items():
+                    self._held[name] = self._to_hold(found)
+                given = self._parcels.unpack(members, self._dataset)
+                everywhere = self._everywhere(*common)
+            with tf.device(self._device):
+                result = self._program(*program).run(everywhere, given)
+            return None, self._parcels.pack(result)
+        except Exception as error:
+            return self._visits.reason(error), None
+
+    def _program(self, number: int, reference: list):
+        if number not in self._programs:
+            self._programs[number] = self._visits.Program.load(
+                ray.get(reference[0]),
+                self._interpreter(threading.RLock(), lambda: None),
+            )
+            while len(self._programs) > _PROGRAMS:
+                self._programs.popitem(last=False)
+        self._programs.move_to_end(number)
+        return self._programs[number]
+
+    def _everywhere(self, number: int, reference: list) -> dict[str, Any]:
+        if self._common[0] != number:
+            self._common = (None, {})  # Before the next: it may be large.
+            packed: Any = ray.get(reference[0])
+            unpacked = {
+                name: self._parcels.unpack(value, self._dataset)
+                for name, value in packed.items()
+            }
+            self._common = (number, unpacked)
+        return self._common[1]
+
+    def _to_hold(self, found: Any) -> Any:
+        if isinstance(found, self._parcels.Graph):
+            return found
+        if callable(found):
+            found = found()
+        return tf.nest.map_structure(tf.constant, found)
+
+    def _dataset(self, held: Any) -> tf.data.Dataset:
+        return held.make(self._held[held.name])

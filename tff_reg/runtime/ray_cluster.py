@@ -1,0 +1,168 @@
+"""Connects to Ray: to a cluster that runs, or to one of our own on this machine.
+
+Imports neither TensorFlow nor TFF, and Ray only when a connection is made.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from typing import Any, Optional
+
+from tff_reg import scratch
+from tff_reg.lazy import ray
+from tff_reg.runtime import devices, ray_watcher
+from tff_reg.runtime.worker_process import WorkerError
+
+# Sockets' paths may have 107 bytes, of which Ray's names take 64.
+_LONGEST_FOLDER = 43
+_STOP_SECONDS = 20.0
+_CONNECT_SECONDS = 5.0
+# Nobody is told of the use, and no failures printed to report what nobody collects.
+_ENVIRONMENT = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "RAY_enable_metrics_collection": "0",
+}
+
+
+def check_address(address: str) -> None:
+    """Checks the form of an address.
+
+    Args:
+        address: `"auto"`, or host:port.
+
+    Raises:
+        ValueError: If it is neither.
+    """
+    host, _, port = address.rpartition(":")
+    if address != "auto" and not (
+        host and port.isascii() and port.isdigit() and 1 <= int(port) <= 65535
+    ):
+        raise ValueError(
+            f"Ray's address must be auto or its head node's host:port, found"
+            f" {address!r}."
+        )
+
+
+def check_installed() -> None:
+    """Checks that Ray is there.
+
+    Raises:
+        WorkerError: If it is not.
+    """
+    if importlib.util.find_spec("ray") is None:
+        raise WorkerError(
+            "Ray is not installed: bin/run --runtime=ray installs it, and so does "
+            "pip install --no-deps -r requirements-ray.txt."
+        )
+
+
+class Cluster:
+    """A connection to Ray.
+
+    Args:
+        address: Of the cluster's head node, or `"auto"` for the one whose node this
+            machine is. None: the one that the process is connected to; if it is to
+            none, Ray is started on this machine, and ended by `stop`.
+        cpus: How many CPUs Ray is to believe this machine has, where it is started.
+
+    Raises:
+        WorkerError: If there is no such cluster.
+    """
+
+    def __init__(self, address: Optional[str], cpus: float):
+        for name, value in _ENVIRONMENT.items():
+            os.environ.setdefault(name, value)
+        self._watcher: Optional[subprocess.Popen] = None
+        self._is_ours = not ray.is_initialized()
+        self.is_local = self._is_ours and address is None
+        if not self._is_ours:
+            return
+        options: dict[str, Any] = {"address": address}
+        if self.is_local:
+            options = {
+                "address": "local",
+                "num_cpus": max(devices.cores(), cpus),
+                "include_dashboard": False,
+                "_temp_dir": self._watched_folder(),
+            }
+        try:
+            if address not in (None, "auto"):
+                # Ray would wait for minutes.
+                host, _, port = address.rpartition(":")
+                where = (host.strip("[]"), int(port))
+                socket.create_connection(where, _CONNECT_SECONDS).close()
+            # Ray has its own way to end on SIGTERM; ours says how to go on.
+            with _handlers_kept():
+                ray.init(
+                    **options,
+                    namespace="tff_reg",
+                    log_to_driver=False,
+                    configure_logging=False,
+                    logging_level="ERROR",
+                )
+        except (ConnectionError, OSError, RuntimeError, ValueError) as error:
+            self.stop()
+            where = "on this machine" if address is None else f"at {address}"
+            why = first_line(error)
+            raise WorkerError(f"There is no Ray {where}: {why}") from error
+
+    def stop(self) -> None:
+        """Lets go of the cluster, or ends it if it is ours; nothing of it is left."""
+        if self._is_ours:
+            ray.shutdown()
+        if self._watcher is not None:
+            assert self._watcher.stdin
+            self._watcher.stdin.close()
+            with contextlib.suppress(subprocess.TimeoutExpired):  # It goes on.
+                self._watcher.wait(_STOP_SECONDS)
+            self._watcher = None
+
+    def _watched_folder(self) -> str:
+        """Makes a folder for Ray, which goes with this process."""
+        folder = tempfile.mkdtemp(prefix="ray-")
+        if len(folder) > _LONGEST_FOLDER:
+            os.rmdir(folder)
+            folder = tempfile.mkdtemp(prefix="tff_reg-ray-", dir="/tmp")
+        self._watcher = subprocess.Popen(
+            [sys.executable, "-I", "-S", ray_watcher.__file__]
+            + [folder, scratch.folder() or ""],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        return folder
+
+
+@contextlib.contextmanager
+def _handlers_kept() -> Iterator[None]:
+    """Sets back, after the body of a `with` statement, what SIGTERM does."""
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, before)
+
+
+def kill(node: str, pid: int) -> None:
+    """Kills a process if it is on this machine, also one that was stopped."""
+    if node == ray.get_runtime_context().get_node_id():
+        with contextlib.suppress(OSError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def first_line(error: BaseException) -> str:
+    """What an error says, in one line."""
+    lines = [line.strip() for line in str(error).splitlines()]
+    return next((line for line in lines if line), type(error).__name__)

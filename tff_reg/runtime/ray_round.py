@@ -1,0 +1,253 @@
+"""One stage's clients in Ray's actors: who works for whom, and what becomes of losses.
+
+Ray starts no actor again and repeats nothing, and it does not notice one that hangs.
+Both are done here, by one loop, in the thread that waits for the results.
+"""
+
+from __future__ import annotations
+
+import bisect
+import collections
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional
+
+from tff_reg.lazy import ray, ray_exceptions
+from tff_reg.runtime import parcels, ray_actor, ray_cluster, visits, workers
+
+if TYPE_CHECKING:
+    from tff_reg.runtime.ray_workers import RayWorkers
+
+# Clients that an actor is given at a time: one, and the next.
+_DEPTH = 2
+_TRIES = 2
+_TICK_SECONDS = 1.0
+# So many ticks without an answer, and it is lost. Importing code may need some.
+_MISSED_TICKS = 11
+
+
+class Given(NamedTuple):
+    """A client that an actor was given.
+
+    Attributes:
+        reference: Ray's, to the result.
+        round: The number of its `Round`.
+        index: The client's.
+        names: Of its examples.
+    """
+
+    reference: Any
+    round: int
+    index: int
+    names: frozenset
+
+
+class Actor:
+    """An actor as it is seen from here.
+
+    Attributes:
+        handle: Ray's.
+        starting: The reference to its `Hello`; None when that is there.
+        hello: What it said.
+        running: The clients that it was given, in order.
+        held: Names of the examples that it has, and their bytes, those used last at
+            the end.
+        held_bytes: The sum of these.
+        ping: The reference to its answer.
+        missed: How often that was not there.
+        is_doubted: Whether it is given no clients before it has answered.
+    """
+
+    def __init__(self, handle: Any):
+        self.handle = handle
+        self.starting: Any = handle.hello.remote()
+        self.hello: Optional[ray_actor.Hello] = None
+        self.running: collections.deque[Given] = collections.deque()
+        self.held: collections.OrderedDict[Any, int] = collections.OrderedDict()
+        self.held_bytes = 0
+        self.ping: Any = None
+        self.missed = 0
+        self.is_doubted = False
+
+    def references(self) -> list[Any]:
+        """What is waited for of it."""
+        found = [self.starting, self.ping, *(given.reference for given in self.running)]
+        return [reference for reference in found if reference is not None]
+
+
+class Round:
+    """One stage's clients, while they are worked for."""
+
+    def __init__(self, actors: RayWorkers, cohort: visits.Cohort):
+        self._workers = actors
+        self._cohort = cohort
+        self._number = next(actors.numbers)
+        self._waiting = list(range(len(cohort)))
+        self._tries: collections.Counter[int] = collections.Counter()
+        self._done: dict[int, Any] = {}
+        self._yielded = 0
+        self._window: Optional[int] = None
+        self._next_tick = 0.0
+
+    def results(self) -> Iterator[list[list[Any]]]:
+        """The results in the clients' order."""
+        actors = self._workers
+        actors.grow()
+        actors.wait()
+        self._program = actors.program(self._cohort.program)
+        self._common = actors.common(self._cohort)
+        while self._yielded < len(self._cohort):
+            actors.wait()
+            self._hand_out()
+            self._collect()
+            self._tick()
+            while self._yielded in self._done:
+                problem, packed = self._done.pop(self._yielded)
+                if problem is not None:
+                    raise self._cohort.failure(self._yielded, problem)
+                result = parcels.unpack(packed, _refuse)
+                self._yielded += 1
+                if self._window is None:
+                    at_a_time = _DEPTH * len(actors.alive)
+                    self._window = at_a_time + workers.may_wait(result, at_a_time)
+                yield result
+                del result, packed
+
+    def _hand_out(self) -> None:
+        """Gives clients to the actors that have time."""
+        alive = self._workers.alive
+        window = self._window or _DEPTH * len(alive)
+        for depth in range(_DEPTH):
+            for actor in alive:
+                end = bisect.bisect_left(self._waiting, self._yielded + window)
+                few = self._waiting[:end]
+                # Nobody has a second one while another may have none soon.
+                if not few or (depth and len(self._waiting) < len(alive)):
+                    return
+                if len(actor.running) <= depth and not actor.is_doubted:
+                    index = self._choose(few, actor, alive, depth)
+                    if index is not None:
+                        self._give(index, actor)
+
+    def _choose(self, few, actor, alive, depth) -> Optional[int]:
+        """The client that an actor is given: one whose examples it has, if any."""
+        others = None
+        for index in few:
+            names = self._examples(index).keys()
+            if names <= actor.held.keys():
+                return index
+            if others is None and not any(names <= a.held.keys() for a in alive):
+                others = index
+        if others is None and not depth:
+            return few[0]
+        return others
+
+    def _give(self, index: int, actor: Actor) -> None:
+        examples = self._examples(index)
+        try:
+            members = self._workers.packed(self._cohort.members(index))
+            sent, forgotten = self._workers.send(actor, examples)
+        except Exception as error:  # What cannot be sent.
+            raise self._cohort.failure(index, visits.reason(error)) from error
+        reference = actor.handle.visit.remote(
+            self._program, self._common, members, sent, forgotten
+        )
+        self._waiting.remove(index)
+        given = Given(reference, self._number, index, frozenset(examples))
+        actor.running.append(given)
+
+    def _examples(self, index: int) -> dict[Any, Any]:
+        return self._workers.examples(self._cohort.members(index))
+
+    def _collect(self) -> None:
+        """Waits for a result, or the next tick."""
+        actors = {
+            reference: actor
+            for actor in self._workers.actors
+            for reference in actor.references()
+        }
+        if not actors:
+            return
+        timeout = max(0.0, self._next_tick - time.monotonic())
+        ready, pending = ray.wait(list(actors), timeout=timeout)
+        if ready and pending:
+            ready += ray.wait(pending, num_returns=len(pending), timeout=0)[0]
+        for reference in ready:
+            actor = actors[reference]
+            if actor not in self._workers.actors:  # It has just been lost.
+                continue
+            if reference == actor.starting:
+                self._workers.arrive(actor)
+            elif reference == actor.ping:
+                self._hear(actor)
+            else:
+                self._take(actor, reference)
+
+    def _take(self, actor: Actor, reference: Any) -> None:
+        found = [each for each in actor.running if each.reference == reference]
+        if not found:  # It is an answer that is not asked for any more.
+            return
+        (given,) = found
+        try:
+            problem, result = ray.get(reference)
+        except ray_exceptions.RayTaskError as error:  # Not the client's work: the way.
+            actor.running.remove(given)
+            problem, result = visits.reason(error.cause or error), None
+        except ray_exceptions.RayError as error:
+            self._lose(actor, ray_cluster.first_line(error))
+            return
+        else:
+            actor.running.remove(given)
+        if problem is not None:
+            for name in given.names & actor.held.keys():  # If it ever had them.
+                actor.held_bytes -= actor.held.pop(name)
+        if given.round == self._number:  # Else that was given up.
+            self._done[given.index] = (problem, result)
+
+    def _tick(self) -> None:
+        """Asks every actor, once in a while, whether it is there."""
+        if time.monotonic() < self._next_tick:
+            return
+        self._next_tick = time.monotonic() + _TICK_SECONDS
+        self._workers.grow()
+        for actor in self._workers.alive:
+            if actor.ping is None:
+                actor.ping = actor.handle.ping.remote()
+                continue
+            actor.missed += 1
+            if actor.missed == _MISSED_TICKS:
+                self._lose(actor, "it does not answer")
+
+    def _hear(self, actor: Actor) -> None:
+        """Takes an actor's answer to the question whether it is there."""
+        try:
+            ray.get(actor.ping)
+        except ray_exceptions.RayError as error:
+            self._lose(actor, ray_cluster.first_line(error))
+            return
+        actor.ping, actor.missed, actor.is_doubted = None, 0, False
+
+    def _lose(self, actor: Actor, why: str) -> None:
+        """Gives an actor's clients to the others; it worked for the first of them."""
+        host = actor.hello.host if actor.hello else "?"
+        self._workers.lose(actor)
+        # Whatever it was may have happened to others, too.
+        for other in self._workers.alive:
+            other.ping = other.handle.ping.remote()
+            other.is_doubted = True
+        for place, given in enumerate(actor.running):
+            if given.round != self._number:
+                continue
+            bisect.insort(self._waiting, given.index)
+            if not place:
+                self._tries[given.index] += 1
+                if self._tries[given.index] == _TRIES:
+                    raise self._cohort.failure(
+                        given.index,
+                        f"the Ray actor that worked for it was lost {_TRIES} times,"
+                        f" the last on {host}: {why}",
+                    )
+
+
+def _refuse(held: parcels.Held) -> Any:
+    raise TypeError(f"An actor sent {held} for a data set.")

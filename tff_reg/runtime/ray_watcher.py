@@ -1,0 +1,71 @@
+"""Ends what Ray runs for a process when that process has ended, however it ended.
+
+    python ray_watcher.py FOLDER SCRATCH
+
+FOLDER is Ray's, which it removes at last. If the process was killed, it could not
+remove its own folder, SCRATCH (or ""), either. The process holds the other end of
+standard input. Ray's own helpers would stay after `kill -9`. Standard library only.
+"""
+
+import contextlib
+import os
+import pathlib
+import shutil
+import signal
+import sys
+import time
+
+_PATIENCE_SECONDS = 30
+
+
+def processes(folder: str, but: set[int]) -> list[int]:
+    """The processes that were started with a folder, or have a file of it open.
+
+    Args:
+        folder: The folder.
+        but: Processes that do not count.
+
+    Returns:
+        Their ids.
+    """
+    found = []
+    for process in pathlib.Path("/proc").glob("[0-9]*"):
+        pid = int(process.name)
+        if pid not in but and _has(process, folder):
+            found.append(pid)
+    return found
+
+
+def _has(process: pathlib.Path, folder: str) -> bool:
+    try:
+        if folder.encode() in (process / "cmdline").read_bytes():
+            return True
+        for file in (process / "fd").iterdir():
+            if os.readlink(file).startswith(folder):
+                return True
+    except OSError:  # It has ended meanwhile, or is somebody else's.
+        pass
+    return False
+
+
+def main(folder: str, own: str) -> None:
+    """Waits for the end of standard input, then ends and removes."""
+    parent = os.getppid()
+    sys.stdin.buffer.read()
+    deadline = time.monotonic() + _PATIENCE_SECONDS
+    none_found = 0
+    # Twice none: one may just have been starting another.
+    while none_found < 2 and time.monotonic() < deadline:
+        found = processes(folder, {os.getpid(), parent})
+        none_found = 0 if found else none_found + 1
+        for pid in found:
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.1)
+    shutil.rmtree(folder, ignore_errors=True)
+    if own and os.getppid() != parent:
+        shutil.rmtree(own, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,350 @@
+"""Clients in Ray's actors, on this machine or on many: in the place of threads.
+
+The plan, the server's part and the folding of the clients' results, in the clients'
+order, stay in this process; an actor is given a client's work as a record (`visits`).
+So results do not depend on how many actors there are, or who worked for whom.
+
+What there is in Ray and what is sent there is here, who works for whom in `ray_round`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import operator
+import os
+import tempfile
+import threading
+import time
+import weakref
+from collections.abc import Iterator, Mapping
+from typing import Any, Optional
+
+from tff_reg.lazy import logging, ray, ray_exceptions, tf
+from tff_reg.runtime import (
+    devices as devices_lib,
+    parcels,
+    ray_actor,
+    ray_cluster,
+    ray_round,
+    visits,
+)
+from tff_reg.runtime.worker_process import WorkerError
+
+# Bytes of examples that an actor keeps.
+_HELD_BYTES = 2**30
+_START_SECONDS = 180.0
+_FAILED_STARTS = 3
+_PATIENCE_SECONDS = 5.0
+# What actors have from this process's environment.
+_INHERITED = ("TF_", "TFF_REG_", "ONEDNN_", "DNNL_", "OMP_")
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """How clients run in Ray.
+
+    Attributes:
+        address: As of `ray_cluster.Cluster`.
+        actors: At most so many; None for all that there is room for.
+        gpus_per_client: GPUs of an actor, a part of one, where there are any.
+        cpus_per_client: CPUs of an actor.
+        data_on_nodes: Whether examples are loaded where they are used, if their data
+            set says how, instead of being sent.
+    """
+
+    address: Optional[str] = None
+    actors: Optional[int] = None
+    gpus_per_client: float = 0.25
+    cpus_per_client: float = 1.0
+    data_on_nodes: bool = False
+
+
+class RayWorkers:
+    """Ray's actors, in the place of `workers.ClientWorkers`.
+
+    Attributes:
+        actors: Those that are there or about to be.
+        numbers: Gives names to what is sent.
+
+    Args:
+        options: How clients run.
+        require_gpu: Whether they must run on GPUs.
+
+    Raises:
+        WorkerError: If there is no Ray, or no room in it.
+        NoGpuError: If `require_gpu` and Ray has no GPU.
+    """
+
+    # Where the server's part runs.
+    devices = ("CPU:0",)
+
+    def __init__(self, options: Options, require_gpu: bool = False):
+        self._options = options
+        self._lock = threading.Lock()
+        self._is_stopped = False
+        self.actors: list[ray_round.Actor] = []
+        self._failed_starts = 0
+        self._why_not = ""
+        self.numbers = itertools.count()
+        self._programs: weakref.WeakKeyDictionary[Any, Any] = (
+            weakref.WeakKeyDictionary()
+        )
+        self._dataset_names: weakref.WeakKeyDictionary[Any, Any] = (
+            weakref.WeakKeyDictionary()
+        )
+        here = options.actors or devices_lib.default_clients_in_parallel(["CPU:0"])
+        self._cluster = ray_cluster.Cluster(
+            options.address, here * options.cpus_per_client
+        )
+        try:
+            gpus = ray.cluster_resources().get("GPU", 0)
+            if require_gpu and not (gpus and options.gpus_per_client):
+                raise devices_lib.NoGpuError(
+                    "A GPU is required and Ray has none for a client."
+                )
+            self._gpus_per_client = options.gpus_per_client if gpus else 0.0
+            self._most = options.actors
+            if self._cluster.is_local and not gpus:
+                self._most = here
+            self.grow()
+            self.wait(everyone=True)
+        except BaseException:
+            self.stop()
+            raise
+
+    def describe(self) -> str:
+        """One line that says where clients run."""
+        hellos = [actor.hello for actor in self.actors if actor.hello]
+        nodes = len({hello.node for hello in hellos})
+        kinds = {hello.device.split(":")[0] for hello in hellos}
+        return (
+            f"clients run in {len(hellos)} Ray actor{'s' * (len(hellos) != 1)} on"
+            f" {nodes} node{'s' * (nodes != 1)} ({' and '.join(sorted(kinds))})"
+        )
+
+    def results(self, cohort: visits.Cohort) -> Iterator[list[list[Any]]]:
+        """As `workers.Workers.results`.
+
+        A client whose actor is lost is given to another one; the second time it fails.
+
+        Raises:
+            ClientError: If a client fails.
+            WorkerError: If no actor is left.
+        """
+        if not len(cohort):
+            return
+        while not self._lock.acquire(timeout=_PATIENCE_SECONDS):
+            if self._is_stopped:
+                raise WorkerError("The ray runtime was ended.")
+        try:
+            yield from ray_round.Round(self, cohort).results()
+        finally:
+            self._lock.release()
+
+    def stop(self) -> None:
+        """Ends the actors, and Ray if it was started here.
+
+        While another thread waits for results that cannot be; they end with the
+        process, which is about to.
+        """
+        # For good: who wants results now, while the process is about to end, waits.
+        if not self._is_stopped and self._lock.acquire(blocking=False):
+            self._is_stopped = True
+            for actor in self.actors:
+                self._end(actor)
+            self.actors = []
+            self._cluster.stop()
+
+    # --- actors -----------------------------------------------------------------------
+
+    @property
+    def alive(self) -> list[ray_round.Actor]:
+        """The actors that can be given clients."""
+        return [actor for actor in self.actors if actor.hello]
+
+    def grow(self) -> None:
+        """Starts actors where there is room for them; they take part when they can."""
+        if len(self.actors) == self._most or self._failed_starts >= _FAILED_STARTS:
+            return
+        room = self._room(ray.available_resources())
+        if self._most is not None:
+            room = min(room, self._most - len(self.actors))
+        # Their resources are not taken before they run.
+        room -= sum(actor.starting is not None for actor in self.actors)
+        for _ in range(room):
+            self.actors.append(self._start())
+
+    def wait(self, everyone: bool = False) -> None:
+        """Waits until there is an actor.
+
+        Args:
+            everyone: Whether to wait for all that have been started.
+
+        Raises:
+            WorkerError: If there is none, and none can be started.
+        """
+        deadline = time.monotonic() + _START_SECONDS
+        while True:
+            starting = [actor for actor in self.actors if actor.starting is not None]
+            if self.alive and not (everyone and starting):
+                return
+            # What a dead one had is free only in a moment.
+            possible = starting or (
+                self._failed_starts < _FAILED_STARTS
+                and self._room(ray.cluster_resources())
+            )
+            if not possible or time.monotonic() > deadline:
+                break
+            if not starting:
+                self.grow()
+                time.sleep(0.1)
+                continue
+            ready, _ = ray.wait([actor.starting for actor in starting], timeout=1.0)
+            for actor in starting:
+                if actor.starting in ready:
+                    self.arrive(actor)
+        if not self.alive:
+            raise WorkerError(
+                "There is no Ray actor for the clients, and no room for one of"
+                f" {self._options.cpus_per_client:g} CPUs and"
+                f" {self._gpus_per_client:g} GPUs{self._why_not}. Once there is, the"
+                " same command resumes a run."
+            )
+
+    def _room(self, resources: Mapping[str, float]) -> int:
+        room = int(resources.get("CPU", 0) // self._options.cpus_per_client)
+        if self._gpus_per_client:
+            room = min(room, int(resources.get("GPU", 0) // self._gpus_per_client))
+        return room
+
+    def arrive(self, actor: ray_round.Actor) -> None:
+        """Takes an actor among those that are given clients, now that it is there."""
+        try:
+            hello: ray_actor.Hello = ray.get(actor.starting)
+        except ray_exceptions.RayError as error:
+            self._refuse(actor, ray_cluster.first_line(error))
+            return
+        finally:
+            actor.starting = None
+        own = ray_actor.versions()
+        if hello.versions == own:
+            actor.hello = hello
+            return
+        self._refuse(actor, f"{hello.host} has {hello.versions}, this machine {own}")
+
+    def lose(self, actor: ray_round.Actor) -> None:
+        """Lets go of an actor that is dead or does not answer."""
+        self._end(actor)
+        self.actors.remove(actor)
+
+    def _refuse(self, actor: ray_round.Actor, why: str) -> None:
+        self._failed_starts += 1
+        self._why_not = f" ({why})"
+        logging.warning("A Ray actor could not be started: %s", why)
+        self.lose(actor)
+
+    def _start(self) -> ray_round.Actor:
+        environment = {
+            name: value
+            for name, value in os.environ.items()
+            if name.startswith(_INHERITED)
+        }
+        if self._cluster.is_local:
+            environment["TMPDIR"] = tempfile.gettempdir()
+        threads = devices_lib.intra_op_threads()
+        # Its own way to say what it takes is lost on type checkers.
+        remote: Any = ray.remote
+        actor_class = remote(concurrency_groups={"watch": 1})(ray_actor.Actor)
+        handle = actor_class.options(
+            num_cpus=self._options.cpus_per_client,
+            num_gpus=self._gpus_per_client,
+            max_restarts=0,
+            max_task_retries=0,
+            max_concurrency=1,
+            runtime_env={"env_vars": environment},
+        ).remote(threads, bool(self._gpus_per_client))
+        return ray_round.Actor(handle)
+
+    def _end(self, actor: ray_round.Actor) -> None:
+        try:
+            ray.kill(actor.handle)
+        except Exception:  # Ray is ending, or has forgotten it.
+            return
+        if actor.hello:
+            ray_cluster.kill(actor.hello.node, actor.hello.pid)
+
+    # --- what is sent -----------------------------------------------------------------
+
+    def program(self, program: visits.Program) -> tuple[int, list]:
+        """What actors are given for a program, which is dumped once."""
+        if program not in self._programs:
+            reference = ray.put(program.dump())
+            self._programs[program] = (next(self.numbers), [reference])
+        return self._programs[program]
+
+    def common(self, cohort: visits.Cohort) -> tuple[int, list]:
+        """What actors are given for what all clients are given."""
+        packed = {name: parcels.pack(value) for name, value in cohort.common.items()}
+        return next(self.numbers), [ray.put(packed)]
+
+    def examples(self, members: Any) -> dict[Any, Any]:
+        """The names of the data sets among a client's members, and these themselves."""
+        if isinstance(members, list):
+            found = {}
+            for member in members:
+                found.update(self.examples(member))
+            return found
+        if isinstance(members, tf.data.Dataset):
+            return {self._name(members): members}
+        return {}
+
+    def send(
+        self, actor: ray_round.Actor, examples: dict[Any, Any]
+    ) -> tuple[dict, list]:
+        """What an actor is to be sent and to forget, to have the examples named."""
+        found = {
+            name: self._content(dataset)
+            for name, dataset in examples.items()
+            if name not in actor.held
+        }
+        actor.held.update({name: size for name, (_, size) in found.items()})
+        actor.held_bytes += sum(size for _, size in found.values())
+        for name in examples:
+            actor.held.move_to_end(name)
+        used = examples.keys() | {n for given in actor.running for n in given.names}
+        forgotten = []
+        while actor.held_bytes > _HELD_BYTES:
+            name = next(iter(actor.held))
+            if name in used:
+                break
+            forgotten.append(name)
+            actor.held_bytes -= actor.held.pop(name)
+        return {name: content for name, (content, _) in found.items()}, forgotten
+
+    def packed(self, members: list) -> list:
+        """A client's members without their data sets' examples."""
+        return parcels.pack(members, self._held)
+
+    def _held(self, dataset: tf.data.Dataset) -> parcels.Held:
+        recipe = getattr(dataset, "recipe", None)
+        make = operator.methodcaller("dataset") if recipe is None else recipe.make
+        return parcels.Held(self._name(dataset), make)
+
+    def _name(self, dataset: tf.data.Dataset) -> Any:
+        recipe = getattr(dataset, "recipe", None)
+        if recipe is not None:
+            return recipe.name
+        if dataset not in self._dataset_names:
+            self._dataset_names[dataset] = next(self.numbers)
+        return self._dataset_names[dataset]
+
+    def _content(self, dataset: tf.data.Dataset) -> tuple[Any, int]:
+        """What is sent of a data set, and the bytes that it needs there."""
+        recipe = getattr(dataset, "recipe", None)
+        if recipe is None:
+            graph = parcels.Graph.of(dataset)
+            return graph, len(graph.serialized)
+        if self._options.data_on_nodes and recipe.load is not None:
+            return recipe.load, recipe.num_bytes
+        return recipe.examples(), recipe.num_bytes

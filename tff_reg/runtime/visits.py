@@ -1,0 +1,187 @@
+"""A client's work as a record: what is computed there, and of what.
+
+A stage's `Program` is the same for all of its clients, and so is what it needs of the
+server; a client adds what it has itself, its members. Whoever has the three can do the
+work: a thread of this process, or a process of another machine, where the program comes
+as bytes (`Program.dump`).
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Sequence
+from typing import Any, Optional
+
+from tff_reg.lazy import tff
+from tff_reg.runtime import intrinsics, tff_internals, values
+from tff_reg.runtime.interpreter import AtClient, Interpreter
+
+
+class ClientError(RuntimeError):
+    """A client's part of a computation failed.
+
+    Attributes:
+        client_index: The position of the client in the argument, from 0.
+        client_id: What the client's data set calls itself (its attribute
+            `client_id`), or None.
+    """
+
+    def __init__(self, client_index: int, client_id: Optional[str], reason: str):
+        name = f" ({client_id})" if client_id is not None else ""
+        super().__init__(f"Client {client_index}{name} failed: {reason}")
+        self.client_index = client_index
+        self.client_id = client_id
+
+
+def reason(error: BaseException) -> str:
+    """An error in one sentence."""
+    return f"{type(error).__name__}: {error}"
+
+
+class Program:
+    """What is computed at each client of a stage.
+
+    Args:
+        interpreter: What evaluates it.
+        calls: The calls of intrinsics at the client, each with the name that its result
+            is bound to, in their order.
+        kept: The names whose values are a part of the result.
+        folded: The building blocks whose values are the other part.
+    """
+
+    def __init__(
+        self,
+        interpreter: Interpreter,
+        calls: Sequence[tuple[str, tff.framework.Call]],
+        kept: Sequence[str],
+        folded: Sequence[Any],
+    ):
+        self._interpreter = interpreter
+        self._calls = list(calls)
+        self._kept = list(kept)
+        self._folded = list(folded)
+
+    def dump(self) -> bytes:
+        """The program as bytes, for `load`."""
+        calls = [(name, call.proto.SerializeToString()) for name, call in self._calls]
+        folded = [block.proto.SerializeToString() for block in self._folded]
+        return pickle.dumps((calls, self._kept, folded))
+
+    @classmethod
+    def load(cls, dumped: bytes, interpreter: Interpreter) -> Program:
+        """The inverse of `dump`."""
+        block = tff_internals.building_block
+        calls, kept, folded = pickle.loads(dumped)
+        return cls(
+            interpreter,
+            [(name, block(proto)) for name, proto in calls],
+            kept,
+            [block(proto) for proto in folded],
+        )
+
+    def run(self, common: dict[str, Any], members: Sequence[Any]) -> list[list[Any]]:
+        """Does the work of one client.
+
+        Args:
+            common: What all clients are given, by name, from `Cohort`.
+            members: What this one has, from `Cohort`.
+
+        Returns:
+            The values that are kept, and those to be folded.
+        """
+        bindings = {name: _with(value, members) for name, value in common.items()}
+        evaluate = self._interpreter.evaluate
+        for name, call in self._calls:
+            value = _alone(evaluate(call.argument, bindings))
+            signature = call.function.type_signature
+            at_client = intrinsics.AT_CLIENTS[call.function.uri](value, signature)
+            bindings[name] = AtClient(at_client)
+        kept = [_alone(bindings[name]) for name in self._kept]
+        return [kept, [_alone(evaluate(block, bindings)) for block in self._folded]]
+
+
+class Cohort:
+    """A stage's work at all clients.
+
+    Attributes:
+        program: What is computed.
+        common: What each client is given, by name; where something of the client's own
+            belongs, it holds a mark.
+
+    Args:
+        program: What is computed.
+        bindings: What the program's names are bound to.
+        argument: The whole computation's argument, in which clients have their names.
+        count: How many clients there are.
+    """
+
+    def __init__(
+        self, program: Program, bindings: dict[str, Any], argument: Any, count: int
+    ):
+        self.program = program
+        self._at_clients: list[values.ClientValues] = []
+        self.common = {name: self._marked(each) for name, each in bindings.items()}
+        self._argument = argument
+        self._count = count
+
+    def __len__(self) -> int:
+        return self._count
+
+    def members(self, index: int) -> list[Any]:
+        """What client `index` has."""
+        return [each.members[index] for each in self._at_clients]
+
+    def visit(self, index: int) -> list[list[Any]]:
+        """Does the work of client `index` here; see `Program.run`.
+
+        Raises:
+            ClientError: If that fails.
+        """
+        try:
+            return self.program.run(self.common, self.members(index))
+        except Exception as error:
+            raise self.failure(index, reason(error)) from error
+
+    def failure(self, index: int, reason: str) -> ClientError:
+        """The error that says that client `index` failed."""
+        return ClientError(index, values.client_id(self._argument, index), reason)
+
+    def _marked(self, value: Any) -> Any:
+        """`value`, with a mark for each part that is at clients."""
+        if isinstance(value, values.ClientValues):
+            self._at_clients.append(value)
+            return _Mark(len(self._at_clients) - 1)
+        if isinstance(value, list):
+            marked = [self._marked(element) for element in value]
+            if any(isinstance(element, (_Mark, _Marked)) for element in marked):
+                return _Marked(marked)
+        return value
+
+
+class _Mark:
+    """Stands for one of a client's members."""
+
+    def __init__(self, position: int):
+        self.position = position
+
+
+class _Marked(list):
+    """A structure with marks in it."""
+
+
+def _with(value: Any, members: Sequence[Any]) -> Any:
+    """`value` with the members where their marks are."""
+    if isinstance(value, _Mark):
+        return AtClient(members[value.position])
+    if isinstance(value, _Marked):
+        return [_with(element, members) for element in value]
+    return value
+
+
+def _alone(value: Any) -> Any:
+    """What the client has of a value that may be placed at clients."""
+    if isinstance(value, AtClient):
+        return value.value
+    if isinstance(value, list):
+        return [_alone(element) for element in value]
+    return value
