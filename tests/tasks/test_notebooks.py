@@ -121,6 +121,10 @@ OTHERS = {
             "local_epochs=5": "local_epochs=1",
             "ROUNDS = 15": "ROUNDS = 2",
             "points=13": "points=3",
+            # Their first rounds take the time.
+            '    "FedProx": [methods.FedProx(0.01)],\n': "",
+            '    "FedRS": [methods.FedRS()],\n': "",
+            '    "MAN": [methods.MAN(0.5)],\n': "",
         },
         dict.fromkeys(("data", "fedavg", "drift", "forget", "plane", "methods"), 1),
     ),
