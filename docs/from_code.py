@@ -76,8 +76,8 @@ def write(folder):
 def method_page(name):
     """A method's page, Markdown, of its file and of what was measured."""
     method = overview.ours()[name]
-    module = inspect.getmodule(method)
-    title, _, text = inspect.getdoc(module).partition("\n")
+    module = importlib.import_module(method.__module__)
+    title, _, text = _text(module).partition("\n")
     title, _, what = title.partition(": ")
     parts = [
         f"# {title}",
@@ -185,6 +185,11 @@ def _table(header, rows):
     return "\n".join(f"| {' | '.join(row)} |" for row in cells)
 
 
+def _text(value):
+    """The docstring; empty where there is none."""
+    return inspect.getdoc(value) or ""
+
+
 def _table_of(rows):
     return _table(list(rows[0]), [list(row.values()) for row in rows]) + "\n"
 
@@ -219,14 +224,14 @@ def _pages_of_methods():
 
 def _package_page(package, modules, packages):
     name = package.__name__
-    parts = [f"# {name}", inspect.getdoc(package)]
+    parts = [f"# {name}", _text(package)]
     rows = []
     for each in sorted(getattr(package, "__all__", ())):
         value = getattr(package, each)
-        if callable(value) and inspect.getdoc(value):
+        if callable(value) and _text(value):
             full = f"{value.__module__}.{value.__qualname__}"
             rows.append(
-                [f"{{py:obj}}`{each} <{full}>`", _sentence(inspect.getdoc(value))]
+                [f"{{py:obj}}`{each} <{full}>`", _sentence(_text(value))]
             )
     if rows:
         parts += [f"What `{name}` itself offers:", _table(["name", "what"], rows)]
@@ -234,7 +239,7 @@ def _package_page(package, modules, packages):
     rows = [
         [
             f"{{doc}}`{each.rpartition('.')[2]} <{places.get(each, each)}>`",
-            _sentence(inspect.getdoc(importlib.import_module(each))),
+            _sentence(_text(importlib.import_module(each))),
         ]
         for each in modules
     ]
