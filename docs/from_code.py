@@ -230,9 +230,7 @@ def _package_page(package, modules, packages):
         value = getattr(package, each)
         if callable(value) and _text(value):
             full = f"{value.__module__}.{value.__qualname__}"
-            rows.append(
-                [f"{{py:obj}}`{each} <{full}>`", _sentence(_text(value))]
-            )
+            rows.append([f"{{py:obj}}`{each} <{full}>`", _sentence(_text(value))])
     if rows:
         parts += [f"What `{name}` itself offers:", _table(["name", "what"], rows)]
     places = _pages_of_methods()

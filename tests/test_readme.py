@@ -1,5 +1,6 @@
 """The README's and the site's commands and examples do what they say."""
 
+import ast
 import collections
 import importlib
 import json
@@ -11,8 +12,8 @@ import pytest
 import tensorflow as tf
 
 from docs.examples.anchors import anchors
-from tests import commands, documents
-from tff_reg import commands as names_of, runtime, settings
+from tests import commands, documents, random_clients
+from tff_reg import commands as names_of, models, runtime, settings, training
 from tff_reg.commands import run
 from tff_reg.experiment import config
 
@@ -141,6 +142,33 @@ def test_the_library_in_ten_lines_trains():
     assert train["num_examples"] == 40
     assert np.isfinite(train["loss"])
     assert train["fedalign/term"] > 0
+
+
+def test_any_process_runs_in_process_as_the_page_says(capsys):
+    code = _example(documents.PAGES / "runtimes.md", "tff_reg.runtime.describe()")
+    process = training.build_regularized(
+        models.build_model_fn("cnn", image_shape=(4, 4, 1), num_classes=3),
+        [],
+        training.build_sgd(0.1),
+        client_data=training.WholeClientData(batch_size=4),
+    )
+    client_data = random_clients.clients((8, 5))
+    names = dict(process=process, client_data=client_data)
+    try:
+        exec(code, names)
+    finally:
+        runtime.shutdown()
+    assert capsys.readouterr().out.startswith("clients run in process on 1 ")
+    before = process.get_model_weights(process.initialize()).trainable
+    after = process.get_model_weights(names["state"]).trainable
+    assert any(np.any(a != b) for a, b in zip(after, before))
+
+
+def test_all_examples_are_python():
+    found = [(f, b) for f in documents.files() for b in documents.blocks(f, "python")]
+    assert len(found) >= 6
+    for file, block in found:
+        compile(block, file, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
 
 
 def test_arrays_become_clients_as_the_tutorial_says(capsys):
