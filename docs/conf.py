@@ -56,6 +56,7 @@ python_use_unqualified_type_names = True
 python_maximum_signature_line_length = 80
 napoleon_numpy_docstring = False
 napoleon_use_ivar = True
+napoleon_attr_annotations = False
 napoleon_use_rtype = False
 default_role = "code"
 

@@ -58,7 +58,8 @@ def write(folder):
     pages = {f"methods/{name}.md": method_page(name) for name in overview.ours()}
     pages["alternatives.md"] = _table_of(overview.alternatives())
     head, *rows = overview.sums()
-    pages["sums.md"] = f"{_SUMS}\n{_table(head, rows)}\n"
+    matrix = f":::{{table}}\n:class: matrix\n\n{_table(head, rows)}\n:::\n"
+    pages["sums.md"] = f"{_SUMS}\n{matrix}"
     pages.update(_reference())
     for path in notebooks.paths():
         pages[f"notebooks/{path.name}"] = path.read_text("utf-8")
