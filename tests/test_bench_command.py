@@ -47,16 +47,16 @@ def other(tmp_path, monkeypatch):
     [
         (
             [],
-            "kernels, learning, methods, peers, runtime, scale (found nothing)",
+            "learning, methods, peers, recipes, runtime, scale (found nothing)",
         ),
-        (["method"], "methods, peers, runtime, scale (found method)"),
+        (["method"], "peers, recipes, runtime, scale (found method)"),
         (
             ["runtime", "methods"],
-            "methods, peers, runtime, scale (found runtime methods)",
+            "peers, recipes, runtime, scale (found runtime methods)",
         ),
         (
             ["nothing", "methods"],
-            "methods, peers, runtime, scale (found nothing methods)",
+            "peers, recipes, runtime, scale (found nothing methods)",
         ),
         (["methods", "--methods=fedprx"], "Did you mean 'fedprox'?"),
         (["methods", "--methods=kd", "--json=no/such/file"], "no/such"),
