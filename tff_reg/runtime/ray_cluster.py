@@ -27,11 +27,13 @@ _LONGEST_FOLDER = 43
 _STOP_SECONDS = 20.0
 _CONNECT_SECONDS = 5.0
 # Nobody is told of the use, and it is not printed that nobody collects measurements.
+# Actors are as important as this process, which waits for them; else they were nice.
 _ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "RAY_enable_metrics_collection": "0",
     "RAY_BACKEND_LOG_LEVEL": "fatal",
+    "RAY_worker_niceness": "0",
 }
 
 
