@@ -370,7 +370,7 @@ def test_adding_does_not_wait_for_commands_that_use_the_environment(repository):
     long = repository.start("-c", program)
     try:
         assert long.stdout.readline() == "using\n"
-        added = repository.run("--dev", "-c", "print('ran')")
+        added = repository.run("-c", "print('ran')", "--runtime=ray")
     finally:
         long.kill()
         long.communicate()
@@ -382,9 +382,9 @@ def test_adding_does_not_wait_for_commands_that_use_the_environment(repository):
 def test_additions_at_the_same_time_are_done_once(repository):
     repository.run()
     wait_for_installer, let_installer_go_on = repository.make_gate()
-    first = repository.start("--dev", "-c", "print('ran')")
+    first = repository.start("-c", "print('ran')", "--runtime=ray")
     wait_for_installer()
-    second = repository.start("--dev", "-c", "print('ran')")
+    second = repository.start("-c", "print('ran')", "--runtime=ray")
     assert "waiting for another command" in second.stderr.readline()
     without = repository.run()  # Has what it needs.
     let_installer_go_on()

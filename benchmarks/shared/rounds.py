@@ -21,6 +21,7 @@ from typing import Callable
 
 from benchmarks.shared import measuring
 from tff_reg import models, runtime, training
+from tff_reg.data import client_data
 from tff_reg.lazy import np, tf, tff
 from tff_reg.models import layers as own_layers
 from tff_reg.runtime import context, devices, native, workers
@@ -295,13 +296,17 @@ def _whole_client(case: str, in_context) -> Callable[[], None]:
         training.build_sgd(_LEARNING_RATE, _MOMENTUM),
         client_data=training.WholeClientData(batch_size=_BATCH),
     )
-    data = [
-        tf.data.Dataset.from_tensors(
-            collections.OrderedDict(arrays, key=np.array([0, index], np.int64))
-        )
-        for index, arrays in enumerate(_client_arrays())
+    arrays = _client_arrays()
+    clients = client_data.ArrayClientData(
+        np.concatenate([each["x"] for each in arrays]),
+        np.concatenate([each["y"] for each in arrays]),
+        np.arange(_CLIENTS * _EXAMPLES).reshape(_CLIENTS, _EXAMPLES),
+    )
+    datasets = [
+        clients.whole_client_dataset(name, np.array([0, index], np.int64))
+        for index, name in enumerate(clients.client_ids)
     ]
-    return _ProcessRounds(in_context, process, data)
+    return _ProcessRounds(in_context, process, datasets)
 
 
 @functools.cache

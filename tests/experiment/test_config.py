@@ -348,7 +348,10 @@ def test_needs_no_tensorflow_and_no_tasks():
             "ray_address=a:1: it is for runtime=ray, not in_process.",
         ),
         ({"cpus_per_client": 2.0}, "it is for runtime=ray, not in_process."),
-        ({"runtime": "ray", "ray_address": "a"}, "ray_address=a: .* auto or its head"),
+        (
+            {"runtime": "ray", "ray_address": "a"},
+            "ray_address=a: Ray's address must be auto or",
+        ),
         ({"runtime": "ray", "ray_address": "a:70000"}, "found 'a:70000'"),
         ({"runtime": "ray", "gpus_per_client": 2.0}, "it must be at most 1"),
         ({"num_clients": 10**6}, "only 1437 training examples"),

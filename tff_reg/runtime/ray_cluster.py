@@ -26,11 +26,14 @@ from tff_reg.runtime.worker_process import WorkerError
 _LONGEST_FOLDER = 43
 _STOP_SECONDS = 20.0
 _CONNECT_SECONDS = 5.0
-# Nobody is told of the use, and no failures printed to report what nobody collects.
+# Nobody is told of the use, and it is not printed that nobody collects measurements.
+# Actors are as important as this process, which waits for them; else they were nice.
 _ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "RAY_enable_metrics_collection": "0",
+    "RAY_BACKEND_LOG_LEVEL": "fatal",
+    "RAY_worker_niceness": "0",
 }
 
 
@@ -83,7 +86,8 @@ class Cluster:
         for name, value in _ENVIRONMENT.items():
             os.environ.setdefault(name, value)
         self._watcher: Optional[subprocess.Popen] = None
-        self._is_ours = not ray.is_initialized()
+        with _unheard():
+            self._is_ours = not ray.is_initialized()
         self.is_local = self._is_ours and address is None
         if not self._is_ours:
             return
@@ -102,7 +106,7 @@ class Cluster:
                 where = (host.strip("[]"), int(port))
                 socket.create_connection(where, _CONNECT_SECONDS).close()
             # Ray has its own way to end on SIGTERM; ours says how to go on.
-            with _handlers_kept():
+            with _handlers_kept(), _unheard():
                 ray.init(
                     **options,
                     namespace="tff_reg",
@@ -153,6 +157,23 @@ def _handlers_kept() -> Iterator[None]:
     finally:
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, before)
+
+
+@contextlib.contextmanager
+def _unheard() -> Iterator[None]:
+    """Drops what is written to standard error in the body of a `with` statement.
+
+    From C++ Ray says there that it has been told to say nothing.
+    """
+    sys.stderr.flush()
+    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nowhere, 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nowhere)
 
 
 def kill(node: str, pid: int) -> None:
