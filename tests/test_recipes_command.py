@@ -158,7 +158,7 @@ def test_the_sites_commands_name_recipes():
     page = documents.PAGES / "tutorials" / "reproduce_a_table.md"
     text = page.read_text("utf-8")
     lists = re.findall(r"bin/recipes (.*?)(?:\)|$)", text, re.M)
-    assert len(lists) == 3
+    assert len(lists) == 2
     for arguments in lists:
         assert call(*shlex.split(arguments)).returncode == 0, arguments
     (name,) = re.findall(r"^bin/run --recipe=(\S+)$", text, re.M)

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from tff_reg import experiment, settings
-from tff_reg.experiment import comparison, finished_runs, metrics, summary
+from tff_reg.experiment import batch, comparison, finished_runs, metrics, summary
 
 
 def write_run(
@@ -338,11 +338,12 @@ def test_it_needs_no_tensorflow(four_runs, tmp_path):
     assert written == set(comparison.FILES) - {"compute.png"}
 
 
-def analyse(path, *, round_num=2, examples=512, **values):
+def analyse(path, *, round_num=2, examples=512, clients=0, weights="", **values):
     """Writes what `bin/analyze` leaves of a run."""
-    folder = path / "analysis"
-    folder.mkdir(exist_ok=True)
-    of = {"round_num": round_num, "settings": {"examples": examples}}
+    folder = path / "analysis" / weights
+    folder.mkdir(exist_ok=True, parents=True)
+    how = {"examples": examples, "clients": clients}
+    of = {"round_num": round_num, "settings": how}
     (folder / "hessian.json").write_text(json.dumps({"of": of}))
     lines = [f"{name},{value}," for name, value in values.items()]
     (folder / "hessian.csv").write_text(
@@ -382,6 +383,33 @@ def test_columns_of_analyses_are_means_over_seeds(four_runs, tmp_path):
     cells = [cell.strip() for cell in first.split("|")[1:-1]]
     assert cells[4:6] == ["87.2", "0.61"]
     assert " ± " in cells[2]
+
+
+def test_flatness_is_of_the_weights_asked_for_and_clients_of_the_servers(
+    four_runs, tmp_path
+):
+    """As MAN's Table 2, and FedAlign's Table 1 with the best round's model."""
+    (path, *_), columns = four_runs, ["trace", "h_n_code", "mflops"]
+
+    def left(**how):
+        found = batch.analyses_for(str(path), "a", columns, "all_clients", how)
+        return [(each.subject, each.flags) for each in found]
+
+    hessian = "hessian", ("--weights=all_clients", "--clients=0")
+    assert left() == [hessian, ("hessian", ()), ("cost", ())]
+    analyse(path, weights="all_clients", trace=7.0)
+    assert left() == [("hessian", ()), ("cost", ())]
+    analyse(path, clients=16, trace=3.0, h_n_code=5.0)
+    assert left() == []
+    # More than there is of some, the same of others.
+    assert left(clients=8) == [] and len(left(clients=17)) == 1
+    assert len(left(examples=9)) == 2
+    (row,) = experiment.compare(
+        [path], tmp_path / "o", columns=columns, weights="all_clients"
+    )
+    assert (row["trace_mean"], row["h_n_code_mean"]) == (7.0, 5.0)
+    text = (tmp_path / "o" / "table.md").read_text("utf-8")
+    assert "the mean of all clients' last models" in " ".join(text.split())
 
 
 @pytest.mark.parametrize(

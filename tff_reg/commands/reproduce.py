@@ -123,7 +123,7 @@ def main(argv, stop, executor=None):
         return
     try:
         made, output_dir = plan(given, words[0])
-        done = several.begin(given, made.planned, stop, executor)
+        done = several.begin(given, made.planned, stop, executor, made.runs_dir)
     except ValueError as error:
         fail(error)
     with several.carried_out(done, fail):

@@ -22,7 +22,7 @@ def value_of(given, setting):
     return value
 
 
-def begin(given, planned, stop, executor=None):
+def begin(given, planned, stop, executor=None, where=None):
     """The `batch.Batch` of planned runs, which a signal stops.
 
     Args:
@@ -30,6 +30,7 @@ def begin(given, planned, stop, executor=None):
       planned: The runs.
       stop: Is told what to say and to end.
       executor: As of `batch.Batch`.
+      where: The directory of the runs; `output_dir`, if None.
 
     Returns:
       The batch.
@@ -45,7 +46,8 @@ def begin(given, planned, stop, executor=None):
         executor=executor,
     )
     stop.before_exit(done.stop)
-    stop.say(lambda: done.standing(given.output_dir, bool(given.overwrite)))
+    where = given.output_dir if where is None else where
+    stop.say(lambda: done.standing(where, bool(given.overwrite)))
     return done
 
 

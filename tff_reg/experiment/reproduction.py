@@ -113,7 +113,8 @@ class Reproduction:
         self.seeds = tuple(seeds)
         self.is_tiny = common.scale == scale_lib.TINY
         self.is_random = bool(common.synthetic_data)
-        self._common, self._tasks, self._runs_dir = common, tasks, runs_dir
+        self.runs_dir = runs_dir
+        self._common, self._tasks = common, tasks
         series.check_each_once(series.SEEDS, self.seeds)
         # The planned runs of each recipe with the settings of a cell, by seed.
         self._runs: dict[Any, list[series.PlannedRun]] = {}
@@ -155,7 +156,7 @@ class Reproduction:
                     **given,
                     "recipe": recipe,
                     "seed": seed,
-                    "output_dir": os.path.join(self._runs_dir, f"{where}-seed{seed}"),
+                    "output_dir": os.path.join(self.runs_dir, f"{where}-seed{seed}"),
                 }
             ),
             self._tasks,
