@@ -300,7 +300,7 @@ def _whole_client(case: str, in_context) -> Callable[[], None]:
     clients = client_data.ArrayClientData(
         np.concatenate([each["x"] for each in arrays]),
         np.concatenate([each["y"] for each in arrays]),
-        np.arange(_CLIENTS * _EXAMPLES).reshape(_CLIENTS, _EXAMPLES),
+        list(np.arange(_CLIENTS * _EXAMPLES).reshape(_CLIENTS, _EXAMPLES)),
     )
     datasets = [
         clients.whole_client_dataset(name, np.array([0, index], np.int64))
