@@ -1,6 +1,8 @@
 """Client data over shared arrays: forms, laziness, the same batches in both forms."""
 
 import collections
+import functools
+import pickle
 import tracemalloc
 
 import numpy as np
@@ -109,6 +111,31 @@ def test_whole_client_form_is_one_element_with_the_key():
         assert np.array_equal(element["y"], y[positions])
         assert element["key"].dtype == np.int64
         assert np.array_equal(element["key"], key)
+
+
+def test_a_recipe_makes_the_same_data_set_elsewhere():
+    x, y, partition, data = _data()
+    key = np.array([3, 4], np.int64)
+    dataset = data.whole_client_dataset("client_0002", key)
+    assert dataset.recipe.load is None
+    data.load_by(functools.partial(ArrayClientData, x, y, partition))
+    other = data.whole_client_dataset("client_0002", key).recipe
+    # A new key, the same examples; of other client data, others.
+    assert other.name == dataset.recipe.name
+    assert (
+        _data()[-1].whole_client_dataset("client_0002", key).recipe.name != other.name
+    )
+    make, load = pickle.loads(pickle.dumps((other.make, other.load)))
+    for examples in (other.examples(), load()):
+        assert sum(array.nbytes for array in examples.values()) == other.num_bytes
+        (element,), (expected,) = _drain(make(examples)), _drain(dataset)
+        assert list(element) == list(expected)
+        for name in element:
+            np.testing.assert_array_equal(element[name], expected[name])
+    data.load_by(functools.partial(ArrayClientData, x, y, partition[::-1]))
+    load = data.whole_client_dataset("client_0002", key).recipe.load
+    with pytest.raises(client_data_lib.ClientDataError, match="have other examples"):
+        load()
 
 
 @pytest.mark.parametrize("client_id", ["client_0000", "client_0001", "client_0002"])
