@@ -155,11 +155,13 @@ def test_any_process_runs_in_process_as_the_page_says(capsys):
     names = dict(process=process, client_data=client_data)
     try:
         exec(code, names)
+        before, after = (
+            process.get_model_weights(state).trainable
+            for state in (process.initialize(), names["state"])
+        )
     finally:
         runtime.shutdown()
     assert capsys.readouterr().out.startswith("clients run in process on 1 ")
-    before = process.get_model_weights(process.initialize()).trainable
-    after = process.get_model_weights(names["state"]).trainable
     assert any(np.any(a != b) for a, b in zip(after, before))
 
 
