@@ -32,7 +32,11 @@ class Interpreter:
         self._functions: dict[int, tuple[Any, TensorFlowFunction]] = {}
 
     def evaluate(self, block: Any, bindings: dict[str, Any]) -> Any:
-        """The internal value of a building block."""
+        """The internal value of a building block.
+
+        Raises:
+            NotImplementedError: If it is of a kind that is not known here.
+        """
         if isinstance(block, tff.framework.Reference):
             return bindings[block.name]
         if isinstance(block, tff.framework.Selection):
@@ -58,7 +62,11 @@ class Interpreter:
         )
 
     def call(self, call: tff.framework.Call, bindings: dict[str, Any]) -> Any:
-        """What a call gives that is made once."""
+        """What a call gives that is made once.
+
+        Raises:
+            NotImplementedError: If it is of an intrinsic that is not known here.
+        """
         argument = None
         if call.argument is not None:
             argument = self.evaluate(call.argument, bindings)

@@ -61,6 +61,9 @@ def pack(value: Any, dataset: Callable[[tf.data.Dataset], Any] = Graph.of) -> An
         value: The value; marks of `visits` stay what they are.
         dataset: What is sent for a data set.
 
+    Returns:
+        What `pickle` can take.
+
     Raises:
         TypeError: If it is, or has in it, what cannot travel.
     """
@@ -88,6 +91,9 @@ def unpack(value: Any, dataset: Callable[[Held], tf.data.Dataset]) -> Any:
     Args:
         value: What `pack` gave.
         dataset: What a `Held` stands for.
+
+    Returns:
+        The value.
     """
     if isinstance(value, list):
         return type(value)(unpack(element, dataset) for element in value)

@@ -90,7 +90,12 @@ class Round:
         self._next_tick = 0.0
 
     def results(self) -> Iterator[list[list[Any]]]:
-        """The results in the clients' order."""
+        """The results in the clients' order.
+
+        Raises:
+            ClientError: If a client fails, or has lost two actors.
+            WorkerError: If no actor is left.
+        """
         actors = self._workers
         actors.grow()
         actors.wait()
@@ -104,7 +109,8 @@ class Round:
             while self._yielded in self._done:
                 problem, packed = self._done.pop(self._yielded)
                 if problem is not None:
-                    raise self._cohort.failure(self._yielded, problem)
+                    failed = self._cohort.failure(self._yielded, problem)
+                    raise failed
                 result = parcels.unpack(packed, _refuse)
                 self._yielded += 1
                 if self._window is None:

@@ -140,7 +140,8 @@ class Cohort:
         try:
             return self.program.run(self.common, self.members(index))
         except Exception as error:
-            raise self.failure(index, reason(error)) from error
+            failed = self.failure(index, reason(error))
+            raise failed from error
 
     def failure(self, index: int, reason: str) -> ClientError:
         """The error that says that client `index` failed."""

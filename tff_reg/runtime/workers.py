@@ -22,6 +22,9 @@ def may_wait(result: Any, at_a_time: int) -> int:
     Args:
         result: The first one.
         at_a_time: How many clients are worked for at the same time.
+
+    Returns:
+        Their number; 0 if one is large.
     """
     return min(at_a_time, _WAITING_BYTES // max(1, values.num_bytes(result)))
 
