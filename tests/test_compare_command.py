@@ -387,6 +387,7 @@ def test_finished_runs_of_anywhere_are_compared(compared, tmp_path, no_tensorflo
     assert rows == [("one", "2"), ("two", "1")]
 
 
+@pytest.mark.slow
 def test_a_job_that_is_killed_goes_on_with_the_same_command(compared, tmp_path):
     arguments = [
         "--processes=fedavg,fedprox",

@@ -204,6 +204,7 @@ def test_again_nothing_is_run(table):
     assert (directory / "table.csv").read_bytes() == before
 
 
+@pytest.mark.slow
 def test_a_figure_of_weights_is_analysed_and_drawn(tmp_path):
     directory = tmp_path / "d"
     flags = ["--scale=tiny", "--synthetic_data", f"--output_dir={directory}"]

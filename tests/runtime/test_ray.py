@@ -152,7 +152,11 @@ def _client_data(dtype):
 
 
 @pytest.mark.parametrize(
-    "name, norm, batched", [("scaffold", "group", 4), ("fedavg", "batch", None)]
+    "name, norm, batched",
+    [
+        pytest.param("scaffold", "group", 4, marks=pytest.mark.slow),
+        ("fedavg", "batch", None),
+    ],
 )
 def test_one_two_and_four_actors_give_the_bytes_of_one_process(
     actors, name, norm, batched

@@ -139,7 +139,10 @@ def test_these_are_all_notebooks():
     assert [p.stem for p in notebooks.paths()] == sorted([QUICKSTART.stem, *OTHERS])
 
 
-@pytest.mark.parametrize("name", OTHERS)
+@pytest.mark.parametrize(
+    "name",
+    ["your_own_model", pytest.param("why_averaging_fails", marks=pytest.mark.slow)],
+)
 def test_another_notebook_runs_from_top_to_bottom_in_short(name, tmp_path):
     replacements, figures = OTHERS[name]
     path = notebooks.ROOT / f"{name}.ipynb"
