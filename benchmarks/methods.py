@@ -23,17 +23,16 @@ FedMLB paper's ResNet-18, against FedAvg on the same.
 
 from __future__ import annotations
 
-import collections
 import concurrent.futures
 import statistics
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Callable, NamedTuple
 
-from benchmarks.shared import subject
+from benchmarks.shared import cases as shared_cases, subject
 from tff_reg import models, runtime, training
 from tff_reg.analysis import cost
-from tff_reg.lazy import flags, np, tf
+from tff_reg.lazy import flags, tf
 from tff_reg.methods import catalogue
 from tff_reg.models import names
 
@@ -303,13 +302,7 @@ class _Rounds:
     def time(self, steps: int, turn: int) -> tuple[float, float]:
         """Runs a round of one client; returns its processor and wall seconds."""
         examples = steps * self._batch_size
-        generator = np.random.default_rng(turn)
-        arrays = collections.OrderedDict(
-            x=generator.normal(size=(examples, *_IMAGE)).astype(np.float32),
-            y=generator.integers(0, _CLASSES, examples).astype(np.int32),
-            key=np.array([0, turn], np.int64),
-        )
-        data = [tf.data.Dataset.from_tensors(arrays)]
+        data = [shared_cases.random_client(_IMAGE, _CLASSES, examples, turn)]
         wall, processor = time.perf_counter(), time.process_time()
         self._process.next(self._state, data, *self._client_states)
         return time.process_time() - processor, time.perf_counter() - wall

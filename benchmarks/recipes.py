@@ -12,18 +12,17 @@ not measured again, so that the file is deleted to measure anew.
 
 from __future__ import annotations
 
-import collections
 import pathlib
 import statistics
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, Optional
 
-from benchmarks.shared import subject
+from benchmarks.shared import cases, subject
 from tff_reg import models, runtime, tasks, training
 from tff_reg.analysis import cost
 from tff_reg.experiment import ResolvedConfig, RunConfig, files, tables
-from tff_reg.lazy import flags, np, tf
+from tff_reg.lazy import flags, tf
 from tff_reg.methods import catalogue
 from tff_reg.tasks import recipes
 from tff_reg.tasks.recipes import artifacts
@@ -183,13 +182,7 @@ def _seconds_per_gflop(config: ResolvedConfig) -> float:
 
     def seconds(steps: int, turn: int) -> float:
         count = steps * config.batch_size
-        generator = np.random.default_rng(turn)
-        arrays = collections.OrderedDict(
-            x=generator.normal(size=(count, *shape)).astype(np.float32),
-            y=generator.integers(0, num_classes, count).astype(np.int32),
-            key=np.array([0, turn], np.int64),
-        )
-        data = [tf.data.Dataset.from_tensors(arrays)]
+        data = [cases.random_client(shape, num_classes, count, turn)]
         before = time.process_time()
         process.next(state, data)
         return time.process_time() - before

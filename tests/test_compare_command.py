@@ -50,12 +50,8 @@ def is_run(pid):
     return command[1].endswith(b"commands/__main__.py") and command[2] == b"run"
 
 
-def interrupt_first_run(arguments):
-    """Starts the command, interrupts it when its first run has begun, and waits.
-
-    Returns:
-      Its exit status, its output, and the processes that are left of it.
-    """
+def start(arguments):
+    """Starts the command; returns the mark that its processes have, and its own."""
     environment = commands.mark()
     process = commands.start(
         *("compare", *arguments),
@@ -64,6 +60,16 @@ def interrupt_first_run(arguments):
         env=environment,
         text=True,
     )
+    return environment, process
+
+
+def interrupt_first_run(arguments):
+    """Starts the command, interrupts it when its first run has begun, and waits.
+
+    Returns:
+      Its exit status, its output, and the processes that are left of it.
+    """
+    environment, process = start(arguments)
     try:
         status = commands.stop_when(
             lambda: any(map(is_run, commands.processes_with(environment))),
@@ -395,14 +401,7 @@ def test_a_job_that_is_killed_goes_on_with_the_same_command(compared, tmp_path):
         "--jobs=2",
         f"--output_dir={tmp_path / 'd'}",
     ]
-    environment = commands.mark()
-    process = commands.start(
-        *("compare", *arguments),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        env=environment,
-        text=True,
-    )
+    environment, process = start(arguments)
     try:
         found = []
         while len(found) < 2 and process.poll() is None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import collections
 import os
 import sys
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 from benchmarks.shared import asking
-from tff_reg.lazy import np
+from tff_reg.lazy import np, tf
 
 
 class Size(NamedTuple):
@@ -81,3 +83,26 @@ def read_weights(path: str) -> list[np.ndarray]:
     with np.load(path) as file:
         names = sorted(name for name in file.files if name.startswith("weight"))
         return [file[name] for name in names]
+
+
+def random_client(
+    image_shape: Sequence[int], num_classes: int, count: int, turn: int
+) -> Any:
+    """The data of a client with random examples, in the whole-client form.
+
+    Args:
+      image_shape: (height, width, channels).
+      num_classes: The labels are below it.
+      count: How many examples there are; may be 0.
+      turn: Other examples, and another key, for each.
+
+    Returns:
+      A `tf.data.Dataset` of one element.
+    """
+    generator = np.random.default_rng(turn)
+    arrays = collections.OrderedDict(
+        x=generator.normal(size=(count, *image_shape)).astype(np.float32),
+        y=generator.integers(0, num_classes, count).astype(np.int32),
+        key=np.array([0, turn], np.int64),
+    )
+    return tf.data.Dataset.from_tensors(arrays)

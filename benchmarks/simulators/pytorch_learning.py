@@ -12,7 +12,6 @@ import sys
 
 import numpy as np
 import torch
-from torch import nn
 from torch.nn import functional
 
 from benchmarks.simulators import serving, torch_models
@@ -128,7 +127,6 @@ def main(path: str) -> None:
             for _ in range(settings["epochs"]):
                 order = torch.randperm(len(y))
                 for batch in order.split(case.batch_size):
-                    optimizer.zero_grad()
                     if method == "fedmlb":
                         loss = _fedmlb(model, received, x[batch], y[batch])
                     elif method == "gradaug":
@@ -137,12 +135,7 @@ def main(path: str) -> None:
                         loss = torch_models.loss(
                             case, model, x[batch], y[batch], received, previous[index]
                         )
-                    loss.backward()
-                    if case.max_gradient_norm is not None:
-                        nn.utils.clip_grad_norm_(
-                            model.parameters(), case.max_gradient_norm
-                        )
-                    optimizer.step()
+                    torch_models.step(case, model, optimizer, loss)
             states.append(copy.deepcopy(model.state_dict()))
             previous[index] = copy.deepcopy(model)
         sizes = [len(y) for _, y in clients]

@@ -222,11 +222,16 @@ def train(
         model.parameters(), case.learning_rate, momentum=case.momentum
     )
     for x, y in zip(images.split(case.batch_size), labels.split(case.batch_size)):
-        optimizer.zero_grad()
-        loss(case, model, x, y, received, previous).backward()
-        if case.max_gradient_norm is not None:
-            nn.utils.clip_grad_norm_(model.parameters(), case.max_gradient_norm)
-        optimizer.step()
+        step(case, model, optimizer, loss(case, model, x, y, received, previous))
+
+
+def step(case: serving.Case, model, optimizer, value: torch.Tensor) -> None:
+    """A step of an optimiser down the gradient of a loss's value, clipped."""
+    optimizer.zero_grad()
+    value.backward()
+    if case.max_gradient_norm is not None:
+        nn.utils.clip_grad_norm_(model.parameters(), case.max_gradient_norm)
+    optimizer.step()
 
 
 def loss(case: serving.Case, model, x, y, received, previous) -> torch.Tensor:

@@ -13,6 +13,8 @@ from typing import Any, Callable, Optional, Union
 from tff_reg.runtime import devices as devices_lib, ray_cluster
 
 KINDS = ("in_process", "native", "ray")
+# What only the last of them takes.
+_OF_RAY = ("ray_address", "gpus_per_client", "cpus_per_client", "data_on_nodes")
 
 # One string with commas, or a list.
 Names = Union[str, Sequence[str], None]
@@ -89,8 +91,7 @@ def use(
     options = locals()
     del options["kind"]
     with _lock:
-        checked = _Options(**options)
-        checked.check(kind)
+        checked = _checked(kind, options)
         if kind == "ray" and _is_in_ray():
             shutdown()  # Its actors have the room.
         runtime = _create(kind, checked)
@@ -115,8 +116,7 @@ def running(kind: str, **options: Any) -> Iterator[None]:
         ValueError, NoGpuError, WorkerError: As of `use`. And if Ray is in use already.
     """
     with _lock:
-        checked = _Options(**options)
-        checked.check(kind)
+        checked = _checked(kind, options)
         if kind == "ray" and _is_in_ray():
             raise ValueError("The ray runtime is in use already, and has the room.")
         runtime = _create(kind, checked)
@@ -197,11 +197,11 @@ class _Options:
                     f"default), found {value!r}."
                 )
         if kind != "ray":
-            for field in dataclasses.fields(self)[-4:]:
-                value = getattr(self, field.name)
-                if value != field.default:
+            for name in _OF_RAY:
+                value = getattr(self, name)
+                if value != getattr(_Options, name):  # Its default.
                     raise ValueError(
-                        f"The {kind} runtime takes no {field.name}, found {value!r}; "
+                        f"The {kind} runtime takes no {name}, found {value!r}; "
                         "it is for the ray runtime."
                     )
         if not 0 <= self.gpus_per_client <= 1:
@@ -213,6 +213,13 @@ class _Options:
             raise ValueError(
                 f"cpus_per_client must be above 0, found {self.cpus_per_client!r}."
             )
+
+
+def _checked(kind: str, options: dict[str, Any]) -> _Options:
+    """The arguments of `use` after the kind, which go with it."""
+    checked = _Options(**options)
+    checked.check(kind)
+    return checked
 
 
 def _is_in_ray() -> bool:
