@@ -42,6 +42,7 @@ def test_nothing_is_printed_by_the_libraries_by_default():
     assert done.stderr == ""
 
 
+@pytest.mark.slow
 def test_verbose_brings_the_noise_back():
     done = run_python(USE_TENSORFLOW.format(verbose=True))
 

@@ -158,18 +158,34 @@ def test_all_of_them_can_be_planned_in_small_without_tensorflow(tmp_path):
     assert not (tmp_path / "runs").exists()
 
 
+def in_small(directory):
+    return ["--scale=tiny", "--synthetic_data", f"--output_dir={directory}"]
+
+
 @pytest.fixture(scope="module")
 def table(tmp_path_factory):
-    """FedMLB's Table 4 in small: its directory, and what was printed."""
+    """MAN's Table 3, of one run: its directory, and what was printed."""
     directory = tmp_path_factory.mktemp("table") / "d"
-    flags = ["--scale=tiny", "--synthetic_data", f"--output_dir={directory}"]
-    done = call("fedmlb/table4", *flags)
+    done = call("man/table3", *in_small(directory))
     assert done.returncode == 0, done.stdout + done.stderr
-    return directory, flags, done
+    return directory, done
 
 
-def test_a_table_is_made_as_the_paper_has_it(table):
-    directory, _, done = table
+def test_numbers_stand_beside_the_published_ones(table):
+    directory, done = table
+    rows = read_csv(directory / "table.csv")
+    assert [(row["published"], row["here"]) for row in rows] == [
+        ("14.71", "14.71"),
+        ("0.05715", "0.05715"),
+    ]
+    assert (directory / "table.md").read_text("utf-8") in done.stdout
+
+
+@pytest.mark.slow
+def test_a_table_is_made_as_the_paper_has_it(tmp_path):
+    directory = tmp_path / "d"
+    done = call("fedmlb/table4", *in_small(directory))
+    assert done.returncode == 0, done.stdout + done.stderr
     rows = read_csv(directory / "table.csv")
     assert len(rows) == 3 * 2 * 4
     assert list(rows[0])[:5] == ["row", "column", "quantity", "published", "here"]
@@ -195,20 +211,21 @@ def test_a_table_is_made_as_the_paper_has_it(table):
 
 
 def test_again_nothing_is_run(table):
-    directory, flags, _ = table
+    directory, _ = table
     before = (directory / "table.csv").read_bytes()
     with commands.OtherProcess("tensorflow", "tensorflow_federated") as process:
-        again = process.call("tff_reg.commands.reproduce", "fedmlb/table4", *flags)
+        again = process.call(
+            "tff_reg.commands.reproduce", "man/table3", *in_small(directory)
+        )
     assert again.returncode == 0, again.stderr
-    assert again.stdout.count("finished before") == 3
+    assert again.stdout.count("finished before") == 1
     assert (directory / "table.csv").read_bytes() == before
 
 
 @pytest.mark.slow
 def test_a_figure_of_weights_is_analysed_and_drawn(tmp_path):
     directory = tmp_path / "d"
-    flags = ["--scale=tiny", "--synthetic_data", f"--output_dir={directory}"]
-    done = call("man/figure1", *flags)
+    done = call("man/figure1", *in_small(directory))
     assert done.returncode == 0, done.stdout + done.stderr
     assert (directory / "figure.png").read_bytes().startswith(b"\x89PNG")
     rows = read_csv(directory / "table.csv")

@@ -122,6 +122,7 @@ def test_the_command_measures_and_writes(other_process, tmp_path):
     assert "FedAvg itself" in done.stdout
 
 
+@pytest.mark.slow
 def test_a_method_that_the_model_cannot_have_is_said(other_process):
     flags = ("--methods=stochdepth", "--model=cnn")
     done = other_process.call("bin.bench", "methods", *flags)

@@ -444,10 +444,18 @@ def test_running_from_a_block_continues_the_forward_pass(name):
     np.testing.assert_allclose(logits, whole.logits, rtol=1e-5, atol=1e-6)
 
 
+_DEEP = ("mobilenet", "shufflenet", "squeezenet", "resnet18_imagenet")
 _WITHOUT_FEDMLB = ("resnet18_no_maxpool", "resnet18_feduv", "feduv_cnn")
 
 
-@pytest.mark.parametrize("name", [n for n in NAMES if n not in _WITHOUT_FEDMLB])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.slow] if name in _DEEP else [])
+        for name in NAMES
+        if name not in _WITHOUT_FEDMLB
+    ],
+)
 def test_fedmlb_runs_on_it_and_its_gradient_reaches_every_block(name):
     def model_fn():
         return models.LearningModel(_network(name))

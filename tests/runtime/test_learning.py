@@ -139,10 +139,12 @@ def _process_data(name):
 
 
 _SLOW = (
+    "differentially_private",
     "fed_avg_keras_reduce",
     "fed_avg_functional_yogi",
     "fed_prox",
     "mime_lite",
+    "robust",
     "secure",
 )
 

@@ -165,7 +165,7 @@ print(memory("VmRSS") - before, memory("VmHWM") - before)
 """
 
 
-@pytest.mark.parametrize("binary", [False, True])
+@pytest.mark.parametrize("binary", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_all_of_cifar_costs_less_than_300_mb_even_while_it_is_read(tmp_path, binary):
     layouts.write_cifar(tmp_path, binary=binary, num_classes=10)
     (folder,) = tmp_path.iterdir()

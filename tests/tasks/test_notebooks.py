@@ -22,13 +22,6 @@ from tff_reg.tasks import notebooks
 pytestmark = pytest.mark.notebook
 
 QUICKSTART = notebooks.ROOT / "quickstart.ipynb"
-# What makes the quickstart short. With --slow it runs as it is, too.
-LESS = {
-    "local_epochs=5": "local_epochs=1",
-    "total_rounds=8": "total_rounds=2",
-    "steps=40, samples=4": "steps=4, samples=1",
-    "extent=0.5)": "extent=0.5, points=5)",
-}
 FIGURES = {"data": 1, "live": 1, "own": 1, "regularizer": 1, "hessian": 1}
 
 
@@ -63,13 +56,13 @@ def check_cells(notebook, number_of_figures):
     return cells
 
 
-def check_outputs(notebook, worst_accuracy=65):
+def check_outputs(notebook):
     cells = check_cells(notebook, FIGURES)
     for name, count in {"live": 1, "own": 1, "regularizer": 2}.items():
         accuracies = re.findall(r"est accuracy (\d+\.\d)%", text_of(cells[name]))
         assert len(accuracies) == count
         worst = min(map(float, accuracies))
-        assert worst > worst_accuracy, (name, accuracies)
+        assert worst > 65, (name, accuracies)
     first, second = re.findall(r"eigenvalues (\d+\.\d+)", text_of(cells["hessian"]))
     assert float(first) > 0 and float(second) > 0
 
@@ -90,22 +83,10 @@ def execute(folder, replacements, path=QUICKSTART):
         yield notebook, client
 
 
-@pytest.fixture(scope="module")
-def executed(tmp_path_factory):
-    with execute(tmp_path_factory.mktemp("notebook"), LESS) as found:
-        yield found
-
-
 def check_run(notebook, client):
     assert notebooks.is_current(notebook)
     folder = pathlib.Path(client.km.provisioner.cwd) / "runs" / "fedalign"
     assert {"metrics.csv", "summary.json"} <= {p.name for p in folder.iterdir()}
-
-
-def test_the_quickstart_runs_from_top_to_bottom_in_short(executed):
-    notebook, client = executed
-    check_outputs(notebook, worst_accuracy=0)
-    check_run(notebook, client)
 
 
 @pytest.mark.slow

@@ -37,6 +37,7 @@ _SMALL_NETWORKS = ("feddyn_cnn", "man_convnet", "feduv_cnn")
 # These take up to half a minute to trace.
 _DEEP_NETWORKS = (
     "resnet56",
+    "resnet18",
     "resnet18_imagenet",
     "resnet18_feduv",
     "mobilenet",

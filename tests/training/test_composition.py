@@ -52,11 +52,10 @@ _AGGREGATORS = {
 @pytest.mark.parametrize(
     "kind",
     [
-        "secure",
         "private",
         *(
             pytest.param(kind, marks=pytest.mark.slow)
-            for kind in ("robust", "compression", "unweighted")
+            for kind in ("secure", "robust", "compression", "unweighted")
         ),
     ],
 )
