@@ -199,9 +199,6 @@ def prepare(
     Raises:
       ValueError: If its data are not there, or the method does not go with the model.
     """
-    # It loads TFF.
-    from tff_reg.training import aggregators
-
     progress = progress or progress_lib.for_this_output(config.total_rounds)
     where = runtime.describe()
     progress.say(where[0].upper() + where[1:])
@@ -224,8 +221,12 @@ def prepare(
     process = build_process(
         config,
         task,
-        model_aggregator=aggregators.build_model_aggregator(**config.aggregation()),
-        metrics_aggregator=aggregators.build_metrics_aggregator(config.aggregator),
+        model_aggregator=training.aggregators.build_model_aggregator(
+            **config.aggregation()
+        ),
+        metrics_aggregator=training.aggregators.build_metrics_aggregator(
+            config.aggregator
+        ),
     )
     return loop.Training(
         process,

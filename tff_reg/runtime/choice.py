@@ -10,7 +10,15 @@ import threading
 from collections.abc import Iterator, Sequence
 from typing import Any, Callable, Optional, Union
 
+from tff_reg import lazy
+from tff_reg.lazy import tff
 from tff_reg.runtime import devices as devices_lib, ray_cluster
+
+context_lib = lazy.module("tff_reg.runtime.context")
+native = lazy.module("tff_reg.runtime.native")
+ray_workers = lazy.module("tff_reg.runtime.ray_workers")
+tff_internals = lazy.module("tff_reg.runtime.tff_internals")
+workers_lib = lazy.module("tff_reg.runtime.workers")
 
 KINDS = ("in_process", "native", "ray")
 # What only the last of them takes.
@@ -162,8 +170,6 @@ def program_context():
     Raises:
         RuntimeError: If no runtime is in use.
     """
-    from tff_reg.lazy import tff
-
     if _current is None:
         raise RuntimeError(
             "No runtime is in use: call tff_reg.runtime.use('in_process') first."
@@ -251,8 +257,6 @@ def _create_native(options: _Options) -> _Runtime:
             "The native runtime's worker has threads of its own: intra_op_threads is "
             "for the in_process runtime."
         )
-    from tff_reg.runtime import native
-
     limit = options.clients_in_parallel
     worker = native.Worker(limit)
     context = native.create_context(worker)
@@ -280,8 +284,6 @@ def _create_in_process(options: _Options) -> _Runtime:
     at_a_time = options.clients_in_parallel
     if at_a_time is None:
         at_a_time = devices_lib.default_clients_in_parallel(names)
-    from tff_reg.runtime import context as context_lib, workers as workers_lib
-
     workers = workers_lib.ClientWorkers(names, at_a_time)
     context = context_lib.InProcessContext(workers)
     return _Runtime(
@@ -304,8 +306,6 @@ def _create_ray(options: _Options) -> _Runtime:
         ray_cluster.check_address(options.ray_address)
     ray_cluster.check_installed()
     devices_lib.set_threads(None)
-    from tff_reg.runtime import context as context_lib, ray_workers
-
     workers = ray_workers.RayWorkers(
         ray_workers.Options(
             options.ray_address,
@@ -329,8 +329,6 @@ def _create_ray(options: _Options) -> _Runtime:
 def _install(runtime: Optional[_Runtime]) -> None:
     """Puts `runtime`'s context, or TFF's own default, into force."""
     global _current, _tff_default, _atexit_registered
-    from tff_reg.runtime import tff_internals
-
     if _tff_default is None:
         _tff_default = tff_internals.default_context()
     if not _atexit_registered:
@@ -354,8 +352,6 @@ def _at_exit() -> None:
     global _current, _tff_default
     if "tensorflow_federated" not in sys.modules:
         return
-    from tff_reg.runtime import tff_internals
-
     with _lock:
         runtime, _current, _tff_default = _current, None, None
         tff_internals.set_no_default_context()
