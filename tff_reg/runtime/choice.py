@@ -46,28 +46,11 @@ _tff_default = None  # TFF's own default context, while we stand in its place
 _atexit_registered = False
 
 
-def use(
-    kind: str,
-    *,
-    devices: Names = None,
-    clients_in_parallel: Optional[int] = None,
-    require_gpu: bool = False,
-    intra_op_threads: Optional[int] = None,
-    ray_address: Optional[str] = None,
-    gpus_per_client: float = 0.25,
-    cpus_per_client: float = 1.0,
-    data_on_nodes: bool = False,
-) -> None:
-    """Makes every TFF computation run in the runtime `kind` from now on.
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """How clients run.
 
-    This holds for the calling thread and for all threads that TFF has not been
-    imported in. The runtime that was in use before is ended.
-
-    Args:
-        kind: `"in_process"`: in this Python process's TensorFlow, with its GPUs;
-            `"native"`: in TFF's C++ worker, a process of its own, on the CPU;
-            `"ray"`: the clients in Ray's actors, on this machine or on many, the rest
-            here.
+    Attributes:
         devices: In process only. The devices that clients are spread over,
             round-robin: a list such as `["GPU:0", "GPU:1"]`, or the same as one
             string with commas. None: all GPUs, or `CPU:0` where there is none.
@@ -90,14 +73,71 @@ def use(
         cpus_per_client: Ray only. The CPUs that an actor has.
         data_on_nodes: Ray only. Whether clients' examples are loaded where they are
             used, if their data set says how (`Recipe.load`), instead of being sent.
+    """
+
+    devices: Names = None
+    clients_in_parallel: Optional[int] = None
+    require_gpu: bool = False
+    intra_op_threads: Optional[int] = None
+    ray_address: Optional[str] = None
+    gpus_per_client: float = 0.25
+    cpus_per_client: float = 1.0
+    data_on_nodes: bool = False
+
+    def check(self, kind: str) -> None:
+        """Checks that they can be, and go with a runtime.
+
+        Raises:
+            ValueError: If not.
+        """
+        if kind not in KINDS:
+            raise ValueError(
+                f"The runtime kind must be one of {', '.join(KINDS)}, found {kind!r}."
+            )
+        for name in ("clients_in_parallel", "intra_op_threads"):
+            value = getattr(self, name)
+            if value is not None and (type(value) is not int or value < 1):
+                raise ValueError(
+                    f"{name} must be a whole number of at least 1 (or None for the "
+                    f"default), found {value!r}."
+                )
+        if kind != "ray":
+            for name in _OF_RAY:
+                value = getattr(self, name)
+                if value != getattr(Options, name):  # Its default.
+                    raise ValueError(
+                        f"The {kind} runtime takes no {name}, found {value!r}; "
+                        "it is for the ray runtime."
+                    )
+        if not 0 <= self.gpus_per_client <= 1:
+            raise ValueError(
+                "gpus_per_client must be a part of a GPU, from 0 to 1, found "
+                f"{self.gpus_per_client!r}."
+            )
+        if not self.cpus_per_client > 0:
+            raise ValueError(
+                f"cpus_per_client must be above 0, found {self.cpus_per_client!r}."
+            )
+
+
+def use(kind: str, **options: Any) -> None:
+    """Makes every TFF computation run in the runtime `kind` from now on.
+
+    This holds for the calling thread and for all threads that TFF has not been
+    imported in. The runtime that was in use before is ended.
+
+    Args:
+        kind: `"in_process"`: in this Python process's TensorFlow, with its GPUs;
+            `"native"`: in TFF's C++ worker, a process of its own, on the CPU;
+            `"ray"`: the clients in Ray's actors, on this machine or on many, the rest
+            here.
+        **options: The attributes of `Options`.
 
     Raises:
         ValueError: If an argument is not one of the above.
         NoGpuError: If `require_gpu` and TensorFlow, or Ray, sees no GPU.
         WorkerError: If Ray is not installed, or there is no such cluster, or no room.
     """
-    options = locals()
-    del options["kind"]
     with _lock:
         checked = _checked(kind, options)
         if kind == "ray" and _is_in_ray():
@@ -118,7 +158,7 @@ def running(kind: str, **options: Any) -> Iterator[None]:
 
     Args:
         kind: As of `use`.
-        **options: The other arguments of `use`.
+        **options: As of `use`.
 
     Raises:
         ValueError, NoGpuError, WorkerError: As of `use`. And if Ray is in use already.
@@ -177,53 +217,9 @@ def program_context():
     return tff.program.NativeFederatedContext(_current.async_context)
 
 
-@dataclasses.dataclass(frozen=True)
-class _Options:
-    """The arguments of `use` after the kind."""
-
-    devices: Names = None
-    clients_in_parallel: Optional[int] = None
-    require_gpu: bool = False
-    intra_op_threads: Optional[int] = None
-    ray_address: Optional[str] = None
-    gpus_per_client: float = 0.25
-    cpus_per_client: float = 1.0
-    data_on_nodes: bool = False
-
-    def check(self, kind: str) -> None:
-        if kind not in KINDS:
-            raise ValueError(
-                f"The runtime kind must be one of {', '.join(KINDS)}, found {kind!r}."
-            )
-        for name in ("clients_in_parallel", "intra_op_threads"):
-            value = getattr(self, name)
-            if value is not None and (type(value) is not int or value < 1):
-                raise ValueError(
-                    f"{name} must be a whole number of at least 1 (or None for the "
-                    f"default), found {value!r}."
-                )
-        if kind != "ray":
-            for name in _OF_RAY:
-                value = getattr(self, name)
-                if value != getattr(_Options, name):  # Its default.
-                    raise ValueError(
-                        f"The {kind} runtime takes no {name}, found {value!r}; "
-                        "it is for the ray runtime."
-                    )
-        if not 0 <= self.gpus_per_client <= 1:
-            raise ValueError(
-                "gpus_per_client must be a part of a GPU, from 0 to 1, found "
-                f"{self.gpus_per_client!r}."
-            )
-        if not self.cpus_per_client > 0:
-            raise ValueError(
-                f"cpus_per_client must be above 0, found {self.cpus_per_client!r}."
-            )
-
-
-def _checked(kind: str, options: dict[str, Any]) -> _Options:
-    """The arguments of `use` after the kind, which go with it."""
-    checked = _Options(**options)
+def _checked(kind: str, options: dict[str, Any]) -> Options:
+    """The options, which go with the kind."""
+    checked = Options(**options)
     checked.check(kind)
     return checked
 
@@ -232,7 +228,7 @@ def _is_in_ray() -> bool:
     return _current is not None and _current.kind == "ray"
 
 
-def _create(kind: str, options: _Options) -> _Runtime:
+def _create(kind: str, options: Options) -> _Runtime:
     create = {
         "in_process": _create_in_process,
         "native": _create_native,
@@ -241,7 +237,7 @@ def _create(kind: str, options: _Options) -> _Runtime:
     return create[kind](options)
 
 
-def _create_native(options: _Options) -> _Runtime:
+def _create_native(options: Options) -> _Runtime:
     if options.devices is not None:
         raise ValueError(
             "The native runtime runs on the CPU only and takes no devices, found "
@@ -276,7 +272,7 @@ def _create_native(options: _Options) -> _Runtime:
     )
 
 
-def _create_in_process(options: _Options) -> _Runtime:
+def _create_in_process(options: Options) -> _Runtime:
     names = devices_lib.parse(options.devices)
     if options.intra_op_threads is not None or not devices_lib.are_gpus(names):
         devices_lib.set_threads(options.intra_op_threads)
@@ -295,7 +291,7 @@ def _create_in_process(options: _Options) -> _Runtime:
     )
 
 
-def _create_ray(options: _Options) -> _Runtime:
+def _create_ray(options: Options) -> _Runtime:
     for name in ("devices", "intra_op_threads"):
         if getattr(options, name) is not None:
             raise ValueError(
