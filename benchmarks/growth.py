@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Callable, NamedTuple
 
 from benchmarks.shared import asking, subject
-from tff_reg.lazy import flags
+from tff_reg.lazy import flags, mpl_agg, mpl_figure
 
 
 class Point(NamedTuple):
@@ -101,8 +101,6 @@ def plot(rows: Sequence[Mapping[str, Any]], path: str) -> None:
       rows: What `measure` returns.
       path: The PNG.
     """
-    from tff_reg.lazy import mpl_agg, mpl_figure
-
     sweeps = list(dict.fromkeys(row["sweep"] for row in rows))
     figure = mpl_figure.Figure(figsize=(3.4 * len(sweeps), 5.6), layout="constrained")
     mpl_agg.FigureCanvasAgg(figure)

@@ -20,6 +20,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Callable
 
 from benchmarks.shared import subject
+from benchmarks.simulators import environments
 from tff_reg.experiment import (
     config as config_lib,
     curves,
@@ -126,8 +127,6 @@ def measure(
     Raises:
       RefusedError: If PyTorch cannot be installed.
     """
-    from benchmarks.simulators import environments
-
     python = environments.python("torch")
     rows = []
     for method in methods:

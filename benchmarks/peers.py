@@ -23,6 +23,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Callable, NamedTuple
 
 from benchmarks.shared import asking, cases, subject
+from benchmarks.simulators import environments
 from tff_reg.lazy import flags, np
 from tff_reg.runtime import devices
 
@@ -99,8 +100,6 @@ def measure(
     Raises:
       RefusedError: If PyTorch cannot be installed.
     """
-    from benchmarks.simulators import environments
-
     pythons: dict[str | None, str] = {None: sys.executable}
     chosen = {name: SYSTEMS[name] for name in SYSTEMS if name in {_PYTORCH, *systems}}
     for name, system in list(chosen.items()):

@@ -14,7 +14,7 @@ if __name__ == "__main__":
     STOP.take_over()
 
 from tff_reg.experiment import command_line, files
-from tff_reg.lazy import flags
+from tff_reg.lazy import flags, sphinx_build
 from tff_reg.methods import overview
 
 _COMMAND = "bin/docs"
@@ -49,11 +49,9 @@ def is_free(output_dir):
 
 def build(builder, output_dir):
     """Has Sphinx build the site; returns its exit code."""
-    import sphinx.cmd.build
-
     with tempfile.TemporaryDirectory() as doctrees:
         options = ["-W", "--keep-going", "-q", "-T", "-b", builder, "-d", doctrees]
-        return sphinx.cmd.build.build_main([*options, str(SOURCES), str(output_dir)])
+        return sphinx_build.build_main([*options, str(SOURCES), str(output_dir)])
 
 
 def with_table_of_methods(text):

@@ -17,13 +17,16 @@ import os
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from tff_reg import lazy
 from tff_reg.experiment import scale as scale_lib, task_settings
 from tff_reg.settings import settings_of
-from tff_reg.tasks import recipes
+from tff_reg.tasks import recipes, reduced_data
 from tff_reg.tasks.task_defaults import DataError, Override, TaskDefaults, TaskError
 
 if TYPE_CHECKING:
     from tff_reg.tasks.task import Task
+
+task_lib = lazy.module("tff_reg.tasks.task")
 
 __all__ = [
     "DataError",
@@ -114,8 +117,6 @@ def build(task: str, **settings: Any) -> Task:
     for option in given:
         if option not in module.DEFAULTS.options:
             raise TaskError(f"The task {task} has no {option}; leave it out.")
-    from tff_reg.tasks import reduced_data, task as task_lib
-
     if chosen.synthetic_data:
         data = reduced_data.synthetic(
             module.DEFAULTS, scale_lib.parse(chosen.scale or "1"), chosen.image_size

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 
-from tff_reg.lazy import np
+from tff_reg.lazy import np, tfds
 from tff_reg.tasks import files, image_data, images
 from tff_reg.tasks.task_defaults import DataError, TaskDefaults
 
@@ -41,8 +41,6 @@ def load(data_dir: str, image_size: int | None = None) -> image_data.ImageData:
     Raises:
       DataError: If there are no images, or one is damaged or has another size.
     """
-    import tensorflow_datasets as tfds
-
     files.require(data_dir, ["train", "test"], DEFAULTS)
     builder = tfds.folder_dataset.ImageFolder(data_dir)
     for part in ("train", "test"):
@@ -69,8 +67,6 @@ def load(data_dir: str, image_size: int | None = None) -> image_data.ImageData:
 
 def _read(builder, part: str, image_size: int | None) -> tuple[np.ndarray, np.ndarray]:
     """One split: uint8 [n, height, width, 3] and int64 [n]."""
-    import tensorflow_datasets as tfds
-
     dataset = builder.as_dataset(
         split=part, decoders={"image": tfds.decode.SkipDecoding()}
     )

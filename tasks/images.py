@@ -12,7 +12,7 @@ import io
 import os
 from collections.abc import Callable, Iterable, Sequence
 
-from tff_reg.lazy import np
+from tff_reg.lazy import np, pil_image
 from tff_reg.tasks.task_defaults import DataError
 
 SUFFIXES = (".jpg", ".jpeg", ".png")
@@ -114,31 +114,32 @@ def _decode(
     path: str, content: bytes | None, size: int | None, margin: float
 ) -> np.ndarray:
     """One image as uint8 [height, width, 3]."""
-    from PIL import Image
-
     try:
-        with Image.open(path if content is None else io.BytesIO(content)) as image:
+        with pil_image.open(path if content is None else io.BytesIO(content)) as image:
             if size is not None:
                 # A JPEG is decoded at a fraction of its size where that is enough.
                 wanted = round(size * margin)
                 image.draft("RGB", (2 * wanted, 2 * wanted))
                 image = _resize(image.convert("RGB"), size, wanted)
             return np.asarray(image.convert("RGB"))
-    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+    except (
+        OSError,
+        ValueError,
+        SyntaxError,
+        pil_image.DecompressionBombError,
+    ) as error:
         raise DataError(f"{path} is missing or no image that can be read.") from error
 
 
 def _resize(image, size: int, wanted: int):
     """The shorter side to `wanted` pixels, then the middle of size x size."""
-    from PIL import Image
-
     width, height = image.size
     if min(width, height) != wanted:
         if width <= height:
             new = (wanted, max(wanted, int(height * wanted / width)))
         else:
             new = (max(wanted, int(width * wanted / height)), wanted)
-        image = image.resize(new, Image.Resampling.BILINEAR)
+        image = image.resize(new, pil_image.Resampling.BILINEAR)
     left = round((image.size[0] - size) / 2)
     top = round((image.size[1] - size) / 2)
     return image.crop((left, top, left + size, top + size))

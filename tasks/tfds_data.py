@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tff_reg.lazy import np
+from tff_reg.lazy import np, requests, tfds
 from tff_reg.tasks.task_defaults import TaskDefaults
 
 _BATCH_SIZE = 1000
@@ -48,13 +48,9 @@ def class_names(defaults: TaskDefaults) -> tuple[str, ...]:
 
 
 def _builder(defaults: TaskDefaults):
-    import requests
-    import tensorflow_datasets as tfds
-    from tensorflow_datasets.core.utils import gcs_utils
-
     # Asked for a data set, TFDS looks at a cloud address first and waits for it; there
     # is no public switch.
-    gcs_utils._is_gcs_disabled = True  # pylint: disable=protected-access
+    tfds.core.utils.gcs_utils._is_gcs_disabled = True  # pylint: disable=protected-access
     try:
         builder = tfds.builder(defaults.tfds_name, try_gcs=False)
         if not builder.is_prepared():

@@ -13,8 +13,12 @@ import tempfile
 
 import pytest
 
-from tff_reg import quiet, scratch
+from tff_reg import lazy, quiet, scratch
 from tff_reg.lazy import tff
+
+context = lazy.module("tff_reg.runtime.context")
+native = lazy.module("tff_reg.runtime.native")
+workers = lazy.module("tff_reg.runtime.workers")
 
 quiet.silence()
 
@@ -97,8 +101,6 @@ def _share_out(items):
 @pytest.fixture(scope="session")
 def contexts():
     """`contexts(kind)`: inside, computations run in process or in the worker."""
-    from tff_reg.runtime import context, native, workers
-
     client_workers = {
         "in_process": workers.ClientWorkers(["CPU:0"], 1),
         "two_at_a_time": workers.ClientWorkers(["CPU:0"], 2),
@@ -136,9 +138,9 @@ def both(contexts):
 
     def run(call):
         with contexts("native"):
-            native = call()
+            theirs = call()
         with contexts("in_process"):
             ours = call()
-        return native, ours
+        return theirs, ours
 
     return run

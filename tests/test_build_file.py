@@ -78,7 +78,7 @@ def owners():
 
 
 def imported_files(file):
-    """The files of ours that `file` imports, at top level or inside functions.
+    """The files of ours that `file` imports, those of `lazy.module` too.
 
     With the packages that they are in, which are imported before them.
     """
@@ -90,6 +90,8 @@ def imported_files(file):
             above = file.split("/")[: -node.level] if node.level else []
             module = ".".join(above + ([node.module] if node.module else []))
             names.update(f"{module}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.Call) and ast.unparse(node.func) == "lazy.module":
+            names.add(ast.literal_eval(node.args[0]))
     paths = set()
     for name in names:
         parts = name.split(".")

@@ -6,9 +6,13 @@ import sys
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from tests import commands
+from tff_reg import models, tasks
 from tff_reg.commands import export as export_command, run as run_command
+from tff_reg.data import augmentation
+from tff_reg.experiment import export, trained
 
 # Run elsewhere and by path: neither tff_reg nor TFF may be needed.
 READER = """
@@ -49,9 +53,6 @@ def run_dir(tmp_path_factory):
 @pytest.fixture(scope="module")
 def expected(run_dir, tmp_path_factory):
     """Raw test images, and what the run's own model makes of them."""
-    from tff_reg import tasks
-    from tff_reg.experiment import trained
-
     run = trained.load(run_dir, tasks=tasks)
     images, _ = run.task.test_arrays()
     assert images.dtype == np.uint8
@@ -122,12 +123,6 @@ def test_the_branches_scales_are_in_the_model(expected):
 
 @pytest.mark.slow
 def test_every_network_is_exported_and_read_back(tmp_path):
-    import tensorflow as tf
-
-    from tff_reg import models
-    from tff_reg.data import augmentation
-    from tff_reg.experiment import export
-
     normalize = augmentation.normalize((0.4, 0.5, 0.6), (0.2, 0.25, 0.3))
     rng = np.random.default_rng(0)
     images = rng.integers(0, 256, (3, 32, 32, 3)).astype(np.uint8)
@@ -158,11 +153,6 @@ def test_every_network_is_exported_and_read_back(tmp_path):
 
 
 def test_preprocessing_that_is_no_scale_and_shift_is_refused():
-    import tensorflow as tf
-
-    from tff_reg import models
-    from tff_reg.experiment import export
-
     model = models.build_model_fn("cnn", image_shape=(8, 8, 1), num_classes=3)()
     with pytest.raises(export.ExportError, match="not a scale and a shift"):
         export.build_keras_model(

@@ -15,7 +15,7 @@ import tensorflow_federated as tff
 from absl import flags
 
 from tests import commands
-from tff_reg import runtime
+from tff_reg import runtime, tasks
 from tff_reg.commands import run
 from tff_reg.experiment import config as config_lib
 
@@ -191,8 +191,6 @@ def test_config_has_every_flag_and_the_versions(unbroken):
 
 
 def test_accuracy_is_that_of_the_final_weights(unbroken):
-    from tff_reg import tasks
-
     directory = unbroken[0]
     config = json.loads((directory / "config.json").read_text())
     names = ("partition", "num_clients", "seed", "model", "norm")

@@ -7,6 +7,7 @@ import sys
 import tempfile
 
 import pytest
+import tensorflow as tf
 
 PROGRAM = """
 import os, pathlib, signal, sys, tempfile
@@ -49,8 +50,6 @@ def test_the_folder_goes_with_the_process_however_it_ends(end, tmp_path):
 
 
 def test_keras_writes_its_settings_there():
-    import tensorflow as tf
-
     assert tf.keras.backend.floatx() == "float32"
     folder = pathlib.Path(os.environ["KERAS_HOME"])
     assert (folder / "keras.json").exists()

@@ -2,13 +2,15 @@
 
 TensorFlow 2.14 takes oneDNN's by itself only where the CPU has AVX512-VNNI,
 AVX512-BF16 or AMX, and its own (Eigen's) elsewhere, with which training takes up to
-twice as long; `bin/bench kernels` measures both. Standard library only.
+twice as long; `bin/bench kernels` measures both.
 """
 
 from __future__ import annotations
 
 import os
 import sys
+
+from tff_reg.lazy import tf_port
 
 # TensorFlow's: "1" for oneDNN's kernels, "0" for Eigen's.
 VARIABLE = "TF_ENABLE_ONEDNN_OPTS"
@@ -26,7 +28,4 @@ def choose() -> None:
 
 def describe() -> str:
     """Whose kernels TensorFlow computes with: 'oneDNN' or 'Eigen'."""
-    # TensorFlow has no public name for it.
-    from tensorflow.python.util import _pywrap_util_port  # pyright: ignore
-
-    return "oneDNN" if _pywrap_util_port.IsMklEnabled() else "Eigen"
+    return "oneDNN" if tf_port.IsMklEnabled() else "Eigen"

@@ -43,11 +43,17 @@ if TYPE_CHECKING:
     import matplotlib.text as mpl_text
     import matplotlib.ticker as mpl_ticker
     import numpy as np
+    import PIL.Image as pil_image
     import ray
     import ray.exceptions as ray_exceptions
+    import requests
     import scipy.linalg as scipy_linalg
     import sklearn.datasets as sklearn_datasets
+    import sphinx.cmd.build as sphinx_build
     import tensorflow as tf
+    import tensorflow.python.framework.ops as tf_ops
+    import tensorflow.python.util._pywrap_util_port as tf_port
+    import tensorflow_datasets as tfds
     import tensorflow_federated as tff
     import tqdm
     import tree
@@ -56,6 +62,10 @@ else:
     np = _LazyModule("numpy")
     tf = _LazyModule("tensorflow")
     tff = _LazyModule("tensorflow_federated")
+    # TensorFlow's own, for what has no public way.
+    tf_ops = _LazyModule("tensorflow.python.framework.ops")
+    tf_port = _LazyModule("tensorflow.python.util._pywrap_util_port")
+    tfds = _LazyModule("tensorflow_datasets")
     tree = _LazyModule("tree")
     ray = _LazyModule("ray")
     ray_exceptions = _LazyModule("ray.exceptions")
@@ -64,6 +74,9 @@ else:
     rdp = _LazyModule("dp_accounting.rdp")
     sklearn_datasets = _LazyModule("sklearn.datasets")
     scipy_linalg = _LazyModule("scipy.linalg")
+    sphinx_build = _LazyModule("sphinx.cmd.build")
+    requests = _LazyModule("requests")
+    pil_image = _LazyModule("PIL.Image")
     matplotlib = _LazyModule("matplotlib")
     mpl_agg = _LazyModule("matplotlib.backends.backend_agg")
     mpl_colors = _LazyModule("matplotlib.colors")
@@ -75,8 +88,23 @@ else:
     flags = _LazyModule("absl.flags")
     logging = _LazyModule("absl.logging")
 
+
+def module(name: str) -> Any:
+    """A module of ours that needs TensorFlow, or Ray, when it is imported.
+
+    What is assigned to it, as tests do, does not reach the module itself.
+
+    Args:
+      name: The whole name, as in "tff_reg.runtime.native".
+
+    Returns:
+      What is imported when one of its attributes is asked for.
+    """
+    return _LazyModule(name)
+
+
 # Which imports the rooms that ask for it.
-tasks: Any = _LazyModule("tff_reg.tasks")
+tasks = module("tff_reg.tasks")
 
 
 def exports(

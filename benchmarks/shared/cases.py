@@ -9,7 +9,10 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from benchmarks.shared import asking
+from tff_reg import lazy
 from tff_reg.lazy import np, tf
+
+serving = lazy.module("benchmarks.simulators.serving")
 
 
 class Size(NamedTuple):
@@ -48,9 +51,6 @@ def own_program(path: str, kind: str, parallel: int = 1) -> list[str]:
 
 def write(path: str, size: Size) -> None:
     """Writes a case: random images and labels, and this package's initial weights."""
-    # It imports NumPy; here, so that `bin/bench --help` need not.
-    from benchmarks.simulators import serving
-
     rng = np.random.default_rng(0)
     images = rng.normal(size=(size.clients, size.examples, *size.image))
     case = serving.Case(

@@ -20,11 +20,13 @@ import sys
 from typing import Callable
 
 from benchmarks.shared import measuring
-from tff_reg import models, runtime, training
+from tff_reg import lazy, models, runtime, training
 from tff_reg.data import client_data
 from tff_reg.lazy import np, tf, tff
 from tff_reg.models import layers as own_layers
 from tff_reg.runtime import context, devices, native, workers
+
+ray_workers = lazy.module("tff_reg.runtime.ray_workers")  # Ray may not be there.
 
 _CLIENTS, _EXAMPLES, _BATCH, _CLASSES = 8, 200, 20, 10
 _IMAGE = (32, 32, 3)
@@ -281,8 +283,6 @@ def _ray_whole_client(case: str, parallel: int) -> Callable[[], None]:
 
 @functools.cache
 def _ray_context(actors: int):
-    from tff_reg.runtime import ray_workers  # Ray may not be there.
-
     in_ray = ray_workers.RayWorkers(ray_workers.Options(actors=actors))
     atexit.register(in_ray.stop)
     return context.InProcessContext(in_ray)

@@ -21,7 +21,14 @@ import asyncio
 import json
 import pathlib
 
-from tff_reg import data, experiment, interruption, runtime, training as training_lib
+from tff_reg import (
+    data,
+    experiment,
+    interruption,
+    lazy,
+    runtime,
+    training as training_lib,
+)
 from tff_reg.experiment import (
     command_line,
     config as config_lib,
@@ -30,6 +37,8 @@ from tff_reg.experiment import (
 )
 from tff_reg.lazy import flags, np, tff
 from tff_reg.settings import SettingError
+
+programs = lazy.module("tff_reg.experiment.programs")
 
 _COMMAND = "tff_reg.tasks.examples.train_program"
 _EVALUATION_CLIENTS = 4
@@ -125,8 +134,6 @@ def build_test_source(task, seed):
 def train(config, task, training, evaluation):
     """Runs the rounds that are left, tests the models, writes the weights."""
     output_dir = pathlib.Path(config.output_dir)
-    # It loads TFF.
-    from tff_reg.experiment import programs
 
     def metrics_manager(name):
         return tff.program.GroupingReleaseManager(

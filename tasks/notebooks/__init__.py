@@ -13,6 +13,10 @@ import pathlib
 from collections.abc import Iterator
 from typing import Any
 
+import nbclient
+import nbformat
+from jupyter_client import kernelspec, manager
+
 ROOT = pathlib.Path(__file__).resolve().parent
 _SECONDS_A_CELL = 600
 # Where a notebook says which code its outputs are of.
@@ -26,8 +30,6 @@ def paths() -> list[pathlib.Path]:
 
 def read(path: pathlib.Path) -> Any:
     """A notebook, an `nbformat.NotebookNode`."""
-    import nbformat
-
     notebook = nbformat.read(path, as_version=4)
     nbformat.validate(notebook)
     return notebook
@@ -35,8 +37,6 @@ def read(path: pathlib.Path) -> Any:
 
 def write(path: pathlib.Path, notebook: Any) -> None:
     """Writes a notebook."""
-    import nbformat
-
     nbformat.write(notebook, path)
 
 
@@ -64,9 +64,6 @@ def executed(notebook: Any, folder: pathlib.Path) -> Iterator[Any]:
     Raises:
       nbclient.exceptions.CellExecutionError: If a cell raises.
     """
-    import nbclient
-    from jupyter_client import kernelspec, manager
-
     own = kernelspec.KernelSpecManager(kernel_dirs=[])
     client = nbclient.NotebookClient(
         notebook,

@@ -17,6 +17,8 @@ import shutil
 import subprocess
 import threading
 
+from ipykernel.connect import get_connection_file
+
 _ROOT = pathlib.Path(__file__).resolve().parents[2]
 # IPython's kernel is among what --dev adds.
 _LAUNCH = [str(_ROOT / "bin" / "launch"), "--dev"]
@@ -46,8 +48,6 @@ def replace() -> None:
       KernelReplacedError: Always, in the end: no later cell may run in the old kernel.
       NoEnvironmentError: If the environment could not be made; the kernel stays.
     """
-    from ipykernel.connect import get_connection_file
-
     environ = {
         **os.environ,
         # The old one may name a module that the environment does not have.

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from tff_reg.data import partitions
+from tff_reg.data import keys, partitions
+from tff_reg.data.partitions import dirichlet
 
 # Those that draw, and need nothing that the labels do not say or a number does.
 _SCHEMES = tuple(
@@ -40,9 +41,8 @@ def _labels_and_clients(draw):
 
 def _make(name, labels, num_clients, seed, concentration=0.5):
     """Any scheme, without a minimum, so that it always works."""
-    scheme = partitions.PARTITIONS[name]
-    if scheme.uses_minimum_examples:
-        return scheme.function(
+    if name in ("dirichlet_unbalanced", "quantity"):
+        return partitions.PARTITIONS[name].function(
             labels,
             num_clients,
             concentration=concentration,
@@ -85,7 +85,7 @@ def test_is_disjoint_ascending_and_complete_where_promised(
     together = np.concatenate(dealt)
     assert np.unique(together).size == together.size
     assert not together.size or 0 <= together.min() <= together.max() < labels.size
-    if partitions.PARTITIONS[name].complete:
+    if name not in ("dirichlet_balanced", "dirichlet_sequential"):
         assert together.size == labels.size
     else:
         assert labels.size - together.size == labels.size % num_clients
@@ -278,9 +278,7 @@ def test_balanced_has_the_distribution_of_taking_examples_one_at_a_time():
         axis=0,
     )
     found = []
-    with mock.patch.object(
-        partitions, "_log_dirichlet", lambda *_: np.log(proportions)
-    ):
+    with mock.patch.object(dirichlet, "_log_dirichlet", lambda *_: np.log(proportions)):
         for seed in range(repetitions):
             dealt = partitions.dirichlet_balanced(
                 labels, 3, concentration=1.0, seed=seed
@@ -296,7 +294,7 @@ def test_balanced_picks_the_next_client_uniformly_among_those_with_room():
     labels = np.array([0, 0, 1, 1])
     shared = 0
     with mock.patch.object(
-        partitions, "_log_dirichlet", lambda *_: np.log([[1.0, 1e-12], [1.0, 1e-12]])
+        dirichlet, "_log_dirichlet", lambda *_: np.log([[1.0, 1e-12], [1.0, 1e-12]])
     ):
         for seed in range(2000):
             dealt = partitions.dirichlet_balanced(
@@ -323,9 +321,7 @@ def test_unbalanced_cuts_each_class_at_the_cumulated_proportions_under_the_cap()
     # Class 2 (2): client 0 holds 5 >= 4 and is left out; 0.8, 0.2 -> ends 0, 1, 2.
     labels = np.repeat([0, 1, 2], [6, 4, 2])
     proportions = np.array([[0.5, 0.25, 0.25], [0.5, 0.25, 0.25], [0.9, 0.08, 0.02]])
-    with mock.patch.object(
-        partitions, "_log_dirichlet", lambda *_: np.log(proportions)
-    ):
+    with mock.patch.object(dirichlet, "_log_dirichlet", lambda *_: np.log(proportions)):
         dealt = partitions.dirichlet_unbalanced(
             labels, 3, concentration=1.0, seed=0, minimum_examples=0
         )
@@ -339,7 +335,7 @@ def test_unbalanced_cuts_each_class_at_the_cumulated_proportions_under_the_cap()
 def test_unbalanced_draws_again_until_the_minimum_is_reached():
     labels = np.arange(160) % 10
     with mock.patch.object(
-        partitions, "_spread_classes", wraps=partitions._spread_classes
+        dirichlet, "_spread_classes", wraps=dirichlet._spread_classes
     ) as draws:
         partitions.dirichlet_unbalanced(labels, 8, concentration=0.2, seed=1)
     assert 1 < draws.call_count <= partitions.DEFAULT_MAX_DRAWS
@@ -348,7 +344,7 @@ def test_unbalanced_draws_again_until_the_minimum_is_reached():
 def test_dirichlet_rows_have_the_moments_of_the_distribution():
     generator = np.random.default_rng(0)
     for concentration in (0.1, 0.5, 3.0):
-        logs = partitions._log_dirichlet(generator, concentration, 20_000, 4)
+        logs = dirichlet._log_dirichlet(generator, concentration, 20_000, 4)
         rows = np.exp(logs - logs.max(axis=1, keepdims=True))
         rows /= rows.sum(axis=1, keepdims=True)
         np.testing.assert_allclose(rows.mean(axis=0), 0.25, atol=0.01)
@@ -362,7 +358,7 @@ def test_the_work_does_not_grow_with_a_step_an_example(name):
     # 0.1 s). A clock in a test would fail on a busy machine; the number of calls to
     # the random generator cannot, and one call an example is what would be slow.
     labels = np.arange(50_000) % 100
-    real = partitions.keys.driver_generator
+    real = keys.driver_generator
     calls = []
 
     class Counting:
@@ -373,9 +369,7 @@ def test_the_work_does_not_grow_with_a_step_an_example(name):
             calls.append(method)
             return getattr(self._generator, method)
 
-    with mock.patch.object(
-        partitions.keys, "driver_generator", lambda *a: Counting(real(*a))
-    ):
+    with mock.patch.object(keys, "driver_generator", lambda *a: Counting(real(*a))):
         dealt = _make(name, labels, 500, 0)
     assert len(dealt) == 500
     # A call a client where one takes after the other, else a few a class.
@@ -667,7 +661,7 @@ class TestRefusals:
     def test_raises_after_a_bounded_number_of_draws(self):
         with (
             mock.patch.object(
-                partitions, "_spread_classes", wraps=partitions._spread_classes
+                dirichlet, "_spread_classes", wraps=dirichlet._spread_classes
             ) as draws,
             pytest.raises(partitions.PartitionError, match="None of 50 draws"),
         ):

@@ -7,6 +7,10 @@ import collections
 import numpy as np
 import pytest
 
+from tff_reg import experiment
+from tff_reg.experiment import plot
+from tff_reg.lazy import tf, tff
+
 
 class TinyData:
     """Ten clients with a few points of two classes each."""
@@ -19,8 +23,6 @@ class TinyData:
         self.asked = []
 
     def whole_client_dataset(self, client_id, key):
-        import tensorflow as tf
-
         self.asked.append((client_id, tuple(int(part) for part in key)))
         index = self.client_ids.index(client_id)
         examples = collections.OrderedDict(x=self.x[index], y=self.y[index])
@@ -28,9 +30,6 @@ class TinyData:
 
 
 def tiny_model_fn():
-    import tensorflow as tf
-    import tensorflow_federated as tff
-
     class TinyModel(tff.learning.models.VariableModel):
         def __init__(self):
             self.kernel = tf.Variable(tf.zeros([3, 2]), name="kernel")
@@ -85,8 +84,6 @@ def tiny_model_fn():
 @pytest.fixture
 def no_pictures(monkeypatch):
     """Runs without their pictures, which take longer than such runs."""
-    from tff_reg.experiment import plot
-
     monkeypatch.setattr(
         plot, "write_accuracy_plot", lambda path, **_: path.write_bytes(b"picture")
     )
@@ -105,8 +102,6 @@ def tiny_model():
 @pytest.fixture(scope="session")
 def tiny_process():
     """TFF's own federated averaging with momentum at the server."""
-    import tensorflow_federated as tff
-
     return tff.learning.algorithms.build_weighted_fed_avg(
         tiny_model_fn,
         client_optimizer_fn=tff.learning.optimizers.build_sgdm(0.1),
@@ -116,8 +111,6 @@ def tiny_process():
 
 @pytest.fixture(scope="session")
 def tiny_evaluation():
-    from tff_reg import experiment
-
     data = TinyData()
     x, y = data.x.reshape(-1, 3), data.y.reshape(-1)
     return experiment.CentralEvaluation(tiny_model_fn, x, y, batch_size=50)

@@ -7,6 +7,7 @@ import signal
 import threading
 
 import pytest
+import tensorflow_federated as tff
 
 from tff_reg import experiment, runtime
 from tff_reg.experiment import progress
@@ -291,8 +292,6 @@ def test_what_on_round_raises_ends_the_run_resumably(
 
 
 def test_computes_in_the_context_of_the_caller(arguments):
-    import tensorflow_federated as tff
-
     class Counting(tff.framework.SyncContext):
         def __init__(self, context):
             self._context = context

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tff_reg import experiment
-from tff_reg.experiment import progress
+from tff_reg.experiment import checkpoints, plot, progress, provenance
 
 
 class Killed(BaseException):
@@ -107,8 +107,6 @@ class Clients:
 
 @pytest.fixture(params=[pytest.param(Counting, marks=pytest.mark.slow), Remembering])
 def run(request, monkeypatch):
-    from tff_reg.experiment import checkpoints, plot, provenance
-
     # So few that old ones are deleted in these short runs, too.
     defaults = checkpoints.CheckpointStore.__init__.__kwdefaults__
     monkeypatch.setitem(defaults, "keep", 2)

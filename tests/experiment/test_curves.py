@@ -1,6 +1,7 @@
 import struct
 
 import pytest
+from matplotlib import text
 
 from tff_reg.experiment import curves
 
@@ -42,8 +43,6 @@ def test_shows_means_and_bands(tmp_path):
 
 
 def test_14_curves_are_told_apart_and_their_names_do_not_touch(tmp_path, monkeypatch):
-    from matplotlib import text
-
     kept = []
     monkeypatch.setattr(curves.plot, "save", lambda axes, path: kept.append(axes))
     drawn = [curve(f"method{index}", 0.5 + index / 1000) for index in range(14)]

@@ -7,8 +7,10 @@ import types
 
 import numpy as np
 import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
 
-from tff_reg import data, experiment, runtime, training
+from tff_reg import data, experiment, runtime, tasks, training
 from tff_reg.experiment import client_states, metrics, progress, state_file
 
 
@@ -328,8 +330,6 @@ def test_more_rounds_of_a_cosine_schedule_are_refused(run, tmp_path):
 
 
 def test_a_state_of_another_process_is_refused(run, tmp_path, tiny_model):
-    import tensorflow_federated as tff
-
     run(tmp_path / "a", total_rounds=1)
     other = tff.learning.algorithms.build_weighted_fed_avg(
         tiny_model,
@@ -344,8 +344,6 @@ class Remembering:
     """MOON, whose clients keep their last model, on the digits."""
 
     def __init__(self):
-        from tff_reg import tasks
-
         self.task = tasks.build(
             "digits",
             model="cnn",
@@ -456,8 +454,6 @@ class KeepsTheMean:
         self.get_model_weights = process.get_model_weights
 
     def get_all_clients_weights(self, state):
-        import tensorflow_federated as tff
-
         weights = self._process.get_model_weights(state)
         return tff.learning.models.ModelWeights(
             [w / 2 for w in weights.trainable], weights.non_trainable
@@ -588,8 +584,6 @@ def test_more_clients_a_round_than_there_are_is_refused(run):
 
 
 def test_events_have_every_round_once_after_a_resume(run, tmp_path):
-    import tensorflow as tf
-
     with pytest.raises(StopHere):
         run(tmp_path / "a", progress=StopsAfter(3), rounds_per_checkpoint=2)
     run(tmp_path / "a", rounds_per_checkpoint=2)

@@ -5,7 +5,7 @@ import pytest
 import tensorflow_datasets as tfds
 
 from tests.tasks import layouts
-from tff_reg import tasks
+from tff_reg import lazy, tasks
 from tff_reg.tasks import stl10
 
 
@@ -51,7 +51,7 @@ def test_raises_on_a_missing_file_and_says_where_to_get_it(tmp_path):
 
 
 def test_reads_through_tfds(monkeypatch):
-    monkeypatch.setattr("requests.head", lambda *_, **__: None)
+    monkeypatch.setattr(lazy.requests, "head", lambda *_, **__: None)
     with tfds.testing.mock_data(num_examples=12):
         data = stl10.load()
     assert data.x_train.shape == data.x_test.shape == (12, 96, 96, 3)

@@ -4,11 +4,10 @@ import importlib
 
 import numpy as np
 import pytest
-import requests
 import tensorflow as tf
-import tensorflow_datasets as tfds
 
 from tff_reg import tasks
+from tff_reg.lazy import requests, tfds
 from tff_reg.tasks import cifar10, tfds_data
 
 

@@ -18,6 +18,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any, Optional
 
+from tff_reg import models, training as training_lib
 from tff_reg.lazy import tf
 from tff_reg.methods import catalogue, method as method_lib
 
@@ -113,8 +114,6 @@ def measure(
       UnknownProcessError: If the process is none.
       ValueError: If the method does not go with the model.
     """
-    from tff_reg import models
-
     paper = catalogue.settings(process)
     model_fn = models.build_model_fn(
         model,
@@ -211,10 +210,7 @@ class _Step:
 
 
 def _trace(process, model_fn, strengths, averages_all_clients) -> _Step:
-    from tff_reg import training as training_lib
-    from tff_reg.training import local_step
-
-    class RecordingStep(local_step.LocalStep):
+    class RecordingStep(training_lib.local_step.LocalStep):
         """Keeps the gradient of every pass."""
 
         def __init__(self, *args):

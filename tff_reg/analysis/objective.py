@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any, Callable, Optional
 
+from tff_reg import models
 from tff_reg.lazy import tf
 
 
@@ -111,19 +112,15 @@ def build(
 
 def network_of(model):
     """The `BlockModel` that a model is or, as a `LearningModel`, has; or None."""
-    from tff_reg.models import block_model
-
     for candidate in (model, getattr(model, "network", None)):
-        if isinstance(candidate, block_model.BlockModel):
+        if isinstance(candidate, models.BlockModel):
             return candidate
     return None
 
 
 def _block_model_predictions(network, training: bool):
-    from tff_reg.models import forward
-
     def predict(features):
-        settings = forward.ForwardPass(training=training, update_statistics=False)
+        settings = models.ForwardPass(training=training, update_statistics=False)
         return network(features, settings).logits
 
     return predict

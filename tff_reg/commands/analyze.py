@@ -9,7 +9,13 @@ import pathlib
 import sys
 
 from tff_reg import quiet, runtime
-from tff_reg.analysis import cost as cost_lib, curvature, plane, spectra
+from tff_reg.analysis import (
+    cost as cost_lib,
+    curvature,
+    landscape as landscape_lib,
+    plane,
+    spectra,
+)
 from tff_reg.data import partition_report
 from tff_reg.experiment import (
     command_line,
@@ -364,8 +370,6 @@ _LANDSCAPE = ("run_dir", "output_dir", "weights", "highest", *_names(plane.Setti
 
 def landscape(given):
     """Draws the loss around runs' models."""
-    from tff_reg.analysis import landscape as landscape_lib
-
     run_dirs = _runs(given)
     wanted = _chosen(plane.Settings, given)
     found = {}

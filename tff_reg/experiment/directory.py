@@ -32,6 +32,7 @@ from tff_reg.experiment import (
     metrics,
     tensorboard,
 )
+from tff_reg.lazy import np
 from tff_reg.settings import SettingError, as_text
 
 _MADE_BY = "tff_reg"
@@ -262,8 +263,6 @@ class RunDirectory:
           arrays: The arrays.
           name: The file, `WEIGHTS`, `ALL_CLIENTS_WEIGHTS` or `BEST_WEIGHTS`.
         """
-        from tff_reg.lazy import np
-
         place = files.atomic_path(self._file(name))
         with place as temporary, open(temporary, "wb") as file:
             np.savez(file, **arrays)

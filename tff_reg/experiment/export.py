@@ -16,6 +16,7 @@ import tempfile
 from typing import Any, Callable
 from unittest import mock
 
+from tff_reg import models
 from tff_reg.experiment import files, trained
 from tff_reg.lazy import np, tf
 from tff_reg.settings import SettingError
@@ -47,8 +48,6 @@ def build_keras_model(network: Any, normalize_fn: Callable, input_dtype: str) ->
     Raises:
       ExportError: If the normalisation is something else than a scale and a shift.
     """
-    from tff_reg.models import forward, layers, pooling
-
     shape = network.input_shape
     images = tf.keras.Input(shape, dtype=input_dtype, name="images")
     scales = network.evaluation_branch_scales
@@ -56,12 +55,12 @@ def build_keras_model(network: Any, normalize_fn: Callable, input_dtype: str) ->
     for block in network.blocks:
         for layer in (block, *block.submodules):
             _replace(layer)
-    evaluation = forward.ForwardPass(
+    evaluation = models.ForwardPass(
         branch_scales=None if scales is None else np.float32(scales)
     )
     x = _rescaling(normalize_fn, shape)(images)
-    sums = mock.patch.object(layers, "residual_sum", _residual_sum)
-    pads = mock.patch.object(pooling, "pad", _pad)
+    sums = mock.patch.object(models.layers, "residual_sum", _residual_sum)
+    pads = mock.patch.object(models.pooling, "pad", _pad)
     with sums, pads:
         logits = network.run_from(0, x, evaluation).logits
     logits = tf.keras.layers.Activation("linear", name="logits")(logits)
@@ -107,16 +106,14 @@ def _pad(x, padding, value=0):
 
 def _replace(layer: Any) -> None:
     """Makes one of our layers run a Keras layer with its weights in its place."""
-    from tff_reg.models import layers
-
     makers = {
-        layers.Conv2D: _conv,
-        layers.DepthwiseConv2D: _depthwise_conv,
-        layers.GroupedPointwiseConv2D: _grouped_conv,
-        layers.Dense: _dense,
-        layers.BatchNorm: _batch_norm,
-        layers.GroupNorm: _group_norm,
-        layers.ChannelShuffle: _channel_shuffle,
+        models.layers.Conv2D: _conv,
+        models.layers.DepthwiseConv2D: _depthwise_conv,
+        models.layers.GroupedPointwiseConv2D: _grouped_conv,
+        models.layers.Dense: _dense,
+        models.layers.BatchNorm: _batch_norm,
+        models.layers.GroupNorm: _group_norm,
+        models.layers.ChannelShuffle: _channel_shuffle,
     }
     if type(layer) in makers:
         layer.call = lambda x, forward: makers[type(layer)](layer, x)
@@ -174,18 +171,14 @@ def _dense(layer, x):
 
 
 def _batch_norm(layer, x):
-    from tff_reg.models import layers
-
-    keras_layer = tf.keras.layers.BatchNormalization(epsilon=layers.NORM_EPSILON)
+    keras_layer = tf.keras.layers.BatchNormalization(epsilon=models.layers.NORM_EPSILON)
     statistics = (layer.moving_mean, layer.moving_variance)
     return _with_weights(x, keras_layer, layer.gamma, layer.beta, *statistics)
 
 
 def _group_norm(layer, x):
-    from tff_reg.models import layers
-
     keras_layer = tf.keras.layers.GroupNormalization(
-        layer.groups, epsilon=layers.NORM_EPSILON
+        layer.groups, epsilon=models.layers.NORM_EPSILON
     )
     return _with_weights(x, keras_layer, layer.gamma, layer.beta)
 

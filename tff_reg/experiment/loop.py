@@ -17,6 +17,7 @@ import time
 from collections.abc import Generator, Mapping, Sequence
 from typing import Any, Callable, Optional, Union
 
+from tff_reg import data
 from tff_reg.experiment import (
     client_states,
     directory as directory_lib,
@@ -401,8 +402,6 @@ class Rounds:
 
     def _train_round(self, round_num: int) -> dict[str, Any]:
         """Trains one round; returns its row of metrics."""
-        from tff_reg import data
-
         training = self._training
         dataset_fn = (
             training.client_dataset_fn or training.client_data.whole_client_dataset

@@ -8,14 +8,12 @@ import subprocess
 from typing import Any, Optional
 
 import tff_reg
-from tff_reg import kernels
+from tff_reg import kernels, runtime
 from tff_reg.lazy import np, tf, tff
 
 
 def describe() -> dict[str, Any]:
     """Versions, devices and commit, as JSON values."""
-    from tff_reg import runtime
-
     return {
         "clients_run": runtime.describe(),
         "tensorflow_devices": [

@@ -12,6 +12,7 @@ from typing import Any, Callable, Optional
 from tff_reg import interruption, lazy, runtime, training
 from tff_reg.experiment import (
     asynchronous,
+    config as config_lib,
     description,
     directory as directory_lib,
     evaluation as evaluation_lib,
@@ -22,7 +23,7 @@ from tff_reg.experiment import (
 from tff_reg.experiment.config import ResolvedConfig, RunConfig
 from tff_reg.experiment.task_settings import TaskSettings
 from tff_reg.methods import catalogue
-from tff_reg.settings import SettingError
+from tff_reg.settings import SettingError, settings_of
 
 OnRound = Callable[[loop.Row], Any]
 
@@ -199,9 +200,6 @@ def prepare(
     Raises:
       ValueError: If its data are not there, or the method does not go with the model.
     """
-    # It loads TFF.
-    from tff_reg.training import aggregators
-
     progress = progress or progress_lib.for_this_output(config.total_rounds)
     where = runtime.describe()
     progress.say(where[0].upper() + where[1:])
@@ -224,8 +222,12 @@ def prepare(
     process = build_process(
         config,
         task,
-        model_aggregator=aggregators.build_model_aggregator(**config.aggregation()),
-        metrics_aggregator=aggregators.build_metrics_aggregator(config.aggregator),
+        model_aggregator=training.aggregators.build_model_aggregator(
+            **config.aggregation()
+        ),
+        metrics_aggregator=training.aggregators.build_metrics_aggregator(
+            config.aggregator
+        ),
     )
     return loop.Training(
         process,
@@ -251,20 +253,14 @@ def prepare(
 @contextlib.contextmanager
 def _running(config: ResolvedConfig) -> Iterator[None]:
     """The runtime that a run asks for, for the body of a `with` statement."""
+    options = {
+        each.name: getattr(config, each.name)
+        for each in settings_of(config)
+        if each.group == config_lib.WHERE
+    }
     with contextlib.ExitStack() as stack:
         try:
-            stack.enter_context(
-                runtime.running(
-                    config.runtime,
-                    devices=config.devices,
-                    clients_in_parallel=config.clients_in_parallel,
-                    require_gpu=config.require_gpu,
-                    ray_address=config.ray_address,
-                    gpus_per_client=config.gpus_per_client,
-                    cpus_per_client=config.cpus_per_client,
-                    data_on_nodes=config.data_on_nodes,
-                )
-            )
+            stack.enter_context(runtime.running(options.pop("runtime"), **options))
         except runtime.NoGpuError as error:
             raise SettingError("require_gpu", True, str(error)) from error
         except runtime.WorkerError as error:

@@ -17,8 +17,10 @@ __getattr__, __dir__, __all__ = lazy.exports(
         ],
         "forward": ["ForwardPass", "Outputs"],
         "keras_blocks": ["from_keras_blocks"],
+        "layers": [],
         "learning_model": ["LearningModel", "build_model_fn", "initial_weights"],
         "names": ["MODEL_NAMES", "NORM_NAMES", "PROJECTOR_NAMES", "norms_of"],
+        "pooling": [],
         "resize": ["resize_bilinear"],
     },
 )

@@ -6,7 +6,7 @@ import functools
 import weakref
 from typing import Any, Callable
 
-from tff_reg.lazy import tf
+from tff_reg.lazy import tf, tf_ops
 
 
 def custom_gradient(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -37,11 +37,9 @@ def custom_gradient(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def _hold_by_graph(operation: tf.Operation) -> None:
     """Has the operation's graph hold its gradient, and the registry no longer."""
-    from tensorflow.python.framework import ops  # there is no public way
-
     name = operation.get_attr("_gradient_op_type").decode()
     graph = operation.graph
-    entries = ops.gradient_registry._registry  # pylint: disable=protected-access
+    entries = tf_ops.gradient_registry._registry  # pylint: disable=protected-access
     gradient = entries[name]["type"]
     graph._tff_reg_gradients = [*getattr(graph, "_tff_reg_gradients", ()), gradient]
     entries[name]["type"] = functools.partial(_call, weakref.ref(gradient))

@@ -11,6 +11,7 @@ Importing this package imports neither TensorFlow nor TFF; `use` does.
 
 from tff_reg.runtime.choice import (
     KINDS,
+    Options,
     describe,
     program_context,
     running,
@@ -24,6 +25,7 @@ from tff_reg.runtime.worker_process import WorkerError
 __all__ = [
     "KINDS",
     "NoGpuError",
+    "Options",
     "WorkerError",
     "describe",
     "program_context",

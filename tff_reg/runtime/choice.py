@@ -10,7 +10,15 @@ import threading
 from collections.abc import Iterator, Sequence
 from typing import Any, Callable, Optional, Union
 
+from tff_reg import lazy
+from tff_reg.lazy import tff
 from tff_reg.runtime import devices as devices_lib, ray_cluster
+
+context_lib = lazy.module("tff_reg.runtime.context")
+native = lazy.module("tff_reg.runtime.native")
+ray_workers = lazy.module("tff_reg.runtime.ray_workers")
+tff_internals = lazy.module("tff_reg.runtime.tff_internals")
+workers_lib = lazy.module("tff_reg.runtime.workers")
 
 KINDS = ("in_process", "native", "ray")
 # What only the last of them takes.
@@ -38,28 +46,11 @@ _tff_default = None  # TFF's own default context, while we stand in its place
 _atexit_registered = False
 
 
-def use(
-    kind: str,
-    *,
-    devices: Names = None,
-    clients_in_parallel: Optional[int] = None,
-    require_gpu: bool = False,
-    intra_op_threads: Optional[int] = None,
-    ray_address: Optional[str] = None,
-    gpus_per_client: float = 0.25,
-    cpus_per_client: float = 1.0,
-    data_on_nodes: bool = False,
-) -> None:
-    """Makes every TFF computation run in the runtime `kind` from now on.
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """How clients run.
 
-    This holds for the calling thread and for all threads that TFF has not been
-    imported in. The runtime that was in use before is ended.
-
-    Args:
-        kind: `"in_process"`: in this Python process's TensorFlow, with its GPUs;
-            `"native"`: in TFF's C++ worker, a process of its own, on the CPU;
-            `"ray"`: the clients in Ray's actors, on this machine or on many, the rest
-            here.
+    Attributes:
         devices: In process only. The devices that clients are spread over,
             round-robin: a list such as `["GPU:0", "GPU:1"]`, or the same as one
             string with commas. None: all GPUs, or `CPU:0` where there is none.
@@ -82,14 +73,71 @@ def use(
         cpus_per_client: Ray only. The CPUs that an actor has.
         data_on_nodes: Ray only. Whether clients' examples are loaded where they are
             used, if their data set says how (`Recipe.load`), instead of being sent.
+    """
+
+    devices: Names = None
+    clients_in_parallel: Optional[int] = None
+    require_gpu: bool = False
+    intra_op_threads: Optional[int] = None
+    ray_address: Optional[str] = None
+    gpus_per_client: float = 0.25
+    cpus_per_client: float = 1.0
+    data_on_nodes: bool = False
+
+    def check(self, kind: str) -> None:
+        """Checks that they can be, and go with a runtime.
+
+        Raises:
+            ValueError: If not.
+        """
+        if kind not in KINDS:
+            raise ValueError(
+                f"The runtime kind must be one of {', '.join(KINDS)}, found {kind!r}."
+            )
+        for name in ("clients_in_parallel", "intra_op_threads"):
+            value = getattr(self, name)
+            if value is not None and (type(value) is not int or value < 1):
+                raise ValueError(
+                    f"{name} must be a whole number of at least 1 (or None for the "
+                    f"default), found {value!r}."
+                )
+        if kind != "ray":
+            for name in _OF_RAY:
+                value = getattr(self, name)
+                if value != getattr(Options, name):  # Its default.
+                    raise ValueError(
+                        f"The {kind} runtime takes no {name}, found {value!r}; "
+                        "it is for the ray runtime."
+                    )
+        if not 0 <= self.gpus_per_client <= 1:
+            raise ValueError(
+                "gpus_per_client must be a part of a GPU, from 0 to 1, found "
+                f"{self.gpus_per_client!r}."
+            )
+        if not self.cpus_per_client > 0:
+            raise ValueError(
+                f"cpus_per_client must be above 0, found {self.cpus_per_client!r}."
+            )
+
+
+def use(kind: str, **options: Any) -> None:
+    """Makes every TFF computation run in the runtime `kind` from now on.
+
+    This holds for the calling thread and for all threads that TFF has not been
+    imported in. The runtime that was in use before is ended.
+
+    Args:
+        kind: `"in_process"`: in this Python process's TensorFlow, with its GPUs;
+            `"native"`: in TFF's C++ worker, a process of its own, on the CPU;
+            `"ray"`: the clients in Ray's actors, on this machine or on many, the rest
+            here.
+        **options: The attributes of `Options`.
 
     Raises:
         ValueError: If an argument is not one of the above.
         NoGpuError: If `require_gpu` and TensorFlow, or Ray, sees no GPU.
         WorkerError: If Ray is not installed, or there is no such cluster, or no room.
     """
-    options = locals()
-    del options["kind"]
     with _lock:
         checked = _checked(kind, options)
         if kind == "ray" and _is_in_ray():
@@ -110,7 +158,7 @@ def running(kind: str, **options: Any) -> Iterator[None]:
 
     Args:
         kind: As of `use`.
-        **options: The other arguments of `use`.
+        **options: As of `use`.
 
     Raises:
         ValueError, NoGpuError, WorkerError: As of `use`. And if Ray is in use already.
@@ -162,8 +210,6 @@ def program_context():
     Raises:
         RuntimeError: If no runtime is in use.
     """
-    from tff_reg.lazy import tff
-
     if _current is None:
         raise RuntimeError(
             "No runtime is in use: call tff_reg.runtime.use('in_process') first."
@@ -171,53 +217,9 @@ def program_context():
     return tff.program.NativeFederatedContext(_current.async_context)
 
 
-@dataclasses.dataclass(frozen=True)
-class _Options:
-    """The arguments of `use` after the kind."""
-
-    devices: Names = None
-    clients_in_parallel: Optional[int] = None
-    require_gpu: bool = False
-    intra_op_threads: Optional[int] = None
-    ray_address: Optional[str] = None
-    gpus_per_client: float = 0.25
-    cpus_per_client: float = 1.0
-    data_on_nodes: bool = False
-
-    def check(self, kind: str) -> None:
-        if kind not in KINDS:
-            raise ValueError(
-                f"The runtime kind must be one of {', '.join(KINDS)}, found {kind!r}."
-            )
-        for name in ("clients_in_parallel", "intra_op_threads"):
-            value = getattr(self, name)
-            if value is not None and (type(value) is not int or value < 1):
-                raise ValueError(
-                    f"{name} must be a whole number of at least 1 (or None for the "
-                    f"default), found {value!r}."
-                )
-        if kind != "ray":
-            for name in _OF_RAY:
-                value = getattr(self, name)
-                if value != getattr(_Options, name):  # Its default.
-                    raise ValueError(
-                        f"The {kind} runtime takes no {name}, found {value!r}; "
-                        "it is for the ray runtime."
-                    )
-        if not 0 <= self.gpus_per_client <= 1:
-            raise ValueError(
-                "gpus_per_client must be a part of a GPU, from 0 to 1, found "
-                f"{self.gpus_per_client!r}."
-            )
-        if not self.cpus_per_client > 0:
-            raise ValueError(
-                f"cpus_per_client must be above 0, found {self.cpus_per_client!r}."
-            )
-
-
-def _checked(kind: str, options: dict[str, Any]) -> _Options:
-    """The arguments of `use` after the kind, which go with it."""
-    checked = _Options(**options)
+def _checked(kind: str, options: dict[str, Any]) -> Options:
+    """The options, which go with the kind."""
+    checked = Options(**options)
     checked.check(kind)
     return checked
 
@@ -226,7 +228,7 @@ def _is_in_ray() -> bool:
     return _current is not None and _current.kind == "ray"
 
 
-def _create(kind: str, options: _Options) -> _Runtime:
+def _create(kind: str, options: Options) -> _Runtime:
     create = {
         "in_process": _create_in_process,
         "native": _create_native,
@@ -235,7 +237,7 @@ def _create(kind: str, options: _Options) -> _Runtime:
     return create[kind](options)
 
 
-def _create_native(options: _Options) -> _Runtime:
+def _create_native(options: Options) -> _Runtime:
     if options.devices is not None:
         raise ValueError(
             "The native runtime runs on the CPU only and takes no devices, found "
@@ -251,8 +253,6 @@ def _create_native(options: _Options) -> _Runtime:
             "The native runtime's worker has threads of its own: intra_op_threads is "
             "for the in_process runtime."
         )
-    from tff_reg.runtime import native
-
     limit = options.clients_in_parallel
     worker = native.Worker(limit)
     context = native.create_context(worker)
@@ -272,7 +272,7 @@ def _create_native(options: _Options) -> _Runtime:
     )
 
 
-def _create_in_process(options: _Options) -> _Runtime:
+def _create_in_process(options: Options) -> _Runtime:
     names = devices_lib.parse(options.devices)
     if options.intra_op_threads is not None or not devices_lib.are_gpus(names):
         devices_lib.set_threads(options.intra_op_threads)
@@ -280,8 +280,6 @@ def _create_in_process(options: _Options) -> _Runtime:
     at_a_time = options.clients_in_parallel
     if at_a_time is None:
         at_a_time = devices_lib.default_clients_in_parallel(names)
-    from tff_reg.runtime import context as context_lib, workers as workers_lib
-
     workers = workers_lib.ClientWorkers(names, at_a_time)
     context = context_lib.InProcessContext(workers)
     return _Runtime(
@@ -293,7 +291,7 @@ def _create_in_process(options: _Options) -> _Runtime:
     )
 
 
-def _create_ray(options: _Options) -> _Runtime:
+def _create_ray(options: Options) -> _Runtime:
     for name in ("devices", "intra_op_threads"):
         if getattr(options, name) is not None:
             raise ValueError(
@@ -304,8 +302,6 @@ def _create_ray(options: _Options) -> _Runtime:
         ray_cluster.check_address(options.ray_address)
     ray_cluster.check_installed()
     devices_lib.set_threads(None)
-    from tff_reg.runtime import context as context_lib, ray_workers
-
     workers = ray_workers.RayWorkers(
         ray_workers.Options(
             options.ray_address,
@@ -329,8 +325,6 @@ def _create_ray(options: _Options) -> _Runtime:
 def _install(runtime: Optional[_Runtime]) -> None:
     """Puts `runtime`'s context, or TFF's own default, into force."""
     global _current, _tff_default, _atexit_registered
-    from tff_reg.runtime import tff_internals
-
     if _tff_default is None:
         _tff_default = tff_internals.default_context()
     if not _atexit_registered:
@@ -354,8 +348,6 @@ def _at_exit() -> None:
     global _current, _tff_default
     if "tensorflow_federated" not in sys.modules:
         return
-    from tff_reg.runtime import tff_internals
-
     with _lock:
         runtime, _current, _tff_default = _current, None, None
         tff_internals.set_no_default_context()

@@ -25,6 +25,8 @@ import itertools
 from collections.abc import Iterable, Sequence
 from typing import Optional
 
+from tensorflow.core.framework import dataset_options_pb2  # no public way
+
 from tff_reg.lazy import tf
 
 # TensorFlow's name for "not shared: one for each execution of the operation".
@@ -212,8 +214,6 @@ def _switch_off_autotuning(graph_def) -> bool:
     TF 2.14 an iterator that ends wakes it, but before it is marked as cancelled: now
     and then the thread sleeps on, and the iterator's end waits for it.
     """
-    from tensorflow.core.framework import dataset_options_pb2  # no public way
-
     options = dataset_options_pb2.Options()
     options.autotune_options.enabled = False
     found = False

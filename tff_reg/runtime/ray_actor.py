@@ -17,8 +17,13 @@ from typing import Any, Optional
 import ray
 
 import tff_reg
-from tff_reg import quiet, scratch
+from tff_reg import lazy, quiet, scratch
 from tff_reg.lazy import tf
+from tff_reg.runtime import devices
+
+interpreter = lazy.module("tff_reg.runtime.interpreter")
+parcels = lazy.module("tff_reg.runtime.parcels")
+visits = lazy.module("tff_reg.runtime.visits")
 
 # Programs kept: a learning process has a handful.
 _PROGRAMS = 32
@@ -62,10 +67,7 @@ class Actor:
     def __init__(self, threads: int, uses_gpu: bool):
         quiet.silence()
         scratch.use_own_folder()
-        # They import TFF, which the two lines above have to come before.
-        from tff_reg.runtime import devices, interpreter, parcels, visits
-
-        self._parcels, self._visits = parcels, visits
+        # It imports TFF: after the two lines above, and before `hello` answers.
         self._interpreter = interpreter.Interpreter
         if not uses_gpu:
             tf.config.set_visible_devices([], "GPU")
@@ -120,17 +122,17 @@ class Actor:
             with tf.device("CPU:0"):
                 for name, found in examples.items():
                     self._held[name] = self._to_hold(found)
-                given = self._parcels.unpack(members, self._dataset)
+                given = parcels.unpack(members, self._dataset)
                 everywhere = self._everywhere(*common)
             with tf.device(self._device):
                 result = self._program(*program).run(everywhere, given)
-            return None, self._parcels.pack(result)
+            return None, parcels.pack(result)
         except Exception as error:
-            return self._visits.reason(error), None
+            return visits.reason(error), None
 
     def _program(self, number: int, reference: list):
         if number not in self._programs:
-            self._programs[number] = self._visits.Program.load(
+            self._programs[number] = visits.Program.load(
                 ray.get(reference[0]),
                 self._interpreter(threading.RLock(), lambda: None),
             )
@@ -144,14 +146,14 @@ class Actor:
             self._common = (None, {})  # Before the next: it may be large.
             packed: Any = ray.get(reference[0])
             unpacked = {
-                name: self._parcels.unpack(value, self._dataset)
+                name: parcels.unpack(value, self._dataset)
                 for name, value in packed.items()
             }
             self._common = (number, unpacked)
         return self._common[1]
 
     def _to_hold(self, found: Any) -> Any:
-        if isinstance(found, self._parcels.Graph):
+        if isinstance(found, parcels.Graph):
             return found
         if callable(found):
             found = found()

@@ -12,6 +12,8 @@ import threading
 import weakref
 from typing import Any, Callable
 
+from tensorflow.python.eager import context  # there is no public way
+
 from tff_reg.lazy import tf, tff
 from tff_reg.runtime import graph_rewrites, tff_internals
 
@@ -138,8 +140,6 @@ def _remove_from_tensorflow(names: list[str]) -> None:
 
     It removes a wrapped function when that goes, but not the functions it calls.
     """
-    from tensorflow.python.eager import context  # there is no public way
-
     for name in names:
         if context.context().has_function(name):
             context.context().remove_function(name)

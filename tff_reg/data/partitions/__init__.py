@@ -1,0 +1,221 @@
+"""How a data set's examples are dealt out to clients.
+
+A partition is a list with one int64 array a client: the positions of that client's
+examples, in ascending order. Every scheme here is a pure function from labels to a
+partition. No two clients ever share an example.
+
+    dirichlet_balanced(labels, num_clients, concentration=0.3, seed=0)
+
+All take the labels, the number of clients and a seed, and by keyword what they need
+besides; `partition` says what that may be, and what is returned and raised. Two draw
+again, up to `max_draws` times, until all clients have `minimum_examples` (10 in
+FedAlign's code; 0 accepts empty clients).
+
+Three papers say "Dirichlet(alpha)" and mean three different things, so each scheme
+has its own name:
+
+| name                 | the Dirichlet runs over       | sizes      | nobody gets   |
+|----------------------|-------------------------------|------------|---------------|
+| dirichlet_unbalanced | clients, once for each class  | vary       | nothing       |
+| dirichlet_balanced   | classes, once for each client | equal      | N mod clients |
+| dirichlet_sequential | classes, once for each client | equal      | N mod clients |
+| quantity             | clients, once                 | vary       | nothing       |
+| iid                  | -                             | within one | nothing       |
+| iid_stratified       | -                             | within one | nothing       |
+| shards               | -                             | near equal | nothing       |
+| domain               | -                             | vary       | nothing       |
+| split_file           | -                             | as written | as written    |
+
+`PARTITIONS` has them by name with what each needs; `partition` calls one by name.
+
+Cost, measured on one core of a 2-core x86 machine: 50,000 labels for 500 clients take
+8 ms (`iid`), 11 to 35 ms (`dirichlet_unbalanced`, where the first draws succeed) and
+23 to 77 ms (`dirichlet_balanced`) with 10 to 200 classes. These two first draw only the
+table of *how many* examples of each class a client gets, and then deal the indices
+once; taking examples one at a time would be 50,000 Python steps. `dirichlet_sequential`
+compares all examples that are left for each client, which takes 0.3 s.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import NamedTuple
+
+from tff_reg.data.partitions.class_shards import shards
+from tff_reg.data.partitions.dealing import PartitionError, check_labels
+from tff_reg.data.partitions.dirichlet import (
+    DEFAULT_MAX_DRAWS,
+    DEFAULT_MINIMUM_EXAMPLES,
+    dirichlet_balanced,
+    dirichlet_sequential,
+    dirichlet_unbalanced,
+    quantity,
+)
+from tff_reg.data.partitions.even import domain, iid, iid_stratified
+from tff_reg.data.partitions.split_files import split_file
+from tff_reg.lazy import np
+
+__all__ = [
+    "DEFAULT_MAX_DRAWS",
+    "DEFAULT_MINIMUM_EXAMPLES",
+    "PARTITIONS",
+    "PartitionError",
+    "PartitionScheme",
+    "UnknownPartitionError",
+    "class_counts",
+    "dirichlet_balanced",
+    "dirichlet_sequential",
+    "dirichlet_unbalanced",
+    "domain",
+    "iid",
+    "iid_stratified",
+    "names",
+    "partition",
+    "quantity",
+    "shards",
+    "split_file",
+]
+
+
+class UnknownPartitionError(PartitionError):
+    """A name that is not in `PARTITIONS`."""
+
+
+class PartitionScheme(NamedTuple):
+    """What a caller, or a flag, needs to know about a scheme.
+
+    Attributes:
+      function: The function itself.
+      needs: Keyword arguments that it requires beside the seed.
+    """
+
+    function: Callable[..., list]
+    needs: tuple[str, ...]
+
+
+def _scheme(function: Callable[..., list]) -> PartitionScheme:
+    arguments = inspect.signature(function).parameters.values()
+    return PartitionScheme(
+        function,
+        tuple(
+            each.name
+            for each in arguments
+            if each.kind is each.KEYWORD_ONLY
+            and each.default is each.empty
+            and each.name != "seed"
+        ),
+    )
+
+
+# By the name that `partition` and --partition take, in the order of the help.
+PARTITIONS: Mapping[str, PartitionScheme] = MappingProxyType(
+    {
+        function.__name__: _scheme(function)
+        for function in (
+            dirichlet_unbalanced,
+            dirichlet_balanced,
+            dirichlet_sequential,
+            iid,
+            iid_stratified,
+            shards,
+            quantity,
+            domain,
+            split_file,
+        )
+    }
+)
+
+
+def names() -> tuple[str, ...]:
+    """The names of all schemes."""
+    return tuple(PARTITIONS)
+
+
+def partition(
+    name: str,
+    labels: np.ndarray,
+    num_clients: int,
+    *,
+    seed: int,
+    concentration: float | None = None,
+    classes_per_client: int | None = None,
+    domains: np.ndarray | None = None,
+    split_file: str | os.PathLike | None = None,
+) -> list[np.ndarray]:
+    """Deals out examples by a scheme's name.
+
+    What the scheme does not need (`PartitionScheme.needs`) is ignored.
+
+    Args:
+      name: One of `names()`.
+      labels: [N] whole numbers >= 0 of any dtype.
+      num_clients: From 1 to N; of `domain`, a multiple of the number of domains.
+      seed: The same seed gives the same partition.
+      concentration: Alpha of Dir(alpha), above 0 and finite, for the Dirichlet schemes
+        and `quantity`. Large is close to IID (`quantity`: to equal sizes), close to 0
+        gives each class to few clients, or each client few classes.
+      classes_per_client: Of `shards`, from 1 to the number of classes.
+      domains: [N] whole numbers, each example's domain, for `domain`.
+      split_file: The path, for `split_file`.
+
+    Returns:
+      `num_clients` ascending int64 arrays of positions in `labels`.
+
+    Raises:
+      UnknownPartitionError: If there is no scheme of that name.
+      PartitionError: If the labels are empty or no class numbers, a number is out of
+        range, there are not enough examples, `max_draws` draws all left some client
+        short, the clients of `shards` cannot hold all classes, there is not one domain
+        an example, or the split file cannot be read or does not fit.
+    """
+    if name not in PARTITIONS:
+        raise UnknownPartitionError(
+            f"There is no partition named {name!r}; use one of {', '.join(names())}."
+        )
+    scheme = PARTITIONS[name]
+    offered = {
+        "concentration": concentration,
+        "classes_per_client": classes_per_client,
+        "domains": domains,
+        "split_file": split_file,
+    }
+    needed = {argument: offered[argument] for argument in scheme.needs}
+    return scheme.function(labels, num_clients, seed=seed, **needed)
+
+
+def class_counts(
+    labels: np.ndarray,
+    partition: Sequence[np.ndarray],
+    num_classes: int | None = None,
+) -> np.ndarray:
+    """The table of who holds what.
+
+    Args:
+      labels: [N] whole numbers >= 0 of any dtype.
+      partition: One array of positions a client.
+      num_classes: The table's width; None takes the largest label plus one.
+
+    Returns:
+      int64 [clients, num_classes], the number of examples of each class.
+
+    Raises:
+      PartitionError: If the labels are empty or no class numbers, or one of them is
+        `num_classes` or above.
+    """
+    values = check_labels(labels).astype(np.int64)
+    if num_classes is None:
+        num_classes = int(values.max()) + 1
+    elif values.max() >= num_classes:
+        raise PartitionError(
+            f"There is a label {values.max()} but num_classes is {num_classes}; "
+            f"use num_classes={values.max() + 1} or more."
+        )
+    table = np.zeros((len(partition), num_classes), dtype=np.int64)
+    for row, positions in zip(table, partition):
+        row += np.bincount(
+            values[np.asarray(positions, dtype=np.int64)], minlength=num_classes
+        )
+    return table

@@ -1,0 +1,113 @@
+"""The scheme in which each client holds a few classes."""
+
+from __future__ import annotations
+
+import heapq
+
+from tff_reg.data import keys
+from tff_reg.data.partitions import dealing
+from tff_reg.lazy import np
+
+# Swaps that mix who holds which classes, for each shard and at most.
+_SWAPS_PER_SHARD = 10
+_MOST_SWAPS = 50_000
+
+
+def shards(
+    labels: np.ndarray, num_clients: int, *, classes_per_client: int, seed: int
+) -> list[np.ndarray]:
+    """Each client holds examples of exactly so many classes.
+
+    Source: the "pathological" split of H. B. McMahan et al., "Communication-Efficient
+    Learning of Deep Networks from Decentralized Data", AISTATS 2017, Section 3: sort
+    by label, cut into num_clients * k shards, deal each client k.
+
+    There the shards are cut across the sorted labels, so one can hold two classes,
+    and a client may be dealt two shards of one class. Here every shard is of one
+    class and a client's k shards are of k different classes. Classes are cut so that
+    the largest shard is as small as it can be: with equally large classes all shards
+    have the same size, as in the paper. Who holds which classes is mixed by random
+    swaps.
+
+    Guaranteed: disjoint, complete, exactly `classes_per_client` classes each.
+    """
+    classes, class_sizes = dealing.classes_of(labels)
+    num_clients = dealing.check_num_clients(num_clients, classes.size)
+    per_client = dealing.check_count("classes_per_client", classes_per_client, least=1)
+    if per_client > class_sizes.size:
+        raise dealing.PartitionError(
+            f"classes_per_client is {per_client}, but there are only "
+            f"{class_sizes.size} classes; use at most {class_sizes.size}."
+        )
+    if num_clients * per_client < class_sizes.size:
+        raise dealing.PartitionError(
+            f"{num_clients} clients with {per_client} classes each cannot hold all "
+            f"{class_sizes.size} classes; use more clients or more classes a client."
+        )
+    shares = _shards_of_classes(class_sizes, num_clients, per_client)
+    generator = keys.driver_generator("shards", seed)
+    holds = _spread_shards(shares, num_clients, per_client, generator)
+    counts = holds * (class_sizes // shares)
+    # The first of a class's holders, in a random order of clients, get what is left.
+    order = generator.permutation(num_clients)
+    rank = holds[order].cumsum(axis=0)
+    counts[order] += holds[order] & (rank <= class_sizes % shares)
+    return dealing.deal(classes, counts, generator)
+
+
+def _shards_of_classes(
+    class_sizes: np.ndarray, num_clients: int, classes_per_client: int
+) -> np.ndarray:
+    """Into how many shards each class is cut: int64 [classes].
+
+    One after the other the class with the largest shards is cut into one more, as
+    long as there are clients that could hold it and examples to put into it.
+    """
+    shares = np.ones(class_sizes.size, dtype=np.int64)
+    limits = np.minimum(class_sizes, num_clients)
+    heap = [(-size, c) for c, size in enumerate(class_sizes) if limits[c] > 1]
+    heapq.heapify(heap)
+    for _ in range(num_clients * classes_per_client - class_sizes.size):
+        if not heap:
+            raise dealing.PartitionError(
+                f"{class_sizes.sum()} examples are too few for {num_clients} clients "
+                f"with {classes_per_client} classes each; use fewer clients or fewer "
+                "classes a client."
+            )
+        _, c = heapq.heappop(heap)
+        shares[c] += 1
+        if shares[c] < limits[c]:
+            heapq.heappush(heap, (-class_sizes[c] / shares[c], c))
+    return shares
+
+
+def _spread_shards(
+    shares: np.ndarray,
+    num_clients: int,
+    classes_per_client: int,
+    generator: np.random.Generator,
+) -> np.ndarray:
+    """Who holds which classes: bool [clients, classes] with given sums.
+
+    A class goes to those clients that still need most: by the theorem of Havel and
+    Hakimi this never gets stuck. Then pairs of clients swap classes at random, which
+    keeps both sums.
+    """
+    holds = np.zeros((num_clients, shares.size), dtype=bool)
+    needs = np.full(num_clients, classes_per_client)
+    for column in generator.permutation(shares.size):
+        ties = generator.permutation(num_clients)
+        takers = ties[np.argsort(-needs[ties], kind="stable")][: shares[column]]
+        holds[takers, column] = True
+        needs[takers] -= 1
+    swaps = min(_SWAPS_PER_SHARD * int(shares.sum()), _MOST_SWAPS)
+    pairs = generator.integers(num_clients, size=(swaps, 2))
+    picks = generator.random((swaps, 2))
+    for (one, other), (mine, yours) in zip(pairs, picks):
+        own = np.flatnonzero(holds[one] & ~holds[other])
+        others = np.flatnonzero(holds[other] & ~holds[one])
+        if own.size:  # Then the other one, with as many classes, has as many.
+            given = own[int(mine * own.size)], others[int(yours * others.size)]
+            holds[one, given] = False, True
+            holds[other, given] = True, False
+    return holds

@@ -1,0 +1,84 @@
+"""The scheme that somebody wrote into a file."""
+
+from __future__ import annotations
+
+import ast
+import os
+
+from tff_reg.data.partitions import dealing
+from tff_reg.lazy import np
+
+
+def split_file(
+    labels: np.ndarray,
+    num_clients: int,
+    *,
+    split_file: str | os.PathLike,
+    seed: int | None = None,
+) -> list[np.ndarray]:
+    """Deals out examples as a file says; draws nothing.
+
+    The format is that of the `client_data` files of the FedMLB authors' repository:
+    one Python dict from client numbers to lists (or sets, or tuples) of positions,
+    such as `{0: [3, 17], 1: [5]}`. It is read as a literal and never executed.
+
+    Guaranteed: disjoint. Examples that the file leaves out belong to nobody.
+    """
+    del seed
+    size = dealing.check_labels(labels).size
+    num_clients = dealing.check_num_clients(num_clients, size)
+    clients = _read_split_file(split_file)
+    if len(clients) != num_clients:
+        raise dealing.PartitionError(
+            f"The split file {split_file} has {len(clients)} clients, but num_clients "
+            f"is {num_clients}; use num_clients={len(clients)}."
+        )
+    dealt = dealing.ascending(
+        np.array([*clients[one]], np.int64) for one in sorted(clients)
+    )
+    together = np.sort(np.concatenate(dealt))
+    if together.size and not 0 <= together[0] <= together[-1] < size:
+        raise dealing.PartitionError(
+            f"The split file {split_file} has positions from {together[0]} to "
+            f"{together[-1]}, but there are {size} examples; it belongs to other data."
+        )
+    twice = together[1:][np.diff(together) == 0]
+    if twice.size:
+        raise dealing.PartitionError(
+            f"The split file {split_file} deals out the example {twice[0]} twice; each "
+            "may belong to one client."
+        )
+    return dealt
+
+
+def _read_split_file(path: str | os.PathLike) -> dict:
+    """The dict in a split file: whole numbers to collections of whole numbers."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            clients = ast.literal_eval(file.read().strip())
+    except OSError as error:
+        raise dealing.PartitionError(
+            f"The split file {path} cannot be read ({error.strerror})."
+        ) from error
+    # What literal_eval says of malformed, binary or endlessly nested text.
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError) as error:
+        raise dealing.PartitionError(
+            f"The split file {path} is not a Python dict of lists such as "
+            "{0: [3, 17], 1: [5]}."
+        ) from error
+    if (
+        not isinstance(clients, dict)
+        or not clients
+        or not all(type(number) is int for number in clients)
+        or not all(isinstance(own, (list, set, tuple)) for own in clients.values())
+        or not all(type(one) is int for own in clients.values() for one in own)
+    ):
+        raise dealing.PartitionError(
+            f"The split file {path} must hold one dict from client numbers to lists of "
+            "positions, such as {0: [3, 17], 1: [5]}."
+        )
+    if max((abs(one) for own in clients.values() for one in own), default=0) >= 2**63:
+        raise dealing.PartitionError(
+            f"The split file {path} has positions beyond 64 bits."
+        )
+    return clients
