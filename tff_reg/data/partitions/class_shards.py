@@ -30,6 +30,10 @@ def shards(
     swaps.
 
     Guaranteed: disjoint, complete, exactly `classes_per_client` classes each.
+
+    Raises:
+      PartitionError: Also if the clients together cannot hold all classes, or there are
+        too few examples for so many shards.
     """
     classes, class_sizes = dealing.classes_of(labels)
     num_clients = dealing.check_num_clients(num_clients, classes.size)

@@ -50,6 +50,10 @@ def domain(
     examples are shuffled and cut into equal parts.
 
     Guaranteed: disjoint, complete, sizes within a domain that differ by at most one.
+
+    Raises:
+      PartitionError: Also if there are no `domains` or not one an example, or the
+        clients cannot be shared out evenly.
     """
     classes, _ = dealing.classes_of(labels)
     num_clients = dealing.check_num_clients(num_clients, classes.size)

@@ -23,6 +23,10 @@ def split_file(
     such as `{0: [3, 17], 1: [5]}`. It is read as a literal and never executed.
 
     Guaranteed: disjoint. Examples that the file leaves out belong to nobody.
+
+    Raises:
+      PartitionError: Also if the file cannot be read, is something else, has another
+        number of clients, or a position that is taken twice or beyond the labels.
     """
     del seed
     size = dealing.check_labels(labels).size
