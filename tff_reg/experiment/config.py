@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 from collections.abc import Mapping
 from typing import Any, Optional
 
@@ -573,7 +574,8 @@ class _Resolution:
     def _settle_partition(self) -> None:
         values = self._values
         scheme = partitions.PARTITIONS[values["partition"]]
-        for name in {n for each in partitions.PARTITIONS.values() for n in each.needs}:
+        needs = [each.needs for each in partitions.PARTITIONS.values()]
+        for name in dict.fromkeys(itertools.chain(*needs)):
             if name not in values:
                 continue
             if name not in scheme.needs:

@@ -95,6 +95,11 @@ class PartitionScheme(NamedTuple):
     function: Callable[..., list]
     needs: tuple[str, ...]
 
+    @property
+    def name(self) -> str:
+        """As in `PARTITIONS`."""
+        return self.function.__name__
+
 
 def _scheme(function: Callable[..., list]) -> PartitionScheme:
     arguments = inspect.signature(function).parameters.values()
@@ -113,17 +118,20 @@ def _scheme(function: Callable[..., list]) -> PartitionScheme:
 # By the name that `partition` and --partition take, in the order of the help.
 PARTITIONS: Mapping[str, PartitionScheme] = MappingProxyType(
     {
-        function.__name__: _scheme(function)
-        for function in (
-            dirichlet_unbalanced,
-            dirichlet_balanced,
-            dirichlet_sequential,
-            iid,
-            iid_stratified,
-            shards,
-            quantity,
-            domain,
-            split_file,
+        scheme.name: scheme
+        for scheme in map(
+            _scheme,
+            (
+                dirichlet_unbalanced,
+                dirichlet_balanced,
+                dirichlet_sequential,
+                iid,
+                iid_stratified,
+                shards,
+                quantity,
+                domain,
+                split_file,
+            ),
         )
     }
 )
