@@ -63,10 +63,11 @@ _SCRIPT = textwrap.dedent("""
             examples.reshape(8, 3)).map(lambda x: x * 1.0).batch(4)
 
     report = {}
-    for loop in ("iterator", "reduce"):
+    for loop in ("iterator", "reduce", "at the same time"):
         next_round = training(loop)
         for names in (["CPU:0"], ["CPU:1", "CPU:3"], [f"CPU:{i}" for i in range(4)]):
-            runtime.use("in_process", devices=names, clients_in_parallel=1)
+            in_parallel = 4 if loop == "at the same time" else 1
+            runtime.use("in_process", devices=names, clients_in_parallel=in_parallel)
             data = [client(i) for i in range(8)]
             case = f"{loop} {len(names)}"
             os.write(2, f"=== {case}\\n".encode())
@@ -106,11 +107,13 @@ def report(tmp_path_factory):
             case = line[4:]
             if case != "end":
                 found[case]["placed"] = collections.defaultdict(set)
+                found[case]["placements"] = collections.Counter()
                 found[case]["calls"] = collections.Counter()
         if case == "end":
             continue
         if match := _PLACED.search(line):
             found[case]["placed"][match.group(1)].add(match.group(2))
+            found[case]["placements"][match.group(1)] += 1
         if match := _CALLED.search(line):
             found[case]["calls"][match.group(1)] += 1
     return found
@@ -121,7 +124,20 @@ def report(tmp_path_factory):
 def test_each_device_does_its_share_of_the_clients(report, loop, devices):
     found = report[f"{loop} {devices}"]
     assert len(found["names"]) == devices
-    assert found["calls"] == dict.fromkeys(found["names"], 8 // devices)
+    ready = {
+        n for d in (1, 2, 4) if d < devices for n in report[f"{loop} {d}"]["names"]
+    }
+    # One call more makes a device ready, and runs nothing.
+    assert found["calls"] == {
+        n: 8 // devices + (n not in ready) for n in found["names"]
+    }
+
+
+def test_first_calls_at_the_same_time_optimize_once(report):
+    one, many = report["reduce 1"], report["at the same time 1"]
+    assert one["placements"]["VarHandleOp"] > 0
+    assert many["placements"] == one["placements"]
+    assert many["result"] == one["result"]
 
 
 @pytest.mark.parametrize("loop", ["iterator", "reduce"])

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import threading
 import weakref
 from typing import Any, Callable
 
-from tensorflow.python.eager import context  # there is no public way
+# There is no public way.
+from tensorflow.python.eager import cancellation, context, execute
 
 from tff_reg.lazy import tf, tff
 from tff_reg.runtime import graph_rewrites, tff_internals
@@ -23,8 +25,9 @@ _TENSOR, _SEQUENCE, _STRUCT = "tensor", "sequence", "struct"
 class TensorFlowFunction:
     """Calls a `tff.framework.CompiledComputation` with values of this package.
 
-    The function is built at the first call, under `lock`. Every call has variables
-    and tables of its own, so calls may run at the same time.
+    The function is built at the first call, under `lock`, and made ready for a device
+    by the first call there. Every call has variables and tables of its own, so calls
+    may run at the same time.
 
     Args:
         block: The building block; its proto must hold a TensorFlow graph.
@@ -60,6 +63,8 @@ class TensorFlowFunction:
         self._built = False
         self._function = None
         self._feeds: list[int] = []
+        self._ready: set[str] = set()
+        self._device_locks: dict[str, threading.Lock] = {}
 
     def __call__(self, argument: Any = None) -> Any:
         if not self._built:
@@ -72,7 +77,10 @@ class TensorFlowFunction:
         fetched = []
         if self._function is not None:
             with self._device_scope():
-                fetched = self._function(*(_feed(leaves[i]) for i in self._feeds))
+                feeds = [_feed(leaves[i]) for i in self._feeds]
+                if tf.executing_eagerly():
+                    self._make_ready(context.context().device_name, feeds)
+                fetched = self._function(*feeds)
         flat = iter(
             [
                 leaves[position] if is_parameter else fetched[position]
@@ -80,6 +88,19 @@ class TensorFlowFunction:
             ]
         )
         return _pack(self._result_type, self._proto.result, flat)
+
+    def _make_ready(self, device: str, feeds: list[Any]) -> None:
+        """Has TensorFlow optimise and place the function for a device, once.
+
+        It does that in a function's first call. First calls at the same time would each
+        do it, which for a deep network is most of the first round.
+        """
+        if device in self._ready:
+            return
+        with self._device_locks.setdefault(device, threading.Lock()):
+            if device not in self._ready:
+                _instantiate(self._function, feeds)
+                self._ready.add(device)
 
     def _build(self) -> None:
         proto = self._proto
@@ -133,6 +154,27 @@ class TensorFlowFunction:
             )
         library = [f.signature.name for f in graph_def.library.function]
         weakref.finalize(self, _remove_from_tensorflow, library).atexit = False
+
+
+def _instantiate(function: Any, feeds: list[Any]) -> None:
+    """Calls a function such that everything is done but running it.
+
+    That is what TensorFlow does where a call is cancelled before it begins.
+    """
+    here, called = context.context(), function._inference_function
+    options = here.function_call_options.as_attrs().items()
+    cancelled = cancellation.CancellationManager()
+    cancelled.start_cancel()
+    # What else is wrong, the call itself will say.
+    with contextlib.suppress(tf.errors.OpError):
+        execute.execute_with_cancellation(
+            called.name.decode("utf-8"),
+            num_outputs=len(called.function_type.flat_outputs),
+            inputs=feeds,
+            attrs=tuple(itertools.chain(*options)),
+            ctx=here,
+            cancellation_manager=cancelled,
+        )
 
 
 def _remove_from_tensorflow(names: list[str]) -> None:
