@@ -58,7 +58,7 @@ CONTENTS = {
     BASE: "what a run needs",
     DEV: "what tests, linters, notebooks and docs need",
     GPU: "the CUDA libraries",
-    RAY: "Ray",
+    RAY: "Ray and submitit",
 }
 DOWNLOAD_GIGABYTES = {BASE: 0.9, DEV: 0.2, GPU: 2.0, RAY: 0.1}
 DISK_GIGABYTES = {BASE: 2.7, DEV: 0.4, GPU: 3.2, RAY: 0.2}

@@ -7,10 +7,11 @@ import pathlib
 import shutil
 import signal
 import subprocess
+import time
 
 import pytest
 
-from tests import commands
+from tests import commands, slurm
 from tff_reg import experiment
 from tff_reg.commands import compare, run
 from tff_reg.experiment import comparison
@@ -27,10 +28,11 @@ TINY = [
 FOUR_RUNS = ["--processes=fedavg,fedprox", "--seeds=0,1", *TINY]
 NAMES = ["fedavg-seed0", "fedprox-seed0", "fedavg-seed1", "fedprox-seed1"]
 FILES = ["curves.png", "table.csv", "table.md"]
+IN_RAY = (pytest.mark.slow, pytest.mark.xdist_group("test_ray"))
 
 
 class InThisProcess:
-    """Runs a series' commands here, as `series.ChildProcesses` does elsewhere."""
+    """Runs a series' commands here, as `jobs.ChildProcesses` does elsewhere."""
 
     def execute(self, command):
         assert command[:3] == commands.command_of("run")
@@ -47,7 +49,7 @@ def is_run(pid):
         command = pathlib.Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
     except OSError:
         return False
-    return command[1].endswith(b"commands/__main__.py") and command[2] == b"run"
+    return command[2:3] == [b"run"] and command[1].endswith(b"commands/__main__.py")
 
 
 def start(arguments):
@@ -393,12 +395,41 @@ def test_finished_runs_of_anywhere_are_compared(compared, tmp_path, no_tensorflo
     assert rows == [("one", "2"), ("two", "1")]
 
 
+@pytest.fixture
+def on(tmp_path, monkeypatch):
+    """`on(PLACE)`: the flags for jobs there."""
+    slurm.install(tmp_path / "slurm", monkeypatch)
+    return lambda place: ["--jobs=2", f"--jobs_on={place}"]
+
+
+@pytest.mark.parametrize("place", ["slurm", pytest.param("ray", marks=IN_RAY)])
+def test_ctrl_c_ends_the_jobs_elsewhere(on, tmp_path, place):
+    arguments = [*FOUR_RUNS, *on(place), f"--output_dir={tmp_path / 'd'}"]
+    environment, process = start(arguments)
+
+    def is_time():
+        return any(map(is_run, commands.processes_with(environment)))
+
+    assert commands.stop_when(is_time, process, signal.SIGINT) == 130
+    assert process.communicate()[0] == (
+        f"Interrupted: 0 of 4 runs are finished in {tmp_path / 'd'}, and the same"
+        " command goes on from there.\n"
+    )
+    assert not list((tmp_path / "d").glob("slurm-*"))
+    deadline = time.monotonic() + 60
+    while commands.processes_with(environment):
+        assert time.monotonic() < deadline
+
+
 @pytest.mark.slow
-def test_a_job_that_is_killed_goes_on_with_the_same_command(compared, tmp_path):
+@pytest.mark.parametrize("place", ["local", "slurm", pytest.param("ray", marks=IN_RAY)])
+def test_a_job_that_is_killed_goes_on_with_the_same_command(
+    compared, on, tmp_path, place
+):
     arguments = [
         "--processes=fedavg,fedprox",
         *TINY,
-        "--jobs=2",
+        *on(place),
         f"--output_dir={tmp_path / 'd'}",
     ]
     environment, process = start(arguments)
@@ -419,7 +450,7 @@ def test_a_job_that_is_killed_goes_on_with_the_same_command(compared, tmp_path):
     assert output.count("failed (killed by SIGKILL)") == 1
     assert output.splitlines()[-1].startswith("bin/compare: 1 of 2 runs failed (")
     # One after another, since all of them would be in this process.
-    alone = [*arguments, "--jobs=1"]
+    alone = [*arguments, "--jobs=1", "--jobs_on=local"]
     again = commands.call(compare.main, *alone, executor=InThisProcess())
     assert again.returncode == 0, again.stdout + again.stderr
     assert again.stdout.count("finished before") == 1

@@ -699,7 +699,15 @@ def test_gpu_libraries_are_added_when_wanted_and_kept(repository):
     assert repository.installations == ["requirements.txt", "requirements-gpu.txt"]
 
 
-@pytest.mark.parametrize("flag", [["--runtime=ray"], ["--runtime", "ray"]])
+@pytest.mark.parametrize(
+    "flag",
+    [
+        ["--runtime=ray"],
+        ["--runtime", "ray"],
+        ["--jobs_on=ray"],
+        ["--jobs_on", "slurm"],
+    ],
+)
 def test_ray_is_added_for_the_first_run_in_it(repository, flag):
     repository.run("-c", "", "--runtime=in_process", "--output_dir=--runtime=rays")
     first = repository.run("-c", "import sys; print(sys.argv[1:])", "-x", *flag)

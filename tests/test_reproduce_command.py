@@ -28,7 +28,7 @@ NUMBERED = {
 
 
 class InThisProcess:
-    """Carries commands out here, as `series.ChildProcesses` does elsewhere."""
+    """Carries commands out here, as `jobs.ChildProcesses` does elsewhere."""
 
     def execute(self, command):
         start = commands.command_of("run")[:-1]

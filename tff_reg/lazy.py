@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     import scipy.linalg as scipy_linalg
     import sklearn.datasets as sklearn_datasets
     import sphinx.cmd.build as sphinx_build
+    import submitit
     import tensorflow as tf
     import tensorflow.python.framework.ops as tf_ops
     import tensorflow.python.util._pywrap_util_port as tf_port
@@ -69,6 +70,7 @@ else:
     tree = _LazyModule("tree")
     ray = _LazyModule("ray")
     ray_exceptions = _LazyModule("ray.exceptions")
+    submitit = _LazyModule("submitit")
     tqdm = _LazyModule("tqdm")
     dp_accounting = _LazyModule("dp_accounting")
     rdp = _LazyModule("dp_accounting.rdp")

@@ -9,7 +9,7 @@ import types
 import pytest
 
 from tff_reg import experiment, settings, tasks
-from tff_reg.experiment import command_line, metrics, series, summary
+from tff_reg.experiment import command_line, jobs, metrics, series, summary
 
 TINY = {"num_clients": 4, "total_rounds": 2}
 
@@ -41,7 +41,7 @@ def finish(planned, rounds=2):
 
 
 def a_series(program, is_watched=False, executor=None):
-    executor = executor or series.ChildProcesses(is_watched=is_watched)
+    executor = executor or jobs.ChildProcesses(is_watched=is_watched)
     return series.Series(lambda asked: [sys.executable, "-c", program], executor)
 
 
@@ -203,7 +203,7 @@ def test_the_run_gets_its_flags_and_is_finished_when_it_says_so(tmp_path):
     program = f"import sys; sys.exit(sys.argv[1:] != {flags!r})"
     runs = series.Series(
         lambda asked: [sys.executable, "-c", program, *command_line.as_flags(asked)],
-        series.ChildProcesses(is_watched=False),
+        jobs.ChildProcesses(is_watched=False),
     )
     assert runs.run(run) is None
 
@@ -230,7 +230,7 @@ def test_wrong_flags_of_the_first_run_are_wrong_flags_of_all(tmp_path):
 )
 def test_a_run_that_somebody_stopped_stops_the_series(tmp_path, program, number):
     runs = a_series(program)
-    with pytest.raises(series.Interrupted) as caught:
+    with pytest.raises(jobs.Interrupted) as caught:
         runs.run(plan(tmp_path)[0])
     assert caught.value.number == number
 
@@ -244,7 +244,7 @@ def test_what_was_stopped_starts_no_other_run_whatever_its_status(tmp_path):
         "signal.signal(signal.SIGINT, lambda *_: sys.exit(1)); "
         f"open({str(begun)!r}, 'w').close(); signal.pause()"
     )
-    executor = series.ChildProcesses(is_watched=False)
+    executor = jobs.ChildProcesses(is_watched=False)
     runs = a_series(program, executor=executor)
 
     def stop():
@@ -253,11 +253,11 @@ def test_what_was_stopped_starts_no_other_run_whatever_its_status(tmp_path):
 
     stopper = threading.Thread(target=stop)
     stopper.start()
-    with pytest.raises(series.Interrupted):
+    with pytest.raises(jobs.Interrupted):
         runs.run(run)
     stopper.join()
     begun.unlink()
-    with pytest.raises(series.Interrupted):
+    with pytest.raises(jobs.Interrupted):
         runs.run(run)
     assert not begun.exists()
 
@@ -267,16 +267,16 @@ STAYS = "import signal; print('ready', flush=True); signal.pause()"
 PARENT = f"""
 import os, signal, sys, threading
 from tff_reg import interruption
-from tff_reg.experiment import series
+from tff_reg.experiment import jobs, series
 
 stop = interruption.Interruption()
 stop.take_over()
-executor = series.ChildProcesses(is_watched=True)
+executor = jobs.ChildProcesses(is_watched=True)
 runs = series.Series(lambda asked: [sys.executable, "-c", {STAYS!r}], executor)
 stop.before_exit(executor.stop)
 try:
     runs.run(series.PlannedRun(None, None, False))
-except series.Interrupted:
+except jobs.Interrupted:
     signal.pause()
 """
 

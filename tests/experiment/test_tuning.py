@@ -2,6 +2,7 @@
 
 import csv
 import pathlib
+import signal
 import sys
 
 import pytest
@@ -136,21 +137,29 @@ def test_all_stands_for_every_method(tmp_path):
     assert len(names) == len(set(names)) > 30
 
 
-# A run that is finished at once, or ends by a signal where a file says so.
+# A run that is finished at once, or, where a file says so, sends itself or its parent a
+# signal and stays.
 PRETEND = """
-import os, pathlib, sys
+import os, pathlib, signal, sys
 from tests.experiment import finished, test_tuning
 from tff_reg.experiment import series
 planned = series.plan_run(test_tuning.config_of(sys.argv[2:]))
 trap = pathlib.Path(planned.directory + ".trap")
 if trap.exists():
+    who, number = trap.read_text().split()
     trap.unlink()
-    os.kill(os.getpid(), 9)
+    os.kill({"run": os.getpid(), "parent": os.getppid()}[who], int(number))
+    signal.pause()
 finished.finish(planned, [0.1, 0.2 + 0.1 * planned.config.seed])
 """
 
 
-def run_jobs(folder, jobs):
+def set_trap(folder, run, who, number):
+    folder.mkdir(exist_ok=True)
+    (folder / f"{run}.trap").write_text(f"{who} {int(number)}")
+
+
+def run_jobs(folder, jobs, executor=None):
     common = experiment.RunConfig.of({**TINY, "output_dir": str(folder)})
     planned = series.plan(common, processes=("fedavg", "fedprox"), seeds=(0, 1))
     said = []
@@ -158,6 +167,7 @@ def run_jobs(folder, jobs):
         planned,
         [sys.executable, "-c", PRETEND],
         jobs=jobs,
+        executor=executor,
         say=lambda *words, **_: said.append("".join(words)),
     )
     done.run()
@@ -172,9 +182,7 @@ def test_jobs_give_the_same_table_as_one_after_another(tmp_path, monkeypatch):
     monkeypatch.chdir(commands.ROOT)
     monkeypatch.setenv("PYTHONPATH", str(commands.ROOT))
     run_jobs(tmp_path / "one", 1)
-    trap = tmp_path / "three" / "fedprox-seed0.trap"
-    trap.parent.mkdir()
-    trap.touch()
+    set_trap(tmp_path / "three", "fedprox-seed0", "run", signal.SIGKILL)
     done, said = run_jobs(tmp_path / "three", 3)
     assert [run.name for run in done.failed] == ["fedprox, seed 0"]
     assert any("fedprox, seed 0: failed (killed by SIGKILL)" in line for line in said)

@@ -14,6 +14,7 @@ from tff_reg.experiment import (
     comparison,
     config as config_lib,
     finished_runs,
+    jobs,
     series,
     tuning,
 )
@@ -61,8 +62,12 @@ fails is named, and the table has the rest.
                                   has, in DIR/tuning, on training examples that are held
                                   out (--validation_share, 0.1 of them), never on the
                                   test set; then it runs on all with the best
-  --jobs=N                        runs at a time on this machine, which share its cores;
+  --jobs=N                        runs at a time, which share this machine's cores;
                                   their numbers are the same [1]
+  --jobs_on=local|slurm|ray       this machine, jobs of SLURM (submitted from here), or
+                                  tasks of Ray (--ray_address); with --cpus_per_job=N
+                                  [1], --gpus_per_job=N [0] and options of SLURM's own:
+                                  --sbatch=partition=gpu,time=4:00:00,mem=16G [local]
 
 All other flags are those of bin/run, whose --help lists them, and go to every run;
 strengths such as --fedprox_strength go to the methods that have them. So do those of a
@@ -90,7 +95,7 @@ def read_flags(argv):
     given = flags.FlagValues()
     own = [
         *series.SETTINGS,
-        series.JOBS,
+        *jobs.SETTINGS,
         tuning.GRID,
         _RUN_DIRS,
         comparison.COLUMNS_SETTING,
@@ -177,7 +182,7 @@ def by_process(planned, done):
 
 def given_groups(given):
     """The groups of `--run_dirs`."""
-    for name in command_line.requested(given):
+    for name in several.requested(given):
         if name not in _OF_TABLES:
             raise SettingError(name, None, "leave it out: --run_dirs are finished.")
     for each in (*series.SETTINGS, tuning.GRID):
@@ -212,13 +217,14 @@ def main(argv, stop, executor=None):
         }
         common = None
         if groups is None:
-            common = experiment.RunConfig.of(command_line.requested(given))
+            common = experiment.RunConfig.of(several.requested(given))
         tuner, planned = None, []
         if given.grid is not None:
             tuner = tuning.Tuning(common, tuning.parse(given.grid), **asked)
         elif groups is None:
             planned = series.plan(common, **asked)
         first = tuner.planned if tuner else planned
+        executor = executor or several.executor(given, given.output_dir)
         done = several.begin(given, first, stop, executor)
     except ValueError as error:
         fail(error)

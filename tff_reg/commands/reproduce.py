@@ -13,6 +13,7 @@ from tff_reg.commands import several
 from tff_reg.experiment import (
     command_line,
     config as config_lib,
+    jobs,
     reproduction,
     series,
 )
@@ -30,8 +31,9 @@ bin/reproduce PAPER/TABLE [--seeds=N,...] [--scale=X] [--jobs=N] [flags]
   --seeds=N,...           such as 0,1,2; every cell runs with each [0]
   --scale=X               of the paper's rounds, clients, local epochs and examples, as
                           0.1; or tiny, minutes: what is learned then means nothing [1]
-  --jobs=N                runs at a time on this machine, which share its cores; their
+  --jobs=N                runs at a time, which share this machine's cores; their
                           numbers are the same [1]
+  --jobs_on=local|slurm|ray  where they run, as of bin/compare, with its flags [local]
   --output_dir=DIR        gets table.md, table.csv and, of a figure, figure.png
                           [runs/PAPER/TABLE]
   --runs_dir=DIR          where the runs are, DIR/RECIPE-seedN; tables and figures that
@@ -82,7 +84,7 @@ def listing(found):
 
 def plan(given, name):
     """What the flags ask for."""
-    requested = command_line.requested(given)
+    requested = several.requested(given)
     output_dir = requested.pop("output_dir", None)
     runs_dir = several.value_of(given, _RUNS_DIR) or output_dir or _RUNS
     common = experiment.RunConfig.of(requested)
@@ -107,7 +109,7 @@ def main(argv, stop, executor=None):
       executor: Runs the commands; by default in processes of their own.
     """
     given = flags.FlagValues()
-    own = [series.SEEDS, series.JOBS, _RUNS_DIR]
+    own = [series.SEEDS, *jobs.SETTINGS, _RUNS_DIR]
     command_line.define_flags(given, [*config_lib.listed(), *own])
     flags.DEFINE_boolean("list", False, "Names alone.", given)
     words = command_line.parse(argv, given, command=_COMMAND, takes_words=True)
@@ -123,6 +125,7 @@ def main(argv, stop, executor=None):
         return
     try:
         made, output_dir = plan(given, words[0])
+        executor = executor or several.executor(given, made.runs_dir)
         done = several.begin(given, made.planned, stop, executor, made.runs_dir)
     except ValueError as error:
         fail(error)

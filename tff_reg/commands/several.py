@@ -6,7 +6,8 @@ import pathlib
 import signal
 
 from tff_reg.commands import START
-from tff_reg.experiment import batch, command_line, series
+from tff_reg.experiment import batch, cluster_jobs, command_line, jobs, series
+from tff_reg.settings import SettingError
 
 
 def value_of(given, setting):
@@ -20,6 +21,45 @@ def value_of(given, setting):
         return setting.default
     setting.check(value)
     return value
+
+
+def requested(given):
+    """What flags ask of the runs.
+
+    Raises:
+      SettingError: If runs cannot be where jobs are.
+    """
+    found = command_line.requested(given)
+    if given.jobs_on == jobs.RAY:
+        if found.get("runtime") == "ray":
+            reason = "give it or runtime=ray, which has the clients of one run there."
+            raise SettingError("jobs_on", jobs.RAY, reason)
+        found.pop("ray_address", None)
+    return found
+
+
+def executor(given, where):
+    """What runs commands where flags want them to be; None for this machine alone.
+
+    Args:
+      given: The flags, those of `jobs.SETTINGS` among them.
+      where: The directory of the runs.
+
+    Raises:
+      SettingError: If a flag has no meaning there.
+      UnreachableError: If no job can run there.
+    """
+    values = {each.name: value_of(given, each) for each in jobs.SETTINGS}
+    for each in jobs.SETTINGS:
+        places = each.only_with.get("jobs_on", jobs.PLACES)
+        value = given[each.name].value
+        if value is not None and values["jobs_on"] not in places:
+            reason = f"it needs jobs_on={' or '.join(places)}."
+            raise SettingError(each.name, value, reason)
+    if given.overwrite and values["jobs_on"] != jobs.LOCAL:
+        reason = "leave it out: a job that is started again would not resume."
+        raise SettingError("overwrite", True, reason)
+    return cluster_jobs.executor(values, where, given.ray_address)
 
 
 def begin(given, planned, stop, executor=None, where=None):
@@ -41,7 +81,7 @@ def begin(given, planned, stop, executor=None, where=None):
     done = batch.Batch(
         planned,
         START,
-        jobs=value_of(given, series.JOBS),
+        jobs=value_of(given, jobs.JOBS),
         verbosity=given.verbosity,
         executor=executor,
     )
@@ -61,12 +101,12 @@ def carried_out(done, fail):
     """
     try:
         yield
-    except series.Interrupted as error:
+    except jobs.Interrupted as error:
         # As if we had been sent the signal, which we may have been, too.
         os.kill(os.getpid(), error.number)
         while True:
             signal.pause()
-    except series.WrongFlagsError as error:
+    except (series.WrongFlagsError, cluster_jobs.UnreachableError) as error:
         done.end_line()
         if str(error):
             fail(error)
@@ -76,6 +116,8 @@ def carried_out(done, fail):
             raise
         done.end_line()
         fail(error, exit_code=1)
+    finally:
+        done.stop()
 
 
 def show(directory, names):

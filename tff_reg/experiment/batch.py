@@ -12,7 +12,13 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Optional
 
-from tff_reg.experiment import command_line, finished_runs, progress, series
+from tff_reg.experiment import (
+    command_line,
+    finished_runs,
+    jobs as jobs_lib,
+    progress,
+    series,
+)
 from tff_reg.settings import as_text
 
 
@@ -104,9 +110,9 @@ class Batch:
           start: What starts commands: `tff_reg.commands.START`.
           jobs: How many at a time.
           verbosity: Of the runs. They are watched on a terminal, or with one of 0 or
-            more, unless they are several at a time.
+            more, unless they are several at a time, or `executor` runs them.
           executor: Runs the commands, by default in processes of their own: has the
-            `execute` and `stop` of `series.ChildProcesses`.
+            `execute` and `stop` of `jobs_lib.ChildProcesses`.
           say: Prints.
         """
         is_verbose = verbosity is not None and verbosity >= 0
@@ -115,8 +121,8 @@ class Batch:
         self._start = tuple(start)
         self._jobs = jobs
         self._verbosity = verbosity
-        self._is_watched = is_seen and jobs == 1
-        self._executor = executor or series.ChildProcesses(
+        self._is_watched = is_seen and jobs == 1 and executor is None
+        self._executor = executor or jobs_lib.ChildProcesses(
             is_watched=self._is_watched, jobs=jobs
         )
         self._series = series.Series(self._command, self._executor)
@@ -141,7 +147,7 @@ class Batch:
           on_finished: Called whenever something has finished.
 
         Raises:
-          series.Interrupted: If somebody stopped a run.
+          jobs_lib.Interrupted: If somebody stopped a run.
           series.WrongFlagsError: If the first run says that its flags are wrong.
         """
 
@@ -173,7 +179,7 @@ class Batch:
 
         Raises:
           ValueError: If one fails.
-          series.Interrupted: If somebody stopped one.
+          jobs_lib.Interrupted: If somebody stopped one.
         """
         kinds: dict[tuple[str, tuple[str, ...]], list[Analysis]] = {}
         for each in analyses:

@@ -2,8 +2,7 @@
 
 Each is a `bin/run` in a process of its own, which ends with this one, however that
 ends. Which runs there are and whether all of them can be is known before the first is
-started. Jobs that run side by side share the cores and have as many threads for an
-operation as one alone, so that their bytes are the same.
+started.
 """
 
 from __future__ import annotations
@@ -11,13 +10,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import pathlib
-import re
 import signal
-import subprocess
-import sys
-import tempfile
-import threading
-import time
 from collections.abc import Sequence
 from typing import Any, Callable, Optional
 
@@ -25,41 +18,14 @@ from tff_reg import lazy
 from tff_reg.experiment import (
     config as config_lib,
     directory as directory_lib,
+    jobs,
     summary as summary_lib,
 )
 from tff_reg.methods import catalogue
-from tff_reg.runtime import devices
 from tff_reg.settings import Setting, SettingError
 
 # Exit status of a command whose flags are wrong.
 _WRONG_FLAGS = 2
-_PATIENCE_SECONDS = 2.0
-_INTERRUPTED = {
-    status: number
-    for number in (signal.SIGINT, signal.SIGTERM)
-    for status in (128 + number, -number)
-}
-
-# Runs as `python -c`: asks to be killed when its parent ends, keeps to its cores, then
-# becomes the run.
-_BIND_AND_EXECUTE = """
-import ctypes, os, sys
-ctypes.CDLL(None).prctl(1, 9)  # PR_SET_PDEATHSIG, SIGKILL
-if sys.argv[2]:
-    os.sched_setaffinity(0, map(int, sys.argv[2].split(",")))
-if os.getppid() == int(sys.argv[1]):  # else we were too late
-    os.execv(sys.argv[3], sys.argv[3:])
-"""
-# What TensorFlow reads, and `tff_reg.runtime` leaves as it is.
-_THREADS = "TF_NUM_INTRAOP_THREADS"
-
-
-class Interrupted(Exception):
-    """Raised when somebody stopped a run, and so the series."""
-
-    def __init__(self, number: int):
-        super().__init__(f"stopped by signal {number}")
-        self.number = number
 
 
 class WrongFlagsError(ValueError):
@@ -74,7 +40,6 @@ SETTINGS = (
     Setting("processes", str, (), "methods, or sums of methods", is_tuple=True),
     SEEDS,
 )
-JOBS = Setting("jobs", int, 1, "runs at a time on this machine", minimum=1)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -269,112 +234,19 @@ def plan_run(
     return PlannedRun(asked, config, is_finished, name)
 
 
-class ChildProcesses:
-    """Runs commands in processes of their own, which end with this one."""
-
-    def __init__(self, *, is_watched: bool, jobs: int = 1):
-        """Starts nothing.
-
-        Args:
-          is_watched: Whether somebody sees what the commands print. If not, they are
-            silent, and what goes wrong is kept.
-          jobs: How many threads may `execute` at a time; their commands share the
-            cores.
-        """
-        self._is_watched = is_watched
-        self._jobs = jobs
-        self._free = list(range(jobs))
-        self._processes: set[subprocess.Popen] = set()
-        self._is_stopped = False
-        self._lock = threading.Lock()
-
-    def execute(self, command: Sequence[str]) -> tuple[int, str]:
-        """Runs a command to its end, in a thread that lives as long.
-
-        Args:
-          command: The command and its arguments.
-
-        Returns:
-          Its exit status and its last line of errors.
-
-        Raises:
-          Interrupted: If somebody stopped it.
-        """
-        with tempfile.TemporaryFile() as errors:
-            quiet = {"stdout": subprocess.DEVNULL, "stderr": errors}
-            with self._lock:
-                if self._is_stopped:
-                    raise Interrupted(signal.SIGINT)
-                place = self._free.pop()
-                process = subprocess.Popen(
-                    [
-                        *(sys.executable, "-I", "-S", "-c", _BIND_AND_EXECUTE),
-                        str(os.getpid()),
-                        self._cores(place),
-                        *command,
-                    ],
-                    stdin=subprocess.DEVNULL,
-                    env=self._environment(),
-                    **({} if self._is_watched else quiet),
-                )
-                self._processes.add(process)
-            status = process.wait()
-            with self._lock:
-                self._processes.remove(process)
-                self._free.append(place)
-                if self._is_stopped:
-                    # Whatever the status: an interpreter that was still starting
-                    # ends with one of its own.
-                    raise Interrupted(signal.SIGINT)
-            errors.seek(0)
-            text = errors.read().decode("utf-8", "replace")
-        if status in _INTERRUPTED:
-            raise Interrupted(_INTERRUPTED[status])
-        return status, _last_line(text)
-
-    def _cores(self, place: int) -> str:
-        """The cores of a job among several; nothing for all of them."""
-        if self._jobs == 1 or not hasattr(os, "sched_getaffinity"):
-            return ""
-        cores = sorted(os.sched_getaffinity(0))
-        own = cores[place :: self._jobs] or [cores[place % len(cores)]]
-        return ",".join(map(str, own))
-
-    def _environment(self) -> Optional[dict[str, str]]:
-        if self._jobs == 1:
-            return None
-        # Not as many as suit its few cores: last bits depend on that.
-        threads = {_THREADS: str(devices.threads_for_an_operation())}
-        return {**threads, **os.environ}
-
-    def stop(self) -> None:
-        """Ends what is under way, in which nothing is lost; starts nothing more."""
-        with self._lock:
-            self._is_stopped = True
-            processes = list(self._processes)
-        for process in processes:
-            process.send_signal(signal.SIGINT)
-        end = time.monotonic() + _PATIENCE_SECONDS
-        for process in processes:
-            try:
-                process.wait(max(0.0, end - time.monotonic()))
-            except subprocess.TimeoutExpired:
-                process.kill()
-
-
 class Series:
     """Runs what is planned."""
 
     def __init__(
         self,
         command: Callable[[config_lib.RunConfig], Sequence[str]],
-        executor: ChildProcesses,
+        executor: jobs.ChildProcesses,
     ):
         """Starts nothing.
 
         Args:
           command: From what is asked of a run to the command that does it.
-          executor: Runs the commands: `ChildProcesses`, or what has its `execute`.
+          executor: Runs the commands: `jobs.ChildProcesses`, or what has its `execute`.
         """
         self._command = command
         self._executor = executor
@@ -390,7 +262,7 @@ class Series:
           None, or why it failed, in one line.
 
         Raises:
-          Interrupted: If somebody stopped it.
+          jobs.Interrupted: If somebody stopped it.
           WrongFlagsError: If it is the first that is started here, and says that its
             flags are wrong.
         """
@@ -414,7 +286,7 @@ class Series:
           None, or why it failed, in one line.
 
         Raises:
-          Interrupted: If somebody stopped it.
+          jobs.Interrupted: If somebody stopped it.
         """
         status, said = self._executor.execute(command)
         return _why(status, said) if status else None
@@ -425,9 +297,3 @@ def _why(status: int, said: str) -> str:
     if status < 0:
         why = f"killed by {signal.Signals(-status).name}"
     return f"{why}: {said}" if said else why
-
-
-def _last_line(text: str) -> str:
-    """The last line of what a run wrote to stderr, without who says it."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return re.sub("^bin/[a-z]+: ", "", lines[-1]) if lines else ""

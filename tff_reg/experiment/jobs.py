@@ -1,0 +1,198 @@
+"""Where the commands of a series run: here in processes of their own.
+
+Jobs that run side by side share the cores and have as many threads for an operation as
+one alone, so that their bytes are the same. `cluster_jobs` has other places. All of
+them `execute` commands, in as many threads as there are jobs, until they are to `stop`.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any, Optional
+
+from tff_reg.runtime import devices
+from tff_reg.settings import Setting
+
+# Where jobs run.
+LOCAL, SLURM, RAY = PLACES = ("local", "slurm", "ray")
+_ON_CLUSTERS = {"jobs_on": (SLURM, RAY)}
+JOBS = Setting("jobs", int, 1, "runs at a time", minimum=1)
+SETTINGS = (
+    JOBS,
+    Setting("jobs_on", str, LOCAL, "where they run", choices=PLACES),
+    Setting(
+        "cpus_per_job", int, 1, "cores of a run", minimum=1, only_with=_ON_CLUSTERS
+    ),
+    Setting(
+        "gpus_per_job", float, 0.0, "GPUs of a run", minimum=0, only_with=_ON_CLUSTERS
+    ),
+    Setting(
+        "sbatch",
+        str,
+        (),
+        "options of SLURM's command",
+        is_tuple=True,
+        only_with={"jobs_on": (SLURM,)},
+    ),
+)
+
+_PATIENCE_SECONDS = 2.0
+# Exit statuses of commands that somebody stopped, and by which signal.
+INTERRUPTED = {
+    status: number
+    for number in (signal.SIGINT, signal.SIGTERM)
+    for status in (128 + number, -number)
+}
+
+# Runs as `python -c`: asks to be killed when its parent ends, keeps to its cores, then
+# becomes the run. SIGUSR2 is how a cluster tells the parent that its time is over.
+_BIND_AND_EXECUTE = """
+import ctypes, os, signal, sys
+ctypes.CDLL(None).prctl(1, 9)  # PR_SET_PDEATHSIG, SIGKILL
+signal.signal(signal.SIGUSR2, signal.SIG_IGN)
+if sys.argv[2]:
+    os.sched_setaffinity(0, map(int, sys.argv[2].split(",")))
+if os.getppid() == int(sys.argv[1]):  # else we were too late
+    os.execv(sys.argv[3], sys.argv[3:])
+"""
+
+
+class Interrupted(Exception):
+    """Raised when somebody stopped a run, and so the series."""
+
+    def __init__(self, number: int):
+        super().__init__(f"stopped by signal {number}")
+        self.number = number
+
+
+class ChildProcesses:
+    """Runs commands in processes of their own, which end with this one."""
+
+    def __init__(self, *, is_watched: bool, jobs: int = 1):
+        """Starts nothing.
+
+        Args:
+          is_watched: Whether somebody sees what the commands print. If not, they are
+            silent, and what goes wrong is kept.
+          jobs: How many threads may `execute` at a time; their commands share the
+            cores.
+        """
+        self._is_watched = is_watched
+        self._jobs = jobs
+        self._free = list(range(jobs))
+        self._processes: set[subprocess.Popen] = set()
+        self._is_stopped = False
+        self._lock = threading.Lock()
+
+    def execute(self, command: Sequence[str]) -> tuple[int, str]:
+        """Runs a command to its end, in a thread that lives as long.
+
+        Args:
+          command: The command and its arguments.
+
+        Returns:
+          Its exit status and its last line of errors.
+
+        Raises:
+          Interrupted: If somebody stopped it.
+        """
+        with tempfile.TemporaryFile() as errors:
+            quiet = {"stdout": subprocess.DEVNULL, "stderr": errors}
+            with self._lock:
+                if self._is_stopped:
+                    raise Interrupted(signal.SIGINT)
+                place = self._free.pop()
+                process = start(
+                    command,
+                    self._cores(place),
+                    env=self._environment(),
+                    **({} if self._is_watched else quiet),
+                )
+                self._processes.add(process)
+            status = process.wait()
+            with self._lock:
+                self._processes.remove(process)
+                self._free.append(place)
+                if self._is_stopped:
+                    # Whatever the status: an interpreter that was still starting
+                    # ends with one of its own.
+                    raise Interrupted(signal.SIGINT)
+            said = last_line(errors)
+        if status in INTERRUPTED:
+            raise Interrupted(INTERRUPTED[status])
+        return status, said
+
+    def _cores(self, place: int) -> str:
+        """The cores of a job among several; nothing for all of them."""
+        if self._jobs == 1 or not hasattr(os, "sched_getaffinity"):
+            return ""
+        cores = sorted(os.sched_getaffinity(0))
+        own = cores[place :: self._jobs] or [cores[place % len(cores)]]
+        return ",".join(map(str, own))
+
+    def _environment(self) -> Optional[dict[str, str]]:
+        if self._jobs == 1:
+            return None
+        return {**os.environ, **threads()}
+
+    def stop(self) -> None:
+        """Ends what is under way, in which nothing is lost; starts nothing more."""
+        with self._lock:
+            self._is_stopped = True
+            processes = list(self._processes)
+        for process in processes:
+            process.send_signal(signal.SIGINT)
+        end = time.monotonic() + _PATIENCE_SECONDS
+        for process in processes:
+            try:
+                process.wait(max(0.0, end - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                process.kill()
+
+
+def start(command: Sequence[str], cores: str, **options: Any) -> subprocess.Popen:
+    """Starts a command, which is killed when the calling thread ends.
+
+    Args:
+      command: The command and its arguments.
+      cores: The numbers of those that it keeps to, joined by commas; nothing for all.
+      **options: Those of `subprocess.Popen`.
+
+    Returns:
+      Its process.
+    """
+    return subprocess.Popen(
+        [
+            *(sys.executable, "-I", "-S", "-c", _BIND_AND_EXECUTE),
+            str(os.getpid()),
+            cores,
+            *command,
+        ],
+        stdin=subprocess.DEVNULL,
+        **options,
+    )
+
+
+def threads() -> dict[str, str]:
+    """TensorFlow's threads for an operation, as an environment has them for a job.
+
+    Not as many as suit its few cores: last bits depend on that.
+    """
+    name = "TF_NUM_INTRAOP_THREADS"  # `tff_reg.runtime` leaves it as it is.
+    return {name: os.environ.get(name, str(devices.threads_for_an_operation()))}
+
+
+def last_line(errors: Any) -> str:
+    """The last line of a file that a run wrote its errors to, without who says it."""
+    errors.seek(0)
+    text = errors.read().decode("utf-8", "replace")
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return re.sub("^bin/[a-z]+: ", "", lines[-1]) if lines else ""
