@@ -30,21 +30,12 @@ from typing import Any, Callable, Optional
 
 from tff_reg.analysis import dissimilarity, hessian as hessian_lib
 from tff_reg.data import keys
-from tff_reg.experiment import files, tables
+from tff_reg.experiment import files, finished_runs, tables
 from tff_reg.lazy import np, tf
 from tff_reg.settings import SettingError, check, setting
 
 _FILE = "hessian.json"
 _DIAGONALS = "client_diagonals"
-_OF_CLIENTS = (
-    "h_n",
-    "h_d",
-    "h_n_code",
-    "h_d_code",
-    "drift",
-    "drift_agreement",
-    "gradient_agreement",
-)
 _BATCH_SIZE = 64
 
 
@@ -383,7 +374,7 @@ def rows(found: dict[str, Any]) -> list[dict[str, Any]]:
         "lambda_max": (results["eigenvalues"]["values"][0], None),
         "trace": (results["trace"]["mean"], results["trace"]["standard_error"]),
     }
-    for name in _OF_CLIENTS if "clients" in results else ():
+    for name in finished_runs.CLIENTS_COLUMNS if "clients" in results else ():
         numbers[name] = (results["clients"][name], None)
     return [
         {"quantity": name, "value": value, "standard_error": error}

@@ -29,14 +29,6 @@ _HEADS = {
     "gflops": "GFLOPs",
     SECONDS: "s a round",
 }
-# How figures are drawn, and what else has to be known of the runs.
-PICTURES = (
-    "curves",
-    "compute_time",
-    "landscape",
-    "eigenvalues",
-    "singular_values",
-)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,7 +63,8 @@ class Artifact:
       weights: Of which of a run's weights the flatness is: those whose accuracy is
         reported.
       hessian: Settings of `bin/analyze hessian`, where not its defaults.
-      picture: How the figure is drawn, one of `PICTURES`; empty for a table.
+      picture: How the figure is drawn: curves, compute_time, landscape, eigenvalues or
+        singular_values; empty for a table.
       curve: What the curves are of: a name of `SHARES`.
       notes: What is to be known, whole sentences.
     """

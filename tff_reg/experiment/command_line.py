@@ -379,10 +379,6 @@ def help_text(given: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _is_nothing(default: Any) -> bool:
-    return default is False or default in (dataclasses.MISSING, None, ())
-
-
 def _entry(setting: Setting, value: Any = None) -> list[str]:
     """What the help says of a setting, with its value, if it has one."""
     is_truth = setting.type is bool

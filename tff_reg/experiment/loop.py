@@ -503,7 +503,7 @@ class Rounds:
         all_clients_weights = None
         if self._get_all_clients_weights is not None:
             all_clients_weights = self._get_all_clients_weights(self._state)
-        summary = self._summary()
+        summary = summary_lib.summarize(self._table, self._settings)
         if self._events is not None:
             self._events.close()
         if self._directory is not None:
@@ -528,10 +528,6 @@ class Rounds:
         return RunResult(
             self._state, weights, all_clients_weights, self._table.rows(), summary
         )
-
-    def _summary(self) -> dict[str, Any]:
-        """The results in a few numbers."""
-        return summary_lib.summarize(self._table, self._settings)
 
 
 def _named_arrays(

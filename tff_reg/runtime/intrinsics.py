@@ -13,8 +13,7 @@ from typing import Any, Callable
 from tff_reg.lazy import np, tf, tff
 from tff_reg.runtime import tff_internals, values
 
-# A function value: takes an argument (None for none), gives a result.
-Function = Callable[[Any], Any]
+# Function values take an argument, None for none, and give a result.
 
 
 # --- evaluated once ----------------------------------------------------------------

@@ -1,0 +1,65 @@
+"""The strengths of methods among the settings of a run: which there are, and checks."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, Optional
+
+from tff_reg.methods import catalogue
+from tff_reg.settings import Setting, SettingError
+
+GROUP = "Strengths of the methods"
+
+
+def listed(process: Optional[str] = None) -> list[Setting]:
+    """The strengths of a process's methods; of all methods, if None."""
+    return [
+        dataclasses.replace(each.setting, name=each.flag, group=GROUP)
+        for each in catalogue.strengths(process)
+    ]
+
+
+def checked(strengths: Mapping[str, Any]) -> dict[str, Any]:
+    """Checks strengths, of any method.
+
+    Args:
+      strengths: By name; None for what is not given.
+
+    Returns:
+      Those that are given, as their settings have them.
+
+    Raises:
+      SettingError: If there is no such strength, or it cannot have the value.
+    """
+    methods = {each.flag: each.method for each in catalogue.strengths()}
+    known = {each.name: each for each in listed()}
+    found = {}
+    for name, value in strengths.items():
+        if name not in known:
+            raise SettingError(name, None, "there is no such setting.")
+        if value is None:
+            continue
+        found[name] = known[name].adopt(value)
+        known[name].check(found[name])
+        try:
+            catalogue.build(methods[name], {name: found[name]})
+        except SettingError as error:
+            raise SettingError(name, value, error.reason) from error
+        except ValueError as error:
+            raise SettingError(name, value, str(error)) from error
+    return found
+
+
+def check_owned(strengths: Mapping[str, Any], process: str) -> None:
+    """Checks that strengths are of methods of the process.
+
+    Raises:
+      SettingError: If one is not.
+    """
+    own = {each.name for each in listed(process)}
+    methods = {each.flag: each.method for each in catalogue.strengths()}
+    for name, value in strengths.items():
+        if name not in own:
+            reason = f"{methods[name]} is not part of process={process}."
+            raise SettingError(name, value, reason)
