@@ -1,3 +1,4 @@
+import concurrent.futures
 import os
 import select
 import signal
@@ -218,6 +219,28 @@ def test_wrong_flags_of_the_first_run_are_wrong_flags_of_all(tmp_path):
         runs.run(run)
     assert str(caught.value) == "--devices: no"
     assert runs.run(run) == "exit code 2: --devices: no"
+
+
+def test_jobs_at_the_same_time_share_out_cores_and_gpus(tmp_path, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5,7")
+    program = (
+        "import os, pathlib, sys, time; "
+        f"here = pathlib.Path({str(tmp_path)!r}); "
+        "(here / str(os.getpid())).touch()\n"
+        "while len(list(here.iterdir())) < 2: time.sleep(0.01)\n"
+        "cores = ' '.join(map(str, sorted(os.sched_getaffinity(0))))\n"
+        "print(os.environ['CUDA_VISIBLE_DEVICES'], cores, file=sys.stderr)"
+    )
+    executor = jobs.ChildProcesses(is_watched=False, jobs=2)
+    command = [sys.executable, "-c", program]
+    with concurrent.futures.ThreadPoolExecutor(2) as threads:
+        ended = list(threads.map(executor.execute, [command] * 2))
+    assert [status for status, _ in ended] == [0, 0]
+    gpus, cores = zip(*(said.split(" ", 1) for _, said in ended))
+    assert sorted(gpus) == ["3,7", "5"]
+    mine = sorted(os.sched_getaffinity(0))
+    shares = [mine[place::2] or mine for place in (0, 1)]
+    assert sorted(cores) == sorted(" ".join(map(str, share)) for share in shares)
 
 
 @pytest.mark.parametrize(

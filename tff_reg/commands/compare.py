@@ -62,8 +62,8 @@ fails is named, and the table has the rest.
                                   has, in DIR/tuning, on training examples that are held
                                   out (--validation_share, 0.1 of them), never on the
                                   test set; then it runs on all with the best
-  --jobs=N                        runs at a time, which share this machine's cores;
-                                  their numbers are the same [1]
+  --jobs=N                        runs at a time, which share this machine's cores and
+                                  GPUs; their numbers are the same [1]
   --jobs_on=local|slurm|ray       this machine, jobs of SLURM (submitted from here), or
                                   tasks of Ray (--ray_address); with --cpus_per_job=N
                                   [1], --gpus_per_job=N [0] and options of SLURM's own:

@@ -31,8 +31,8 @@ bin/reproduce PAPER/TABLE [--seeds=N,...] [--scale=X] [--jobs=N] [flags]
   --seeds=N,...           such as 0,1,2; every cell runs with each [0]
   --scale=X               of the paper's rounds, clients, local epochs and examples, as
                           0.1; or tiny, minutes: what is learned then means nothing [1]
-  --jobs=N                runs at a time, which share this machine's cores; their
-                          numbers are the same [1]
+  --jobs=N                runs at a time, which share this machine's cores and
+                          GPUs; their numbers are the same [1]
   --jobs_on=local|slurm|ray  where they run, as of bin/compare, with its flags [local]
   --output_dir=DIR        gets table.md, table.csv and, of a figure, figure.png
                           [runs/PAPER/TABLE]

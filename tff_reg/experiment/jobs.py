@@ -1,13 +1,15 @@
 """Where the commands of a series run: here in processes of their own.
 
-Jobs that run side by side share the cores and have as many threads for an operation as
-one alone, so that their bytes are the same. `cluster_jobs` has other places. All of
-them `execute` commands, in as many threads as there are jobs, until they are to `stop`.
+Jobs that run side by side share the cores and the GPUs, and have as many threads for
+an operation as one alone, so that their bytes are the same. `cluster_jobs` has other
+places. All of them `execute` commands, in as many threads as there are jobs, until they
+are to `stop`.
 """
 
 from __future__ import annotations
 
 import os
+import pathlib
 import re
 import signal
 import subprocess
@@ -44,6 +46,9 @@ SETTINGS = (
     ),
 )
 
+_VISIBLE_GPUS = "CUDA_VISIBLE_DEVICES"
+# Where NVIDIA's driver lists them; TensorFlow would take seconds to say.
+_NVIDIA_GPUS = pathlib.Path("/proc/driver/nvidia/gpus")
 _PATIENCE_SECONDS = 2.0
 # Exit statuses of commands that somebody stopped, and by which signal.
 INTERRUPTED = {
@@ -83,7 +88,7 @@ class ChildProcesses:
           is_watched: Whether somebody sees what the commands print. If not, they are
             silent, and what goes wrong is kept.
           jobs: How many threads may `execute` at a time; their commands share the
-            cores.
+            cores and the GPUs.
         """
         self._is_watched = is_watched
         self._jobs = jobs
@@ -112,8 +117,8 @@ class ChildProcesses:
                 place = self._free.pop()
                 process = start(
                     command,
-                    self._cores(place),
-                    env=self._environment(),
+                    ",".join(self._shared(_cores(), place)),
+                    env=self._environment(place),
                     **({} if self._is_watched else quiet),
                 )
                 self._processes.add(process)
@@ -130,18 +135,21 @@ class ChildProcesses:
             raise Interrupted(INTERRUPTED[status])
         return status, said
 
-    def _cores(self, place: int) -> str:
-        """The cores of a job among several; nothing for all of them."""
-        if self._jobs == 1 or not hasattr(os, "sched_getaffinity"):
-            return ""
-        cores = sorted(os.sched_getaffinity(0))
-        own = cores[place :: self._jobs] or [cores[place % len(cores)]]
-        return ",".join(map(str, own))
+    def _shared(self, all_of_them: list[str], place: int) -> list[str]:
+        """A job's part among several; nothing for all."""
+        if self._jobs == 1 or not all_of_them:
+            return []
+        return all_of_them[place :: self._jobs] or [
+            all_of_them[place % len(all_of_them)]
+        ]
 
-    def _environment(self) -> Optional[dict[str, str]]:
+    def _environment(self, place: int) -> Optional[dict[str, str]]:
         if self._jobs == 1:
             return None
-        return {**os.environ, **threads()}
+        environment = {**os.environ, **threads()}
+        if gpus := self._shared(_gpus(), place):
+            environment[_VISIBLE_GPUS] = ",".join(gpus)
+        return environment
 
     def stop(self) -> None:
         """Ends what is under way, in which nothing is lost; starts nothing more."""
@@ -156,6 +164,21 @@ class ChildProcesses:
                 process.wait(max(0.0, end - time.monotonic()))
             except subprocess.TimeoutExpired:
                 process.kill()
+
+
+def _cores() -> list[str]:
+    """This process's; nothing where the system does not say."""
+    if not hasattr(os, "sched_getaffinity"):
+        return []
+    return [str(core) for core in sorted(os.sched_getaffinity(0))]
+
+
+def _gpus() -> list[str]:
+    """Those that this process may use, as the variable has them."""
+    given = os.environ.get(_VISIBLE_GPUS)
+    if given is None:
+        return [str(index) for index, _ in enumerate(_NVIDIA_GPUS.glob("*"))]
+    return [name for name in given.split(",") if name]
 
 
 def start(command: Sequence[str], cores: str, **options: Any) -> subprocess.Popen:
