@@ -17,13 +17,15 @@ __getattr__, __dir__, __all__ = lazy.exports(
             "hessian_dissimilarity",
             "published_hessian_dissimilarity",
         ],
-        "examples": ["UnsuitableDataError"],
-        "hessian": [
+        "estimates": [
             "DiagonalEstimate",
             "Eigenpairs",
-            "Hessian",
             "SpectralDensity",
             "TraceEstimate",
+        ],
+        "examples": ["UnsuitableDataError"],
+        "hessian": [
+            "Hessian",
             "diagonal",
             "hessian_vector_product",
             "spectral_density",

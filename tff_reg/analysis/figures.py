@@ -11,7 +11,7 @@ import pathlib
 import statistics
 from collections.abc import Mapping, Sequence
 
-from tff_reg.analysis import hessian, landscape, spectra
+from tff_reg.analysis import estimates, landscape, spectra
 from tff_reg.experiment import (
     batch,
     comparison,
@@ -212,7 +212,7 @@ def _write_of_weights(
         }
         spectra.write_eigenvalues(path, eigenvalues, title=title, subtitle=subtitle)
         densities = {
-            row: hessian.SpectralDensity(
+            row: estimates.SpectralDensity(
                 np.array(_column(folder / "density.csv", "eigenvalue")),
                 np.array(_column(folder / "density.csv", "density")),
             )

@@ -30,11 +30,22 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Sequence
-from typing import Any, Callable, NamedTuple, Optional, Union
+from typing import Any, Callable, Optional, Union
 
-from tff_reg.analysis import examples, hessian_products, lanczos, objective
+from tff_reg.analysis import (
+    eigenvalues,
+    examples,
+    hessian_products,
+    lanczos,
+    objective,
+)
+from tff_reg.analysis.estimates import (
+    DiagonalEstimate,
+    SpectralDensity,
+    TraceEstimate,
+)
 from tff_reg.data import keys
-from tff_reg.lazy import logging, np, tf, tqdm
+from tff_reg.lazy import np, tf, tqdm
 
 Parts = Union[None, str, Sequence[Sequence[Any]]]
 Vector = Union["np.ndarray", Sequence["np.ndarray"]]
@@ -44,114 +55,6 @@ METHODS = ("lanczos", "power")
 _EIGENVALUES, _PROBES, _DENSITY = 1, 2, 3
 # Below, a standard error says little.
 _FEWEST_SAMPLES = 10
-# Eigenvalues below this share of the largest are only known relative to it.
-_SMALL = 0.01
-# Tails of the density's Gaussians that its grid holds, and points for each width.
-_TAIL_WIDTHS, _POINTS_PER_WIDTH = 6.0, 5.0
-
-
-class _Eigenpairs(NamedTuple):
-    values: np.ndarray
-    vectors: np.ndarray
-
-
-class Eigenpairs(_Eigenpairs):
-    """Eigenvalues of largest magnitude with their vectors: `values, vectors = pairs`.
-
-    Attributes:
-      values: float64 [k], of descending magnitude.
-      vectors: float64 [k, size]; row i belongs to value i and has length 1.
-      errors: float64 [k], the estimated errors of the values.
-      products: Hessian-vector products that were needed.
-    """
-
-    errors: np.ndarray
-    products: int
-
-    @classmethod
-    def build(cls, values, vectors, errors, products: int) -> Eigenpairs:
-        """Sorts the pairs."""
-        order = np.argsort(-np.abs(values), kind="stable")
-        pairs = cls(np.asarray(values)[order], np.asarray(vectors)[order])
-        pairs.errors = np.asarray(errors)[order]
-        pairs.products = products
-        return pairs
-
-
-class TraceEstimate(NamedTuple):
-    """A trace by Hutchinson's estimator.
-
-    Attributes:
-      mean: The estimate.
-      standard_error: Of the mean.
-      samples: Random vectors used.
-    """
-
-    mean: float
-    standard_error: float
-    samples: int
-
-
-class DiagonalEstimate(NamedTuple):
-    """A diagonal.
-
-    Attributes:
-      values: float64 [size].
-      standard_errors: float64 [size]; zeros for the exact diagonal.
-      samples: Products used.
-    """
-
-    values: np.ndarray
-    standard_errors: np.ndarray
-    samples: int
-
-
-class _SpectralDensity(NamedTuple):
-    grid: np.ndarray
-    density: np.ndarray
-
-
-class SpectralDensity(_SpectralDensity):
-    """The distribution of the eigenvalues: `grid, density = spectrum`.
-
-    Attributes:
-      grid: float64 [points], eigenvalues at equal distances.
-      density: float64 [points], whose integral is 1.
-      nodes: float64 [n], the quadrature's nodes of all random vectors.
-      weights: float64 [n], their shares of the eigenvalues, of sum 1.
-      width: Standard deviation of the Gaussian that each node became.
-    """
-
-    nodes: np.ndarray
-    weights: np.ndarray
-    width: float
-
-    @classmethod
-    def build(cls, nodes, weights, relative_width: float) -> SpectralDensity:
-        """Makes Gaussians of the nodes.
-
-        Args:
-          nodes: float64 [n].
-          weights: float64 [n], of sum 1.
-          relative_width: As in `Hessian.spectral_density`.
-
-        Returns:
-          The density.
-        """
-        low, high = float(np.min(nodes)), float(np.max(nodes))
-        scale = high - low
-        if scale <= 1e-6 * max(abs(low), abs(high)):
-            scale = max(abs(low), abs(high)) or 1.0
-        width = relative_width * scale
-        low, high = low - _TAIL_WIDTHS * width, high + _TAIL_WIDTHS * width
-        points = int((high - low) / width * _POINTS_PER_WIDTH)
-        grid = np.linspace(low, high, points + 1)
-        density = np.zeros_like(grid)
-        for node, weight in zip(nodes, weights):
-            density += weight * np.exp(-0.5 * np.square((grid - node) / width))
-        result = cls(grid, density / (width * np.sqrt(2 * np.pi)))
-        result.nodes, result.weights, result.width = nodes, weights, width
-        return result
 
 
 @dataclasses.dataclass(frozen=True)
@@ -326,7 +229,11 @@ class Hessian:
                     f"There are {part.size} eigenvalues"
                     f"{'' if part.name is None else f' in {part.name!r}'}, not {k}."
                 )
-        find = _by_power_iteration if method == "power" else _by_lanczos
+        find = (
+            eigenvalues.by_power_iteration
+            if method == "power"
+            else eigenvalues.by_lanczos
+        )
         most = max_iterations or (1000 if method == "power" else 100 + 4 * k)
         total = most * (k if method == "power" else 1)
         found = []
@@ -371,7 +278,7 @@ class Hessian:
           ValueError: If an argument cannot be, with the errors of `product`.
         """
         _check_positive(tolerance=tolerance)
-        _check_at_least_two(max_samples=max_samples)
+        _check_at_least_two("max_samples", max_samples)
         chosen = self._parts_of(parts)
         values = []
         probes = self._random(self.size, seed, _PROBES)
@@ -411,7 +318,7 @@ class Hessian:
         Raises:
           ValueError: If an argument cannot be, with the errors of `product`.
         """
-        _check_at_least_two(samples=samples)
+        _check_at_least_two("samples", samples)
         chosen = self._parts_of(parts)
         total, squares = np.zeros(self.size), np.zeros(self.size)
         if exact:
@@ -577,78 +484,34 @@ class Hessian:
                 self._products.after_product = None
 
 
+# Their options are those of `Hessian` and of its method.
+
+
 def hessian_vector_product(model_or_loss_fn, data, vector: Vector, **options) -> Vector:
-    """Multiplies the Hessian with a vector: see `Hessian.product`.
-
-    Args:
-      model_or_loss_fn: As for `Hessian`, like `data` and the options.
-      data: The examples.
-      vector: [size], or a list of arrays shaped like the variables.
-      **options: `loss_fn`, `variables`, `training`, `batch_size`.
-
-    Returns:
-      The product in the same form, float64.
-    """
+    """`Hessian(model_or_loss_fn, data, ...).product(vector)`."""
     return Hessian(model_or_loss_fn, data, **options).product(vector)
 
 
 def top_eigenvalues(model_or_loss_fn, data, k: int = 1, **options):
-    """The k eigenvalues of largest magnitude: see `Hessian.top_eigenvalues`.
-
-    Args:
-      model_or_loss_fn: As for `Hessian`, like `data`.
-      data: The examples.
-      k: How many.
-      **options: Those of `Hessian` and of its method.
-
-    Returns:
-      `Eigenpairs`, or those of each part.
-    """
+    """`Hessian(model_or_loss_fn, data, ...).top_eigenvalues(k, ...)`."""
     options, own = _split(options)
     return Hessian(model_or_loss_fn, data, **options).top_eigenvalues(k, **own)
 
 
 def trace(model_or_loss_fn, data, **options):
-    """The trace, estimated: see `Hessian.trace`.
-
-    Args:
-      model_or_loss_fn: As for `Hessian`, like `data`.
-      data: The examples.
-      **options: Those of `Hessian` and of its method.
-
-    Returns:
-      A `TraceEstimate`, or one of each part.
-    """
+    """`Hessian(model_or_loss_fn, data, ...).trace(...)`."""
     options, own = _split(options)
     return Hessian(model_or_loss_fn, data, **options).trace(**own)
 
 
 def diagonal(model_or_loss_fn, data, **options):
-    """The diagonal, estimated or exact: see `Hessian.diagonal`.
-
-    Args:
-      model_or_loss_fn: As for `Hessian`, like `data`.
-      data: The examples.
-      **options: Those of `Hessian` and of its method.
-
-    Returns:
-      A `DiagonalEstimate`, or one of each part.
-    """
+    """`Hessian(model_or_loss_fn, data, ...).diagonal(...)`."""
     options, own = _split(options)
     return Hessian(model_or_loss_fn, data, **options).diagonal(**own)
 
 
 def spectral_density(model_or_loss_fn, data, **options):
-    """The density of the eigenvalues: see `Hessian.spectral_density`.
-
-    Args:
-      model_or_loss_fn: As for `Hessian`, like `data`.
-      data: The examples.
-      **options: Those of `Hessian` and of its method.
-
-    Returns:
-      A `SpectralDensity`, or one of each part.
-    """
+    """`Hessian(model_or_loss_fn, data, ...).spectral_density(...)`."""
     options, own = _split(options)
     return Hessian(model_or_loss_fn, data, **options).spectral_density(**own)
 
@@ -666,109 +529,11 @@ def _check_positive(**arguments) -> None:
             raise ValueError(f"{name} must be positive, but is {value}.")
 
 
-def _check_at_least_two(**arguments) -> None:
-    for name, value in arguments.items():
-        if value < 2:
-            raise ValueError(f"{name} must be at least 2, but is {value}.")
+def _check_at_least_two(name: str, value: int) -> None:
+    if value < 2:
+        raise ValueError(f"{name} must be at least 2, but is {value}.")
 
 
 def _estimate(values: Sequence[float]) -> TraceEstimate:
     error = np.std(values, ddof=1) / np.sqrt(len(values)) if len(values) > 1 else np.inf
     return TraceEstimate(float(np.mean(values)), float(error), len(values))
-
-
-def _is_accurate(values, residuals, errors, tolerance: float, largest: float) -> bool:
-    """Whether estimates and bounds of the errors are small enough."""
-    allowed = tolerance * np.maximum(np.abs(values), _SMALL * abs(largest))
-    return bool(np.all((errors <= allowed) & (residuals <= 100 * allowed)))
-
-
-def _warn(k: int, products: int, errors) -> None:
-    logging.warning(
-        "The top %d Hessian eigenvalues are not as accurate as asked for after %d "
-        "products (estimated errors up to %.1e): raise max_iterations.",
-        k,
-        products,
-        np.max(errors),
-    )
-
-
-def _by_lanczos(product, random, size, k, tolerance, most, dtype) -> Eigenpairs:
-    found = {}
-
-    def is_done(result: lanczos.Tridiagonal) -> bool:
-        steps = result.steps
-        # Looking costs as much as a product where there are hundreds of steps.
-        if steps < k or (steps % (1 + steps // 32) and steps < min(most, size)):
-            return False
-        values, vectors = result.eigenpairs()
-        top = np.argsort(-np.abs(values), kind="stable")[:k]
-        residuals = np.abs(result.off_diagonal[-1] * vectors[-1, top])
-        gaps = np.abs(values[top, np.newaxis] - values)
-        gaps[np.arange(k), top] = np.inf
-        gaps = np.min(gaps, axis=1)
-        errors = residuals * np.minimum(1.0, residuals / np.maximum(gaps, 1e-300))
-        found.update(values=values[top], vectors=vectors[:, top], errors=errors)
-        # Twice as many as asked for: then those below are known as well.
-        return steps >= min(2 * k, size) and _is_accurate(
-            values[top], residuals, errors, tolerance, values[top[0]]
-        )
-
-    numbers = iter(range(size))
-    result = lanczos.tridiagonalize(
-        product,
-        random(next(numbers)),
-        min(max(most, k), size),
-        basis_dtype=dtype,
-        stop=is_done,
-        another_start=lambda: random(next(numbers)),
-    )
-    if not is_done(result):
-        _warn(k, result.steps, found["errors"])
-    return Eigenpairs.build(
-        found["values"],
-        [_unit(result.expand(column)) for column in found["vectors"].T],
-        found["errors"],
-        result.steps,
-    )
-
-
-def _unit(vector: np.ndarray) -> np.ndarray:
-    return vector / np.linalg.norm(vector)
-
-
-def _by_power_iteration(product, random, size, k, tolerance, most, dtype) -> Eigenpairs:
-    del size, dtype
-    values, vectors, errors = [], [], []
-    products = 0
-
-    def deflated(vector):
-        for other in vectors:
-            vector = vector - (other @ vector) * other
-        return vector
-
-    for number in range(k):
-        vector = _unit(deflated(random(number)))
-        last_residual = np.inf
-        for _ in range(most):
-            image = deflated(product(vector))
-            products += 1
-            value = vector @ image
-            residual = np.linalg.norm(image - value * vector)
-            # Residuals shrink with the ratio of the next eigenvalue to this one.
-            ratio = residual / last_residual
-            error = residual
-            if ratio < 1 and residual < abs(value) * (1 - ratio):
-                error = residual**2 / (abs(value) * (1 - ratio))
-            length = np.linalg.norm(image)
-            largest = max([value, *values], key=abs)
-            is_accurate = _is_accurate(value, residual, error, tolerance, largest)
-            if is_accurate or not length:
-                break
-            vector, last_residual = _unit(deflated(image / length)), residual
-        if not is_accurate:
-            _warn(k, products, error)
-        values.append(value)
-        vectors.append(vector)
-        errors.append(error)
-    return Eigenpairs.build(values, vectors, errors, products)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from tff_reg.analysis import hessian, objective
+from tff_reg.analysis import estimates, objective
 from tff_reg.experiment import curves, files, plot
 from tff_reg.lazy import mpl_ticker, np, tf
 
@@ -133,7 +133,7 @@ def write_singular_values(
 
 def write_densities(
     path: files.PathLike,
-    densities: Mapping[str, hessian.SpectralDensity],
+    densities: Mapping[str, estimates.SpectralDensity],
     *,
     title: str,
     subtitle: str = "",

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
+from typing import Any
 
 import tensorflow as tf
 
-from tff_reg.models import block_model, conv_units, layers
+from tff_reg.models import block_model, conv_units
 
 
 def _pool(x):
@@ -18,71 +19,33 @@ def _pool(x):
 def cnn(
     *,
     input_shape: Sequence[int],
-    num_classes: int,
     norm: str = "group",
-    projector: str = "none",
-    seed: int = 0,
-    dtype: str = "float32",
     channels: Sequence[int] = (32, 64),
     hidden: int = 128,
+    **options: Any,
 ) -> block_model.BlockModel:
     """Builds a small CNN: two convolutions with pooling, one hidden layer.
 
     Args:
       input_shape: (height, width, channels) of an image; any size and channels.
-      num_classes: Number of logits.
       norm: 'group', 'batch', or 'none' for convolutions with biases.
-      projector: 'none', 'moon' or 'univarfl' (see `classifiers`).
-      seed: Seed of the initial weights.
-      dtype: 'float32' or 'float64'.
       channels: Output channels of the convolutions.
       hidden: Units of the hidden layer.
+      **options: The others of `conv_units.build`.
 
     Returns:
       A `BlockModel` with the blocks conv1, conv2, ..., classifier. Its flattened
       features cannot be cut to a fraction of their width.
     """
-    seeds = layers.Seeds(seed)
-    height, width, in_channels = input_shape
-    blocks = []
-    for number, out_channels in enumerate(channels, start=1):
-        convolution = functools.partial(
-            layers.Conv2D,
-            in_channels,
-            out_channels,
-            3,
-            seeds,
-            padding=1,
-            use_bias=norm == "none",
-        )
-        blocks.append(
-            conv_units.ConvUnit(
-                convolution,
-                out_channels,
-                norm=norm,
-                pool=_pool,
-                name=f"conv{number}",
-                dtype=dtype,
-            )
-        )
-        in_channels = out_channels
+    height, width, _ = input_shape
+    for _ in channels:
         height, width = (height + 1) // 2, (width + 1) // 2
-    blocks.append(
-        conv_units.HiddenLayersClassifier(
-            height * width * in_channels,
-            (hidden,),
-            num_classes,
-            projector=projector,
-            seeds=seeds,
-            name="classifier",
-            dtype=dtype,
-        )
-    )
-    return block_model.BlockModel(
-        blocks,
+    features = height * width * channels[-1]
+    return conv_units.build(
+        [conv_units.Convolution(c, 3, padding=1, pool=_pool) for c in channels],
+        functools.partial(conv_units.HiddenLayersClassifier, features, (hidden,)),
         input_shape=input_shape,
-        num_classes=num_classes,
-        has_independent_examples=norm != "batch",
-        dtype=dtype,
-        seed=seed,
+        norm=norm,
+        use_bias=norm == "none",
+        **options,
     )

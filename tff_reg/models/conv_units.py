@@ -1,9 +1,10 @@
-"""A convolution with what comes after it, and hidden layers: parts of plain CNNs."""
+"""Plain CNNs, and their parts: convolutions with what comes after, hidden layers."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
-from typing import Callable, Optional
+from typing import Any, Callable, NamedTuple, Optional
 
 import tensorflow as tf
 
@@ -111,3 +112,97 @@ class HiddenLayersClassifier(classifiers.LinearClassifier):
         for layer in self.hidden:
             x = forward.record(tf.nn.relu(layer(x, forward)))
         return x
+
+
+class Convolution(NamedTuple):
+    """A convolution of a plain CNN.
+
+    Attributes:
+      channels: Its output channels.
+      kernel_size: Height and width of the kernel.
+      stride: Of both axes.
+      padding: Zeros added on every side.
+      pool: Function of the activation, or None.
+    """
+
+    channels: int
+    kernel_size: int
+    stride: int = 1
+    padding: int = 0
+    pool: Optional[Callable] = None
+
+
+def build(
+    convolutions: Sequence[Convolution],
+    classifier: Callable[..., block_model.Block],
+    *,
+    input_shape: Sequence[int],
+    num_classes: int,
+    norm: str,
+    groups: int = 2,
+    projector: str = "none",
+    seed: int = 0,
+    dtype: str = "float32",
+    **options: Any,
+) -> block_model.BlockModel:
+    """Builds a plain CNN.
+
+    Args:
+      convolutions: The convolutions, each with a norm and ReLU.
+      classifier: Makes the last block, given what else it takes by keyword.
+      input_shape: (height, width, channels) of an image.
+      num_classes: Number of logits.
+      norm: 'group', 'batch' or 'none', after every convolution.
+      groups: Of group normalisation.
+      projector: One of `names.PROJECTOR_NAMES` (see `classifiers`).
+      seed: Seed of the initial weights; the same seed gives the same weights.
+      dtype: 'float32' or 'float64'.
+      **options: Those of `layers.Conv2D`: biases and initialisers.
+
+    Returns:
+      A `BlockModel` with the blocks conv1, conv2, ..., classifier. It cannot run at a
+      fraction of its width.
+    """
+    seeds = layers.Seeds(seed)
+    blocks: list[block_model.Block] = []
+    in_channels = input_shape[-1]
+    for number, each in enumerate(convolutions, start=1):
+        convolution = functools.partial(
+            layers.Conv2D,
+            in_channels,
+            each.channels,
+            each.kernel_size,
+            seeds,
+            stride=each.stride,
+            padding=each.padding,
+            **options,
+        )
+        blocks.append(
+            ConvUnit(
+                convolution,
+                each.channels,
+                norm=norm,
+                groups=groups,
+                pool=each.pool,
+                name=f"conv{number}",
+                dtype=dtype,
+            )
+        )
+        in_channels = each.channels
+    blocks.append(
+        classifier(
+            num_classes=num_classes,
+            projector=projector,
+            seeds=seeds,
+            name="classifier",
+            dtype=dtype,
+        )
+    )
+    return block_model.BlockModel(
+        blocks,
+        input_shape=input_shape,
+        num_classes=num_classes,
+        dtype=dtype,
+        seed=seed,
+        has_independent_examples=norm != "batch",
+    )

@@ -93,6 +93,11 @@ class Outputs:
     activations: Sequence[tf.Tensor]
 
 
+def number_of_channels(x) -> Union[int, tf.Tensor]:
+    """The size of the last axis: an int, or an int32 scalar if it is not static."""
+    return tf.shape(x)[-1] if x.shape[-1] is None else x.shape[-1]
+
+
 def channels_at_width(
     channels: int, width: Union[float, tf.Tensor], divisor: int = 8
 ) -> Union[int, tf.Tensor]:

@@ -11,12 +11,12 @@ BatchNorm's running variance is updated with the unbiased batch variance.
 
 from __future__ import annotations
 
-from typing import Callable, Union
+from typing import Callable
 
 import numpy as np
 import tensorflow as tf
 
-from tff_reg.models import forward as forward_lib, gradients as gradients_lib, pooling
+from tff_reg.models import forward as forward_lib, group_norm, pooling
 
 NORM_EPSILON = 1e-5
 BATCH_NORM_MOMENTUM = 0.9
@@ -36,16 +36,11 @@ class ForwardLayer(tf.keras.layers.Layer):
         return self.call(x, forward)
 
 
-def number_of_channels(x) -> Union[int, tf.Tensor]:
-    """The size of the last axis: an int, or an int32 scalar if it is not static."""
-    return tf.shape(x)[-1] if x.shape[-1] is None else x.shape[-1]
-
-
 def _first_channels(vector, x):
     """As many entries of a variable [channels] as `x` has channels."""
     if x.shape[-1] == vector.shape[0]:
         return vector
-    return vector[: number_of_channels(x)]
+    return vector[: forward_lib.number_of_channels(x)]
 
 
 class Seeds:
@@ -142,7 +137,7 @@ class Conv2D(ForwardLayer):
         channels = forward_lib.channels_at_width(self._out_channels, forward.width)
         is_whole = forward.has_static_width and channels == kernel.shape[3]
         if x.shape[-1] != kernel.shape[2] or not is_whole:
-            kernel = kernel[:, :, : number_of_channels(x), :channels]
+            kernel = kernel[:, :, : forward_lib.number_of_channels(x), :channels]
             bias = None if bias is None else bias[:channels]
         x, stride = self.padding(x), self.stride
         if kernel.shape[0] == 1 and stride > 1:
@@ -198,7 +193,7 @@ class DepthwiseConv2D(ForwardLayer):
     def call(self, x, forward: ForwardPass):
         kernel, bias = self.kernel, _first_channels(self.bias, x)
         if x.shape[-1] != kernel.shape[2]:
-            kernel = kernel[:, :, : number_of_channels(x)]
+            kernel = kernel[:, :, : forward_lib.number_of_channels(x)]
         strides = [1, self.stride, self.stride, 1]
         x = tf.nn.depthwise_conv2d(self.padding(x), kernel, strides, self.padding.name)
         return tf.nn.bias_add(x, bias)
@@ -423,7 +418,7 @@ class BatchNorm(ForwardLayer):
             mean = tf.reduce_mean(x, axes)
             variance = tf.reduce_mean(tf.math.squared_difference(x, mean), axes)
             y = tf.nn.batch_normalization(x, mean, variance, beta, gamma, NORM_EPSILON)
-            count = tf.cast(tf.size(x) // number_of_channels(x), x.dtype)
+            count = tf.cast(tf.size(x) // forward_lib.number_of_channels(x), x.dtype)
             unbiased_variance = variance * count / tf.maximum(count - 1, 1)
         if forward.updates_statistics:
             rate = 1.0 - BATCH_NORM_MOMENTUM
@@ -471,136 +466,7 @@ class GroupNorm(ForwardLayer):
 
     def call(self, x, forward: ForwardPass):
         gamma, beta = _first_channels(self.gamma, x), _first_channels(self.beta, x)
-        return _group_norm(x, gamma, beta, self.groups)
-
-
-def _group_norm(x, gamma, beta, groups: int):
-    """Group normalisation with first and second derivatives written by hand.
-
-    TensorFlow's own gradient of the same forward pass goes over the features some
-    twenty times, this one seven; the second derivative takes a twentieth off a
-    Hessian-vector product of a ResNet-20. The variance is the mean of squared
-    differences, stable far from zero too. Means over space come first: nothing is
-    reshaped to an axis of channels // groups, along which Eigen is slow. Of few
-    channels, some pixels side by side make an axis that it is quick along.
-
-    Args:
-      x: float [batch, ..., channels].
-      gamma: float [channels].
-      beta: float [channels].
-      groups: Number of groups.
-
-    Returns:
-      A tensor like `x`, differentiable any number of times.
-    """
-    channels = number_of_channels(x)
-    group_size = channels // groups
-    pixels = _pixels_side_by_side(x, channels)
-    is_narrow = not tf.is_tensor(pixels) and pixels == 1
-
-    def over_space(products):
-        """[batch, positions, pixels * channels] to [batch, channels] sums."""
-        sums = tf.reduce_sum(products, axis=1)
-        if is_narrow:
-            return sums
-        return tf.reduce_sum(tf.reshape(sums, [-1, pixels, channels]), axis=1)
-
-    def over_groups(sums, share):
-        """[batch, channels] sums to [batch, 1, channels] means of groups."""
-        grouped = tf.reshape(sums, [-1, groups, group_size])
-        means = tf.reduce_sum(grouped, axis=2) * share
-        return tf.repeat(means, group_size, axis=1)[:, tf.newaxis]
-
-    def wide(scales):
-        """[batch, 1, channels], or [channels], for all the pixels side by side."""
-        if is_narrow:
-            return scales
-        return tf.tile(scales, [1] * (scales.shape.rank - 1) + [pixels])
-
-    @gradients_lib.custom_gradient
-    def normalize(x, gamma, beta):
-        # TensorFlow turns a division by what it knows to be constant into this
-        # product. Written out, it is the same product for what is not.
-        share = 1 / tf.cast(tf.shape(x)[1] * pixels * group_size, x.dtype)
-        difference = x - wide(over_groups(over_space(x), share))
-        squares = over_space(tf.square(difference))
-        inverse = tf.math.rsqrt(over_groups(squares, share) + NORM_EPSILON)
-
-        @gradients_lib.custom_gradient
-        def gradients(x, gamma, upstream):
-            sums = over_space(upstream)
-            products = over_space(upstream * difference)
-            shift = inverse * over_groups(gamma * sums, share)
-            slope = inverse**3 * over_groups(gamma * products, share)
-            x_gradient = upstream * wide(gamma * inverse) - (
-                difference * wide(slope) + wide(shift)
-            )
-            gamma_gradient = tf.reduce_sum(products * inverse[:, 0], axis=0)
-
-            def second_gradient(p, q, r):
-                # The gradient of sum(p * x_gradient) + sum(q * gamma_gradient) +
-                # sum(r * beta_gradient), in means over groups; `_x` marks a product
-                # with the normalised x.
-                sums_p = over_space(p)
-                products_p = over_space(p * difference)
-                both = over_space(upstream * p)
-                mean_p = over_groups(sums_p, share)
-                mean_p_x = over_groups(products_p, share) * inverse
-                mean_u = over_groups(gamma * sums, share)
-                mean_u_x = over_groups(gamma * products, share) * inverse
-                mean_q = over_groups(q * sums, share)
-                mean_q_x = over_groups(q * products, share) * inverse
-                covariance = over_groups(gamma * both, share) - (
-                    mean_p * mean_u + mean_p_x * mean_u_x
-                )
-                x_slope = 2 * mean_u_x * mean_p_x - covariance - mean_q_x / inverse
-                x_shift = mean_u_x * mean_p + mean_p_x * mean_u - mean_q / inverse
-                square = tf.square(inverse)
-                x_second = (
-                    upstream * wide(q * inverse - gamma * (square * mean_p_x))
-                    - p * wide(square * mean_u_x)
-                    + difference * wide(square * inverse * x_slope)
-                    + wide(square * x_shift)
-                )
-                of_scale = both - mean_p[:, 0] * sums
-                of_scale -= (mean_p_x * inverse)[:, 0] * products
-                gamma_second = tf.reduce_sum(of_scale * inverse[:, 0], axis=0)
-                scale = gamma * inverse
-                upstream_second = (
-                    p * wide(scale)
-                    + difference * wide((q - scale * mean_p_x) * inverse)
-                    + wide(r - scale * mean_p)
-                )
-                return x_second, gamma_second, upstream_second
-
-            outputs = x_gradient, gamma_gradient, tf.reduce_sum(sums, axis=0)
-            return outputs, second_gradient
-
-        def gradient(upstream):
-            return gradients(x, gamma, upstream)
-
-        return difference * wide(gamma * inverse) + wide(beta), gradient
-
-    shape = tf.shape(x)
-    flat = tf.reshape(x, [shape[0], -1, pixels * channels])
-    flat = normalize(flat, tf.convert_to_tensor(gamma), tf.convert_to_tensor(beta))
-    return tf.reshape(flat, shape)
-
-
-def _pixels_side_by_side(x, channels) -> Union[int, tf.Tensor]:
-    """How many pixels of `x` make an axis of some 64 numbers: 1, 2, 4 or 8.
-
-    An int, or an int32 scalar of the same value for sizes known only at run time.
-    """
-    positions = x.shape[1:-1].num_elements()
-    if positions is None:
-        positions = tf.reduce_prod(tf.shape(x)[1:-1])
-    few = [channels < limit for limit in (16, 32, 64)]
-    if tf.is_tensor(positions) or tf.is_tensor(channels):
-        pixels = 2 ** tf.reduce_sum(tf.cast(few, tf.int32))
-        return tf.where(tf.equal(positions % pixels, 0), pixels, 1)
-    pixels = 2 ** sum(few)
-    return pixels if positions % pixels == 0 else 1
+        return group_norm.normalize(x, gamma, beta, self.groups, NORM_EPSILON)
 
 
 def build_norm(kind: str, channels: int, *, groups: int = 2, name: str, dtype: str):

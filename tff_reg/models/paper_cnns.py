@@ -27,6 +27,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
+from typing import Any
 
 from tff_reg.models import block_model, conv_units, layers, pooling, resnet
 
@@ -40,16 +41,11 @@ def _build(
     *,
     kernel_size: int,
     padding: int,
-    groups: int = 2,
     minimum_side: int,
     input_shape: Sequence[int],
-    num_classes: int,
-    norm: str,
-    projector: str = "none",
-    seed: int = 0,
-    dtype: str = "float32",
+    **options: Any,
 ) -> block_model.BlockModel:
-    """Builds one of the networks of the module's docstring.
+    """Builds one of the first three networks of the module's docstring.
 
     Args:
       model_name: For the message about images that are too small.
@@ -57,14 +53,9 @@ def _build(
       hidden: Units of the hidden layers.
       kernel_size: Of the convolutions.
       padding: Of the convolutions.
-      groups: Of group normalisation.
       minimum_side: Smallest height and width of an image.
       input_shape: (height, width, channels) of an image.
-      num_classes: Number of logits.
-      norm: 'group', 'batch' or 'none', after every convolution.
-      projector: 'none', 'moon' or 'univarfl' (see `classifiers`).
-      seed: Seed of the initial weights; the same seed gives the same weights.
-      dtype: 'float32' or 'float64'.
+      **options: The others of `conv_units.build`.
 
     Returns:
       A `BlockModel` with the blocks conv1, conv2, ..., classifier; the classifier
@@ -74,57 +65,26 @@ def _build(
       block_model.ImageSizeError: If the images are smaller than the network takes.
     """
     block_model.check_image_size(model_name, input_shape, minimum_side)
-    seeds = layers.Seeds(seed)
-    height, width, in_channels = input_shape
-    blocks = []
-    for number, out_channels in enumerate(channels, start=1):
-        convolution = functools.partial(
-            layers.Conv2D,
-            in_channels,
-            out_channels,
-            kernel_size,
-            seeds,
-            padding=padding,
-            use_bias=True,
-            initializer=layers.uniform_fan_in,
-        )
-        blocks.append(
-            conv_units.ConvUnit(
-                convolution,
-                out_channels,
-                norm=norm,
-                groups=groups,
-                pool=_POOL,
-                name=f"conv{number}",
-                dtype=dtype,
-            )
-        )
-        in_channels = out_channels
+    height, width, _ = input_shape
+    for _ in channels:
         height, width = (
             (side + 2 * padding - kernel_size + 1) // 2 for side in (height, width)
         )
-    blocks.append(
-        conv_units.HiddenLayersClassifier(
-            height * width * in_channels,
-            hidden,
-            num_classes,
-            projector=projector,
-            seeds=seeds,
-            name="classifier",
-            dtype=dtype,
-        )
-    )
-    return block_model.BlockModel(
-        blocks,
+    features = height * width * channels[-1]
+    return conv_units.build(
+        [
+            conv_units.Convolution(each, kernel_size, padding=padding, pool=_POOL)
+            for each in channels
+        ],
+        functools.partial(conv_units.HiddenLayersClassifier, features, hidden),
         input_shape=input_shape,
-        num_classes=num_classes,
-        dtype=dtype,
-        seed=seed,
-        has_independent_examples=norm != "batch",
+        use_bias=True,
+        initializer=layers.uniform_fan_in,
+        **options,
     )
 
 
-def feddyn_cnn(*, norm: str = "none", **options) -> block_model.BlockModel:
+def feddyn_cnn(*, norm: str = "none", **options: Any) -> block_model.BlockModel:
     """FedDyn's CNN for CIFAR; options as in `_build`. Images from 16x16."""
     return _build(
         "feddyn_cnn",
@@ -138,7 +98,7 @@ def feddyn_cnn(*, norm: str = "none", **options) -> block_model.BlockModel:
     )
 
 
-def man_convnet(*, norm: str = "group", **options) -> block_model.BlockModel:
+def man_convnet(*, norm: str = "group", **options: Any) -> block_model.BlockModel:
     """MAN's ConvNet for Tiny-ImageNet; options as in `_build`. Images from 8x8."""
     return _build(
         "man_convnet",
@@ -153,7 +113,7 @@ def man_convnet(*, norm: str = "group", **options) -> block_model.BlockModel:
     )
 
 
-def univarfl_cnn(*, norm: str = "none", **options) -> block_model.BlockModel:
+def univarfl_cnn(*, norm: str = "none", **options: Any) -> block_model.BlockModel:
     """UniVarFL's small CNN, as assumed; options as in `_build`. Images from 16x16."""
     return _build(
         "univarfl_cnn",
@@ -167,37 +127,30 @@ def univarfl_cnn(*, norm: str = "none", **options) -> block_model.BlockModel:
     )
 
 
-# Kernel size, channels and stride of each convolution.
-_FEDUV_SHAPES = (
-    (3, 16, 1),
-    (1, 16, 1),
-    (3, 32, 2),
-    (3, 32, 1),
-    (1, 32, 1),
-    (3, 64, 2),
-    (3, 64, 1),
-    (1, 64, 1),
+_FEDUV = tuple(
+    conv_units.Convolution(channels, size, stride)
+    for channels, size, stride in (
+        (16, 3, 1),
+        (16, 1, 1),
+        (32, 3, 2),
+        (32, 3, 1),
+        (32, 1, 1),
+        (64, 3, 2),
+        (64, 3, 1),
+        (64, 1, 1),
+    )
 )
 
 
 def feduv_cnn(
-    *,
-    input_shape: Sequence[int],
-    num_classes: int,
-    norm: str = "batch",
-    projector: str = "none",
-    seed: int = 0,
-    dtype: str = "float32",
+    *, input_shape: Sequence[int], norm: str = "batch", **options: Any
 ) -> block_model.BlockModel:
     """FedUV's small CNN. Images from 21x21.
 
     Args:
       input_shape: (height, width, channels) of an image.
-      num_classes: Number of logits.
       norm: 'batch' or 'group', after every convolution.
-      projector: One of `names.PROJECTOR_NAMES` (see `classifiers`).
-      seed: Seed of the initial weights; the same seed gives the same weights.
-      dtype: 'float32' or 'float64'.
+      **options: The others of `conv_units.build`.
 
     Returns:
       A `BlockModel` with the blocks conv1, ..., conv8, classifier.
@@ -206,39 +159,11 @@ def feduv_cnn(
       block_model.ImageSizeError: If the images are smaller than the network takes.
     """
     block_model.check_image_size("feduv_cnn", input_shape, 21)
-    seeds = layers.Seeds(seed)
-    blocks, in_channels = [], input_shape[-1]
-    for number, (size, channels, stride) in enumerate(_FEDUV_SHAPES, start=1):
-        convolution = functools.partial(
-            layers.Conv2D,
-            in_channels,
-            channels,
-            size,
-            seeds,
-            stride=stride,
-            initializer=layers.uniform_fan_in,
-        )
-        blocks.append(
-            conv_units.ConvUnit(
-                convolution, channels, norm=norm, name=f"conv{number}", dtype=dtype
-            )
-        )
-        in_channels = channels
-    blocks.append(
-        resnet.PoolingClassifier(
-            in_channels,
-            num_classes,
-            projector=projector,
-            seeds=seeds,
-            name="classifier",
-            dtype=dtype,
-        )
-    )
-    return block_model.BlockModel(
-        blocks,
+    return conv_units.build(
+        _FEDUV,
+        functools.partial(resnet.PoolingClassifier, _FEDUV[-1].channels),
         input_shape=input_shape,
-        num_classes=num_classes,
-        dtype=dtype,
-        seed=seed,
-        has_independent_examples=norm == "group",
+        norm=norm,
+        initializer=layers.uniform_fan_in,
+        **options,
     )

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
+from typing import Any
 
 from tff_reg.models import block_model, conv_units, layers, pooling
 
@@ -37,23 +38,14 @@ class VGGClassifier(conv_units.HiddenLayersClassifier):
 
 
 def vgg9(
-    *,
-    input_shape: Sequence[int],
-    num_classes: int,
-    norm: str = "group",
-    projector: str = "none",
-    seed: int = 0,
-    dtype: str = "float32",
+    *, input_shape: Sequence[int], norm: str = "group", **options: Any
 ) -> block_model.BlockModel:
     """Builds VGG-9.
 
     Args:
       input_shape: (height, width, channels) of an image, from 8x8.
-      num_classes: Number of logits.
       norm: 'group', 'batch' or 'none', after every convolution.
-      projector: 'none', 'moon' or 'univarfl' (see `classifiers`).
-      seed: Seed of the initial weights; the same seed gives the same weights.
-      dtype: 'float32' or 'float64'.
+      **options: The others of `conv_units.build`.
 
     Returns:
       A `BlockModel` with the blocks conv1, ..., conv6, classifier. It cannot run at a
@@ -63,48 +55,18 @@ def vgg9(
       block_model.ImageSizeError: If the images are smaller than 8x8.
     """
     block_model.check_image_size("vgg9", input_shape, _MINIMUM_SIDE)
-    seeds = layers.Seeds(seed)
-    in_channels = input_shape[-1]
-    blocks = []
-    for number, channels in enumerate(_CHANNELS, start=1):
-        convolution = functools.partial(
-            layers.Conv2D,
-            in_channels,
-            channels,
-            3,
-            seeds,
-            padding=1,
-            use_bias=True,
-            bias_initializer=layers.zero_bias,
-        )
-        pool = functools.partial(pooling.max_pool, size=2, stride=2)
-        blocks.append(
-            conv_units.ConvUnit(
-                convolution,
-                channels,
-                norm=norm,
-                pool=pool if number % 2 == 0 else None,
-                name=f"conv{number}",
-                dtype=dtype,
+    pool = functools.partial(pooling.max_pool, size=2, stride=2)
+    return conv_units.build(
+        [
+            conv_units.Convolution(
+                channels, 3, padding=1, pool=pool if number % 2 == 0 else None
             )
-        )
-        in_channels = channels
-    blocks.append(
-        VGGClassifier(
-            in_channels * _SIDE**2,
-            _HIDDEN,
-            num_classes,
-            projector=projector,
-            seeds=seeds,
-            name="classifier",
-            dtype=dtype,
-        )
-    )
-    return block_model.BlockModel(
-        blocks,
+            for number, channels in enumerate(_CHANNELS, start=1)
+        ],
+        functools.partial(VGGClassifier, _CHANNELS[-1] * _SIDE**2, _HIDDEN),
         input_shape=input_shape,
-        num_classes=num_classes,
-        dtype=dtype,
-        seed=seed,
-        has_independent_examples=norm != "batch",
+        norm=norm,
+        use_bias=True,
+        bias_initializer=layers.zero_bias,
+        **options,
     )

@@ -1,0 +1,139 @@
+"""Group normalisation (Wu and He, 2018) with derivatives of its own."""
+
+from __future__ import annotations
+
+from typing import Union
+
+import tensorflow as tf
+
+from tff_reg.models import forward as forward_lib, gradients as gradients_lib
+
+
+def normalize(x, gamma, beta, groups: int, epsilon: float):
+    """Group normalisation with first and second derivatives written by hand.
+
+    TensorFlow's own gradient of the same forward pass goes over the features some
+    twenty times, this one seven; the second derivative takes a twentieth off a
+    Hessian-vector product of a ResNet-20. The variance is the mean of squared
+    differences, stable far from zero too. Means over space come first: nothing is
+    reshaped to an axis of channels // groups, along which Eigen is slow. Of few
+    channels, some pixels side by side make an axis that it is quick along.
+
+    Args:
+      x: float [batch, ..., channels].
+      gamma: float [channels].
+      beta: float [channels].
+      groups: Number of groups.
+      epsilon: Added to the variances.
+
+    Returns:
+      A tensor like `x`, differentiable any number of times.
+    """
+    channels = forward_lib.number_of_channels(x)
+    group_size = channels // groups
+    pixels = _pixels_side_by_side(x, channels)
+    is_narrow = not tf.is_tensor(pixels) and pixels == 1
+
+    def over_space(products):
+        """[batch, positions, pixels * channels] to [batch, channels] sums."""
+        sums = tf.reduce_sum(products, axis=1)
+        if is_narrow:
+            return sums
+        return tf.reduce_sum(tf.reshape(sums, [-1, pixels, channels]), axis=1)
+
+    def over_groups(sums, share):
+        """[batch, channels] sums to [batch, 1, channels] means of groups."""
+        grouped = tf.reshape(sums, [-1, groups, group_size])
+        means = tf.reduce_sum(grouped, axis=2) * share
+        return tf.repeat(means, group_size, axis=1)[:, tf.newaxis]
+
+    def wide(scales):
+        """[batch, 1, channels], or [channels], for all the pixels side by side."""
+        if is_narrow:
+            return scales
+        return tf.tile(scales, [1] * (scales.shape.rank - 1) + [pixels])
+
+    @gradients_lib.custom_gradient
+    def normalized(x, gamma, beta):
+        # TensorFlow turns a division by what it knows to be constant into this
+        # product. Written out, it is the same product for what is not.
+        share = 1 / tf.cast(tf.shape(x)[1] * pixels * group_size, x.dtype)
+        difference = x - wide(over_groups(over_space(x), share))
+        squares = over_space(tf.square(difference))
+        inverse = tf.math.rsqrt(over_groups(squares, share) + epsilon)
+
+        @gradients_lib.custom_gradient
+        def gradients(x, gamma, upstream):
+            sums = over_space(upstream)
+            products = over_space(upstream * difference)
+            shift = inverse * over_groups(gamma * sums, share)
+            slope = inverse**3 * over_groups(gamma * products, share)
+            x_gradient = upstream * wide(gamma * inverse) - (
+                difference * wide(slope) + wide(shift)
+            )
+            gamma_gradient = tf.reduce_sum(products * inverse[:, 0], axis=0)
+
+            def second_gradient(p, q, r):
+                # The gradient of sum(p * x_gradient) + sum(q * gamma_gradient) +
+                # sum(r * beta_gradient), in means over groups; `_x` marks a product
+                # with the normalised x.
+                sums_p = over_space(p)
+                products_p = over_space(p * difference)
+                both = over_space(upstream * p)
+                mean_p = over_groups(sums_p, share)
+                mean_p_x = over_groups(products_p, share) * inverse
+                mean_u = over_groups(gamma * sums, share)
+                mean_u_x = over_groups(gamma * products, share) * inverse
+                mean_q = over_groups(q * sums, share)
+                mean_q_x = over_groups(q * products, share) * inverse
+                covariance = over_groups(gamma * both, share) - (
+                    mean_p * mean_u + mean_p_x * mean_u_x
+                )
+                x_slope = 2 * mean_u_x * mean_p_x - covariance - mean_q_x / inverse
+                x_shift = mean_u_x * mean_p + mean_p_x * mean_u - mean_q / inverse
+                square = tf.square(inverse)
+                x_second = (
+                    upstream * wide(q * inverse - gamma * (square * mean_p_x))
+                    - p * wide(square * mean_u_x)
+                    + difference * wide(square * inverse * x_slope)
+                    + wide(square * x_shift)
+                )
+                of_scale = both - mean_p[:, 0] * sums
+                of_scale -= (mean_p_x * inverse)[:, 0] * products
+                gamma_second = tf.reduce_sum(of_scale * inverse[:, 0], axis=0)
+                scale = gamma * inverse
+                upstream_second = (
+                    p * wide(scale)
+                    + difference * wide((q - scale * mean_p_x) * inverse)
+                    + wide(r - scale * mean_p)
+                )
+                return x_second, gamma_second, upstream_second
+
+            outputs = x_gradient, gamma_gradient, tf.reduce_sum(sums, axis=0)
+            return outputs, second_gradient
+
+        def gradient(upstream):
+            return gradients(x, gamma, upstream)
+
+        return difference * wide(gamma * inverse) + wide(beta), gradient
+
+    shape = tf.shape(x)
+    flat = tf.reshape(x, [shape[0], -1, pixels * channels])
+    flat = normalized(flat, tf.convert_to_tensor(gamma), tf.convert_to_tensor(beta))
+    return tf.reshape(flat, shape)
+
+
+def _pixels_side_by_side(x, channels) -> Union[int, tf.Tensor]:
+    """How many pixels of `x` make an axis of some 64 numbers: 1, 2, 4 or 8.
+
+    An int, or an int32 scalar of the same value for sizes known only at run time.
+    """
+    positions = x.shape[1:-1].num_elements()
+    if positions is None:
+        positions = tf.reduce_prod(tf.shape(x)[1:-1])
+    few = [channels < limit for limit in (16, 32, 64)]
+    if tf.is_tensor(positions) or tf.is_tensor(channels):
+        pixels = 2 ** tf.reduce_sum(tf.cast(few, tf.int32))
+        return tf.where(tf.equal(positions % pixels, 0), pixels, 1)
+    pixels = 2 ** sum(few)
+    return pixels if positions % pixels == 0 else 1
