@@ -380,5 +380,4 @@ class RayTasks:
 
 
 def _last_line(error: BaseException) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[-1] if lines else type(error).__name__
+    return jobs.last_line_of(str(error)) or type(error).__name__

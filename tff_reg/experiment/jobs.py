@@ -217,5 +217,10 @@ def last_line(errors: Any) -> str:
     """The last line of a file that a run wrote its errors to, without who says it."""
     errors.seek(0)
     text = errors.read().decode("utf-8", "replace")
+    return re.sub("^bin/[a-z]+: ", "", last_line_of(text))
+
+
+def last_line_of(text: str) -> str:
+    """The last line that says something; empty where none does."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return re.sub("^bin/[a-z]+: ", "", lines[-1]) if lines else ""
+    return lines[-1] if lines else ""
