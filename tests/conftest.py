@@ -33,7 +33,7 @@ os.environ.setdefault("MPLCONFIGDIR", tempfile.gettempdir())
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# Tests are small, and two processes share the cores; starting threads costs more than
+# Tests are small, and processes share the cores; starting threads costs more than
 # they save. Code that sets thread counts itself is not affected.
 for _name in ("TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS"):
     os.environ.setdefault(_name, str(max(1, min(4, (os.cpu_count() or 1) // 2))))

@@ -93,7 +93,7 @@ def test_pipe_and_processes_end_with_the_command(start):
 
 @pytest.mark.parametrize(
     "number",
-    [pytest.param(signal.SIGKILL, marks=pytest.mark.slow), signal.SIGINT],
+    [signal.SIGKILL, pytest.param(signal.SIGINT, marks=pytest.mark.slow)],
 )
 def test_pipe_and_processes_end_with_a_command_that_is_stopped(start, number):
     run = start("--total_rounds=100000")

@@ -309,16 +309,15 @@ def build_application(runs):
     )
 
 
-async def serve(root, port, address, runs_at_once):
-    """Serves until SIGTERM or SIGINT."""
+async def serve(root, sockets, runs_at_once):
+    """Serves at the sockets until SIGTERM or SIGINT."""
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     runs = Runs(root, runs_at_once)
-    sockets = netutil.bind_sockets(port, address)
     server = httpserver.HTTPServer(build_application(runs))
     server.add_sockets(sockets)
-    port = sockets[0].getsockname()[1]
+    address, port = sockets[0].getsockname()[:2]
     print(f"Listening at http://{address}:{port}, runs are in {root}", flush=True)
     await stop.wait()
     print("Stopping after the rounds under way.", flush=True)
@@ -339,16 +338,12 @@ def main():
     command_line.parse(sys.argv[1:], given, command=_COMMAND)
     quiet.silence()
     logging.set_verbosity(logging.ERROR)
-    runtime.use("in_process")
     try:
-        asyncio.run(
-            serve(
-                pathlib.Path(given.runs_dir),
-                given.port,
-                given.address,
-                given.runs_at_once,
-            )
-        )
+        # Before TensorFlow is imported, which takes seconds.
+        sockets = netutil.bind_sockets(given.port, given.address)
+        runtime.use("in_process")
+        root = pathlib.Path(given.runs_dir)
+        asyncio.run(serve(root, sockets, given.runs_at_once))
     except (OSError, ValueError) as error:
         command_line.fail(error, command=_COMMAND)
 

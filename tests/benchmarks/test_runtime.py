@@ -37,6 +37,7 @@ def test_json_has_medians_and_their_ratios_to_the_loop_by_hand():
     ]
 
 
+@pytest.mark.slow
 def test_the_processes_answer_and_say_when_they_have_ended():
     with runtime.program(threads=1) as process:
         assert process.ask("round", "cnn", "hand_written", 1) > 0

@@ -109,6 +109,7 @@ def _resident_megabytes():
     return int(line.split()[1]) / 1024
 
 
+@pytest.mark.slow
 def test_300_rounds_need_no_more_than_10_megabytes(in_process):
     next_round = _training()
     model = 0.0

@@ -110,7 +110,14 @@ OTHERS = {
         dict.fromkeys(("data", "fedavg", "drift", "forget", "plane", "methods"), 1),
     ),
     "your_own_model": (
-        {"local_epochs=3": "local_epochs=1", "total_rounds=12": "total_rounds=2"},
+        {
+            "local_epochs=3": "local_epochs=1",
+            "total_rounds=12": "total_rounds=2",
+            # As above.
+            '    "FedProx": [methods.FedProx(0.1)],\n': "",
+            '    "FedMLB": [methods.FedMLB(1.0)],\n': "",
+            '    "MAN + SAM": [methods.MAN(0.05), methods.FedSAM(0.05)],\n': "",
+        },
         {"train": 1},
     ),
 }
