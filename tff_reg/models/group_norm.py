@@ -31,8 +31,14 @@ def normalize(x, gamma, beta, groups: int, epsilon: float):
     """
     channels = forward_lib.number_of_channels(x)
     group_size = channels // groups
-    pixels = _pixels_side_by_side(x, channels)
+    positions = x.shape[1:-1].num_elements()
+    if positions is None:
+        positions = tf.reduce_prod(tf.shape(x)[1:-1])
+    pixels = _pixels_side_by_side(positions, channels)
     is_narrow = not tf.is_tensor(pixels) and pixels == 1
+    # TensorFlow turns a division by what it knows to be constant into a product with
+    # this. Written out, it is the same product for what is not.
+    share = _inverse(positions * group_size, x.dtype)
 
     def over_space(products):
         """[batch, positions, pixels * channels] to [batch, channels] sums."""
@@ -41,11 +47,11 @@ def normalize(x, gamma, beta, groups: int, epsilon: float):
             return sums
         return tf.reduce_sum(tf.reshape(sums, [-1, pixels, channels]), axis=1)
 
-    def over_groups(sums, share):
+    def over_groups(sums):
         """[batch, channels] sums to [batch, 1, channels] means of groups."""
         grouped = tf.reshape(sums, [-1, groups, group_size])
-        means = tf.reduce_sum(grouped, axis=2) * share
-        return tf.repeat(means, group_size, axis=1)[:, tf.newaxis]
+        means = tf.reduce_sum(grouped, axis=2, keepdims=True) * share
+        return tf.reshape(tf.tile(means, [1, 1, group_size]), [-1, 1, channels])
 
     def wide(scales):
         """[batch, 1, channels], or [channels], for all the pixels side by side."""
@@ -55,23 +61,20 @@ def normalize(x, gamma, beta, groups: int, epsilon: float):
 
     @gradients_lib.custom_gradient
     def normalized(x, gamma, beta):
-        # TensorFlow turns a division by what it knows to be constant into this
-        # product. Written out, it is the same product for what is not.
-        share = 1 / tf.cast(tf.shape(x)[1] * pixels * group_size, x.dtype)
-        difference = x - wide(over_groups(over_space(x), share))
+        difference = x - wide(over_groups(over_space(x)))
         squares = over_space(tf.square(difference))
-        inverse = tf.math.rsqrt(over_groups(squares, share) + epsilon)
+        inverse = tf.math.rsqrt(over_groups(squares) + epsilon)
 
         @gradients_lib.custom_gradient
         def gradients(x, gamma, upstream):
             sums = over_space(upstream)
             products = over_space(upstream * difference)
-            shift = inverse * over_groups(gamma * sums, share)
-            slope = inverse**3 * over_groups(gamma * products, share)
+            shift = inverse * over_groups(gamma * sums)
+            slope = inverse**3 * over_groups(gamma * products)
             x_gradient = upstream * wide(gamma * inverse) - (
                 difference * wide(slope) + wide(shift)
             )
-            gamma_gradient = tf.reduce_sum(products * inverse[:, 0], axis=0)
+            gamma_gradient = tf.reduce_sum(products * tf.squeeze(inverse, 1), axis=0)
 
             def second_gradient(p, q, r):
                 # The gradient of sum(p * x_gradient) + sum(q * gamma_gradient) +
@@ -80,13 +83,13 @@ def normalize(x, gamma, beta, groups: int, epsilon: float):
                 sums_p = over_space(p)
                 products_p = over_space(p * difference)
                 both = over_space(upstream * p)
-                mean_p = over_groups(sums_p, share)
-                mean_p_x = over_groups(products_p, share) * inverse
-                mean_u = over_groups(gamma * sums, share)
-                mean_u_x = over_groups(gamma * products, share) * inverse
-                mean_q = over_groups(q * sums, share)
-                mean_q_x = over_groups(q * products, share) * inverse
-                covariance = over_groups(gamma * both, share) - (
+                mean_p = over_groups(sums_p)
+                mean_p_x = over_groups(products_p) * inverse
+                mean_u = over_groups(gamma * sums)
+                mean_u_x = over_groups(gamma * products) * inverse
+                mean_q = over_groups(q * sums)
+                mean_q_x = over_groups(q * products) * inverse
+                covariance = over_groups(gamma * both) - (
                     mean_p * mean_u + mean_p_x * mean_u_x
                 )
                 x_slope = 2 * mean_u_x * mean_p_x - covariance - mean_q_x / inverse
@@ -117,20 +120,24 @@ def normalize(x, gamma, beta, groups: int, epsilon: float):
 
         return difference * wide(gamma * inverse) + wide(beta), gradient
 
-    shape = tf.shape(x)
-    flat = tf.reshape(x, [shape[0], -1, pixels * channels])
+    flat = tf.reshape(x, [-1, positions // pixels, pixels * channels])
     flat = normalized(flat, tf.convert_to_tensor(gamma), tf.convert_to_tensor(beta))
-    return tf.reshape(flat, shape)
+    is_known = x.shape[1:].is_fully_defined()
+    return tf.reshape(flat, [-1, *x.shape[1:]] if is_known else tf.shape(x))
 
 
-def _pixels_side_by_side(x, channels) -> Union[int, tf.Tensor]:
-    """How many pixels of `x` make an axis of some 64 numbers: 1, 2, 4 or 8.
+def _inverse(count, dtype):
+    """1 / count, a number of the type; a scalar where the count is known only then."""
+    if tf.is_tensor(count):
+        return 1 / tf.cast(count, dtype)
+    return 1 / dtype.as_numpy_dtype(count)
+
+
+def _pixels_side_by_side(positions, channels) -> Union[int, tf.Tensor]:
+    """How many pixels make an axis of some 64 numbers: 1, 2, 4 or 8.
 
     An int, or an int32 scalar of the same value for sizes known only at run time.
     """
-    positions = x.shape[1:-1].num_elements()
-    if positions is None:
-        positions = tf.reduce_prod(tf.shape(x)[1:-1])
     few = [channels < limit for limit in (16, 32, 64)]
     if tf.is_tensor(positions) or tf.is_tensor(channels):
         pixels = 2 ** tf.reduce_sum(tf.cast(few, tf.int32))
