@@ -21,7 +21,7 @@ def in_process():
         yield
 
 
-class Notes(progress.Silence):
+class Notes(progress.Progress):
     """Keeps what was said."""
 
     def __init__(self):
@@ -35,7 +35,7 @@ class StopHere(Exception):
     """Stands for the end of the process."""
 
 
-class StopsAfter(progress.Silence):
+class StopsAfter(progress.Progress):
     """Ends the run after a given round's row was written."""
 
     def __init__(self, last_round):

@@ -21,7 +21,7 @@ SMALL = dict(
 )
 
 
-class Notes(progress.Silence):
+class Notes(progress.Progress):
     """Keeps what was said."""
 
     def __init__(self):

@@ -195,6 +195,8 @@ def test_a_model_needs_a_classifier_at_its_end():
         input_shape=(8, 8, 1),
         num_classes=10,
         has_independent_examples=True,
+        num_branches=0,
+        supports_width=False,
     )
     with pytest.raises(ValueError, match="classifier last"):
         build(blocks[:-1])

@@ -213,6 +213,8 @@ def test_classifiers_without_a_kernel_say_so():
         input_shape=(6, 6, 1),
         num_classes=32,
         has_independent_examples=True,
+        num_branches=0,
+        supports_width=False,
     )
     with pytest.raises(models.MissingCapabilityError, match="unknown.*no linear layer"):
         scores.freeze_classifier()

@@ -209,6 +209,40 @@ def test_any_tff_model_trains_where_the_network_is_not_looked_into():
         training.build_regularized(model_fn, [methods.MAN(0.1)], SGD)
 
 
+def _passed_on(name):
+    return property(lambda self: getattr(self.model, name))
+
+
+def test_what_wraps_a_model_trains_by_its_own_forward_pass():
+    wanted = tff.learning.models.VariableModel.__abstractmethods__
+    passed_on = {name: _passed_on(name) for name in {*wanted, "network", "loss_fn"}}
+
+    class Reversed(tff.learning.models.VariableModel):
+        """Climbs where the model descends."""
+
+        locals().update(passed_on)
+
+        def __init__(self):
+            self.model = MODEL_FN()
+
+        def forward_pass(self, batch_input, training=True):
+            output = self.model.forward_pass(batch_input, training)
+            return output._replace(loss=-output.loss)
+
+    sgd = training.build_sgd(0.1)
+    batches = tf.data.Dataset.from_tensor_slices(_examples(12)).batch(12)
+    moves = []
+    for model_fn in (MODEL_FN, Reversed):
+        process = training.build_regularized(model_fn, [], sgd)
+        state = process.initialize()
+        after = _weights(process, process.next(state, [batches]).state)
+        moves.append([new - old for new, old in zip(after, _weights(process, state))])
+    for there, back in zip(*moves):
+        np.testing.assert_allclose(there, -back, rtol=1e-5, atol=1e-7)
+    with pytest.raises(TypeError, match="LearningModel, but returned Reversed"):
+        training.build_regularized(Reversed, [methods.MAN(0.1)], sgd)
+
+
 def test_raises_on_settings_that_make_no_sense():
     with pytest.raises(ValueError, match="max_gradient_norm must be above 0"):
         training.LocalTraining(SGD, max_gradient_norm=0.0)

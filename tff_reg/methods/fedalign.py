@@ -26,7 +26,6 @@ passes; ours is one, of the sum, to the same gradient.
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 from tff_reg import settings
 from tff_reg.lazy import tf
@@ -79,7 +78,7 @@ class FedAlign(method.Method):
         minimum=1,
     )
 
-    def check_network(self, network: Any) -> None:
+    def check_network(self, network: method.BlockModel) -> None:
         if len(network.blocks) < 3:
             raise ValueError(
                 "fedalign: the model needs at least two blocks before its classifier."

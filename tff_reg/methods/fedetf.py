@@ -24,7 +24,7 @@ makes it FedAvg.
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Optional
+from typing import Optional
 
 from tff_reg import settings
 from tff_reg.lazy import tf
@@ -55,7 +55,7 @@ class FedETF(method.Method):
         minimum=1,
     )
 
-    def adapt_network(self, network: Any) -> None:
+    def adapt_network(self, network: method.BlockModel) -> None:
         network.use_simplex_classifier(self.dimensions, self.scaling)
 
     def change_logits(self, logits: tf.Tensor, class_counts: tf.Tensor) -> tf.Tensor:

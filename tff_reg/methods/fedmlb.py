@@ -29,7 +29,6 @@ then the local ones.
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 from tff_reg import settings
 from tff_reg.lazy import tf
@@ -99,7 +98,7 @@ class FedMLB(method.Method):
             why = "each path may be there once."
             raise settings.SettingError("fedmlb_paths", self.paths, why)
 
-    def check_network(self, network: Any) -> None:
+    def check_network(self, network: method.BlockModel) -> None:
         num_paths = len(network.blocks) - 1
         if max(self.paths, default=0) > num_paths:
             raise settings.SettingError(

@@ -20,7 +20,6 @@ trains on 0.7 of the cross-entropy and 0.3 of the divergence, as its recipes her
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 from tff_reg import settings
 from tff_reg.methods import distillation, method, papers
@@ -59,7 +58,7 @@ class FedNTD(method.Method):
         minimum=0,
     )
 
-    def check_network(self, network: Any) -> None:
+    def check_network(self, network: method.BlockModel) -> None:
         if network.num_classes < 3:
             raise ValueError(
                 "fedntd: with fewer than three classes nothing is left to compare once "

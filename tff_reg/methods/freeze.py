@@ -14,7 +14,6 @@ $$
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 from tff_reg import settings
 from tff_reg.methods import method, papers
@@ -40,5 +39,5 @@ class Freeze(method.Method):
         choices=("plain", "orthogonal"),
     )
 
-    def adapt_network(self, network: Any) -> None:
+    def adapt_network(self, network: method.BlockModel) -> None:
         network.freeze_classifier(self.initialization)

@@ -79,7 +79,7 @@ class GradAug(method.Method):
         choices=("code", "paper"),
     )
 
-    def check_network(self, network: Any) -> None:
+    def check_network(self, network: method.BlockModel) -> None:
         network.check_supports(forward_lib.ForwardPass(width=self.minimum_width))
 
     def draw(

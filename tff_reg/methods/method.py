@@ -21,10 +21,10 @@ round:
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Optional
+from typing import TYPE_CHECKING, Any, ClassVar, Optional
 
-from tff_reg import settings
-from tff_reg.lazy import tf
+from tff_reg import models, settings
+from tff_reg.lazy import tf, tff
 from tff_reg.methods.states import (
     Batch,
     Change,
@@ -36,6 +36,9 @@ from tff_reg.methods.states import (
     Term,
 )
 from tff_reg.models import forward as forward_lib
+
+if TYPE_CHECKING:
+    from tff_reg.models.block_model import BlockModel
 
 LOCAL = "local"
 # The models beside the local one that a term may read: the one that was received, the
@@ -149,15 +152,15 @@ class Method:
 
     # The model ------------------------------------------------------------------------
 
-    def adapt_network(self, network: Any) -> None:
-        """Changes a `tff_reg.models.BlockModel` that was just made, before it is used.
+    def adapt_network(self, network: BlockModel) -> None:
+        """Changes a network that was just made, before it is used.
 
         Raises:
           ValueError: If it cannot be changed so.
         """
 
-    def check_network(self, network: Any) -> None:
-        """Checks, before anything is traced, that a `BlockModel` has what is needed.
+    def check_network(self, network: BlockModel) -> None:
+        """Checks, before anything is traced, that a network has what is needed.
 
         Raises:
           ValueError: If it has not.
@@ -178,13 +181,16 @@ class Method:
         return Change(batch, {})
 
     def change_pass(
-        self, forward: forward_lib.ForwardPass, network: Any, key: Optional[tf.Tensor]
+        self,
+        forward: forward_lib.ForwardPass,
+        network: BlockModel,
+        key: Optional[tf.Tensor],
     ) -> Change:
         """Changes the settings of the local forward pass.
 
         Args:
-          forward: The `tff_reg.models.ForwardPass`.
-          network: The local `BlockModel`.
+          forward: The pass.
+          network: The local network.
           key: int64 [2] if it `is_random`, else None.
 
         Returns:
@@ -391,12 +397,12 @@ def check_sum(methods: Sequence[Any]) -> None:
             )
 
 
-def check_model(method: Method, model: Any) -> None:
+def check_model(method: Method, model: tff.learning.models.VariableModel) -> None:
     """Checks that a model has what a method needs.
 
     Args:
       method: The method.
-      model: A `tff.learning.models.VariableModel`.
+      model: The model.
 
     Raises:
       TypeError: If the method needs the network and the model shows none.
@@ -426,6 +432,9 @@ def looks_inside(method: Method) -> bool:
     )
 
 
-def has_network(model: Any) -> bool:
-    """Whether a model shows its network, as a `tff_reg.models.LearningModel` does."""
-    return hasattr(model, "network") and hasattr(model, "loss_fn")
+def has_network(model: tff.learning.models.VariableModel) -> bool:
+    """Whether a model shows its network, which is to be a `LearningModel`.
+
+    What wraps one shows none, else its own forward pass would be passed over.
+    """
+    return isinstance(model, models.LearningModel)

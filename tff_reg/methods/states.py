@@ -9,9 +9,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any, Callable, NamedTuple
+from typing import TYPE_CHECKING, Any, Callable, NamedTuple
 
 from tff_reg.lazy import tf
+from tff_reg.models import forward as forward_lib
+
+if TYPE_CHECKING:
+    from tff_reg.models.block_model import BlockModel
 
 # TensorFlow's values have no types that a checker knows.
 # One tensor, or variable, a trainable weight, in the weights' order.
@@ -73,9 +77,9 @@ class Step:
     """One local training step, as a term sees it.
 
     Attributes:
-      network: The local `tff_reg.models.BlockModel`.
-      outputs: The local network's `Outputs` for the batch: the one forward pass that
-        all terms share.
+      network: The local network; None if the model does not show it.
+      outputs: The local network's for the batch: the one forward pass that all terms
+        share; None likewise.
       features: The batch's input, float [batch, ...].
       labels: int [batch]; where examples were mixed, of the first of the two.
       task_loss: Mean task loss of the batch, a scalar.
@@ -84,7 +88,7 @@ class Step:
       compute_loss: The task loss of other logits for the same batch, a function of
         float [batch, classes].
       outputs_of: Function of the name of one of the method's `reference_models` giving
-        that model's `Outputs` for the batch, as constants, computed once a step.
+        that model's outputs for the batch, as constants, computed once a step.
       classify_from: Function of (model, features) giving the logits of features of
         several blocks, as `BlockModel.classify_from`, where the model is one of the
         method's reference models, whose weights are constants, or LOCAL; the features
@@ -93,15 +97,15 @@ class Step:
       key: int64 [2], for what is random in this step, the method's own.
     """
 
-    network: Any
-    outputs: Any
+    network: BlockModel
+    outputs: forward_lib.Outputs
     features: Any = None
     labels: Any = None
     task_loss: Any = None
     weights: Sequence[Any] = ()
     global_weights: Sequence[Any] = ()
     compute_loss: Callable[[Any], Any] = _without_network
-    outputs_of: Callable[[str], Any] = _without_network
+    outputs_of: Callable[[str], forward_lib.Outputs] = _without_network
     classify_from: Callable[[str, Sequence[Any]], Any] = _without_network
     class_counts: Any = None
     key: Any = None

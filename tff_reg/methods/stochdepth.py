@@ -21,7 +21,6 @@ keep decaying, as under the PyTorch that their code names.
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 from tff_reg import settings
 from tff_reg.lazy import tf
@@ -64,19 +63,22 @@ class StochDepth(method.Method):
             return tuple(1.0 - (i + 1) / num_branches * drop for i in numbers)
         return tuple(1.0 - i * drop / max(num_branches - 1, 1) for i in numbers)
 
-    def check_network(self, network: Any) -> None:
+    def check_network(self, network: method.BlockModel) -> None:
         if not network.num_branches:
             raise ValueError(
                 "stochdepth: this model has no residual branches to leave out; take a "
                 "residual network of tff_reg.models, such as 'resnet20'."
             )
 
-    def adapt_network(self, network: Any) -> None:
+    def adapt_network(self, network: method.BlockModel) -> None:
         self.check_network(network)
         network.evaluation_branch_scales = self.probabilities(network.num_branches)
 
     def change_pass(
-        self, forward: forward_lib.ForwardPass, network: Any, key: tf.Tensor
+        self,
+        forward: forward_lib.ForwardPass,
+        network: method.BlockModel,
+        key: tf.Tensor,
     ) -> method.Change:
         if self.survival_probability == 1:
             return method.Change(forward, {"kept_branches": 1.0})

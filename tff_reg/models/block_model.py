@@ -106,8 +106,8 @@ class BlockModel:
         input_shape: Sequence[int],
         num_classes: int,
         has_independent_examples: bool,
-        num_branches: int = 0,
-        supports_width: bool = False,
+        num_branches: int,
+        supports_width: bool,
         dtype: str = "float32",
         seed: int = 0,
     ):
@@ -271,8 +271,10 @@ class BlockModel:
         Raises:
           MissingCapabilityError: If the pass needs what the model's layers lack.
         """
-        # Of a pass that is made twice, each run records for itself.
-        forward = dataclasses.replace(self._settings_of(forward), activations=[])
+        forward = self._settings_of(forward)
+        activations: list[tf.Tensor] = []
+        if forward.record_activations:
+            forward = dataclasses.replace(forward, keep=activations.append)
         block_outputs = []
         for index in range(first_block, len(self.blocks) - 1):
             x = self.run_block(index, x, forward)
@@ -284,7 +286,7 @@ class BlockModel:
             block_outputs=[*block_outputs, logits],
             embedding=embedding,
             logits=logits,
-            activations=tuple(forward.activations),
+            activations=tuple(activations),
         )
 
     @tf.autograph.experimental.do_not_convert

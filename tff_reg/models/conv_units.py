@@ -205,4 +205,6 @@ def build(
         dtype=dtype,
         seed=seed,
         has_independent_examples=norm != "batch",
+        num_branches=0,
+        supports_width=False,
     )

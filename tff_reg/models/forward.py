@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any, Optional, Union
+from typing import Any, Callable, Optional, Union
 
 from tff_reg.lazy import tf
 
@@ -28,7 +28,7 @@ class ForwardPass:
         branch is multiplied with before its shortcut is added (stochastic depth:
         0 or 1 in training, the keeping probability in evaluation).
       record_activations: Whether the outputs of the non-linearities are kept.
-      activations: Where the network that runs the pass keeps them, a list of its own.
+      keep: Called with each of them; the network that runs the pass sets it.
 
     Raises:
       ValueError: If the width is a tensor but no float64 scalar.
@@ -39,7 +39,7 @@ class ForwardPass:
     update_statistics: bool = True
     branch_scales: Optional[tf.Tensor] = None
     record_activations: bool = False
-    activations: list[Any] = dataclasses.field(default_factory=list)
+    keep: Optional[Callable[[tf.Tensor], None]] = None
 
     def __post_init__(self):
         width: Any = self.width
@@ -53,8 +53,8 @@ class ForwardPass:
 
     def record(self, activation):
         """Keeps `activation` if this pass records them; returns it unchanged."""
-        if self.record_activations:
-            self.activations.append(activation)
+        if self.keep is not None:
+            self.keep(activation)
         return activation
 
     @property

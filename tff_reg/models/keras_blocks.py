@@ -153,5 +153,7 @@ def from_keras_blocks(
         num_classes=shape[-1],
         # A user's layers may look at the whole batch.
         has_independent_examples=False,
+        num_branches=0,
+        supports_width=False,
         dtype=dtype,
     )

@@ -180,6 +180,7 @@ def shufflenet(
         input_shape=input_shape,
         num_classes=num_classes,
         num_branches=num_branches,
+        supports_width=False,
         dtype=dtype,
         seed=seed,
         has_independent_examples=norm != "batch",

@@ -220,6 +220,7 @@ def squeezenet(
         input_shape=input_shape,
         num_classes=num_classes,
         num_branches=len(_BYPASSED),
+        supports_width=False,
         dtype=dtype,
         seed=seed,
         has_independent_examples=norm != "batch",

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Callable, Optional
 
 import tensorflow as tf
+import tensorflow_federated as tff
 
 from tff_reg.data import keys
 from tff_reg.methods import method as method_lib
@@ -27,8 +28,8 @@ class LocalStep:
     """Computes the gradient of one batch at the current weights.
 
     Args:
-      model: The local model, a `tff.learning.models.VariableModel`; where a method
-        needs the network, a `tff_reg.models.LearningModel`.
+      model: The local model; where a method needs the network, a
+        `tff_reg.models.LearningModel`.
       reference_models: Further such models by the names that the methods'
         `reference_models` hold; they keep their weights.
       methods: Those of the sum.
@@ -40,8 +41,8 @@ class LocalStep:
 
     def __init__(
         self,
-        model: Any,
-        reference_models: Mapping[str, Any],
+        model: tff.learning.models.VariableModel,
+        reference_models: Mapping[str, tff.learning.models.VariableModel],
         methods: Sequence[method_lib.Method],
     ):
         for method in methods:
@@ -232,7 +233,8 @@ class LocalStep:
         num_examples = result.num_examples
         if num_examples is None:
             num_examples = tf.shape(result.predictions)[0]
-        step = method_lib.Step(network=None, outputs=None, task_loss=result.loss)
+        none: Any = None
+        step = method_lib.Step(network=none, outputs=none, task_loss=result.loss)
         return step, num_examples
 
     def _run_network(
