@@ -30,7 +30,7 @@ from typing import Any, Callable, Optional
 
 from tff_reg.analysis import dissimilarity, hessian as hessian_lib
 from tff_reg.data import keys
-from tff_reg.experiment import files, finished_runs, tables
+from tff_reg.experiment import files, finished_runs, tables, trained
 from tff_reg.lazy import np, tf
 from tff_reg.settings import SettingError, check, setting
 
@@ -85,7 +85,7 @@ class Settings:
 
 
 def measure(
-    run: Any,
+    run: trained.TrainedRun,
     settings: Settings,
     output_dir: files.PathLike,
     *,
@@ -95,7 +95,7 @@ def measure(
     """Measures a run, or what is left of it, and writes the files.
 
     Args:
-      run: A `tff_reg.experiment.trained.TrainedRun`; TFF's runtime must be chosen.
+      run: The run; TFF's runtime must be chosen.
       settings: What is measured.
       output_dir: Where the files are written.
       report: Called with a line before each part.
@@ -124,11 +124,13 @@ def read(output_dir: files.PathLike) -> Optional[dict[str, Any]]:
     return found if isinstance(found, dict) and "results" in found else None
 
 
-def global_examples(run: Any, count: int, seed: int) -> tuple[Any, Any]:
+def global_examples(
+    run: trained.TrainedRun, count: int, seed: int
+) -> tuple[np.ndarray, np.ndarray]:
     """Training examples drawn from all clients', the same at every call.
 
     Args:
-      run: A `TrainedRun`.
+      run: The run.
       count: How many at most.
       seed: Of the draw.
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, Callable, Optional
+from typing import Callable, Optional
 
 from tff_reg.analysis import hessian
 from tff_reg.data import keys
@@ -209,7 +209,7 @@ def write_landscapes(
         figure.savefig(temporary, format="png", metadata={"Software": None})
 
 
-def _figure(columns: int) -> Any:
+def _figure(columns: int) -> mpl_figure.Figure:
     size = (max(7.0, 1.4 + _COLUMN_INCHES * columns), 2 * _ROW_INCHES + 1.0)
     figure = mpl_figure.Figure(figsize=size, dpi=_DPI, facecolor="white")
     mpl_agg.FigureCanvasAgg(figure)

@@ -12,10 +12,9 @@ import dataclasses
 import json
 import pathlib
 import zipfile
-from typing import Any
 
 from tff_reg.analysis import curvature, hessian as hessian_lib, landscape
-from tff_reg.experiment import files, tables
+from tff_reg.experiment import files, tables, trained
 from tff_reg.lazy import np
 from tff_reg.settings import SettingError, check, setting
 
@@ -53,12 +52,16 @@ class Settings:
 
 
 def measure(
-    run: Any, settings: Settings, output_dir: files.PathLike, *, progress: bool = False
+    run: trained.TrainedRun,
+    settings: Settings,
+    output_dir: files.PathLike,
+    *,
+    progress: bool = False,
 ) -> landscape.Landscape:
     """Computes a run's landscape, or what is left of it, and writes the files.
 
     Args:
-      run: A `tff_reg.experiment.trained.TrainedRun`.
+      run: The run.
       settings: Which plane.
       output_dir: Where the files are written.
       progress: Whether to draw a progress bar.

@@ -13,14 +13,17 @@ import contextlib
 import contextvars
 import functools
 import inspect
-from typing import Any, Callable, Optional
+from typing import TYPE_CHECKING, Any, Callable, Optional
 
 from tff_reg.experiment import loop as loop_lib
 from tff_reg.lazy import tff
 
+if TYPE_CHECKING:
+    from tff_reg.training.composition import Process
+
 
 async def train_async(
-    process: Any,
+    process: Process,
     client_data: Any,
     *,
     on_round: Optional[Callable[[loop_lib.Row], Any]] = None,

@@ -17,7 +17,7 @@ import pathlib
 import statistics
 import textwrap
 from collections.abc import Mapping, Sequence
-from typing import Any, Callable, Optional, Union
+from typing import TYPE_CHECKING, Any, Callable, Optional, Union
 
 from tff_reg.experiment import (
     curves,
@@ -36,6 +36,9 @@ from tff_reg.experiment.finished_runs import (
     ComparisonError,
 )
 from tff_reg.settings import Setting, SettingError
+
+if TYPE_CHECKING:
+    from tff_reg.experiment.tuning import Tuned
 
 _WIDTH = 88
 FILES = ("table.csv", "table.md", "curves.png", "compute.png")
@@ -75,17 +78,18 @@ NOT_SETTINGS = frozenset(
 )
 
 Row = dict[str, Union[str, int, float, None]]
+Runs = Union[Sequence[files.PathLike], Mapping[str, Sequence[files.PathLike]]]
 
 
 def compare(
-    runs: Union[Sequence[files.PathLike], Mapping[str, Sequence[files.PathLike]]],
+    runs: Runs,
     output_dir: files.PathLike,
     *,
     accuracy_at_rounds: Sequence[int] = (),
     target_accuracies: Sequence[float] = (),
     columns: Sequence[str] = (),
     weights: str = finished_runs.WEIGHTS.default,
-    tuned: Mapping[str, Any] = {},
+    tuned: Mapping[str, Tuned] = {},
 ) -> list[Row]:
     """Compares finished runs and writes `table.csv`, `table.md` and `curves.png`.
 
@@ -103,7 +107,7 @@ def compare(
         of rounds and targets, in this order; empty for the accuracies and seconds.
         What runs' analyses have to say for them is in `table.csv` too.
       weights: Of which of the runs' weights the Hessian's eigenvalue and trace are.
-      tuned: What came of tuning groups, `tuning.Tuned` by the groups' names.
+      tuned: What came of tuning groups, by the groups' names.
 
     Returns:
       The rows of `table.csv`, numbers by column, None where a cell is empty.
@@ -160,7 +164,7 @@ def parse_columns(names: Sequence[str]) -> list[str]:
 
 
 def _groups(
-    runs: Any, wanted: Mapping[str, Any], columns: Sequence[str], weights: str
+    runs: Runs, wanted: Mapping[str, Any], columns: Sequence[str], weights: str
 ) -> dict[str, list[finished_runs.Run]]:
     groups: dict[str, list[finished_runs.Run]] = {}
     if isinstance(runs, Mapping):
@@ -256,7 +260,7 @@ def _row(
     return row
 
 
-def _tuned(tuned: Any) -> Row:
+def _tuned(tuned: Tuned) -> Row:
     """What a row of `table.csv` says of tuning."""
     return {
         "setting": tuned.text,

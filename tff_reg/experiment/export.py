@@ -13,13 +13,16 @@ import os
 import pathlib
 import shutil
 import tempfile
-from typing import Any, Callable
+from typing import TYPE_CHECKING, Any, Callable
 from unittest import mock
 
 from tff_reg import models
 from tff_reg.experiment import files, trained
 from tff_reg.lazy import np, tf
 from tff_reg.settings import SettingError
+
+if TYPE_CHECKING:
+    from tff_reg.models.block_model import BlockModel
 
 FORMATS = ("keras", "saved_model")
 METADATA = "metadata.json"
@@ -31,18 +34,19 @@ class ExportError(ValueError):
     """Raised when a model cannot be exported; says why."""
 
 
-def build_keras_model(network: Any, normalize_fn: Callable, input_dtype: str) -> Any:
+def build_keras_model(
+    network: BlockModel, normalize_fn: Callable, input_dtype: str
+) -> tf.keras.Model:
     """Makes a Keras model that computes what a network does in evaluation.
 
     Args:
-      network: A `tff_reg.models.BlockModel` of float32. It is of no use afterwards:
-        its layers are replaced.
+      network: Of float32. It is of no use afterwards: its layers are replaced.
       normalize_fn: The task's, from images to the network's input: the same scale and
         shift for all pixels of a channel.
       input_dtype: Data type of the images, as uint8.
 
     Returns:
-      A functional `tf.keras.Model` from images [batch, height, width, channels] to
+      A functional model from images [batch, height, width, channels] to
       logits float32 [batch, classes].
 
     Raises:
@@ -56,7 +60,7 @@ def build_keras_model(network: Any, normalize_fn: Callable, input_dtype: str) ->
         for layer in (block, *block.submodules):
             _replace(layer)
     evaluation = models.ForwardPass(
-        branch_scales=None if scales is None else np.float32(scales)
+        branch_scales=None if scales is None else np.asarray(scales, np.float32)
     )
     x = _rescaling(normalize_fn, shape)(images)
     sums = mock.patch.object(models.layers, "residual_sum", _residual_sum)
@@ -67,7 +71,7 @@ def build_keras_model(network: Any, normalize_fn: Callable, input_dtype: str) ->
     return tf.keras.Model(images, logits)
 
 
-def _rescaling(normalize_fn: Callable, shape: tuple) -> Any:
+def _rescaling(normalize_fn: Callable, shape: tuple) -> tf.keras.layers.Layer:
     """The Keras layer that a normalisation is."""
     largest = 255
     values = [
@@ -183,7 +187,9 @@ def _group_norm(layer, x):
     return _with_weights(x, keras_layer, layer.gamma, layer.beta)
 
 
-def export(run: trained.TrainedRun, format: str, output: files.PathLike) -> Any:
+def export(
+    run: trained.TrainedRun, format: str, output: files.PathLike
+) -> pathlib.Path:
     """Writes a run's server model and what its outputs mean.
 
     Beside a `.keras` file F there is F.metadata.json, in a SavedModel's directory
@@ -256,7 +262,9 @@ def check(format: str, output: files.PathLike) -> pathlib.Path:
     return output
 
 
-def _metadata(run: trained.TrainedRun, model: Any, images: Any) -> dict[str, Any]:
+def _metadata(
+    run: trained.TrainedRun, model: tf.keras.Model, images: np.ndarray
+) -> dict[str, Any]:
     return {
         "class_names": list(run.task.class_names),
         "input": {"shape": list(model.input_shape), "dtype": images.dtype.name},
@@ -271,7 +279,7 @@ def _metadata(run: trained.TrainedRun, model: Any, images: Any) -> dict[str, Any
     }
 
 
-def _check_equal(found: Any, expected: Any) -> None:
+def _check_equal(found: np.ndarray, expected: np.ndarray) -> None:
     error = np.max(np.abs(found - expected))
     if not error <= _TOLERANCE * max(1.0, np.max(np.abs(expected))):
         raise ExportError(

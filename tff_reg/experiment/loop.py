@@ -15,7 +15,7 @@ import math
 import pathlib
 import time
 from collections.abc import Generator, Mapping, Sequence
-from typing import Any, Callable, Optional, Union
+from typing import TYPE_CHECKING, Any, Callable, Optional, Union
 
 from tff_reg import data
 from tff_reg.experiment import (
@@ -30,6 +30,9 @@ from tff_reg.experiment import (
     tensorboard,
 )
 from tff_reg.lazy import np
+
+if TYPE_CHECKING:
+    from tff_reg.training.composition import Process
 
 Row = dict[str, Optional[float]]
 
@@ -66,7 +69,7 @@ class Training:
     exception, `kill -9`) goes on when run again, to the same bytes.
 
     Attributes:
-      process: Any `tff.learning.templates.LearningProcess`, or a
+      process: Process `tff.learning.templates.LearningProcess`, or a
         `tff_reg.training.StatefulLearningProcess`, whose clients' states are kept in
         `output_dir`, or in memory without one. Where its server keeps the mean of all
         clients' last models, that is evaluated and written beside the server model.
@@ -98,7 +101,7 @@ class Training:
         and lines elsewhere. `progress.Silence()` says nothing.
     """
 
-    process: Any
+    process: Process
     client_data: Any
     total_rounds: int
     clients_per_round: int
@@ -176,7 +179,7 @@ class Training:
 
 
 def train(
-    process: Any,
+    process: Process,
     client_data: Any,
     *,
     on_round: Optional[Callable[[Row], Any]] = None,

@@ -125,7 +125,7 @@ def new_axes() -> Any:
     return new_figure().add_subplot()
 
 
-def new_figure(width: float = 9.6, height: float = 6.0) -> Any:
+def new_figure(width: float = 9.6, height: float = 6.0) -> mpl_figure.Figure:
     """A figure of 150 pixels an inch.
 
     By the object-oriented interface: no pyplot, so no window system, no global state.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tff_reg.data import partitions
 from tff_reg.experiment import (
@@ -21,12 +21,15 @@ from tff_reg.models import names as model_names
 from tff_reg.runtime import ray_cluster
 from tff_reg.settings import SettingError, settings_of
 
+if TYPE_CHECKING:
+    from tff_reg.experiment.config import RunConfig
 
-def resolve(asked: Any, tasks: Any) -> dict[str, Any]:
+
+def resolve(asked: RunConfig, tasks: Any) -> dict[str, Any]:
     """The settings of a run by name, strengths among them.
 
     Args:
-      asked: The `RunConfig`.
+      asked: What is asked.
       tasks: As of `RunConfig.resolved`.
 
     Returns:
@@ -38,7 +41,7 @@ def resolve(asked: Any, tasks: Any) -> dict[str, Any]:
     return _Resolution(asked, tasks).values()
 
 
-def _settings_of_recipe(asked: Any, tasks: Any) -> dict[str, Any]:
+def _settings_of_recipe(asked: RunConfig, tasks: Any) -> dict[str, Any]:
     name = asked.recipe
     if name is None:
         return {}
@@ -55,7 +58,7 @@ def _settings_of_recipe(asked: Any, tasks: Any) -> dict[str, Any]:
 class _Resolution:
     """One way from what is asked to what a run does."""
 
-    def __init__(self, asked: Any, tasks: Any):
+    def __init__(self, asked: RunConfig, tasks: Any):
         self._given = asked.given()
         self._settings = settings_of(asked)
         self._values = {each.name: each.default for each in self._settings}

@@ -7,7 +7,7 @@ import contextlib
 import functools
 import statistics
 from collections.abc import Iterator
-from typing import Any, Callable, Optional
+from typing import TYPE_CHECKING, Any, Callable, Optional
 
 from tff_reg import interruption, lazy, runtime, training
 from tff_reg.experiment import (
@@ -24,6 +24,10 @@ from tff_reg.experiment.config import ResolvedConfig, RunConfig
 from tff_reg.experiment.task_settings import TaskSettings
 from tff_reg.methods import catalogue
 from tff_reg.settings import SettingError, settings_of
+
+if TYPE_CHECKING:
+    from tff_reg.models.learning_model import LearningModel
+    from tff_reg.training.composition import Process
 
 OnRound = Callable[[loop.Row], Any]
 
@@ -152,13 +156,13 @@ def _client_data(build: Callable[..., Any], settings: dict[str, Any]) -> Any:
     return build(**settings).client_data
 
 
-def build_model_fn(config: ResolvedConfig, task: Any) -> Callable[[], Any]:
-    """What makes the `tff_reg.models.LearningModel` that the run's method trains."""
+def build_model_fn(config: ResolvedConfig, task: Any) -> Callable[[], LearningModel]:
+    """What makes the model that the run's method trains."""
     methods = catalogue.build(config.process, config.strengths)
     return training.adapt_model_fn(task.model_fn, methods)
 
 
-def build_process(config: ResolvedConfig, task: Any, **arguments: Any) -> Any:
+def build_process(config: ResolvedConfig, task: Any, **arguments: Any) -> Process:
     """Builds the process of a run.
 
     Args:

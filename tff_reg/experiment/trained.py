@@ -9,7 +9,7 @@ import collections
 import dataclasses
 import functools
 from collections.abc import Sequence
-from typing import Any, Optional
+from typing import TYPE_CHECKING, Any, Callable, Optional
 
 from tff_reg import data, lazy, training
 from tff_reg.experiment import (
@@ -25,6 +25,9 @@ from tff_reg.experiment.config import ResolvedConfig
 from tff_reg.lazy import np, tff
 from tff_reg.methods import all_clients
 from tff_reg.settings import SettingError
+
+if TYPE_CHECKING:
+    from tff_reg.models.learning_model import LearningModel
 
 # Which weights of a run: the server's last, the mean of all clients' last models, or
 # the server's after the round with the best test accuracy.
@@ -60,13 +63,13 @@ class TrainedRun:
     kind: str = "server"
 
     @property
-    def model_fn(self):
-        """Makes the `tff_reg.models.LearningModel` that the method trains."""
+    def model_fn(self) -> Callable[[], LearningModel]:
+        """Makes the model that the method trains."""
         return runs.build_model_fn(self.config, self.task)
 
     @functools.cached_property
-    def weights(self) -> Any:
-        """The `tff.learning.models.ModelWeights` of the `kind`, arrays.
+    def weights(self) -> tff.learning.models.ModelWeights:
+        """The weights of the `kind`, arrays.
 
         Raises:
           TrainedRunError: If the run has none of that kind.
@@ -94,7 +97,7 @@ class TrainedRun:
         return server
 
     @functools.cached_property
-    def _server_weights(self) -> Any:
+    def _server_weights(self) -> tff.learning.models.ModelWeights:
         kinds = ("trainable", "non_trainable")
         return tff.learning.models.ModelWeights(
             *(self._stored(f"{_GLOBAL}/{kind}") for kind in kinds)
@@ -106,19 +109,15 @@ class TrainedRun:
             count = sum(each.startswith(f"{name}/") for each in stored.files)
             return [stored[f"{name}/{index}"] for index in range(count)]
 
-    def model(self, weights: Optional[Any] = None) -> Any:
-        """A model with weights, those of the `kind` by default.
-
-        Args:
-          weights: A `tff.learning.models.ModelWeights`.
-
-        Returns:
-          A new `tff_reg.models.LearningModel`.
+    def model(
+        self, weights: Optional[tff.learning.models.ModelWeights] = None
+    ) -> LearningModel:
+        """A new model with weights, those of the `kind` by default.
 
         Raises:
           TrainedRunError: If the weights are not this model's.
         """
-        chosen: Any = self.weights if weights is None else weights
+        chosen = self.weights if weights is None else weights
         model = self.model_fn()
         own = tff.learning.models.ModelWeights.from_model(model)
         shapes = [
@@ -133,7 +132,9 @@ class TrainedRun:
         chosen.assign_weights_to(model)
         return model
 
-    def test_examples(self, count: Optional[int] = None) -> tuple[Any, Any]:
+    def test_examples(
+        self, count: Optional[int] = None
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Test examples as the model takes them.
 
         Args:
@@ -147,7 +148,7 @@ class TrainedRun:
 
     def client_examples(
         self, client_id: str, count: Optional[int] = None
-    ) -> tuple[Any, Any]:
+    ) -> tuple[np.ndarray, np.ndarray]:
         """A client's training images without augmentation, and labels, likewise."""
         examples = self.task.client_data.client_examples(client_id)
         x = np.asarray(self.task.normalize_fn(examples["x"][:count]))
@@ -196,7 +197,7 @@ class TrainedRun:
             models[client_id] = self._minus(output.metrics["aggregator"])
         return models
 
-    def _minus(self, update: Any) -> Any:
+    def _minus(self, update: Any) -> tff.learning.models.ModelWeights:
         has_statistics = isinstance(update, tff.learning.models.ModelWeights)
         trainable = update.trainable if has_statistics else update
         others = update.non_trainable if has_statistics else []

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any, Optional
+from typing import Optional
 
 from tff_reg import settings
+from tff_reg.lazy import tff
 from tff_reg.methods import method as method_lib
 from tff_reg.training import data_forms, schedules
 
@@ -43,8 +44,8 @@ class LocalTraining:
     """The client's half of a process.
 
     Attributes:
-      optimizer: The client optimiser, a `tff.learning.optimizers.Optimizer`, made anew
-        for every client and round.
+      optimizer: The client optimiser, whose state is made anew for every client and
+        round.
       methods: What is added to federated averaging, in this order.
       max_gradient_norm: The gradient of the whole loss is scaled down to this global
         norm, before the optimiser adds weight decay; None leaves it.
@@ -59,7 +60,7 @@ class LocalTraining:
         go with the form of the data.
     """
 
-    optimizer: Any
+    optimizer: tff.learning.optimizers.Optimizer
     methods: Sequence[method_lib.Method] = ()
     max_gradient_norm: Optional[float] = None
     learning_rate_schedule: schedules.Schedule = schedules.constant()
