@@ -16,6 +16,7 @@ if __name__ == "__main__":
 from tff_reg.experiment import command_line, files
 from tff_reg.lazy import flags, sphinx_build
 from tff_reg.methods import overview
+from tff_reg.settings import SettingError
 
 _COMMAND = "bin/docs"
 SOURCES = ROOT / "docs"
@@ -89,6 +90,10 @@ def main(argv, stop):
             command=_COMMAND,
         )
     shutil.rmtree(output_dir, ignore_errors=True)
+    try:
+        files.make_directory(output_dir, "output_dir")
+    except SettingError as error:
+        command_line.fail(error, command=_COMMAND)
     if build("html", output_dir):
         raise command_line.Ended(1)
     print(output_dir / "index.html")

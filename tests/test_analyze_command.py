@@ -157,10 +157,14 @@ def test_a_runs_cost_and_partition(run_dir, tmp_path):
     assert (tmp_path / "p" / "partition.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_recipes_partition(tmp_path):
+# CIFAR-100 could be downloaded, Tiny-ImageNet could not.
+@pytest.mark.parametrize(
+    "name", ["fedalign/table2/mixup-alpha0.1", "fedmlb/table1/fedavg-tiny-imagenet"]
+)
+def test_a_recipes_partition(name, tmp_path):
     done = run(
         "partition",
-        "--recipe=fedalign/table2/mixup-alpha0.1",
+        f"--recipe={name}",
         "--synthetic_data",
         "--scale=tiny",
         f"--output_dir={tmp_path / 'p'}",
@@ -241,6 +245,9 @@ def test_other_weights_have_a_folder_of_their_own(run_dir):
         (["partition", "--run_dir=RUN", "--seed=1"], "--seed"),
         (["partition", "--partition=shards"], "--classes_per_client"),
         (["partition", "--recipe=fedalign"], "--recipe=fedalign: There is no recipe"),
+        (["partition", "--run_dir=RUN", "--output_dir=/proc/x"], "be written to"),
+        (["hessian", "--run_dir=RUN", "--output_dir=/proc/x"], "be written to"),
+        (["cost", "--run_dir=RUN", "--csv=/proc/x"], "--csv=/proc/x: it cannot be"),
         (["hessian", "--run_dir=RUN", "--recipe=man"], "--recipe: hessian does not"),
     ],
 )

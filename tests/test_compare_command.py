@@ -346,6 +346,10 @@ def test_a_finished_run_of_its_own_takes_other_targets(copied, no_tensorflow):
         (["--processes=fedavg", "--man_strength=1"], ["man is not part of"]),
         (["--processes=fedavg", "word"], ["word", "flag"]),
         (["--processes=fedavg", "--output_dir="], ["--output_dir: it is missing"]),
+        (
+            ["--processes=fedavg", "--output_dir=/proc/x"],
+            ["--output_dir=/proc/x", "cannot be written to"],
+        ),
         (["--processes=fedavg", "--recipe=mixap"], ["--recipe=mixap", "/mixup"]),
     ],
 )

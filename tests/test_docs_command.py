@@ -195,6 +195,11 @@ def test_a_directory_with_something_else_is_left_alone(name, tmp_path):
             "--output: there is no such flag (did you mean --output_dir?); --help lists"
             " them.",
         ),
+        (
+            "--output_dir=/proc/x",
+            "--output_dir=/proc/x: it cannot be written to (No such file or directory);"
+            " give another one.",
+        ),
     ],
 )
 def test_what_is_wrong_is_said_in_a_line(flag, message):

@@ -172,6 +172,11 @@ def test_preprocessing_that_is_no_scale_and_shift_is_refused():
         ),
         (dict(output="model.h5"), "--output=model.h5: its name must end in .keras."),
         (dict(output="no/m.keras"), "--output=no/m.keras: there is no such directory."),
+        (
+            dict(output="/proc/m.keras"),
+            "--output=/proc/m.keras: it cannot be written to (No such file or"
+            " directory); give another one.",
+        ),
     ],
 )
 def test_what_is_wrong_is_said_in_a_line(changed, message):

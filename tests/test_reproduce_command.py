@@ -366,11 +366,13 @@ def test_a_run_that_was_not_measured_makes_a_question_mark(monkeypatch):
         (["man/table2", "--jobs=0"], ["--jobs=0", "at least 1"]),
         (["man/table2", "--seeds=0,0"], ["--seeds=0,0", "twice"]),
         (["man/table2", "--scale=big"], ["--scale=big", "tiny"]),
+        (["man/table2", "--output_dir=/proc/x"], ["_dir=/proc/x", "be written to"]),
+        (["man/table2", "--runs_dir=/proc/x"], ["--runs_dir=/proc/x", "be written to"]),
     ],
 )
 def test_wrong_flags_are_told_in_one_line(arguments, words, tmp_path, no_tensorflow):
     directory = tmp_path / "d"
-    refused = no_tensorflow(*arguments, f"--output_dir={directory}")
+    refused = no_tensorflow(f"--output_dir={directory}", *arguments)
     assert (refused.returncode, refused.stdout) == (2, "")
     (line,) = refused.stderr.splitlines()
     assert line.startswith("bin/reproduce: ")

@@ -396,6 +396,10 @@ def test_sigterm_while_it_starts_ends_it_with_143(tmp_path):
             ["--require_gpu", "native"],
         ),
         (["--process=fedavg", "--num_clients=100000"], ["--num_clients=100000"]),
+        (
+            ["--process=fedavg", "--output_dir=/proc/x"],
+            ["--output_dir=/proc/x", "cannot be written to"],
+        ),
         (["--process=fedavg", "digits"], ["digits", "flag"]),
         (["--process=fedavg", "--flagfile=/does/not/exist"], ["flagfile"]),
         (
@@ -420,7 +424,7 @@ def test_wrong_flags_are_told_in_one_line_before_tensorflow_loads(
     arguments, words, tmp_path, no_tensorflow
 ):
     output_dir = tmp_path / "run"
-    result = no_tensorflow(*arguments, f"--output_dir={output_dir}")
+    result = no_tensorflow(f"--output_dir={output_dir}", *arguments)
     assert result.returncode == 2
     assert result.stdout == ""
     (line,) = result.stderr.splitlines()

@@ -98,6 +98,19 @@ class Setting:
             " joined by commas"
         )
 
+    def why_not_beside(self, values: Mapping[str, Any]) -> Optional[str]:
+        """Why it has no meaning beside other settings, a sentence; None if it has.
+
+        Args:
+          values: The others' values by name.
+        """
+        for other, fitting in self.only_with.items():
+            if values[other] not in fitting:
+                *most, last = fitting
+                which = f"{', '.join(most)} or {last}" if most else last
+                return f"it is for {other}={which}, not {values[other]}."
+        return None
+
     def read(self, text: str) -> Any:
         """The value that a text stands for.
 

@@ -82,10 +82,9 @@ def prepare_directory(config):
       The directory.
 
     Raises:
-      SettingError: If there is.
+      SettingError: If there is, or nothing can be written there.
     """
-    output_dir = pathlib.Path(config.output_dir)
-    output_dir.mkdir(parents=True, exist_ok=True)
+    output_dir = files.make_directory(config.output_dir, "output_dir")
     settings = config.dump()
     recorded = {n: settings[n] for n in settings if n not in config_lib.FREE_SETTINGS}
     path = output_dir / "settings.json"

@@ -153,11 +153,14 @@ class Runs:
         Args:
           root: The directory, a `pathlib.Path`.
           runs_at_once: More wait.
+
+        Raises:
+          SettingError: If nothing can be written there.
         """
         self._root = root
         self._turn = asyncio.Semaphore(runs_at_once)
         self._runs = {}
-        root.mkdir(parents=True, exist_ok=True)
+        files.make_directory(root, "runs_dir")
         for path in sorted(root.glob("*.json")):
             config = read_request(path.read_bytes(), root / path.stem)
             self._runs[path.stem] = Run(config)

@@ -100,8 +100,14 @@ def call(folder, *flags):
 @pytest.mark.parametrize(
     "flags, words",
     [
-        (["--cpus_per_job=2"], "--cpus_per_job=2: it needs"),
-        (["--jobs_on=ray", "--sbatch=time=9"], "--sbatch=time=9: it needs"),
+        (
+            ["--cpus_per_job=2"],
+            "--cpus_per_job=2: it is for jobs_on=slurm or ray, not local.",
+        ),
+        (
+            ["--jobs_on=ray", "--sbatch=time=9"],
+            "--sbatch=time=9: it is for jobs_on=slurm, not ray.",
+        ),
         (["--jobs_on=slurm", "--sbatch=;rm"], "--sbatch=;rm: give"),
         (["--jobs_on=slurm", "--gpus_per_job=0.5"], "--gpus_per_job=0.5: SLURM"),
         (["--jobs_on=ray", "--ray_address=here"], "--ray_address=here: Ray's"),

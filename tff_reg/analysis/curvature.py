@@ -105,7 +105,8 @@ def measure(
       What `hessian.json` holds.
 
     Raises:
-      SettingError: If clients are asked for with other weights than the server's.
+      SettingError: If clients are asked for with other weights than the server's, or
+        nothing can be written to `output_dir`.
       TrainedRunError: If a client's training is not finite.
       NonFiniteError: If a loss has no finite Hessian.
     """
@@ -159,7 +160,7 @@ class _Measuring:
         }
         if run.kind != "server":
             self._of["weights"] = run.kind
-        directory.mkdir(parents=True, exist_ok=True)
+        files.make_directory(directory, "output_dir")
         files.delete_leftovers(directory)
         found = read(directory)
         if not found or found["of"] != self._of:

@@ -68,9 +68,11 @@ def measure(
 
     Returns:
       The `landscape.Landscape`.
+
+    Raises:
+      SettingError: If nothing can be written to `output_dir`.
     """
-    directory = pathlib.Path(output_dir)
-    directory.mkdir(parents=True, exist_ok=True)
+    directory = files.make_directory(output_dir, "output_dir")
     files.delete_leftovers(directory)
     others = [] if run.kind == "server" else [run.kind]
     of = json.dumps([run.round_num, dataclasses.asdict(settings), *others])

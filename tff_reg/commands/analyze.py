@@ -28,7 +28,7 @@ from tff_reg.experiment import (
     trained,
 )
 from tff_reg.experiment.task_settings import TaskSettings
-from tff_reg.lazy import flags, logging, tasks
+from tff_reg.lazy import flags, logging
 from tff_reg.methods import catalogue
 from tff_reg.settings import Setting, SettingError, settings_of
 
@@ -125,8 +125,10 @@ def fail(message, exit_code=2):
 
 
 def _check_folder(flag, path):
+    """Checks that a file or a folder can be made where a flag says."""
     if not pathlib.Path(path).absolute().parent.is_dir():
         raise SettingError(flag, path, "there is no such directory.")
+    files.check_writable(path, flag)
 
 
 def _needed(given, name):
@@ -172,9 +174,7 @@ def _cost_of_run(run_dir):
         strengths=did.strengths,
         averages_all_clients=did.averages_all_clients,
     )
-    folder = _analysis_of(run_dir)
-    folder.mkdir(exist_ok=True)
-    files.write_text(folder / "cost.csv", _cost_csv([found]))
+    files.write_text(_made_analysis_of(run_dir) / "cost.csv", _cost_csv([found]))
     return found
 
 
@@ -211,6 +211,11 @@ def _costs_of_processes(given):
 def _analysis_of(run_dir, given=None):
     """Where the analyses of a run's weights are."""
     return finished_runs.analysis_folder(run_dir, _weights(given or {}))
+
+
+def _made_analysis_of(run_dir, given=None):
+    """The same, made."""
+    return files.make_directory(_analysis_of(run_dir, given), "run_dir")
 
 
 def _weights(given):
@@ -253,12 +258,11 @@ def partition(given):
     else:
         of_task = {k: v for k, v in given.items() if k != "output_dir"}
         asked = config.RunConfig(process="fedavg", **of_task).resolved()
-        tasks.check_data(asked.task, asked.data_dir)
         output_dir = pathlib.Path()
     output_dir = pathlib.Path(given.get("output_dir", output_dir))
     _check_folder("output_dir", output_dir)
     held = partition_report.of_task(runs.build_task(asked))
-    output_dir.mkdir(exist_ok=True)
+    files.make_directory(output_dir, "output_dir")
     title = f"{asked.task}, {asked.partition}"
     if asked.concentration is not None:
         title += f"({asked.concentration:g})"
@@ -303,7 +307,7 @@ def _draw(given, name, found, write):
     if "output_dir" in given:
         pictures = {pathlib.Path(given["output_dir"]): found}
     for folder, drawn in pictures.items():
-        folder.mkdir(parents=True, exist_ok=True)
+        files.make_directory(folder, "output_dir")
         write(folder / name, {_name(run_dir): v for run_dir, v in drawn.items()})
         print(f"In {folder}: {name}")
 
@@ -333,7 +337,7 @@ def hessian(given):
             found = curvature.measure(
                 _load(run_dir, given),
                 wanted,
-                _analysis_of(run_dir, given),
+                _made_analysis_of(run_dir, given),
                 report=_report,
                 progress=sys.stderr.isatty(),
             )
@@ -379,7 +383,7 @@ def landscape(given):
         found[run_dir] = plane.measure(
             run,
             wanted,
-            _analysis_of(run_dir, given),
+            _made_analysis_of(run_dir, given),
             progress=sys.stderr.isatty(),
         )
     _draw(
@@ -406,8 +410,7 @@ def singular_values(given):
     for run_dir in run_dirs:
         run = _load(run_dir, given)
         found[run_dir] = spectra.classifier_singular_values(run.model())
-        folder = _analysis_of(run_dir, given)
-        folder.mkdir(parents=True, exist_ok=True)
+        folder = _made_analysis_of(run_dir, given)
         rows = [
             {"rank": rank, "singular_value": value}
             for rank, value in enumerate(found[run_dir].tolist(), start=1)

@@ -13,6 +13,7 @@ from tff_reg.commands import several
 from tff_reg.experiment import (
     command_line,
     config as config_lib,
+    files,
     jobs,
     reproduction,
     series,
@@ -30,7 +31,7 @@ bin/reproduce PAPER/TABLE [--seeds=N,...] [--scale=X] [--jobs=N] [flags]
   PAPER/TABLE             such as fedalign/table1, fedmlb/table6 or man/figure2
   --seeds=N,...           such as 0,1,2; every cell runs with each [0]
   --scale=X               of the paper's rounds, clients, local epochs and examples, as
-                          0.1; or tiny, minutes: what is learned then means nothing [1]
+                          0.1; or tiny, minutes: one round that shows that all runs [1]
   --jobs=N                runs at a time, which share this machine's cores and
                           GPUs; their numbers are the same [1]
   --jobs_on=local|slurm|ray  where they run, as of bin/compare, with its flags [local]
@@ -126,6 +127,7 @@ def main(argv, stop, executor=None):
     try:
         made, output_dir = plan(given, words[0])
         executor = executor or several.executor(given, made.runs_dir)
+        files.make_directory(output_dir, "output_dir")
         done = several.begin(given, made.planned, stop, executor, made.runs_dir)
     except ValueError as error:
         fail(error)

@@ -6,7 +6,14 @@ import pathlib
 import signal
 
 from tff_reg.commands import START
-from tff_reg.experiment import batch, cluster_jobs, command_line, jobs, series
+from tff_reg.experiment import (
+    batch,
+    cluster_jobs,
+    command_line,
+    files,
+    jobs,
+    series,
+)
 from tff_reg.settings import SettingError
 
 
@@ -51,11 +58,9 @@ def executor(given, where):
     """
     values = {each.name: value_of(given, each) for each in jobs.SETTINGS}
     for each in jobs.SETTINGS:
-        places = each.only_with.get("jobs_on", jobs.PLACES)
-        value = given[each.name].value
-        if value is not None and values["jobs_on"] not in places:
-            reason = f"it needs jobs_on={' or '.join(places)}."
-            raise SettingError(each.name, value, reason)
+        value, why_not = given[each.name].value, each.why_not_beside(values)
+        if value is not None and why_not:
+            raise SettingError(each.name, value, why_not)
     if given.overwrite and values["jobs_on"] != jobs.LOCAL:
         reason = "leave it out: a job that is started again would not resume."
         raise SettingError("overwrite", True, reason)
@@ -76,7 +81,8 @@ def begin(given, planned, stop, executor=None, where=None):
       The batch.
 
     Raises:
-      SettingError: If there cannot be so many jobs.
+      SettingError: If there cannot be so many jobs, or nothing can be written to the
+        directory.
     """
     done = batch.Batch(
         planned,
@@ -86,7 +92,10 @@ def begin(given, planned, stop, executor=None, where=None):
         executor=executor,
     )
     stop.before_exit(done.stop)
-    where = given.output_dir if where is None else where
+    where, setting = (
+        (given.output_dir, "output_dir") if where is None else (where, "runs_dir")
+    )
+    files.make_directory(where, setting)
     stop.say(lambda: done.standing(where, bool(given.overwrite)))
     return done
 

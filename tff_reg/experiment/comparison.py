@@ -121,7 +121,8 @@ def compare(
       ComparisonError: If there is no run, one is not finished, a group has different
         settings or numbers of rounds or a seed twice, or a run was not analysed as a
         column needs it.
-      SettingError: If a round or a target is out of range, or there is no such column.
+      SettingError: If a round or a target is out of range, there is no such column, or
+        nothing can be written to `output_dir`.
       DirectoryError: If a directory is not a run's.
     """
     # The config checks them.
@@ -138,8 +139,7 @@ def compare(
     rows = [_row(name, group, rounds, targets) for name, group in groups.items()]
     for row in rows if tuned else ():
         row.update(_tuned(tuned[str(row["process"])]))
-    directory = pathlib.Path(output_dir)
-    directory.mkdir(parents=True, exist_ok=True)
+    directory = files.make_directory(output_dir, "output_dir")
     files.delete_leftovers(directory)
     _write_curves(directory / "curves.png", groups)
     _write_compute(directory / "compute.png", groups)

@@ -179,11 +179,11 @@ class RunDirectory:
           overwrite: Delete what an earlier run left here (and nothing else).
 
         Raises:
-          DirectoryError: If another process is running in this directory, or it
-            cannot be written to.
+          DirectoryError: If another process is running in this directory.
+          SettingError: If it cannot be written to.
         """
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
+            files.make_directory(self.path, "output_dir")
             self._lock = self._take_lock()
             if self._read_config() != self._config:
                 raise self._error("another process began a run there; try again.")
@@ -194,12 +194,9 @@ class RunDirectory:
             made_by = f"{_MADE_BY} {config.get('versions', {}).get('tff_reg', '')}"
             self._config = {"made_by": made_by.strip(), **config}
             self._write_json("config.json", self._config)
-        except BaseException as error:
+        except BaseException:
             self.close()
-            if not isinstance(error, PermissionError):
-                raise
-            reason = f"it cannot be written to ({error.strerror})."
-            raise self._error(reason) from error
+            raise
 
     def _take_lock(self) -> Optional[int]:
         # On the directory itself: no file to leave behind, and gone with the process.

@@ -259,6 +259,7 @@ def check(format: str, output: files.PathLike) -> pathlib.Path:
         reason = "it is there already; delete it first."
     if reason:
         raise SettingError("output", output, reason)
+    files.check_writable(output, "output")
     return output
 
 

@@ -12,12 +12,61 @@ import hashlib
 import os
 import pathlib
 import shutil
+import tempfile
 from collections.abc import Iterator
 from typing import Union
+
+from tff_reg.settings import SettingError
 
 TEMPORARY_PREFIX = ".tmp-tff_reg-"
 
 PathLike = Union[str, "os.PathLike[str]"]
+
+
+def check_writable(path: PathLike, setting: str) -> None:
+    """Checks that a file or a directory can be written where it is to be; makes none.
+
+    Args:
+      path: The file or the directory.
+      setting: The setting that says where.
+
+    Raises:
+      SettingError: If it cannot.
+    """
+    whole = pathlib.Path(path).absolute()
+    folder = next(each for each in (whole, *whole.parents) if each.is_dir())
+    try:
+        with tempfile.TemporaryFile(dir=folder, prefix=TEMPORARY_PREFIX):
+            pass
+    except OSError as error:
+        raise _not_writable(path, setting, error) from error
+
+
+def make_directory(path: PathLike, setting: str) -> pathlib.Path:
+    """Makes a directory that can be written to, and those above it, if need be.
+
+    Args:
+      path: The directory.
+      setting: The setting that says where.
+
+    Returns:
+      The directory.
+
+    Raises:
+      SettingError: If it cannot be made or written to.
+    """
+    path = pathlib.Path(path)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _not_writable(path, setting, error) from error
+    check_writable(path, setting)
+    return path
+
+
+def _not_writable(path: PathLike, setting: str, error: OSError) -> SettingError:
+    reason = f"it cannot be written to ({error.strerror}); give another one."
+    return SettingError(setting, path, reason)
 
 
 def sync(path: PathLike) -> None:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-import pathlib
 import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any, Optional
@@ -262,9 +261,11 @@ class Reproduction:
         Args:
           output_dir: Where; made if it is not there.
           numbers: From `numbers`.
+
+        Raises:
+          SettingError: If nothing can be written there.
         """
-        directory = pathlib.Path(output_dir)
-        directory.mkdir(parents=True, exist_ok=True)
+        directory = files.make_directory(output_dir, "output_dir")
         files.delete_leftovers(directory)
         rows = [_csv_row(number) for number in numbers]
         files.write_text(directory / "table.csv", tables.to_csv(rows))

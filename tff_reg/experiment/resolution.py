@@ -220,16 +220,13 @@ class _Resolution:
     def _settle_what_does_not_apply(self) -> None:
         """Refuses what has no meaning beside the others, and sets it back."""
         for each in self._settings:
-            for other, fitting in each.only_with.items():
-                found = self._values[other]
-                if found in fitting:
-                    continue
-                # Nobody is contradicted who switches off what is off.
-                if self._given.get(each.name) is not False or each.is_optional:
-                    *most, last = fitting
-                    which = f"{', '.join(most)} or {last}" if most else last
-                    self._refuse(each.name, f"it is for {other}={which}, not {found}.")
-                self._values[each.name] = None if each.is_optional else each.default
+            why_not = each.why_not_beside(self._values)
+            if why_not is None:
+                continue
+            # Nobody is contradicted who switches off what is off.
+            if self._given.get(each.name) is not False or each.is_optional:
+                self._refuse(each.name, why_not)
+            self._values[each.name] = None if each.is_optional else each.default
 
     def _settle_scale(self) -> None:
         values = self._values

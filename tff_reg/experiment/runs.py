@@ -16,6 +16,7 @@ from tff_reg.experiment import (
     description,
     directory as directory_lib,
     evaluation as evaluation_lib,
+    files,
     loop,
     progress as progress_lib,
     summary as summary_lib,
@@ -115,6 +116,7 @@ def check(config: RunConfig, tasks: Any = lazy.tasks) -> ResolvedConfig:
     """
     config = config.resolved(tasks)
     directory = _directory(config)
+    files.check_writable(directory.path, "output_dir")
     if not config.overwrite and not directory.is_finished(config.total_rounds):
         directory.check_rounds(config.dump())
     if not config.synthetic_data:

@@ -39,8 +39,9 @@ class TaskSettings(process_settings.PopulationSettings):
         None,
         group=WHAT,
         help="a run in small: such a fraction, as 0.1, of the rounds, clients, local"
-        " epochs and examples that other settings say; or tiny: at most one round of"
-        " two clients with 12 examples each, in batches of 4",
+        " epochs and examples that other settings say; or tiny, which shows that it"
+        " runs: one round, whatever they say, of at most two clients with 12 examples"
+        " each, in batches of 4",
         placeholder="X",
     )
     validation_share: Optional[float] = _of_data(
