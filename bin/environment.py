@@ -88,7 +88,7 @@ def say(line: str) -> None:
     print(f"tff_reg: {line}", file=sys.stderr, flush=True)
 
 
-def gpu_wanted(environ=os.environ) -> bool:
+def gpu_wanted() -> bool:
     """Whether the CUDA libraries belong into the environment.
 
     `TFF_REG_GPU=1` says yes and `0` says no; otherwise an NVIDIA driver decides.
@@ -96,7 +96,7 @@ def gpu_wanted(environ=os.environ) -> bool:
     Raises:
         SetupError: If `TFF_REG_GPU` is something else.
     """
-    answer = environ.get("TFF_REG_GPU", "")
+    answer = os.environ.get("TFF_REG_GPU", "")
     if answer not in ("", "0", "1"):
         raise SetupError(f"TFF_REG_GPU is {answer!r}; it can be 0 or 1.")
     if answer:

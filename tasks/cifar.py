@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 from tff_reg.data import augmentation
 from tff_reg.lazy import np
-from tff_reg.tasks import files, image_data, pickles, tfds_data
+from tff_reg.tasks import image_data, pickles, reading, tfds_data
 from tff_reg.tasks.task_defaults import DataError, TaskDefaults
 
 _PIXELS = 3 * 32 * 32
@@ -66,10 +66,10 @@ def load(
         x_test, y_test = tfds_data.load(defaults, "test")
         class_names = tfds_data.class_names(defaults)
     else:
-        folder = files.find_folder(data_dir, [v.folder for v in versions], defaults)
+        folder = reading.find_folder(data_dir, [v.folder for v in versions], defaults)
         version = next(v for v in versions if v.folder == os.path.basename(folder))
         names = [*version.train_files, version.test_file, version.names_file]
-        files.require(folder, names, defaults)
+        reading.require(folder, names, defaults)
         x_train, y_train = _read(folder, version, version.train_files)
         x_test, y_test = _read(folder, version, [version.test_file])
         class_names = _class_names(os.path.join(folder, version.names_file), version)
@@ -109,7 +109,7 @@ def _read(
 
 
 def _read_binary(path: str, label_bytes: int) -> tuple[np.ndarray, np.ndarray]:
-    rows = files.read_rows(path, label_bytes + _PIXELS)
+    rows = reading.read_rows(path, label_bytes + _PIXELS)
     return rows[:, label_bytes:], rows[:, label_bytes - 1].astype(np.int64)
 
 
@@ -133,7 +133,7 @@ def _read_pickle(path: str, label_key: str) -> tuple[np.ndarray, np.ndarray]:
 
 def _class_names(path: str, version: Version) -> tuple[str, ...]:
     if version.names_key is None:
-        return tuple(files.read_lines(path))
+        return tuple(reading.read_lines(path))
     names = pickles.load(path).get(version.names_key)
     if not isinstance(names, list) or not all(isinstance(n, str) for n in names):
         raise DataError(f"{path} must hold a list of texts '{version.names_key}'.")

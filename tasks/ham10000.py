@@ -21,7 +21,7 @@ import csv
 import os
 
 from tff_reg.lazy import np
-from tff_reg.tasks import files, image_data, images, splits
+from tff_reg.tasks import image_data, images, reading, splits
 from tff_reg.tasks.task_defaults import DataError, TaskDefaults
 
 TEST_SHARE = 0.1
@@ -61,7 +61,7 @@ def load(data_dir: str, image_size: int = _IMAGE_SIZE) -> image_data.ImageData:
     Raises:
       DataError: If files are missing or damaged.
     """
-    files.require(data_dir, _PARTS, DEFAULTS)
+    reading.require(data_dir, _PARTS, DEFAULTS)
     tables = [os.path.join(data_dir, name) for name in _TABLES]
     table = next(filter(os.path.exists, tables), None)
     if table is None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 
 from tff_reg.lazy import np, tfds
-from tff_reg.tasks import files, image_data, images
+from tff_reg.tasks import image_data, images, reading
 from tff_reg.tasks.task_defaults import DataError, TaskDefaults
 
 DEFAULTS = TaskDefaults(
@@ -41,7 +41,7 @@ def load(data_dir: str, image_size: int | None = None) -> image_data.ImageData:
     Raises:
       DataError: If there are no images, or one is damaged or has another size.
     """
-    files.require(data_dir, ["train", "test"], DEFAULTS)
+    reading.require(data_dir, ["train", "test"], DEFAULTS)
     builder = tfds.folder_dataset.ImageFolder(data_dir)
     for part in ("train", "test"):
         splits = builder.info.splits

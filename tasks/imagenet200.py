@@ -24,7 +24,7 @@ import os
 
 from tff_reg.data import augmentation
 from tff_reg.lazy import np
-from tff_reg.tasks import files, image_data, images
+from tff_reg.tasks import image_data, images, reading
 from tff_reg.tasks.task_defaults import DataError, TaskDefaults
 
 # Of ImageNet's training images.
@@ -78,9 +78,9 @@ def load(
       DataError: If files are missing or damaged, there are too few classes, or the
         arrays would not fit into memory.
     """
-    files.require(data_dir, ["train", "val"], DEFAULTS)
+    reading.require(data_dir, ["train", "val"], DEFAULTS)
     train, val = (os.path.join(data_dir, part) for part in ("train", "val"))
-    known = files.folders_in(train)
+    known = reading.folders_in(train)
     if class_list is not None:
         class_names = sorted(_listed(class_list, known, train))
     elif len(known) < NUM_CLASSES:
@@ -90,7 +90,7 @@ def load(
         )
     else:
         class_names = choose_classes(known)
-    if not files.folders_in(val):
+    if not reading.folders_in(val):
         raise DataError(
             f"{val} has no folders of classes; sort its images into val/<class>/ first."
         )
@@ -116,7 +116,7 @@ def load(
 
 
 def _listed(class_list: str, known: list[str], train: str) -> list[str]:
-    names = files.read_lines(class_list)
+    names = reading.read_lines(class_list)
     if not names or len(set(names)) < len(names):
         raise DataError(f"{class_list} must name each class once, one a line.")
     for name in names:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import os
 
 from tff_reg.lazy import np
-from tff_reg.tasks import arrays, files, image_data, images, splits
+from tff_reg.tasks import arrays, image_data, images, reading, splits
 from tff_reg.tasks.task_defaults import DataError, TaskDefaults
 
 TEST_SHARE = 0.1
@@ -77,13 +77,13 @@ def load(data_dir: str, image_size: int = _IMAGE_SIZE) -> image_data.ImageData:
 
 
 def _read_folders(data_dir: str, image_size: int) -> tuple:
-    folder = files.find_folder(data_dir, [_FOLDER], DEFAULTS)
-    domain_names = files.folders_in(folder)
+    folder = reading.find_folder(data_dir, [_FOLDER], DEFAULTS)
+    domain_names = reading.folders_in(folder)
     if len(domain_names) != DEFAULTS.num_domains:
         raise DEFAULTS.missing(
             f"{folder} has {len(domain_names)} folders of domains instead of 4"
         )
-    class_names = files.folders_in(os.path.join(folder, domain_names[0]))
+    class_names = reading.folders_in(os.path.join(folder, domain_names[0]))
     if not class_names:
         raise DEFAULTS.missing(f"{folder}/{domain_names[0]} has no folders of classes")
     paths, labels, domains = [], [], []

@@ -16,7 +16,7 @@ from __future__ import annotations
 import os
 
 from tff_reg.lazy import np
-from tff_reg.tasks import files, image_data, tfds_data
+from tff_reg.tasks import image_data, reading, tfds_data
 from tff_reg.tasks.task_defaults import DataError, TaskDefaults
 
 _SIDE = 96
@@ -55,13 +55,13 @@ def load(data_dir: str | None = None) -> image_data.ImageData:
         x_test, y_test = tfds_data.load(DEFAULTS, "test")
         class_names = tfds_data.class_names(DEFAULTS)
     else:
-        folder = files.find_folder(data_dir, [_FOLDER], DEFAULTS)
+        folder = reading.find_folder(data_dir, [_FOLDER], DEFAULTS)
         names = ["train_X.bin", "train_y.bin", "test_X.bin", "test_y.bin"]
-        files.require(folder, [*names, "class_names.txt"], DEFAULTS)
+        reading.require(folder, [*names, "class_names.txt"], DEFAULTS)
         x_train, y_train, x_test, y_test = (os.path.join(folder, n) for n in names)
         x_train, y_train = _read(x_train, y_train)
         x_test, y_test = _read(x_test, y_test)
-        class_names = tuple(files.read_lines(os.path.join(folder, "class_names.txt")))
+        class_names = tuple(reading.read_lines(os.path.join(folder, "class_names.txt")))
     where = data_dir or "TFDS's stl10"
     if len(class_names) != DEFAULTS.num_classes:
         raise DataError(
@@ -80,8 +80,8 @@ def load(data_dir: str | None = None) -> image_data.ImageData:
 def _read(images: str, labels: str) -> tuple[np.ndarray, np.ndarray]:
     """Images uint8 [n, 96, 96, 3] and labels int64 [n] from 0."""
     # Colour planes, each column by column.
-    planes = files.read_rows(images, 3 * _SIDE * _SIDE).reshape(-1, 3, _SIDE, _SIDE)
-    numbers = files.read_rows(labels, 1)[:, 0].astype(np.int64) - 1
+    planes = reading.read_rows(images, 3 * _SIDE * _SIDE).reshape(-1, 3, _SIDE, _SIDE)
+    numbers = reading.read_rows(labels, 1)[:, 0].astype(np.int64) - 1
     if len(numbers) != len(planes):
         raise DataError(
             f"{labels} has {len(numbers)} labels for {len(planes)} images; unpack the "

@@ -16,7 +16,7 @@ import os
 
 from tff_reg.data import augmentation
 from tff_reg.lazy import np
-from tff_reg.tasks import files, image_data, images
+from tff_reg.tasks import image_data, images, reading
 from tff_reg.tasks.task_defaults import DataError, TaskDefaults
 
 MEAN = (0.4802, 0.4481, 0.3975)
@@ -52,10 +52,12 @@ def load(data_dir: str) -> image_data.ImageData:
     Raises:
       DataError: If files are missing or damaged.
     """
-    folder = files.find_folder(data_dir, [_FOLDER], DEFAULTS)
-    files.require(folder, ["train", "val/images", "val/val_annotations.txt"], DEFAULTS)
+    folder = reading.find_folder(data_dir, [_FOLDER], DEFAULTS)
+    reading.require(
+        folder, ["train", "val/images", "val/val_annotations.txt"], DEFAULTS
+    )
     train = os.path.join(folder, "train")
-    class_names = files.folders_in(train)
+    class_names = reading.folders_in(train)
     if not class_names:
         raise DEFAULTS.missing(f"{train} has no folders of classes")
     paths, y_train = images.read_classes(train, class_names, below="images")
@@ -85,7 +87,7 @@ def _annotated(folder: str, class_names: list[str]) -> tuple[list[str], np.ndarr
     path = os.path.join(folder, "val_annotations.txt")
     numbers = {name: label for label, name in enumerate(class_names)}
     paths, labels = [], []
-    for line in files.read_lines(path):
+    for line in reading.read_lines(path):
         name, _, rest = line.partition("\t")
         label = numbers.get(rest.partition("\t")[0])
         if label is None:

@@ -2,8 +2,6 @@
 
 import re
 import shlex
-import signal
-import subprocess
 
 import pytest
 
@@ -171,11 +169,3 @@ def test_help_says_what_it_does(no_libraries):
     for words in ("PATTERN", "--show=NAME", "--names", "bin/run --recipe=NAME"):
         assert words in done.stdout
     assert max(len(line) for line in done.stdout.splitlines()) <= 88
-
-
-def test_whoever_reads_may_go():
-    process = commands.start("recipes", stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    process.stdout.close()
-    assert process.stderr.read() == b""
-    process.stderr.close()
-    assert process.wait(commands.PATIENCE_SECONDS) == 128 + signal.SIGPIPE

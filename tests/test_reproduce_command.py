@@ -358,7 +358,7 @@ def test_a_run_that_was_not_measured_makes_a_question_mark(monkeypatch):
     [
         ([], ["give one table or figure"]),
         (["fedalign/table1", "man/table1"], ["give one table or figure"]),
-        (["fedaling/table1"], ["did you mean fedalign/table1"]),
+        (["fedaling/table1"], ["did you mean fedalign/table1", "--list"]),
         (["--list", "fedavg"], ["'fedavg'"]),
         (["man/table2", "--process=fedavg"], ["--process", "leave it out"]),
         (["man/table2", "--recipe=man/table2/fedavg"], ["--recipe", "leave it out"]),

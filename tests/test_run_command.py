@@ -456,8 +456,9 @@ def test_help_needs_no_tensorflow_and_shows_the_papers_settings(no_tensorflow):
     assert "man_strength" not in chosen.stdout
 
 
-def test_whoever_reads_may_go():
-    process = commands.start("run", "--help", **PIPES)
+@pytest.mark.parametrize("arguments", [("run", "--help"), ("recipes",)])
+def test_whoever_reads_may_go(arguments):
+    process = commands.start(*arguments, **PIPES)
     process.stdout.close()
     assert process.stderr.read() == b""
     process.stderr.close()

@@ -23,7 +23,7 @@ import types
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from tff_reg.tasks.recipes import tables
+from tff_reg.tasks.recipes import paper_tables
 
 _MOST_NEAR_NAMES = 3
 
@@ -48,7 +48,7 @@ class Recipe:
     """
 
     name: str
-    table: tables.Table
+    table: paper_tables.Table
     row: str
     column: str
     settings: Mapping[str, Any]
@@ -137,11 +137,11 @@ def _near_names(name: str) -> str:
 
 @functools.cache
 def _by_name() -> Mapping[str, Recipe]:
-    found = [each for table in tables.TABLES for each in _cells(table)]
+    found = [each for table in paper_tables.TABLES for each in _cells(table)]
     return types.MappingProxyType({each.name: each for each in found})
 
 
-def _cells(table: tables.Table) -> Iterator[Recipe]:
+def _cells(table: paper_tables.Table) -> Iterator[Recipe]:
     header, *lines = (
         [cell.strip() for cell in line.split("|")]
         for line in table.numbers.strip().splitlines()
@@ -153,7 +153,7 @@ def _cells(table: tables.Table) -> Iterator[Recipe]:
                 table.base,
                 table.rows[row],
                 table.columns[column],
-                table.exceptions.get((row, column), tables.Variant()),
+                table.exceptions.get((row, column), paper_tables.Variant()),
             ]
             chosen, notes = {}, []
             for variant in variants:
@@ -175,7 +175,7 @@ def _cells(table: tables.Table) -> Iterator[Recipe]:
             )
 
 
-def _name(table: tables.Table, row: str, column: str) -> str:
+def _name(table: paper_tables.Table, row: str, column: str) -> str:
     parts = [row, table.part]
     if column != table.basic_column:
         parts.append(column)

@@ -20,7 +20,7 @@ from typing import Any, Optional
 
 from tff_reg.experiment.artifact import Artifact, Cell
 from tff_reg.tasks import recipes
-from tff_reg.tasks.recipes import tables
+from tff_reg.tasks.recipes import paper_tables
 
 # Of what the tables print, in the order in which a cell has it: by paper and number,
 # for all columns or by column. What ends with @* stands for as many as the recipe asks
@@ -72,7 +72,7 @@ class UnknownArtifactError(ValueError):
 def artifacts() -> tuple[Artifact, ...]:
     """All of them, paper by paper, tables before figures."""
     found = [*_tables(), _man_table3(), *_figures()]
-    papers = list(dict.fromkeys(table.paper.name for table in tables.TABLES))
+    papers = list(dict.fromkeys(table.paper.name for table in paper_tables.TABLES))
     return tuple(sorted(found, key=lambda each: papers.index(each.name.split("/")[0])))
 
 
@@ -92,10 +92,7 @@ def artifact(name: str) -> Artifact:
     if name not in known:
         near = difflib.get_close_matches(name.lower(), known, n=3, cutoff=0.5)
         hint = f" (did you mean {', '.join(near)}?)" if near else ""
-        raise UnknownArtifactError(
-            f"There is no table or figure {name!r}{hint}; bin/reproduce --list names"
-            " them all."
-        )
+        raise UnknownArtifactError(f"There is no table or figure {name!r}{hint}.")
     return known[name]
 
 

@@ -5,7 +5,7 @@ import dp_accounting
 import pytest
 from dp_accounting import rdp
 
-from tff_reg import settings
+from tff_reg import methods, settings
 from tff_reg.experiment import RunConfig, description, metrics, privacy, summary
 
 ONE = privacy.Releases(remembers=False, uploads=False)
@@ -94,12 +94,13 @@ def test_no_noise_gives_no_guarantee():
     ],
 )
 def test_knows_what_leaves_the_clients(process, remembers, uploads):
-    found = privacy.releases_of(process, averages_all_clients=False)
+    found = privacy.releases_of(methods.build(process, {}))
     assert found == privacy.Releases(remembers, uploads)
 
 
 def test_the_mean_of_all_clients_models_is_an_upload():
-    assert privacy.releases_of("fedavg", averages_all_clients=True) == UPLOADS
+    values = _resolve(process="fedavg", averages_all_clients=True)
+    assert privacy.releases_of(values.methods) == UPLOADS
 
 
 def test_a_summary_has_the_epsilon_of_the_rounds_that_were_trained():

@@ -109,9 +109,9 @@ def write_image(path, image):
     Image.fromarray(image).save(path, format="PNG")
 
 
-def write_tiny_imagenet(folder, num_classes=3, per_class=4, num_val=5):
+def write_tiny_imagenet(folder, num_classes=3):
     """Writes `tiny-imagenet-200`; returns images and labels by part."""
-    folder = folder / "tiny-imagenet-200"
+    folder, per_class, num_val = folder / "tiny-imagenet-200", 4, 5
     wnids = [f"n{i:08d}" for i in range(num_classes)]
     train = random_images(num_classes * per_class, 64, 64, 3)
     for row, image in enumerate(train):
@@ -142,12 +142,12 @@ def write_class_folders(folder, names, per_class, *shape, suffix=".jpg", seed=0)
     return images.reshape(len(names), per_class, *shape, 3)
 
 
-def write_ham10000(folder, num_lesions=60, *, with_sources=True):
+def write_ham10000(folder, *, with_sources=True):
     """Writes the table and both folders; returns the table's rows."""
     kinds = ["akiec", "bcc", "bkl", "df", "mel", "nv", "vasc"]
     sources = ["rosendahl", "vidir_modern"]
     rows, number = [], 0
-    for lesion in range(num_lesions):
+    for lesion in range(60):
         for _ in range(1 + lesion % 3):
             row = {
                 "lesion_id": f"HAM_{lesion:07d}",

@@ -21,6 +21,7 @@ from typing import Any, Optional
 from tff_reg import models, training as training_lib
 from tff_reg.lazy import tf
 from tff_reg.methods import catalogue, method as method_lib
+from tff_reg.training.process_settings import ProcessSettings
 
 # Steps whose random draws are averaged, where the count depends on them.
 DEFAULT_DRAWS = 256
@@ -90,7 +91,7 @@ def measure(
     norm: str = "batch",
     projector: Optional[str] = None,
     strengths: Mapping[str, Any] = {},
-    averages_all_clients: Optional[bool] = None,
+    settings: Optional[ProcessSettings] = None,
     draws: int = DEFAULT_DRAWS,
 ) -> Cost:
     """Counts what a method costs on one of the package's networks.
@@ -103,8 +104,8 @@ def measure(
       norm: One of `tff_reg.models.NORM_NAMES`.
       projector: One of `tff_reg.models.PROJECTOR_NAMES`; None is the method's own.
       strengths: Strengths by flag name, such as {"gradaug_subnetworks": 1}.
-      averages_all_clients: Whether the mean of all clients' last models is kept, which
-        clients send a part for; None is the method's own.
+      settings: What else the clients of the process do, as keeping a mean of all
+        clients' last models; None is as in the method's paper.
       draws: Steps over whose random draws the counts are averaged.
 
     Returns:
@@ -122,9 +123,8 @@ def measure(
         norm=norm,
         projector=projector or paper.get("projector", "none"),
     )
-    if averages_all_clients is None:
-        averages_all_clients = paper.get("averages_all_clients", False)
-    step = _trace(process, model_fn, strengths, averages_all_clients)
+    settings = settings or ProcessSettings.of(process)
+    step = _trace(settings.build_methods(process, strengths), model_fn)
     counts = step.count(draws)
     return Cost(
         process=process,
@@ -178,7 +178,7 @@ def count_multiply_adds(
       UnknownProcessError: If the process is none.
       ValueError: If the method does not go with the model.
     """
-    return _trace(process, model_fn, strengths, False).count(draws)
+    return _trace(catalogue.build(process, strengths), model_fn).count(draws)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -209,7 +209,7 @@ class _Step:
         return MultiplyAdds(**counts)
 
 
-def _trace(process, model_fn, strengths, averages_all_clients) -> _Step:
+def _trace(methods, model_fn) -> _Step:
     class RecordingStep(training_lib.local_step.LocalStep):
         """Keeps the gradient of every pass."""
 
@@ -222,9 +222,6 @@ def _trace(process, model_fn, strengths, averages_all_clients) -> _Step:
             self.gradients.extend(result[0])
             return result
 
-    methods = catalogue.build(
-        process, strengths, averages_all_clients=averages_all_clients
-    )
     training = training_lib.LocalTraining(
         training_lib.build_sgd(0.0),
         methods,

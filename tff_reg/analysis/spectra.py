@@ -13,6 +13,8 @@ from tff_reg.experiment import curves, files, plot
 from tff_reg.lazy import mpl_ticker, np, tf
 
 _INK, _GRID = "#222222", "#d9d9d9"
+# Where a density's scale begins, as a share of the highest.
+_LOWEST_DENSITY = 1e-6
 
 
 def classifier_singular_values(model) -> np.ndarray:
@@ -137,7 +139,6 @@ def write_densities(
     *,
     title: str,
     subtitle: str = "",
-    lowest: float = 1e-6,
 ) -> None:
     """Draws spectral densities on a logarithmic scale.
 
@@ -146,7 +147,6 @@ def write_densities(
       densities: Of each run by its name.
       title: What is shown.
       subtitle: How.
-      lowest: Where the scale begins, as a share of the highest density.
 
     Raises:
       ValueError: If there is none.
@@ -155,15 +155,15 @@ def write_densities(
         raise ValueError("There is no spectral density to draw.")
     axes = plot.new_axes()
     highest = max(float(np.max(density)) for _, density in densities.values())
+    floor = _LOWEST_DENSITY * highest
     for index, (name, (grid, density)) in enumerate(densities.items()):
         color = curves.color_of(index)
-        floor = lowest * highest
         axes.fill_between(
             grid, floor, np.maximum(density, floor), color=color, alpha=0.15, lw=0
         )
         axes.plot(grid, density, color=color, linewidth=1.6, label=name)
     axes.set_yscale("log")
-    axes.set_ylim(lowest * highest, 3 * highest)
+    axes.set_ylim(floor, 3 * highest)
     _label(axes, "Eigenvalue of the Hessian", "Density")
     _save(axes, path, title, subtitle)
 

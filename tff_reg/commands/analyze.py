@@ -172,7 +172,7 @@ def _cost_of_run(run_dir):
         num_classes=task.num_classes,
         image_shape=task.image_shape,
         strengths=did.strengths,
-        averages_all_clients=did.averages_all_clients,
+        settings=did,
     )
     files.write_text(_made_analysis_of(run_dir) / "cost.csv", _cost_csv([found]))
     return found

@@ -127,8 +127,10 @@ def main(argv, stop, executor=None):
     try:
         made, output_dir = plan(given, words[0])
         executor = executor or several.executor(given, made.runs_dir)
-        files.make_directory(output_dir, "output_dir")
+        files.check_writable(output_dir, "output_dir")
         done = several.begin(given, made.planned, stop, executor, made.runs_dir)
+    except artifacts.UnknownArtifactError as error:
+        fail(f"{error} --list names them all.")
     except ValueError as error:
         fail(error)
     with several.carried_out(done, fail):

@@ -96,7 +96,8 @@ def begin(given, planned, stop, executor=None, where=None):
         (given.output_dir, "output_dir") if where is None else (where, "runs_dir")
     )
     files.make_directory(where, setting)
-    stop.say(lambda: done.standing(where, bool(given.overwrite)))
+    again = "the same command" + (" without --overwrite" if given.overwrite else "")
+    stop.say(lambda: done.standing(where, again))
     return done
 
 

@@ -251,19 +251,16 @@ class Batch:
         self._executor.stop()
         self.end_line()
 
-    def standing(self, where: str, overwrites: bool = False) -> str:
+    def standing(self, where: str, again: str) -> str:
         """What to tell who has interrupted it.
 
         Args:
           where: The directory of all.
-          overwrites: Whether the command would begin anew.
+          again: What goes on from there.
 
         Returns:
           How many runs are finished, and how it goes on.
         """
-        again = "the same command"
-        if overwrites:
-            again += " without --overwrite"
         return (
             f"{len(self._finished)} of {len(self._planned)} runs are finished in"
             f" {where}, and {again} goes on from there"

@@ -22,6 +22,7 @@ from tff_reg.experiment import (
     task_settings,
 )
 from tff_reg.methods import catalogue
+from tff_reg.methods.method import Method
 from tff_reg.settings import Setting, SettingError, setting, settings_of, undecided
 from tff_reg.training import process_settings
 
@@ -309,6 +310,11 @@ class ResolvedConfig(RunConfig):
         """Itself."""
         del tasks
         return self
+
+    @property
+    def methods(self) -> tuple[Method, ...]:
+        """What the run adds to federated averaging."""
+        return self.build_methods(self.process, self.strengths)
 
     def part(self, kind: type) -> dict[str, Any]:
         """The settings that a class of settings has, by name."""

@@ -9,7 +9,7 @@ from typing import Any, Optional
 
 from tff_reg.experiment import directory, files, privacy, progress
 from tff_reg.experiment.config import ResolvedConfig
-from tff_reg.methods import catalogue, method as method_lib
+from tff_reg.methods import all_clients, method as method_lib
 from tff_reg.settings import as_text
 
 _WIDTH = 88
@@ -113,18 +113,10 @@ def _steps(config: ResolvedConfig, num_train: int) -> int:
     return config.local_epochs * -(-num_train // of_a_pass)
 
 
-def _methods(config: ResolvedConfig) -> tuple[method_lib.Method, ...]:
-    return catalogue.build(
-        config.process,
-        config.strengths,
-        averages_all_clients=config.averages_all_clients,
-    )
-
-
 def _memory(config: ResolvedConfig, num_weights: int) -> Optional[str]:
     """What a client remembers from round to round; None for nothing."""
     kept, texts = set(), []
-    for method in _methods(config):
+    for method in config.methods:
         names = method.initial_client_memory([]).keys() - kept
         own = sorted(names - {method_lib.PREVIOUS})
         if own:
@@ -165,7 +157,7 @@ def _client_optimizer(config: ResolvedConfig) -> str:
 
 
 def _momentum_note(config: ResolvedConfig) -> Optional[str]:
-    inferring = [m.name for m in _methods(config) if m.infers_gradient]
+    inferring = [m.name for m in config.methods if m.infers_gradient]
     momentum = config.client_momentum
     if not (inferring and momentum):
         return None
@@ -177,13 +169,13 @@ def _momentum_note(config: ResolvedConfig) -> Optional[str]:
 
 
 def _server(config: ResolvedConfig) -> str:
-    methods = _methods(config)
+    methods = config.methods
     steps = [m.server_step for m in methods if m.server_step]
     text = steps[0] if steps else _averaging(config)
     for method in methods:
         if method.sent:
             text += f"; {method.name}'s {' and '.join(method.sent)} is sent along"
-    if config.averages_all_clients:
+    if any(method.name == all_clients.NAME for method in methods):
         text += "; the mean of all clients' last models is tested too"
     return text
 

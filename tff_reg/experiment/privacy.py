@@ -17,11 +17,12 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from tff_reg.experiment.config import ResolvedConfig
 from tff_reg.lazy import dp_accounting, rdp
-from tff_reg.methods import catalogue
+from tff_reg.methods.method import Method
 
 _NO_SAMPLING = "not counted"
 
@@ -44,17 +45,8 @@ class Releases:
         return 2 if self.uploads else 1
 
 
-def releases_of(process: str, *, averages_all_clients: bool) -> Releases:
-    """What the clients of a process release.
-
-    Args:
-      process: A process name, as `fedalign+man`.
-      averages_all_clients: Whether the server keeps the mean of their last models.
-
-    Returns:
-      The releases.
-    """
-    methods = catalogue.build(process, {}, averages_all_clients=averages_all_clients)
+def releases_of(methods: Sequence[Method]) -> Releases:
+    """What the clients of a sum of methods release."""
     return Releases(
         remembers=any(
             [*m.initial_client_memory([]), *m.initial_server_memory([])]
@@ -112,9 +104,7 @@ def summarize(settings: Mapping[str, Any], rounds: int) -> dict[str, Any]:
     Returns:
       JSON values by name; `epsilon` is None where there is no guarantee.
     """
-    releases = releases_of(
-        settings["process"], averages_all_clients=settings["averages_all_clients"]
-    )
+    releases = releases_of(ResolvedConfig.load(settings).methods)
     found = epsilon(
         noise_multiplier=settings["dp_noise_multiplier"],
         delta=settings["dp_delta"],

@@ -23,7 +23,6 @@ from tff_reg.experiment import (
 )
 from tff_reg.experiment.config import ResolvedConfig, RunConfig
 from tff_reg.experiment.task_settings import TaskSettings
-from tff_reg.methods import catalogue
 from tff_reg.settings import SettingError, settings_of
 
 if TYPE_CHECKING:
@@ -160,8 +159,7 @@ def _client_data(build: Callable[..., Any], settings: dict[str, Any]) -> Any:
 
 def build_model_fn(config: ResolvedConfig, task: Any) -> Callable[[], LearningModel]:
     """What makes the model that the run's method trains."""
-    methods = catalogue.build(config.process, config.strengths)
-    return training.adapt_model_fn(task.model_fn, methods)
+    return training.adapt_model_fn(task.model_fn, config.methods)
 
 
 def build_process(config: ResolvedConfig, task: Any, **arguments: Any) -> Process:

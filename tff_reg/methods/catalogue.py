@@ -21,7 +21,7 @@ from importlib import metadata
 from typing import Any, NamedTuple, Optional
 
 from tff_reg import settings as settings_lib
-from tff_reg.methods import all_clients, method as method_lib
+from tff_reg.methods import method as method_lib
 
 ENTRY_POINTS = "tff_reg.methods"
 _NAME = re.compile("[a-z][a-z0-9_]*")
@@ -235,21 +235,15 @@ def strengths(process: Optional[str] = None) -> list[Strength]:
     ]
 
 
-def build(
-    process: str,
-    chosen: Mapping[str, Any],
-    *,
-    averages_all_clients: bool = False,
-) -> tuple[method_lib.Method, ...]:
+def build(process: str, chosen: Mapping[str, Any]) -> tuple[method_lib.Method, ...]:
     """Makes the methods of a sum.
 
     Args:
       process: A process name.
       chosen: Strengths by flag name; the others have their defaults.
-      averages_all_clients: Whether the mean of all clients' last models is kept, too.
 
     Returns:
-      The methods, in the order in which they are added up, `AllClients` the last.
+      The methods, in the order in which they are added up.
 
     Raises:
       UnknownProcessError: If the name is not one.
@@ -262,7 +256,7 @@ def build(
                 f"{flag} is not a setting of the process {process!r}"
                 + (f", which has {', '.join(known)}." if known else ".")
             )
-    built = tuple(
+    return tuple(
         methods()[name](
             **{
                 known[flag].setting.name: value
@@ -272,4 +266,3 @@ def build(
         )
         for name in parse(process)
     )
-    return (*built, all_clients.AllClients()) if averages_all_clients else built

@@ -295,9 +295,7 @@ def _build(
     strengths: Mapping[str, Any],
     arguments: Mapping[str, Any],
 ):
-    methods = catalogue.build(
-        name, strengths, averages_all_clients=settings.averages_all_clients
-    )
+    methods = settings.build_methods(name, strengths)
     given: dict[str, Any] = {
         "client_optimizer_fn": optimizers.build_sgd(
             settings.client_learning_rate,

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Mapping
 from typing import Any, Optional
 
-from tff_reg.methods import catalogue
+from tff_reg.methods import all_clients, catalogue, method as method_lib
 from tff_reg.settings import check, setting, settings_of
 
 # Headings of a help.
@@ -116,6 +117,27 @@ class ProcessSettings(PopulationSettings):
           SettingError: If one cannot be.
         """
         check(self)
+
+    def build_methods(
+        self, process: str, strengths: Mapping[str, Any]
+    ) -> tuple[method_lib.Method, ...]:
+        """Makes all that is added to federated averaging.
+
+        Args:
+          process: A process name.
+          strengths: Strengths by flag name; the others have their defaults.
+
+        Returns:
+          The methods of the sum, and what else the settings ask for, the last.
+
+        Raises:
+          UnknownProcessError: If the name is not one.
+          ValueError: If a strength belongs to no method of the sum or is out of range.
+        """
+        methods = catalogue.build(process, strengths)
+        if self.averages_all_clients:
+            methods = (*methods, all_clients.AllClients())
+        return methods
 
     @classmethod
     def of(cls, process: str, **changes: Any) -> ProcessSettings:
