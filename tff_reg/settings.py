@@ -99,10 +99,13 @@ class Setting:
         )
 
     def why_not_beside(self, values: Mapping[str, Any]) -> Optional[str]:
-        """Why it has no meaning beside other settings, a sentence; None if it has.
+        """Why it has no meaning beside other settings.
 
         Args:
           values: The others' values by name.
+
+        Returns:
+          A sentence; None if it has a meaning.
         """
         for other, fitting in self.only_with.items():
             if values[other] not in fitting:

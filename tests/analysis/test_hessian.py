@@ -1,6 +1,7 @@
 """Hessian tools against exact Hessians by automatic differentiation."""
 
 import logging
+import types
 
 import numpy as np
 import pytest
@@ -544,9 +545,17 @@ def softmax_model():
     return tf.keras.Sequential([tf.keras.Input([5]), LAYERS.Dense(3, "softmax")])
 
 
+def wrapped():
+    """What has a network, but a loss of which nobody knows."""
+    layers = [LAYERS.Dense(4), LAYERS.Dense(3)]
+    network = models.from_keras_blocks(layers, input_shape=[5])
+    return types.SimpleNamespace(network=network)
+
+
 X, Y = make_examples()
 WRONG = [
     (lambda m: hessian.trace("model", (X, Y)), "not a str"),
+    (lambda m: hessian.trace(wrapped(), (X, Y)), "not a SimpleNamespace"),
     (lambda m: hessian.trace(softmax_model(), (X, Y)), "gives probabilities"),
     (lambda m: hessian.trace(lambda batch: 0.0, (X, Y)), "needs variables"),
     (

@@ -112,10 +112,9 @@ def build(
 
 def network_of(model):
     """The `BlockModel` that a model is or, as a `LearningModel`, has; or None."""
-    for candidate in (model, getattr(model, "network", None)):
-        if isinstance(candidate, models.BlockModel):
-            return candidate
-    return None
+    if isinstance(model, models.LearningModel):
+        return model.network
+    return model if isinstance(model, models.BlockModel) else None
 
 
 def _block_model_predictions(network, training: bool):
