@@ -17,8 +17,9 @@ if __name__ == "__main__":
 
 from benchmarks.shared import subject
 from tff_reg import quiet
-from tff_reg.experiment import command_line
+from tff_reg.experiment import command_line, files
 from tff_reg.lazy import flags
+from tff_reg.settings import SettingError
 
 _COMMAND = "bin/bench"
 
@@ -54,12 +55,12 @@ def main(argv, stop):
             f"say what to measure, one of: {', '.join(subjects)} (found {found}); "
             "--help says what they do."
         )
-    if given.json and not pathlib.Path(given.json).absolute().parent.is_dir():
-        fail(f"--json={given.json}: there is no such directory.")
     quiet.silence()
     try:
+        if given.json:
+            files.check_place(given.json, "json")
         subjects[name].run(given)
-    except subject.RefusedError as error:
+    except (SettingError, subject.RefusedError) as error:
         fail(error)
 
 

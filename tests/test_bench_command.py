@@ -60,6 +60,7 @@ def other(tmp_path, monkeypatch):
         ),
         (["methods", "--methods=fedprx"], "Did you mean 'fedprox'?"),
         (["methods", "--methods=kd", "--json=no/such/file"], "no/such"),
+        (["methods", "--json=/proc/x"], "--json=/proc/x: it cannot be written to"),
         (["methods", "--nope"], "nope"),
         (["methods", "--model=resnet7"], "resnet7"),
         (["runtime", "--methods=kd"], "methods"),

@@ -1,6 +1,7 @@
 import pytest
 
 from tff_reg.experiment import files
+from tff_reg.settings import SettingError
 
 
 def test_writes_replace_what_was_there(tmp_path):
@@ -45,6 +46,19 @@ def test_leftovers_are_what_has_the_temporary_prefix(tmp_path):
     (tmp_path / "kept").write_text("1")
     files.delete_leftovers(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["kept"]
+
+
+def test_where_nothing_can_be_written_is_refused_and_nothing_is_made(tmp_path):
+    files.check_writable(tmp_path / "a" / "b", "output_dir")
+    with pytest.raises(SettingError, match="csv=.*/a/b: there is no such directory"):
+        files.check_place(tmp_path / "a" / "b", "csv")
+    assert not list(tmp_path.iterdir())
+    made = files.make_directory(tmp_path / "a" / "b", "output_dir")
+    assert made.is_dir() and not list(made.iterdir())
+    (made / "file").write_text("mine")
+    for path, why in (("/proc/x", "No such file"), (made / "file", "File exists")):
+        with pytest.raises(SettingError, match=rf"output_dir={path}: .*\({why}.*other"):
+            files.make_directory(path, "output_dir")
 
 
 def test_sha256_is_that_of_the_standard(tmp_path):

@@ -124,13 +124,6 @@ def fail(message, exit_code=2):
     command_line.fail(message, exit_code=exit_code, command=_COMMAND)
 
 
-def _check_folder(flag, path):
-    """Checks that a file or a folder can be made where a flag says."""
-    if not pathlib.Path(path).absolute().parent.is_dir():
-        raise SettingError(flag, path, "there is no such directory.")
-    files.check_writable(path, flag)
-
-
 def _needed(given, name):
     return command_line.needed(name, given.get(name))
 
@@ -143,7 +136,7 @@ _COST = ("processes", "model", "norm", "num_classes", "image_shape", "csv")
 def cost(given):
     """Prints what methods cost."""
     if given.get("csv"):
-        _check_folder("csv", given["csv"])
+        files.check_place(given["csv"], "csv")
     if "run_dir" in given:
         extra = given.keys() - {"run_dir", "csv"}
         if extra:
@@ -260,7 +253,7 @@ def partition(given):
         asked = config.RunConfig(process="fedavg", **of_task).resolved()
         output_dir = pathlib.Path()
     output_dir = pathlib.Path(given.get("output_dir", output_dir))
-    _check_folder("output_dir", output_dir)
+    files.check_place(output_dir, "output_dir")
     held = partition_report.of_task(runs.build_task(asked))
     files.make_directory(output_dir, "output_dir")
     title = f"{asked.task}, {asked.partition}"
@@ -283,7 +276,7 @@ def _runs(given):
     for run_dir in run_dirs:
         _config(run_dir)
     if "output_dir" in given:
-        _check_folder("output_dir", given["output_dir"])
+        files.check_place(given["output_dir"], "output_dir")
     return run_dirs
 
 

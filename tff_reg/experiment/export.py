@@ -253,13 +253,11 @@ def check(format: str, output: files.PathLike) -> pathlib.Path:
     reason = None
     if format == "keras" and output.suffix != ".keras":
         reason = "its name must end in .keras."
-    elif not output.absolute().parent.is_dir():
-        reason = "there is no such directory."
     elif output.exists():
         reason = "it is there already; delete it first."
     if reason:
         raise SettingError("output", output, reason)
-    files.check_writable(output, "output")
+    files.check_place(output, "output")
     return output
 
 

@@ -42,6 +42,21 @@ def check_writable(path: PathLike, setting: str) -> None:
         raise _not_writable(path, setting, error) from error
 
 
+def check_place(path: PathLike, setting: str) -> None:
+    """Checks the same of what is to be in a directory that must be there.
+
+    Args:
+      path: The file or the directory.
+      setting: The setting that says where.
+
+    Raises:
+      SettingError: If there is no such directory, or nothing can be written to it.
+    """
+    if not pathlib.Path(path).absolute().parent.is_dir():
+        raise SettingError(setting, path, "there is no such directory.")
+    check_writable(path, setting)
+
+
 def make_directory(path: PathLike, setting: str) -> pathlib.Path:
     """Makes a directory that can be written to, and those above it, if need be.
 
