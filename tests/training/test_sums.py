@@ -91,7 +91,12 @@ PAIRS = [
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("pair", PAIRS, ids="+".join)
+@pytest.mark.parametrize(
+    "pair",
+    # They share nothing, so more than one process runs them.
+    [pytest.param(p, marks=pytest.mark.xdist_group(f"with {p[0]}")) for p in PAIRS],
+    ids="+".join,
+)
 def test_a_pair_has_a_round_with_the_metrics_of_both(contexts, pair):
     name = "+".join(pair)
     process = training.build_from_settings(
