@@ -2,6 +2,7 @@
 
 import pathlib
 import signal
+import subprocess
 import sys
 
 import pytest
@@ -139,6 +140,25 @@ def test_without_slurm_or_what_it_takes_nothing_runs(a_slurm, tmp_path, monkeypa
     assert (refused.returncode, refused.stdout) == (2, "")
     assert refused.stderr.endswith(": There is no SLURM here: no sbatch on PATH.\n")
     assert not list((tmp_path / "d").iterdir())
+
+
+_REDIRECTED = """
+import io, sys
+ours, sys.stderr = sys.stderr, io.StringIO()
+from absl import logging
+redirected, sys.stderr = sys.stderr, ours
+from tff_reg.experiment import cluster_jobs
+try:
+    cluster_jobs.SlurmJobs(".", {}, 1, 0)
+except cluster_jobs.UnreachableError:
+    pass
+import submitit
+assert not redirected.closed
+"""
+
+
+def test_submitit_closes_no_stream_of_absls():
+    subprocess.run([sys.executable, "-c", _REDIRECTED], check=True, cwd=commands.ROOT)
 
 
 # Fails with what it has been given as its last line.

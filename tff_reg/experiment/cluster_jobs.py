@@ -208,6 +208,9 @@ class SlurmJobs:
         Raises:
           UnreachableError: If there is no submitit or no SLURM.
         """
+        # Else its import configures logging anew, for which Python closes the handlers
+        # of others, and absl's closes a standard error that was redirected.
+        os.environ.setdefault("SUBMITIT_LOG_LEVEL", "NOCONFIG")
         if importlib.util.find_spec("submitit") is None:
             raise UnreachableError(
                 "submitit is not installed: bin/compare --jobs_on=slurm installs it,"
