@@ -312,15 +312,15 @@ def build_application(runs):
     )
 
 
-async def serve(root, sockets, runs_at_once):
-    """Serves at the sockets until SIGTERM or SIGINT."""
+async def serve(root, sockets, address, runs_at_once):
+    """Serves at the sockets, which are of the address, until SIGTERM or SIGINT."""
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     runs = Runs(root, runs_at_once)
     server = httpserver.HTTPServer(build_application(runs))
     server.add_sockets(sockets)
-    address, port = sockets[0].getsockname()[:2]
+    port = sockets[0].getsockname()[1]
     print(f"Listening at http://{address}:{port}, runs are in {root}", flush=True)
     await stop.wait()
     print("Stopping after the rounds under way.", flush=True)
@@ -346,7 +346,7 @@ def main():
         sockets = netutil.bind_sockets(given.port, given.address)
         runtime.use("in_process")
         root = pathlib.Path(given.runs_dir)
-        asyncio.run(serve(root, sockets, given.runs_at_once))
+        asyncio.run(serve(root, sockets, given.address, given.runs_at_once))
     except (OSError, ValueError) as error:
         command_line.fail(error, command=_COMMAND)
 

@@ -69,7 +69,7 @@ class Training:
     exception, `kill -9`) goes on when run again, to the same bytes.
 
     Attributes:
-      process: Process `tff.learning.templates.LearningProcess`, or a
+      process: Any `tff.learning.templates.LearningProcess`, or a
         `tff_reg.training.StatefulLearningProcess`, whose clients' states are kept in
         `output_dir`, or in memory without one. Where its server keeps the mean of all
         clients' last models, that is evaluated and written beside the server model.
