@@ -360,8 +360,8 @@ def bare_kernel(folder, **environ):
     own = kernelspec.KernelSpecManager(kernel_dirs=[])
     km = manager.AsyncKernelManager(kernel_name="python3", kernel_spec_manager=own)
     environ = {**os.environ, "IPYTHONDIR": str(folder / ".ipython"), **environ}
-    environ.pop("PYTHONPATH", None)
-    environ.pop("MPLBACKEND", None)
+    for name in ("PYTHONPATH", "MPLBACKEND", "TFF_REG_PYTHON"):
+        environ.pop(name, None)
     run_sync(km.start_kernel)(cwd=str(folder), env=environ)
     kc = km.client()
     try:
