@@ -170,7 +170,9 @@ def build(case: serving.Case) -> nn.Module:
         channels = case.images.shape[-1]
         model = ResNet(case.network, case.norm, channels, case.method == "moon")
     with torch.no_grad():
-        for parameter, value in zip(in_order(model), case.weights, strict=True):
+        parameters = in_order(model)
+        assert len(parameters) == len(case.weights)
+        for parameter, value in zip(parameters, case.weights):
             parameter.copy_(torch.from_numpy(_transposed(value, (3, 2, 0, 1))))
     return model
 

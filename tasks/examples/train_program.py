@@ -130,7 +130,7 @@ def build_test_source(task, seed):
     return data.SeededDataSource(clients, seed=seed, client_dataset_fn=dataset_fn)
 
 
-def train(config, task, training, evaluation):
+async def train(config, task, training, evaluation):
     """Runs the rounds that are left, tests the models, writes the weights."""
     output_dir = pathlib.Path(config.output_dir)
 
@@ -149,33 +149,31 @@ def train(config, task, training, evaluation):
     source = data.SeededDataSource(task.client_data, seed=config.seed)
     states = tff.program.FileProgramStateManager(output_dir / "program_state")
     with tff.framework.get_context_stack().install(runtime.program_context()):
-        asyncio.run(
-            tff.learning.programs.train_model(
-                train_process=training,
-                train_data_source=source,
-                train_per_round_clients=config.clients_per_round,
-                train_total_rounds=config.total_rounds,
-                program_state_manager=states,
-                model_output_manager=tff.program.SavedModelFileReleaseManager(
-                    output_dir / "models"
-                ),
-                train_metrics_manager=metrics_manager("training"),
-                evaluation_manager=programs.EvaluationManager(
-                    evaluation,
-                    build_test_source(task, config.seed),
-                    cohort_size=_EVALUATION_CLIENTS,
-                    metrics_manager=metrics_manager("evaluation"),
-                    root_dir=output_dir / "evaluation_state",
-                ),
-                evaluation_periodicity=config.rounds_per_evaluation,
-            )
+        await tff.learning.programs.train_model(
+            train_process=training,
+            train_data_source=source,
+            train_per_round_clients=config.clients_per_round,
+            train_total_rounds=config.total_rounds,
+            program_state_manager=states,
+            model_output_manager=tff.program.SavedModelFileReleaseManager(
+                output_dir / "models"
+            ),
+            train_metrics_manager=metrics_manager("training"),
+            evaluation_manager=programs.EvaluationManager(
+                evaluation,
+                build_test_source(task, config.seed),
+                cohort_size=_EVALUATION_CLIENTS,
+                metrics_manager=metrics_manager("evaluation"),
+                root_dir=output_dir / "evaluation_state",
+            ),
+            evaluation_periodicity=config.rounds_per_evaluation,
         )
     # A program that was killed after its last round releases no model any more, but
     # its state is there.
     start = tff.learning.programs.ProgramState(
         training.initialize(), 0, 0, source.iterator()
     )
-    last, _ = asyncio.run(states.load_latest(start))
+    last, _ = await states.load_latest(start)
     weights = training.get_model_weights(last.state)
     arrays = [*weights.trainable, *weights.non_trainable]
     np.savez(output_dir / "final_weights.npz", *arrays)
@@ -189,7 +187,7 @@ def main(argv, stop):
         config = read_config(argv)
         output_dir = prepare_directory(config)
         with runtime.running("in_process"):
-            train(config, *build(config))
+            asyncio.run(train(config, *build(config)))
     except (ValueError, OSError) as error:
         command_line.fail(error, command=_COMMAND)
     print(f"In {output_dir}: {', '.join(sorted(p.name for p in output_dir.iterdir()))}")

@@ -51,26 +51,27 @@ class Program:
         """Runs it, or what is left; returns the models released and the metrics."""
         released = tff.program.MemoryReleaseManager()
         metrics_file = directory / "evaluation.csv"
-        manager = programs.EvaluationManager(
-            self.evaluation,
-            data.SeededDataSource(
-                self.clients,
-                seed=0,
-                client_dataset_fn=lambda name, key: tf.data.Dataset.from_tensor_slices(
-                    self.clients.client_examples(name)
-                ).batch(5),
-            ),
-            cohort_size=3,
-            metrics_manager=tff.program.GroupingReleaseManager(
-                [tff.program.CSVFileReleaseManager(metrics_file), released]
-            ),
-            root_dir=directory / "evaluation",
+        test_source = data.SeededDataSource(
+            self.clients,
+            seed=0,
+            client_dataset_fn=lambda name, key: tf.data.Dataset.from_tensor_slices(
+                self.clients.client_examples(name)
+            ).batch(5),
         )
         # Of a killed program nothing is left; here a thread may still write a file.
         with concurrent.futures.ThreadPoolExecutor() as executor:
 
             async def main():
                 asyncio.get_running_loop().set_default_executor(executor)
+                manager = programs.EvaluationManager(
+                    self.evaluation,
+                    test_source,
+                    cohort_size=3,
+                    metrics_manager=tff.program.GroupingReleaseManager(
+                        [tff.program.CSVFileReleaseManager(metrics_file), released]
+                    ),
+                    root_dir=directory / "evaluation",
+                )
                 await tff.learning.programs.train_model(
                     train_process=self.process,
                     train_data_source=data.SeededDataSource(self.clients, seed=seed),

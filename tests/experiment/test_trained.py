@@ -5,6 +5,7 @@ import shutil
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from tests import commands
 from tff_reg import runtime, settings, tasks
@@ -85,8 +86,7 @@ def test_the_weights_are_those_that_are_asked_for(run):
         found = trained.load(run, tasks=tasks, weights=kind)
         assert found.kind == kind
         both = [*found.weights.trainable, *found.weights.non_trainable]
-        for one, other in zip(both, _arrays(run / name), strict=True):
-            np.testing.assert_array_equal(one, other)
+        tf.nest.map_structure(np.testing.assert_array_equal, both, _arrays(run / name))
         models[kind] = [v.numpy() for v in found.model().trainable_variables]
     assert not np.array_equal(models["server"][0], models["all_clients"][0])
     with pytest.raises(settings.SettingError, match="weights=last: choose one of ser"):
