@@ -94,6 +94,11 @@ class Actor:
     def ping(self) -> None:
         """Answers, also while a client is worked for."""
 
+    @ray.method(concurrency_group="watch")
+    def leave(self) -> None:
+        """Removes its folder, before it is killed."""
+        scratch.remove()
+
     def visit(
         self,
         program: tuple[int, list],

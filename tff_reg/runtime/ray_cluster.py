@@ -81,6 +81,10 @@ class Cluster:
             none, Ray is started on this machine, and ended by `stop`.
         cpus: How many CPUs Ray is to believe this machine has, where it is started.
 
+    Attributes:
+        is_local: Whether Ray was started on this machine.
+        folder: What is written there goes with this process, if Ray was.
+
     Raises:
         WorkerError: If there is no such cluster.
     """
@@ -92,15 +96,17 @@ class Cluster:
         with _unheard():
             self._is_ours = not ray.is_initialized()
         self.is_local = self._is_ours and address is None
+        self.folder: Optional[str] = None
         if not self._is_ours:
             return
         options: dict[str, Any] = {"address": address}
         if self.is_local:
+            self.folder = self._watched_folder()
             options = {
                 "address": "local",
                 "num_cpus": max(devices.cores(), cpus),
                 "include_dashboard": False,
-                "_temp_dir": self._watched_folder(),
+                "_temp_dir": self.folder,
             }
         try:
             if address not in (None, "auto"):

@@ -9,11 +9,11 @@ What there is in Ray and what is sent there is here, who works for whom in `ray_
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
 import operator
 import os
-import tempfile
 import threading
 import time
 import weakref
@@ -36,6 +36,7 @@ _HELD_BYTES = 2**30
 _START_SECONDS = 180.0
 _FAILED_STARTS = 3
 _PATIENCE_SECONDS = 5.0
+_LEAVE_SECONDS = 2.0
 # What actors have from this process's environment.
 _INHERITED = ("TF_", "TFF_REG_", "ONEDNN_", "DNNL_", "OMP_")
 
@@ -151,6 +152,7 @@ class RayWorkers:
         # For good: who wants results now, while the process is about to end, waits.
         if not self._is_stopped and self._lock.acquire(blocking=False):
             self._is_stopped = True
+            self._say_good_bye()
             for actor in self.actors:
                 self._end(actor)
             self.actors = []
@@ -250,8 +252,8 @@ class RayWorkers:
             for name, value in os.environ.items()
             if name.startswith(_INHERITED)
         }
-        if self._cluster.is_local:
-            environment["TMPDIR"] = tempfile.gettempdir()
+        if self._cluster.folder is not None:
+            environment["TMPDIR"] = self._cluster.folder
         threads = devices_lib.intra_op_threads()
         # Its own way to say what it takes is lost on type checkers.
         remote: Any = ray.remote
@@ -265,6 +267,13 @@ class RayWorkers:
             runtime_env={"env_vars": environment},
         ).remote(threads, bool(self._gpus_per_client))
         return ray_round.Actor(handle)
+
+    def _say_good_bye(self) -> None:
+        """Lets actors remove what they have on the disk; killed, they cannot."""
+        with contextlib.suppress(Exception):  # Ray is ending.
+            leaving = [actor.handle.leave.remote() for actor in self.alive]
+            if leaving:
+                ray.wait(leaving, num_returns=len(leaving), timeout=_LEAVE_SECONDS)
 
     def _end(self, actor: ray_round.Actor) -> None:
         try:
