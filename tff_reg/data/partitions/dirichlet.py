@@ -209,7 +209,8 @@ def _first_with_enough(
         raise dealing.PartitionError(
             f"{num_examples} examples cannot give {num_clients} clients "
             f"{minimum_examples} each; use at most "
-            f"{num_examples // minimum_examples} clients or lower minimum_examples."
+            f"{num_examples // minimum_examples} clients or, in Python, a lower "
+            "minimum_examples."
         )
     max_draws = dealing.check_count("max_draws", max_draws, least=1)
     most = 0
@@ -222,8 +223,8 @@ def _first_with_enough(
     raise dealing.PartitionError(
         f"None of {max_draws} draws of Dir({concentration:g}) gave each of "
         f"{num_clients} clients {minimum_examples} examples (the best left one with "
-        f"{most}); use fewer clients, a larger concentration, a smaller "
-        f"minimum_examples, or {instead}."
+        f"{most}); use fewer clients, a larger concentration, {instead} or, in "
+        "Python, a smaller minimum_examples."
     )
 
 
