@@ -12,6 +12,7 @@ import re
 import textwrap
 
 from tff_reg import settings
+from tff_reg.experiment import curves
 from tff_reg.methods import method as method_lib, overview
 from tff_reg.tasks import notebooks
 
@@ -30,6 +31,10 @@ orphan: true
 A plus: the two can be in one sum. A minus: both would do the same thing
 ({doc}`../pages/methods`).
 """
+# What `bin/compare` left, by what its panel is called: the last commands of these pages.
+_CURVES = {
+    "digits.csv": "Digits, Dir(0.1)",
+}
 # In the order of a round.
 _HOOKS = (
     "adapt_network",
@@ -63,8 +68,10 @@ def write(folder):
     pages.update(_reference())
     for path in notebooks.paths():
         pages[f"notebooks/{path.name}"] = path.read_text("utf-8")
+    pictures = {f"methods/{name}.png": name for name in overview.ours()}
     for old in folder.rglob("*.*") if folder.exists() else ():
-        if old.is_file() and old.relative_to(folder).as_posix() not in pages:
+        name = old.relative_to(folder).as_posix()
+        if old.is_file() and name not in pages and name not in pictures:
             old.unlink()
     for name, text in pages.items():
         file = folder / name
@@ -72,6 +79,33 @@ def write(folder):
         # What has not changed need not be read again.
         if not file.exists() or file.read_text("utf-8") != text:
             file.write_text(text, "utf-8")
+    made_of = [HERE / "figures" / "curves" / name for name in _CURVES]
+    newest = max(file.stat().st_mtime for file in made_of)
+    for picture, name in pictures.items():
+        file = folder / picture
+        if not file.exists() or file.stat().st_mtime < newest:
+            draw_curves(file, name)
+
+
+def draw_curves(path, name):
+    """Draws a method's accuracy by round beside FedAvg's, a PNG."""
+    panels = {}
+    for file, title in _CURVES.items():
+        text = (HERE / "figures" / "curves" / file).read_text("utf-8")
+        rows = list(csv.DictReader(text.splitlines()))
+        found = [_curve(rows, each) for each in dict.fromkeys(("fedavg", name))]
+        if all(found):
+            panels[title] = found
+    curves.write_panels(path, panels, title="Test accuracy")
+
+
+def _curve(rows, name):
+    own = [row for row in rows if row["process"] == name]
+    numbers = [
+        [float(row[column]) for row in own]
+        for column in ("round", "accuracy_mean", "accuracy_std")
+    ]
+    return curves.Curve(name, *numbers) if own else None
 
 
 def method_page(name):
@@ -166,14 +200,14 @@ def _properties(method):
 
 
 def _measured(method, name):
-    """What the tables of the results say of a method."""
-    found = []
+    """What the tables of the results say of a method, and its curves."""
+    found = [f"![Accuracy by round, beside FedAvg's]({name}.png)"]
     for file in sorted((HERE / "figures").glob("*.csv")):
         header, *rows = csv.reader(file.read_text("utf-8").splitlines())
         matching = [row for row in rows if _is_of(row[0], method, name)]
         if matching:
             found += [f"{{ref}}`{file.stem}`:", _table(header, matching)]
-    return ["## Measured", *found] if found else []
+    return ["## Measured", *found]
 
 
 def _is_of(cell, method, name):

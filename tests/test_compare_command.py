@@ -27,7 +27,7 @@ TINY = [
 ]
 FOUR_RUNS = ["--processes=fedavg,fedprox", "--seeds=0,1", *TINY]
 NAMES = ["fedavg-seed0", "fedprox-seed0", "fedavg-seed1", "fedprox-seed1"]
-FILES = ["curves.png", "table.csv", "table.md"]
+FILES = ["curves.csv", "curves.png", "table.csv", "table.md"]
 IN_RAY = (pytest.mark.slow, pytest.mark.xdist_group("test_ray"))
 
 
@@ -146,7 +146,9 @@ def test_one_line_a_run_and_the_table_on_stdout(compared):
     assert [line.startswith(head) for line, head in zip(lines, heads)] == [True] * 4
     table = (compared["directory"] / "table.md").read_text("utf-8")
     assert table in compared["finished"].stdout
-    assert lines[-1] == (f"In {compared['directory']}: table.csv, table.md, curves.png")
+    assert lines[-1] == (
+        f"In {compared['directory']}: table.csv, table.md, curves.csv, curves.png"
+    )
     assert compared["finished"].stderr == ""
 
 

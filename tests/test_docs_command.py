@@ -134,6 +134,21 @@ def test_a_methods_page_has_its_formula_and_its_strengths(site, name):
     assert 'class="formula"><math ' in page
     for each in settings.settings_of(overview.ours()[name]):
         assert f"--{name}_{each.name}" in page
+    assert f'{name}.png" />' in page and (site / f"_images/{name}.png").exists()
+
+
+def test_what_was_measured_has_a_place_that_methods_pages_can_name():
+    pages = (ROOT / "docs" / "pages").rglob("*.md")
+    text = "".join(page.read_text("utf-8") for page in pages)
+    for file in (ROOT / "docs" / "figures").glob("*.csv"):
+        assert f"({file.stem})=\n" in text, file.name
+
+
+@pytest.mark.parametrize("name", overview.ours())
+def test_a_methods_page_has_its_curve_beside_fedavgs(name, tmp_path):
+    from_code.draw_curves(tmp_path / "drawn.png", name)
+    assert (tmp_path / "drawn.png").stat().st_size > 10_000
+    assert f"({name}.png)" in from_code.method_page(name)
 
 
 def test_a_docstring_becomes_what_sphinx_reads():

@@ -13,7 +13,7 @@ from tests.experiment import test_tuning
 from tff_reg.commands import compare
 from tff_reg.experiment import cluster_jobs, jobs
 
-_FILES = ("table.csv", "table.md", "curves.png")
+_FILES = ("table.csv", "table.md", "curves.csv", "curves.png")
 
 
 @pytest.fixture

@@ -222,11 +222,12 @@ def test_groups_can_be_named(tmp_path):
 
 
 def test_runs_that_were_never_evaluated_have_empty_cells_and_no_picture(tmp_path):
-    (tmp_path / "curves.png").write_bytes(b"of other runs")
+    for name in ("curves.png", "curves.csv"):
+        (tmp_path / name).write_bytes(b"of other runs")
     rows = experiment.compare([write_run(tmp_path / "a", [None, None])], tmp_path)
     assert rows[0]["accuracy_mean"] is None and rows[0]["ema_accuracy_mean"] is None
     assert rows[0]["seconds_per_round"] == 2.0
-    assert not (tmp_path / "curves.png").exists()
+    assert not list(tmp_path.glob("curves.*"))
 
 
 def test_the_curves_are_means_of_the_rounds_that_all_seeds_have(tmp_path, monkeypatch):
@@ -243,6 +244,17 @@ def test_the_curves_are_means_of_the_rounds_that_all_seeds_have(tmp_path, monkey
     assert curve.rounds == [1, 3]
     assert curve.mean == pytest.approx([0.3, 0.6])
     assert curve.deviation == pytest.approx([0.02**0.5, 0.08**0.5])
+    rows = list(csv.reader((tmp_path / "curves.csv").read_text("utf-8").splitlines()))
+    assert rows[0] == ["process", "round", "accuracy_mean", "accuracy_std"]
+    assert [row[:2] for row in rows[1:]] == [["fedavg", "1"], ["fedavg", "3"]]
+    assert [float(row[2]) for row in rows[1:]] == curve.mean
+    assert [float(row[3]) for row in rows[1:]] == curve.deviation
+
+
+def test_the_curves_of_one_seed_have_no_deviation(tmp_path):
+    experiment.compare([write_run(tmp_path / "a", [0.2, None, 0.4])], tmp_path)
+    text = (tmp_path / "curves.csv").read_text("utf-8")
+    assert text.splitlines()[1:] == ["fedavg,1,0.2,", "fedavg,3,0.4,"]
 
 
 def test_the_same_runs_give_the_same_bytes_and_are_not_touched(four_runs, tmp_path):

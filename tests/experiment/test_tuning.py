@@ -188,7 +188,7 @@ def test_jobs_give_the_same_table_as_one_after_another(tmp_path, monkeypatch):
     assert any("fedprox, seed 0: failed (killed by SIGKILL)" in line for line in said)
     done, said = run_jobs(tmp_path / "three", 3)
     assert not done.failed and sum("finished before" in line for line in said) == 3
-    for name in ("table.csv", "table.md", "curves.png"):
+    for name in ("table.csv", "table.md", "curves.csv", "curves.png"):
         one, three = (tmp_path / each / name for each in ("one", "three"))
         assert one.read_bytes() == three.read_bytes(), name
 

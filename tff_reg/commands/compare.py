@@ -42,6 +42,7 @@ fails is named, and the table has the rest.
                                   table.md     the same in percent, the best in bold
                                   curves.png   test accuracy by round, with bands of
                                                one sample deviation
+                                  curves.csv   its numbers, a row a method and round
                                   compute.png  by multiply-adds of a client, with the
                                                column mflops
   --accuracy_at_rounds=N,...      columns with the moving average after these rounds

@@ -3,6 +3,7 @@
     table.csv    a row a method, shares and means at full precision
     table.md     the same in percent, mean and deviation, the best in bold
     curves.png   test accuracy by round
+    curves.csv   its numbers: a row a method and round
     compute.png  by what a client computed, with the column of MFLOPs
 
 Columns of what `bin/analyze hessian` and `bin/analyze cost` leave in the runs'
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
     from tff_reg.experiment.tuning import Tuned
 
 _WIDTH = 88
-FILES = ("table.csv", "table.md", "curves.png", "compute.png")
+FILES = ("table.csv", "table.md", "curves.csv", "curves.png", "compute.png")
 
 # By the name of a column, its head in `table.md` and its key in `table.csv`.
 _SHARES = {
@@ -91,7 +92,7 @@ def compare(
     weights: str = finished_runs.WEIGHTS.default,
     tuned: Mapping[str, Tuned] = {},
 ) -> list[Row]:
-    """Compares finished runs and writes `table.csv`, `table.md` and `curves.png`.
+    """Compares finished runs and writes its table and its curves, as CSV and to be read.
 
     Nothing is written to the runs' directories.
 
@@ -99,7 +100,7 @@ def compare(
       runs: Directories of runs, to be grouped by their process; or directories by the
         name that the table has for them. The runs of a group differ in their seed
         only.
-      output_dir: Where the three files are written; made if it is not there.
+      output_dir: Where the files are written; made if it is not there.
       accuracy_at_rounds: Rounds that get a column.
       target_accuracies: Accuracies (0 to 1) that get a column with the rounds that
         it took to reach them.
@@ -141,7 +142,7 @@ def compare(
         row.update(_tuned(tuned[str(row["process"])]))
     directory = files.make_directory(output_dir, "output_dir")
     files.delete_leftovers(directory)
-    _write_curves(directory / "curves.png", groups)
+    _write_curves(directory, groups)
     _write_compute(directory / "compute.png", groups)
     text = _markdown(groups, rows, rounds, targets, columns, weights)
     files.write_text(directory / "table.md", text)
@@ -435,9 +436,24 @@ def _caption(
 
 
 def _write_curves(
-    path: pathlib.Path, groups: Mapping[str, Sequence[finished_runs.Run]]
+    directory: pathlib.Path, groups: Mapping[str, Sequence[finished_runs.Run]]
 ) -> None:
-    _write_picture(path, groups, lambda run, round_num: round_num, plot.ROUNDS)
+    found = _curves(groups, lambda run, round_num: round_num)
+    _write_picture(directory / "curves.png", groups, found, plot.ROUNDS)
+    rows = [
+        {
+            "process": curve.name,
+            "round": int(round_num),
+            "accuracy_mean": mean,
+            "accuracy_std": band if len(groups[curve.name]) > 1 else None,
+        }
+        for curve in found
+        for round_num, mean, band in zip(curve.rounds, curve.mean, curve.deviation)
+    ]
+    if rows:
+        files.write_text(directory / "curves.csv", tables.to_csv(rows))
+    else:
+        files.delete(directory / "curves.csv")
 
 
 def _write_compute(
@@ -448,21 +464,24 @@ def _write_compute(
     if not all(STEP in run.analyses and run.examples for run in runs):
         files.delete(path)
         return
+    found = _curves(
+        groups,
+        lambda run, round_num: run.examples[round_num] * run.analyses[STEP] / 1e3,
+    )
     _write_picture(
         path,
         groups,
-        lambda run, round_num: run.examples[round_num] * run.analyses[STEP] / 1e3,
+        found,
         "Multiply-adds of a client that takes part in every round (10^9)",
     )
 
 
-def _write_picture(
-    path: pathlib.Path,
+def _curves(
     groups: Mapping[str, Sequence[finished_runs.Run]],
     place: Callable[[finished_runs.Run, int], float],
-    across: str,
-) -> None:
-    drawn = []
+) -> list[curves.Curve]:
+    """The groups' curves, but of those that were never evaluated."""
+    found = []
     for name, group in groups.items():
         rounds = sorted(set.intersection(*(set(run.accuracies) for run in group)))
         values = [[run.accuracies[number] for run in group] for number in rounds]
@@ -472,7 +491,16 @@ def _write_picture(
         if rounds:
             means = [statistics.fmean(each) for each in values]
             bands = [deviation(each) or 0.0 for each in values]
-            drawn.append(curves.Curve(name, places, means, bands))
+            found.append(curves.Curve(name, places, means, bands))
+    return found
+
+
+def _write_picture(
+    path: pathlib.Path,
+    groups: Mapping[str, Sequence[finished_runs.Run]],
+    drawn: Sequence[curves.Curve],
+    across: str,
+) -> None:
     if not drawn:
         # Nothing was evaluated; an old picture would be of other runs.
         files.delete(path)
