@@ -31,7 +31,7 @@ orphan: true
 A plus: the two can be in one sum. A minus: both would do the same thing
 ({doc}`../pages/methods`).
 """
-# What `bin/compare` left, by what its panel is called: the last commands of these pages.
+# Curves that `bin/compare` left, and what their panel is called.
 _CURVES = {
     "digits.csv": "Digits, Dir(0.1)",
 }

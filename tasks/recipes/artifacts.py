@@ -5,7 +5,7 @@ draws. What shows no results (FedAlign's Fig. 2, FedMLB's Fig. 1) is left out.
 
     artifacts()     all of them: `fedalign/table1`, ..., `univarfl/figure1`
     artifact(name)  one of them
-    core_hours(..)  how long one takes
+    work(artifact)  how much training one is
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import functools
 import pathlib
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Optional
+from typing import Any, NamedTuple, Optional
 
 from tff_reg.experiment.artifact import Artifact, Cell
 from tff_reg.tasks import recipes
@@ -96,6 +96,18 @@ def artifact(name: str) -> Artifact:
     return known[name]
 
 
+class Work(NamedTuple):
+    """How much training something is.
+
+    Attributes:
+      core_hours: Hours of a core of the machine that `bin/bench recipes` measured on.
+      multiply_adds: Of all its local steps, forward and back.
+    """
+
+    core_hours: float
+    multiply_adds: float
+
+
 def runs(of: Artifact) -> list[tuple[str, Mapping[str, Any]]]:
     """The runs of a table or figure with one seed: recipes, and what they change."""
     found = {
@@ -106,14 +118,13 @@ def runs(of: Artifact) -> list[tuple[str, Mapping[str, Any]]]:
     return [(name, settings) for (name, _), settings in found.items()]
 
 
-def core_hours(of: Artifact) -> Optional[float]:
+def work(of: Artifact) -> Optional[Work]:
     """What training the runs of a table or figure takes with one seed.
 
     Returns:
-      Hours of a core of the machine that `bin/bench recipes` measured on (`work.csv`);
-      None where a run was not measured.
+      The sum over its runs; None where one was not measured.
     """
-    total = 0.0
+    hours = multiply_adds = 0.0
     for name, settings in runs(of):
         if name not in _work():
             return None
@@ -121,15 +132,21 @@ def core_hours(of: Artifact) -> Optional[float]:
         for each in ("total_rounds", "local_epochs"):
             whole = recipes.recipe(name).settings[each]
             share *= settings.get(each, whole) / whole
-        total += share * _work()[name]
-    return total
+        hours += share * _work()[name].core_hours
+        multiply_adds += share * _work()[name].multiply_adds
+    return Work(hours, multiply_adds)
 
 
 @functools.cache
-def _work() -> Mapping[str, float]:
+def _work() -> Mapping[str, Work]:
     text = pathlib.Path(__file__).with_name("work.csv").read_text("utf-8")
-    rows = csv.DictReader(text.splitlines())
-    return {row["recipe"]: float(row["core_hours"]) for row in rows}
+    return {
+        row["recipe"]: Work(
+            float(row["core_hours"]),
+            float(row["examples_m"]) * float(row["step_mflops"]) * 1e12,
+        )
+        for row in csv.DictReader(text.splitlines())
+    }
 
 
 def canonical(name: str) -> str:

@@ -54,7 +54,8 @@ _BASIS = (
     "Runs are of one seed. Core hours are of their training, measured on a CPU:"
     " multiply-adds counted in each recipe's step, times what a core needs for FedAvg's"
     " on the same network (bin/bench recipes). Evaluation and analyses come on top."
-    " What a GPU needs was not measured."
+    " What a GPU needs was not measured: it is the multiply-adds, forward and back, by"
+    " what yours does in an hour of rounds of one of the recipes."
 )
 _RUNS_DIR = Setting("runs_dir", str, None, "where the runs are", is_optional=True)
 
@@ -67,20 +68,24 @@ def fail(message, exit_code=2):
 def listing(found):
     """The lines that name tables and figures."""
     width = max(len(each.name) for each in found)
-    head = f"{'':{width}}  runs  core hours  "
+    head = f"{'':{width}}  runs  core hours  10^15 multiply-adds  "
     lines = [head.rstrip()]
     for each in found:
-        hours = artifacts.core_hours(each)
-        shown = (
-            "?" if hours is None else f"{hours:,.3g}" if hours < 1 else f"{hours:,.0f}"
-        )
+        work = artifacts.work(each)
+        hours, sums = ("?", "?")
+        if work is not None:
+            hours, sums = _short(work.core_hours), _short(work.multiply_adds / 1e15)
         runs = len(artifacts.runs(each))
-        start = f"{each.name:{width}}  {runs:4}  {shown:>10}  "
+        start = f"{each.name:{width}}  {runs:4}  {hours:>10}  {sums:>19}  "
         indent = " " * len(head)
         lines += textwrap.wrap(
             each.title, _WIDTH, initial_indent=start, subsequent_indent=indent
         )
     return [*lines, "", *textwrap.wrap(_BASIS, _WIDTH)]
+
+
+def _short(value):
+    return f"{value:,.3g}" if value < 1 else f"{value:,.0f}"
 
 
 def plan(given, name):

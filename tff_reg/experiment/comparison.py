@@ -92,7 +92,7 @@ def compare(
     weights: str = finished_runs.WEIGHTS.default,
     tuned: Mapping[str, Tuned] = {},
 ) -> list[Row]:
-    """Compares finished runs and writes its table and its curves, as CSV and to be read.
+    """Compares finished runs and writes their table and their curves.
 
     Nothing is written to the runs' directories.
 
