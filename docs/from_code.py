@@ -34,6 +34,7 @@ A plus: the two can be in one sum. A minus: both would do the same thing
 # Curves that `bin/compare` left, and what their panel is called.
 _CURVES = {
     "digits.csv": "Digits, Dir(0.1)",
+    "cifar10.csv": "CIFAR-10 in small, Dir(0.3)",
 }
 # In the order of a round.
 _HOOKS = (
@@ -101,8 +102,9 @@ def draw_curves(path, name):
 
 def _curve(rows, name):
     own = [row for row in rows if row["process"] == name]
+    # One seed has no deviation.
     numbers = [
-        [float(row[column]) for row in own]
+        [float(row[column] or 0) for row in own]
         for column in ("round", "accuracy_mean", "accuracy_std")
     ]
     return curves.Curve(name, *numbers) if own else None
