@@ -15,7 +15,7 @@ from bin import docs
 from docs import from_code
 from tests import commands
 from tff_reg import settings
-from tff_reg.methods import overview
+from tff_reg.methods import method as method_lib, overview
 
 ROOT = pathlib.Path(__file__).parents[1]
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
@@ -149,6 +149,16 @@ def test_a_methods_page_has_its_curve_beside_fedavgs(name, tmp_path):
     from_code.draw_curves(tmp_path / "drawn.png", name)
     assert (tmp_path / "drawn.png").stat().st_size > 10_000
     assert f"({name}.png)" in from_code.method_page(name)
+
+
+def test_the_page_on_deployment_names_the_methods_whose_clients_remember():
+    page = (ROOT / "docs" / "pages" / "deployment.md").read_text("utf-8")
+    (row,) = re.findall(r"^\| (.*); all with `--averages_all_clients` \|", page, re.M)
+    assert re.findall(r"`(\w+)`", row) == [
+        name
+        for name, method in overview.ours().items()
+        if method_lib.does(method, "initial_client_memory")
+    ]
 
 
 def test_a_docstring_becomes_what_sphinx_reads():
