@@ -35,6 +35,7 @@ A plus: the two can be in one sum. A minus: both would do the same thing
 _CURVES = {
     "digits.csv": "Digits, Dir(0.1)",
     "cifar10.csv": "CIFAR-10 in small, Dir(0.3)",
+    "cifar10_resnet8.csv": "CIFAR-10 in small, ResNet-8, Dir(0.5)",
 }
 # In the order of a round.
 _HOOKS = (
