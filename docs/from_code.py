@@ -4,6 +4,7 @@
 """
 
 import csv
+import functools
 import importlib
 import inspect
 import pathlib
@@ -93,22 +94,27 @@ def draw_curves(path, name):
     """Draws a method's accuracy by round beside FedAvg's, a PNG."""
     panels = {}
     for file, title in _CURVES.items():
-        text = (HERE / "figures" / "curves" / file).read_text("utf-8")
-        rows = list(csv.DictReader(text.splitlines()))
-        found = [_curve(rows, each) for each in dict.fromkeys(("fedavg", name))]
-        if all(found):
-            panels[title] = found
+        known = _curves(file)
+        if name in known:
+            panels[title] = [known[each] for each in dict.fromkeys(("fedavg", name))]
     curves.write_panels(path, panels, title="Test accuracy")
 
 
-def _curve(rows, name):
-    own = [row for row in rows if row["process"] == name]
-    # One seed has no deviation.
-    numbers = [
-        [float(row[column] or 0) for row in own]
-        for column in ("round", "accuracy_mean", "accuracy_std")
-    ]
-    return curves.Curve(name, *numbers) if own else None
+@functools.cache
+def _curves(file):
+    """A file's curves by process; all methods' pictures are of the same files."""
+    text = (HERE / "figures" / "curves" / file).read_text("utf-8")
+    by_process = {}
+    for row in csv.DictReader(text.splitlines()):
+        by_process.setdefault(row["process"], []).append(row)
+    columns = ("round", "accuracy_mean", "accuracy_std")
+    return {
+        # One seed has no deviation.
+        name: curves.Curve(
+            name, *([float(row[key] or 0) for row in rows] for key in columns)
+        )
+        for name, rows in by_process.items()
+    }
 
 
 def method_page(name):

@@ -54,8 +54,8 @@ _BASIS = (
     "Runs are of one seed. Core hours are of their training, measured on a CPU:"
     " multiply-adds counted in each recipe's step, times what a core needs for FedAvg's"
     " on the same network (bin/bench recipes). Evaluation and analyses come on top."
-    " What a GPU needs was not measured: it is the multiply-adds, forward and back, by"
-    " what yours does in an hour of rounds of one of the recipes."
+    " What a GPU needs was not measured: divide the multiply-adds, forward and back, by"
+    " those that yours does in an hour of one of the recipes."
 )
 _RUNS_DIR = Setting("runs_dir", str, None, "where the runs are", is_optional=True)
 
