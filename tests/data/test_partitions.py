@@ -471,7 +471,9 @@ class TestQuantity:
         for seed in range(20):
             dealt = partitions.quantity(labels, 10, concentration=0.5, seed=seed)
             assert min(part.size for part in dealt) >= 10
-        with pytest.raises(partitions.PartitionError, match="None of 7 .*, iid or"):
+        with pytest.raises(
+            partitions.PartitionError, match="None of 7 draws.*, iid or"
+        ):
             partitions.quantity(
                 np.zeros(100, int), 10, concentration=0.1, seed=0, max_draws=7
             )
