@@ -61,16 +61,19 @@ class Actor:
     Args:
         threads: TensorFlow's for one operation: the driver's number, because it has an
             influence on the last bits.
+        operations: How many of TensorFlow's operations run at the same time, on a CPU:
+            more of them than cores are in each other's and other actors' way.
         uses_gpu: Whether it has a GPU, or a part of one.
     """
 
-    def __init__(self, threads: int, uses_gpu: bool):
+    def __init__(self, threads: int, operations: int, uses_gpu: bool):
         quiet.silence()
         scratch.use_own_folder()
         # It imports TFF: after the two lines above, and before `hello` answers.
         self._interpreter = interpreter.Interpreter
         if not uses_gpu:
             tf.config.set_visible_devices([], "GPU")
+            tf.config.threading.set_inter_op_parallelism_threads(operations)
         if threads:
             tf.config.threading.set_intra_op_parallelism_threads(threads)
         self._device = devices.resolve(None, False)[0]

@@ -106,6 +106,8 @@ class Round:
             self._hand_out()
             self._collect()
             self._tick()
+            # What the caller does with results takes a while: actors go on meanwhile.
+            self._hand_out()
             while self._yielded in self._done:
                 problem, packed = self._done.pop(self._yielded)
                 if problem is not None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import itertools
+import math
 import operator
 import os
 import threading
@@ -255,6 +256,7 @@ class RayWorkers:
         if self._cluster.folder is not None:
             environment["TMPDIR"] = self._cluster.folder
         threads = devices_lib.intra_op_threads()
+        operations = math.ceil(self._options.cpus_per_client) or 1
         # Its own way to say what it takes is lost on type checkers.
         remote: Any = ray.remote
         actor_class = remote(concurrency_groups={"watch": 1})(ray_actor.Actor)
@@ -265,7 +267,7 @@ class RayWorkers:
             max_task_retries=0,
             max_concurrency=1,
             runtime_env={"env_vars": environment},
-        ).remote(threads, bool(self._gpus_per_client))
+        ).remote(threads, operations, bool(self._gpus_per_client))
         return ray_round.Actor(handle)
 
     def _say_good_bye(self) -> None:
