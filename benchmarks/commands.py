@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import pathlib
 import signal
 import statistics
@@ -15,10 +16,25 @@ from typing import Any, Callable
 
 from benchmarks.shared import measuring, subject
 from tff_reg import commands
+from tff_reg.experiment import process_cache
 from tff_reg.lazy import flags
 
 _TURNS, _QUICK_TURNS = 5, 1
 
+_DIGITS = ("--process=fedavg",)
+_CIFAR = ("--task=cifar10", "--synthetic_data", "--scale=0.02")
+_COHORT = ("--num_clients=200", "--clients_per_round=100", "--local_epochs=1")
+# Until whose first round people wait, with what they ask for.
+_RUNS = {
+    "FedAvg on digits": _DIGITS,
+    "FedAlign on ResNet-56": (
+        "--process=fedalign",
+        "--model=resnet56",
+        *_CIFAR,
+        *_COHORT,
+    ),
+    "FedMLB on ResNet-18": ("--process=fedmlb", "--model=resnet18", *_CIFAR, *_COHORT),
+}
 _BIN = pathlib.Path(__file__).resolve().parent.parent / "bin"
 _RUN = (*commands.START, "run")
 _WAITS = {
@@ -30,11 +46,17 @@ _WAITS = {
 }
 
 
-def measure(turns: int, *, report: Callable[[str], None]) -> list[dict[str, Any]]:
+def measure(
+    turns: int,
+    *,
+    runs: Sequence[str] = tuple(_RUNS),
+    report: Callable[[str], None],
+) -> list[dict[str, Any]]:
     """Measures every wait, in turns.
 
     Args:
       turns: How often.
+      runs: Some of `_RUNS`.
       report: Called with a line after each.
 
     Returns:
@@ -44,43 +66,58 @@ def measure(turns: int, *, report: Callable[[str], None]) -> list[dict[str, Any]
         name: functools.partial(subprocess.run, command, capture_output=True)
         for name, command in _WAITS.items()
     }
-    found = {}
+    found = {name: [] for name in ways}
     for turn in range(turns):
-        taken = {name: each for name, (each,) in measuring.in_turns(ways, 1).items()}
-        for name, each in {**taken, **_seconds_of_a_run()}.items():
-            found.setdefault(name, []).append(each)
+        for name, (each,) in measuring.in_turns(ways, 1).items():
+            found[name].append(each)
         report(f"turn {turn + 1}")
+    for name in runs:
+        for what, seconds in _seconds_of_runs(name).items():
+            found.setdefault(what, []).append(seconds)
+        report(f"first rounds of {name}")
     return [
         {"what": name, "seconds_median": statistics.median(each), "turns": len(each)}
         for name, each in found.items()
     ]
 
 
-def _seconds_of_a_run() -> dict[str, float]:
-    """Until the first round is printed, and from Ctrl-C to the end."""
+def _seconds_of_runs(name: str) -> dict[str, float]:
+    """Until the first round is printed, of two seeds, and from Ctrl-C to the end."""
     with tempfile.TemporaryDirectory() as folder:
-        arguments = ("--process=fedavg", "--total_rounds=100000")
-        began = time.perf_counter()
-        process = subprocess.Popen(
-            [*_RUN, *arguments, f"--output_dir={folder}/run"],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-        )
-        assert process.stdout is not None  # It is a pipe.
-        for line in process.stdout:
-            if line.startswith("round "):
-                break
-        else:
-            raise RuntimeError("bin/run ended before its first round.")
-        printed = time.perf_counter()
-        process.send_signal(signal.SIGINT)
-        process.communicate()
-        ended = time.perf_counter()
+        first, _ = _seconds_of_a_run(_RUNS[name], folder, 0)
+        again, end = _seconds_of_a_run(_RUNS[name], folder, 1)
     return {
-        "bin/run to the first round": printed - began,
-        "Ctrl-C to the end": ended - printed,
+        f"bin/run to the first round of {name}": first,
+        f"the same of {name}, with another seed": again,
+        "Ctrl-C to the end": end,
     }
+
+
+def _seconds_of_a_run(
+    arguments: Sequence[str], folder: str, seed: int
+) -> tuple[float, float]:
+    """Until the first round is printed, and from Ctrl-C to the end."""
+    began = time.perf_counter()
+    process = subprocess.Popen(
+        [
+            *(*_RUN, *arguments, "--total_rounds=100000", f"--seed={seed}"),
+            f"--output_dir={folder}/{seed}",
+        ],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        env={**os.environ, process_cache.VARIABLE: f"{folder}/traced"},
+    )
+    assert process.stdout is not None  # It is a pipe.
+    for line in process.stdout:
+        if line.startswith("round "):
+            break
+    else:
+        raise RuntimeError("bin/run ended before its first round.")
+    printed = time.perf_counter()
+    process.send_signal(signal.SIGINT)
+    process.communicate()
+    return printed - began, time.perf_counter() - printed
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -94,7 +131,9 @@ def table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _run(given: flags.FlagValues) -> None:
-    rows = measure(_QUICK_TURNS if given.quick else _TURNS, report=subject.say)
+    runs = tuple(_RUNS)[:1] if given.quick else tuple(_RUNS)
+    turns = _QUICK_TURNS if given.quick else _TURNS
+    rows = measure(turns, runs=runs, report=subject.say)
     subject.finish(given, rows, table(rows))
 
 
@@ -103,5 +142,6 @@ SUBJECT = subject.Subject(
     help="""\
 bin/bench commands [--quick] [--json=FILE]
   What people wait for: bin/launch, `import tff_reg`, help, a wrong flag, the first
-  round, the end after Ctrl-C. Two minutes, or half a minute with --quick.""",
+  round of three runs, and of the same with another seed, which is not traced again;
+  the end after Ctrl-C. Six minutes; with --quick the first run only, a minute.""",
 )

@@ -18,6 +18,7 @@ from tff_reg.experiment import (
     evaluation as evaluation_lib,
     files,
     loop,
+    process_cache,
     progress as progress_lib,
     summary as summary_lib,
 )
@@ -223,16 +224,22 @@ def prepare(
         num_weights=evaluation.num_weights,
     ):
         progress.say(line)
-    process = build_process(
-        config,
-        task,
-        model_aggregator=training.aggregators.build_model_aggregator(
-            **config.aggregation()
-        ),
-        metrics_aggregator=training.aggregators.build_metrics_aggregator(
-            config.aggregator
-        ),
-    )
+
+    def build() -> Process:
+        return build_process(
+            config,
+            task,
+            model_aggregator=training.aggregators.build_model_aggregator(
+                **config.aggregation()
+            ),
+            metrics_aggregator=training.aggregators.build_metrics_aggregator(
+                config.aggregator
+            ),
+        )
+
+    # Of other people's tasks nobody knows what their processes hang on.
+    is_ours = tasks is lazy.tasks
+    process = process_cache.process(config, task, build) if is_ours else build()
     return loop.Training(
         process,
         task.client_data,

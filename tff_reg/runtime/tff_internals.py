@@ -242,6 +242,18 @@ def building_block(dumped: bytes):
     return tff.framework.ComputationBuildingBlock.from_proto(proto)
 
 
+def computation(dumped: bytes, type_spec):
+    """The computation whose serialised proto this is.
+
+    Args:
+        dumped: The proto, whose type has lost the names of Python's containers.
+        type_spec: The type with them.
+    """
+    proto = computation_pb2.Computation.FromString(dumped)
+    found = tff.framework.deserialize_computation(proto)
+    return tff.framework.ConcreteComputation.with_type(found, type_spec)
+
+
 def element_structure(element_type):
     """The structure of `tf.TensorSpec`s of a data set's elements of this type."""
     return type_conversions.type_to_tf_structure(element_type)
