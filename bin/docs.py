@@ -49,10 +49,16 @@ def is_free(output_dir):
 
 
 def build(builder, output_dir):
-    """Has Sphinx build the site; returns its exit code."""
-    with tempfile.TemporaryDirectory() as doctrees:
-        options = ["-W", "--keep-going", "-q", "-T", "-b", builder, "-d", doctrees]
-        return sphinx_build.build_main([*options, str(SOURCES), str(output_dir)])
+    """Has Sphinx build the site, in the place of an older one; gives its exit code."""
+    with tempfile.TemporaryDirectory() as folder:
+        built = pathlib.Path(folder, "site")  # MyST-NB leaves notebooks beside it.
+        options = ["-W", "--keep-going", "-q", "-T", "-b", builder]
+        options += ["-d", f"{folder}/doctrees"]
+        code = sphinx_build.build_main([*options, str(SOURCES), str(built)])
+        if built.exists():
+            shutil.rmtree(output_dir)
+            shutil.copytree(built, output_dir)
+    return code
 
 
 def with_table_of_methods(text):
@@ -68,7 +74,7 @@ def with_table_of_methods(text):
 @command_line.command(_HELP)
 def main(argv, stop):
     """Builds the site where the flags say."""
-    stop.say(lambda: "the site is not complete")
+    stop.say(lambda: "there is no new site")
     given = flags.FlagValues()
     flags.DEFINE_string("output_dir", str(SOURCES / "site"), "Directory.", given)
     flags.DEFINE_bool("readme", False, "Only the README's table.", given)
@@ -89,7 +95,6 @@ def main(argv, stop):
             f"--output_dir={output_dir} has something else in it; give another one.",
             command=_COMMAND,
         )
-    shutil.rmtree(output_dir, ignore_errors=True)
     try:
         files.make_directory(output_dir, "output_dir")
     except SettingError as error:

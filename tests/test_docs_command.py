@@ -82,8 +82,9 @@ def known(site):
 
 
 @pytest.mark.slow
-def test_an_older_site_is_replaced(site):
+def test_an_older_site_is_replaced_and_nothing_is_left_beside_it(site):
     assert not (site / "gone.html").exists()
+    assert list(site.parent.iterdir()) == [site]
 
 
 @pytest.mark.slow

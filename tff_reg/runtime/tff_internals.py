@@ -248,6 +248,9 @@ def computation(dumped: bytes, type_spec):
     Args:
         dumped: The proto, whose type has lost the names of Python's containers.
         type_spec: The type with them.
+
+    Returns:
+        A `tff.framework.ConcreteComputation` of that type.
     """
     proto = computation_pb2.Computation.FromString(dumped)
     found = tff.framework.deserialize_computation(proto)
