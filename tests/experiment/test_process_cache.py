@@ -68,7 +68,6 @@ def key(process="fedavg", **settings):
                 "fedacg+man",
                 "freeze",
                 "fedetf",
-                "stochdepth",
             )
         ),
     ],
@@ -167,16 +166,41 @@ def test_a_folder_that_cannot_be_written_to_does_not_matter(
     assert len(built) == 1
 
 
-def test_those_used_last_are_kept(folder, tmp_path, monkeypatch):
+def test_those_used_last_are_kept_and_other_files_left_alone(
+    folder, tmp_path, monkeypatch
+):
     monkeypatch.setattr(process_cache, "_KEPT", 2)
     folder.mkdir()
     for number in range(3):
-        path = folder / f"old{number}"
+        path = folder / f"old{number}{process_cache._SUFFIX}"
         path.write_bytes(b"")
         os.utime(path, (number, number))
+    (folder / "mine").write_text("mine")
+    os.utime(folder / "mine", (0, 0))
     run(process="fedavg", output_dir=str(tmp_path / "run"))
     names = {path.name for path in folder.iterdir()}
-    assert "old2" in names and len(names) == 2
+    assert {"mine", f"old2{process_cache._SUFFIX}"} < names and len(names) == 3
+
+
+@pytest.mark.parametrize(
+    "aggregator",
+    [
+        "secure",
+        *(pytest.param(a, marks=pytest.mark.slow) for a in ("robust", "compressed")),
+    ],
+)
+def test_processes_with_other_aggregators_are_kept(aggregator, folder, built, tmp_path):
+    for seed in (0, 1):
+        directory = str(tmp_path / str(seed))
+        run(process="fedavg", aggregator=aggregator, seed=seed, output_dir=directory)
+    assert len(built) == len(list(folder.iterdir())) == 1
+
+
+def test_what_cannot_be_kept_is_built_again(folder, built, tmp_path):
+    # The classes of its event are made when it is built.
+    private = dict(aggregator="dp", dp_clipping="fixed", dp_clip_norm=0.1)
+    run(process="fedavg", **private, output_dir=str(tmp_path / "run"))
+    assert len(built) == 1 and not folder.exists()
 
 
 def test_processes_of_other_peoples_tasks_are_not_kept(folder, tmp_path):

@@ -15,6 +15,7 @@ import os
 import pathlib
 import pickle
 import platform
+import sys
 import zlib
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Callable, Optional
@@ -33,7 +34,7 @@ tff_internals = lazy.module("tff_reg.runtime.tff_internals")
 # The environment's, for another folder.
 VARIABLE = "TFF_REG_CACHE_DIR"
 # Those used last are kept; each has less than a megabyte.
-_KEPT = 100
+_KEPT, _SUFFIX = 100, ".tff_reg-process"
 _OURS = "tff_reg."
 _PARTS = (
     "initialize",
@@ -69,7 +70,7 @@ def process(
     """
     if not all(type(each).__module__.startswith(_OURS) for each in config.methods):
         return build()  # Nobody says when another package's file has changed.
-    path = folder() / _key(config, task)
+    path = folder() / f"{_key(config, task)}{_SUFFIX}"
     found = _read(path)
     if found is not None:
         model_fn = training.adapt_model_fn(task.model_fn, config.methods)
@@ -139,13 +140,19 @@ def _read(path: pathlib.Path) -> Optional[Process]:
 
 def _write(path: pathlib.Path, built: Process) -> None:
     stored = io.BytesIO()
-    _Pickler(stored).dump(_parts(built))
+    try:
+        _Pickler(stored).dump(_parts(built))
+    except Exception as error:  # Of many kinds: what cannot be pickled says so.
+        logging.info("The process is not kept: %s", error)
+        return
     # A disk that is full or cannot be written to does not matter here.
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
         files.write_bytes(path, zlib.compress(stored.getvalue(), 1))
-        there = sorted(path.parent.iterdir(), key=lambda each: each.stat().st_mtime)
-        for old in there[:-_KEPT]:
+        # The folder may be one of the user's, with more in it.
+        ours = list(path.parent.glob(f"*{_SUFFIX}"))
+        ours.sort(key=lambda each: each.stat().st_mtime)
+        for old in ours[:-_KEPT]:
             files.delete(old)
 
 
@@ -205,7 +212,21 @@ class _Pickler(pickle.Pickler):
         if isinstance(value, tff.FederatedType):
             at_server = value.placement is tff.SERVER
             return _federated, (value.member, at_server, value.all_equal)
+        if isinstance(value, type) and (owner := _owner(value)):
+            return getattr, (owner, value.__name__)
         return NotImplemented
+
+
+def _owner(kind: type) -> Optional[type]:
+    """The class in which another one is, which only says its module; or None.
+
+    TensorFlow Privacy's states, named tuples, are such.
+    """
+    name, there = kind.__name__, vars(sys.modules[kind.__module__])
+    if there.get(name) is kind:
+        return None
+    owners = (each for each in there.values() if isinstance(each, type))
+    return next((each for each in owners if vars(each).get(name) is kind), None)
 
 
 def _federated(member: Any, at_server: bool, all_equal: bool) -> Any:
