@@ -182,12 +182,10 @@ def test_those_used_last_are_kept_and_other_files_left_alone(
     assert {"mine", f"old2{process_cache._SUFFIX}"} < names and len(names) == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "aggregator",
-    [
-        "secure",
-        *(pytest.param(a, marks=pytest.mark.slow) for a in ("robust", "compressed")),
-    ],
+    ["secure", "robust", "compressed"],
 )
 def test_processes_with_other_aggregators_are_kept(aggregator, folder, built, tmp_path):
     for seed in (0, 1):
