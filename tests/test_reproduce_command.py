@@ -333,6 +333,8 @@ def test_work_is_that_of_the_runs_that_differ():
     # 25 rounds of 20 epochs of 50,000; ResNet-56's 87.1 million forward, twice back.
     fedavg = artifacts._work()["fedalign/table1/fedavg"]
     assert fedavg.multiply_adds == pytest.approx(25 * 20 * 5e4 * 3 * 87.1e6, rel=1e-3)
+    # 25 rounds of 137.2 s on four GPUs.
+    assert fedavg.gpu_hours == pytest.approx(25 * 4 * 137.2 / 3600)
     # Drawn of the same runs.
     assert hours("fedalign/figure1") == hours("fedalign/table1") > 100
     # 10, 20 and 30 epochs, of all methods.

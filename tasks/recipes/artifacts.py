@@ -107,6 +107,15 @@ class Work(NamedTuple):
     core_hours: float
     multiply_adds: float
 
+    @property
+    def gpu_hours(self) -> float:
+        """Hours of an RTX 2080 Ti with the FedAlign authors' code, by their Table 5.
+
+        There a round of FedAvg takes 137.2 s on four.
+        """
+        fedavg = _work()["fedalign/table1/fedavg"].multiply_adds / 25  # Rounds.
+        return self.multiply_adds / fedavg * 4 * 137.2 / 3600
+
 
 def runs(of: Artifact) -> list[tuple[str, Mapping[str, Any]]]:
     """The runs of a table or figure with one seed: recipes, and what they change."""

@@ -54,8 +54,10 @@ _BASIS = (
     "Runs are of one seed. Core hours are of their training, measured on a CPU:"
     " multiply-adds counted in each recipe's step, times what a core needs for FedAvg's"
     " on the same network (bin/bench recipes). Evaluation and analyses come on top."
-    " What a GPU needs was not measured: divide the multiply-adds, forward and back, by"
-    " those that yours does in an hour of one of the recipes."
+    " Work is 10^15 multiply-adds, forward and back. GPU hours are an RTX 2080 Ti's, at"
+    " the pace of the FedAlign authors' PyTorch code by their own measurement (Table 5:"
+    " ResNet-56, batches of 64); nobody has measured this package on a GPU. Divide the"
+    " work by what yours does in an hour of one of the recipes."
 )
 _RUNS_DIR = Setting("runs_dir", str, None, "where the runs are", is_optional=True)
 
@@ -68,15 +70,16 @@ def fail(message, exit_code=2):
 def listing(found):
     """The lines that name tables and figures."""
     width = max(len(each.name) for each in found)
-    head = f"{'':{width}}  runs  core hours  10^15 multiply-adds  "
+    head = f"{'':{width}}  runs  core hours  GPU hours    work  "
     lines = [head.rstrip()]
     for each in found:
         work = artifacts.work(each)
-        hours, sums = ("?", "?")
+        sums = ["?"] * 3
         if work is not None:
-            hours, sums = _short(work.core_hours), _short(work.multiply_adds / 1e15)
-        runs = len(artifacts.runs(each))
-        start = f"{each.name:{width}}  {runs:4}  {hours:>10}  {sums:>19}  "
+            sums = [work.core_hours, work.gpu_hours, work.multiply_adds / 1e15]
+            sums = [_short(value) for value in sums]
+        start = f"{each.name:{width}}  {len(artifacts.runs(each)):4}"
+        start += "  {:>10}  {:>9}  {:>6}  ".format(*sums)
         indent = " " * len(head)
         lines += textwrap.wrap(
             each.title, _WIDTH, initial_indent=start, subsequent_indent=indent
