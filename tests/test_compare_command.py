@@ -399,6 +399,16 @@ def test_finished_runs_of_anywhere_are_compared(compared, tmp_path, no_tensorflo
     with open(tmp_path / "e" / "table.csv", newline="", encoding="utf-8") as file:
         rows = [(row["process"], row["runs"]) for row in csv.DictReader(file)]
     assert rows == [("one", "2"), ("two", "1")]
+    refused = no_tensorflow(
+        "tff_reg.commands.compare",
+        f"--run_dirs={folders[0]}",
+        "--target_accuracies=0.1",
+        "--target_model=all_clients",
+        f"--output_dir={tmp_path / 'f'}",
+    )
+    assert refused.returncode == 2
+    (line,) = refused.stderr.splitlines()
+    assert "averages_all_clients" in line and not list((tmp_path / "f").glob("*"))
 
 
 @pytest.fixture

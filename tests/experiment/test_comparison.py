@@ -120,6 +120,42 @@ def test_rows_are_means_over_seeds(four_runs, tmp_path):
     assert fedprox["rounds_to_0.22_mean"] is None
 
 
+@pytest.mark.parametrize(
+    "measures, round_num, words",
+    [
+        ({}, 3, "the accuracy's moving average reaches"),
+        ({"target_measure": "raw"}, 2, "in which the accuracy reaches"),
+        (
+            {"target_measure": "raw", "target_model": "all_clients"},
+            1,
+            "the accuracy of the mean of all clients' models reaches",
+        ),
+    ],
+)
+@pytest.mark.parametrize("is_asked", [False, True])
+def test_targets_are_reached_by_what_runs_or_the_caller_say(
+    measures, round_num, words, is_asked, tmp_path
+):
+    of_run, asked = ({}, measures) if is_asked else (measures, {})
+    # Averages: 0.2, 0.24 and 0.276.
+    run = write_run(tmp_path / "a", [0.2, 0.6, 0.6], all_clients=[0.7] * 3, **of_run)
+    (row,) = experiment.compare([run], tmp_path, target_accuracies=[0.25], **asked)
+    assert row["rounds_to_0.25_mean"] == round_num
+    text = " ".join((tmp_path / "table.md").read_text("utf-8").split())
+    assert words in text
+
+
+def test_no_target_is_of_a_mean_that_a_run_has_not(four_runs, tmp_path):
+    with pytest.raises(
+        comparison.ComparisonError, match="a0 was not made with average"
+    ):
+        experiment.compare(
+            four_runs, tmp_path, target_accuracies=[0.2], target_model="all_clients"
+        )
+    with pytest.raises(settings.SettingError, match="target_measure"):
+        experiment.compare(four_runs, tmp_path, target_measure="median")
+
+
 def test_the_csv_has_the_rows_at_full_precision(four_runs, tmp_path):
     rows = experiment.compare(four_runs, tmp_path / "out", target_accuracies=[0.22])
     found = read_csv(tmp_path / "out" / "table.csv")

@@ -129,6 +129,12 @@ class Table:
         )
         self._rounds = asked.accuracy_at_rounds or ()
         self._targets = asked.target_accuracies or ()
+        # Else what each run's config says.
+        self._measures = {
+            name: given[name].value
+            for name in ("target_measure", "target_model")
+            if given[name].value is not None
+        }
 
     def of_config(self, config):
         """Takes rounds and targets from a run's config: a recipe may have them."""
@@ -166,6 +172,7 @@ class Table:
             self._directory,
             accuracy_at_rounds=self._rounds,
             target_accuracies=self._targets,
+            **self._measures,
             columns=columns,
             weights=self._weights,
             tuned=tuned or {},

@@ -11,6 +11,7 @@ from tff_reg.experiment import (
     cluster_jobs,
     command_line,
     files,
+    finished_runs,
     jobs,
     series,
 )
@@ -125,7 +126,11 @@ def carried_out(done, fail):
         if isinstance(error, BrokenPipeError):
             raise
         done.end_line()
-        fail(error, exit_code=1)
+        # Runs that one asked to have compared are input, too.
+        fail(
+            error,
+            exit_code=2 if isinstance(error, finished_runs.ComparisonError) else 1,
+        )
     finally:
         done.stop()
 

@@ -88,6 +88,8 @@ def compare(
     *,
     accuracy_at_rounds: Sequence[int] = (),
     target_accuracies: Sequence[float] = (),
+    target_measure: Optional[str] = None,
+    target_model: Optional[str] = None,
     columns: Sequence[str] = (),
     weights: str = finished_runs.WEIGHTS.default,
     tuned: Mapping[str, Tuned] = {},
@@ -104,6 +106,9 @@ def compare(
       accuracy_at_rounds: Rounds that get a column.
       target_accuracies: Accuracies (0 to 1) that get a column with the rounds that
         it took to reach them.
+      target_measure: What has to reach them, as of `RunConfig`; None for what each
+        run's config says.
+      target_model: Whose accuracy that is, likewise.
       columns: Names of `COLUMNS`: the columns of `table.md` between the seeds and those
         of rounds and targets, in this order; empty for the accuracies and seconds.
         What runs' analyses have to say for them is in `table.csv` too.
@@ -121,22 +126,28 @@ def compare(
     Raises:
       ComparisonError: If there is no run, one is not finished, a group has different
         settings or numbers of rounds or a seed twice, or a run was not analysed as a
-        column needs it.
+        column needs it, or measured as a target does.
       SettingError: If a round or a target is out of range, there is no such column, or
         nothing can be written to `output_dir`.
       DirectoryError: If a directory is not a run's.
     """
+    measures = {"target_measure": target_measure, "target_model": target_model}
+    measures = {name: value for name, value in measures.items() if value is not None}
     # The config checks them.
-    asked = RunConfig(
-        accuracy_at_rounds=tuple(accuracy_at_rounds),
-        target_accuracies=tuple(target_accuracies),
+    asked = RunConfig.of(
+        {
+            "accuracy_at_rounds": tuple(accuracy_at_rounds),
+            "target_accuracies": tuple(target_accuracies),
+            **measures,
+        }
     )
     rounds = tuple(dict.fromkeys(asked.accuracy_at_rounds))
     targets = tuple(dict.fromkeys(asked.target_accuracies))
-    wanted = {"accuracy_at_rounds": rounds, "target_accuracies": targets}
+    wanted = {"accuracy_at_rounds": rounds, "target_accuracies": targets, **measures}
     columns = parse_columns(columns)
     groups = _groups(runs, wanted, columns, weights)
     _check_analysed_alike([run for group in groups.values() for run in group])
+    reaching = _reaching(groups, measures) if targets else ""
     rows = [_row(name, group, rounds, targets) for name, group in groups.items()]
     for row in rows if tuned else ():
         row.update(_tuned(tuned[str(row["process"])]))
@@ -144,7 +155,7 @@ def compare(
     files.delete_leftovers(directory)
     _write_curves(directory, groups)
     _write_compute(directory / "compute.png", groups)
-    text = _markdown(groups, rows, rounds, targets, columns, weights)
+    text = _markdown(groups, rows, rounds, targets, columns, weights, reaching)
     files.write_text(directory / "table.md", text)
     files.write_text(directory / "table.csv", tables.to_csv(rows))
     return rows
@@ -292,6 +303,7 @@ def _markdown(
     targets: Sequence[float],
     columns: Sequence[str],
     weights: str,
+    reaching: str,
 ) -> str:
     cells = {
         "method": [row["process"] for row in rows],
@@ -320,7 +332,7 @@ def _markdown(
     if not columns or "seconds" in columns:
         cells["s a round"] = [f"{row['seconds_per_round']:.2f}" for row in rows]
     lines = tables.to_markdown(cells)
-    caption = _caption(groups, last, targets, columns or _usual(rows), weights)
+    caption = _caption(groups, last, columns or _usual(rows), weights, reaching)
     if is_tuned:
         caption += "\n" + textwrap.fill(_TUNED, _WIDTH)
     return "\n".join([*lines, "", caption, ""])
@@ -391,6 +403,28 @@ def _task(groups: Mapping[str, Sequence[finished_runs.Run]]) -> str:
     return f" on {task}" if task else ""
 
 
+def _reaching(
+    groups: Mapping[str, Sequence[finished_runs.Run]], measures: Mapping[str, str]
+) -> str:
+    """What has to reach targets, in words."""
+    found = set()
+    for run in (run for group in groups.values() for run in group):
+        says = {**run.config, **measures}
+        is_raw = says.get("target_measure") == "raw"
+        is_of_all = says.get("target_model") == "all_clients"
+        if is_of_all and not run.all_clients:
+            raise ComparisonError(
+                f"{run.path} was not made with averages_all_clients: there is no mean"
+                " of all clients' models whose accuracy could reach a target."
+            )
+        found.add((is_raw, is_of_all))
+    if len(found) > 1:
+        return "what each run's settings name"
+    ((is_raw, is_of_all),) = found
+    measure = "the accuracy" if is_raw else "the accuracy's moving average"
+    return measure + (" of the mean of all clients' models" if is_of_all else "")
+
+
 def _range(numbers: Sequence[int]) -> str:
     low, high = min(numbers), max(numbers)
     return str(low) if low == high else f"{low} to {high}"
@@ -399,9 +433,9 @@ def _range(numbers: Sequence[int]) -> str:
 def _caption(
     groups: Mapping[str, Sequence[finished_runs.Run]],
     last: Sequence[int],
-    targets: Sequence[float],
     columns: Sequence[str],
     weights: str,
+    reaching: str,
 ) -> str:
     text = (
         f"Test accuracy{_task(groups)} after {_range(last)} rounds, mean over seeds ±"
@@ -427,10 +461,10 @@ def _caption(
             " an example; other MFLOPs: of what is no layer; params: weights that a"
             " client stores."
         )
-    if targets:
+    if reaching:
         text += (
-            " Rounds to a target: the first whose EMA reaches it; with a + where a seed"
-            " never did."
+            f" Rounds to a target: the first in which {reaching} reaches it; with a +"
+            " where a seed never did."
         )
     return textwrap.fill(text, _WIDTH)
 
