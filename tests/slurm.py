@@ -41,7 +41,13 @@ case $(basename "$0") in
     done
     ;;
   scancel)
-    for id; do kill -KILL -- "-$(cat "$jobs/$id/pid")"; done
+    for id; do
+      pid=$(cat "$jobs/$id/pid")
+      # Its session may be about to begin.
+      until kill -KILL -- "-$pid" 2>/dev/null || ! kill -0 "$pid" 2>/dev/null; do
+        sleep 0.01
+      done
+    done
     ;;
   scontrol)  # requeue ID, which the job itself asks for
     touch "$jobs/$2/is_requeued"
