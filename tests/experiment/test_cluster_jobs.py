@@ -4,6 +4,8 @@ import pathlib
 import signal
 import subprocess
 import sys
+import threading
+import time
 
 import pytest
 import ray
@@ -155,6 +157,49 @@ except cluster_jobs.UnreachableError:
 import submitit
 assert not redirected.closed
 """
+
+
+class SlowLock:
+    """A lock for which the main thread comes late."""
+
+    def __init__(self):
+        self._lock = threading.Lock()
+
+    def __enter__(self):
+        if threading.current_thread() is threading.main_thread():
+            time.sleep(0.5)
+        self._lock.acquire()
+
+    def __exit__(self, *_):
+        self._lock.release()
+
+
+def test_stopping_cancels_jobs_before_those_who_wait_forget_them(
+    a_slurm, tmp_path, monkeypatch
+):
+    cancelled = tmp_path / "cancelled"
+    script = f'#!/bin/bash\necho "$@" >{cancelled}\n'
+    (a_slurm.parent / "scancel").write_text(script)
+    (a_slurm.parent / "sbatch").write_text("#!/bin/bash\necho Submitted batch job 7\n")
+    (a_slurm.parent / "squeue").write_text("#!/bin/bash\necho 7\n")
+    slow = SlowLock()
+    executor = cluster_jobs.SlurmJobs(str(tmp_path / "d"), {}, 1, 0)
+    monkeypatch.setattr(executor, "_lock", slow)
+    ends = []
+
+    def wait():
+        try:
+            executor.execute(["sleep", "60"])
+        except jobs.Interrupted as error:
+            ends.append(error)
+
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    while not executor._running:
+        time.sleep(0.01)
+    executor.stop()
+    waiting.join(10)
+    assert len(ends) == 1 and cancelled.read_text() == "7\n"
 
 
 def test_submitit_closes_no_stream_of_absls():

@@ -308,8 +308,9 @@ class SlurmJobs:
 
     def stop(self) -> None:
         """Cancels the jobs that there are; submits nothing more."""
-        self._stopped.set()
         with self._lock:
+            # Who waits for a job forgets it then, and must not before it is cancelled.
+            self._stopped.set()
             if self._running:
                 subprocess.run(["scancel", *self._running], capture_output=True)
             if self._folder and not self._keeps_folder:
