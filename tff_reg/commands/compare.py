@@ -130,11 +130,7 @@ class Table:
         self._rounds = asked.accuracy_at_rounds or ()
         self._targets = asked.target_accuracies or ()
         # Else what each run's config says.
-        self._measures = {
-            name: given[name].value
-            for name in ("target_measure", "target_model")
-            if given[name].value is not None
-        }
+        self._measure, self._model = given.target_measure, given.target_model
 
     def of_config(self, config):
         """Takes rounds and targets from a run's config: a recipe may have them."""
@@ -172,7 +168,8 @@ class Table:
             self._directory,
             accuracy_at_rounds=self._rounds,
             target_accuracies=self._targets,
-            **self._measures,
+            target_measure=self._measure,
+            target_model=self._model,
             columns=columns,
             weights=self._weights,
             tuned=tuned or {},

@@ -76,8 +76,8 @@ def listing(found):
         work = artifacts.work(each)
         sums = ["?"] * 3
         if work is not None:
-            sums = [work.core_hours, work.gpu_hours, work.multiply_adds / 1e15]
-            sums = [_short(value) for value in sums]
+            numbers = (work.core_hours, work.gpu_hours, work.multiply_adds / 1e15)
+            sums = [_short(number) for number in numbers]
         start = f"{each.name:{width}}  {len(artifacts.runs(each)):4}"
         start += "  {:>10}  {:>9}  {:>6}  ".format(*sums)
         indent = " " * len(head)

@@ -117,7 +117,11 @@ def carried_out(done, fail):
         os.kill(os.getpid(), error.number)
         while True:
             signal.pause()
-    except (series.WrongFlagsError, cluster_jobs.UnreachableError) as error:
+    except (
+        series.WrongFlagsError,
+        cluster_jobs.UnreachableError,
+        finished_runs.ComparisonError,
+    ) as error:
         done.end_line()
         if str(error):
             fail(error)
@@ -126,11 +130,7 @@ def carried_out(done, fail):
         if isinstance(error, BrokenPipeError):
             raise
         done.end_line()
-        # Runs that one asked to have compared are input, too.
-        fail(
-            error,
-            exit_code=2 if isinstance(error, finished_runs.ComparisonError) else 1,
-        )
+        fail(error, exit_code=1)
     finally:
         done.stop()
 
