@@ -13,9 +13,15 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
+from tensorflow.python.eager import context
 
 from tff_reg import runtime
-from tff_reg.runtime import context as context_lib, visits
+from tff_reg.runtime import (
+    context as context_lib,
+    tensorflow_function,
+    tff_internals,
+    visits,
+)
 
 _DATA = tff.SequenceType(np.float32)
 
@@ -91,6 +97,41 @@ def test_the_second_round_builds_and_compiles_nothing(in_process, monkeypatch):
     again = next_round(model, _NUMBERS)
     np.testing.assert_allclose(again, _expected(model, _NUMBERS), rtol=1e-6)
     assert context_lib.PLANS.builds == builds
+
+
+def test_functions_are_optimized_in_one_turn_here_only(in_process, monkeypatch):
+    seen = []
+
+    def record(*args, ctx, attrs, **kwargs):
+        seen.append(tf.compat.v1.ConfigProto.FromString(attrs[-1]))
+        return execute(*args, ctx=ctx, attrs=attrs, **kwargs)
+
+    execute = tensorflow_function.execute.execute_with_cancellation
+    monkeypatch.setattr(
+        tensorflow_function.execute, "execute_with_cancellation", record
+    )
+    before = context.context().function_call_options.as_attrs()
+    _training()(0.0, _NUMBERS)
+    rewriters = [config.graph_options.rewrite_options for config in seen]
+    assert rewriters
+    assert all(r.meta_optimizer_iterations == r.ONE for r in rewriters)
+    assert context.context().function_call_options.as_attrs() == before
+
+
+def test_building_blocks_are_tffs(in_process):
+    next_round = _training()
+    found = tff_internals.building_block_of(next_round)
+    expected = next_round.to_building_block()
+    assert found.proto == expected.proto
+    assert found.type_signature == expected.type_signature
+    types = [block.type_signature for block in _blocks(found)]
+    assert types == [block.type_signature for block in _blocks(expected)]
+
+
+def _blocks(block):
+    found = []
+    tff.framework.transform_postorder(block, lambda b: (found.append(b) or b, False))
+    return found
 
 
 def test_plans_go_with_their_computations(in_process):

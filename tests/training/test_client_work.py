@@ -7,6 +7,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_reg import data, methods, models, runtime, training
+from tff_reg.runtime import visits
 from tff_reg.training import local_round
 
 MODEL_FN = models.build_model_fn("cnn", image_shape=(4, 4, 1), num_classes=3)
@@ -126,12 +127,20 @@ def test_with_all_clients_rejected_the_model_stays():
 
 
 @pytest.mark.parametrize("weighting", list(tff.learning.ClientWeighting))
-def test_an_empty_client_weighs_nothing(weighting):
+@pytest.mark.parametrize("empty", [_whole(0), _whole(6).take(0)])
+def test_an_empty_client_weighs_nothing(weighting, empty):
     process = _fed_avg(weighting)
     start = process.initialize()
     alone = process.next(start, [_whole(6)])
-    with_empty = process.next(start, [_whole(0), _whole(6)])
+    with_empty = process.next(start, [empty, _whole(6)])
     _assert_equal(_weights(process, with_empty.state), _weights(process, alone.state))
+
+
+def test_whole_client_data_in_several_elements_are_refused():
+    process = _fed_avg(tff.learning.ClientWeighting.NUM_EXAMPLES)
+    start = process.initialize()
+    with pytest.raises(visits.ClientError, match="give all of its examples as one"):
+        process.next(start, [_whole(6), _whole(6).concatenate(_whole(6))])
 
 
 def test_clients_weigh_by_examples_or_alike():

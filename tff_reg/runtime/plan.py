@@ -62,9 +62,10 @@ class Plan:
     ):
         # Compiling loses the result's Python containers.
         self.type_signature = comp.type_signature
-        block = comp.to_building_block()
+        block = tff_internals.building_block_of(comp)
         if tff_internals.contains_secure_intrinsics(block):
-            block = tff_internals.replace_secure_intrinsics(comp).to_building_block()
+            comp = tff_internals.replace_secure_intrinsics(comp)
+            block = tff_internals.building_block_of(comp)
         self._parameter_name, locals_, self._result = _call_dominant(block)
         self._interpreter = Interpreter(lock, on_build)
         self._stages = _staged(locals_, self._parameter_name, self._result)
@@ -109,7 +110,9 @@ class Plan:
                 "Expected a TFF computation for an argument of functional type, found "
                 f"a value of type {type(comp).__name__}."
             )
-        _, locals_, block = _call_dominant(comp.to_building_block(), peel=False)
+        _, locals_, block = _call_dominant(
+            tff_internals.building_block_of(comp), peel=False
+        )
         bindings: dict[str, Any] = {}
         for name, call in locals_:
             bindings[name] = self._interpreter.call(call, bindings)

@@ -11,6 +11,7 @@ import functools
 import itertools
 import threading
 import weakref
+from collections.abc import Iterator
 from typing import Any, Callable
 
 # There is no public way.
@@ -79,8 +80,11 @@ class TensorFlowFunction:
             with self._device_scope():
                 feeds = [_feed(leaves[i]) for i in self._feeds]
                 if tf.executing_eagerly():
-                    self._make_ready(context.context().device_name, feeds)
-                fetched = self._function(*feeds)
+                    with _optimizing_once():
+                        self._make_ready(context.context().device_name, feeds)
+                        fetched = self._function(*feeds)
+                else:
+                    fetched = self._function(*feeds)
         flat = iter(
             [
                 leaves[position] if is_parameter else fetched[position]
@@ -154,6 +158,35 @@ class TensorFlowFunction:
             )
         library = [f.signature.name for f in graph_def.library.function]
         weakref.finalize(self, _remove_from_tensorflow, library).atexit = False
+
+
+@contextlib.contextmanager
+def _optimizing_once() -> Iterator[None]:
+    """Has TensorFlow optimise the functions that are called in it in one turn.
+
+    By default it takes two, the second of which finds nothing in ours, and looks for
+    memory to save, which it does on GPUs only.
+    """
+    here = context.context()
+    usual = here.function_call_options
+    config = _config(usual.config_proto_serialized, here.num_gpus())
+    here.function_call_options = context.FunctionCallOptions(
+        usual.executor_type, config
+    )
+    try:
+        yield
+    finally:
+        here.function_call_options = usual
+
+
+@functools.lru_cache(maxsize=8)
+def _config(usual: bytes, num_gpus: int) -> Any:
+    config = tf.compat.v1.ConfigProto.FromString(usual)
+    rewriter = config.graph_options.rewrite_options
+    rewriter.meta_optimizer_iterations = rewriter.ONE
+    if not num_gpus:
+        rewriter.memory_optimization = rewriter.NO_MEM_OPT
+    return config
 
 
 def _instantiate(function: Any, feeds: list[Any]) -> None:

@@ -10,7 +10,9 @@ must be quick to import does so at its top.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
+from collections.abc import Iterator
 from typing import Any, Callable, Optional
 
 import grpc
@@ -33,7 +35,10 @@ from tensorflow_federated.python.core.impl.executors import (
     cardinalities_utils,
     value_serialization,
 )
-from tensorflow_federated.python.core.impl.types import type_conversions
+from tensorflow_federated.python.core.impl.types import (
+    type_conversions,
+    type_serialization,
+)
 from tensorflow_federated.python.core.impl.utils import tensorflow_utils
 
 _MESSAGE_BYTES = 2 * 1000**3
@@ -42,6 +47,7 @@ _CHANNEL_OPTIONS = (
     ("grpc.max_receive_message_length", _MESSAGE_BYTES),
     ("grpc.max_send_message_length", _MESSAGE_BYTES),
 )
+_make_type = type_serialization.deserialize_type
 
 
 # --- the context stack ---------------------------------------------------------
@@ -239,7 +245,36 @@ def replace_secure_intrinsics(comp):
 def building_block(dumped: bytes):
     """The building block whose serialised proto this is."""
     proto = computation_pb2.Computation.FromString(dumped)
-    return tff.framework.ComputationBuildingBlock.from_proto(proto)
+    with _each_type_once():
+        return tff.framework.ComputationBuildingBlock.from_proto(proto)
+
+
+def building_block_of(comp: tff.framework.ConcreteComputation):
+    """The building block of a computation."""
+    with _each_type_once():
+        return comp.to_building_block()
+
+
+@contextlib.contextmanager
+def _each_type_once() -> Iterator[None]:
+    """Has TFF make each type out of its proto once.
+
+    A process names the type of its weights at hundreds of places, and TFF makes it
+    anew at each: for a deep network a second of the first round.
+    """
+    made: dict[bytes, tff.types.Type] = {}
+
+    def make(proto: computation_pb2.Type) -> tff.types.Type:
+        dumped = proto.SerializeToString(deterministic=True)
+        if dumped not in made:
+            made[dumped] = _make_type(proto)
+        return made[dumped]
+
+    type_serialization.deserialize_type = make
+    try:
+        yield
+    finally:
+        type_serialization.deserialize_type = _make_type
 
 
 def computation(dumped: bytes, type_spec):

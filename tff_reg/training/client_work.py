@@ -66,6 +66,61 @@ def received_type(
     )
 
 
+class Description(NamedTuple):
+    """What is known of a model without training it.
+
+    Attributes:
+      initial_weights: Without argument; gives the `ModelWeights`.
+      input_spec: The model's.
+      metric_finalizers: By name, those of what the methods measure among them.
+      hparams_dtype: Data type of the client optimiser's hparams.
+    """
+
+    initial_weights: tff.Computation
+    input_spec: Any
+    metric_finalizers: dict[str, Callable[..., Any]]
+    hparams_dtype: tf.DType
+
+
+def describe(
+    model_fn: Callable[[], Any], training: local_training.LocalTraining
+) -> Description:
+    """Makes a model and looks at it.
+
+    Args:
+      model_fn: Makes the model, as `adaptation.adapt_model_fn` leaves it.
+      training: What a client does.
+
+    Returns:
+      The description.
+
+    Raises:
+      TypeError: If a method needs the network and the model shows none.
+      ValueError: If the model's layers cannot do what a method asks.
+    """
+    found: dict[str, Any] = {}
+
+    @tff.tensorflow.computation
+    def initial_weights() -> tff.learning.models.ModelWeights:
+        model = model_fn()
+        # Made before anything is traced, so that what does not fit is said plainly.
+        references = dict.fromkeys(training.reference_models, model)
+        local_step = local_step_lib.LocalStep(model, references, training.methods)
+        finalizers = collections.OrderedDict(model.metric_finalizers())
+        for name in local_step.measurement_names:
+            finalizers[name] = learning_model.finalize_ratio
+        finalizers[local_round.REJECTED] = learning_model.finalize_identity
+        is_double = any(v.dtype == tf.float64 for v in model.trainable_variables)
+        found.update(
+            input_spec=model.input_spec,
+            metric_finalizers=finalizers,
+            hparams_dtype=tf.float64 if is_double else tf.float32,
+        )
+        return tff.learning.models.ModelWeights.from_model(model)
+
+    return Description(initial_weights, **found)
+
+
 class _Parts(NamedTuple):
     """What both kinds of client work are made of."""
 
@@ -86,25 +141,15 @@ def _build_parts(
     client_weighting: tff.learning.ClientWeighting,
     metrics_aggregator: Optional[Callable[..., Any]],
     loop_implementation: tff.learning.LoopImplementation,
+    description: Optional[Description],
 ) -> _Parts:
-    with tf.Graph().as_default():
-        model = model_fn()
-        # Made before anything is traced, so that what does not fit is said plainly.
-        references = dict.fromkeys(training.reference_models, model)
-        local_step = local_step_lib.LocalStep(model, references, training.methods)
-        weights_type = tff.learning.models.weights_type_from_model(model)
-        finalizers = collections.OrderedDict(model.metric_finalizers())
-        hparams_dtype = tf.float32
-        if any(v.dtype == tf.float64 for v in model.trainable_variables):
-            hparams_dtype = tf.float64
-    for name in local_step.measurement_names:
-        finalizers[name] = learning_model.finalize_ratio
-    finalizers[local_round.REJECTED] = learning_model.finalize_identity
+    description = description or describe(model_fn, training)
+    weights_type = description.initial_weights.type_signature.result
     aggregate_metrics = (metrics_aggregator or tff.learning.metrics.sum_then_finalize)(
-        finalizers
+        description.metric_finalizers
     )
-    element_spec = training.data_form.element_spec(model.input_spec)
-    optimizer = training.optimizer
+    element_spec = training.data_form.element_spec(description.input_spec)
+    optimizer, hparams_dtype = training.optimizer, description.hparams_dtype
     hparams = optimizer.get_hparams(
         optimizer.initialize(tf.TensorSpec([], hparams_dtype))
     )
@@ -192,6 +237,7 @@ def build_client_work(
     loop_implementation: tff.learning.LoopImplementation = (
         tff.learning.LoopImplementation.DATASET_ITERATOR
     ),
+    description: Optional[Description] = None,
 ) -> tff.learning.templates.ClientWorkProcess:
     """Builds the client work of methods that remember nothing.
 
@@ -200,8 +246,9 @@ def build_client_work(
       training: What a client does.
       client_weighting: By examples or all alike; a client without examples weighs 0.
       metrics_aggregator: As in TFF's builders; by default sums and finalises.
-      loop_implementation: Iterating is twice as fast as `dataset.reduce` in TFF's
-        own runtime.
+      loop_implementation: How a client goes through batches; iterating is twice as
+        fast as `dataset.reduce` in TFF's own runtime.
+      description: What `describe` gave for the model, if that is at hand.
 
     Returns:
       The client work. Clients receive what `received_type` says, and their update is
@@ -213,7 +260,12 @@ def build_client_work(
         an optimiser lacks the learning rate that is needed.
     """
     parts = _build_parts(
-        model_fn, training, client_weighting, metrics_aggregator, loop_implementation
+        model_fn,
+        training,
+        client_weighting,
+        metrics_aggregator,
+        loop_implementation,
+        description,
     )
     state_type = parts.initialize.type_signature.result
 
@@ -293,6 +345,7 @@ def build_remembering_client_work(
     client_weighting: tff.learning.ClientWeighting,
     metrics_aggregator: Optional[Callable[..., Any]],
     loop_implementation: tff.learning.LoopImplementation,
+    description: Description,
 ) -> RememberingClientWork:
     """Builds the client work of methods that remember something.
 
@@ -302,6 +355,7 @@ def build_remembering_client_work(
       client_weighting: How clients weigh.
       metrics_aggregator: What aggregates metrics; None for sums.
       loop_implementation: How clients go through their data.
+      description: What `describe` gave for the model.
 
     Returns:
       The client work.
@@ -311,7 +365,12 @@ def build_remembering_client_work(
       ValueError: As `build_client_work`.
     """
     parts = _build_parts(
-        model_fn, training, client_weighting, metrics_aggregator, loop_implementation
+        model_fn,
+        training,
+        client_weighting,
+        metrics_aggregator,
+        loop_implementation,
+        description,
     )
     methods = training.methods
 

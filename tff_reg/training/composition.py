@@ -104,12 +104,8 @@ def build_regularized(
     if server_optimizer_fn is None:
         server_optimizer_fn = tff.learning.optimizers.build_sgdm(1.0)
     _check_server(training.methods, server_optimizer_fn, client_weighting)
-
-    @tff.tensorflow.computation
-    def initial_weights():
-        return tff.learning.models.ModelWeights.from_model(model_fn())
-
-    weights_type = initial_weights.type_signature.result
+    description = client_work_lib.describe(model_fn, training)
+    weights_type = description.initial_weights.type_signature.result
     if model_distributor is None:
         model_distributor = tff.learning.templates.build_broadcast_process(weights_type)
     if training.averaged_rounds:
@@ -130,8 +126,15 @@ def build_regularized(
         client_weighting=client_weighting,
         metrics_aggregator=metrics_aggregator,
         loop_implementation=loop_implementation,
+        description=description,
     )
-    parts = (initial_weights, model_distributor, client_work, aggregator, finalizer)
+    parts = (
+        description.initial_weights,
+        model_distributor,
+        client_work,
+        aggregator,
+        finalizer,
+    )
     if not training.remembers:
         return tff.learning.templates.compose_learning_process(*parts)
     uploads_type = client_work.next.type_signature.result.uploads.member

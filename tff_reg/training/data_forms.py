@@ -105,7 +105,31 @@ class WholeClientData:
             key=tf.TensorSpec([2], tf.int64),
         )
 
-    def num_examples(self, element: Any):
+    def element(self, data: Any) -> dict[str, Any]:
+        """The one element of a client's data set; without one, no examples.
+
+        Raises:
+          tf.errors.InvalidArgumentError: If it has several, when that is executed.
+        """
+        iterator = iter(data)
+        first = iterator.get_next_as_optional()
+
+        def no_examples(spec: tf.TensorSpec) -> tf.Tensor:
+            return tf.zeros([size or 0 for size in spec.shape], spec.dtype)
+
+        def empty() -> dict[str, tf.Tensor]:
+            return tf.nest.map_structure(no_examples, data.element_spec)
+
+        element = tf.cond(first.has_value(), first.get_value, empty)
+        tf.debugging.assert_equal(
+            iterator.get_next_as_optional().has_value(),
+            False,
+            "A client's data in the whole-client form are one element, but here is "
+            "another one: give all of its examples as one.",
+        )
+        return element
+
+    def num_examples(self, element: dict[str, Any]):
         """The number of a client's examples, an int32 scalar."""
         return tf.shape(element["y"])[0]
 
@@ -113,41 +137,33 @@ class WholeClientData:
         """How many examples of each class a client has; int32 [num_classes]."""
         return _count_classes(data, num_classes)
 
-    def run(self, step_fn: Callable[..., Any], state: Any, element: Any):
+    def run(self, step_fn: Callable[..., Any], state: Any, element: dict[str, Any]):
         """Calls `step_fn(state, batch, compute_key)` for all batches of all epochs."""
         features, labels, key = element["x"], element["y"], element["key"]
         num_examples = tf.shape(labels)[0]
-        whole_batches = num_examples // self.batch_size
-        if self.drop_remainder:
-            steps_per_epoch = whole_batches
-        else:
+        steps_per_epoch = num_examples // self.batch_size
+        if not self.drop_remainder:
             steps_per_epoch = -(-num_examples // self.batch_size)
-        step = tf.constant(0)
-        local_epochs = self.local_epochs
+        steps = self.local_epochs * steps_per_epoch
         if self.local_steps is not None:
             # A client without batches has no steps to take.
-            local_epochs = tf.math.divide_no_nan(
-                tf.constant(float(self.local_steps), tf.float64),
-                tf.cast(steps_per_epoch, tf.float64),
-            )
-            local_epochs = tf.cast(tf.math.ceil(local_epochs), tf.int32)
-        for epoch in tf.range(local_epochs):
-            if self.shuffle:
+            steps = tf.where(steps_per_epoch > 0, self.local_steps, 0)
+        order = tf.range(num_examples)
+        # One loop over the batches of all epochs: all that the loop needs, each of the
+        # model's variables, goes into every loop around it, too.
+        for step in tf.range(steps):
+            i = step % steps_per_epoch
+            # In TFF's graphs == compares tensors as Python objects.
+            if self.shuffle and tf.equal(i, 0):
+                epoch = step // steps_per_epoch
                 order = keys.epoch_order(key, epoch, num_examples)
-            else:
-                order = tf.range(num_examples)
-            steps_left = steps_per_epoch
-            if self.local_steps is not None:
-                steps_left = tf.minimum(steps_per_epoch, self.local_steps - step)
-            for i in tf.range(steps_left):
-                chosen = order[i * self.batch_size : (i + 1) * self.batch_size]
-                step_key = keys.step_key(key, step)
-                batch: dict[str, tf.Tensor] = collections.OrderedDict(
-                    x=self._preprocess(tf.gather(features, chosen), step_key),
-                    y=tf.gather(labels, chosen),
-                )
-                state = step_fn(state, batch, lambda step_key=step_key: step_key)
-                step += 1
+            chosen = order[i * self.batch_size : (i + 1) * self.batch_size]
+            step_key = keys.step_key(key, step)
+            batch: dict[str, tf.Tensor] = collections.OrderedDict(
+                x=self._preprocess(tf.gather(features, chosen), step_key),
+                y=tf.gather(labels, chosen),
+            )
+            state = step_fn(state, batch, lambda step_key=step_key: step_key)
         return state
 
     def _preprocess(self, features: Any, step_key: tf.Tensor):

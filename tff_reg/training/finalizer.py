@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
+import collections
 from typing import Any
 
 import tensorflow as tf
 import tensorflow_federated as tff
+
+
+def _reject_non_finite(state: Any, update: Any) -> tuple[tf.Tensor, dict[str, Any]]:
+    """Says what TFF's finalizer says by default, in fewer operations."""
+    del state
+    is_finite = [tf.reduce_all(tf.math.is_finite(u)) for u in tf.nest.flatten(update)]
+    is_rejected = tf.logical_not(tf.reduce_all(is_finite))
+    measured: dict[str, Any] = collections.OrderedDict(
+        update_non_finite=tf.cast(is_rejected, tf.int32)
+    )
+    return is_rejected, measured
 
 
 def build_finalizer(
@@ -30,7 +42,7 @@ def build_finalizer(
       its update is a `ModelWeights` (see `tff_reg.training.client_work.update_type`).
     """
     trainable_finalizer = tff.learning.templates.build_apply_optimizer_finalizer(
-        server_optimizer, model_weights_type
+        server_optimizer, model_weights_type, _reject_non_finite
     )
     if not tff.structure.flatten(model_weights_type.non_trainable):
         return trainable_finalizer

@@ -388,9 +388,13 @@ def build_client_update(
             state = local_round.enter(state, element)
             return training.data_form.run(train_on_batch, state, element)
 
-        progress = _reduce_elements(
-            loop_implementation, train_on_element, data, progress
-        )
+        if isinstance(training.data_form, data_forms.WholeClientData):
+            element = training.data_form.element(data)
+            progress = train_on_element(progress, element)
+        else:
+            progress = _reduce_elements(
+                loop_implementation, train_on_element, data, progress
+            )
         return finish(visit, progress)
 
     return client_update
