@@ -37,6 +37,7 @@ _CURVES = {
     "digits.csv": "Digits, Dir(0.1)",
     "cifar10.csv": "CIFAR-10 in small, Dir(0.3)",
     "cifar10_resnet8.csv": "CIFAR-10 in small, ResNet-8, Dir(0.5)",
+    "cifar10_resnet20.csv": "CIFAR-10 in small, ResNet-20, Dir(0.5)",
     "cifar10_resnet10.csv": "CIFAR-10 in small, ResNet-10, Dir(0.3)",
     "cifar10_feddyn_cnn.csv": "CIFAR-10 in small, FedDyn's CNN, Dir(0.6)",
 }
