@@ -12,7 +12,7 @@ import itertools
 import threading
 import weakref
 from collections.abc import Iterator
-from typing import Any, Callable
+from typing import Any, Callable, Optional
 
 # There is no public way.
 from tensorflow.python.eager import cancellation, context, execute
@@ -169,9 +169,8 @@ def _optimizing_once() -> Iterator[None]:
     """
     here = context.context()
     usual = here.function_call_options
-    config = _config(usual.config_proto_serialized, here.num_gpus())
-    here.function_call_options = context.FunctionCallOptions(
-        usual.executor_type, config
+    here.function_call_options = _options(
+        usual.config_proto_serialized, usual.executor_type, here.num_gpus()
     )
     try:
         yield
@@ -180,7 +179,7 @@ def _optimizing_once() -> Iterator[None]:
 
 
 @functools.lru_cache(maxsize=8)
-def _config(usual: bytes, num_gpus: int) -> Any:
+def _options(usual: bytes, executor_type: Optional[str], num_gpus: int) -> Any:
     config = tf.compat.v1.ConfigProto.FromString(usual)
     rewriter = config.graph_options.rewrite_options
     rewriter.meta_optimizer_iterations = rewriter.ONE
@@ -188,7 +187,7 @@ def _config(usual: bytes, num_gpus: int) -> Any:
     if not num_gpus:
         rewriter.memory_optimization = rewriter.NO_MEM_OPT
         rewriter.layout_optimizer = rewriter.OFF
-    return config
+    return context.FunctionCallOptions(executor_type, config)
 
 
 def _instantiate(function: Any, feeds: list[Any]) -> None:

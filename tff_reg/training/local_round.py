@@ -255,7 +255,7 @@ class LocalRound:
                 factor = tf.where(progress.num_steps > 0, factor, tf.ones_like(factor))
                 scaled = [factor * u for u in update.trainable]
                 update = tff.learning.models.ModelWeights(scaled, update.non_trainable)
-        is_finite = _all_finite(update)
+        is_finite = all_finite(update)
         update = _zero_unless(is_finite, update)
 
         def reset_metrics():
@@ -415,6 +415,13 @@ def clip_by_global_norm(gradients: Sequence[tf.Tensor], max_norm: float):
     return [g * factor for g in gradients], norm
 
 
+def all_finite(structure: Any) -> tf.Tensor:
+    """Whether all numbers of a structure of tensors are finite, a bool scalar."""
+    return tf.reduce_all(
+        [tf.reduce_all(tf.math.is_finite(u)) for u in tf.nest.flatten(structure)]
+    )
+
+
 def _reduce_elements(
     loop_implementation: tff.learning.LoopImplementation,
     step_fn: Callable[..., Any],
@@ -439,12 +446,6 @@ def _reduce_elements(
 
 def _assign(variable: tf.Variable, value: tf.Tensor) -> None:
     variable.assign(value)
-
-
-def _all_finite(structure: Any):
-    return tf.reduce_all(
-        [tf.reduce_all(tf.math.is_finite(u)) for u in tf.nest.flatten(structure)]
-    )
 
 
 def _zero_unless(condition: Any, structure: Any):

@@ -9,7 +9,11 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_reg.methods import method as method_lib
-from tff_reg.training import client_work as client_work_lib, local_training
+from tff_reg.training import (
+    client_work as client_work_lib,
+    local_round,
+    local_training,
+)
 
 
 def build_broadcast(
@@ -80,8 +84,8 @@ def build_memory_update(
     ):
         if isinstance(mean_update, tff.learning.models.ModelWeights):
             mean_update = mean_update.trainable
-        is_finite = [tf.reduce_all(tf.math.is_finite(u)) for u in mean_update]
-        has_update = tf.logical_and(tf.reduce_all(is_finite), count > 0)
+        is_finite = local_round.all_finite(mean_update)
+        has_update = tf.logical_and(is_finite, count > 0)
         # The update is cloud - w_i.
         moved = [-tf.cast(count, u.dtype) * u for u in mean_update]
         moved = [tf.where(has_update, m, tf.zeros_like(m)) for m in moved]
