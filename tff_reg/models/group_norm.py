@@ -42,7 +42,14 @@ def normalize(x, gamma, beta, groups: int, epsilon: float):
 
     def over_space(products):
         """[batch, positions, pixels * channels] to [batch, channels] sums."""
-        sums = tf.reduce_sum(products, axis=1)
+        return over_pixels(tf.reduce_sum(products, axis=1))
+
+    def norms(values):
+        # Squares are added as they are made; `tf.square` would store them.
+        return tf.raw_ops.EuclideanNorm(input=values, axis=1)
+
+    def over_pixels(sums):
+        """[batch, pixels * channels] to [batch, channels] sums."""
         if is_narrow:
             return sums
         return tf.reduce_sum(tf.reshape(sums, [-1, pixels, channels]), axis=1)
@@ -62,7 +69,7 @@ def normalize(x, gamma, beta, groups: int, epsilon: float):
     @gradients_lib.custom_gradient
     def normalized(x, gamma, beta):
         difference = x - wide(over_groups(over_space(x)))
-        squares = over_space(tf.square(difference))
+        squares = over_pixels(tf.square(norms(difference)))
         inverse = tf.math.rsqrt(over_groups(squares) + epsilon)
 
         @gradients_lib.custom_gradient
