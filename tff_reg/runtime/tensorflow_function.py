@@ -63,6 +63,7 @@ class TensorFlowFunction:
         self._on_build = on_build
         self._built = False
         self._function = None
+        self._has_loops = False
         self._feeds: list[int] = []
         self._ready: set[str] = set()
         self._device_locks: dict[str, threading.Lock] = {}
@@ -80,7 +81,7 @@ class TensorFlowFunction:
             with self._device_scope():
                 feeds = [_feed(leaves[i]) for i in self._feeds]
                 if tf.executing_eagerly():
-                    with _optimizing_once():
+                    with _optimizing_once(self._has_loops):
                         self._make_ready(context.context().device_name, feeds)
                         fetched = self._function(*feeds)
                 else:
@@ -140,6 +141,8 @@ class TensorFlowFunction:
         )
         names = [name for name in parameters if name in used]
         self._feeds = [position[name] for name in names]
+        # Loops and conditions have their bodies in functions.
+        self._has_loops = bool(graph_def.library.function)
 
         def body(*tensors):
             input_map = dict(zip(names, tensors))
@@ -161,16 +164,17 @@ class TensorFlowFunction:
 
 
 @contextlib.contextmanager
-def _optimizing_once() -> Iterator[None]:
+def _optimizing_once(has_loops: bool) -> Iterator[None]:
     """Has TensorFlow optimise functions that are called in it with what pays here.
 
     That is one turn: the second one by default, and the passes left out, take a fifth
-    of a deep network's first round, and no step is the faster for them.
+    of a deep network's first round, and no step is the faster for them. What has no
+    loop, as the server's sums, computes each number once: optimising takes longer.
     """
     here = context.context()
     usual = here.function_call_options
     here.function_call_options = _options(
-        usual.config_proto_serialized, usual.executor_type, here.num_gpus()
+        usual.config_proto_serialized, usual.executor_type, here.num_gpus(), has_loops
     )
     try:
         yield
@@ -179,9 +183,12 @@ def _optimizing_once() -> Iterator[None]:
 
 
 @functools.lru_cache(maxsize=8)
-def _options(usual: bytes, executor_type: Optional[str], num_gpus: int) -> Any:
+def _options(
+    usual: bytes, executor_type: Optional[str], num_gpus: int, has_loops: bool
+) -> Any:
     config = tf.compat.v1.ConfigProto.FromString(usual)
     rewriter = config.graph_options.rewrite_options
+    rewriter.disable_meta_optimizer = not has_loops
     rewriter.meta_optimizer_iterations = rewriter.ONE
     rewriter.disable_tfg_optimizer = True
     if not num_gpus:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from typing import Any, Callable, Optional, Union
 
 import tensorflow as tf
@@ -31,6 +33,19 @@ Process = Union[
 ]
 
 
+@contextlib.contextmanager
+def _no_garbage_collection() -> Generator[None]:
+    """Tracing makes objects by the million, nearly all in use."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+@_no_garbage_collection()
 def build_regularized(
     model_fn: Callable[[], tff.learning.models.VariableModel],
     methods: Sequence[method_lib.Method],

@@ -148,28 +148,36 @@ class WholeClientData:
         if self.local_steps is not None:
             # A client without batches has no steps to take.
             steps = tf.where(steps_per_epoch > 0, self.local_steps, 0)
-        order = tf.range(num_examples)
-        # One loop over the batches of all epochs: all that the loop needs, each of the
-        # model's variables, goes into every loop around it, too.
-        for step in tf.range(steps):
+
+        def take(step: tf.Tensor, order: tf.Tensor, state: Any):
             i = step % steps_per_epoch
-            # In TFF's graphs == compares tensors as Python objects.
-            if self.shuffle and tf.equal(i, 0):
-                epoch = step // steps_per_epoch
-                order = keys.epoch_order(key, epoch, num_examples)
+            if self.shuffle:
+
+                def new_order() -> tf.Tensor:
+                    return keys.epoch_order(key, step // steps_per_epoch, num_examples)
+
+                order = tf.cond(tf.equal(i, 0), new_order, lambda: order)
             chosen = order[i * self.batch_size : (i + 1) * self.batch_size]
             step_key = keys.step_key(key, step)
             batch: dict[str, tf.Tensor] = collections.OrderedDict(
                 x=self._preprocess(tf.gather(features, chosen), step_key),
                 y=tf.gather(labels, chosen),
             )
-            state = step_fn(state, batch, lambda step_key=step_key: step_key)
-        return state
+            return step + 1, order, step_fn(state, batch, lambda: step_key)
+
+        def is_left(step: tf.Tensor, order: tf.Tensor, state: Any) -> tf.Tensor:
+            return step < steps
+
+        # One loop over the batches of all epochs: all that the loop needs, each of the
+        # model's variables, goes into every loop around it, too.
+        start = (tf.constant(0), tf.range(num_examples), state)
+        return tf.while_loop(is_left, take, start)[-1]
 
     def _preprocess(self, features: Any, step_key: tf.Tensor):
         if self.preprocess_fn is None:
             return features
-        return self.preprocess_fn(features, step_key)
+        # A function, so that AutoGraph looks at what may be somebody else's.
+        return tf.function(self.preprocess_fn)(features, step_key)
 
 
 DataForm = Union[BatchedData, WholeClientData]

@@ -143,13 +143,13 @@ class LocalRound:
         }
         for name, reference in self._references.items():
             for variable, value in zip(reference.trainable_variables, values[name]):
-                variable.assign(value)
+                _assign(variable, value)
             if name == method_lib.EVALUATED:
                 statistics = received[MODEL].non_trainable
                 for variable, value in zip(
                     reference.non_trainable_variables, statistics
                 ):
-                    variable.assign(value)
+                    _assign(variable, value)
         class_counts = None
         if self._training.needs_class_counts:
             num_classes = self._model.network.num_classes
@@ -363,10 +363,9 @@ def build_client_update(
     # AutoGraph has nothing to convert here but in a model of somebody else's, and
     # looking for it is a quarter of the time that tracing takes.
     as_written = tf.autograph.experimental.do_not_convert
-    begin, finish = as_written(local_round.begin), as_written(local_round.finish)
-    step = local_round.step
+    run, step = training.data_form.run, local_round.step
     if local_round.has_network:
-        step = as_written(step)
+        run, step = as_written(run), as_written(step)
 
     @tf.function
     def client_update(
@@ -377,7 +376,9 @@ def build_client_update(
         client: Any,
         server: Any,
     ):
-        visit, progress = begin(hparams, rate_factor, received, data, client, server)
+        visit, progress = as_written(local_round.begin)(
+            hparams, rate_factor, received, data, client, server
+        )
 
         def train_on_batch(
             state: Any, batch: Any, compute_key: Callable[[], tf.Tensor]
@@ -385,17 +386,17 @@ def build_client_update(
             return step(visit, state, batch, compute_key)
 
         def train_on_element(state: Any, element: Any):
-            state = local_round.enter(state, element)
-            return training.data_form.run(train_on_batch, state, element)
+            state = as_written(local_round.enter)(state, element)
+            return run(train_on_batch, state, element)
 
         if isinstance(training.data_form, data_forms.WholeClientData):
-            element = training.data_form.element(data)
+            element = as_written(training.data_form.element)(data)
             progress = train_on_element(progress, element)
         else:
             progress = _reduce_elements(
                 loop_implementation, train_on_element, data, progress
             )
-        return finish(visit, progress)
+        return as_written(local_round.finish)(visit, progress)
 
     return client_update
 
@@ -417,8 +418,11 @@ def clip_by_global_norm(gradients: Sequence[tf.Tensor], max_norm: float):
 
 def all_finite(structure: Any) -> tf.Tensor:
     """Whether all numbers of a structure of tensors are finite, a bool scalar."""
+    tensors = tf.nest.flatten(structure)
+    # Without its axes each reduction would make a constant of them: hundreds.
+    axes = {rank: tf.range(rank) for rank in {u.shape.rank for u in tensors}}
     return tf.reduce_all(
-        [tf.reduce_all(tf.math.is_finite(u)) for u in tf.nest.flatten(structure)]
+        [tf.reduce_all(tf.math.is_finite(u), axes[u.shape.rank]) for u in tensors]
     )
 
 
@@ -445,12 +449,12 @@ def _reduce_elements(
 
 
 def _assign(variable: tf.Variable, value: tf.Tensor) -> None:
-    variable.assign(value)
+    variable.assign(value, read_value=False)
 
 
 def _zero_unless(condition: Any, structure: Any):
     def one(value: tf.Tensor) -> tf.Tensor:
-        return tf.where(condition, value, tf.zeros_like(value))
+        return tf.where(condition, value, tf.zeros([], value.dtype))
 
     return tf.nest.map_structure(one, structure)
 
