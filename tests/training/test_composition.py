@@ -1,6 +1,7 @@
 import collections
 import dataclasses
 import functools
+import gc
 
 import numpy as np
 import pytest
@@ -314,3 +315,13 @@ def test_a_mean_client_takes_the_steps_of_whole_batches_where_others_are_dropped
     )
     assert arguments["client_data"].drop_remainder == drop_remainder
     assert arguments["population"].local_steps == steps
+
+
+def test_garbage_is_collected_again_after_a_build_that_failed():
+    def model_fn():
+        assert not gc.isenabled()
+        raise KeyError("no model")
+
+    with pytest.raises(KeyError, match="no model"):
+        training.build("fedavg", model_fn)
+    assert gc.isenabled()

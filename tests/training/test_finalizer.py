@@ -101,3 +101,25 @@ def test_server_momentum_is_fedavgm():
         start.trainable,
     ):
         np.testing.assert_allclose(a - w0, 1.5 * (b - w0), rtol=1e-3, atol=1e-6)
+
+
+@pytest.mark.parametrize("part", ["trainable", "non_trainable"])
+def test_what_is_not_finite_leaves_its_part_as_it_was(part):
+    finalizer = training.build_finalizer(
+        tff.learning.optimizers.build_sgdm(1.0, 0.5),
+        tff.learning.models.weights_type_from_model(BATCH_NORM),
+    )
+    process = _process()
+    weights = process.get_model_weights(process.initialize())
+    update = tf.nest.map_structure(np.ones_like, weights)
+    getattr(update, part)[1].flat[0] = np.nan
+    state = finalizer.initialize()
+    output = finalizer.next(state, weights, update)
+    is_rejected = part == "trainable"
+    assert output.measurements["update_non_finite"] == is_rejected
+    for name in ("trainable", "non_trainable"):
+        step = 0 if name == part else 1
+        for old, new in zip(getattr(weights, name), getattr(output.result, name)):
+            np.testing.assert_array_equal(new, old - step)
+    for old, new in zip(tf.nest.flatten(state), tf.nest.flatten(output.state)):
+        assert is_rejected == np.array_equal(old, new) or np.ndim(old) == 0
