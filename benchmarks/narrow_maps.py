@@ -109,6 +109,7 @@ def table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def _run(given: flags.FlagValues) -> None:
     tf.config.threading.set_intra_op_parallelism_threads(1)
+    tf.config.threading.set_inter_op_parallelism_threads(1)
     rows = measure(quick=given.quick, report=subject.say)
     subject.finish(given, rows, table(rows))
 
@@ -119,5 +120,5 @@ SUBJECT = subject.Subject(
 bin/bench narrow_maps [--quick] [--json=FILE]
   3 x 3 convolutions of maps of 1 to 8 columns with a batch's maps side by side, against
   TensorFlow's on one thread: forward and backward, and without the weights' gradient.
-  Two minutes, or half a minute with --quick.""",
+  Three minutes, or one with --quick.""",
 )

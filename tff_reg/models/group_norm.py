@@ -44,10 +44,6 @@ def normalize(x, gamma, beta, groups: int, epsilon: float):
         """[batch, positions, pixels * channels] to [batch, channels] sums."""
         return over_pixels(tf.reduce_sum(products, axis=1))
 
-    def norms(values):
-        # Squares are added as they are made; `tf.square` would store them.
-        return tf.raw_ops.EuclideanNorm(input=values, axis=1)
-
     def over_pixels(sums):
         """[batch, pixels * channels] to [batch, channels] sums."""
         if is_narrow:
@@ -69,7 +65,9 @@ def normalize(x, gamma, beta, groups: int, epsilon: float):
     @gradients_lib.custom_gradient
     def normalized(x, gamma, beta):
         difference = x - wide(over_groups(over_space(x)))
-        squares = over_pixels(tf.square(norms(difference)))
+        # Squares are added as they are made; of `tf.square` they would be stored.
+        norms = tf.raw_ops.EuclideanNorm(input=difference, axis=1)
+        squares = over_pixels(tf.square(norms))
         inverse = tf.math.rsqrt(over_groups(squares) + epsilon)
 
         @gradients_lib.custom_gradient

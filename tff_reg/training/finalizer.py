@@ -44,21 +44,17 @@ def build_finalizer(
 
     state_type = initial_state.type_signature.result
 
-    def choose(condition: tf.Tensor, new: Any, old: Any) -> Any:
-        def one(new: tf.Tensor, old: tf.Tensor) -> tf.Tensor:
-            return tf.where(condition, new, old)
-
-        return tf.nest.map_structure(one, new, old)
-
     @tff.tensorflow.computation(state_type, model_weights_type, update_type)
     def apply(state: Any, weights: Any, update: Any):
         trainable, statistics = weights.trainable, weights.non_trainable
         if has_statistics:
             steps, update = update.non_trainable, update.trainable
             averages = tf.nest.map_structure(tf.subtract, statistics, steps)
-            statistics = choose(local_round.all_finite(steps), averages, statistics)
+            statistics = local_round.where(
+                local_round.all_finite(steps), averages, statistics
+            )
         is_finite = local_round.all_finite(update)
-        new_state, new_trainable = choose(
+        new_state, new_trainable = local_round.where(
             is_finite,
             server_optimizer.next(state, trainable, update),
             (state, trainable),

@@ -143,13 +143,13 @@ class LocalRound:
         }
         for name, reference in self._references.items():
             for variable, value in zip(reference.trainable_variables, values[name]):
-                _assign(variable, value)
+                variable.assign(value)
             if name == method_lib.EVALUATED:
                 statistics = received[MODEL].non_trainable
                 for variable, value in zip(
                     reference.non_trainable_variables, statistics
                 ):
-                    _assign(variable, value)
+                    variable.assign(value)
         class_counts = None
         if self._training.needs_class_counts:
             num_classes = self._model.network.num_classes
@@ -256,7 +256,7 @@ class LocalRound:
                 scaled = [factor * u for u in update.trainable]
                 update = tff.learning.models.ModelWeights(scaled, update.non_trainable)
         is_finite = all_finite(update)
-        update = _zero_unless(is_finite, update)
+        update = zero_unless(is_finite, update)
 
         def reset_metrics():
             model.reset_metrics()
@@ -286,17 +286,11 @@ class LocalRound:
             uploads.update(own_uploads)
         has_trained = tf.logical_and(is_finite, num_examples > 0)
         client = collections.OrderedDict(
-            (
-                name,
-                [
-                    tf.where(has_trained, new, o)
-                    for new, o in zip(new_memory.get(name, old), old)
-                ],
-            )
+            (name, where(has_trained, list(new_memory.get(name, old)), list(old)))
             for name, old in visit.client.items()
         )
         uploads = collections.OrderedDict(
-            (name, _zero_unless(has_trained, uploads[name])) for name in sorted(uploads)
+            (name, zero_unless(has_trained, uploads[name])) for name in sorted(uploads)
         )
         return ClientOutput(
             result=tff.learning.templates.ClientResult(
@@ -426,6 +420,24 @@ def all_finite(structure: Any) -> tf.Tensor:
     )
 
 
+def where(condition: tf.Tensor, new: Any, old: Any) -> Any:
+    """A structure of tensors where the bool scalar holds, else another one like it."""
+
+    def one(new: tf.Tensor, old: tf.Tensor) -> tf.Tensor:
+        return tf.where(condition, new, old)
+
+    return tf.nest.map_structure(one, new, old)
+
+
+def zero_unless(condition: tf.Tensor, structure: Any) -> Any:
+    """A structure of tensors where the bool scalar holds, else zeros."""
+
+    def one(value: tf.Tensor) -> tf.Tensor:
+        return tf.where(condition, value, tf.zeros([], value.dtype))
+
+    return tf.nest.map_structure(one, structure)
+
+
 def _reduce_elements(
     loop_implementation: tff.learning.LoopImplementation,
     step_fn: Callable[..., Any],
@@ -449,14 +461,7 @@ def _reduce_elements(
 
 
 def _assign(variable: tf.Variable, value: tf.Tensor) -> None:
-    variable.assign(value, read_value=False)
-
-
-def _zero_unless(condition: Any, structure: Any):
-    def one(value: tf.Tensor) -> tf.Tensor:
-        return tf.where(condition, value, tf.zeros([], value.dtype))
-
-    return tf.nest.map_structure(one, structure)
+    variable.assign(value)
 
 
 def _scaled(hparams: Any, rate_factor: Any):

@@ -88,7 +88,7 @@ def build_memory_update(
         has_update = tf.logical_and(is_finite, count > 0)
         # The update is cloud - w_i.
         moved = [-tf.cast(count, u.dtype) * u for u in mean_update]
-        moved = [tf.where(has_update, m, tf.zeros_like(m)) for m in moved]
+        moved = local_round.zero_unless(has_update, moved)
         new_memory: dict[str, Any] = {}
         new_weights = list(weights.trainable)
         for method in training.methods:
@@ -104,17 +104,11 @@ def build_memory_update(
             own, new_weights = method.update_server(server)
             new_memory.update(own)
 
-        def if_updated(new: Any, old: Any):
-            def one(new: tf.Tensor, old: tf.Tensor) -> tf.Tensor:
-                return tf.where(has_update, new, old)
-
-            return tf.nest.map_structure(one, new, old)
-
         new_memory = collections.OrderedDict(
-            (name, if_updated(new_memory.get(name, old), old))
+            (name, local_round.where(has_update, new_memory.get(name, old), old))
             for name, old in memory.items()
         )
-        trainable = if_updated(new_weights, list(weights.trainable))
+        trainable = local_round.where(has_update, new_weights, list(weights.trainable))
         new_weights = tff.learning.models.ModelWeights(trainable, weights.non_trainable)
         return new_memory, new_weights
 

@@ -92,9 +92,7 @@ class _SGD(_Optimizer):
         """Makes the variables that `apply` needs: one buffer a weight, or none."""
         if "momentum" not in self._hparams:
             return []
-        return [
-            tf.Variable(tf.zeros(v.shape, v.dtype), trainable=False) for v in variables
-        ]
+        return [tf.Variable(tf.zeros_like(v), trainable=False) for v in variables]
 
     def apply(
         self,
@@ -214,7 +212,7 @@ class Updater:
         """Resets the optimiser and returns the state of the loop."""
         if self._in_place:
             for slot in self._slots:
-                slot.assign(tf.zeros(slot.shape, slot.dtype), read_value=False)
+                slot.assign(tf.zeros_like(slot))
             return collections.OrderedDict(hparams)
         specs = tuple(tf.TensorSpec(v.shape, v.dtype) for v in self._variables)
         return self._optimizer.set_hparams(self._optimizer.initialize(specs), hparams)
@@ -226,7 +224,7 @@ class Updater:
             return state
         state, weights = self._optimizer.next(state, self._variables, tuple(gradients))
         for variable, weight in zip(self._variables, weights):
-            variable.assign(weight, read_value=False)
+            variable.assign(weight)
         return state
 
 
