@@ -10,7 +10,7 @@ from typing import Optional
 import attrs
 import numpy as np
 import tensorflow as tf
-import tensorflow_federated as tff
+from tff_reg.lazy import tff
 from absl import logging
 
 from tff_reg import models

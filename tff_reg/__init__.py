@@ -10,7 +10,7 @@ when they are asked for: `tff_reg.methods`, `tff_reg.training`, `tff_reg.models`
 import importlib
 from typing import Any
 
-from tff_reg import kernels
+from tff_reg import kernels, seam
 
 __version__ = "0.1.0"
 
@@ -25,8 +25,10 @@ _ROOMS = (
     "training",
 )
 
-# Before TensorFlow is imported, whoever does.
+# Before TensorFlow and TFF are imported, whoever does.
 kernels.choose()
+seam.choose_keras()
+seam.install()
 
 
 def __getattr__(name: str) -> Any:

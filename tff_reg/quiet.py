@@ -8,10 +8,8 @@ and before TensorFlow is imported. Standard library only.
 
 from __future__ import annotations
 
-import atexit
 import logging
 import os
-import sys
 import warnings
 
 # What is set unless the user has set it. Child processes (TFF's C++ worker) inherit it.
@@ -49,7 +47,6 @@ def silence(verbose: bool = False) -> None:
     logger = logging.getLogger("tensorflow")
     logger.setLevel(logging.ERROR)
     logger.addFilter(_is_about_something_used)
-    atexit.register(_drop_tff_default_context)
 
 
 def _is_about_something_used(record: logging.LogRecord) -> bool:
@@ -58,20 +55,3 @@ def _is_about_something_used(record: logging.LogRecord) -> bool:
     It says so of every assertion that TFF's secure aggregation makes in a graph.
     """
     return "Object was never used" not in str(record.msg)
-
-
-def _drop_tff_default_context() -> None:
-    """Lets go of TFF's default context while the interpreter is still whole.
-
-    `import tensorflow_federated` makes one, which, used or not, has a `__del__` that
-    prints "Exception ignored in ..." if it runs in the interpreter's last moments.
-    """
-    tff = sys.modules.get("tensorflow_federated")
-    if tff is None:
-        return
-
-    class NoContext(tff.framework.SyncContext):
-        def invoke(self, comp, arg):
-            raise RuntimeError("The interpreter is ending.")
-
-    tff.framework.set_default_context(NoContext())

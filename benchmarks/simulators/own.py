@@ -18,7 +18,7 @@ if __name__ == "__main__":
 
 import numpy as np
 import tensorflow as tf
-import tensorflow_federated as tff
+from tff_reg.lazy import tff
 
 from benchmarks.shared import rounds
 from benchmarks.simulators import serving

@@ -16,10 +16,10 @@ import tensorflow_federated as tff
 from tensorflow.python.eager import context
 
 from tff_reg import runtime
+from tff_reg.seam import internals
 from tff_reg.runtime import (
     context as context_lib,
     tensorflow_function,
-    tff_internals,
     visits,
 )
 
@@ -120,7 +120,7 @@ def test_functions_are_optimized_in_one_turn_here_only(in_process, monkeypatch):
 
 def test_building_blocks_are_tffs(in_process):
     next_round = _training()
-    found = tff_internals.building_block_of(next_round)
+    found = internals.building_block_of(next_round)
     expected = next_round.to_building_block()
     assert found.proto == expected.proto
     assert found.type_signature == expected.type_signature

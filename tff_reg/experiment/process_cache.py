@@ -29,7 +29,7 @@ from tff_reg.methods import method as method_lib
 if TYPE_CHECKING:
     from tff_reg.training.composition import Process
 
-tff_internals = lazy.module("tff_reg.runtime.tff_internals")
+internals = lazy.module("tff_reg.seam.internals")
 
 # The environment's, for another folder.
 VARIABLE = "TFF_REG_CACHE_DIR"
@@ -197,7 +197,7 @@ class _Pickler(pickle.Pickler):
         if isinstance(value, tff.framework.ConcreteComputation):
             proto = tff.framework.serialize_computation(value)
             serialized = proto.SerializeToString()
-            return tff_internals.computation, (serialized, value.type_signature)
+            return internals.computation, (serialized, value.type_signature)
         if isinstance(value, tff.TensorType):
             return tff.TensorType, (value.dtype, value.shape)
         if isinstance(value, tff.types.StructWithPythonType):

@@ -12,7 +12,7 @@ import datetime
 import os
 from typing import Any, Union
 
-import tensorflow_federated as tff
+from tff_reg.lazy import tff
 
 # As TFF names them.
 _EVALUATIONS = "evaluation_of_train_round_"

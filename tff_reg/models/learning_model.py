@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Callable, Optional
 
 import tensorflow as tf
-import tensorflow_federated as tff
+from tff_reg.lazy import tff
 
 from tff_reg.models import (
     block_model,

@@ -17,7 +17,7 @@ from tff_reg.runtime import devices as devices_lib, ray_cluster
 context_lib = lazy.module("tff_reg.runtime.context")
 native = lazy.module("tff_reg.runtime.native")
 ray_workers = lazy.module("tff_reg.runtime.ray_workers")
-tff_internals = lazy.module("tff_reg.runtime.tff_internals")
+internals = lazy.module("tff_reg.seam.internals")
 workers_lib = lazy.module("tff_reg.runtime.workers")
 
 KINDS = ("in_process", "native", "ray")
@@ -326,14 +326,14 @@ def _install(runtime: Optional[_Runtime]) -> None:
     """Puts `runtime`'s context, or TFF's own default, into force."""
     global _current, _tff_default, _atexit_registered
     if _tff_default is None:
-        _tff_default = tff_internals.default_context()
+        _tff_default = internals.default_context()
     if not _atexit_registered:
         atexit.register(_at_exit)
         _atexit_registered = True
     if runtime is None:
-        tff_internals.restore_default_context(_tff_default)
+        internals.restore_default_context(_tff_default)
     else:
-        tff_internals.set_default_context(runtime.context)
+        internals.set_default_context(runtime.context)
     _current = runtime
 
 
@@ -350,6 +350,6 @@ def _at_exit() -> None:
         return
     with _lock:
         runtime, _current, _tff_default = _current, None, None
-        tff_internals.set_no_default_context()
+        internals.set_no_default_context()
     if runtime is not None:
         runtime.stop()

@@ -9,7 +9,8 @@ import weakref
 from typing import Any
 
 from tff_reg.lazy import tff
-from tff_reg.runtime import tff_internals, values
+from tff_reg.runtime import values
+from tff_reg.seam import internals
 from tff_reg.runtime.plan import Plan
 from tff_reg.runtime.workers import Workers
 
@@ -62,7 +63,7 @@ class InProcessContext(tff.framework.SyncContext):
     def invoke(self, comp: tff.framework.ConcreteComputation, arg: Any) -> Any:
         plan = PLANS.plan(comp)
         parameter_type = plan.type_signature.parameter
-        number_of_clients = tff_internals.number_of_clients(arg, parameter_type)
+        number_of_clients = internals.number_of_clients(arg, parameter_type)
         if arg is not None:
             arg = values.argument(arg, parameter_type, plan.function_value)
         result = plan.execute(arg, number_of_clients, self._workers)

@@ -2,7 +2,7 @@
 
 Three tables by the intrinsics' names: those that are evaluated once, those that are
 evaluated at every client, and those that fold the clients' values into one at the
-server. The secure ones are replaced by these before (see `tff_internals`).
+server. The secure ones are replaced by these before (see `tff_reg.seam.internals`).
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ import functools
 from typing import Any, Callable
 
 from tff_reg.lazy import np, tf, tff
-from tff_reg.runtime import tff_internals, values
+from tff_reg.runtime import values
+from tff_reg.seam import internals
 
 # Function values take an argument, None for none, and give a result.
 
@@ -83,7 +84,7 @@ def _from_element(element, type_spec):
 
 def _to_element(value, type_spec):
     """An internal value in the containers of a data set's element."""
-    structure = tff_internals.element_structure(type_spec)
+    structure = internals.element_structure(type_spec)
     return _in_containers(value, structure)
 
 
@@ -118,7 +119,7 @@ def _select(argument, type_spec):
     keys, _, server_value, select_fn = argument
     element_type = type_spec.result.member.element
     elements = [select_fn([server_value, key]) for key in tf.unstack(keys)]
-    return tff_internals.dataset_of_elements(
+    return internals.dataset_of_elements(
         [_arrays(element, element_type) for element in elements], element_type
     )
 

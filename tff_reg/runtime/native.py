@@ -23,7 +23,8 @@ import threading
 import time
 from typing import Optional
 
-from tff_reg.runtime import tff_internals, worker_process
+from tff_reg.runtime import worker_process
+from tff_reg.seam import internals
 
 _START_TIMEOUT_SECONDS = 120.0
 _POLL_SECONDS = 0.05
@@ -69,15 +70,15 @@ class Worker:
             self._stop_locked()
 
     def _start_locked(self) -> None:
-        port = tff_internals.pick_unused_port()
+        port = internals.pick_unused_port()
         self._process = worker_process.start(
             [
                 f"--port={port}",
                 f"--max_concurrent_computation_calls={self._max_concurrent_calls}",
             ]
         )
-        self._channel = tff_internals.open_channel(f"localhost:{port}")
-        self._stub = tff_internals.connect(self._channel)
+        self._channel = internals.open_channel(f"localhost:{port}")
+        self._stub = internals.connect(self._channel)
         deadline = time.monotonic() + _START_TIMEOUT_SECONDS
         problem = None
         while problem is None and not self._stub.is_ready:
@@ -108,11 +109,11 @@ class Worker:
             process.wait(_STOP_TIMEOUT_SECONDS)
 
 
-def create_context(worker: Worker) -> tff_internals.NativeContext:
+def create_context(worker: Worker) -> internals.NativeContext:
     """Returns a `tff.framework.SyncContext` that runs computations in `worker`."""
-    return tff_internals.NativeContext(worker.stub, on_interrupt=worker.stop)
+    return internals.NativeContext(worker.stub, on_interrupt=worker.stop)
 
 
-def create_async_context(worker: Worker) -> tff_internals.NativeAsyncContext:
+def create_async_context(worker: Worker) -> internals.NativeAsyncContext:
     """Returns the `tff.framework.AsyncContext` of the same, for `tff.program`."""
-    return tff_internals.NativeAsyncContext(worker.stub)
+    return internals.NativeAsyncContext(worker.stub)

@@ -15,7 +15,8 @@ import threading
 from typing import Any, Callable, Optional
 
 from tff_reg.lazy import tf, tff
-from tff_reg.runtime import intrinsics, tff_internals, values, visits
+from tff_reg.runtime import intrinsics, values, visits
+from tff_reg.seam import internals
 from tff_reg.runtime.interpreter import Interpreter
 
 
@@ -62,10 +63,10 @@ class Plan:
     ):
         # Compiling loses the result's Python containers.
         self.type_signature = comp.type_signature
-        block = tff_internals.building_block_of(comp)
-        if tff_internals.contains_secure_intrinsics(block):
-            comp = tff_internals.replace_secure_intrinsics(comp)
-            block = tff_internals.building_block_of(comp)
+        block = internals.building_block_of(comp)
+        if internals.contains_secure_intrinsics(block):
+            comp = internals.replace_secure_intrinsics(comp)
+            block = internals.building_block_of(comp)
         self._parameter_name, locals_, self._result = _call_dominant(block)
         self._interpreter = Interpreter(lock, on_build)
         self._stages = _staged(locals_, self._parameter_name, self._result)
@@ -111,7 +112,7 @@ class Plan:
                 f"a value of type {type(comp).__name__}."
             )
         _, locals_, block = _call_dominant(
-            tff_internals.building_block_of(comp), peel=False
+            internals.building_block_of(comp), peel=False
         )
         bindings: dict[str, Any] = {}
         for name, call in locals_:

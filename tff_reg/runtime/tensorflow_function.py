@@ -18,7 +18,8 @@ from typing import Any, Callable, Optional
 from tensorflow.python.eager import cancellation, context, execute
 
 from tff_reg.lazy import tf, tff
-from tff_reg.runtime import graph_rewrites, tff_internals
+from tff_reg.runtime import graph_rewrites
+from tff_reg.seam import internals
 
 _TENSOR, _SEQUENCE, _STRUCT = "tensor", "sequence", "struct"
 
@@ -282,6 +283,6 @@ def _pack(type_spec, binding, flat) -> Any:
     leaf = next(flat)
     if kind == _SEQUENCE and not isinstance(leaf, tf.data.Dataset):
         return tf.data.experimental.from_variant(
-            leaf, tff_internals.element_structure(type_spec.element)
+            leaf, internals.element_structure(type_spec.element)
         )
     return leaf

@@ -13,7 +13,7 @@ import weakref
 from typing import Any, Callable, Optional
 
 from tff_reg.lazy import np, tf, tff
-from tff_reg.runtime import tff_internals
+from tff_reg.seam import internals
 
 # How many kinds of elements of data sets are remembered as checked.
 _REMEMBERED_ELEMENT_SPECS = 64
@@ -94,14 +94,14 @@ def _argument(value, type_spec, function):
 
 def _sequence(value: Any, type_spec: tff.SequenceType) -> tf.data.Dataset:
     if isinstance(value, list):
-        return tff_internals.dataset_of_elements(
+        return internals.dataset_of_elements(
             [to_numpy(element) for element in value], type_spec.element
         )
     if not isinstance(value, tf.data.Dataset):
         _raise_type_error(value, type_spec)
     key = (repr(type_spec), repr(value.element_spec))
     if key not in _checked:
-        tff_internals.check_dataset(value, type_spec)
+        internals.check_dataset(value, type_spec)
         _checked[key] = None
         while len(_checked) > _REMEMBERED_ELEMENT_SPECS:
             _checked.pop(next(iter(_checked)), None)
@@ -138,8 +138,8 @@ def _tensor(value: Any, type_spec: tff.TensorType) -> tf.Tensor:
         isinstance(value, (list, tuple))
         or not isinstance(value, (*_PYTHON_SCALARS, np.generic, np.ndarray))
         or not (
-            tff_internals.has_compatible_shape(value, type_spec.shape)
-            and tff_internals.has_compatible_dtype(value, type_spec.dtype.type)
+            internals.has_compatible_shape(value, type_spec.shape)
+            and internals.has_compatible_dtype(value, type_spec.dtype.type)
         )
     ):
         _raise_type_error(value, type_spec)
@@ -154,7 +154,7 @@ def tf_dtype(type_spec: tff.TensorType) -> tf.DType:
 
 def _raise_type_error(value: Any, type_spec: tff.Type) -> None:
     """Raises what the native context says; returns if it would take the value."""
-    tff_internals.raise_type_error(to_numpy(value), type_spec)
+    internals.raise_type_error(to_numpy(value), type_spec)
 
 
 def to_numpy(value: Any) -> Any:
@@ -183,7 +183,7 @@ def _result(value: Any, type_spec: tff.Type) -> Any:
     if isinstance(type_spec, tff.TensorType):
         return _array(value)
     if isinstance(type_spec, tff.SequenceType):
-        return tff_internals.with_type_order(value, type_spec.element)
+        return internals.with_type_order(value, type_spec.element)
     if isinstance(type_spec, tff.StructType):
         return tff.structure.Struct(
             (name, _result(element, element_type))

@@ -13,7 +13,8 @@ from collections.abc import Sequence
 from typing import Any, Optional
 
 from tff_reg.lazy import tff
-from tff_reg.runtime import intrinsics, tff_internals, values
+from tff_reg.runtime import intrinsics, values
+from tff_reg.seam import internals
 from tff_reg.runtime.interpreter import AtClient, Interpreter
 
 
@@ -70,7 +71,7 @@ class Program:
     @classmethod
     def load(cls, dumped: bytes, interpreter: Interpreter) -> Program:
         """The inverse of `dump`."""
-        block = tff_internals.building_block
+        block = internals.building_block
         calls, kept, folded = pickle.loads(dumped)
         return cls(
             interpreter,

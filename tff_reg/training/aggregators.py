@@ -26,7 +26,7 @@ from typing import Any, Callable, Optional, Union
 
 import numpy as np
 import tensorflow as tf
-import tensorflow_federated as tff
+from tff_reg.lazy import tff
 
 AggregationFactory = Union[
     tff.aggregators.WeightedAggregationFactory,

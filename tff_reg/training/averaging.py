@@ -6,7 +6,7 @@ import collections
 from typing import Any
 
 import tensorflow as tf
-import tensorflow_federated as tff
+from tff_reg.lazy import tff
 
 
 def build_averaging_distributor(

@@ -13,7 +13,7 @@ import collections
 from typing import Any, Callable, NamedTuple, Optional
 
 import tensorflow as tf
-import tensorflow_federated as tff
+from tff_reg.lazy import tff
 
 from tff_reg.methods import method as method_lib
 from tff_reg.models import learning_model

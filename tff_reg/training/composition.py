@@ -9,7 +9,7 @@ from collections.abc import Generator, Mapping, Sequence
 from typing import Any, Callable, Optional, Union
 
 import tensorflow as tf
-import tensorflow_federated as tff
+from tff_reg.lazy import tff
 
 from tff_reg.methods import catalogue, method as method_lib
 from tff_reg.settings import settings_of

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Callable, NamedTuple
 
 import tensorflow as tf
-import tensorflow_federated as tff
+from tff_reg.lazy import tff
 
 from tff_reg.methods import method as method_lib
 from tff_reg.training import (

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Callable, Optional
 
 import tensorflow as tf
-import tensorflow_federated as tff
+from tff_reg.lazy import tff
 
 from tff_reg.data import keys
 from tff_reg.methods import method as method_lib

@@ -6,7 +6,7 @@ import collections
 from typing import Any, Optional
 
 import tensorflow as tf
-import tensorflow_federated as tff
+from tff_reg.lazy import tff
 
 from tff_reg.methods import method as method_lib
 from tff_reg.training import (

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any, Optional
 
 import tensorflow as tf
-import tensorflow_federated as tff
+from tff_reg.lazy import tff
 
 
 class _Optimizer(tff.learning.optimizers.Optimizer):

@@ -12,7 +12,7 @@ import collections
 from typing import Any, NamedTuple, Optional, Union
 
 import tensorflow as tf
-import tensorflow_federated as tff
+from tff_reg.lazy import tff
 
 from tff_reg.methods import all_clients
 from tff_reg.training import client_work as client_work_lib

@@ -1,6 +1,6 @@
-"""Everything that this package takes from inside TFF 0.87, in one place.
+"""Everything that this package takes from inside TFF 0.87.
 
-The rest of `tff_reg.runtime` uses TFF's public names only (`tff.framework.*`,
+Everything else uses TFF's public names only (`tff.framework.*`,
 `tff.types.*`, `tff.structure.*`). TFF's development after 0.87 moves most of what
 is below to another package (`federated_language`), so a newer TFF should need
 changes here and nowhere else. Importing this module imports TFF, so nothing that

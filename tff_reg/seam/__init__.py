@@ -1,0 +1,268 @@
+"""The seam to TensorFlow Federated: how it is imported, and what is taken from inside.
+
+TFF 0.87.0, the last release on PyPI, was made for TensorFlow 2.14. Of what it imports,
+today's TensorFlow (2.16 and later) no longer has a few modules. `install` adds a finder
+to Python's imports which, when TFF is imported on such a TensorFlow,
+
+*   refuses versions of TensorFlow and TFF that this package does not know;
+*   puts a stand-in in the place of each module of `LEFT_OUT`. Whoever calls what a
+    stand-in stands for gets an `ImportError` with the reason;
+*   does not run the `__init__` of packages of `BARE`, of which TFF needs one module;
+*   imports the modules of `DEFERRED` at first use, because that takes seconds.
+
+On TensorFlow 2.14, which TFF pins, it only checks the versions. TFF behaves the same
+for whoever imports it, also before `tff_reg`: `tff_reg.pth`, which our package puts
+beside itself, loads this finder when somebody imports TFF.
+
+`tff_reg.seam.internals` has what this package takes from inside TFF. Everything else
+gets TFF's public names from `tff_reg.lazy`. A later TFF, whose language is another
+package (`federated_language`), would be taken in here.
+
+Standard library only: importing this module imports neither TensorFlow nor TFF.
+"""
+
+from __future__ import annotations
+
+import atexit
+import importlib.machinery
+import importlib.util
+import os
+import sys
+import types
+from typing import Any, Optional
+
+TFF_VERSION = "0.87.0"
+# The oldest TensorFlow that works, and the first that is not known.
+TENSORFLOW_VERSIONS = ((2, 14), (2, 23))
+# From here on Keras 2 is a package of its own, and the estimators are gone.
+_TODAY = (2, 16)
+
+_ESTIMATORS = "TensorFlow has no estimators since 2.16"
+_KERAS = "made for the Keras of TensorFlow 2.14; TFF does not use it"
+_JAX = "made for jax 0.4.14, which PyPI no longer has"
+LEFT_OUT = {
+    "tensorflow_estimator": _ESTIMATORS,
+    "tensorflow_privacy.v1": _ESTIMATORS,
+    "tensorflow_privacy.privacy.estimators": _ESTIMATORS,
+    "tensorflow_privacy.privacy.logistic_regression": _KERAS,
+    "tensorflow_privacy.privacy.keras_models": _KERAS,
+    "tensorflow_privacy.privacy.optimizers": _KERAS,
+    "tensorflow_federated.python.core.environments.jax": _JAX,
+    "tensorflow_federated.python.core.backends.xla": _JAX,
+    "tensorflow_federated.python.learning.programs.vizier_program_logic": (
+        "made for google-vizier 0.1.11, which today's protobuf does not read"
+    ),
+}
+BARE = (
+    "tensorflow_model_optimization",
+    "tensorflow_model_optimization.python",
+    "tensorflow_model_optimization.python.core",
+    "tensorflow_model_optimization.python.core.internal",
+)
+DEFERRED = ("tensorflow_probability",)
+
+_TFF = "tensorflow_federated"
+_FILES = (
+    f"tensorflow-federated=={TFF_VERSION}",
+    "tensorflow-privacy==0.9.0",
+    "tensorflow-model-optimization==0.8.0",
+)
+
+
+def install_command() -> str:
+    """The line that installs TFF into this Python's environment, with pip.
+
+    pip by itself refuses: TFF declares Python below 3.12, a jaxlib that PyPI no longer
+    has, and Linux on x86-64, which only its C++ worker needs.
+    """
+    options = "--no-deps --ignore-requires-python"
+    if not has_native_worker_platform():
+        options += (
+            " --only-binary=:all: --platform=manylinux_2_31_x86_64"
+            ' --target="$(python -c \'import sysconfig;'
+            " print(sysconfig.get_path(\"purelib\"))')\""
+        )
+    return f"pip install {options} {' '.join(_FILES)}"
+
+
+def has_native_worker_platform() -> bool:
+    """Whether TFF's C++ worker runs on this platform: Linux on x86-64."""
+    return sys.platform == "linux" and os.uname().machine == "x86_64"
+
+
+def install() -> None:
+    """Adds the finder to Python's imports, once."""
+    if FINDER not in sys.meta_path:
+        sys.meta_path.insert(0, FINDER)
+
+
+def choose_keras() -> None:
+    """Asks TensorFlow for Keras 2 as `tf.keras`, which TFF is made for.
+
+    Does nothing where `tf.keras` is in use already: then it stays what it is, and TFF's
+    own functions about Keras models do not work.
+    """
+    tensorflow = sys.modules.get("tensorflow")
+    keras = vars(tensorflow).get("keras") if tensorflow else None
+    if keras is None or not getattr(keras, "_tfll_initialized", True):
+        os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
+
+
+class StandIn(types.ModuleType):
+    """Stands for a module that is left out; its names raise when they are called."""
+
+    __path__: list[str] = []
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        what = f"{self.__name__}.{name}"
+        reason = next(
+            reason for each, reason in LEFT_OUT.items() if _is_in(self.__name__, each)
+        )
+
+        def refuse(*args, **kwargs):
+            del args, kwargs
+            raise ImportError(f"{what} is left out by tff_reg: {reason}.")
+
+        return type(name, (), {"__new__": refuse, "__init_subclass__": refuse})
+
+
+class _Deferred(types.ModuleType):
+    """A module that is imported when one of its attributes is asked for."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        self.__class__ = types.ModuleType
+        spec = _found(self.__name__, None)
+        assert spec is not None and spec.loader is not None
+        spec.loader.exec_module(self)
+        return getattr(self, name)
+
+
+class _Finder:
+    """Finds TFF, and what is in the place of the modules that it cannot import."""
+
+    # Whether today's TensorFlow is there, which TFF's loader finds out.
+    is_today = False
+
+    def find_spec(self, name, path=None, target=None):
+        """What `importlib` asks; None where we have nothing to say."""
+        del target
+        if name == _TFF:
+            spec = _found(name, path)
+            if spec is None:
+                raise ModuleNotFoundError(
+                    "TensorFlow Federated is not installed in this Python; this"
+                    f" installs it: {install_command()}",
+                    name=name,
+                )
+            spec.loader = _TffLoader(spec.loader)
+            return spec
+        if not self.is_today:
+            return None
+        if any(_is_in(name, each) for each in LEFT_OUT):
+            return importlib.machinery.ModuleSpec(
+                name, _StandInLoader(StandIn), is_package=True
+            )
+        if name in BARE or name in DEFERRED:
+            spec = _found(name, path)
+            if spec is not None:
+                made = types.ModuleType if name in BARE else _Deferred
+                spec.loader = _StandInLoader(made)
+            return spec
+        return None
+
+
+class _StandInLoader:
+    """Makes a module of a class, and runs nothing."""
+
+    def __init__(self, made: type):
+        self._made = made
+
+    def create_module(self, spec):
+        return self._made(spec.name)
+
+    def exec_module(self, module):
+        pass
+
+
+class _TffLoader:
+    """Loads TFF once the versions have been looked at."""
+
+    def __init__(self, loader):
+        self._loader = loader
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loader, name)
+
+    def create_module(self, spec):
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module):
+        choose_keras()
+        import tensorflow as tf  # noqa: PLC0415
+
+        found = tuple(int(part) for part in tf.__version__.split(".")[:2])
+        _check_tensorflow(found, tf.__version__)
+        _check_tff(module.__spec__)
+        FINDER.is_today = found >= _TODAY
+        self._loader.exec_module(module)
+        atexit.register(_drop_default_context)
+
+
+FINDER = _Finder()
+
+
+def _is_in(name: str, package: str) -> bool:
+    return name == package or name.startswith(package + ".")
+
+
+def _found(name: str, path) -> Optional[importlib.machinery.ModuleSpec]:
+    return importlib.machinery.PathFinder.find_spec(name, path)
+
+
+def _check_tensorflow(found: tuple[int, ...], version: str) -> None:
+    oldest, unknown = TENSORFLOW_VERSIONS
+    if not oldest <= found < unknown:
+        raise ImportError(
+            f"TensorFlow {version} is here; tff_reg {_advice(found < oldest)}"
+            f" {oldest[0]}.{oldest[1]} to {unknown[0]}.{unknown[1] - 1}: install one of"
+            " these, 2.21 for instance."
+        )
+
+
+def _advice(is_old: bool) -> str:
+    return "needs TensorFlow" if is_old else "was not tried with it, but with TensorFlow"
+
+
+def _check_tff(spec) -> None:
+    folder = os.path.dirname(spec.origin)
+    try:
+        with open(os.path.join(folder, "version.py"), encoding="utf-8") as file:
+            version = file.read().rpartition("__version__ = ")[2].strip().strip("'\"")
+    except OSError:
+        version = "of an unknown version"
+    if version != TFF_VERSION:
+        raise ImportError(
+            f"tff_reg knows TensorFlow Federated {TFF_VERSION}, and {version} is in"
+            f" {folder}; this installs the one that it knows: {install_command()}"
+        )
+
+
+def _drop_default_context() -> None:
+    """Lets go of TFF's default context while the interpreter is still whole.
+
+    `import tensorflow_federated` makes one, which, used or not, has a `__del__` that
+    prints "Exception ignored in ..." if it runs in the interpreter's last moments.
+    """
+    tff = sys.modules.get(_TFF)
+    if tff is None:
+        return
+
+    class NoContext(tff.framework.SyncContext):
+        def invoke(self, comp, arg):
+            raise RuntimeError("The interpreter is ending.")
+
+    tff.framework.set_default_context(NoContext())
