@@ -8,9 +8,16 @@ and before TensorFlow is imported. Standard library only.
 
 from __future__ import annotations
 
+import contextlib
+import importlib.machinery
 import logging
 import os
+import re
+import sys
+import tempfile
 import warnings
+from collections.abc import Iterator
+from typing import Any
 
 # What is set unless the user has set it. Child processes (TFF's C++ worker) inherit it.
 #
@@ -26,6 +33,10 @@ _WARNINGS = (
     "pkg_resources is deprecated",
     "Deprecated call to `pkg_resources",
 )
+
+
+# What TensorFlow 2.21 writes to stderr while it is imported, before it reads the above.
+_REMARK = re.compile(rb"WARNING: All log messages before absl::InitializeLog|I\d{4} ")
 
 
 def silence(verbose: bool = False) -> None:
@@ -47,6 +58,8 @@ def silence(verbose: bool = False) -> None:
     logger = logging.getLogger("tensorflow")
     logger.setLevel(logging.ERROR)
     logger.addFilter(_is_about_something_used)
+    if "tensorflow" not in sys.modules:
+        sys.meta_path.insert(0, _TensorFlowFinder())
 
 
 def _is_about_something_used(record: logging.LogRecord) -> bool:
@@ -55,3 +68,55 @@ def _is_about_something_used(record: logging.LogRecord) -> bool:
     It says so of every assertion that TFF's secure aggregation makes in a graph.
     """
     return "Object was never used" not in str(record.msg)
+
+
+class _TensorFlowFinder:
+    """Finds TensorFlow, once, with a loader that drops its remarks."""
+
+    def find_spec(self, name, path=None, target=None):
+        del target
+        if name != "tensorflow":
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.machinery.PathFinder.find_spec(name, path)
+        if spec is not None and spec.loader is not None:
+            spec.loader = _Loader(spec.loader)
+        return spec
+
+
+class _Loader:
+    """Another loader, whose module drops remarks while it is executed."""
+
+    def __init__(self, loader):
+        self._loader = loader
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loader, name)
+
+    def create_module(self, spec):
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module):
+        with _without_remarks():
+            self._loader.exec_module(module)
+
+
+@contextlib.contextmanager
+def _without_remarks() -> Iterator[None]:
+    """Drops TensorFlow's remarks from what is written to the standard error."""
+    try:
+        kept = os.dup(2)
+    except OSError:  # There is none.
+        yield
+        return
+    with tempfile.TemporaryFile() as file:
+        os.dup2(file.fileno(), 2)
+        try:
+            yield
+        finally:
+            os.dup2(kept, 2)
+            os.close(kept)
+            file.seek(0)
+            for line in file:
+                if not _REMARK.match(line):
+                    os.write(2, line)
