@@ -35,7 +35,7 @@ def test_what_an_image_copies_is_there(name):
     # What is installed by a command, it finds in what was copied before.
     install = next(i for i, line in enumerate(lines) if "bin/launch" in line)
     before = " ".join(lines[:install])
-    assert name != "Dockerfile" or ("requirements*.txt" in before and " bin " in before)
+    assert name != "Dockerfile" or (" uv.lock " in before and " bin " in before)
 
 
 def test_the_shell_script_is_one():
@@ -45,8 +45,8 @@ def test_the_shell_script_is_one():
 def test_the_manifests_are_of_one_cluster():
     cluster, job, claim, policy = _manifests()
     assert cluster["kind"] == "RayCluster"
-    lock = (ROOT / "requirements-ray.txt").read_text()
-    assert f"ray=={cluster['spec']['rayVersion']} ;" in lock
+    lock = (ROOT / "uv.lock").read_text()
+    assert f'name = "ray"\nversion = "{cluster["spec"]["rayVersion"]}"\n' in lock
     label = {"ray.io/cluster": cluster["metadata"]["name"]}
     pod = job["spec"]["template"]
     assert pod["metadata"]["labels"] == label

@@ -89,7 +89,7 @@ def resolve(names: Optional[list[str]], require_gpu: bool) -> list[str]:
     if require_gpu and not gpus:
         raise NoGpuError(
             "A GPU is required and TensorFlow sees none: check `nvidia-smi` and that "
-            "TensorFlow's CUDA libraries are installed (requirements-gpu.txt), or run "
+            "TensorFlow's CUDA libraries are installed (TFF_REG_GPU=1), or run "
             "without requiring one."
         )
     if names is None:

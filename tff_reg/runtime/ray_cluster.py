@@ -68,7 +68,7 @@ def check_installed() -> None:
     if importlib.util.find_spec("ray") is None:
         raise WorkerError(
             "Ray is not installed: bin/run --runtime=ray installs it, and so does "
-            "pip install --no-deps -r requirements-ray.txt."
+            "pip install ray."
         )
 
 
