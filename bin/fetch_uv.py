@@ -29,9 +29,7 @@ def fetch(lock: str, target: str) -> None:
     with open(lock, encoding="utf-8") as file:
         text = file.read()
     tag = _TAGS[platform.system(), platform.machine()]
-    found = re.search(
-        rf'"(https://[^"]*/uv-([\d.]+)-py3-none-{tag}[^"]*\.whl)"', text
-    )
+    found = re.search(rf'"(https://[^"]*/uv-([\d.]+)-py3-none-{tag}[^"]*\.whl)"', text)
     if found is None:
         sys.exit(f"error: {lock} names no uv for {tag}; restore it with git")
     address, version = found.groups()

@@ -10,7 +10,6 @@ from typing import Optional
 import attrs
 import numpy as np
 import tensorflow as tf
-from tff_reg.lazy import tff
 from absl import logging
 
 from tff_reg import models
@@ -21,6 +20,7 @@ from tff_reg.data import (
     partitions,
 )
 from tff_reg.experiment.task_settings import TaskSettings
+from tff_reg.lazy import tff
 from tff_reg.tasks import splits
 from tff_reg.tasks.image_data import ImageData
 from tff_reg.tasks.task_defaults import TaskDefaults

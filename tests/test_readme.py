@@ -18,7 +18,7 @@ from tff_reg.commands import run
 from tff_reg.experiment import config
 
 # What others than our commands do with the flags is theirs.
-OTHERS = ("bin/launch", "bin/test", "bin/lint", "bin/bench", "bin/lock")
+OTHERS = ("bin/launch", "bin/test", "bin/lint", "bin/bench")
 COMMANDS = [
     (file.name, command)
     for file in documents.files()
@@ -49,6 +49,7 @@ def test_the_readmes_commands_are_those_that_tests_run():
     )
     # The last three: test_package.py, test_peers.py and test_docs_command.py.
     assert inline == [
+        "bin/test --lane=tff_pins",
         "pip install .",
         "tff-reg run --process=fedalign",
         "bin/bench peers",

@@ -1,6 +1,6 @@
 """Which kernels TensorFlow computes with on CPUs: oneDNN's.
 
-TensorFlow 2.14 takes oneDNN's by itself only where the CPU has AVX512-VNNI,
+TensorFlow (2.14 and 2.21) takes oneDNN's by itself only where the CPU has AVX512-VNNI,
 AVX512-BF16 or AMX, and its own (Eigen's) elsewhere, with which training takes up to
 twice as long; `bin/bench kernels` measures both.
 """

@@ -18,11 +18,11 @@ if __name__ == "__main__":
 
 import numpy as np
 import tensorflow as tf
-from tff_reg.lazy import tff
 
 from benchmarks.shared import rounds
 from benchmarks.simulators import serving
 from tff_reg import models, runtime, training
+from tff_reg.lazy import tff
 from tff_reg.methods import catalogue
 from tff_reg.runtime import devices
 

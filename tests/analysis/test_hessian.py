@@ -6,6 +6,7 @@ import types
 import numpy as np
 import pytest
 import tensorflow as tf
+from scipy import integrate
 
 from tff_reg import analysis, models
 from tff_reg.analysis import hessian
@@ -308,7 +309,7 @@ def test_spectral_density(case):
     model, examples, exact = case
     spectrum = hessian.spectral_density(model, examples, samples=40)
     grid, density = spectrum
-    np.testing.assert_allclose(np.trapz(density, grid), 1, atol=1e-6)
+    np.testing.assert_allclose(integrate.trapezoid(density, grid), 1, atol=1e-6)
     np.testing.assert_allclose(np.sum(spectrum.weights), 1, rtol=1e-12)
     eigenvalues = np.linalg.eigvalsh(exact)
     # Without a limit of steps the nodes are the eigenvalues.
@@ -370,7 +371,9 @@ def test_parts_are_the_diagonal_blocks(case):
                 np.trace(block) / len(block),
                 atol=np.linalg.norm(block) / np.sqrt(len(block)),
             )
-            np.testing.assert_allclose(np.trapz(*densities[name][::-1]), 1, atol=1e-6)
+            np.testing.assert_allclose(
+                integrate.trapezoid(*densities[name][::-1]), 1, atol=1e-6
+            )
 
 
 def test_parts_as_lists_of_variables(case):
@@ -538,7 +541,9 @@ def test_variables_that_the_loss_does_not_depend_on_have_zeros():
     )
     assert linear.product([3.0 * np.ones(1)])[0] == 0
     assert linear.top_eigenvalues(1, method="power").values == [0]
-    np.testing.assert_allclose(np.trapz(*linear.spectral_density()[::-1]), 1, atol=1e-6)
+    np.testing.assert_allclose(
+        integrate.trapezoid(*linear.spectral_density()[::-1]), 1, atol=1e-6
+    )
 
 
 def softmax_model():

@@ -16,12 +16,12 @@ import tensorflow_federated as tff
 from tensorflow.python.eager import context
 
 from tff_reg import runtime
-from tff_reg.seam import internals
 from tff_reg.runtime import (
     context as context_lib,
     tensorflow_function,
     visits,
 )
+from tff_reg.seam import internals
 
 _DATA = tff.SequenceType(np.float32)
 

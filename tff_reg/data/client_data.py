@@ -13,9 +13,9 @@ from typing import Any, Optional
 
 import numpy as np
 import tensorflow as tf
-from tff_reg.lazy import tff
 
 from tff_reg.data import keys
+from tff_reg.lazy import tff
 
 # A TensorFlow graph that holds more than this cannot be serialised.
 _LARGEST_GRAPH_BYTES = 2**31 - 2**24

@@ -17,9 +17,9 @@ from typing import Any, Optional
 
 import numpy as np
 import tensorflow as tf
-from tff_reg.lazy import tff
 
 from tff_reg.data import keys, sampling
+from tff_reg.lazy import tff
 
 
 class DataSourceError(ValueError):

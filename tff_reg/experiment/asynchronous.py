@@ -100,7 +100,7 @@ async def _call(
     in_context = functools.partial(contextvars.copy_context().run, function, *args)
     future = asyncio.get_running_loop().run_in_executor(executor, in_context)
     try:
-        return await asyncio.shield(future)
+        await asyncio.wait([future])
     except asyncio.CancelledError:
         while not future.done():
             with contextlib.suppress(asyncio.CancelledError):
@@ -108,3 +108,4 @@ async def _call(
         # Else asyncio complains that nobody looked at it.
         future.exception()
         raise
+    return future.result()

@@ -74,7 +74,7 @@ def _text(value: Any) -> str:
     if value is None:
         return ""
     if isinstance(value, float):
-        return repr(value)
+        return repr(float(value))  # NumPy 2 writes its own type's name.
     return str(value)
 
 

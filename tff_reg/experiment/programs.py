@@ -35,7 +35,7 @@ class EvaluationManager(tff.learning.programs.EvaluationManager):
         metrics_manager: tff.program.ReleaseManager,
         root_dir: Union[str, os.PathLike[str]],
     ):
-        """Initialises the manager, on Python 3.9 within the loop that will use it.
+        """Initialises the manager.
 
         Args:
           process: An evaluation, see `tff.learning.algorithms.build_fed_eval`.

@@ -138,10 +138,7 @@ def _is_method(value: Any, name: str) -> bool:
 
 
 def _entry_points() -> list[metadata.EntryPoint]:
-    if sys.version_info >= (3, 10):
-        points = metadata.entry_points(group=ENTRY_POINTS)
-    else:
-        points = metadata.entry_points().get(ENTRY_POINTS, ())
+    points = metadata.entry_points(group=ENTRY_POINTS)
     # A package that is found in two folders is there twice.
     return sorted({(p.name, p.value): p for p in points}.values(), key=lambda p: p.name)
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import Callable, Optional
 
 import tensorflow as tf
-from tff_reg.lazy import tff
 
+from tff_reg.lazy import tff
 from tff_reg.models import (
     block_model,
     cnn,

@@ -10,9 +10,9 @@ from typing import Any
 
 from tff_reg.lazy import tff
 from tff_reg.runtime import values
-from tff_reg.seam import internals
 from tff_reg.runtime.plan import Plan
 from tff_reg.runtime.workers import Workers
+from tff_reg.seam import internals
 
 
 class PlanCache:

@@ -16,8 +16,8 @@ from typing import Any, Callable, Optional
 
 from tff_reg.lazy import tf, tff
 from tff_reg.runtime import intrinsics, values, visits
-from tff_reg.seam import internals
 from tff_reg.runtime.interpreter import Interpreter
+from tff_reg.seam import internals
 
 
 @dataclasses.dataclass

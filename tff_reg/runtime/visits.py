@@ -14,8 +14,8 @@ from typing import Any, Optional
 
 from tff_reg.lazy import tff
 from tff_reg.runtime import intrinsics, values
-from tff_reg.seam import internals
 from tff_reg.runtime.interpreter import AtClient, Interpreter
+from tff_reg.seam import internals
 
 
 class ClientError(RuntimeError):

@@ -79,8 +79,8 @@ def install_command() -> str:
     if not has_native_worker_platform():
         options += (
             " --only-binary=:all: --platform=manylinux_2_31_x86_64"
-            ' --target="$(python -c \'import sysconfig;'
-            " print(sysconfig.get_path(\"purelib\"))')\""
+            " --target=\"$(python -c 'import sysconfig;"
+            ' print(sysconfig.get_path("purelib"))\')"'
         )
     return f"pip install {options} {' '.join(_FILES)}"
 
@@ -210,6 +210,7 @@ class _TffLoader:
         FINDER.is_today = found >= _TODAY
         self._loader.exec_module(module)
         atexit.register(_drop_default_context)
+        _make_event_loop()
 
 
 FINDER = _Finder()
@@ -234,7 +235,9 @@ def _check_tensorflow(found: tuple[int, ...], version: str) -> None:
 
 
 def _advice(is_old: bool) -> str:
-    return "needs TensorFlow" if is_old else "was not tried with it, but with TensorFlow"
+    return (
+        "needs TensorFlow" if is_old else "was not tried with it, but with TensorFlow"
+    )
 
 
 def _check_tff(spec) -> None:
@@ -249,6 +252,17 @@ def _check_tff(spec) -> None:
             f"tff_reg knows TensorFlow Federated {TFF_VERSION}, and {version} is in"
             f" {folder}; this installs the one that it knows: {install_command()}"
         )
+
+
+def _make_event_loop() -> None:
+    """Gives this thread an event loop, which TFF's training loop expects to find."""
+    if sys.version_info >= (3, 14):  # Before, asyncio made one when it was asked for.
+        import asyncio  # noqa: PLC0415
+
+        try:
+            asyncio.get_event_loop()
+        except RuntimeError:
+            asyncio.set_event_loop(asyncio.new_event_loop())
 
 
 def _drop_default_context() -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import threading
 from collections.abc import Iterator
 from typing import Any, Callable, Optional
@@ -88,6 +89,7 @@ def _stack():
     return tff.framework.get_context_stack()
 
 
+@functools.cache  # One object for all threads; none can be started at the exit.
 def _context_of_a_new_thread():
     found = []
     thread = threading.Thread(target=lambda: found.append(_stack().current))

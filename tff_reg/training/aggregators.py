@@ -26,6 +26,7 @@ from typing import Any, Callable, Optional, Union
 
 import numpy as np
 import tensorflow as tf
+
 from tff_reg.lazy import tff
 
 AggregationFactory = Union[

@@ -6,6 +6,7 @@ import collections
 from typing import Any
 
 import tensorflow as tf
+
 from tff_reg.lazy import tff
 
 

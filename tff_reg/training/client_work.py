@@ -13,8 +13,8 @@ import collections
 from typing import Any, Callable, NamedTuple, Optional
 
 import tensorflow as tf
-from tff_reg.lazy import tff
 
+from tff_reg.lazy import tff
 from tff_reg.methods import method as method_lib
 from tff_reg.models import learning_model
 from tff_reg.training import (

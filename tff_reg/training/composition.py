@@ -9,8 +9,8 @@ from collections.abc import Generator, Mapping, Sequence
 from typing import Any, Callable, Optional, Union
 
 import tensorflow as tf
-from tff_reg.lazy import tff
 
+from tff_reg.lazy import tff
 from tff_reg.methods import catalogue, method as method_lib
 from tff_reg.settings import settings_of
 from tff_reg.training import (

@@ -6,8 +6,8 @@ import collections
 from typing import Any
 
 import tensorflow as tf
-from tff_reg.lazy import tff
 
+from tff_reg.lazy import tff
 from tff_reg.training import client_work, local_round
 
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Callable, NamedTuple
 
 import tensorflow as tf
-from tff_reg.lazy import tff
 
+from tff_reg.lazy import tff
 from tff_reg.methods import method as method_lib
 from tff_reg.training import (
     data_forms,

@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Callable, Optional
 
 import tensorflow as tf
-from tff_reg.lazy import tff
 
 from tff_reg.data import keys
+from tff_reg.lazy import tff
 from tff_reg.methods import method as method_lib
 from tff_reg.models import forward as forward_lib
 

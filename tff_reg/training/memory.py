@@ -6,8 +6,8 @@ import collections
 from typing import Any, Optional
 
 import tensorflow as tf
-from tff_reg.lazy import tff
 
+from tff_reg.lazy import tff
 from tff_reg.methods import method as method_lib
 from tff_reg.training import (
     client_work as client_work_lib,

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Any, Optional
 
 import tensorflow as tf
+
 from tff_reg.lazy import tff
 
 

@@ -12,8 +12,8 @@ import collections
 from typing import Any, NamedTuple, Optional, Union
 
 import tensorflow as tf
-from tff_reg.lazy import tff
 
+from tff_reg.lazy import tff
 from tff_reg.methods import all_clients
 from tff_reg.training import client_work as client_work_lib
 

@@ -1,0 +1,124 @@
+"""How TensorFlow Federated is imported, on today's TensorFlow and its own."""
+
+import ast
+import pathlib
+import subprocess
+import sys
+
+import pytest
+import tensorflow as tf
+
+import tff_reg
+from tff_reg import seam
+from tff_reg.lazy import tff
+
+ROOT = pathlib.Path(__file__).parents[1]
+IS_TODAY = tf.__version__ > "2.16"
+
+
+def output_of(program):
+    """What a fresh Python prints; its last lines, if it fails."""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
+    return done.stdout.strip() if not done.returncode else done.stderr.splitlines()[-1]
+
+
+def test_nothing_but_the_seam_imports_tff():
+    files = [
+        path
+        for folder in ("tff_reg", "tasks", "benchmarks", "bin")
+        for path in (ROOT / folder).rglob("*.py")
+    ]
+    importing = set()
+    for path in files:
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            names = [node.module] if isinstance(node, ast.ImportFrom) else []
+            names += (
+                [x.name for x in node.names] if isinstance(node, ast.Import) else []
+            )
+            if any((name or "").startswith("tensorflow_federated") for name in names):
+                importing.add(path.relative_to(ROOT).as_posix())
+    assert importing == {"tff_reg/seam/internals.py", "tff_reg/lazy.py"}
+
+
+@pytest.mark.parametrize("first", ["tensorflow_federated", "tff_reg", "tensorflow"])
+def test_tff_can_be_imported_before_and_after(first):
+    program = f"import {first}; import tensorflow_federated as tff, tff_reg.training"
+    program += "; print(tff.__version__)"
+    assert output_of(program).endswith(seam.TFF_VERSION)
+
+
+@pytest.mark.skipif(not IS_TODAY, reason="TFF's own TensorFlow has all that it imports")
+def test_what_is_left_out_says_why_when_it_is_called():
+    with pytest.raises(ImportError, match="jax.computation is left out .* jax 0.4.14"):
+        tff.jax.computation()
+    import tensorflow_privacy  # noqa: PLC0415
+
+    with pytest.raises(ImportError, match="DNNClassifier .* no estimators since 2.16"):
+        tensorflow_privacy.DNNClassifier()
+
+    with pytest.raises(ImportError, match="VectorizedDPKerasSGDOptimizer is left out"):
+
+        class Mine(tensorflow_privacy.VectorizedDPKerasSGDOptimizer):
+            pass
+
+
+@pytest.mark.skipif(not IS_TODAY, reason="TFF's own TensorFlow has all that it imports")
+def test_what_takes_seconds_is_imported_at_first_use():
+    program = """
+import sys, tff_reg
+from tff_reg.lazy import tff
+tff.learning
+names = ("keras", "jax", "tensorflow_probability.python", "sklearn")
+print([name for name in names if name in sys.modules])
+import tensorflow_probability as tfp
+print(float(tfp.distributions.Bernoulli(probs=1.0).sample()))
+"""
+    assert output_of(program).split("\n") == ["[]", "1.0"]
+
+
+@pytest.mark.parametrize(
+    "version, words", [("2.13.1", "needs"), ("2.23.0", "not tried")]
+)
+def test_a_tensorflow_that_is_not_known_is_refused_in_one_sentence(version, words):
+    found = tuple(int(part) for part in version.split(".")[:2])
+    with pytest.raises(ImportError, match=f"{version} is here; .*{words}") as raised:
+        seam._check_tensorflow(found, version)
+    assert "2.14 to 2.22" in str(raised.value) and "\n" not in str(raised.value)
+
+
+def test_a_tff_that_is_not_known_is_refused_in_one_sentence(tmp_path):
+    (tmp_path / "version.py").write_text("__version__ = '0.88.0'\n")
+    spec = type("Spec", (), {"origin": str(tmp_path / "__init__.py")})
+    with pytest.raises(
+        ImportError, match="knows TensorFlow Federated 0.87.0, and 0.88"
+    ):
+        seam._check_tff(spec)
+
+
+@pytest.mark.parametrize(
+    "has_worker, words",
+    [(True, "pip install --no-deps"), (False, "--platform=manylinux_2_31_x86_64")],
+)
+def test_without_tff_the_line_that_installs_it_is_said(monkeypatch, has_worker, words):
+    monkeypatch.setattr(seam, "_found", lambda name, path: None)
+    monkeypatch.setattr(seam, "has_native_worker_platform", lambda: has_worker)
+    with pytest.raises(ModuleNotFoundError, match="is not installed .*" + words):
+        seam.FINDER.find_spec("tensorflow_federated")
+
+
+def test_a_keras_in_use_stays_what_it_is(monkeypatch):
+    class Loader:
+        _tfll_initialized = True
+
+    monkeypatch.delenv("TF_USE_LEGACY_KERAS", raising=False)
+    monkeypatch.setitem(
+        sys.modules, "tensorflow", type("Module", (), {"keras": Loader})
+    )
+    seam.choose_keras()
+    assert "TF_USE_LEGACY_KERAS" not in seam.os.environ
+    Loader._tfll_initialized = False
+    seam.choose_keras()
+    assert seam.os.environ["TF_USE_LEGACY_KERAS"] == "1"
+    assert tff_reg.seam is seam
