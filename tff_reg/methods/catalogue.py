@@ -15,7 +15,6 @@ import difflib
 import functools
 import importlib
 import re
-import sys
 from collections.abc import Mapping
 from importlib import metadata
 from typing import Any, NamedTuple, Optional
