@@ -7,6 +7,7 @@
 log=$venv.log
 name=${venv##*/}
 cache=$root
+pid=
 needs=3
 case $groups in *gpu*) needs=9 ;; esac
 
@@ -27,33 +28,38 @@ make_environment() {
   check_platform
   touch "$venv.lock" "$venv.installing" "$log" 2>/dev/null ||
     stop "cannot write to $root; use a copy of the repository that is yours."
+  # Who installs has the lock 8.
   exec 8<>"$venv.installing" 9<>"$venv.lock"
   hold -x 8 "another command, which makes $name"
   hold -s 9 "another command, which puts $name in its place"
-  ! has "$groups" || return 0 # Another command has made it.
-  pid=
-  trap interrupted INT TERM HUP
-  started=$(date +%s)
-  if has "" && [ ! -e "$venv/adding" ]; then
-    say "adding to $name the packages for $(echo $groups) ..."
-    find_uv
-    # If this is interrupted, the environment is made anew.
-    : >"$venv/adding"
-    install "$venv"
-    groups="$have $groups"
-    finish "$venv"
-    rm "$venv/adding"
-  else
-    say "installing $name, once (1 GB to download, $needs GB on the disk) ..."
-    find_uv
-    make_new
-    install "$venv.new"
-    finish "$venv.new"
-    put_in_place
+  if ! has "$groups"; then # Otherwise another command has made it meanwhile.
+    trap interrupted INT TERM HUP
+    started=$(date +%s)
+    if has "" && [ ! -e "$venv/adding" ]; then add_groups; else make_new; fi
+    say "$name is ready ($(($(date +%s) - started)) s)"
+    trap - INT TERM HUP
   fi
-  say "$name is ready ($(($(date +%s) - started)) s)"
-  trap - INT TERM HUP
   exec 8<&-
+}
+
+add_groups() {
+  say "adding to $name the packages for $(echo $groups) ..."
+  find_uv
+  # If this is interrupted, the environment is made anew.
+  touch "$venv/adding" || fail "cannot write to $venv."
+  install "$venv"
+  groups="$have $groups"
+  finish "$venv"
+  rm "$venv/adding"
+}
+
+make_new() {
+  say "installing $name, once (1 GB to download, $needs GB on the disk) ..."
+  find_uv
+  find_python
+  install "$venv.new"
+  finish "$venv.new"
+  put_in_place
 }
 
 check_platform() {
@@ -103,10 +109,10 @@ fetch_uv() {
     "(https://docs.astral.sh/uv)."
 }
 
-make_new() {
+find_python() {
   case $lane in
-    today) known="3.10 to 3.13 (3.14 can be tried: TFF_REG_PYTHON=3.14)" choice=">=3.10,<3.14" ;;
-    tff_pins) known="3.10 or 3.11" choice=">=3.10,<3.12" ;;
+    today) choice=">=3.10,<3.14" known="3.10 to 3.13 (3.14 can be tried: TFF_REG_PYTHON=3.14)" ;;
+    tff_pins) choice=">=3.10,<3.12" known="3.10 or 3.11" ;;
   esac
   step "looking for a Python" "$uv" venv --quiet --clear --relocatable --no-project \
     --python="${TFF_REG_PYTHON:-cpython$choice}" "$venv.new"
@@ -173,16 +179,20 @@ step() {
   pid=$!
   seconds=0
   while [ -t 2 ] && kill -0 $pid 2>/dev/null; do
-    printf '\r\033[Ktff_reg: %s, %s s' "$what" $seconds >&2
+    clear_line
+    printf 'tff_reg: %s, %s s' "$what" $seconds >&2
     sleep 1
     seconds=$((seconds + 1))
   done
-  [ ! -t 2 ] || printf '\r\033[K' >&2
-  wait $pid || explain
+  clear_line
+  { wait $pid; } 2>/dev/null || explain
   pid=
 }
 
+clear_line() { [ ! -t 2 ] || printf '\r\033[K' >&2; }
+
 interrupted() {
+  clear_line
   [ -z "$pid" ] || { kill $pid; wait $pid; } 2>/dev/null
   rm -rf "$venv.new"
   say "interrupted; the next call goes on."
@@ -199,7 +209,7 @@ explain() {
   said=$(sed 1d "$log" | tr '[:upper:]' '[:lower:]')
   # On a full disk there is no room for uv's words either.
   ! is_full "$root" && ! is_full "$cache" || said="no space left"
-  see="What uv said is in $log."
+  see="See $log."
   case $said in
     *"no space left"* | *"disk quota"*)
       fail "the disk is full; $name needs $needs GB, and uv's cache ($cache) as much where it" \
@@ -209,8 +219,8 @@ explain() {
         "again, or ask whoever runs your package index. $see" ;;
   esac
   [ "$what" != "looking for a Python" ] ||
-    fail "no Python ${TFF_REG_PYTHON:-$choice} is here, and uv could not download one; install" \
-      "one, or name another in TFF_REG_PYTHON, by its whole path or version: $known. $see"
+    fail "no Python ${TFF_REG_PYTHON:-$choice} is here, and uv could not download it; install" \
+      "one, or name another in TFF_REG_PYTHON by its whole path or version, $known. $see"
   case $said in
     *"failed to fetch"* | *"failed to download"* | *"request failed"* | *"no version of"* | \
       *"error sending request"* | *"not found in the"*)
