@@ -27,7 +27,6 @@ import atexit
 import importlib.machinery
 import importlib.util
 import os
-import platform
 import sys
 import types
 from typing import Any, Optional
@@ -93,6 +92,8 @@ def has_native_worker_platform() -> bool:
 
 def why_no_native_worker() -> str:
     """Why TFF's C++ worker does not run on another platform, and what to do there."""
+    import platform  # noqa: PLC0415
+
     return (
         "TFF's C++ worker is a program for Linux on x86-64, and this is"
         f" {platform.system()} on {platform.machine()}; use the in_process runtime"
