@@ -90,6 +90,17 @@ def has_native_worker_platform() -> bool:
     return sys.platform == "linux" and os.uname().machine == "x86_64"
 
 
+def why_no_native_worker() -> str:
+    """Why TFF's C++ worker does not run on another platform, and what to do there."""
+    import platform  # noqa: PLC0415
+
+    return (
+        "TFF's C++ worker is a program for Linux on x86-64, and this is"
+        f" {platform.system()} on {platform.machine()}; use the in_process runtime"
+        " (tff_reg.runtime)."
+    )
+
+
 def install() -> None:
     """Adds the finder to Python's imports, once."""
     if FINDER not in sys.meta_path:
@@ -209,7 +220,11 @@ class _TffLoader:
         _check_tff(module.__spec__)
         FINDER.is_today = found >= _TODAY
         self._loader.exec_module(module)
-        atexit.register(_drop_default_context)
+        if not has_native_worker_platform():  # Which TFF would start by itself.
+            _set_no_default_context(why_no_native_worker())
+        # What TFF makes has, used or not, a `__del__` that prints "Exception ignored
+        # in ..." if it runs in the interpreter's last moments.
+        atexit.register(_set_no_default_context, "The interpreter is ending.")
         _make_event_loop()
 
 
@@ -265,18 +280,14 @@ def _make_event_loop() -> None:
             asyncio.set_event_loop(asyncio.new_event_loop())
 
 
-def _drop_default_context() -> None:
-    """Lets go of TFF's default context while the interpreter is still whole.
-
-    `import tensorflow_federated` makes one, which, used or not, has a `__del__` that
-    prints "Exception ignored in ..." if it runs in the interpreter's last moments.
-    """
+def _set_no_default_context(reason: str) -> None:
+    """Replaces TFF's default context by one that refuses to run anything."""
     tff = sys.modules.get(_TFF)
     if tff is None:
         return
 
     class NoContext(tff.framework.SyncContext):
         def invoke(self, comp, arg):
-            raise RuntimeError("The interpreter is ending.")
+            raise RuntimeError(reason)
 
     tff.framework.set_default_context(NoContext())
