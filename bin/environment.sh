@@ -1,16 +1,60 @@
-# Part of bin/launch: makes the environment $venv for $lane, with $groups. What goes wrong
-# is one line and exit code 2; the next call goes on. uv's own words are in $log.
+# Part of bin/launch: makes the environment $venv for $lane with $groups, or adds $groups to
+# the one that is there. What goes wrong is one line and exit code 2, and leaves nothing
+# half-made; the next call goes on. What uv said last is in $log.
+#
+# A new environment is made in $venv.new and then put in its place, once nobody uses the
+# old one. It has no absolute paths of its own: the repository may be moved or copied.
+log=$venv.log
+name=${venv##*/}
+cache=$root
+needs=3
+case $groups in *gpu*) needs=9 ;; esac
 
-# Where a machine has no fitting Python, uv brings one. Which packages and Pythons there
-# are to choose from is uv's and pip's settings' business, what is installed is not.
-unset UV_CONSTRAINT UV_OVERRIDE UV_EXCLUDE UV_EXCLUDE_NEWER UV_NO_BINARY UV_NO_BUILD \
-  UV_NO_VERIFY_HASHES UV_SYSTEM_PYTHON UV_COMPILE_BYTECODE UV_PROJECT_ENVIRONMENT \
-  UV_PYTHON UV_NO_DEFAULT_GROUPS UV_TORCH_BACKEND
+# Which packages and Pythons there are to choose from is the business of uv's settings, what
+# is installed is not.
+unset UV_BUILD_CONSTRAINT UV_COMPILE_BYTECODE UV_CONSTRAINT UV_EXCLUDE UV_EXCLUDE_NEWER \
+  UV_FROZEN UV_ISOLATED UV_LOCKED UV_NO_BINARY UV_NO_BUILD UV_NO_BUILD_ISOLATION \
+  UV_NO_DEFAULT_GROUPS UV_NO_DEV UV_NO_GROUP UV_NO_VERIFY_HASHES UV_OVERRIDE UV_PRERELEASE \
+  UV_PROJECT UV_PROJECT_ENVIRONMENT UV_PYTHON UV_RESOLUTION UV_SYSTEM_PYTHON \
+  UV_TORCH_BACKEND UV_WORKING_DIR
 
 # The machine's certificates, which may have one of its network's; uv has its own, too.
 for certificates in /etc/ssl/certs/ca-certificates.crt /etc/pki/tls/certs/ca-bundle.crt; do
   [ ! -s $certificates ] || export UV_SYSTEM_CERTS="${UV_SYSTEM_CERTS:-1}"
 done
+
+make_environment() {
+  check_platform
+  touch "$venv.lock" "$venv.installing" "$log" 2>/dev/null ||
+    stop "cannot write to $root; use a copy of the repository that is yours."
+  exec 8<>"$venv.installing" 9<>"$venv.lock"
+  hold -x 8 "another command, which makes $name"
+  hold -s 9 "another command, which puts $name in its place"
+  ! has "$groups" || return 0 # Another command has made it.
+  pid=
+  trap interrupted INT TERM HUP
+  started=$(date +%s)
+  if has "" && [ ! -e "$venv/adding" ]; then
+    say "adding to $name the packages for $(echo $groups) ..."
+    find_uv
+    # If this is interrupted, the environment is made anew.
+    : >"$venv/adding"
+    install "$venv"
+    groups="$have $groups"
+    finish "$venv"
+    rm "$venv/adding"
+  else
+    say "installing $name, once (1 GB to download, $needs GB on the disk) ..."
+    find_uv
+    make_new
+    install "$venv.new"
+    finish "$venv.new"
+    put_in_place
+  fi
+  say "$name is ready ($(($(date +%s) - started)) s)"
+  trap - INT TERM HUP
+  exec 8<&-
+}
 
 check_platform() {
   case "$(uname -s) $(uname -m) $(getconf LONG_BIT 2>/dev/null || echo 64)" in
@@ -19,27 +63,118 @@ check_platform() {
     "Linux aarch64 64" | "Darwin arm64 64")
       [ $lane = today ] || stop "TFF_REG_LANE=$lane needs Linux on x86-64, and this is" \
         "$(uname -s) on $(uname -m); leave it out." ;;
-    *) stop "this is $(uname -s) on $(uname -m); TensorFlow $(lane_tensorflow) has packages" \
-        "for 64-bit Linux on x86-64 and aarch64 and for macOS on arm64 (Windows: use WSL 2)." ;;
+    *) stop "this is $(uname -s) on $(uname -m), $(getconf LONG_BIT) bits; TensorFlow has" \
+        "packages for 64-bit Linux on x86-64 and aarch64 and for macOS on arm64" \
+        "(Windows: use WSL 2)." ;;
   esac
   [ "$(uname -s)" = Linux ] || return 0
   case "$(getconf GNU_LIBC_VERSION 2>/dev/null)" in
-    "glibc 2."[4-9]* | "glibc 2.3"[1-9]*) ;;
+    "glibc 2.3"[1-9]* | "glibc 2."[4-9][0-9]*) ;;
     *) stop "TensorFlow needs glibc 2.31 or newer (Debian 11, Ubuntu 20.04); here is" \
         "$(getconf GNU_LIBC_VERSION 2>/dev/null || echo another C library, perhaps musl)." ;;
   esac
 }
 
-lane_tensorflow() { [ $lane = today ] && echo 2.21 || echo 2.14; }
+# find_uv: uv from PATH if it works and knows our lock, else the one that the lock names,
+# fetched once.
+find_uv() {
+  for uv in "$(command -v uv)" "$root/.venv-uv/uv" ""; do
+    case $("$uv" --version 2>/dev/null) in
+      "uv 0.1"[1-9].* | "uv 0."[2-9][0-9].* | "uv "[1-9]*) break ;;
+    esac
+  done
+  [ -n "$uv" ] || fetch_uv
+  cache=$("$uv" cache dir 2>/dev/null)
+  if ! { mkdir -p "$cache" && [ -w "$cache" ]; } 2>/dev/null; then
+    cache=$root/.venv-uv/cache
+    export UV_CACHE_DIR="$cache" UV_PYTHON_INSTALL_DIR="$root/.venv-uv/python"
+  fi
+  # uv does not read pip's settings, which may name the one mirror that can be reached.
+  if [ -z "${UV_DEFAULT_INDEX:-}${UV_INDEX_URL:-}${UV_INDEX:-}" ]; then
+    index=${PIP_INDEX_URL:-$(python3 -m pip config get global.index-url 2>/dev/null)}
+    [ -z "$index" ] || export UV_DEFAULT_INDEX="$index"
+  fi
+}
 
-# step WHAT COMMAND...: runs a command with its output in the log; stops if it fails.
+fetch_uv() {
+  uv=$root/.venv-uv/uv
+  for python in "${TFF_REG_PYTHON:-python3}" python3 python; do
+    "$python" -c "import sys; sys.exit(sys.version_info < (3, 6))" 2>/dev/null || continue
+    step "fetching uv" "$python" -I bin/fetch_uv.py uv.lock "$uv"
+    return
+  done
+  stop "neither uv nor a Python to fetch it with is here; install one of them" \
+    "(https://docs.astral.sh/uv)."
+}
+
+make_new() {
+  case $lane in
+    today) known="3.10 to 3.13 (3.14 can be tried: TFF_REG_PYTHON=3.14)" choice=">=3.10,<3.14" ;;
+    tff_pins) known="3.10 or 3.11" choice=">=3.10,<3.12" ;;
+  esac
+  step "looking for a Python" "$uv" venv --quiet --clear --relocatable --no-project \
+    --python="${TFF_REG_PYTHON:-cpython$choice}" "$venv.new"
+  version=$(sed -n 's/^version_info = //p' "$venv.new/pyvenv.cfg")
+  case "$lane $version" in
+    "today 3.1"[0-4].* | "tff_pins 3.1"[01].*) ;;
+    *) fail "TFF_REG_PYTHON=$TFF_REG_PYTHON is Python $version; it must be $known." ;;
+  esac
+  # Not /usr/bin/python3, which another version may be tomorrow.
+  ln -sf "$(readlink -f "$venv.new/bin/python")" "$venv.new/bin/python"
+}
+
+# install FOLDER: the packages of the lock, each with its hash, and no others.
+install() {
+  step "reading the lock" "$uv" export --quiet --frozen --no-annotate --no-default-groups \
+    --group=tff --group=$lane $(for group in $groups; do echo "--group=$group"; done) \
+    --output-file="$1/requirements.txt"
+  add "$1" -r "$1/requirements.txt"
+  # TFF's Python files serve on every platform; the wheel is for this one by its tag.
+  if [ "$(uname -sm)" != "Linux x86_64" ]; then
+    sed -n '/^tensorflow-federated==/,/[^\\]$/{s/ ;[^\\]*//;p;}' "$1/requirements.txt" >"$1/tff.txt"
+    add "$1" --python-platform=x86_64-manylinux_2_31 -r "$1/tff.txt"
+  fi
+}
+
+add() {
+  folder=$1
+  shift
+  step "installing" "$uv" pip install --quiet --python="$folder/bin/python" --no-deps \
+    --require-hashes --index-strategy=unsafe-best-match "$@"
+}
+
+# finish FOLDER: what follows the installation of packages; $venv/ready is written last.
+finish() {
+  for site in "$1"/lib/python3*/site-packages; do
+    # The repository, so that this Python finds the library by itself, too.
+    { echo ../../../.. && cat "$root/tff_reg.pth"; } >"$site/tff_reg.pth" &&
+      printf '%s\n' "$sum" "${TFF_REG_PYTHON:-}" "$(echo $groups)" >"$1/ready.new" &&
+      mv "$1/ready.new" "$1/ready"
+  done 2>>"$log" || fail "cannot write to $1."
+}
+
+put_in_place() {
+  hold -x 9 "commands that still use the $name of before"
+  old=$venv.old
+  if [ -e "$venv" ] && [ ! -e "$venv/ready" ]; then
+    old=$venv.previous-$(date +%s)
+    say "$name was not made by this command; it is kept as $old"
+  fi
+  rm -rf "$venv.old"
+  { [ ! -e "$venv" ] || mv "$venv" "$old"; } && mv "$venv.new" "$venv" ||
+    fail "cannot put $venv.new in the place of $venv."
+  hold -s 9 ""
+  rm -rf "$venv.old"
+}
+
+# step WHAT COMMAND...: runs a command in the repository, with what it says in the log;
+# stops if it fails.
 step() {
   what=$1
   shift
-  echo "\$ $*" >>"$log"
-  "$@" >>"$log" 2>&1 </dev/null &
+  { echo "\$ $*" >"$log"; } 2>/dev/null
+  (cd "$root" && exec "$@") >>"$log" 2>&1 </dev/null &
   pid=$!
-  trap 'kill $pid 2>/dev/null; say "interrupted; the next call goes on."; exit 130' INT TERM
   seconds=0
   while [ -t 2 ] && kill -0 $pid 2>/dev/null; do
     printf '\r\033[Ktff_reg: %s, %s s' "$what" $seconds >&2
@@ -47,106 +182,49 @@ step() {
     seconds=$((seconds + 1))
   done
   [ ! -t 2 ] || printf '\r\033[K' >&2
-  wait $pid && trap - INT TERM || explain
+  wait $pid || explain
+  pid=
 }
 
+interrupted() {
+  [ -z "$pid" ] || { kill $pid; wait $pid; } 2>/dev/null
+  rm -rf "$venv.new"
+  say "interrupted; the next call goes on."
+  exit 130
+}
+
+fail() {
+  rm -rf "$venv.new"
+  stop "$*"
+}
+
+# explain: stops with a sentence for what the last step said.
 explain() {
-  said=$(sed -n 'H; /^\$ /h; ${g;p;}' "$log")
-  see="uv's words are in $log."
-  case $(echo "$said" | tr '[:upper:]' '[:lower:]') in
+  said=$(sed 1d "$log" | tr '[:upper:]' '[:lower:]')
+  # On a full disk there is no room for uv's words either.
+  ! is_full "$root" && ! is_full "$cache" || said="no space left"
+  see="What uv said is in $log."
+  case $said in
     *"no space left"* | *"disk quota"*)
-      stop "the disk is full; $venv needs 4 GB, and uv's cache as much where it is on" \
-        "another disk. $see" ;;
+      fail "the disk is full; $name needs $needs GB, and uv's cache ($cache) as much where it" \
+        "is on another disk. $see" ;;
     *"hash mismatch"*)
-      stop "a downloaded file is not the one that the lock names (its hash differs); try" \
+      fail "a downloaded file is not the one that the lock names (its hash differs); try" \
         "again, or ask whoever runs your package index. $see" ;;
-    *"no interpreter found"* | *"python-build-standalone"* | *"no download found"*)
-      stop "no Python $versions is here, and uv could not download one; install one, or" \
-        "name it in TFF_REG_PYTHON. $see" ;;
-    *"dns error"* | *"error sending request"* | *"failed to fetch"* | *"timed out"* | \
-      *"connect"*"error"* | *"connection "* | *"network is unreachable"* | *"certificate"*)
-      stop "the packages cannot be downloaded; the first call needs the network (PyPI, or" \
+  esac
+  [ "$what" != "looking for a Python" ] ||
+    fail "no Python ${TFF_REG_PYTHON:-$choice} is here, and uv could not download one; install" \
+      "one, or name another in TFF_REG_PYTHON, by its whole path or version: $known. $see"
+  case $said in
+    *"failed to fetch"* | *"failed to download"* | *"request failed"* | *"no version of"* | \
+      *"error sending request"* | *"not found in the"*)
+      fail "the packages cannot be downloaded; the first call needs the network (PyPI, or" \
         "the mirror that uv or pip is set to). $see" ;;
   esac
-  line=$(echo "$said" | grep -i -E '^ *(error|×)' | tail -1)
-  stop "uv failed: ${line:-$(echo "$said" | tail -1)} $see"
+  line=$(grep -i -E '^ *(error|×)' "$log" | tail -1)
+  fail "uv failed: ${line:-$(tail -1 "$log")}. $see"
 }
 
-# find_uv: uv from PATH if it works, else the one that the lock names, fetched once.
-find_uv() {
-  uv=$(command -v uv) && "$uv" --version >>"$log" 2>&1 && return
-  uv=$root/.venv-uv/uv
-  [ -x "$uv" ] && return
-  for python in python3 python; do
-    command -v $python >/dev/null || continue
-    step "fetching uv" $python -I "$root/bin/fetch_uv.py" "$root/uv.lock" "$uv"
-    return
-  done
-  stop "neither uv nor a Python to fetch it with is here; install one of them" \
-    "(https://docs.astral.sh/uv)."
-}
-
-# install LANE'S GROUPS: the packages of the lock, each with its hash, and no others.
-install() {
-  set -- --no-default-groups --group=tff --group=$lane \
-    $(for group in $groups; do echo "--group=$group"; done)
-  (cd "$root" && "$uv" export --quiet --frozen --no-annotate "$@") >"$venv/requirements.txt" \
-    2>>"$log" || explain
-  requirements=
-  [ "$how" = sync ] || requirements="--no-deps -r"
-  cd "$root" # Whose pyproject.toml says what TFF's declarations are replaced by.
-  step "installing" "$uv" pip ${how%% *} --quiet --python="$venv/bin/python" --require-hashes \
-    --index-strategy=unsafe-best-match $requirements "$venv/requirements.txt"
-  # TFF's Python files serve on every platform; the wheel is for this one by its tag.
-  if [ "$(uname -sm)" != "Linux x86_64" ]; then
-    "$uv" export --quiet --frozen --no-annotate --only-group=tff |
-      sed 's/^\(tensorflow-federated[^;]*\);[^\\]*/\1/' >"$venv/tff.txt"
-    step "installing TFF" "$uv" pip install --quiet --python="$venv/bin/python" --no-deps \
-      --require-hashes --python-platform=x86_64-manylinux_2_31 -r "$venv/tff.txt"
-  fi
-  cd "$OLDPWD"
-  for site in "$venv"/lib/python3*/site-packages; do cp "$root/tff_reg.pth" "$site"; done
-}
-
-make_environment() {
-  check_platform
-  [ ! -e "$venv" ] || [ -e "$venv.lock" ] || {
-    kept=$venv.previous-$(date +%s)
-    mv "$venv" "$kept" || stop "$venv was not made by this command; move it away."
-    say "${venv##*/} was not made by this command; it is kept as $kept"
-  }
-  { : >>"$venv.lock" && : >>"$venv.adding"; } 2>/dev/null ||
-    stop "cannot write to $root; use a copy of the repository that is yours."
-  exec 8<"$venv.adding" 9<"$venv.lock"
-  lock -x 8
-  lock -s 9
-  ! has "$groups" || { exec 8<&-; return; } # Another command has made it.
-  # What is there of this lock stays; of another nothing does, and nobody may be in it.
-  how=install
-  has "" || { how=sync; lock -x 9; }
-  log=$venv.log
-  : >"$log" || stop "cannot write to $log."
-  find_uv
-  [ "$(df -Pk "$root" | awk 'NR == 2 { print $4 }')" -gt 4500000 ] ||
-    stop "$venv needs 4.5 GB of disk; make room, or make it a link to a folder on a larger" \
-      "disk."
-  cache=$("$uv" cache dir 2>/dev/null)
-  { mkdir -p "$cache" && [ -w "$cache" ]; } 2>/dev/null ||
-    export UV_CACHE_DIR="$root/.venv-uv/cache"
-  say "installing ${venv##*/}, once (1 GB to download, 3 GB on the disk) ..."
-  started=$(date +%s)
-  if [ "$how" = sync ]; then
-    have=
-    rm -f "$venv/ready"
-    step "making ${venv##*/}" "$uv" venv --quiet --clear --no-project \
-      --python="${TFF_REG_PYTHON:-$versions}" "$venv"
-  fi
-  install
-  groups="$have $groups"
-  cp "$root/uv.lock" "$venv/uv.lock" &&
-    printf '%s\n' "$root" "${TFF_REG_PYTHON:-}" "$(echo $groups)" >"$venv/ready.new" &&
-    mv "$venv/ready.new" "$venv/ready" || stop "cannot write to $venv."
-  say "${venv##*/} is ready ($(($(date +%s) - started)) s)"
-  exec 8<&-
-  lock -s 9
-}
+is_full() {
+  [ "$(df -Pk "$1" | awk 'NR == 2 { print $4 }')" -lt 50000 ]
+} 2>/dev/null

@@ -10,6 +10,7 @@ import io
 import os
 import platform
 import re
+import signal
 import ssl
 import subprocess
 import sys
@@ -29,7 +30,7 @@ def fetch(lock: str, target: str) -> None:
     with open(lock, encoding="utf-8") as file:
         text = file.read()
     tag = _TAGS[platform.system(), platform.machine()]
-    found = re.search(rf'"(https://[^"]*/uv-([\d.]+)-py3-none-{tag}[^"]*\.whl)"', text)
+    found = re.search(rf'"([^"]*/uv-([\d.]+)-py3-none-{tag}[^"]*\.whl)"', text)
     if found is None:
         sys.exit(f"error: {lock} names no uv for {tag}; restore it with git")
     address, version = found.groups()
@@ -39,11 +40,13 @@ def fetch(lock: str, target: str) -> None:
         sys.exit(f"error: hash mismatch for uv {version}")
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
         program = archive.read(f"uv-{version}.data/scripts/uv")
-    os.makedirs(os.path.dirname(target), exist_ok=True)
-    with open(target + ".new", "wb") as file:
+    folder = os.path.dirname(target)
+    os.makedirs(folder, exist_ok=True)
+    # Under a name of its own, as both lanes may fetch at the same time.
+    with tempfile.NamedTemporaryFile(dir=folder, delete=False) as file:
         file.write(program)
-    os.chmod(target + ".new", 0o755)
-    os.replace(target + ".new", target)
+    os.chmod(file.name, 0o755)
+    os.replace(file.name, target)
 
 
 def _from_pip(version: str) -> bytes:
@@ -69,4 +72,6 @@ def _from(address: str) -> bytes:
 
 
 if __name__ == "__main__":
+    # What bin/launch sends when it is interrupted; pip and its files go, too.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     fetch(*sys.argv[1:])
