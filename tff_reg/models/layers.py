@@ -17,7 +17,7 @@ import numpy as np
 import tensorflow as tf
 
 from tff_reg.lazy import keras
-from tff_reg.models import forward as forward_lib, group_norm, narrow_maps, pooling
+from tff_reg.models import forward as forward_lib, group_norm, pooling
 
 NORM_EPSILON = 1e-5
 BATCH_NORM_MOMENTUM = 0.9
@@ -146,10 +146,7 @@ class Conv2D(ForwardLayer):
             # buffers: 8 to 16 channels, varying batches, two threads an operation.
             # Means of single pixels are x[:, ::stride, ::stride], 20 times as fast.
             x, stride = pooling.average_pool(x, 1, stride), 1
-        if self.padding.name == "SAME" and narrow_maps.pays(x, kernel):
-            x = narrow_maps.convolve(x, tf.convert_to_tensor(kernel))
-        else:
-            x = tf.nn.conv2d(x, kernel, stride, self.padding.name)
+        x = tf.nn.conv2d(x, kernel, stride, self.padding.name)
         return x if bias is None else tf.nn.bias_add(x, bias)
 
 
