@@ -76,6 +76,14 @@ SYSTEMS = {
     "tff": System("TFF's runtime", "own", None, ("native", "1"), None),
     "tff_reg_1": System("tff_reg", "own", None, ("in_process", "1"), methods=_ALL),
     "tff_reg_2": System("tff_reg", "own", None, ("in_process", "2"), 2, methods=_ALL),
+    "tff_pins_2": System(
+        "tff_reg, TensorFlow 2.14",
+        "own",
+        environments.TFF_PINS,
+        ("in_process", "2"),
+        2,
+        methods=_ALL,
+    ),
 }
 
 
@@ -321,7 +329,7 @@ SUBJECT = subject.Subject(
     help=f"""\
 bin/bench peers [--cases=CASE,...] [--systems=SYSTEM,...] [--quick] [--json=FILE]
   The same rounds in plain PyTorch, Flower's simulation, pfl-research, FedJAX, TFF's own
-  runtime and here, with one client and two at a time. Half an hour, or a quarter with
+  runtime and here, with one client and two at a time, also in the lane tff_pins. Half an hour, or a quarter with
   --quick. The first call installs the others into build/peers (2 GB).
   CASE: {", ".join(CASES)}.
   SYSTEM: {", ".join(SYSTEMS)}; PyTorch is always among them.""",

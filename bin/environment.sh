@@ -64,12 +64,16 @@ make_new() {
 
 check_platform() {
   case "$(uname -s) $(uname -m) $(getconf LONG_BIT 2>/dev/null || echo 64)" in
-    "Linux x86_64 64" | "Linux aarch64 64") ;;
-    "Darwin arm64 64") return ;;
+    "Linux x86_64 64") ;;
+    # TensorFlow 2.14's wheels for these have nothing in them.
+    "Linux aarch64 64" | "Darwin arm64 64")
+      [ $lane = today ] || stop "TFF_REG_LANE=$lane needs Linux on x86-64, and this is" \
+        "$(uname -s) on $(uname -m); leave it out." ;;
     *) stop "this is $(uname -s) on $(uname -m), $(getconf LONG_BIT) bits; TensorFlow has" \
         "packages for 64-bit Linux on x86-64 and aarch64 and for macOS on arm64" \
         "(Windows: use WSL 2)." ;;
   esac
+  [ "$(uname -s)" = Linux ] || return 0
   case "$(getconf GNU_LIBC_VERSION 2>/dev/null)" in
     "glibc 2.3"[1-9]* | "glibc 2."[4-9][0-9]*) ;;
     *) stop "TensorFlow needs glibc 2.31 or newer (Debian 11, Ubuntu 20.04); here is" \

@@ -47,7 +47,7 @@ def other(tmp_path, monkeypatch):
     [
         (
             [],
-            "methods, narrow_maps, peers, recipes, runtime, scale (found nothing)",
+            "methods, peers, recipes, runtime, scale (found nothing)",
         ),
         (["method"], "peers, recipes, runtime, scale (found method)"),
         (

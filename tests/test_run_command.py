@@ -15,7 +15,7 @@ import tensorflow_federated as tff
 from absl import flags
 
 from tests import commands
-from tff_reg import runtime, tasks
+from tff_reg import runtime, seam, tasks
 from tff_reg.commands import run
 from tff_reg.experiment import config as config_lib
 
@@ -431,6 +431,21 @@ def test_wrong_flags_are_told_in_one_line_before_tensorflow_loads(
     for word in words:
         assert word in line
     assert not output_dir.exists()
+
+
+def test_tffs_worker_is_refused_in_one_line_where_it_does_not_run(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(seam, "has_native_worker_platform", lambda: False)
+    directory = tmp_path / "run"
+    refused = commands.call(
+        run.main, *TINY, "--runtime=native", f"--output_dir={directory}"
+    )
+    assert refused.returncode == 2
+    assert refused.stdout == ""
+    (line,) = refused.stderr.splitlines()
+    assert "--runtime=native: TFF's C++ worker is a program for Linux on x86-64" in line
+    assert not directory.exists()
 
 
 def test_somebody_elses_directory_is_left_alone(tmp_path, no_tensorflow):

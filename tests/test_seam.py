@@ -108,6 +108,19 @@ def test_without_tff_the_line_that_installs_it_is_said(monkeypatch, has_worker, 
         seam.FINDER.find_spec("tensorflow_federated")
 
 
+def test_where_tff_has_no_worker_its_default_context_says_so():
+    program = """
+import os
+os.uname = lambda: os.uname_result(["Linux", "here", "6", "1", "aarch64"])
+import numpy, tensorflow_federated as tff
+tff.tensorflow.computation(lambda x: x + 1, numpy.int32)(1)
+"""
+    assert output_of(program) == (
+        "RuntimeError: TFF's C++ worker is a program for Linux on x86-64, and this is"
+        " Linux on aarch64; use the in_process runtime (tff_reg.runtime)."
+    )
+
+
 def test_a_keras_in_use_stays_what_it_is(monkeypatch):
     class Loader:
         _tfll_initialized = True

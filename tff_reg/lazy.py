@@ -16,18 +16,30 @@ import types
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Callable
 
+from tff_reg import seam
+
 
 class _LazyModule(types.ModuleType):
     """Stands for a module until one of its attributes is asked for."""
 
+    def _load(self) -> types.ModuleType:
+        return importlib.import_module(self.__name__)
+
     def __getattr__(self, name: str) -> Any:
         # Copying the attribute means that it is looked up here only once.
-        value = getattr(importlib.import_module(self.__name__), name)
+        value = getattr(self._load(), name)
         self.__dict__[name] = value
         return value
 
     def __dir__(self) -> list[str]:
-        return dir(importlib.import_module(self.__name__))
+        return dir(self._load())
+
+
+class _Keras(_LazyModule):
+    """Stands for Keras 2, whatever `tf.keras` is."""
+
+    def _load(self) -> types.ModuleType:
+        return seam.keras()
 
 
 if TYPE_CHECKING:
@@ -56,6 +68,7 @@ if TYPE_CHECKING:
     import tensorflow.python.util._pywrap_util_port as tf_port
     import tensorflow_datasets as tfds
     import tensorflow_federated as tff
+    import tf_keras as keras
     import tqdm
     import tree
 
@@ -63,6 +76,7 @@ else:
     np = _LazyModule("numpy")
     tf = _LazyModule("tensorflow")
     tff = _LazyModule("tensorflow_federated")
+    keras = _Keras("keras")
     # TensorFlow's own, for what has no public way.
     tf_ops = _LazyModule("tensorflow.python.framework.ops")
     tf_port = _LazyModule("tensorflow.python.util._pywrap_util_port")

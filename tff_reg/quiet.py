@@ -103,19 +103,25 @@ class _Loader:
 
 @contextlib.contextmanager
 def _without_remarks() -> Iterator[None]:
-    """Drops TensorFlow's remarks from what is written to the standard error."""
+    """Drops TensorFlow's remarks from what C++ writes to the standard error.
+
+    What Python writes meanwhile goes through at once; Ctrl-C may end the process here.
+    """
     try:
         kept = os.dup(2)
     except OSError:  # There is none.
         yield
         return
+    stderr = sys.stderr
     with tempfile.TemporaryFile() as file:
+        # It stays open: absl keeps the stream that it finds.
+        sys.stderr = os.fdopen(kept, "w", buffering=1, errors="backslashreplace")
         os.dup2(file.fileno(), 2)
         try:
             yield
         finally:
             os.dup2(kept, 2)
-            os.close(kept)
+            sys.stderr = stderr
             file.seek(0)
             for line in file:
                 if not _REMARK.match(line):

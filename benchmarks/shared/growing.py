@@ -18,7 +18,7 @@ if __name__ == "__main__":
 from benchmarks.shared import measuring
 from benchmarks.simulators import serving
 from tff_reg import data, models, runtime, training
-from tff_reg.lazy import np, tf
+from tff_reg.lazy import keras, np, tf
 
 _EXAMPLES, _FEATURES, _CLASSES = 8, 64, 10
 
@@ -48,8 +48,8 @@ def main(
 
     def model_fn():
         layers = [
-            [tf.keras.layers.Dense(hidden, activation="relu")],
-            [tf.keras.layers.Dense(_CLASSES)],
+            [keras.layers.Dense(hidden, activation="relu")],
+            [keras.layers.Dense(_CLASSES)],
         ]
         network = models.from_keras_blocks(layers, input_shape=(_FEATURES,))
         return models.LearningModel(network)

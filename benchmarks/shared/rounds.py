@@ -22,7 +22,7 @@ from typing import Callable
 from benchmarks.shared import measuring
 from tff_reg import lazy, models, runtime, training
 from tff_reg.data import client_data
-from tff_reg.lazy import np, tf, tff
+from tff_reg.lazy import keras, np, tf, tff
 from tff_reg.models import layers as own_layers
 from tff_reg.runtime import context, devices, native, workers
 
@@ -65,12 +65,12 @@ def answer_questions(threads: int) -> None:
 
 
 def _glorot(seed: int):
-    return tf.keras.initializers.GlorotUniform(seed)
+    return keras.initializers.GlorotUniform(seed)
 
 
 def _keras_cnn():
-    layers = tf.keras.layers
-    return tf.keras.Sequential(
+    layers = keras.layers
+    return keras.Sequential(
         [
             layers.InputLayer(_IMAGE),
             layers.Conv2D(32, 3, activation="relu", kernel_initializer=_glorot(1)),
@@ -85,13 +85,13 @@ def _keras_cnn():
 
 
 def _keras_group_norm():
-    return tf.keras.layers.GroupNormalization(_GROUPS, epsilon=own_layers.NORM_EPSILON)
+    return keras.layers.GroupNormalization(_GROUPS, epsilon=own_layers.NORM_EPSILON)
 
 
 def _own_group_norm():
     """This package's GroupNorm, which computes the same, as a Keras layer."""
 
-    class OwnGroupNorm(tf.keras.layers.Layer):
+    class OwnGroupNorm(keras.layers.Layer):
         def build(self, shape):
             self._norm = own_layers.GroupNorm(shape[-1], groups=_GROUPS, name="norm")
             super().build(shape)
@@ -104,7 +104,7 @@ def _own_group_norm():
 
 def _keras_resnet20():
     """He et al.'s ResNet-20 for CIFAR, with Keras's GroupNormalization."""
-    layers = tf.keras.layers
+    layers = keras.layers
     norm = _keras_group_norm
     seeds = iter(range(1000))
 
@@ -135,7 +135,7 @@ def _keras_resnet20():
             x = unit(x, channels, stride if index == 0 else 1)
     x = layers.GlobalAveragePooling2D()(x)
     outputs = layers.Dense(_CLASSES, kernel_initializer=_glorot(next(seeds)))(x)
-    return tf.keras.Model(inputs, outputs)
+    return keras.Model(inputs, outputs)
 
 
 _KERAS_MODELS = {"cnn": _keras_cnn, "resnet20": _keras_resnet20}
@@ -163,12 +163,12 @@ def _model_fn(build_keras_model: Callable) -> Callable:
     def model_fn():
         return tff.learning.models.from_keras_model(
             build_keras_model(),
-            loss=tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+            loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
             input_spec=collections.OrderedDict(
                 x=tf.TensorSpec([None, *_IMAGE], tf.float32),
                 y=tf.TensorSpec([None], tf.int32),
             ),
-            metrics=[tf.keras.metrics.SparseCategoricalAccuracy()],
+            metrics=[keras.metrics.SparseCategoricalAccuracy()],
         )
 
     return model_fn
@@ -192,11 +192,11 @@ def _hand_written(case: str, parallel: int) -> Callable[[], list]:
     """What one would write without TFF: one traced loop, called for every client."""
     del parallel
     model = _KERAS_MODELS[case]()
-    loss_fn = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    loss_fn = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     weights = model.trainable_variables
     momenta = [tf.Variable(tf.zeros_like(w)) for w in weights]
-    accuracy = tf.keras.metrics.SparseCategoricalAccuracy()
-    mean_loss = tf.keras.metrics.Mean()
+    accuracy = keras.metrics.SparseCategoricalAccuracy()
+    mean_loss = keras.metrics.Mean()
 
     @tf.function
     def client_update(dataset, server_weights):

@@ -1,7 +1,8 @@
-"""The environments of the other simulators, under build/peers."""
+"""The environments of the other simulators, under build/peers, and of our other lane."""
 
 from __future__ import annotations
 
+import os
 import pathlib
 import shutil
 import subprocess
@@ -10,7 +11,10 @@ import sys
 from benchmarks.shared import subject
 
 _HERE = pathlib.Path(__file__).resolve().parent
-_ROOT = _HERE.parent.parent / "build" / "peers"
+_REPOSITORY = _HERE.parent.parent
+_ROOT = _REPOSITORY / "build" / "peers"
+# The versions that TFF pins, which bin/launch installs.
+TFF_PINS = "tff_pins"
 # Written last, with what was installed.
 _STAMP = "installed.txt"
 
@@ -19,7 +23,7 @@ def python(name: str) -> str:
     """The Python of an environment, which is made where it is missing or another.
 
     Args:
-      name: A file of requirements/, without its ending.
+      name: A file of requirements/, without its ending, or `TFF_PINS`.
 
     Returns:
       The path of the interpreter.
@@ -27,6 +31,15 @@ def python(name: str) -> str:
     Raises:
       RefusedError: If it cannot be installed.
     """
+    if name == TFF_PINS:
+        environ = {**os.environ, "TFF_REG_LANE": TFF_PINS}
+        environ.pop("TFF_REG_PYTHON", None)  # It may be too new.
+        command = [str(_REPOSITORY / "bin" / "launch"), "-c"]
+        command += ["import sys; print(sys.executable)"]
+        done = subprocess.run(command, env=environ, stdout=subprocess.PIPE, check=False)
+        if done.returncode:
+            raise subject.RefusedError("the lane tff_pins cannot be installed.")
+        return done.stdout.decode().strip()
     requirements = _HERE / "requirements" / f"{name}.txt"
     wanted = f"{sys.version}\n{requirements.read_text(encoding='utf-8')}"
     folder = _ROOT / name

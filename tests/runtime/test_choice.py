@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow_federated as tff
 
-from tff_reg import runtime
+from tff_reg import runtime, seam
 from tff_reg.runtime import devices
 
 
@@ -63,6 +63,16 @@ def test_requiring_a_gpu_fails_where_there_is_none(monkeypatch):
     )
     with pytest.raises(runtime.NoGpuError, match="TensorFlow sees none"):
         runtime.use("in_process", require_gpu=True)
+
+
+def test_tffs_worker_is_refused_where_it_does_not_run(monkeypatch):
+    monkeypatch.setattr(seam, "has_native_worker_platform", lambda: False)
+    runtime.use("in_process", clients_in_parallel=1)
+    before = runtime.describe()
+    with pytest.raises(runtime.WorkerError, match="a program for Linux on x86-64"):
+        runtime.use("native")
+    assert runtime.describe() == before
+    assert _increment()(1) == 2
 
 
 def test_describe_says_where_clients_run():

@@ -417,6 +417,7 @@ def test_async_callers_get_the_same(in_process):
     np.testing.assert_allclose(asyncio.run(call()), next_round(0.0, _NUMBERS))
 
 
+@pytest.mark.skipif(tf.__version__ > "2.16", reason="TFF's JAX is left out there")
 def test_computations_that_are_not_tensorflows_are_refused(in_process):
     @tff.jax.computation(np.float32)
     def double(x):

@@ -1,10 +1,9 @@
 """Data through TFDS: their order, and what is said without a network."""
 
-import importlib
-
 import numpy as np
 import pytest
 import tensorflow as tf
+from etils import epath
 
 from tff_reg import tasks
 from tff_reg.lazy import requests, tfds
@@ -62,5 +61,4 @@ def test_what_tfds_downloads_with_can_be_imported():
     with mocked, pytest.MonkeyPatch.context() as patch:
         patch.setattr(requests, "head", lambda *_, **__: None)
         tfds_data.load(cifar10.DEFAULTS, "test")
-    backport = importlib.import_module("importlib_resources")
-    assert backport.files("tff_reg.tasks") and backport.abc.Traversable
+    assert epath.resource_path("tff_reg.tasks").is_dir()

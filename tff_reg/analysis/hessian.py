@@ -91,7 +91,7 @@ class Hessian:
     names, or a list.
 
     Args:
-      model_or_loss_fn: A `tf.keras.Model`, a `BlockModel`, a `LearningModel`, or a
+      model_or_loss_fn: A `keras.Model`, a `BlockModel`, a `LearningModel`, or a
         function of a batch giving its mean loss (then `variables` is needed).
       data: The examples: a tuple of arrays (x, y), a `tf.data.Dataset` of batches, or
         a list of batches. Models take batches (x, y), or mappings with 'x' and 'y'.
@@ -488,7 +488,7 @@ def hessian_vector_product(model_or_loss_fn, data, vector: Vector, **options) ->
     """Multiplies the Hessian of a mean loss with a vector.
 
     Args:
-      model_or_loss_fn: A `tf.keras.Model`, a `BlockModel`, a `LearningModel`, or a
+      model_or_loss_fn: A `keras.Model`, a `BlockModel`, a `LearningModel`, or a
         function of a batch giving its mean loss, a scalar.
       data: The examples: arrays (x [n, ...], y int [n]), or a `tf.data.Dataset` or a
         list of such batches.

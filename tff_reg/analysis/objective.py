@@ -6,8 +6,8 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any, Callable, Optional
 
-from tff_reg import models
-from tff_reg.lazy import tf
+from tff_reg import models, seam
+from tff_reg.lazy import keras, tf
 
 
 class UnsuitableModelError(TypeError):
@@ -35,7 +35,7 @@ class Objective:
 
 def is_model(model_or_loss_fn) -> bool:
     """Whether it is a model, which takes batches (x, y), and no loss function."""
-    is_keras = isinstance(model_or_loss_fn, tf.keras.Model)
+    is_keras = isinstance(model_or_loss_fn, keras.Model)
     return is_keras or network_of(model_or_loss_fn) is not None
 
 
@@ -50,7 +50,7 @@ def build(
     """Makes the objective.
 
     Args:
-      model_or_loss_fn: A `tf.keras.Model`, a `BlockModel`, a `LearningModel`, or a
+      model_or_loss_fn: A `keras.Model`, a `BlockModel`, a `LearningModel`, or a
         function of a batch giving its mean loss.
       loss_fn: For a model: a function of (labels, predictions) giving the losses of
         the examples or their mean; by default a `LearningModel`'s own, else
@@ -74,7 +74,7 @@ def build(
         predict = _block_model_predictions(network, training)
         blocks = {block.name: block.trainable_variables for block in network.blocks}
         model = network
-    elif isinstance(model_or_loss_fn, tf.keras.Model):
+    elif isinstance(model_or_loss_fn, keras.Model):
         model, own_loss = model_or_loss_fn, None
         if not model.built:
             model(first_features[:1])
@@ -112,6 +112,7 @@ def build(
 
 def network_of(model):
     """The `BlockModel` that a model is or, as a `LearningModel`, has; or None."""
+    seam.refuse_keras_3(model)
     if isinstance(model, models.LearningModel):
         return model.network
     return model if isinstance(model, models.BlockModel) else None
@@ -128,12 +129,12 @@ def _block_model_predictions(network, training: bool):
 def _check_gives_logits(model):
     last = model.layers[-1]
     activation = getattr(getattr(last, "activation", None), "__name__", None)
-    is_softmax = isinstance(last, tf.keras.layers.Softmax) or activation == "softmax"
+    is_softmax = isinstance(last, keras.layers.Softmax) or activation == "softmax"
     if is_softmax or activation == "sigmoid":
         raise UnsuitableModelError(
             f"The model's last layer, {last.name!r}, gives probabilities, but the "
             "default loss takes logits: pass loss_fn=..., for example "
-            "tf.keras.losses.SparseCategoricalCrossentropy()."
+            "keras.losses.SparseCategoricalCrossentropy()."
         )
 
 

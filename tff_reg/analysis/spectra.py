@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from tff_reg.analysis import estimates, objective
 from tff_reg.experiment import curves, files, plot
-from tff_reg.lazy import mpl_ticker, np, tf
+from tff_reg.lazy import keras, mpl_ticker, np
 
 _INK, _GRID = "#222222", "#d9d9d9"
 # Where a density's scale begins, as a share of the highest.
@@ -32,7 +32,7 @@ def classifier_singular_values(model) -> np.ndarray:
     network = objective.network_of(model)
     if network is not None:
         layer = network.blocks[-1].linear_layer
-    elif isinstance(model, tf.keras.Model):
+    elif isinstance(model, keras.Model):
         layer = model.layers[-1]
     else:
         layer = None

@@ -24,7 +24,7 @@ from typing import (
     Union,
 )
 
-from tff_reg import interruption, quiet, scratch
+from tff_reg import interruption, quiet, scratch, seam
 from tff_reg.experiment import config as config_lib
 from tff_reg.lazy import flags, logging, tasks
 from tff_reg.methods import catalogue
@@ -73,7 +73,7 @@ def command(
                     logging.set_verbosity(before)
             except Ended as end:
                 return end.code
-            except catalogue.MethodError as error:
+            except (catalogue.MethodError, seam.UnfitError) as error:
                 # An installed package's fault, whatever was asked for.
                 print(f"tff_reg: {error}", file=sys.stderr)
                 return 2

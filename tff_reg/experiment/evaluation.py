@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 from typing import Any, Callable, Optional
 
+from tff_reg import seam
 from tff_reg.lazy import np, tf, tff
 
 
@@ -49,6 +50,7 @@ class CentralEvaluation:
         self._x, self._y = np.asarray(x), np.asarray(y)
         self._batch_size = batch_size
         self._model = model_fn()
+        seam.refuse_keras_3(self._model)
         self._weights = tff.learning.models.ModelWeights.from_model(self._model)
 
         @tf.function(

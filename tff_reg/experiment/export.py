@@ -18,7 +18,7 @@ from unittest import mock
 
 from tff_reg import models
 from tff_reg.experiment import files, trained
-from tff_reg.lazy import np, tf
+from tff_reg.lazy import keras, np
 from tff_reg.settings import SettingError
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class ExportError(ValueError):
 
 def build_keras_model(
     network: BlockModel, normalize_fn: Callable, input_dtype: str
-) -> tf.keras.Model:
+) -> keras.Model:
     """Makes a Keras model that computes what a network does in evaluation.
 
     Args:
@@ -53,7 +53,7 @@ def build_keras_model(
       ExportError: If the normalisation is something else than a scale and a shift.
     """
     shape = network.input_shape
-    images = tf.keras.Input(shape, dtype=input_dtype, name="images")
+    images = keras.Input(shape, dtype=input_dtype, name="images")
     scales = network.evaluation_branch_scales
     network.evaluation_branch_scales = None
     for block in network.blocks:
@@ -67,11 +67,11 @@ def build_keras_model(
     pads = mock.patch.object(models.pooling, "pad", _pad)
     with sums, pads:
         logits = network.run_from(0, x, evaluation).logits
-    logits = tf.keras.layers.Activation("linear", name="logits")(logits)
-    return tf.keras.Model(images, logits)
+    logits = keras.layers.Activation("linear", name="logits")(logits)
+    return keras.Model(images, logits)
 
 
-def _rescaling(normalize_fn: Callable, shape: tuple) -> tf.keras.layers.Layer:
+def _rescaling(normalize_fn: Callable, shape: tuple) -> keras.layers.Layer:
     """The Keras layer that a normalisation is."""
     largest = 255
     values = [
@@ -86,7 +86,7 @@ def _rescaling(normalize_fn: Callable, shape: tuple) -> tf.keras.layers.Layer:
             "The task's preprocessing is not a scale and a shift of each channel."
         )
     scale, shift = [array[0].astype(np.float32).tolist() for array in channels]
-    return tf.keras.layers.Rescaling(scale, shift, name="preprocessing")
+    return keras.layers.Rescaling(scale, shift, name="preprocessing")
 
 
 def _residual_sum(forward, branch_index, shortcut, branch):
@@ -94,8 +94,8 @@ def _residual_sum(forward, branch_index, shortcut, branch):
     added = branch()
     if forward.branch_scales is not None:
         scale = float(forward.branch_scales[branch_index])
-        added = tf.keras.layers.Rescaling(scale)(added)
-    return tf.keras.layers.Add()([shortcut, added])
+        added = keras.layers.Rescaling(scale)(added)
+    return keras.layers.Add()([shortcut, added])
 
 
 def _pad(x, padding, value=0):
@@ -105,7 +105,7 @@ def _pad(x, padding, value=0):
     of a ReLU. `export` compares the predictions.
     """
     del value
-    return tf.keras.layers.ZeroPadding2D(padding)(x) if padding else x
+    return keras.layers.ZeroPadding2D(padding)(x) if padding else x
 
 
 def _replace(layer: Any) -> None:
@@ -132,7 +132,7 @@ def _with_weights(x: Any, keras_layer: Any, *weights: Any) -> Any:
 
 def _conv(layer, x):
     size, _, _, channels = layer.kernel.shape
-    keras_layer = tf.keras.layers.Conv2D(
+    keras_layer = keras.layers.Conv2D(
         channels,
         size,
         layer.stride,
@@ -143,7 +143,7 @@ def _conv(layer, x):
 
 
 def _depthwise_conv(layer, x):
-    keras_layer = tf.keras.layers.DepthwiseConv2D(
+    keras_layer = keras.layers.DepthwiseConv2D(
         layer.kernel.shape[0], layer.stride, padding=layer.padding.name.lower()
     )
     return _with_weights(layer.padding(x), keras_layer, layer.kernel, layer.bias)
@@ -152,36 +152,36 @@ def _depthwise_conv(layer, x):
 def _grouped_conv(layer, x):
     groups, inputs, outputs = layer.kernel.shape
     _, height, width, _ = x.shape
-    keras_layer = tf.keras.layers.EinsumDense(
+    keras_layer = keras.layers.EinsumDense(
         "bhwgi,gio->bhwgo", (height, width, groups, outputs), bias_axes="go"
     )
-    x = tf.keras.layers.Reshape((height, width, groups, inputs))(x)
+    x = keras.layers.Reshape((height, width, groups, inputs))(x)
     bias = np.reshape(layer.bias, (groups, outputs))
     x = _with_weights(x, keras_layer, layer.kernel, bias)
-    return tf.keras.layers.Reshape((height, width, groups * outputs))(x)
+    return keras.layers.Reshape((height, width, groups * outputs))(x)
 
 
 def _channel_shuffle(layer, x):
     _, height, width, channels = x.shape
     split = (height, width, layer.groups, channels // layer.groups)
-    x = tf.keras.layers.Reshape(split)(x)
-    x = tf.keras.layers.Permute((1, 2, 4, 3))(x)
-    return tf.keras.layers.Reshape((height, width, channels))(x)
+    x = keras.layers.Reshape(split)(x)
+    x = keras.layers.Permute((1, 2, 4, 3))(x)
+    return keras.layers.Reshape((height, width, channels))(x)
 
 
 def _dense(layer, x):
-    keras_layer = tf.keras.layers.Dense(layer.kernel.shape[1])
+    keras_layer = keras.layers.Dense(layer.kernel.shape[1])
     return _with_weights(x, keras_layer, layer.kernel, layer.bias)
 
 
 def _batch_norm(layer, x):
-    keras_layer = tf.keras.layers.BatchNormalization(epsilon=models.layers.NORM_EPSILON)
+    keras_layer = keras.layers.BatchNormalization(epsilon=models.layers.NORM_EPSILON)
     statistics = (layer.moving_mean, layer.moving_variance)
     return _with_weights(x, keras_layer, layer.gamma, layer.beta, *statistics)
 
 
 def _group_norm(layer, x):
-    keras_layer = tf.keras.layers.GroupNormalization(
+    keras_layer = keras.layers.GroupNormalization(
         layer.groups, epsilon=models.layers.NORM_EPSILON
     )
     return _with_weights(x, keras_layer, layer.gamma, layer.beta)
@@ -198,7 +198,7 @@ def export(
     Args:
       run: The run.
       format: `keras`, one file in Keras's format, or `saved_model`, a directory that
-        `tf.saved_model.load` and `tf.keras.models.load_model` read.
+        `tf.saved_model.load` and `keras.models.load_model` read.
       output: The file, its name ending in `.keras`, or the directory. Either must not
         be there yet.
 
@@ -226,7 +226,7 @@ def export(
             written, metadata = folder / "saved_model", output / METADATA
             model.save(written, save_format="tf")
             (written / METADATA).write_text(text, "utf-8")
-        found = tf.keras.models.load_model(written, compile=False)(images)
+        found = keras.models.load_model(written, compile=False)(images)
         _check_equal(np.asarray(found), np.asarray(expected))
         os.replace(written, output)
         if format == "keras":
@@ -262,7 +262,7 @@ def check(format: str, output: files.PathLike) -> pathlib.Path:
 
 
 def _metadata(
-    run: trained.TrainedRun, model: tf.keras.Model, images: np.ndarray
+    run: trained.TrainedRun, model: keras.Model, images: np.ndarray
 ) -> dict[str, Any]:
     return {
         "class_names": list(run.task.class_names),

@@ -20,7 +20,6 @@ __getattr__, __dir__, __all__ = lazy.exports(
         "layers": [],
         "learning_model": ["LearningModel", "build_model_fn", "initial_weights"],
         "names": ["MODEL_NAMES", "NORM_NAMES", "PROJECTOR_NAMES", "norms_of"],
-        "narrow_maps": [],
         "pooling": [],
         "resize": ["resize_bilinear"],
     },

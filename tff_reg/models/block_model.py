@@ -14,6 +14,7 @@ from typing import Any, Optional
 
 import tensorflow as tf
 
+from tff_reg.lazy import keras
 from tff_reg.models import forward as forward_lib, layers, simplex
 
 ForwardPass = forward_lib.ForwardPass
@@ -62,7 +63,7 @@ class Classifier(Block):
     """The last block: from features to an embedding, and from that to logits."""
 
     @property
-    def linear_layer(self) -> Optional[tf.keras.layers.Layer]:
+    def linear_layer(self) -> Optional[keras.layers.Layer]:
         """The Keras layer that `classify` is, or None if it is not just one."""
         return None
 
@@ -194,8 +195,8 @@ class BlockModel:
             raise ValueError("The classifier of this model is frozen already.")
         kernel_initializer = bias_initializer = None
         if initialization == "orthogonal":
-            kernel_initializer = tf.keras.initializers.Orthogonal(seed=self.seed)
-            bias_initializer = tf.keras.initializers.Zeros()
+            kernel_initializer = keras.initializers.Orthogonal(seed=self.seed)
+            bias_initializer = keras.initializers.Zeros()
         _fix_variable(layer, "kernel", kernel_initializer)
         if bias is not None:
             _fix_variable(layer, "bias", bias_initializer)
@@ -378,7 +379,7 @@ class BlockModel:
             )
 
 
-def _fix_variable(layer: tf.keras.layers.Layer, name: str, initializer):
+def _fix_variable(layer: keras.layers.Layer, name: str, initializer):
     """Puts a non-trainable variable in the place of a layer's attribute.
 
     Its first value is the variable's initialiser, not an assignment: TFF makes models

@@ -7,16 +7,18 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
+from tff_reg import seam
+from tff_reg.lazy import keras
 from tff_reg.models import block_model, layers as layers_lib
 
 ForwardPass = block_model.ForwardPass
 
 _NON_LINEAR_LAYERS = (
-    tf.keras.layers.ReLU,
-    tf.keras.layers.LeakyReLU,
-    tf.keras.layers.PReLU,
-    tf.keras.layers.ELU,
-    tf.keras.layers.ThresholdedReLU,
+    keras.layers.ReLU,
+    keras.layers.LeakyReLU,
+    keras.layers.PReLU,
+    keras.layers.ELU,
+    keras.layers.ThresholdedReLU,
 )
 
 
@@ -24,13 +26,14 @@ def _is_non_linear(layer) -> bool:
     if isinstance(layer, _NON_LINEAR_LAYERS):
         return True
     activation = getattr(layer, "activation", None)
-    return activation is not None and activation is not tf.keras.activations.linear
+    return activation is not None and activation is not keras.activations.linear
 
 
 def _flatten(layers):
     """Takes Sequential models apart, so that activations inside are seen."""
     for layer in layers:
-        if isinstance(layer, tf.keras.Sequential):
+        seam.refuse_keras_3(layer)
+        if isinstance(layer, keras.Sequential):
             yield from _flatten(layer.layers)
         else:
             yield layer
@@ -97,8 +100,8 @@ def from_keras_blocks(
 
         from_keras_blocks(
             [
-                [tf.keras.layers.Conv2D(32, 3, activation="relu")],
-                [tf.keras.layers.Flatten(), tf.keras.layers.Dense(10)],
+                [keras.layers.Conv2D(32, 3, activation="relu")],
+                [keras.layers.Flatten(), keras.layers.Dense(10)],
             ],
             input_shape=(28, 28, 1),
         )

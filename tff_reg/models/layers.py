@@ -16,7 +16,8 @@ from typing import Callable
 import numpy as np
 import tensorflow as tf
 
-from tff_reg.models import forward as forward_lib, group_norm, narrow_maps, pooling
+from tff_reg.lazy import keras
+from tff_reg.models import forward as forward_lib, group_norm, pooling
 
 NORM_EPSILON = 1e-5
 BATCH_NORM_MOMENTUM = 0.9
@@ -24,7 +25,7 @@ BATCH_NORM_MOMENTUM = 0.9
 ForwardPass = forward_lib.ForwardPass
 
 
-class ForwardLayer(tf.keras.layers.Layer):
+class ForwardLayer(keras.layers.Layer):
     """A Keras layer that is called with its input and a `ForwardPass`.
 
     Keras keeps its variables in order. Keras's own `__call__` is passed by: it
@@ -57,14 +58,14 @@ class Seeds:
 
 def he_normal_fan_out(seeds: Seeds):
     """Kaiming-normal over the fan-out, as torchvision's ResNets initialise."""
-    return tf.keras.initializers.VarianceScaling(
+    return keras.initializers.VarianceScaling(
         2.0, "fan_out", "untruncated_normal", seed=seeds.next()
     )
 
 
 def uniform_fan_in(seeds: Seeds):
     """U(-1/sqrt(fan_in), 1/sqrt(fan_in)), PyTorch's default for weights."""
-    return tf.keras.initializers.VarianceScaling(
+    return keras.initializers.VarianceScaling(
         1.0 / 3.0, "fan_in", "uniform", seed=seeds.next()
     )
 
@@ -72,13 +73,13 @@ def uniform_fan_in(seeds: Seeds):
 def uniform_bias(seeds: Seeds, fan_in: int):
     """U(-1/sqrt(fan_in), 1/sqrt(fan_in)), PyTorch's default for biases."""
     limit = fan_in**-0.5
-    return tf.keras.initializers.RandomUniform(-limit, limit, seed=seeds.next())
+    return keras.initializers.RandomUniform(-limit, limit, seed=seeds.next())
 
 
 def zero_bias(seeds: Seeds, fan_in: int):
     """Zeros, whatever the fan-in."""
     del seeds, fan_in
-    return tf.keras.initializers.Zeros()
+    return keras.initializers.Zeros()
 
 
 class Conv2D(ForwardLayer):
@@ -145,10 +146,7 @@ class Conv2D(ForwardLayer):
             # buffers: 8 to 16 channels, varying batches, two threads an operation.
             # Means of single pixels are x[:, ::stride, ::stride], 20 times as fast.
             x, stride = pooling.average_pool(x, 1, stride), 1
-        if self.padding.name == "SAME" and narrow_maps.pays(x, kernel):
-            x = narrow_maps.convolve(x, tf.convert_to_tensor(kernel))
-        else:
-            x = tf.nn.conv2d(x, kernel, stride, self.padding.name)
+        x = tf.nn.conv2d(x, kernel, stride, self.padding.name)
         return x if bias is None else tf.nn.bias_add(x, bias)
 
 

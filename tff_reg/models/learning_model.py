@@ -8,6 +8,7 @@ from typing import Callable, Optional
 
 import tensorflow as tf
 
+from tff_reg import seam
 from tff_reg.lazy import tff
 from tff_reg.models import (
     block_model,
@@ -79,6 +80,7 @@ class LearningModel(tff.learning.models.VariableModel):
         loss_fn: Callable = sparse_cross_entropy,
         label_dtype: tf.DType = tf.int32,
     ):
+        seam.refuse_keras_3(network)
         self.network = network
         self.loss_fn = loss_fn
         self._label_dtype = label_dtype
@@ -197,6 +199,7 @@ def build_model_fn(
       ValueError: If the name, the norm or the projector is unknown, or the model
         cannot have that norm.
     """
+    seam.refuse_keras_3(model_name)
     if model_name not in _BUILDERS:
         raise ValueError(
             f"Unknown model {model_name!r}: choose one of "

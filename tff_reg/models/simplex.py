@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from tff_reg.lazy import keras
 from tff_reg.models import layers
 
 
@@ -54,12 +55,12 @@ class SimplexClassifier(layers.ForwardLayer):
             self.scaling = self.add_weight(
                 name="scaling",
                 shape=(1,),
-                initializer=tf.keras.initializers.Constant(scaling),
+                initializer=keras.initializers.Constant(scaling),
             )
             self.directions = self.add_weight(
                 name="directions",
                 shape=(dimensions, num_classes),
-                initializer=tf.keras.initializers.Constant(frame(uniform)),
+                initializer=keras.initializers.Constant(frame(uniform)),
                 trainable=False,
             )
         self.built = True

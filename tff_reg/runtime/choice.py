@@ -12,7 +12,7 @@ from typing import Any, Callable, Optional, Union
 
 from tff_reg import lazy
 from tff_reg.lazy import tff
-from tff_reg.runtime import devices as devices_lib, ray_cluster
+from tff_reg.runtime import devices as devices_lib, ray_cluster, worker_process
 
 context_lib = lazy.module("tff_reg.runtime.context")
 native = lazy.module("tff_reg.runtime.native")
@@ -136,7 +136,8 @@ def use(kind: str, **options: Any) -> None:
     Raises:
         ValueError: If an argument is not one of the above.
         NoGpuError: If `require_gpu` and TensorFlow, or Ray, sees no GPU.
-        WorkerError: If Ray is not installed, or there is no such cluster, or no room.
+        WorkerError: If Ray is not installed, or there is no such cluster, or no room;
+            or if TFF's C++ worker does not run on this platform.
     """
     with _lock:
         checked = _checked(kind, options)
@@ -253,6 +254,7 @@ def _create_native(options: Options) -> _Runtime:
             "The native runtime's worker has threads of its own: intra_op_threads is "
             "for the in_process runtime."
         )
+    worker_process.check_platform()
     limit = options.clients_in_parallel
     worker = native.Worker(limit)
     context = native.create_context(worker)

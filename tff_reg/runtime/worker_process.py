@@ -13,12 +13,24 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import Optional
 
+from tff_reg import seam
+
 # Where the worker writes what it has to say; nowhere by default.
 LOG_VARIABLE = "TFF_REG_WORKER_LOG"
 
 
 class WorkerError(RuntimeError):
     """A worker did not start, or none is left to work."""
+
+
+def check_platform() -> None:
+    """Checks that the worker is a program for this platform.
+
+    Raises:
+        WorkerError: If it is not.
+    """
+    if not seam.has_native_worker_platform():
+        raise WorkerError(seam.why_no_native_worker())
 
 
 def binary_path() -> str:

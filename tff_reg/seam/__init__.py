@@ -24,7 +24,10 @@ Standard library only: importing this module imports neither TensorFlow nor TFF.
 from __future__ import annotations
 
 import atexit
+import contextlib
+import importlib
 import importlib.machinery
+import importlib.metadata
 import importlib.util
 import os
 import sys
@@ -62,18 +65,32 @@ BARE = (
 DEFERRED = ("tensorflow_probability",)
 
 _TFF = "tensorflow_federated"
+_KERAS_2 = "tf_keras"
+# The newest there is of it, which works with the TensorFlow after it, too.
+_NEWEST_KERAS_2 = (2, 21)
+# Some declare what is too old for what else is in an environment.
 _FILES = (
     f"tensorflow-federated=={TFF_VERSION}",
     "tensorflow-privacy==0.9.0",
     "tensorflow-model-optimization==0.8.0",
+    "dp-accounting==0.6.0",
 )
+
+
+class UnfitError(ImportError):
+    """Raised when TensorFlow, Keras 2 or TFF is not one that this package works with."""
+
+
+class MissingError(UnfitError, ModuleNotFoundError):
+    """Raised when TFF or Keras 2 is not installed; says the line that installs it."""
 
 
 def install_command() -> str:
     """The line that installs TFF into this Python's environment, with pip.
 
-    pip by itself refuses: TFF declares Python below 3.12, a jaxlib that PyPI no longer
-    has, and Linux on x86-64, which only its C++ worker needs.
+    With the Keras 2 of the TensorFlow that is there, which stays as it is. pip by
+    itself refuses: TFF declares Python below 3.12, a jaxlib that PyPI no longer has,
+    and Linux on x86-64, which only its C++ worker needs.
     """
     options = "--no-deps --ignore-requires-python"
     if not has_native_worker_platform():
@@ -82,12 +99,44 @@ def install_command() -> str:
             " --target=\"$(python -c 'import sysconfig;"
             ' print(sysconfig.get_path("purelib"))\')"'
         )
-    return f"pip install {options} {' '.join(_FILES)}"
+    files = [*_FILES, *([_keras_2()] if _tensorflow() >= _TODAY else [])]
+    return f"pip install {options} {' '.join(files)}"
+
+
+def _tensorflow() -> tuple[int, ...]:
+    """The release of the TensorFlow that is installed, or would be."""
+    for name in ("tensorflow", "tensorflow-cpu"):
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            return _release(importlib.metadata.version(name))
+    return _NEWEST_KERAS_2
+
+
+def _keras_2() -> str:
+    """What pip is to install for this TensorFlow, which had it itself before 2.16."""
+    major, minor = min(_tensorflow(), _NEWEST_KERAS_2)
+    return f"{_KERAS_2}~={major}.{minor}.0"
+
+
+def is_installed() -> bool:
+    """Whether TFF is there, and Keras 2 where TensorFlow does not have it itself."""
+    needed = (_TFF, _KERAS_2) if _tensorflow() >= _TODAY else (_TFF,)
+    return all(_found(name, None) for name in needed)
 
 
 def has_native_worker_platform() -> bool:
     """Whether TFF's C++ worker runs on this platform: Linux on x86-64."""
     return sys.platform == "linux" and os.uname().machine == "x86_64"
+
+
+def why_no_native_worker() -> str:
+    """Why TFF's C++ worker does not run on another platform, and what to do there."""
+    import platform  # noqa: PLC0415
+
+    return (
+        "TFF's C++ worker is a program for Linux on x86-64, and this is"
+        f" {platform.system()} on {platform.machine()}; use the in_process runtime"
+        " (tff_reg.runtime)."
+    )
 
 
 def install() -> None:
@@ -106,6 +155,40 @@ def choose_keras() -> None:
     keras = vars(tensorflow).get("keras") if tensorflow else None
     if keras is None or not getattr(keras, "_tfll_initialized", True):
         os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
+
+
+def keras() -> types.ModuleType:
+    """Keras 2, of which our layers are, whatever `tf.keras` is.
+
+    Raises:
+      MissingError: If it is not there.
+    """
+    import tensorflow as tf  # noqa: PLC0415
+
+    if _release(tf.__version__) < _TODAY:
+        return tf.keras
+    if _found(_KERAS_2, None) is None:
+        raise MissingError(
+            f"Keras 2, {_KERAS_2}, is not installed in this Python; this installs it:"
+            f" pip install --no-deps {_keras_2()}",
+            name=_KERAS_2,
+        )
+    return importlib.import_module(_KERAS_2)
+
+
+def refuse_keras_3(model: Any) -> None:
+    """Checks that something is no model or layer of Keras 3.
+
+    Raises:
+      TypeError: If it is.
+    """
+    # Keras 2 has it in `layers` alone.
+    layer = getattr(sys.modules.get("keras"), "Layer", None)
+    if layer is not None and isinstance(model, layer):
+        raise TypeError(
+            f"{type(model).__name__} is of Keras 3, and tff_reg takes models and layers"
+            f" of Keras 2: build it with {_KERAS_2} (import {_KERAS_2} as keras)."
+        )
 
 
 class StandIn(types.ModuleType):
@@ -153,7 +236,7 @@ class _Finder:
         if name == _TFF:
             spec = _found(name, path)
             if spec is None:
-                raise ModuleNotFoundError(
+                raise MissingError(
                     "TensorFlow Federated is not installed in this Python; this"
                     f" installs it: {install_command()}",
                     name=name,
@@ -204,12 +287,17 @@ class _TffLoader:
         choose_keras()
         import tensorflow as tf  # noqa: PLC0415
 
-        found = tuple(int(part) for part in tf.__version__.split(".")[:2])
+        found = _release(tf.__version__)
         _check_tensorflow(found, tf.__version__)
         _check_tff(module.__spec__)
+        keras()
         FINDER.is_today = found >= _TODAY
         self._loader.exec_module(module)
-        atexit.register(_drop_default_context)
+        if not has_native_worker_platform():  # Which TFF would start by itself.
+            _set_no_default_context(why_no_native_worker())
+        # What TFF makes has, used or not, a `__del__` that prints "Exception ignored
+        # in ..." if it runs in the interpreter's last moments.
+        atexit.register(_set_no_default_context, "The interpreter is ending.")
         _make_event_loop()
 
 
@@ -224,10 +312,15 @@ def _found(name: str, path) -> Optional[importlib.machinery.ModuleSpec]:
     return importlib.machinery.PathFinder.find_spec(name, path)
 
 
+def _release(version: str) -> tuple[int, ...]:
+    """(2, 21) of 2.21.0."""
+    return tuple(int(part) for part in version.split(".")[:2])
+
+
 def _check_tensorflow(found: tuple[int, ...], version: str) -> None:
     oldest, unknown = TENSORFLOW_VERSIONS
     if not oldest <= found < unknown:
-        raise ImportError(
+        raise UnfitError(
             f"TensorFlow {version} is here; tff_reg {_advice(found < oldest)}"
             f" {oldest[0]}.{oldest[1]} to {unknown[0]}.{unknown[1] - 1}: install one of"
             " these, 2.21 for instance."
@@ -248,7 +341,7 @@ def _check_tff(spec) -> None:
     except OSError:
         version = "of an unknown version"
     if version != TFF_VERSION:
-        raise ImportError(
+        raise UnfitError(
             f"tff_reg knows TensorFlow Federated {TFF_VERSION}, and {version} is in"
             f" {folder}; this installs the one that it knows: {install_command()}"
         )
@@ -265,18 +358,14 @@ def _make_event_loop() -> None:
             asyncio.set_event_loop(asyncio.new_event_loop())
 
 
-def _drop_default_context() -> None:
-    """Lets go of TFF's default context while the interpreter is still whole.
-
-    `import tensorflow_federated` makes one, which, used or not, has a `__del__` that
-    prints "Exception ignored in ..." if it runs in the interpreter's last moments.
-    """
+def _set_no_default_context(reason: str) -> None:
+    """Replaces TFF's default context by one that refuses to run anything."""
     tff = sys.modules.get(_TFF)
     if tff is None:
         return
 
     class NoContext(tff.framework.SyncContext):
         def invoke(self, comp, arg):
-            raise RuntimeError("The interpreter is ending.")
+            raise RuntimeError(reason)
 
     tff.framework.set_default_context(NoContext())

@@ -10,6 +10,7 @@ from typing import Any, Callable, Optional
 
 import tensorflow as tf
 
+from tff_reg import seam
 from tff_reg.data import keys
 from tff_reg.lazy import tff
 from tff_reg.methods import method as method_lib
@@ -45,6 +46,7 @@ class LocalStep:
         reference_models: Mapping[str, tff.learning.models.VariableModel],
         methods: Sequence[method_lib.Method],
     ):
+        seam.refuse_keras_3(model)
         for method in methods:
             method_lib.check_model(method, model)
         self._model = model
