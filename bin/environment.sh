@@ -33,11 +33,13 @@ make_environment() {
   hold -x 8 "another command, which makes $name"
   hold -s 9 "another command, which puts $name in its place"
   if ! has "$groups"; then # Otherwise another command has made it meanwhile.
+    exec 7>&2
     trap interrupted INT TERM HUP
     started=$(date +%s)
     if has "" && [ ! -e "$venv/adding" ]; then add_groups; else make_new; fi
     say "$name is ready ($(($(date +%s) - started)) s)"
     trap - INT TERM HUP
+    exec 7>&-
   fi
   exec 8<&-
 }
@@ -122,8 +124,8 @@ find_python() {
     --python="${TFF_REG_PYTHON:-cpython$choice}" "$venv.new"
   version=$(sed -n 's/^version_info = //p' "$venv.new/pyvenv.cfg")
   case "$lane $version" in
-    "today 3.1"[0-4].* | "tff_pins 3.1"[01].*) ;;
-    *) fail "TFF_REG_PYTHON=$TFF_REG_PYTHON is Python $version; it must be $known." ;;
+    "today 3.1"[0-4]* | "tff_pins 3.1"[01]*) ;;
+    *) fail "TFF_REG_PYTHON=${TFF_REG_PYTHON:-} is Python $version; it must be $known." ;;
   esac
   # Not /usr/bin/python3, which another version may be tomorrow.
   ln -sf "$(readlink -f "$venv.new/bin/python")" "$venv.new/bin/python"
@@ -179,7 +181,7 @@ step() {
   what=$1
   shift
   { echo "\$ $*" >"$log"; } 2>/dev/null
-  (cd "$root" && exec "$@") >>"$log" 2>&1 </dev/null &
+  (cd "$root" && exec "$@") >>"$log" 2>&1 </dev/null 7>&- &
   pid=$!
   seconds=0
   while [ -t 2 ] && kill -0 $pid 2>/dev/null; do
@@ -189,6 +191,7 @@ step() {
     seconds=$((seconds + 1))
   done
   clear_line
+  # The shell's own words about a uv that crashed are dropped.
   { wait $pid; } 2>/dev/null || explain
   pid=
 }
@@ -196,15 +199,16 @@ step() {
 clear_line() { [ ! -t 2 ] || printf '\r\033[K' >&2; }
 
 interrupted() {
+  exec 2>&7 # It may come in the middle of `wait`.
   clear_line
   [ -z "$pid" ] || { kill $pid; wait $pid; } 2>/dev/null
-  rm -rf "$venv.new"
+  rm -rf "$venv.new" 2>/dev/null
   say "interrupted; the next call goes on."
   exit 130
 }
 
 fail() {
-  rm -rf "$venv.new"
+  rm -rf "$venv.new" 2>/dev/null
   stop "$*"
 }
 
@@ -219,8 +223,8 @@ explain() {
       fail "the disk is full; $name needs $needs GB, and uv's cache ($cache) as much where it" \
         "is on another disk. $see" ;;
     *"hash mismatch"*)
-      fail "a downloaded file is not the one that the lock names (its hash differs); try" \
-        "again, or ask whoever runs your package index. $see" ;;
+      fail "a downloaded file is another one than it should be (its hash differs); try again," \
+        "or ask whoever runs your package index. $see" ;;
   esac
   [ "$what" != "looking for a Python" ] ||
     fail "no Python ${TFF_REG_PYTHON:-$choice} is here, and uv could not download it; install" \
