@@ -14,7 +14,7 @@ import pytest
 from tests import commands, slurm
 from tff_reg import experiment
 from tff_reg.commands import compare, run
-from tff_reg.experiment import comparison
+from tff_reg.experiment import provenance
 
 TINY = [
     "--total_rounds=2",
@@ -198,7 +198,7 @@ def test_another_seed_gives_other_numbers(compared):
 def test_configs_hold_settings_and_what_comparisons_know_of(compared):
     config = json.loads((compared["directory"] / NAMES[0] / "config.json").read_text())
     values = experiment.RunConfig(process="fedavg").resolved().dump()
-    assert set(config) - set(values) == comparison.NOT_SETTINGS | {"class_names"}
+    assert set(config) - set(values) == provenance.NAMES | {"class_names"}
 
 
 def test_nothing_is_run_again_and_the_bytes_are_the_same(compared, no_tensorflow):

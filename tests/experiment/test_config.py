@@ -231,6 +231,18 @@ def test_nothing_is_decided_before_it_is_resolved():
     assert asked.resolved().resolved() == asked.resolved()
 
 
+def test_one_function_says_what_makes_two_runs_different_experiments():
+    first = {"batch_size": 4, "total_rounds": 2, "seed": 0, "git_commit": "a"}
+    elsewhere = {"output_dir": "x", "devices": ["GPU:1"], "accuracy_at_rounds": [1]}
+    assert config.differences(first, {**first, **elsewhere, "git_commit": "b"}) == []
+    other = {"total_rounds": 3, "seed": 1, "batch_size": 4, "unknown_to_first": 1}
+    assert config.differences(first, other) == ["total_rounds", "seed"]
+    assert config.differences(first, other, ("total_rounds", "seed")) == []
+    assert config.identity({**first, **elsewhere}).keys() == first.keys() - {
+        "git_commit"
+    }
+
+
 def test_a_config_comes_back_from_its_file():
     for requested in (
         {"process": "fedalign+man", "man_strength": 1, "target_accuracies": (0.5,)},

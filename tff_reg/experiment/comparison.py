@@ -21,6 +21,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Callable, Optional, Union
 
 from tff_reg.experiment import (
+    config as config_lib,
     curves,
     files,
     finished_runs,
@@ -28,7 +29,7 @@ from tff_reg.experiment import (
     summary as summary_lib,
     tables,
 )
-from tff_reg.experiment.config import FREE_SETTINGS, RunConfig
+from tff_reg.experiment.config import RunConfig
 from tff_reg.experiment.finished_runs import (
     COST_COLUMNS,
     HESSIAN_COLUMNS,
@@ -63,19 +64,6 @@ _TUNED = (
 COLUMNS = (*_SHARES, *HESSIAN_COLUMNS, *COST_COLUMNS, "seconds")
 COLUMNS_SETTING = Setting(
     "columns", str, (), "columns of table.md", is_tuple=True, choices=COLUMNS
-)
-
-# What config.json says about where and by what a run was made.
-NOT_SETTINGS = frozenset(
-    (
-        "made_by",
-        "clients_run",
-        "tensorflow_devices",
-        "cpu_kernels",
-        "machine",
-        "versions",
-        "git_commit",
-    )
 )
 
 Row = dict[str, Union[str, int, float, None]]
@@ -208,7 +196,6 @@ def _check_analysed_alike(runs: Sequence[finished_runs.Run]) -> None:
 
 def _check_alike(group: Sequence[finished_runs.Run]) -> None:
     first, *others = group
-    free = FREE_SETTINGS | NOT_SETTINGS | {"seed"}
     paths_by_seed = {first.summary["seed"]: first.path}
     for run in others:
         where = f"{first.path} and {run.path}"
@@ -217,13 +204,12 @@ def _check_alike(group: Sequence[finished_runs.Run]) -> None:
                 f"{where} have {first.summary['rounds']} and {run.summary['rounds']}"
                 " rounds, so they have no mean."
             )
-        for name in sorted((first.config.keys() | run.config.keys()) - free):
-            values = [each.config.get(name) for each in (first, run)]
-            if values[0] != values[1]:
-                raise ComparisonError(
-                    f"{where} differ in {name} ({values[0]} and {values[1]}), so they"
-                    " have no mean; give them names of their own."
-                )
+        for name in config_lib.differences(first.config, run.config, ("seed",)):
+            values = [each.config[name] for each in (first, run)]
+            raise ComparisonError(
+                f"{where} differ in {name} ({values[0]} and {values[1]}), so they"
+                " have no mean; give them names of their own."
+            )
         seed = run.summary["seed"]
         if seed in paths_by_seed:
             raise ComparisonError(

@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import Any, Optional
 
 from tff_reg import lazy, runtime
 from tff_reg.experiment import (
+    provenance,
     resolution,
     strengths as strengths_lib,
     task_settings,
@@ -297,10 +298,49 @@ class RunConfig(process_settings.ProcessSettings, task_settings.TaskSettings):
         return ResolvedConfig.of(resolution.resolve(self, tasks))
 
 
-# What may differ between a run and its continuation without changing its numbers.
-FREE_SETTINGS = frozenset(
+_FREE = frozenset(
     each.name for each in settings_of(RunConfig) if process_settings.FREE in each.tags
 )
+
+
+def identity(values: Mapping[str, Any]) -> dict[str, Any]:
+    """What makes a run the experiment that it is.
+
+    Two runs with the same identity have the same numbers. Whatever asks whether runs
+    are the same, or of the same experiment, asks here.
+
+    Args:
+      values: Settings by name, as `dump` gives them, `config.json` has them, or a
+        recipe.
+
+    Returns:
+      Those on which numbers depend: not where the run is, what is read off it, and who
+      made it.
+    """
+    left_out = _FREE | provenance.NAMES
+    return {name: value for name, value in values.items() if name not in left_out}
+
+
+def differences(
+    first: Mapping[str, Any], second: Mapping[str, Any], but: Container[str] = ()
+) -> list[str]:
+    """The settings in which two runs are different experiments.
+
+    Args:
+      first: As for `identity`.
+      second: Likewise.
+      but: What may differ: `seed`, or `total_rounds` of a run that is continued.
+
+    Returns:
+      Names, those first that stand first in `second`. What one of them does not have
+      is not compared: another version knew nothing of it.
+    """
+    known = identity(first)
+    return [
+        name
+        for name, value in identity(second).items()
+        if name not in but and known.get(name, value) != value
+    ]
 
 
 class ResolvedConfig(RunConfig):

@@ -130,15 +130,15 @@ class RunDirectory:
         """
         if self._config is None:
             return
-        for name, value in settings.items():
-            before = self._config.get(name, value)
-            if name not in config_lib.FREE_SETTINGS and before != value:
-                shown = "none" if before is None else as_text(before)
-                raise DirectoryError(
-                    name,
-                    value,
-                    f"{self.path} has a run with {name}={shown}; {_OTHERWISE}",
-                )
+        # It may be continued to more rounds.
+        for name in config_lib.differences(self._config, settings, ("total_rounds",)):
+            before = self._config[name]
+            shown = "none" if before is None else as_text(before)
+            raise DirectoryError(
+                name,
+                settings[name],
+                f"{self.path} has a run with {name}={shown}; {_OTHERWISE}",
+            )
 
     def check_rounds(self, settings: Mapping[str, Any]) -> None:
         """Checks that the run there can be continued to another number of rounds.

@@ -11,6 +11,19 @@ import tff_reg
 from tff_reg import kernels, runtime
 from tff_reg.lazy import np, tf, tff
 
+# What `config.json` says about by whom, where and with what a run was made.
+NAMES = frozenset(
+    (
+        "made_by",
+        "clients_run",
+        "tensorflow_devices",
+        "cpu_kernels",
+        "machine",
+        "versions",
+        "git_commit",
+    )
+)
+
 
 def describe() -> dict[str, Any]:
     """Versions, devices and commit, as JSON values."""

@@ -27,7 +27,7 @@ from tff_reg.experiment import (
     tables,
 )
 from tff_reg.experiment.artifact import Artifact, Cell
-from tff_reg.experiment.config import FREE_SETTINGS, RunConfig
+from tff_reg.experiment.config import RunConfig, identity
 from tff_reg.methods import catalogue
 from tff_reg.settings import SettingError
 
@@ -364,11 +364,7 @@ def _percent(share: Optional[float]) -> Optional[float]:
 
 def _content(run: series.PlannedRun) -> str:
     """What a run does, whatever it is called."""
-    values = run.config.dump()
-    return json.dumps(
-        {name: value for name, value in values.items() if name not in FREE_SETTINGS},
-        sort_keys=True,
-    )
+    return json.dumps(identity(run.config.dump()), sort_keys=True)
 
 
 def _number(
