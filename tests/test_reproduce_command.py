@@ -165,12 +165,12 @@ def test_the_run_of_every_cell_is_that_of_its_recipe(tmp_path):
             each, experiment.RunConfig(), runs_dir=str(tmp_path)
         )
         for cell in each.cells:
-            for recipe, (run,) in zip(cell.recipes, made.runs_of(cell)):
+            for recipe, (planned,) in zip(cell.recipes, made.runs_of(cell)):
                 asked = {**cell.settings, "recipe": recipe}
                 own = experiment.RunConfig.of(asked).resolved()
                 where = (each.name, cell.row, cell.column)
-                assert run.config.total_rounds == own.total_rounds, where
-                found = config.differences(run.config.dump(), own.dump())
+                assert planned.config.total_rounds == own.total_rounds, where
+                found = config.differences(planned.config.dump(), own.dump())
                 assert found == [], where
 
 
