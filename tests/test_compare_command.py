@@ -136,7 +136,13 @@ def test_ctrl_c_ends_the_run_too_and_says_how_to_go_on(compared):
 
 
 def test_one_line_a_run_and_the_table_on_stdout(compared):
-    lines = compared["finished"].stdout.splitlines()
+    protocol, _, told = compared["finished"].stdout.partition("\n\n")
+    shared = " ".join(protocol.split())
+    assert shared.startswith(
+        "Protocol: digits, all 4 clients every round, dirichlet_balanced(0.3), 2 rounds"
+    )
+    assert shared.endswith("task digits. - fedprox's own: fedprox_strength=0.1")
+    lines = told.splitlines()
     heads = [
         "run 1/4  fedavg, seed 0: test accuracy ",
         "run 2/4  fedprox, seed 0: test accuracy ",
@@ -145,7 +151,7 @@ def test_one_line_a_run_and_the_table_on_stdout(compared):
     ]
     assert [line.startswith(head) for line, head in zip(lines, heads)] == [True] * 4
     table = (compared["directory"] / "table.md").read_text("utf-8")
-    assert table in compared["finished"].stdout
+    assert table in told and table.endswith(f"\n{protocol}\n")
     assert lines[-1] == (
         f"In {compared['directory']}: table.csv, table.md, curves.csv, curves.png"
     )

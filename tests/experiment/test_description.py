@@ -87,7 +87,7 @@ def test_the_header_says_what_runs():
         ),
         (
             {"process": "scaffold+fedavgm"},
-            "momentum 0.6; clients all weighing the same; scaffold's s is sent along",
+            "momentum 0.4; clients all weighing the same; scaffold's s is sent along",
         ),
         (
             {"process": "feddc", "client_momentum": 0.9},

@@ -285,7 +285,7 @@ def test_fedmlbs_recipes_have_the_numbers_of_its_groups_code():
     weights = {"fedntd_cross_entropy": 0.7, "fedntd_strength": 0.3}
     _has("fedmlb/*ntd*", **weights, fedntd_temperature=1.0)
     _has("fedmlb/table6/*", fedmlb_divisor="all", pixel_std=(0.2470, 0.2435, 0.2616))
-    _has("fedmlb/table10/*", partition="dirichlet_sequential", client_sampling=None)
+    _has("fedmlb/table10/*", partition="dirichlet_sequential", client_sampling="fixed")
     _has("fedmlb/*tiny-imagenet*", pixel_mean=None, pixel_std=None)
 
 

@@ -1,7 +1,8 @@
 """Finished runs side by side: the table and the figure that a paper would have.
 
     table.csv    a row a method, shares and means at full precision
-    table.md     the same in percent, mean and deviation, the best in bold
+    table.md     the same in percent, mean and deviation, the best in bold where all
+                 have one protocol
     curves.png   test accuracy by round
     curves.csv   its numbers: a row a method and round
     compute.png  by what a client computed, with the column of MFLOPs
@@ -17,8 +18,8 @@ from __future__ import annotations
 import pathlib
 import statistics
 import textwrap
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Callable, Optional, Union
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Optional, Union
 
 from tff_reg.experiment import (
     config as config_lib,
@@ -26,6 +27,7 @@ from tff_reg.experiment import (
     files,
     finished_runs,
     plot,
+    protocol as protocol_lib,
     summary as summary_lib,
     tables,
 )
@@ -139,14 +141,31 @@ def compare(
     rows = [_row(name, group, rounds, targets) for name, group in groups.items()]
     for row in rows if tuned else ():
         row.update(_tuned(tuned[str(row["process"])]))
+    protocol = _protocol(groups, tuned)
     directory = files.make_directory(output_dir, "output_dir")
     files.delete_leftovers(directory)
-    _write_curves(directory, groups)
-    _write_compute(directory / "compute.png", groups)
-    text = _markdown(groups, rows, rounds, targets, columns, weights, reaching)
+    _write_curves(directory, groups, protocol)
+    _write_compute(directory / "compute.png", groups, protocol)
+    text = _markdown(
+        groups, rows, rounds, targets, columns, weights, reaching, protocol
+    )
     files.write_text(directory / "table.md", text)
     files.write_text(directory / "table.csv", tables.to_csv(rows))
     return rows
+
+
+def _protocol(
+    groups: Mapping[str, Sequence[finished_runs.Run]], tuned: Mapping[str, Tuned]
+) -> protocol_lib.Protocol:
+    return protocol_lib.of(
+        {
+            name: [
+                {**run.config, "total_rounds": run.summary["rounds"]} for run in group
+            ]
+            for name, group in groups.items()
+        },
+        chosen={name for each in tuned.values() for name in each.settings},
+    )
 
 
 def parse_columns(names: Sequence[str]) -> list[str]:
@@ -290,7 +309,9 @@ def _markdown(
     columns: Sequence[str],
     weights: str,
     reaching: str,
+    protocol: protocol_lib.Protocol,
 ) -> str:
+    is_one = protocol.is_one
     cells = {
         "method": [row["process"] for row in rows],
         "seeds": [str(row["runs"]) for row in rows],
@@ -302,7 +323,7 @@ def _markdown(
     for name in columns or _usual(rows):
         if name in _SHARES:
             head, key = _SHARES[name]
-            cells[head] = _percents(rows, key)
+            cells[head] = _percents(rows, key, is_one)
         elif name in HESSIAN_COLUMNS:
             cells[HESSIAN_COLUMNS[name]] = _numbers(rows, name)
         elif name in COST_COLUMNS:
@@ -312,16 +333,18 @@ def _markdown(
             ]
     last = [group[0].summary["rounds"] for group in groups.values()]
     for number in rounds:
-        cells[f"EMA at {number} (%)"] = _percents(rows, f"ema_accuracy_at_{number}")
+        cells[f"EMA at {number} (%)"] = _percents(
+            rows, f"ema_accuracy_at_{number}", is_one
+        )
     for target in targets:
-        cells[f"rounds to {100 * target:g} %"] = _rounds_to(rows, target, last)
+        cells[f"rounds to {100 * target:g} %"] = _rounds_to(rows, target, last, is_one)
     if not columns or "seconds" in columns:
         cells["s a round"] = [f"{row['seconds_per_round']:.2f}" for row in rows]
     lines = tables.to_markdown(cells)
-    caption = _caption(groups, last, columns or _usual(rows), weights, reaching)
+    caption = _caption(groups, last, columns or _usual(rows), weights, reaching, is_one)
     if is_tuned:
         caption += "\n" + textwrap.fill(_TUNED, _WIDTH)
-    return "\n".join([*lines, "", caption, ""])
+    return "\n".join([*lines, "", caption, "", *protocol.lines(), ""])
 
 
 def _usual(rows: Sequence[Row]) -> list[str]:
@@ -353,11 +376,11 @@ def _numbers(rows: Sequence[Row], name: str) -> list[str]:
     ]
 
 
-def _percents(rows: Sequence[Row], name: str) -> list[str]:
-    """Means in percent, with deviations where there are any, the highest in bold."""
+def _percents(rows: Sequence[Row], name: str, is_bold: bool) -> list[str]:
+    """Means in percent, with deviations where there are any; the highest in bold."""
     shown = [_percent(row[f"{name}_mean"]) for row in rows]
     measured = [float(text) for text in shown if text != "-"]
-    best = max(measured) if len(measured) > 1 else None
+    best = max(measured) if is_bold and len(measured) > 1 else None
     texts = []
     for row, text in zip(rows, shown):
         spread = row.get(f"{name}_std")
@@ -371,11 +394,14 @@ def _percent(share: Any) -> str:
     return "-" if share is None else f"{100 * share:.2f}"
 
 
-def _rounds_to(rows: Sequence[Row], target: float, last: Sequence[int]) -> list[str]:
+def _rounds_to(
+    rows: Sequence[Row], target: float, last: Sequence[int], is_bold: bool
+) -> list[str]:
     """Mean numbers of rounds, the lowest in bold; `25+` where 25 were not enough."""
     means = [row[f"rounds_to_{target}_mean"] for row in rows]
     reached = [number for number in means if number is not None]
-    best = f"{min(reached):.1f}" if reached and len(means) > 1 else None
+    has_best = is_bold and reached and len(means) > 1
+    best = f"{min(reached):.1f}" if has_best else None
     shown = [
         f"{limit}+" if number is None else f"{number:.1f}"
         for number, limit in zip(means, last)
@@ -422,6 +448,7 @@ def _caption(
     columns: Sequence[str],
     weights: str,
     reaching: str,
+    is_one: bool,
 ) -> str:
     text = (
         f"Test accuracy{_task(groups)} after {_range(last)} rounds, mean over seeds ±"
@@ -435,7 +462,8 @@ def _caption(
     if "all_clients" in columns:
         text += " All clients: that of the mean of all clients' last models."
     if len(groups) > 1:
-        text += " The best is in bold."
+        best = "The best" if is_one else "They have no common protocol, so nothing"
+        text += f" {best} is in bold."
     if HESSIAN_COLUMNS.keys() & set(columns):
         text += (
             " Of the Hessian of the loss on training examples: largest eigenvalue and"
@@ -456,10 +484,12 @@ def _caption(
 
 
 def _write_curves(
-    directory: pathlib.Path, groups: Mapping[str, Sequence[finished_runs.Run]]
+    directory: pathlib.Path,
+    groups: Mapping[str, Sequence[finished_runs.Run]],
+    protocol: protocol_lib.Protocol,
 ) -> None:
     found = _curves(groups, lambda run, round_num: round_num)
-    _write_picture(directory / "curves.png", groups, found, plot.ROUNDS)
+    _write_picture(directory / "curves.png", groups, found, plot.ROUNDS, protocol)
     rows = [
         {
             "process": curve.name,
@@ -477,7 +507,9 @@ def _write_curves(
 
 
 def _write_compute(
-    path: pathlib.Path, groups: Mapping[str, Sequence[finished_runs.Run]]
+    path: pathlib.Path,
+    groups: Mapping[str, Sequence[finished_runs.Run]],
+    protocol: protocol_lib.Protocol,
 ) -> None:
     """Accuracy by compute, as FedMLB's Figs. 2 to 4 compare methods."""
     runs = [run for group in groups.values() for run in group]
@@ -493,6 +525,7 @@ def _write_compute(
         groups,
         found,
         "Multiply-adds of a client that takes part in every round (10^9)",
+        protocol,
     )
 
 
@@ -520,6 +553,7 @@ def _write_picture(
     groups: Mapping[str, Sequence[finished_runs.Run]],
     drawn: Sequence[curves.Curve],
     across: str,
+    protocol: protocol_lib.Protocol,
 ) -> None:
     if not drawn:
         # Nothing was evaluated; an old picture would be of other runs.
@@ -535,4 +569,5 @@ def _write_picture(
         title=f"Test accuracy{_task(groups)}",
         subtitle=subtitle,
         across=across,
+        note=protocol.in_short(),
     )

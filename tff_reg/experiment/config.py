@@ -48,6 +48,8 @@ _GROUPS = (
 
 # Tag: it stands for other settings, which a run has in its place.
 _SHORTHAND = "shorthand"
+# What `settings_of` can be beside a method.
+TASK, EACH = resolution.TASK, resolution.EACH
 
 _GUARDED = {"aggregator": ("robust", "secure", "compressed")}
 _PRIVATE = {"aggregator": ("dp",)}
@@ -62,6 +64,7 @@ class RunConfig(process_settings.ProcessSettings, task_settings.TaskSettings):
 
     Attributes:
       strengths: Strengths of the process's methods, as `<method>_<field>`.
+      settings_from: Of what is resolved: whose settings those are that nobody gave.
     """
 
     process: str = _of_what(help="method, or a sum of methods such as fedprox+man")
@@ -69,6 +72,13 @@ class RunConfig(process_settings.ProcessSettings, task_settings.TaskSettings):
         None,
         help="cell of a paper's table, whose settings count where no flag says"
         " otherwise; bin/recipes lists them",
+        tags=(_SHORTHAND,),
+    )
+    settings_of: Optional[str] = _of_what(
+        None,
+        help="whose settings count where no flag and no recipe says otherwise: a"
+        " method's, the task's (task), or those of each process's first method (each);"
+        " runs are by themselves as with each, compared as with task",
         tags=(_SHORTHAND,),
     )
     clients_per_round: int = _of_rounds(16, help="clients that take part", minimum=1)
@@ -233,6 +243,7 @@ class RunConfig(process_settings.ProcessSettings, task_settings.TaskSettings):
         tags=(process_settings.FREE,),
     )
     strengths: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    settings_from: str = dataclasses.field(default="", compare=False)
 
     def __post_init__(self):
         """Checks what is given.
@@ -247,6 +258,9 @@ class RunConfig(process_settings.ProcessSettings, task_settings.TaskSettings):
                 value = process_name(value) if value else None
             if value is not None:
                 each.check(value)
+            if each.name == "settings_of" and value not in (None, TASK, EACH):
+                known = [TASK, EACH, *catalogue.names()]
+                dataclasses.replace(each, choices=known).check(value)
             object.__setattr__(self, each.name, value)
         strengths = strengths_lib.checked(self.strengths)
         object.__setattr__(self, "strengths", strengths)
@@ -266,7 +280,7 @@ class RunConfig(process_settings.ProcessSettings, task_settings.TaskSettings):
         Raises:
           SettingError: If there is no such setting, or a value cannot be.
         """
-        names = {each.name for each in settings_of(cls)}
+        names = {each.name for each in settings_of(cls)} | {"settings_from"}
         own = {name: value for name, value in values.items() if name in names}
         rest = {name: value for name, value in values.items() if name not in names}
         return cls(**own, strengths=rest)
@@ -369,7 +383,11 @@ class ResolvedConfig(RunConfig):
         }
         return {
             name: list(value) if isinstance(value, tuple) else value
-            for name, value in {**values, **self.strengths}.items()
+            for name, value in {
+                **values,
+                **self.strengths,
+                "settings_from": self.settings_from,
+            }.items()
         }
 
     @classmethod
@@ -390,7 +408,8 @@ class ResolvedConfig(RunConfig):
             raise SettingError("process", None, "it is missing.")
         values = modernised(values)
         known = listed(values["process"])
-        return cls.of({s.name: values.get(s.name, s.default) for s in known})
+        found = {s.name: values.get(s.name, s.default) for s in known}
+        return cls.of({**found, "settings_from": values.get("settings_from", "")})
 
     def aggregation(self) -> dict[str, Any]:
         """Its settings as `aggregators.build_model_aggregator` takes them."""

@@ -15,6 +15,7 @@ from tff_reg.lazy import np, tf, tff
 NAMES = frozenset(
     (
         "made_by",
+        "settings_from",
         "clients_run",
         "tensorflow_devices",
         "cpu_kernels",

@@ -22,6 +22,7 @@ from tff_reg.experiment import (
     comparison,
     files,
     finished_runs,
+    protocol,
     scale as scale_lib,
     series,
     tables,
@@ -177,6 +178,18 @@ class Reproduction:
         """The runs of a cell: a list of seeds for each of its recipes."""
         return [self._runs[self._key(cell, recipe)] for recipe in cell.recipes]
 
+    def protocols(self) -> list[str]:
+        """What the runs of a column have in common, and in what its rows differ."""
+        columns: dict[str, list[str]] = {}
+        for column in self.artifact.columns:
+            rows = {
+                cell.row: [self.runs_of(cell)[0][0].config.dump()]
+                for cell in self.artifact.cells
+                if cell.column == column
+            }
+            columns.setdefault(protocol.of(rows).in_short(), []).append(column)
+        return [f"{', '.join(names)}: {text}" for text, names in columns.items()]
+
     @property
     def hessian(self) -> dict[str, Any]:
         """Settings of `bin/analyze hessian`, where not its defaults."""
@@ -326,6 +339,7 @@ class Reproduction:
             notes.append(_TINY_NOTE)
         if self.is_random:
             notes.append("On random images in place of the data.")
+        notes += self.protocols()
         notes += self.artifact.notes
         for cell in self.artifact.cells:
             for recipe in map(self._tasks.recipes.recipe, cell.recipes):

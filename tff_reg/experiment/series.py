@@ -11,14 +11,15 @@ import dataclasses
 import os
 import pathlib
 import signal
-from collections.abc import Sequence
-from typing import Any, Callable, Optional
+from collections.abc import Callable, Sequence
+from typing import Any, Optional
 
 from tff_reg import lazy
 from tff_reg.experiment import (
     config as config_lib,
     directory as directory_lib,
     jobs,
+    protocol,
     summary as summary_lib,
 )
 from tff_reg.methods import catalogue
@@ -79,7 +80,8 @@ def plan(
     """The runs of a series: every process with every seed, seed by seed.
 
     Args:
-      common: What all runs have; strengths go to the processes that have them.
+      common: What all runs have; strengths go to the processes that have them. Where
+        it names neither a recipe nor `settings_of`, the task's settings count.
         `output_dir` is the directory that holds the runs' own, `PROCESS-seedSEED`.
       processes: Process names, or `all`.
       seeds: Seeds.
@@ -93,6 +95,7 @@ def plan(
       DirectoryError: If a run's directory holds something else, or another run.
     """
     names, seeds = process_names(processes), tuple(seeds)
+    common = protocol.asked(common)
     check_each_once(SEEDS, seeds)
     check_strengths(common, names)
     check_directory(common.output_dir)

@@ -37,7 +37,7 @@ class FedDecorr(method.Method):
     name = "feddecorr"
     title = "Decorrelated features"
     paper = "Shi et al., ICLR 2023"
-    paper_settings = papers.FEDALIGN
+    paper_settings = papers.FEDDECORR
 
     strength: float = settings.setting(
         0.1,
