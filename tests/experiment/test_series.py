@@ -157,7 +157,7 @@ def test_a_run_with_other_settings_is_refused_before_anything_starts(tmp_path):
 
 def test_a_run_of_more_rounds_is_refused(tmp_path):
     finish(plan(tmp_path)[0], rounds=3)
-    with pytest.raises(experiment.DirectoryError, match="finished run of 3 rounds"):
+    with pytest.raises(experiment.DirectoryError, match="has done 3 rounds already"):
         plan(tmp_path)
 
 

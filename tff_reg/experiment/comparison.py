@@ -21,6 +21,7 @@ import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Optional, Union
 
+from tff_reg.data import digests
 from tff_reg.experiment import (
     config as config_lib,
     curves,
@@ -223,11 +224,12 @@ def _check_alike(group: Sequence[finished_runs.Run]) -> None:
                 f"{where} have {first.summary['rounds']} and {run.summary['rounds']}"
                 " rounds, so they have no mean."
             )
-        for name in config_lib.differences(first.config, run.config, ("seed",)):
-            values = [each.config[name] for each in (first, run)]
+        of_seed = config_lib.decided_by_seed(first.config)
+        for name in config_lib.differences(first.config, run.config, of_seed):
+            values = f"{name} ({first.config[name]} and {run.config[name]})"
             raise ComparisonError(
-                f"{where} differ in {name} ({values[0]} and {values[1]}), so they"
-                " have no mean; give them names of their own."
+                f"{where} differ in {digests.NAMES.get(name, values)}, so they have no"
+                " mean; give them names of their own."
             )
         seed = run.summary["seed"]
         if seed in paths_by_seed:

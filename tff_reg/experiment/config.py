@@ -16,6 +16,7 @@ from collections.abc import Container, Mapping
 from typing import Any, Optional
 
 from tff_reg import lazy, runtime
+from tff_reg.data import digests
 from tff_reg.experiment import (
     provenance,
     resolution,
@@ -355,6 +356,20 @@ def differences(
         for name, value in identity(second).items()
         if name not in but and known.get(name, value) != value
     ]
+
+
+def decided_by_seed(values: Mapping[str, Any]) -> set[str]:
+    """What of runs that are the same but for their seed may differ.
+
+    Args:
+      values: As for `identity`.
+
+    Returns:
+      Names: the seed, and the digests of what it decides.
+    """
+    if values.get("validation_share") is not None:
+        return {"seed", *digests.NAMES}
+    return {"seed", digests.SPLIT}
 
 
 class ResolvedConfig(RunConfig):

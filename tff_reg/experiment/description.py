@@ -263,10 +263,7 @@ _PROTOCOL: tuple[tuple[tuple[str, ...], Callable[[Any], str]], ...] = (
         ("num_clients", "clients_per_round", "client_sampling"),
         _cohort,
     ),
-    (
-        ("partition", "concentration", "classes_per_client", "split_file"),
-        _partition,
-    ),
+    (("partition", "concentration", "classes_per_client"), _partition),
     (("total_rounds",), lambda c: _count(c.total_rounds, "round")),
     (("local_epochs",), _epochs),
     (("batch_size", "drop_remainder"), _batches),
@@ -293,7 +290,8 @@ def protocol(values: Mapping[str, Any]) -> str:
     Returns:
       Phrases joined by commas, of those settings that are all there.
     """
-    config = types.SimpleNamespace(**values)
+    # Where a split is read from is no part of it.
+    config = types.SimpleNamespace(**{**values, "split_file": None})
     phrases = [
         make(config) for names, make in _PROTOCOL if all(n in values for n in names)
     ]

@@ -25,6 +25,7 @@ import pathlib
 from collections.abc import Mapping
 from typing import Any, Optional
 
+from tff_reg.data import digests
 from tff_reg.experiment import (
     checkpoints,
     config as config_lib,
@@ -132,6 +133,11 @@ class RunDirectory:
             return
         # It may be continued to more rounds.
         for name in config_lib.differences(self._config, settings, ("total_rounds",)):
+            if name in digests.NAMES:
+                raise self._error(
+                    f"the run there is of other {digests.NAMES[name]}; give those, or"
+                    f" {_OTHERWISE.removeprefix('give ')}"
+                )
             before = self._config[name]
             shown = "none" if before is None else as_text(before)
             raise DirectoryError(
@@ -153,13 +159,14 @@ class RunDirectory:
         if self._config is None:
             return
         before, total = self._config.get("total_rounds"), settings["total_rounds"]
-        done = max((c.round_num for c in self.checkpoints.all()), default=0)
+        done = (self.summary() or {}).get("rounds", 0)
+        done = max([done, *(c.round_num for c in self.checkpoints.all())])
         if total < done:
             raise DirectoryError(
                 "total_rounds",
                 total,
-                f"{self.path} has done {done} rounds already; ask for more, or give"
-                " overwrite=true to start anew.",
+                f"{self.path} has done {done} rounds already; ask for as many or more,"
+                f" or {_OTHERWISE}",
             )
         cosine = settings.get("learning_rate_schedule") == "cosine"
         if cosine and done and before != total:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import collections
+import functools
 from typing import Any, Callable, Optional
 
+from tff_reg.data import digests
 from tff_reg.lazy import np, tf, tff
 
 
@@ -68,6 +70,11 @@ class CentralEvaluation:
         # Traced now: Keras layers made in eager mode cannot be called any more once
         # others of their class were made in a graph, as TFF does for a process.
         self._batch_totals = batch_totals.get_concrete_function()
+
+    @functools.cached_property
+    def digests(self) -> dict[str, str]:
+        """The digest of the test examples, by its name among `digests.NAMES`."""
+        return {digests.TEST_EXAMPLES: digests.of_examples(self._x, self._y)}
 
     @property
     def num_weights(self) -> int:

@@ -244,6 +244,8 @@ class Rounds:
         self._directory: Optional[directory_lib.RunDirectory] = None
         if training.output_dir is not None:
             self._directory = directory_lib.RunDirectory(training.output_dir)
+            for each in (training.client_data, training.evaluate):
+                self._settings.update(getattr(each, "digests", {}))
         self._progress = training.progress or progress_lib.for_this_output(
             training.total_rounds
         )
@@ -303,8 +305,7 @@ class Rounds:
     def _begin(self, directory: directory_lib.RunDirectory) -> None:
         if not self._training.overwrite:
             directory.check_settings(self._settings)
-            if not directory.is_finished(self._training.total_rounds):
-                directory.check_rounds(self._settings)
+            directory.check_rounds(self._settings)
         config = {**self._settings, **provenance.describe()}
         directory.begin(config, overwrite=self._training.overwrite)
 

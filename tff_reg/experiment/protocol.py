@@ -12,6 +12,7 @@ import textwrap
 from collections.abc import Container, Mapping, Sequence
 from typing import Any
 
+from tff_reg.data import digests
 from tff_reg.experiment import config as config_lib, description
 from tff_reg.methods import catalogue
 from tff_reg.settings import as_text, settings_of
@@ -110,6 +111,7 @@ def of(
             differences[name] = values
         elif len(set(distinct)) == 1:
             common[name] = next(iter((of_protocol or values).values()))
+    differences.update(_of_data(groups))
     sources = {config.get("settings_from", "") for config in firsts.values()}
     return Protocol(
         shared=description.protocol(common),
@@ -120,6 +122,27 @@ def of(
         },
         differences=differences,
     )
+
+
+def _of_data(
+    groups: Mapping[str, Sequence[Mapping[str, Any]]],
+) -> dict[str, dict[str, Any]]:
+    """The data in which runs differ; those of one seed, where a seed decides them."""
+    found = {}
+    for name, words in digests.NAMES.items():
+        of_group: dict[str, dict[Any, str]] = {}
+        for group, configs in groups.items():
+            for config in configs:
+                if name in config:
+                    by_seed = name in config_lib.decided_by_seed(config)
+                    seed = config.get("seed") if by_seed else None
+                    of_group.setdefault(group, {})[seed] = config[name]
+        by_seed = [pair for each in of_group.values() for pair in each.items()]
+        if len(set(by_seed)) > len(dict(by_seed)):
+            found[words] = {
+                group: min(each.values())[:8] for group, each in of_group.items()
+            }
+    return found
 
 
 def _brought(config: Mapping[str, Any]) -> set[str]:

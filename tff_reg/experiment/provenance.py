@@ -16,6 +16,7 @@ NAMES = frozenset(
     (
         "made_by",
         "settings_from",
+        "data_files",
         "clients_run",
         "tensorflow_devices",
         "cpu_kernels",

@@ -20,6 +20,7 @@ from tff_reg.experiment import (
     directory as directory_lib,
     jobs,
     protocol,
+    standing,
     summary as summary_lib,
 )
 from tff_reg.methods import catalogue
@@ -217,22 +218,7 @@ def plan_run(
       DirectoryError: If its directory holds something else, or another run.
     """
     config = asked.resolved(tasks)
-    directory = directory_lib.RunDirectory(config.output_dir)
-    is_finished = False
-    if not config.overwrite:
-        values = config.dump()
-        directory.check_settings(values)
-        summary = summary_lib.of_finished_run(directory, values)
-        is_finished = summary is not None
-        if summary is None:
-            directory.check_rounds(values)
-        elif summary["rounds"] > config.total_rounds:
-            raise directory_lib.DirectoryError(
-                "total_rounds",
-                config.total_rounds,
-                f"{config.output_dir} has a finished run of {summary['rounds']} rounds;"
-                " give another output_dir, or overwrite=true to start anew.",
-            )
+    is_finished = standing.finished(config, tasks) is not None
     name = name or f"{config.process}, seed {config.seed}"
     return PlannedRun(asked, config, is_finished, name)
 
