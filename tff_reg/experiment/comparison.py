@@ -27,6 +27,7 @@ from tff_reg.experiment import (
     curves,
     files,
     finished_runs,
+    metrics,
     plot,
     protocol as protocol_lib,
     summary as summary_lib,
@@ -411,10 +412,14 @@ def _rounds_to(
     return [f"**{text}**" if text == best else text for text in shown]
 
 
-def _task(groups: Mapping[str, Sequence[finished_runs.Run]]) -> str:
-    tasks = {run.summary["task"] for group in groups.values() for run in group}
+def _accuracy(groups: Mapping[str, Sequence[finished_runs.Run]]) -> str:
+    """What the accuracies are of: on which examples, and of which task."""
+    runs = [run for group in groups.values() for run in group]
+    tasks = {run.summary["task"] for run in runs}
     (task,) = tasks if len(tasks) == 1 else (None,)
-    return f" on {task}" if task else ""
+    tested = " or ".join(sorted({metrics.tested(run.config) for run in runs}))
+    on = f" on {task}" if task else ""
+    return f"{tested.capitalize()} accuracy{on}"
 
 
 def _reaching(
@@ -453,9 +458,11 @@ def _caption(
     is_one: bool,
 ) -> str:
     text = (
-        f"Test accuracy{_task(groups)} after {_range(last)} rounds, mean over seeds ±"
+        f"{_accuracy(groups)} after {_range(last)} rounds, mean over seeds ±"
         " sample deviation (n - 1), which one seed does not have."
     )
+    if "held-out" in _accuracy(groups).lower():
+        text += " Held-out examples are training examples that nobody trains on."
     if "ema" in columns:
         text += (
             " EMA: exponential moving average with momentum"
@@ -568,7 +575,7 @@ def _write_picture(
     curves.write_curves(
         path,
         drawn,
-        title=f"Test accuracy{_task(groups)}",
+        title=_accuracy(groups),
         subtitle=subtitle,
         across=across,
         note=protocol.in_short(),

@@ -8,7 +8,7 @@ import types
 from collections.abc import Callable, Mapping
 from typing import Any, Optional
 
-from tff_reg.experiment import directory, files, privacy, progress
+from tff_reg.experiment import directory, files, metrics, privacy, progress
 from tff_reg.experiment.config import ResolvedConfig
 from tff_reg.methods import all_clients, method as method_lib
 from tff_reg.settings import as_text
@@ -350,7 +350,8 @@ def result(summary: Mapping[str, Any], path: files.PathLike) -> list[str]:
     final, best = summary["final_accuracy"], summary["best_accuracy"]
     text = f"{_count(summary['rounds'], 'round')}"
     if final is not None:
-        text = f"Test accuracy {100 * final:.2f} % after {text}"
+        tested = metrics.tested(summary).capitalize()
+        text = f"{tested} accuracy {100 * final:.2f} % after {text}"
         text += f" (best {100 * best:.2f} % after round {summary['best_round']})"
         if summary["all_clients_accuracy"] is not None:
             text += (

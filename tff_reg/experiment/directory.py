@@ -31,6 +31,7 @@ from tff_reg.experiment import (
     config as config_lib,
     files,
     metrics,
+    provenance,
     tensorboard,
 )
 from tff_reg.lazy import np
@@ -47,6 +48,12 @@ ANALYSIS = "analysis"
 
 class DirectoryError(SettingError):
     """Raised when a directory cannot be used for a run; says why and what to do."""
+
+
+def _signed(config: Mapping[str, Any]) -> dict[str, Any]:
+    """A config that says that it is ours."""
+    made_by = f"{_MADE_BY} {config.get('versions', {}).get('tff_reg', '')}"
+    return {"made_by": made_by.strip(), **config}
 
 
 def _is_temporary(path: pathlib.Path) -> bool:
@@ -182,7 +189,8 @@ class RunDirectory:
         """Takes the directory for this process and writes `config.json`.
 
         Args:
-          config: What to write; JSON values by name.
+          config: What to write; JSON values by name. Of a run that is there already
+            who made it stays as it is; see `go_on`.
           overwrite: Delete what an earlier run left here (and nothing else).
 
         Raises:
@@ -198,12 +206,33 @@ class RunDirectory:
             files.delete_leftovers(self._file("checkpoints"))
             if overwrite:
                 self._delete_run()
-            made_by = f"{_MADE_BY} {config.get('versions', {}).get('tff_reg', '')}"
-            self._config = {"made_by": made_by.strip(), **config}
+                self._config = None
+            there = self._config or {}
+            kept = [*provenance.MAKER, provenance.MADE_BEFORE]
+            self._config = {
+                **_signed(config),
+                **{name: there[name] for name in kept if name in there},
+            }
             self._write_json("config.json", self._config)
         except BaseException:
             self.close()
             raise
+
+    def go_on(self, config: Mapping[str, Any], rounds_done: int) -> None:
+        """Records who makes the rounds to come, and who made those before.
+
+        Args:
+          config: As of `begin`.
+          rounds_done: How many there are.
+        """
+        there, maker = self._config or {}, provenance.of(_signed(config))
+        before = provenance.made_before(there, maker, rounds_done)
+        found = {**there, **maker}
+        if before or provenance.MADE_BEFORE in there:
+            found[provenance.MADE_BEFORE] = before
+        if found != there:
+            self._config = found
+            self._write_json("config.json", found)
 
     def _take_lock(self) -> Optional[int]:
         # On the directory itself: no file to leave behind, and gone with the process.

@@ -18,6 +18,7 @@ from tff_reg.experiment import (
     evaluation as evaluation_lib,
     files,
     loop,
+    metrics,
     process_cache,
     progress as progress_lib,
     standing,
@@ -203,6 +204,7 @@ def prepare(
       ValueError: If its data are not there, or the method does not go with the model.
     """
     progress = progress or progress_lib.for_this_output(config.total_rounds)
+    progress.tested = metrics.tested(config.dump())
     where = runtime.describe()
     progress.say(where[0].upper() + where[1:])
     task = build_task(config, tasks)
