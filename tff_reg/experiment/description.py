@@ -238,14 +238,22 @@ def _aggregation(config: ResolvedConfig) -> list[str]:
 
 
 def _averaging(config: ResolvedConfig) -> str:
-    rate, momentum = config.server_learning_rate, config.server_momentum
     weighted = {
         "num_examples": "weighted by their numbers of examples",
         "uniform": "all weighing the same",
     }[config.client_weighting]
-    if config.server_optimizer == "sgd" and rate == 1.0 and not momentum:
+    optimizer = _server_optimizer(config)
+    if not optimizer:
         return f"average of the clients, {weighted}"
-    optimizer = f"{config.server_optimizer}, learning rate {_text(rate)}"
+    return f"{optimizer.removeprefix('server ')}; clients {weighted}"
+
+
+def _server_optimizer(config: Any) -> str:
+    """Nothing where the server takes the average."""
+    rate, momentum = config.server_learning_rate, config.server_momentum
+    if config.server_optimizer == "sgd" and rate == 1.0 and not momentum:
+        return ""
+    optimizer = f"server {config.server_optimizer}, learning rate {_text(rate)}"
     if momentum:
         optimizer += f", momentum {_text(momentum)}"
     if config.server_optimizer != "sgd":
@@ -253,7 +261,7 @@ def _averaging(config: ResolvedConfig) -> str:
         if config.server_optimizer != "adagrad":
             optimizer += f", beta2 {_text(config.server_beta2)}"
         optimizer += f", tau {_text(config.server_epsilon)}"
-    return f"{optimizer}; clients {weighted}"
+    return optimizer
 
 
 # What a protocol's words are made of: settings, and what makes words of them.
@@ -277,6 +285,11 @@ _PROTOCOL: tuple[tuple[tuple[str, ...], Callable[[Any], str]], ...] = (
     (("model", "norm"), lambda c: f"{c.model} ({_norm(c)})"),
     (("projector",), lambda c: "" if c.projector == "none" else _projector(c)),
     (("augmentation",), lambda c: f"augmentation {c.augmentation}"),
+    (
+        ("server_optimizer", "server_learning_rate", "server_momentum")
+        + ("server_beta1", "server_beta2", "server_epsilon"),
+        _server_optimizer,
+    ),
     (("aggregator",), lambda c: "" if c.aggregator == "mean" else c.aggregator),
 )
 

@@ -42,7 +42,10 @@ class FedDecorr(method.Method):
     strength: float = settings.setting(
         0.1,
         symbol="beta",
-        help="beta, by the scale of the authors' code. 0 is FedAvg.",
+        help=(
+            "beta, by the scale of the authors' code; 0.1 in its scripts for CIFAR-10, "
+            "0.05 for CIFAR-100. 0 is FedAvg."
+        ),
         minimum=0,
     )
 
