@@ -11,7 +11,8 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_reg import data, experiment, runtime, tasks, training
-from tff_reg.experiment import client_states, metrics, progress, state_file
+from tff_reg.data import digests
+from tff_reg.experiment import client_states, loop, metrics, progress, state_file
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -510,6 +511,66 @@ def test_runs_inside_a_running_event_loop_and_without_a_directory(run):
 
     result = asyncio.run(in_a_notebook())
     assert [row["round_num"] for row in result.rows] == [1, 2]
+
+
+def test_a_finished_run_is_not_made_one_of_fewer_rounds(run, tmp_path):
+    run(tmp_path / "a")
+    before = {
+        path: path.read_bytes() for path in (tmp_path / "a").iterdir() if path.is_file()
+    }
+    with pytest.raises(experiment.DirectoryError, match="has done 6 rounds already"):
+        run(tmp_path / "a", total_rounds=3)
+    assert {path: path.read_bytes() for path in before} == before
+    # As many are read back, more are done.
+    assert run(tmp_path / "a").summary["rounds"] == 6
+
+
+def made_by(monkeypatch, commit):
+    """What is run from now on is of a commit."""
+    own = {"git_commit": commit, "versions": {"tff_reg": "1"}}
+    monkeypatch.setattr(loop.provenance, "describe", lambda: own)
+
+
+def test_who_made_the_rounds_before_is_kept_by_their_numbers(
+    run, tmp_path, monkeypatch
+):
+    def recorded():
+        config = json.loads((tmp_path / "a" / "config.json").read_text())
+        before = config.get("made_before", [])
+        return config["git_commit"], [(e["rounds"], e["git_commit"]) for e in before]
+
+    made_by(monkeypatch, "first")
+    with pytest.raises(StopHere):
+        run(tmp_path / "a", rounds_per_checkpoint=2, progress=StopsAfter(3))
+    assert recorded() == ("first", [])
+    # Its third round is lost, and done again.
+    made_by(monkeypatch, "second")
+    with pytest.raises(StopHere):
+        run(tmp_path / "a", rounds_per_checkpoint=2, progress=StopsAfter(4))
+    assert recorded() == ("second", [([1, 2], "first")])
+    run(tmp_path / "a")
+    assert recorded() == ("second", [([1, 2], "first")])
+    # Who only reads it back has made nothing of it.
+    made_by(monkeypatch, "third")
+    run(tmp_path / "a")
+    assert recorded() == ("second", [([1, 2], "first")])
+    run(tmp_path / "a", total_rounds=7)
+    assert recorded() == ("third", [([1, 2], "first"), ([3, 6], "second")])
+
+
+def test_a_run_on_other_data_is_another_where_the_data_have_digests(
+    run, tiny_data, tmp_path
+):
+    run(tmp_path / "a", total_rounds=1)
+    tiny_data.digests = {digests.EXAMPLES: "a", digests.SPLIT: "b"}
+    # Begun without, by an older version or on data that have none.
+    run(tmp_path / "a", total_rounds=2)
+    tiny_data.digests = {digests.EXAMPLES: "a", digests.SPLIT: "c"}
+    with pytest.raises(experiment.DirectoryError, match="another split of the examp"):
+        run(tmp_path / "a", total_rounds=3)
+    tiny_data.digests = {digests.EXAMPLES: "d", digests.SPLIT: "b"}
+    with pytest.raises(experiment.DirectoryError, match="of other training examples"):
+        run(tmp_path / "a", total_rounds=3)
 
 
 def test_a_failing_round_is_named(run, tiny_process, tmp_path):

@@ -351,13 +351,16 @@ def help_text(given: Mapping[str, Any]) -> str:
         resolved = config_lib.RunConfig.of(given).resolved().dump()
         values.update((n, v) for n, v in resolved.items() if v is not None)
         process = values["process"]
-        lines.append(
-            f"Values are those of --process={process} on --task={values['task']}."
+        lines += textwrap.wrap(
+            f"Values are those of --process={process} on --task={values['task']}; what"
+            f" nobody gave is from {values['settings_from']}.",
+            _WIDTH,
         )
     else:
         lines += textwrap.wrap(
-            "What is not given is as in the method's paper, unless the task says"
-            " otherwise: bin/run --process=fedalign --help shows those values.",
+            "What is not given is from the paper or the code that the method's settings"
+            " are from: bin/run --process=fedalign --help shows these values, and whose"
+            " they are.",
             _WIDTH,
         )
     group = None

@@ -25,11 +25,13 @@ import pathlib
 from collections.abc import Mapping
 from typing import Any, Optional
 
+from tff_reg.data import digests
 from tff_reg.experiment import (
     checkpoints,
     config as config_lib,
     files,
     metrics,
+    provenance,
     tensorboard,
 )
 from tff_reg.lazy import np
@@ -46,6 +48,12 @@ ANALYSIS = "analysis"
 
 class DirectoryError(SettingError):
     """Raised when a directory cannot be used for a run; says why and what to do."""
+
+
+def _signed(config: Mapping[str, Any]) -> dict[str, Any]:
+    """A config that says that it is ours."""
+    made_by = f"{_MADE_BY} {config.get('versions', {}).get('tff_reg', '')}"
+    return {"made_by": made_by.strip(), **config}
 
 
 def _is_temporary(path: pathlib.Path) -> bool:
@@ -130,15 +138,20 @@ class RunDirectory:
         """
         if self._config is None:
             return
-        for name, value in settings.items():
-            before = self._config.get(name, value)
-            if name not in config_lib.FREE_SETTINGS and before != value:
-                shown = "none" if before is None else as_text(before)
-                raise DirectoryError(
-                    name,
-                    value,
-                    f"{self.path} has a run with {name}={shown}; {_OTHERWISE}",
+        # It may be continued to more rounds.
+        for name in config_lib.differences(self._config, settings, ("total_rounds",)):
+            if name in digests.NAMES:
+                raise self._error(
+                    f"the run there is of other {digests.NAMES[name]}; give those, or"
+                    f" {_OTHERWISE.removeprefix('give ')}"
                 )
+            before = self._config[name]
+            shown = "none" if before is None else as_text(before)
+            raise DirectoryError(
+                name,
+                settings[name],
+                f"{self.path} has a run with {name}={shown}; {_OTHERWISE}",
+            )
 
     def check_rounds(self, settings: Mapping[str, Any]) -> None:
         """Checks that the run there can be continued to another number of rounds.
@@ -153,13 +166,14 @@ class RunDirectory:
         if self._config is None:
             return
         before, total = self._config.get("total_rounds"), settings["total_rounds"]
-        done = max((c.round_num for c in self.checkpoints.all()), default=0)
+        done = (self.summary() or {}).get("rounds", 0)
+        done = max([done, *(c.round_num for c in self.checkpoints.all())])
         if total < done:
             raise DirectoryError(
                 "total_rounds",
                 total,
-                f"{self.path} has done {done} rounds already; ask for more, or give"
-                " overwrite=true to start anew.",
+                f"{self.path} has done {done} rounds already; ask for as many or more,"
+                f" or {_OTHERWISE}",
             )
         cosine = settings.get("learning_rate_schedule") == "cosine"
         if cosine and done and before != total:
@@ -175,7 +189,8 @@ class RunDirectory:
         """Takes the directory for this process and writes `config.json`.
 
         Args:
-          config: What to write; JSON values by name.
+          config: What to write; JSON values by name. Of a run that is there already
+            who made it stays as it is; see `go_on`.
           overwrite: Delete what an earlier run left here (and nothing else).
 
         Raises:
@@ -191,12 +206,33 @@ class RunDirectory:
             files.delete_leftovers(self._file("checkpoints"))
             if overwrite:
                 self._delete_run()
-            made_by = f"{_MADE_BY} {config.get('versions', {}).get('tff_reg', '')}"
-            self._config = {"made_by": made_by.strip(), **config}
+                self._config = None
+            there = self._config or {}
+            kept = [*provenance.MAKER, provenance.MADE_BEFORE]
+            self._config = {
+                **_signed(config),
+                **{name: there[name] for name in kept if name in there},
+            }
             self._write_json("config.json", self._config)
         except BaseException:
             self.close()
             raise
+
+    def go_on(self, config: Mapping[str, Any], rounds_done: int) -> None:
+        """Records who makes the rounds to come, and who made those before.
+
+        Args:
+          config: As of `begin`.
+          rounds_done: How many there are.
+        """
+        there, maker = self._config or {}, provenance.of(_signed(config))
+        before = provenance.made_before(there, maker, rounds_done)
+        found = {**there, **maker}
+        if before or provenance.MADE_BEFORE in there:
+            found[provenance.MADE_BEFORE] = before
+        if found != there:
+            self._config = found
+            self._write_json("config.json", found)
 
     def _take_lock(self) -> Optional[int]:
         # On the directory itself: no file to leave behind, and gone with the process.

@@ -244,6 +244,9 @@ class Rounds:
         self._directory: Optional[directory_lib.RunDirectory] = None
         if training.output_dir is not None:
             self._directory = directory_lib.RunDirectory(training.output_dir)
+            for each in (training.client_data, training.evaluate):
+                self._settings.update(getattr(each, "digests", {}))
+        self._config: dict[str, Any] = {}
         self._progress = training.progress or progress_lib.for_this_output(
             training.total_rounds
         )
@@ -272,6 +275,10 @@ class Rounds:
             raise RuntimeError("The run is not finished.")
         return self._result
 
+    @property
+    def _rounds_left(self) -> int:
+        return self._training.total_rounds - self._rounds_done
+
     def rows(self) -> Generator[Row, None, None]:
         """Takes the directory, does the rounds and writes the results.
 
@@ -285,9 +292,11 @@ class Rounds:
             if self._directory is not None:
                 self._begin(self._directory)
             self._restore()
+            if self._directory is not None and self._rounds_left:
+                self._directory.go_on(self._config, self._rounds_done)
             yield from self._table.rows()
             self._progress.start(self._rounds_done)
-            while self._rounds_done < self._training.total_rounds:
+            while self._rounds_left:
                 self._run_round(self._rounds_done + 1)
                 try:
                     yield self._table.row(self._rounds_done - 1)
@@ -303,10 +312,9 @@ class Rounds:
     def _begin(self, directory: directory_lib.RunDirectory) -> None:
         if not self._training.overwrite:
             directory.check_settings(self._settings)
-            if not directory.is_finished(self._training.total_rounds):
-                directory.check_rounds(self._settings)
-        config = {**self._settings, **provenance.describe()}
-        directory.begin(config, overwrite=self._training.overwrite)
+            directory.check_rounds(self._settings)
+        self._config = _as_json({**self._settings, **provenance.describe()})
+        directory.begin(self._config, overwrite=self._training.overwrite)
 
     def _restore(self) -> None:
         """Starts from the newest whole checkpoint, or from the beginning."""
@@ -526,6 +534,7 @@ class Rounds:
                 all_clients_accuracy=self._table.column(metrics.ALL_CLIENTS_ACCURACY),
                 title=self._training.title,
                 subtitle=self._training.subtitle,
+                tested=metrics.tested(self._settings),
             )
             self._directory.write_summary(summary)
         return RunResult(

@@ -284,6 +284,8 @@ def load(
             continue
         config = ResolvedConfig.load(directory.config)
         task = runs.build_task(config, tasks)
+        # The test examples are not looked at here alone.
+        directory.check_settings(getattr(task.client_data, "digests", {}))
         found_run = TrainedRun(
             directory, config, task, checkpoint.round_num, checkpoint, weights
         )
