@@ -214,8 +214,7 @@ def in_words(error: Any) -> str:
     text = error.reason if is_of_setting else str(error)
     text = re.sub(rf"(?<![-\w./=])({names})=", r"--\1=", text)
     if is_of_setting:
-        value = "" if error.value is None else f"={as_text(error.value)}"
-        text = f"--{error.setting}{value}: {text}"
+        text = f"--{error.setting}{error.given}: {text}"
     return " ".join(text.split())
 
 

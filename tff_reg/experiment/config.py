@@ -242,10 +242,10 @@ class RunConfig(process_settings.ProcessSettings, task_settings.TaskSettings):
         """
         for each in settings_of(self):
             value = each.adopt(getattr(self, each.name))
-            if each.name == "process":
-                value = process_name(value) if value else None
             if value is not None:
                 each.check(value)
+            if each.name == "process":
+                value = process_name(value) if value else None
             object.__setattr__(self, each.name, value)
         strengths = strengths_lib.checked(self.strengths)
         object.__setattr__(self, "strengths", strengths)
