@@ -127,6 +127,7 @@ def read_npz(
         ValueError,
         AttributeError,  # A lone .npy has no names.
         EOFError,
+        MemoryError,  # Its header may claim any size.
         NotImplementedError,
         RuntimeError,
         TypeError,
