@@ -212,10 +212,11 @@ def in_words(error: Any) -> str:
     is_of_setting = isinstance(error, SettingError)
     names = "|".join(each.name for each in config_lib.listed())
     text = error.reason if is_of_setting else str(error)
+    if isinstance(error, OSError) and error.filename is not None:
+        text = f"{error.filename}: {error.strerror}."
     text = re.sub(rf"(?<![-\w./=])({names})=", r"--\1=", text)
     if is_of_setting:
-        value = "" if error.value is None else f"={as_text(error.value)}"
-        text = f"--{error.setting}{value}: {text}"
+        text = f"--{error.setting}{error.given}: {text}"
     return " ".join(text.split())
 
 

@@ -255,10 +255,10 @@ class RunConfig(process_settings.ProcessSettings, task_settings.TaskSettings):
         """
         for each in settings_of(self):
             value = each.adopt(getattr(self, each.name))
-            if each.name == "process":
-                value = process_name(value) if value else None
             if value is not None:
                 each.check(value)
+            if each.name == "process":
+                value = process_name(value) if value else None
             if each.name == "settings_of" and value not in (None, TASK, EACH):
                 known = [TASK, EACH, *catalogue.names()]
                 dataclasses.replace(each, choices=known).check(value)

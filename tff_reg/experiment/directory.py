@@ -34,7 +34,6 @@ from tff_reg.experiment import (
     provenance,
     tensorboard,
 )
-from tff_reg.lazy import np
 from tff_reg.settings import SettingError, as_text
 
 _MADE_BY = "tff_reg"
@@ -94,7 +93,15 @@ class RunDirectory:
             config = json.loads((self.path / "config.json").read_text("utf-8"))
             if config["made_by"].split()[0] == _MADE_BY:
                 return config_lib.modernised(config)
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError):
+        except (
+            OSError,
+            ValueError,
+            KeyError,
+            TypeError,
+            AttributeError,
+            IndexError,
+            RecursionError,
+        ):
             pass
         raise self._error(
             "it is not empty and has no readable config.json of a run, so it is left"
@@ -117,9 +124,11 @@ class RunDirectory:
     def summary(self) -> Optional[dict]:
         """The summary of the finished run there; None if none has finished."""
         try:
-            return json.loads(self._file("summary.json").read_text("utf-8"))
-        except (OSError, ValueError):
+            summary = json.loads(self._file("summary.json").read_text("utf-8"))
+        except (OSError, ValueError, RecursionError):
             return None
+        is_ours = isinstance(summary, dict) and isinstance(summary.get("rounds"), int)
+        return summary if is_ours else None
 
     def is_finished(self, total_rounds: int) -> bool:
         """Whether a run of at least so many rounds has finished there."""
@@ -296,9 +305,29 @@ class RunDirectory:
           arrays: The arrays.
           name: The file, `WEIGHTS`, `ALL_CLIENTS_WEIGHTS` or `BEST_WEIGHTS`.
         """
-        place = files.atomic_path(self._file(name))
-        with place as temporary, open(temporary, "wb") as file:
-            np.savez(file, **arrays)
+        files.write_bytes(self._file(name), files.npz(arrays))
+
+    def restore_best_weights(self, kept: Optional[pathlib.Path]) -> None:
+        """Goes back to the best weights that a checkpoint has kept, or to none.
+
+        Args:
+          kept: The file, which need not exist; None where there is no checkpoint.
+        """
+        if kept is None or not kept.exists():
+            files.delete(self._file(BEST_WEIGHTS))
+        else:
+            files.write_bytes(self._file(BEST_WEIGHTS), kept.read_bytes())
+
+    def damaged_weights(self) -> list[str]:
+        """The names of the files of weights that are there and cannot be read."""
+        damaged = []
+        for name in (WEIGHTS, ALL_CLIENTS_WEIGHTS, BEST_WEIGHTS):
+            try:
+                if self._file(name).exists():
+                    files.read_npz(self._file(name))
+            except files.DamagedError:
+                damaged.append(name)
+        return damaged
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """Writes `summary.json`, which says that the run is finished."""

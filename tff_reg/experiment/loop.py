@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 Row = dict[str, Optional[float]]
 
-# The parts of a checkpoint.
+# The parts of a checkpoint, beside `directory.BEST_WEIGHTS`.
 STATE, CLIENT_STATES = "server_state.npz", "client_states.json"
 _METRICS = "metrics.csv"
 
@@ -343,6 +343,11 @@ class Rounds:
                 f"Resuming after round {self._rounds_done} of"
                 f" {self._settings['total_rounds']}."
             )
+        for name in self._directory.damaged_weights():
+            self._progress.say(f"{name} is damaged: it is written again.")
+        self._directory.restore_best_weights(
+            checkpoint and checkpoint.part(directory_lib.BEST_WEIGHTS)
+        )
         # What the last process wrote beyond its checkpoint is done again.
         self._delete_unnamed_client_states()
         self._directory.delete_results()
@@ -432,9 +437,9 @@ class Rounds:
             for client_id in cohort
         ]
         arguments = [self._state, datasets]
-        if self._client_states is not None:
-            arguments.append(self._client_states.load(cohort))
         try:
+            if self._client_states is not None:
+                arguments.append(self._client_states.load(cohort))
             output = self._process.next(*arguments)
         except Exception as error:
             raise TrainingError(
@@ -482,6 +487,9 @@ class Rounds:
         }
         if self._client_states is not None:
             parts[CLIENT_STATES] = self._client_states.write_index
+        best = self._directory.path / directory_lib.BEST_WEIGHTS
+        if best.exists():
+            parts[best.name] = lambda path: path.write_bytes(best.read_bytes())
         self._directory.checkpoints.save(self._rounds_done, parts)
         self._rounds_saved = self._rounds_done
         self._delete_unnamed_client_states()

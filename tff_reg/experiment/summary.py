@@ -164,6 +164,8 @@ def of_finished_run(
     """
     if directory.config is None or not directory.is_finished(settings["total_rounds"]):
         return None
+    if directory.damaged_weights():
+        return None
     stored = directory.summary()
     try:
         text = (directory.path / "metrics.csv").read_text("utf-8")

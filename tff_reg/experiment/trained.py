@@ -76,10 +76,10 @@ class TrainedRun:
         """
         server = self._server_weights
         if self.kind == "best":
-            path = self.directory.path / directory_lib.BEST_WEIGHTS
+            path = self.checkpoint.part(directory_lib.BEST_WEIGHTS)
             if not path.exists():
                 raise TrainedRunError(
-                    f"{self.directory.path} has no {path.name}; a run with keep_best"
+                    f"{self.checkpoint.path} has no {path.name}; a run with keep_best"
                     " writes it."
                 )
             with np.load(path, allow_pickle=False) as stored:
