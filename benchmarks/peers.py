@@ -314,7 +314,7 @@ def _define_flags(given: flags.FlagValues) -> None:
 
 def _run(given: flags.FlagValues) -> None:
     for flag, known in (("cases", CASES), ("systems", SYSTEMS)):
-        chosen = given[flag].value
+        chosen = given[flag].value or []
         if not chosen or not {*chosen} <= {*known}:
             raise subject.RefusedError(
                 f"--{flag}={','.join(chosen)}: choose some of {', '.join(known)}."

@@ -135,9 +135,11 @@ def be_quiet(given: flags.FlagValues) -> bool:
       Whether it does.
     """
     verbosity = given["verbosity"].value
-    verbose = verbosity is not None and verbosity >= 0
+    if verbosity is None or verbosity < 0:
+        verbosity = logging.ERROR
+    verbose = verbosity >= 0
     quiet.silence(verbose)
-    logging.set_verbosity(verbosity if verbose else logging.ERROR)
+    logging.set_verbosity(verbosity)
     return verbose
 
 
@@ -172,7 +174,8 @@ def define_flags(
     """
     define_verbosity(flag_values)
     for each in config_lib.listed() if settings is None else settings:
-        reader, is_truth = _Reader(each), each.type is bool
+        is_truth = each.type is bool
+        reader: Any = _Reader(each)
         flag = flags.Flag(reader, None, each.name, None, each.help, boolean=is_truth)
         flags.DEFINE_flag(flag, flag_values)
 

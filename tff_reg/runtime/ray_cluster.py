@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import importlib.util
+import logging
 import os
 import signal
 import socket
@@ -123,7 +124,7 @@ class Cluster:
                     namespace="tff_reg",
                     log_to_driver=False,
                     configure_logging=False,
-                    logging_level="ERROR",
+                    logging_level=logging.ERROR,
                 )
         except (ConnectionError, OSError, RuntimeError, ValueError) as error:
             self.stop()
@@ -177,7 +178,7 @@ def _loopback(is_asked_for: bool) -> Iterator[None]:
     Whoever reaches its ports can run programs here. Else Ray replaces that address by
     the machine's own, and listens on all interfaces; its switch is for macOS.
     """
-    constants = importlib.import_module("ray._private.ray_constants")
+    constants: Any = importlib.import_module("ray._private.ray_constants")
     before = constants.ENABLE_RAY_CLUSTER
     constants.ENABLE_RAY_CLUSTER = before and not is_asked_for
     try:
