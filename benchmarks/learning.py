@@ -83,7 +83,7 @@ def _write(path: str, config: Any) -> None:
         "weight_decay": config.client_weight_decay,
         "max_gradient_norm": config.max_gradient_norm or None,
     }
-    kept = {name: np.asarray(array) for name, array in arrays.items()}
+    kept: dict[str, Any] = {name: np.asarray(array) for name, array in arrays.items()}
     np.savez(path, settings=json.dumps(settings), **kept)
 
 

@@ -314,7 +314,7 @@ def _define_flags(given: flags.FlagValues) -> None:
 
 def _run(given: flags.FlagValues) -> None:
     for flag, known in (("cases", CASES), ("systems", SYSTEMS)):
-        chosen = given[flag].value
+        chosen = given[flag].value or []
         if not chosen or not {*chosen} <= {*known}:
             raise subject.RefusedError(
                 f"--{flag}={','.join(chosen)}: choose some of {', '.join(known)}."
@@ -329,8 +329,8 @@ SUBJECT = subject.Subject(
     help=f"""\
 bin/bench peers [--cases=CASE,...] [--systems=SYSTEM,...] [--quick] [--json=FILE]
   The same rounds in plain PyTorch, Flower's simulation, pfl-research, FedJAX, TFF's own
-  runtime and here, with one client and two at a time, also in the lane tff_pins. Half an hour, or a quarter with
-  --quick. The first call installs the others into build/peers (2 GB).
+  runtime and here, with one client and two at a time, also in the lane tff_pins. Half
+  an hour, or a quarter with --quick. The first call installs the others into build/peers (2 GB).
   CASE: {", ".join(CASES)}.
   SYSTEM: {", ".join(SYSTEMS)}; PyTorch is always among them.""",
 )

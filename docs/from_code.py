@@ -133,7 +133,7 @@ def method_page(name):
         text.strip(),
         "## Strengths",
         _strengths(name, method),
-        "## Settings of its paper",
+        "## Its settings",
         _paper_settings(method),
         "## In a round",
         _properties(method),
@@ -186,7 +186,9 @@ def _paper_settings(method):
         for key, value in given.items()
         if value is not None
     ]
-    return _table(["setting", "value"], rows)
+    source = getattr(method.paper_settings, "source", None)
+    whose = f"Where nobody says otherwise they are from {source}.\n\n" if source else ""
+    return whose + _table(["setting", "value"], rows)
 
 
 def _properties(method):

@@ -3,6 +3,7 @@
     names()         the tasks there are
     defaults(name)  what a task says about itself; loads no TensorFlow
     check_data(..)  whether its data can be there; loads no TensorFlow either
+    digests(..)     whether its data are the same; loads it for data of TFDS alone
     build(name, ..) the task with its data, a `tff.simulation.baselines.BaselineTask`
 
 `tff_reg.tasks.recipes` has the papers' experiments by name.
@@ -20,10 +21,11 @@ from typing import TYPE_CHECKING, Any
 from tff_reg import lazy
 from tff_reg.experiment import scale as scale_lib, task_settings
 from tff_reg.settings import settings_of
-from tff_reg.tasks import recipes, reduced_data
+from tff_reg.tasks import dealt, recipes, reduced_data
 from tff_reg.tasks.task_defaults import DataError, Override, TaskDefaults, TaskError
 
 if TYPE_CHECKING:
+    from tff_reg.tasks.image_data import ImageData
     from tff_reg.tasks.task import Task
 
 task_lib = lazy.module("tff_reg.tasks.task")
@@ -36,6 +38,7 @@ __all__ = [
     "build",
     "check_data",
     "defaults",
+    "digests",
     "names",
     "recipes",
 ]
@@ -108,7 +111,24 @@ def build(task: str, **settings: Any) -> Task:
       ValueError: If a setting cannot be, or the model cannot have the norm.
     """
     chosen = task_settings.TaskSettings(task=task, **settings)
-    module = _module(task)
+    return task_lib.build(defaults(task), _load(chosen), chosen)
+
+
+def digests(task: str, **settings: Any) -> dict[str, str]:
+    """The digests of a task's data and of their split; see `build` for the arguments.
+
+    TensorFlow is loaded for data of TFDS alone.
+
+    Returns:
+      By names of `tff_reg.data.digests.NAMES`.
+    """
+    chosen = task_settings.TaskSettings(task=task, **settings)
+    return dealt.digests(_load(chosen), chosen)
+
+
+def _load(chosen: task_settings.TaskSettings) -> ImageData:
+    """The examples of a task."""
+    module = _module(chosen.task)
     given = {
         each.name: getattr(chosen, each.name)
         for each in settings_of(chosen)
@@ -116,17 +136,16 @@ def build(task: str, **settings: Any) -> Task:
     }
     for option in given:
         if option not in module.DEFAULTS.options:
-            raise TaskError(f"The task {task} has no {option}; leave it out.")
+            raise TaskError(f"The task {chosen.task} has no {option}; leave it out.")
     if chosen.synthetic_data:
-        data = reduced_data.synthetic(
+        return reduced_data.synthetic(
             module.DEFAULTS, scale_lib.parse(chosen.scale or "1"), chosen.image_size
         )
-    else:
-        check_data(task, chosen.data_dir)
-        data = module.load(**given)
-        if chosen.scale is not None:
-            data = reduced_data.subset(data, scale_lib.parse(chosen.scale))
-    return task_lib.build(module.DEFAULTS, data, chosen)
+    check_data(chosen.task, chosen.data_dir)
+    data = module.load(**given)
+    if chosen.scale is not None:
+        data = reduced_data.subset(data, scale_lib.parse(chosen.scale))
+    return data
 
 
 def _module(name: str) -> ModuleType:

@@ -9,10 +9,9 @@ flip. The file is read without pickles.
 
 from __future__ import annotations
 
-import zipfile
-import zlib
 from collections.abc import Sequence
 
+from tff_reg.experiment import files
 from tff_reg.lazy import np
 from tff_reg.tasks import image_data
 from tff_reg.tasks.task_defaults import DataError, TaskDefaults
@@ -114,28 +113,13 @@ def read_npz(
       DataError: If the file is damaged, lacks an array, or holds pickled objects.
     """
     try:
-        with np.load(path, allow_pickle=False) as content:
-            missing = [name for name in names if name not in content.files]
-            if missing:
-                raise DataError(f"{path} has no array {missing[0]}.")
-            present = [name for name in extras if name in content.files]
-            return {name: content[name] for name in (*names, *present)}
-    except DataError:
-        raise
-    except (
-        OSError,
-        ValueError,
-        AttributeError,  # A lone .npy has no names.
-        EOFError,
-        NotImplementedError,
-        RuntimeError,
-        TypeError,
-        zipfile.BadZipFile,
-        zlib.error,
-    ) as error:
-        raise DataError(
-            f"{path} is no .npz file of plain arrays that can be read ({error})."
-        ) from error
+        content = files.read_npz(path, {*names, *extras}.__contains__)
+    except files.DamagedError as error:
+        raise DataError(str(error)) from error
+    for name in names:
+        if name not in content:
+            raise DataError(f"{path} has no array {name}.")
+    return content
 
 
 def check_images(images: np.ndarray, where: str) -> np.ndarray:

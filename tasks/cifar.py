@@ -122,7 +122,7 @@ def _read_pickle(path: str, label_key: str) -> tuple[np.ndarray, np.ndarray]:
         or planes.shape[1:] != (_PIXELS,)
         or not isinstance(labels, list)
         or len(labels) != len(planes)
-        or not all(type(label) is int for label in labels)
+        or not all(type(label) is int and 0 <= label < 2**31 for label in labels)
     ):
         raise DataError(
             f"{path} must hold uint8 'data' of {_PIXELS} columns and as many "

@@ -17,7 +17,7 @@ from tff_reg.data import augmentation
 from tff_reg.lazy import np, sklearn_datasets
 from tff_reg.tasks import splits
 from tff_reg.tasks.image_data import ImageData
-from tff_reg.tasks.task_defaults import TaskDefaults
+from tff_reg.tasks.task_defaults import PROTOCOL, TaskDefaults
 
 # Of the training images' pixels divided by LARGEST_PIXEL.
 MEAN = 0.3052
@@ -42,6 +42,13 @@ DEFAULTS = TaskDefaults(
     image_shape=(8, 8, 1),
     num_classes=10,
     num_train_examples=1437,
+    # 72 images a client, four batches an epoch.
+    protocol={
+        **PROTOCOL,
+        "total_rounds": 20,
+        "batch_size": 20,
+        "client_weight_decay": 1e-4,
+    },
 )
 
 

@@ -42,6 +42,11 @@ def load(data_dir: str, image_size: int | None = None) -> image_data.ImageData:
       DataError: If there are no images, or one is damaged or has another size.
     """
     reading.require(data_dir, ["train", "test"], DEFAULTS)
+    for part in ("train", "test"):
+        # TensorFlow, which reads the files, would say less of what cannot be read.
+        folder = os.path.join(data_dir, part)
+        for name in reading.folders_in(folder):
+            images.list_folder(os.path.join(folder, name), may_be_empty=True)
     builder = tfds.folder_dataset.ImageFolder(data_dir)
     for part in ("train", "test"):
         splits = builder.info.splits

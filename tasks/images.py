@@ -20,20 +20,38 @@ SUFFIXES = (".jpg", ".jpeg", ".png")
 IMAGENET_MARGIN = 256 / 224
 
 
-def list_folder(folder: str) -> list[str]:
-    """The paths of a folder's images, sorted by name.
+def list_folder(folder: str, may_be_empty: bool = False) -> list[str]:
+    """Lists the paths of a folder's images, sorted by name.
+
+    Args:
+      folder: The folder.
+      may_be_empty: Whether it may have no images.
+
+    Returns:
+      The paths.
 
     Raises:
-      DataError: If it cannot be read or has none.
+      DataError: If it cannot be read, or has what is named like an image and is no
+        file, or no images.
     """
+    paths = []
     try:
-        names = sorted(os.listdir(folder))
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                if not entry.name.lower().endswith(SUFFIXES):
+                    continue
+                if not entry.is_file():
+                    raise DataError(
+                        f"{entry.path} is named like an image, but is no file; move it"
+                        " away."
+                    )
+                paths.append(entry.path)
     except OSError as error:
-        raise DataError(f"{folder} cannot be read ({error.strerror}).") from error
-    paths = [os.path.join(folder, n) for n in names if n.lower().endswith(SUFFIXES)]
-    if not paths:
+        where = error.filename or folder
+        raise DataError(f"{where} cannot be read ({error.strerror}).") from error
+    if not paths and not may_be_empty:
         raise DataError(f"{folder} has no images ({', '.join(SUFFIXES)}).")
-    return paths
+    return sorted(paths)
 
 
 def read(paths: Sequence[str], size: int | None, *, margin: float = 1.0) -> np.ndarray:

@@ -17,7 +17,7 @@ import os
 
 from tff_reg.lazy import np
 from tff_reg.tasks import arrays, image_data, images, reading, splits
-from tff_reg.tasks.task_defaults import DataError, TaskDefaults
+from tff_reg.tasks.task_defaults import PROTOCOL_BY_DOMAIN, DataError, TaskDefaults
 
 TEST_SHARE = 0.1
 _SPLIT_SEED = 9991
@@ -34,6 +34,7 @@ DEFAULTS = TaskDefaults(
     num_classes=7,
     num_train_examples=8992,
     num_domains=4,
+    protocol=PROTOCOL_BY_DOMAIN,
     options=("data_dir", "image_size"),
     image_size=_IMAGE_SIZE,
     source="https://domaingeneralization.github.io (PACS)",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import collections
-import dataclasses
 from collections.abc import Callable
 from typing import Optional
 
@@ -16,12 +15,10 @@ from tff_reg import models
 from tff_reg.data import (
     augmentation as augmentation_lib,
     client_data as client_data_lib,
-    keys,
-    partitions,
 )
 from tff_reg.experiment.task_settings import TaskSettings
 from tff_reg.lazy import tff
-from tff_reg.tasks import splits
+from tff_reg.tasks import dealt
 from tff_reg.tasks.image_data import ImageData
 from tff_reg.tasks.task_defaults import TaskDefaults
 
@@ -71,21 +68,6 @@ class Task(tff.simulation.baselines.BaselineTask):
         return self._test_arrays
 
 
-def _with_validation(data: ImageData, share: float, seed: int) -> ImageData:
-    """Holds a share of the training examples out, in the place of the test examples."""
-    count = max(1, round(share * len(data.y_train)))
-    key = int(keys.driver_generator("validation", seed).integers(2**63))
-    train, held = splits.by_share(data.y_train, count, seed=key)
-    return dataclasses.replace(
-        data,
-        x_train=data.x_train[train],
-        y_train=data.y_train[train],
-        x_test=data.x_train[held],
-        y_test=data.y_train[held],
-        domains=None if data.domains is None else data.domains[train],
-    )
-
-
 def build(defaults: TaskDefaults, data: ImageData, settings: TaskSettings) -> Task:
     """Makes a task of loaded data; see `tff_reg.tasks.build` for the errors.
 
@@ -105,18 +87,7 @@ def build(defaults: TaskDefaults, data: ImageData, settings: TaskSettings) -> Ta
             expected,
             len(data.y_train),
         )
-    if settings.validation_share is not None:
-        data = _with_validation(data, settings.validation_share, settings.seed)
-    dealt = partitions.partition(
-        settings.partition,
-        data.y_train,
-        settings.num_clients,
-        seed=settings.seed,
-        concentration=settings.concentration,
-        classes_per_client=settings.classes_per_client,
-        domains=data.domains,
-        split_file=settings.split_file,
-    )
+    data, positions = dealt.deal(data, settings)
     image_shape = data.x_train.shape[1:]
     normalize_fn = data.normalize_fn
     if settings.pixel_mean or settings.pixel_std:
@@ -124,7 +95,7 @@ def build(defaults: TaskDefaults, data: ImageData, settings: TaskSettings) -> Ta
     model, norm = settings.model or defaults.model, settings.norm
     if norm is None and defaults.norm in models.norms_of(model):
         norm = defaults.norm
-    client_data = client_data_lib.ArrayClientData(data.x_train, data.y_train, dealt)
+    client_data = client_data_lib.ArrayClientData(data.x_train, data.y_train, positions)
     model_fn = models.build_model_fn(
         model,
         image_shape=image_shape,
@@ -160,7 +131,7 @@ def build(defaults: TaskDefaults, data: ImageData, settings: TaskSettings) -> Ta
             settings.augmentation or defaults.augmentation, normalize_fn
         ),
         normalize_fn=normalize_fn,
-        partition=dealt,
+        partition=positions,
         train_labels=data.y_train,
         domains=data.domains,
         domain_names=data.domain_names,

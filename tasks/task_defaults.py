@@ -16,6 +16,35 @@ class DataError(TaskError):
     """Data that are not there, or not what they should be."""
 
 
+# What runs that are compared share, where neither a user nor a task says otherwise:
+# classes that differ strongly from client to client, few clients a round, and what
+# trains every method.
+PROTOCOL: Mapping[str, Any] = MappingProxyType(
+    {
+        "num_clients": 20,
+        "clients_per_round": 5,
+        "total_rounds": 60,
+        "local_epochs": 5,
+        "batch_size": 50,
+        "partition": "dirichlet_balanced",
+        "concentration": 0.3,
+        "client_learning_rate": 0.1,
+        "client_weight_decay": 1e-3,
+        "max_gradient_norm": 10.0,
+    }
+)
+# The same of a task whose clients are its domains.
+PROTOCOL_BY_DOMAIN: Mapping[str, Any] = MappingProxyType(
+    {
+        **PROTOCOL,
+        "num_clients": 4,
+        "clients_per_round": 4,
+        "partition": "domain",
+        "concentration": None,
+    }
+)
+
+
 @dataclasses.dataclass(frozen=True)
 class Override:
     """A setting of a paper that a task replaces."""
@@ -62,6 +91,8 @@ class TaskDefaults:
     layout: str = ""
     # The data set's name in TFDS, which loads it when `data_dir` is not given.
     tfds_name: str | None = None
+    # What runs that are compared share, by setting; see --settings_of.
+    protocol: Mapping[str, Any] = dataclasses.field(default_factory=lambda: PROTOCOL)
     # By the name of a field of tff_reg.experiment.RunConfig; often empty.
     overrides: Mapping[str, Override] = dataclasses.field(
         default_factory=lambda: MappingProxyType({})

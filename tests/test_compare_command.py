@@ -14,7 +14,7 @@ import pytest
 from tests import commands, slurm
 from tff_reg import experiment
 from tff_reg.commands import compare, run
-from tff_reg.experiment import comparison
+from tff_reg.experiment import provenance
 
 TINY = [
     "--total_rounds=2",
@@ -136,7 +136,13 @@ def test_ctrl_c_ends_the_run_too_and_says_how_to_go_on(compared):
 
 
 def test_one_line_a_run_and_the_table_on_stdout(compared):
-    lines = compared["finished"].stdout.splitlines()
+    protocol, _, told = compared["finished"].stdout.partition("\n\n")
+    shared = " ".join(protocol.split())
+    assert shared.startswith(
+        "Protocol: digits, all 4 clients every round, dirichlet_balanced(0.3), 2 rounds"
+    )
+    assert shared.endswith("task digits. - fedprox's own: fedprox_strength=0.1")
+    lines = told.splitlines()
     heads = [
         "run 1/4  fedavg, seed 0: test accuracy ",
         "run 2/4  fedprox, seed 0: test accuracy ",
@@ -145,7 +151,7 @@ def test_one_line_a_run_and_the_table_on_stdout(compared):
     ]
     assert [line.startswith(head) for line, head in zip(lines, heads)] == [True] * 4
     table = (compared["directory"] / "table.md").read_text("utf-8")
-    assert table in compared["finished"].stdout
+    assert table in told and table.endswith(f"\n{protocol}\n")
     assert lines[-1] == (
         f"In {compared['directory']}: table.csv, table.md, curves.csv, curves.png"
     )
@@ -198,7 +204,7 @@ def test_another_seed_gives_other_numbers(compared):
 def test_configs_hold_settings_and_what_comparisons_know_of(compared):
     config = json.loads((compared["directory"] / NAMES[0] / "config.json").read_text())
     values = experiment.RunConfig(process="fedavg").resolved().dump()
-    assert set(config) - set(values) == comparison.NOT_SETTINGS | {"class_names"}
+    assert set(config) - set(values) == provenance.NAMES | {"class_names"}
 
 
 def test_nothing_is_run_again_and_the_bytes_are_the_same(compared, no_tensorflow):

@@ -12,7 +12,7 @@ from tests.experiment import finished
 from tff_reg import experiment
 from tff_reg.analysis import figures
 from tff_reg.commands import analyze, reproduce, run
-from tff_reg.experiment import artifact as artifact_lib, reproduction
+from tff_reg.experiment import artifact as artifact_lib, config, reproduction
 from tff_reg.tasks import recipes
 from tff_reg.tasks.recipes import artifacts
 
@@ -156,6 +156,22 @@ def test_all_of_them_can_be_planned_in_small_without_tensorflow(tmp_path):
     # Two seeds of three rows: in small, 100 and 500 clients are the same.
     assert counts["fedmlb/table4"] == "6"
     assert not (tmp_path / "runs").exists()
+
+
+def test_the_run_of_every_cell_is_that_of_its_recipe(tmp_path):
+    """With all settings, so that no cell shows another's run."""
+    for each in ALL:
+        made = reproduction.Reproduction(
+            each, experiment.RunConfig(), runs_dir=str(tmp_path)
+        )
+        for cell in each.cells:
+            for recipe, (planned,) in zip(cell.recipes, made.runs_of(cell)):
+                asked = {**cell.settings, "recipe": recipe}
+                own = experiment.RunConfig.of(asked).resolved()
+                where = (each.name, cell.row, cell.column)
+                assert planned.config.total_rounds == own.total_rounds, where
+                found = config.differences(planned.config.dump(), own.dump())
+                assert found == [], where
 
 
 def in_small(directory):

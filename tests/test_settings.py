@@ -3,9 +3,12 @@
 import dataclasses
 from typing import Optional
 
+import numpy as np
 import pytest
 
 from tff_reg import settings
+
+NOT_FINITE = "it must be a finite number."
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,7 +41,9 @@ def test_fields_say_what_they_are():
     [
         ({"strength": -1.0}, "m_strength=-1.0: it must be at least 0."),
         ({"strength": True}, "m_strength=true: it must be a number."),
-        ({"strength": float("nan")}, "m_strength=nan: it must be a finite number."),
+        ({"strength": float("nan")}, f"m_strength=nan: {NOT_FINITE}"),
+        ({"strength": np.float32("nan")}, f"m_strength=nan: {NOT_FINITE}"),
+        ({"strength": 10**309}, f"m_strength=1{'0' * 198}...: {NOT_FINITE}"),
         ({"strength": "1"}, "m_strength=1: it must be a number."),
         ({"width": 0}, "m_width=0: it must be greater than 0."),
         ({"width": 1}, "m_width=1: it must be less than 1."),

@@ -9,6 +9,7 @@ and before TensorFlow is imported. Standard library only.
 from __future__ import annotations
 
 import contextlib
+import importlib.abc
 import importlib.machinery
 import logging
 import os
@@ -84,7 +85,7 @@ class _TensorFlowFinder:
         return spec
 
 
-class _Loader:
+class _Loader(importlib.abc.Loader):
     """Another loader, whose module drops remarks while it is executed."""
 
     def __init__(self, loader):

@@ -15,11 +15,14 @@ import difflib
 import functools
 import math
 import numbers
+import reprlib
 import typing
 from collections.abc import Mapping, Sequence
 from typing import Any, Optional, Union
 
 _METADATA = "tff_reg"
+# What an error shows of a value, in characters.
+_LONGEST_SHOWN = 200
 _KINDS = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
 _TRUTHS = {
     **dict.fromkeys(("true", "t", "1"), True),
@@ -44,8 +47,13 @@ class SettingError(ValueError):
         self.reason = reason
 
     def __str__(self) -> str:
-        shown = "" if self.value is None else f"={as_text(self.value)}"
-        return f"{self.setting}{shown}: {self.reason}"
+        return f"{self.setting}{self.given}: {self.reason}"
+
+    @property
+    def given(self) -> str:
+        """`=value` as an error shows it, shortened; empty where nothing was given."""
+        text = "" if self.value is None else f"={as_text(self.value)}"
+        return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}..."
 
 
 @dataclasses.dataclass(frozen=True)
@@ -150,7 +158,9 @@ class Setting:
 
     def _adopt_item(self, item: Any) -> Any:
         is_whole = isinstance(item, int) and not isinstance(item, bool)
-        return float(item) if self.type is float and is_whole else item
+        return (
+            float(item) if self.type is float and is_whole and _finite(item) else item
+        )
 
     def check(self, value: Any, name: str = "") -> None:
         """Checks a value's type, its bounds and choices.
@@ -186,7 +196,7 @@ class Setting:
                 return f"there is no {item}{near}; choose some of {listed}."
             what = self.name.replace("_", " ")
             return f"there is no such {what}{near}; choose one of {listed}."
-        if isinstance(item, float) and not math.isfinite(item):
+        if self.type is float and not _finite(item):
             return "it must be a finite number."
         if self.minimum is not None and item < self.minimum:
             return f"it must be at least {self.minimum}."
@@ -294,6 +304,13 @@ def check(instance: Any, prefix: str = "") -> None:
         each.check(getattr(instance, each.name), prefix + each.name)
 
 
+def _finite(number: Any) -> bool:
+    try:
+        return math.isfinite(number)
+    except OverflowError:  # A whole number beyond any float.
+        return False
+
+
 def near_names(value: Any, choices: Sequence[Any], prefix: str = "") -> str:
     """` (did you mean NAME?)`, or nothing where no name is near."""
     near = difflib.get_close_matches(str(value), list(map(str, choices)), n=1)
@@ -305,5 +322,10 @@ def as_text(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, (tuple, list)):
-        return ",".join(map(as_text, value))
-    return str(value)
+        return ",".join(map(_item_as_text, value))
+    # A dictionary is no setting's value; of one as deep as can be, `str` fails.
+    return reprlib.repr(value) if isinstance(value, dict) else str(value)
+
+
+def _item_as_text(item: Any) -> str:
+    return reprlib.repr(item) if isinstance(item, (tuple, list)) else as_text(item)

@@ -1,4 +1,4 @@
-"""The environments of the other simulators, under build/peers, and of our other lane."""
+"""The environments of the other simulators, and of our other lane."""
 
 from __future__ import annotations
 

@@ -72,7 +72,8 @@ def read(path: str) -> Case:
 
 def save(path: str, weights: Sequence[np.ndarray]) -> None:
     """Writes weights, as in `Case.weights`."""
-    np.savez(path, **{f"weight{i:04}": w for i, w in enumerate(weights)})
+    named: dict[str, Any] = {f"weight{i:04}": w for i, w in enumerate(weights)}
+    np.savez(path, **named)
 
 
 def questions() -> Iterator[list[Any]]:

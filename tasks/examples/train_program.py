@@ -86,9 +86,11 @@ def prepare_directory(config):
     """
     output_dir = files.make_directory(config.output_dir, "output_dir")
     settings = config.dump()
-    recorded = {n: settings[n] for n in settings if n not in config_lib.FREE_SETTINGS}
+    recorded = config_lib.identity(settings)
     path = output_dir / "settings.json"
-    if path.exists() and json.loads(path.read_text()) != recorded:
+    if path.exists() and config_lib.differences(
+        json.loads(path.read_text()), recorded, ("total_rounds",)
+    ):
         reason = "a training with other settings is there; give another directory."
         raise SettingError("output_dir", output_dir, reason)
     files.write_text(path, json.dumps(recorded, indent=2))

@@ -3,7 +3,8 @@
     bin/launch --dev -m tff_reg.tasks.examples.web_service --runs_dir=DIR
 
     POST   /runs             starts a run; the body is JSON with settings by the names
-                             of bin/run's flags: {"process": "fedalign", "seed": 1}
+                             of bin/run's flags: {"process": "fedalign", "seed": 1};
+                             64 KiB at most
     GET    /runs             all runs
     GET    /runs/ID          a run: id, state, rounds, total_rounds, error
     GET    /runs/ID/metrics  a line of JSON a round as it is done, all from the first
@@ -46,6 +47,8 @@ from tff_reg.experiment import (
 
 _COMMAND = "tff_reg.tasks.examples.web_service"
 _ACTIVE = ("waiting", "running")
+# Bytes of a request's body. All settings of a run are some 4 KB.
+LONGEST_BODY = 2**16
 
 
 def is_asked_for(setting):
@@ -70,8 +73,8 @@ def read_request(body, path):
       ValueError: If they make no run; one sentence.
     """
     try:
-        given = json.loads(body)
-    except ValueError:
+        given = json.loads(body.decode("utf-8"))
+    except (ValueError, RecursionError):
         given = None
     if not isinstance(given, dict):
         raise ValueError(
@@ -162,7 +165,10 @@ class Runs:
         self._runs = {}
         files.make_directory(root, "runs_dir")
         for path in sorted(root.glob("*.json")):
-            config = read_request(path.read_bytes(), root / path.stem)
+            try:
+                config = read_request(path.read_bytes(), root / path.stem)
+            except ValueError as error:
+                raise ValueError(f"{path} is not a run's request: {error}") from error
             self._runs[path.stem] = Run(config)
 
     def all(self):
@@ -232,8 +238,9 @@ class RequestError(web.HTTPError):
         self.why = why
 
 
+@web.stream_request_body
 class _Handler(web.RequestHandler):
-    """Answers in JSON, errors too."""
+    """Answers in JSON, errors too; refuses long bodies before they are read."""
 
     def initialize(self, runs=None):
         self._runs: Any = runs
@@ -245,6 +252,21 @@ class _Handler(web.RequestHandler):
     def prepare(self):
         if self._runs is None:
             raise RequestError(404, f"There is nothing at {self.request.path}.")
+        self._body = bytearray()
+        try:
+            length = int(self.request.headers.get("Content-Length", 0))
+        except ValueError as error:
+            raise RequestError(400, "Content-Length is not a length.") from error
+        self._check_length(length)
+
+    def data_received(self, chunk):
+        # Of a body that does not say how long it is, no more is kept.
+        if len(self._body) <= LONGEST_BODY:
+            self._body += chunk
+
+    def _check_length(self, length):
+        if length > LONGEST_BODY:
+            raise RequestError(413, f"The body may have {LONGEST_BODY} bytes at most.")
 
     def _run(self, run_id):
         run = self._runs.get(run_id)
@@ -258,8 +280,9 @@ class _AllRuns(_Handler):
         self.finish({"runs": [run.describe() for run in self._runs.all()]})
 
     def post(self):
+        self._check_length(len(self._body))
         try:
-            run = self._runs.new(self.request.body)
+            run = self._runs.new(bytes(self._body))
         except ValueError as error:
             raise RequestError(400, str(error)) from error
         self.set_status(201)

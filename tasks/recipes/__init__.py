@@ -21,8 +21,9 @@ import functools
 import re
 import types
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Optional
 
+from tff_reg.methods import catalogue
 from tff_reg.tasks.recipes import paper_tables
 
 _MOST_NEAR_NAMES = 3
@@ -42,6 +43,8 @@ class Recipe:
       row: The row's name, as the paper prints it.
       column: The column's name.
       settings: Settings of a run by name.
+      beneath: What of them is there without the row, the column or the table that says
+        which process it is.
       published: The number or numbers of the cell, as printed.
       measure: What these numbers are.
       notes: In what the run differs from the paper's, or what the paper leaves open.
@@ -52,6 +55,7 @@ class Recipe:
     row: str
     column: str
     settings: Mapping[str, Any]
+    beneath: Mapping[str, Any]
     published: str
     measure: str
     notes: tuple[str, ...]
@@ -75,11 +79,13 @@ def recipe(name: str) -> Recipe:
     return _by_name()[name]
 
 
-def settings(name: str) -> dict[str, Any]:
+def settings(name: str, process: Optional[str] = None) -> dict[str, Any]:
     """A recipe's settings, for a `tff_reg.experiment.RunConfig`.
 
     Args:
       name: The recipe's name.
+      process: Whose they are to be, if not the recipe's own: what belongs to methods
+        that are no part of it, such as FedAvgM's server momentum, is left out.
 
     Returns:
       Settings by name, `process`, `task` and strengths among them; what the paper does
@@ -88,7 +94,15 @@ def settings(name: str) -> dict[str, Any]:
     Raises:
       UnknownRecipeError: If there is no such recipe.
     """
-    return dict(recipe(name).settings)
+    found = recipe(name)
+    chosen = dict(found.settings)
+    if process is not None:
+        left_out = catalogue.without(chosen["process"], process)
+        for each in catalogue.brings(left_out).keys() & chosen.keys():
+            del chosen[each]
+            if each in found.beneath:
+                chosen[each] = found.beneath[each]
+    return chosen
 
 
 def matching(pattern: str) -> list[Recipe]:
@@ -155,9 +169,11 @@ def _cells(table: paper_tables.Table) -> Iterator[Recipe]:
                 table.columns[column],
                 table.exceptions.get((row, column), paper_tables.Variant()),
             ]
-            chosen, notes = {}, []
+            chosen, beneath, notes = {}, {}, []
             for variant in variants:
                 chosen.update(variant.settings)
+                if variant is table.paper.base or "process" not in variant.settings:
+                    beneath.update(variant.settings)
                 notes += [note for note in variant.notes if note not in notes]
             name = _name(table, row, column)
             chosen["output_dir"] = f"runs/{name}-seed{{seed}}"
@@ -168,6 +184,9 @@ def _cells(table: paper_tables.Table) -> Iterator[Recipe]:
                 column=column,
                 settings=types.MappingProxyType(
                     {key: value for key, value in chosen.items() if value is not None}
+                ),
+                beneath=types.MappingProxyType(
+                    {key: value for key, value in beneath.items() if value is not None}
                 ),
                 published=numbers,
                 measure=table.measures.get(column, table.measure),

@@ -19,6 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Optional
 
 from tff_reg.experiment.artifact import Artifact, Cell
+from tff_reg.experiment.config import identity
 from tff_reg.tasks import recipes
 from tff_reg.tasks.recipes import paper_tables
 
@@ -165,17 +166,10 @@ def canonical(name: str) -> str:
 
 @functools.cache
 def _canonical() -> Mapping[str, str]:
-    free = {
-        "output_dir",
-        "accuracy_at_rounds",
-        "target_accuracies",
-        "target_measure",
-        "target_model",
-    }
     first: dict[Any, str] = {}
     return {
         recipe.name: first.setdefault(
-            tuple(sorted((k, v) for k, v in recipe.settings.items() if k not in free)),
+            tuple(sorted(identity(recipe.settings).items())),
             recipe.name,
         )
         for recipe in recipes.recipes()

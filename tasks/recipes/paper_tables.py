@@ -19,6 +19,8 @@ import itertools
 from collections.abc import Mapping
 from typing import Any
 
+from tff_reg.methods import papers
+
 
 @dataclasses.dataclass(frozen=True)
 class Variant:
@@ -103,19 +105,8 @@ _FEDALIGN = Paper(
         model="resnet56",
         norm="batch",
         augmentation="crop_flip",
-        partition="dirichlet_unbalanced",
-        concentration=0.5,
-        num_clients=16,
-        clients_per_round=16,
-        total_rounds=25,
-        local_epochs=20,
-        batch_size=64,
+        **papers.FEDALIGN,
         drop_remainder=True,
-        client_learning_rate=0.01,
-        learning_rate_schedule="constant",
-        client_momentum=0.9,
-        client_nesterov=True,
-        client_weight_decay=1e-4,
         max_gradient_norm=0.0,
     ),
 )
@@ -364,7 +355,8 @@ _FEDMLB = Paper(
     _set(
         "The clipping norm, the rotations of the images and their normalisation"
         " (CIFAR-10's numbers, for CIFAR-100 too) are the authors' code's; the paper"
-        " gives none of them. The split is drawn anew, in the way of their code: their"
+        " gives none of them. Strengths that the paper leaves open are those of the"
+        " group's later code (FedACG), where it has them. The split is drawn anew, in the way of their code: their"
         " own are files for --partition=split_file.",
         process="fedavg",
         task="cifar100",
@@ -373,19 +365,7 @@ _FEDMLB = Paper(
         augmentation="rotate_crop_flip",
         pixel_mean=(0.4914, 0.4822, 0.4465),
         pixel_std=(0.2470, 0.2435, 0.2616),
-        partition="dirichlet_sequential",
-        concentration=0.3,
-        num_clients=100,
-        clients_per_round=5,
-        total_rounds=1000,
-        local_epochs=5,
-        batch_size=50,
-        client_learning_rate=0.1,
-        learning_rate_schedule="exponential",
-        learning_rate_decay=0.998,
-        client_momentum=0.0,
-        client_weight_decay=1e-3,
-        max_gradient_norm=10.0,
+        **papers.FEDMLB,
         accuracy_at_rounds=(500, 1000),
     ),
 )
@@ -401,8 +381,11 @@ _ADAM_NOTE = (
     "FedAdam's betas are not in the paper; here 0.9 and 0.99, those of its authors and"
     " of the FedMLB group's later code (FedACG)."
 )
-_MOMENTUM = {"server_optimizer": "sgd", "server_momentum": 0.6}
-_MOMENTUM_NOTE = "The paper chose FedAvgM's beta among 0.4, 0.6 and 0.8; here 0.6."
+_MOMENTUM = {"server_optimizer": "sgd", "server_momentum": 0.4}
+_MOMENTUM_NOTE = (
+    "The paper chose FedAvgM's beta among 0.4, 0.6 and 0.8; here the 0.4 of the group's"
+    " later code (FedACG)."
+)
 _DYN = {
     "feddyn_strength": 0.1,
     "feddyn_clipping": "whole",
@@ -459,9 +442,11 @@ _FEDMLB_ROWS = {
         fitnet_strength=1.0,
     ),
     "FedProx": _set(
-        "The paper chose the strength among 0.1, 0.01 and 0.001; here 0.01.",
+        "The paper chose the strength among 0.1, 0.01 and 0.001; here 0.002, as the"
+        " group's later code (FedACG) adds 0.001 times the squared distance, of which"
+        " FedProx has the half.",
         process="fedprox",
-        fedprox_strength=0.01,
+        fedprox_strength=0.002,
     ),
     "FedLS-NTD": _NTD,
     "FedGKD": _GKD,
@@ -869,20 +854,7 @@ _MAN = Paper(
         augmentation="half_crop_flip",
         pixel_mean=(0.5071, 0.4867, 0.4408),
         pixel_std=(0.2675, 0.2565, 0.2761),
-        partition="dirichlet_balanced",
-        concentration=0.3,
-        num_clients=100,
-        clients_per_round=10,
-        client_sampling="independent",
-        total_rounds=500,
-        local_epochs=5,
-        batch_size=50,
-        client_learning_rate=0.1,
-        learning_rate_schedule="exponential",
-        learning_rate_decay=0.998,
-        client_momentum=0.0,
-        client_weight_decay=1e-3,
-        max_gradient_norm=10.0,
+        **papers.MAN,
         averages_all_clients=True,
         # The rounds of Table 1 are those of the accuracy itself, of this mean.
         target_measure="raw",
@@ -1105,19 +1077,8 @@ _UNIVARFL = Paper(
         process="fedavg",
         norm="batch",
         augmentation="crop_flip",
-        projector="feduv",
-        partition="dirichlet_unbalanced",
-        concentration=0.01,
-        num_clients=10,
-        clients_per_round=10,
-        local_epochs=10,
-        batch_size=128,
+        **papers.UNIVARFL,
         drop_remainder=True,
-        client_learning_rate=0.01,
-        learning_rate_schedule="cosine",
-        client_momentum=0.9,
-        client_nesterov=False,
-        client_weight_decay=1e-5,
         max_gradient_norm=0.0,
     ),
 )
@@ -1166,7 +1127,6 @@ _STL10 = {
     "model": "feduv_cnn",
     "pixel_mean": (0.5, 0.5, 0.5),
     "pixel_std": (0.5, 0.5, 0.5),
-    "total_rounds": 100,
 }
 _RESNET_60 = {"model": "resnet18_feduv", "total_rounds": 60}
 _CIFAR = {**_RESNET_60, "task": "cifar100", "augmentation": "none"}

@@ -11,7 +11,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_reg import runtime
-from tff_reg.data import augmentation, client_data as client_data_lib, keys
+from tff_reg.data import augmentation, client_data as client_data_lib, digests, keys
 
 ArrayClientData = client_data_lib.ArrayClientData
 
@@ -136,6 +136,24 @@ def test_a_recipe_makes_the_same_data_set_elsewhere():
     load = data.whole_client_dataset("client_0002", key).recipe.load
     with pytest.raises(client_data_lib.ClientDataError, match="have other examples"):
         load()
+
+
+def test_digests_are_of_examples_and_of_who_has_which():
+    x, y, partition, data = _data()
+    same = ArrayClientData(x.copy(), y.astype(np.int64), [p.copy() for p in partition])
+    assert data.digests == same.digests
+    (of_examples, of_split) = data.digests.values()
+    other = ArrayClientData(x, (y + 1) % 3, partition).digests
+    assert (
+        list(other.values())[0] != of_examples and list(other.values())[1] == of_split
+    )
+    swapped = [partition[1], partition[0], *partition[2:]]
+    other = ArrayClientData(x, y, swapped).digests
+    assert (
+        list(other.values())[0] == of_examples and list(other.values())[1] != of_split
+    )
+    # Another shape or type of the same bytes is something else.
+    assert len({digests.of_examples(each) for each in (x, x.reshape(-1))}) == 2
 
 
 @pytest.mark.parametrize("client_id", ["client_0000", "client_0001", "client_0002"])

@@ -4,7 +4,7 @@ from tff_reg import experiment
 from tff_reg.experiment import metrics, summary
 
 
-def finish(planned, accuracies, *, all_clients=None, seconds=1.0):
+def finish(planned, accuracies, *, all_clients=None, seconds=1.0, **more):
     """Writes what a planned run leaves when it is finished.
 
     Args:
@@ -12,8 +12,9 @@ def finish(planned, accuracies, *, all_clients=None, seconds=1.0):
       accuracies: Test accuracy, a share, round by round.
       all_clients: That of the mean of all clients' models.
       seconds: Of a round.
+      **more: What else its `config.json` has.
     """
-    values = {**planned.config.dump(), "total_rounds": len(accuracies)}
+    values = {**planned.config.dump(), "total_rounds": len(accuracies), **more}
     table = metrics.MetricsTable()
     for number, accuracy in enumerate(accuracies):
         row = {

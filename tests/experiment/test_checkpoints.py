@@ -88,6 +88,20 @@ def test_a_damaged_one_is_reported_and_the_one_before_it_taken(store, what):
     assert [checkpoint.round_num for checkpoint in store.all()] == [1]
 
 
+def test_a_damaged_older_one_is_reported_and_deleted(store):
+    for round_num in (1, 2, 3):
+        save(store, round_num)
+    flip_a_bit(store.all()[1].part("state"))
+    lines = []
+    verified = []
+    found = store.latest(lines.append, lambda each: verified.append(each.round_num))
+    assert found.round_num == 3 and verified == [3]
+    (line,) = lines
+    assert line.startswith("The checkpoint of round 2 is damaged (state has changed")
+    assert line.endswith("): it is deleted.")
+    assert [each.round_num for each in store.all()] == [1, 3]
+
+
 def test_a_manifest_without_files_is_damaged(store):
     checkpoint = save(store, 1)
     (checkpoint.path / "manifest.json").write_text('{"round_num": 1}')

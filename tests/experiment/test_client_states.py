@@ -76,6 +76,21 @@ def test_damage_is_noticed(tmp_path):
         store.verify(tmp_path / "index")
 
 
+@pytest.mark.parametrize("content", ["{", "[]", '{"a": ["b"]}', '{"a": 3}'])
+def test_where_an_index_is_damaged_nothing_is_deleted(tmp_path, content):
+    store = client_states.ClientStates(INITIAL, tmp_path / "states")
+    store.store(["a"], [_state(2)], 1)
+    store.write_index(tmp_path / "index1")
+    store.store(["a"], [_state(3)], 2)
+    (tmp_path / "index1").write_text(content)
+    store.delete_unnamed([tmp_path / "index1"])
+    assert len(list((tmp_path / "states").iterdir())) == 2
+    with pytest.raises(
+        checkpoints.CheckpointDamagedError, match="is missing or no"
+    ):
+        store.restore(tmp_path / "index1")
+
+
 def test_a_state_of_another_process_is_refused(tmp_path):
     store = client_states.ClientStates(INITIAL, tmp_path / "states")
     store.store(["a"], [_state(2)], 1)

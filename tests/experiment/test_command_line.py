@@ -122,6 +122,8 @@ def test_help_names_every_flag_once_in_lines_of_88():
 def test_help_with_a_process_shows_its_values():
     text = command_line.help_text({"process": "man"})
     assert "--process=man on --task=digits" in text
+    whose = "what nobody gave is from the MAN paper (Yashwanth et al., WACV 2024) and"
+    assert whose in " ".join(text.split())
     paper = RunConfig(process="man").resolved()
     (line,) = [part for part in text.splitlines() if "--client_learning_rate" in part]
     assert line.endswith(f"[{paper.client_learning_rate}]")

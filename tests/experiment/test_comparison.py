@@ -232,6 +232,26 @@ def test_the_mean_of_all_clients_has_a_column_where_a_run_has_it(four_runs, tmp_
     assert "all clients" not in (tmp_path / "without" / "table.md").read_text("utf-8")
 
 
+def test_a_table_over_held_out_training_examples_says_so(tmp_path, monkeypatch):
+    titles = []
+    monkeypatch.setattr(
+        comparison.curves, "write_curves", lambda *_, title, **__: titles.append(title)
+    )
+    held = write_run(tmp_path / "a", [0.5], validation_share=0.1)
+    tested = write_run(tmp_path / "b", [0.5], process="man", validation_share=None)
+    for runs, words in (
+        ([held], "Held-out accuracy on digits"),
+        ([tested], "Test accuracy on digits"),
+        ([held, tested], "Held-out or test accuracy on digits"),
+    ):
+        experiment.compare(runs, tmp_path / "out")
+        text = " ".join((tmp_path / "out" / "table.md").read_text("utf-8").split())
+        assert f"{words} after 1 rounds" in text and titles[-1] == words
+        assert ("that nobody trains on" in text) == (held in runs)
+    # Accuracies on different examples are not compared as if they were.
+    assert "differ in validation_share: 0.1 (fedavg), none (man)" in text
+
+
 def test_one_seed_has_no_deviation_and_one_method_no_best(tmp_path):
     rows = experiment.compare([write_run(tmp_path / "a", [0.5, 0.75])], tmp_path / "o")
     assert rows[0]["accuracy_mean"] == 0.75 and rows[0]["accuracy_std"] is None

@@ -80,7 +80,7 @@ def resolve_recipe(name="paper/table1/man", **requested):
     own = types.SimpleNamespace(
         names=tasks.names,
         defaults=tasks.defaults,
-        recipes=types.SimpleNamespace(settings=RECIPES.__getitem__),
+        recipes=types.SimpleNamespace(settings=lambda name, process="": RECIPES[name]),
     )
     return config.RunConfig.of({"recipe": name, **requested}).resolved(own)
 
@@ -91,10 +91,11 @@ def test_the_user_goes_before_the_recipe_and_the_recipe_before_task_and_paper():
     own["output_dir"] = "runs/paper-seed3"
     assert {name: values[name] for name in own} == own
     assert values["augmentation"] == tasks.defaults("cifar10").augmentation
-    assert values["batch_size"] == catalogue.settings("man")["batch_size"]
     assert "recipe" not in values
-    # As if the user had given all of it.
-    assert resolve_recipe() == resolve(**RECIPES["paper/table1/man"])
+    assert values["settings_from"] == "the recipe paper/table1/man"
+    # What the recipe does not say is nobody's, not the paper's of the method.
+    assert catalogue.settings("man")["client_sampling"] == "independent"
+    assert values["client_sampling"] == "fixed"
 
 
 @pytest.mark.parametrize(
@@ -213,7 +214,8 @@ def test_every_setting_is_one_field_with_a_help_under_a_heading():
     listed = config.listed()
     names = [each.name for each in listed]
     assert len(names) == len(set(names))
-    own = {f.name for f in dataclasses.fields(config.RunConfig)} - {"strengths"}
+    own = {f.name for f in dataclasses.fields(config.RunConfig)}
+    own -= {"strengths", "settings_from"}
     assert own == {s.name for s in listed if s.group != strengths_lib.GROUP}
     assert all(each.help and each.group for each in listed)
     groups = list(dict.fromkeys(each.group for each in listed))
@@ -229,6 +231,18 @@ def test_nothing_is_decided_before_it_is_resolved():
     assert asked.given() == {"process": "man", "target_accuracies": (1.0, 0.5)}
     assert asked.batch_size is None and asked.overwrite is None
     assert asked.resolved().resolved() == asked.resolved()
+
+
+def test_one_function_says_what_makes_two_runs_different_experiments():
+    first = {"batch_size": 4, "total_rounds": 2, "seed": 0, "git_commit": "a"}
+    elsewhere = {"output_dir": "x", "devices": ["GPU:1"], "accuracy_at_rounds": [1]}
+    assert config.differences(first, {**first, **elsewhere, "git_commit": "b"}) == []
+    other = {"total_rounds": 3, "seed": 1, "batch_size": 4, "unknown_to_first": 1}
+    assert config.differences(first, other) == ["total_rounds", "seed"]
+    assert config.differences(first, other, ("total_rounds", "seed")) == []
+    assert config.identity({**first, **elsewhere}).keys() == first.keys() - {
+        "git_commit"
+    }
 
 
 def test_a_config_comes_back_from_its_file():

@@ -126,6 +126,7 @@ def run(request, monkeypatch):
             evaluate=lambda weights: {"loss": 1.0, "accuracy": weights.trainable[0][1]},
             output_dir=directory,
             progress=progress.Silence(),
+            keep_best=True,
             **arguments,
         )
 
@@ -139,7 +140,7 @@ def results(directory):
     ]
     summary = json.loads((directory / "summary.json").read_text())
     summary = {k: v for k, v in summary.items() if "seconds" not in k}
-    weights = [path.read_bytes() for path in sorted(directory.glob("final_*.npz"))]
+    weights = [path.read_bytes() for path in sorted(directory.glob("*_weights.npz"))]
     return table, summary, weights
 
 

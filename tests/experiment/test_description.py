@@ -87,7 +87,7 @@ def test_the_header_says_what_runs():
         ),
         (
             {"process": "scaffold+fedavgm"},
-            "momentum 0.6; clients all weighing the same; scaffold's s is sent along",
+            "momentum 0.4; clients all weighing the same; scaffold's s is sent along",
         ),
         (
             {"process": "feddc", "client_momentum": 0.9},
@@ -167,6 +167,8 @@ def test_the_result_names_accuracy_time_and_files(tmp_path):
         " training, 6.00 s a round."
     )
     assert f"In {tmp_path}: metrics.csv, summary.json;" in where
+    (held_out, _) = description.result({**summary, "validation_share": 0.1}, tmp_path)
+    assert held_out.startswith("Held-out accuracy 90.00 % after 10 rounds")
     both = {**summary, "all_clients_accuracy": 0.8, "best_all_clients_accuracy": 0.85}
     (text, _) = description.result(both, tmp_path)
     assert (

@@ -54,6 +54,19 @@ def test_means_over_examples_are_exact_whatever_the_batch_size(model_fn, data):
         np.testing.assert_allclose(result["loss"], losses.mean(), rtol=1e-5)
 
 
+def test_what_is_no_number_predicts_nothing(model_fn, data):
+    """Not the first class, whose share would be the accuracy of a model of NaNs."""
+    x, y = data
+    assert np.mean(y == 0) > 0
+    evaluate = experiment.CentralEvaluation(model_fn, x, y, preprocess_fn=scale)
+    weights = random_weights(model_fn, 1)
+    weights.trainable[-1][...] = np.nan
+    assert evaluate(weights)["accuracy"] == 0.0
+    # One class that is no number is enough.
+    weights.trainable[-1][...] = [0.0, 0.0, 0.0, np.nan]
+    assert evaluate(weights)["accuracy"] == 0.0
+
+
 def test_batch_norm_uses_and_keeps_its_moving_statistics(model_fn, data):
     x, y = data
     evaluate = experiment.CentralEvaluation(model_fn, x, y, preprocess_fn=scale)

@@ -1,3 +1,8 @@
+import subprocess
+import sys
+import textwrap
+
+import numpy as np
 import pytest
 
 from tff_reg.experiment import files
@@ -20,6 +25,62 @@ def test_a_failing_write_leaves_the_old_file_and_no_other(tmp_path):
         raise RuntimeError
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
+
+
+_ON_A_FULL_DISK = textwrap.dedent("""
+    import pathlib, resource, sys
+    import numpy as np
+    from tff_reg.experiment import checkpoints, client_states, directory
+
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+    folder, array = pathlib.Path(sys.argv[1]), np.zeros(1000, np.float32)
+    states = client_states.ClientStates(array, folder)
+    store = checkpoints.CheckpointStore(folder)
+    for write in (
+        lambda: directory.RunDirectory(folder).write_weights({"w": array}),
+        lambda: states.store(["a"], [array], 1),
+        lambda: store.save(1, {"a": lambda path: path.write_bytes(bytes(2000))}),
+    ):
+        try:
+            write()
+        except OSError as error:
+            print(error)
+""")
+
+
+def test_a_full_disk_is_one_error_that_names_the_file(tmp_path):
+    # A limit on files' sizes stands for it.
+    done = subprocess.run(
+        [sys.executable, "-c", _ON_A_FULL_DISK, str(tmp_path)],
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    weights, state, checkpoint = done.stdout.splitlines()
+    assert weights == f"[Errno 27] File too large: '{tmp_path}/final_weights.npz'"
+    assert state.startswith(f"[Errno 27] File too large: '{tmp_path}/ca978112ca1bbdca")
+    assert checkpoint == f"[Errno 27] File too large: '{tmp_path}/round_000001'"
+    assert not list(tmp_path.iterdir())
+
+
+def test_arrays_come_back_and_damage_is_one_error(tmp_path):
+    path = tmp_path / "a.npz"
+    content = files.npz({"a/b": np.arange(3), "c": np.float32(2)})
+    path.write_bytes(content)
+    found = files.read_npz(path, lambda name: name != "c")
+    assert list(found) == ["a/b"] and found["a/b"].tolist() == [0, 1, 2]
+    # Its first byte, a byte of an array, one of an array's description (NumPy's own
+    # error), and half of it.
+    header = content.index(b"fortran_order")
+    for damaged in (
+        b"x" + content[1:],
+        content.replace(np.arange(3).tobytes(), bytes(23) + b"x"),
+        content[:header] + b"(" + content[header + 1 :],
+        content[: len(content) // 2],
+    ):
+        path.write_bytes(damaged)
+        with pytest.raises(files.DamagedError, match="a.npz is no .npz file"):
+            files.read_npz(path)
 
 
 def test_a_directory_appears_with_all_its_files(tmp_path):

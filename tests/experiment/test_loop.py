@@ -11,7 +11,15 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_reg import data, experiment, runtime, tasks, training
-from tff_reg.experiment import client_states, metrics, progress, state_file
+from tff_reg.data import digests
+from tff_reg.experiment import (
+    client_states,
+    loop,
+    metrics,
+    progress,
+    state_file,
+    summary as summary_lib,
+)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -179,6 +187,48 @@ def test_the_model_of_the_best_round_is_kept(run, tiny_process, tmp_path):
     accuracies = iter([0.5])
     run(tmp_path / "a", total_rounds=1, evaluate=evaluate, overwrite=True)
     assert not (tmp_path / "a" / "best_weights.npz").exists()
+
+
+def test_the_best_round_is_one_that_the_run_has_done(run, tmp_path):
+    accuracies = {1: 0.5, 2: 0.25, 3: 0.75, 4: 0.25}
+    seen = []
+
+    def evaluate(weights):
+        seen.append([np.array(w) for w in weights.trainable])
+        return {"loss": 1.0, "accuracy": accuracies[len(seen)]}
+
+    arguments = dict(keep_best=True, evaluate=evaluate, rounds_per_checkpoint=2)
+    with pytest.raises(StopHere):
+        run(tmp_path / "a", total_rounds=4, progress=StopsAfter(3), **arguments)
+    # The third round is not in the checkpoint, and is not asked for again.
+    run(tmp_path / "a", total_rounds=2, **arguments)
+    for path in (tmp_path / "a", tmp_path / "a" / "checkpoints" / "round_000002"):
+        with np.load(path / "best_weights.npz") as stored:
+            kept = [stored[name] for name in stored.files]
+        tf.nest.map_structure(np.testing.assert_array_equal, kept, seen[0])
+    assert not np.array_equal(seen[0][0], seen[2][0])
+
+
+@pytest.mark.parametrize("name", ["final_weights.npz", "best_weights.npz"])
+def test_damaged_weights_of_a_finished_run_are_written_again(run, tmp_path, name):
+    run(tmp_path / "a", total_rounds=2, keep_best=True)
+    path = tmp_path / "a" / name
+    whole = path.read_bytes()
+    wanted = {"total_rounds": 2}
+    directory = experiment.RunDirectory(tmp_path / "a")
+    assert summary_lib.of_finished_run(directory, wanted) is not None
+    path.write_bytes(whole[:100])
+    assert summary_lib.of_finished_run(directory, wanted) is None
+    notes = Notes()
+    run(tmp_path / "a", total_rounds=2, keep_best=True, progress=notes)
+    assert notes.lines == [
+        "Resuming after round 2 of 2.",
+        f"{name} is damaged: it is written again.",
+    ]
+    assert path.read_bytes() == whole
+    # Who deletes weights to save room has a finished run still.
+    (tmp_path / "a" / "final_weights.npz").unlink()
+    assert summary_lib.of_finished_run(directory, wanted) is not None
 
 
 def test_ctrl_c_in_a_round_comes_out_and_the_run_continues(run, tiny_process, tmp_path):
@@ -413,6 +463,36 @@ def test_moon_continues_with_what_its_clients_remember(
     assert not (tmp_path / "unbroken" / "final_all_clients_weights.npz").exists()
 
 
+def test_an_older_index_that_is_damaged_does_not_block_a_resume(
+    moon, tmp_path, no_pictures
+):
+    moon.run(tmp_path / "unbroken")
+    with pytest.raises(StopHere):
+        moon.run(tmp_path / "broken", progress=StopsAfter(3))
+    older = tmp_path / "broken" / "checkpoints" / "round_000002"
+    (older / "client_states.json").write_text("{")
+    notes = Notes()
+    moon.run(tmp_path / "broken", progress=notes)
+    assert notes.lines == [
+        "The checkpoint of round 2 is damaged (client_states.json has changed since it"
+        " was written): it is deleted.",
+        "Resuming after round 3 of 4.",
+    ]
+    assert results(tmp_path / "broken") == results(tmp_path / "unbroken")
+
+
+def test_a_client_state_that_is_damaged_meanwhile_ends_the_round(moon, tmp_path):
+    with pytest.raises(StopHere):
+        moon.run(tmp_path / "a", progress=StopsAfter(3))
+
+    def damage(row):
+        for path in (tmp_path / "a" / "client_states").iterdir():
+            path.write_bytes(b"")
+
+    with pytest.raises(experiment.TrainingError, match="Round 4 failed: DamagedError"):
+        moon.run(tmp_path / "a", on_round=damage)
+
+
 def test_what_moons_clients_remember_is_used(moon, monkeypatch):
     whole = moon.run(total_rounds=3)
     # As if every client came for the first time.
@@ -510,6 +590,66 @@ def test_runs_inside_a_running_event_loop_and_without_a_directory(run):
 
     result = asyncio.run(in_a_notebook())
     assert [row["round_num"] for row in result.rows] == [1, 2]
+
+
+def test_a_finished_run_is_not_made_one_of_fewer_rounds(run, tmp_path):
+    run(tmp_path / "a")
+    before = {
+        path: path.read_bytes() for path in (tmp_path / "a").iterdir() if path.is_file()
+    }
+    with pytest.raises(experiment.DirectoryError, match="has done 6 rounds already"):
+        run(tmp_path / "a", total_rounds=3)
+    assert {path: path.read_bytes() for path in before} == before
+    # As many are read back, more are done.
+    assert run(tmp_path / "a").summary["rounds"] == 6
+
+
+def made_by(monkeypatch, commit):
+    """What is run from now on is of a commit."""
+    own = {"git_commit": commit, "versions": {"tff_reg": "1"}}
+    monkeypatch.setattr(loop.provenance, "describe", lambda: own)
+
+
+def test_who_made_the_rounds_before_is_kept_by_their_numbers(
+    run, tmp_path, monkeypatch
+):
+    def recorded():
+        config = json.loads((tmp_path / "a" / "config.json").read_text())
+        before = config.get("made_before", [])
+        return config["git_commit"], [(e["rounds"], e["git_commit"]) for e in before]
+
+    made_by(monkeypatch, "first")
+    with pytest.raises(StopHere):
+        run(tmp_path / "a", rounds_per_checkpoint=2, progress=StopsAfter(3))
+    assert recorded() == ("first", [])
+    # Its third round is lost, and done again.
+    made_by(monkeypatch, "second")
+    with pytest.raises(StopHere):
+        run(tmp_path / "a", rounds_per_checkpoint=2, progress=StopsAfter(4))
+    assert recorded() == ("second", [([1, 2], "first")])
+    run(tmp_path / "a")
+    assert recorded() == ("second", [([1, 2], "first")])
+    # Who only reads it back has made nothing of it.
+    made_by(monkeypatch, "third")
+    run(tmp_path / "a")
+    assert recorded() == ("second", [([1, 2], "first")])
+    run(tmp_path / "a", total_rounds=7)
+    assert recorded() == ("third", [([1, 2], "first"), ([3, 6], "second")])
+
+
+def test_a_run_on_other_data_is_another_where_the_data_have_digests(
+    run, tiny_data, tmp_path
+):
+    run(tmp_path / "a", total_rounds=1)
+    tiny_data.digests = {digests.EXAMPLES: "a", digests.SPLIT: "b"}
+    # Begun without, by an older version or on data that have none.
+    run(tmp_path / "a", total_rounds=2)
+    tiny_data.digests = {digests.EXAMPLES: "a", digests.SPLIT: "c"}
+    with pytest.raises(experiment.DirectoryError, match="another split of the examp"):
+        run(tmp_path / "a", total_rounds=3)
+    tiny_data.digests = {digests.EXAMPLES: "d", digests.SPLIT: "b"}
+    with pytest.raises(experiment.DirectoryError, match="of other training examples"):
+        run(tmp_path / "a", total_rounds=3)
 
 
 def test_a_failing_round_is_named(run, tiny_process, tmp_path):

@@ -45,6 +45,18 @@ def test_the_mean_of_all_clients_is_told_where_there_is_one(capsys):
     assert "test accuracy 75.0 % (all clients' mean 50.0 %), loss 0.500" in last
 
 
+def test_held_out_examples_are_not_called_a_test_set(capsys):
+    stream = io.StringIO()
+    lines, bar = progress.Lines(1, stream), progress.Bar(1)
+    for told in (lines, bar):
+        told.tested = "held-out"
+        told.start(0)
+        told.after_round(1, row(evaluation=0.75))
+        told.close()
+    assert "  held-out accuracy 75.0 %" in stream.getvalue()
+    assert "held-out accuracy 75.0 %, loss" in capsys.readouterr().err
+
+
 def test_metrics_that_a_process_does_not_have_are_dashes():
     stream = io.StringIO()
     lines = progress.Lines(1, stream)

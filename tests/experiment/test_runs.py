@@ -102,6 +102,14 @@ def test_a_finished_run_gives_its_summary_at_once(ran):
     assert found == ran.result.summary
     more = experiment.RunConfig.of({**SMALL, "total_rounds": 6, "output_dir": "x"})
     assert experiment.finished(more.resolved()) is None
+    fewer = {**SMALL, "total_rounds": 2, "output_dir": ran.config.output_dir}
+    for ask in (lambda config: experiment.finished(config.resolved()), experiment.run):
+        with pytest.raises(
+            experiment.DirectoryError, match="has done 2 rounds already"
+        ):
+            ask(experiment.RunConfig.of(fewer))
+    stored = experiment.RunDirectory(ran.config.output_dir).config
+    assert stored["total_rounds"] == 2
     anew = {**SMALL, "total_rounds": 4, "output_dir": ran.config.output_dir}
     anew = experiment.RunConfig.of({**anew, "overwrite": True})
     assert experiment.finished(anew.resolved()) is None

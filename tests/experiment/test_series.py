@@ -63,6 +63,7 @@ def test_every_process_runs_with_every_seed_in_a_directory_of_its_own(tmp_path):
         "--overwrite=false",
         "--process=fedprox",
         "--seed=1",
+        "--settings_of=task",
     }
     assert not any(run.is_finished for run in planned)
     assert not list(tmp_path.iterdir())
@@ -92,7 +93,7 @@ def test_a_recipe_is_every_runs_but_for_process_seed_and_directory(tmp_path):
         "num_clients": 40,
         "output_dir": "runs/elsewhere",
     }
-    recipes = types.SimpleNamespace(settings={"paper/table1/man": sets}.__getitem__)
+    recipes = types.SimpleNamespace(settings=lambda name, process="": sets)
     planned = series.plan(
         experiment.RunConfig(
             output_dir=str(tmp_path), num_clients=4, recipe="paper/table1/man"
@@ -156,7 +157,7 @@ def test_a_run_with_other_settings_is_refused_before_anything_starts(tmp_path):
 
 def test_a_run_of_more_rounds_is_refused(tmp_path):
     finish(plan(tmp_path)[0], rounds=3)
-    with pytest.raises(experiment.DirectoryError, match="finished run of 3 rounds"):
+    with pytest.raises(experiment.DirectoryError, match="has done 3 rounds already"):
         plan(tmp_path)
 
 

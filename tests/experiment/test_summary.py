@@ -82,6 +82,7 @@ def test_a_summary_is_the_results_of_the_columns():
         "task": "digits",
         "seed": 3,
         "clients_per_round": 2,
+        "validation_share": None,
         "training_seconds": 15.5,
         "median_round_seconds": 2.75,
         "accuracy_at_rounds": {},

@@ -106,7 +106,12 @@ def test_the_best_weights_are_those_of_the_best_round(run):
 def test_weights_that_a_run_has_not_are_said(run, tmp_path):
     copy = tmp_path / "copy"
     shutil.copytree(run, copy)
-    (copy / "best_weights.npz").unlink()
+    # A run without keep_best has none among its checkpoints' parts.
+    manifest = copy / "checkpoints" / "round_000002" / "manifest.json"
+    content = json.loads(manifest.read_text("utf-8"))
+    del content["files"]["best_weights.npz"]
+    manifest.write_text(json.dumps(content), "utf-8")
+    manifest.with_name("best_weights.npz").unlink()
     with pytest.raises(trained.TrainedRunError, match="a run with keep_best writes it"):
         trained.load(copy, tasks=tasks, weights="best")
 

@@ -3,11 +3,16 @@
 import os
 import select
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
 
+import numpy as np
 import pytest
+
+from tff_reg.lazy import tff
+from tff_reg.runtime import native, worker_process
 
 _SCRIPT = textwrap.dedent("""
     import signal, sys
@@ -70,6 +75,22 @@ def test_the_worker_ends_when_python_is_killed(number):
         assert _ends(worker)
     finally:
         process.kill()
+
+
+def test_the_worker_is_reached_from_this_machine_only():
+    worker = native.Worker()
+    try:
+        assert worker.stub().is_ready
+        interfaces = [
+            its.getsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, 16)
+            for its in worker_process.listening(worker.pid)
+        ]
+        assert interfaces == [b"lo\0"]
+        # It still works.
+        with tff.framework.get_context_stack().install(native.create_context(worker)):
+            assert tff.tensorflow.computation(lambda x: x + 1, np.int32)(1) == 2
+    finally:
+        worker.stop()
 
 
 def test_an_ordinary_end_is_silent_and_ends_the_worker():

@@ -40,6 +40,7 @@ from tff_reg.runtime import (
     ray_round,
     ray_workers,
     visits,
+    worker_process,
     workers as workers_lib,
 )
 
@@ -87,6 +88,23 @@ def contexts(ray_in_use):
             yield
 
     return install
+
+
+def _descendants(pid):
+    for children in pathlib.Path(f"/proc/{pid}/task").glob("*/children"):
+        for child in map(int, children.read_text().split()):
+            yield child
+            yield from _descendants(child)
+
+
+def test_ray_of_our_own_is_reached_from_this_machine_only(ray_in_use):
+    pids = [os.getpid(), *_descendants(os.getpid())]
+    addresses = {
+        its.getsockname()[0] for pid in pids for its in worker_process.listening(pid)
+    }
+    assert addresses == {"127.0.0.1", "::ffff:127.0.0.1"}
+    ours = {actor.hello.pid for actor in ray_in_use.alive}
+    assert len(ours) == 2 and ours < set(pids)
 
 
 def _clients(member):

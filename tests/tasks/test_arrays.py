@@ -1,5 +1,8 @@
 """The user's own arrays."""
 
+import io
+import zipfile
+
 import numpy as np
 import pytest
 
@@ -98,6 +101,16 @@ def test_raises_on_what_is_no_npz_file(tmp_path):
         path.write_bytes(damaged)
         with pytest.raises(tasks.DataError, match="no .npz file"):
             arrays.load(str(path))
+    # A header that claims 256 TiB.
+    with zipfile.ZipFile(path, "w") as file:
+        header = io.BytesIO()
+        claims = {"descr": "|u1", "fortran_order": False, "shape": (2**48,)}
+        np.lib.format.write_array_header_1_0(header, claims)
+        for name in content:
+            file.writestr(f"{name}.npy", header.getvalue())
+        file.writestr("y_test.npy", header.getvalue())
+    with pytest.raises(tasks.DataError, match="no .npz file .*256. TiB"):
+        arrays.load(str(path))
     np.save(tmp_path / "b.npy", np.arange(3))
     with pytest.raises(tasks.DataError, match="no .npz file"):
         arrays.load(str(tmp_path / "b.npy"))

@@ -111,6 +111,7 @@ def test_raises_on_a_label_that_no_class_has(tmp_path):
         {"data": [0] * 20},
         {"labels": [0] * 19},
         {"labels": [0.5] * 20},
+        {"labels": [2**70] * 20},
         {"labels": None},
     ],
     ids=str,

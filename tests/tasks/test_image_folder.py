@@ -53,6 +53,17 @@ def test_raises_on_a_damaged_image_and_names_it(folder):
         image_folder.load(str(folder))
 
 
+def test_raises_on_a_folder_or_a_link_named_like_an_image(folder):
+    path = folder / "test" / "dog" / "0009.PNG"
+    path.mkdir()
+    with pytest.raises(tasks.DataError, match="dog/0009.PNG is named like an image, b"):
+        image_folder.load(str(folder))
+    path.rmdir()
+    path.symlink_to(path.name)
+    with pytest.raises(tasks.DataError, match="dog/0009.PNG cannot be read"):
+        image_folder.load(str(folder))
+
+
 def test_raises_on_a_folder_of_another_form(tmp_path):
     with pytest.raises(tasks.DataError, match="has no train: give data_dir=DIR"):
         image_folder.load(str(tmp_path))

@@ -182,7 +182,7 @@ def test_the_settings_of_every_recipe_hold(paper):
 
 def test_a_recipes_settings_are_the_callers_own():
     first = recipes.settings("fedmlb/table2/fedprox")
-    assert first["process"] == "fedprox" and first["fedprox_strength"] == 0.01
+    assert first["process"] == "fedprox" and first["fedprox_strength"] == 0.002
     first["process"] = "man"
     assert recipes.settings("fedmlb/table2/fedprox")["process"] == "fedprox"
 
@@ -284,8 +284,11 @@ def test_fedmlbs_recipes_have_the_numbers_of_its_groups_code():
     _has("fedmlb/*/feddyn*", feddyn_strength=0.1, feddyn_clipping="whole")
     weights = {"fedntd_cross_entropy": 0.7, "fedntd_strength": 0.3}
     _has("fedmlb/*ntd*", **weights, fedntd_temperature=1.0)
+    # Of the later code, too: 0.001 ||w - w_g||^2 is mu / 2 of it.
+    _has("fedmlb/*fedprox*", fedprox_strength=0.002)
+    _has("fedmlb/*fedavgm*", server_momentum=0.4)
     _has("fedmlb/table6/*", fedmlb_divisor="all", pixel_std=(0.2470, 0.2435, 0.2616))
-    _has("fedmlb/table10/*", partition="dirichlet_sequential", client_sampling=None)
+    _has("fedmlb/table10/*", partition="dirichlet_sequential", client_sampling="fixed")
     _has("fedmlb/*tiny-imagenet*", pixel_mean=None, pixel_std=None)
 
 

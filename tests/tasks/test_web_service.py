@@ -41,10 +41,11 @@ class Browser:
     """Asks the service."""
 
     def __init__(self, port):
+        self.port = port
         self._address = f"http://127.0.0.1:{port}"
         self._client = httpclient.AsyncHTTPClient(force_instance=True)
 
-    async def ask(self, method, path, body=None):
+    async def ask(self, method, path, body=None, **options):
         """The answer's status and JSON."""
         if body is not None and not isinstance(body, bytes):
             body = json.dumps(body)
@@ -55,6 +56,7 @@ class Browser:
             allow_nonstandard_methods=True,
             raise_error=False,
             request_timeout=SECONDS,
+            **options,
         )
         return answer.code, json.loads(answer.body)
 
@@ -82,6 +84,14 @@ class Browser:
         )
         assert not rest
         return lines
+
+
+def nested(depth):
+    """A list in lists."""
+    found = []
+    for _ in range(depth):
+        found = [found]
+    return found
 
 
 @contextlib.asynccontextmanager
@@ -286,7 +296,7 @@ def test_a_run_goes_on_when_who_follows_it_leaves(held, unbroken, tmp_path):
             browser._client.close()
             leaving.cancel()
             held.go_on.set()
-            other = Browser(browser._address.rpartition(":")[2])
+            other = Browser(browser.port)
             lines = await other.follow(run_id)
             assert lines[-1]["state"] == "finished"
             return run_id
@@ -297,7 +307,7 @@ def test_a_run_goes_on_when_who_follows_it_leaves(held, unbroken, tmp_path):
 
 def test_a_request_may_name_a_recipe():
     body = {"recipe": "fedalign/table2/mixup-alpha0.1", "seed": 3, "batch_size": 32}
-    asked = web_service.read_request(json.dumps(body), "here")
+    asked = web_service.read_request(json.dumps(body).encode(), "here")
     assert asked.given() == {**body, "output_dir": "here"}
     found = asked.resolved()
     assert (found.process, found.seed, found.batch_size) == ("mixup", 3, 32)
@@ -309,7 +319,17 @@ def test_a_request_may_name_a_recipe():
     [
         (b"process=fedavg", "The body must be a JSON object of settings: "),
         (["fedavg"], "The body must be a JSON object of settings: "),
+        (b'{"process": ' + b"[" * 30_000 + b"]" * 30_000 + b"}", "The body must be a"),
+        (
+            '{"process": "fedavg"}'.encode("utf-16"),
+            "The body must be a JSON object of ",
+        ),
         ({}, "process: it is missing; give one or a sum (a+b) of "),
+        ({"process": float("nan")}, "process=nan: it must be text."),
+        ({"process": ["fedavg"]}, "process=fedavg: it must be text."),
+        ({"process": "a+" * 30_000}, "process=a+a+a"),
+        ({**SMALL, "seed": nested(500)}, "seed=[[[[[[[...]]]]]]]: it must be a whole "),
+        ({**SMALL, "client_learning_rate": 10**400}, "client_learning_rate=1000"),
         ({"process": "fedalgin"}, "process=fedalgin: Unknown process 'fedalgin'. Did"),
         ({"process": "feddyn+scaffold"}, "process=feddyn+scaffold: "),
         ({**SMALL, "round": 3}, "round is no setting that a request can have."),
@@ -340,6 +360,43 @@ def test_a_body_that_makes_no_run_is_refused_in_a_sentence(body, error, tmp_path
     assert answer["error"].startswith(error) or error == "tiny_imagenet"
     assert error in answer["error"] and "\n" not in answer["error"]
     assert not list(tmp_path.iterdir())
+
+
+def test_a_long_body_is_refused_before_it_is_read(tmp_path):
+    longest = b" " * web_service.LONGEST_BODY
+    refused = (413, {"error": "The body may have 65536 bytes at most."})
+    # Says that 50 MB come, and sends none.
+    request = b"POST /runs HTTP/1.1\r\nHost: a\r\nContent-Length: 50000000\r\n\r\n"
+
+    async def send(write):
+        for _ in range(20):
+            await write(b" " * 2**12)
+
+    async def main():
+        async with serving(tmp_path) as browser:
+            code, answer = await browser.ask("POST", "/runs", longest)
+            assert code == 400 and "JSON object" in answer["error"]
+            assert await browser.ask("POST", "/runs", longest + b" ") == refused
+            # One that does not say how long it is.
+            chunked = dict(body_producer=send)
+            assert await browser.ask("POST", "/runs", **chunked) == refused
+            reader, writer = await asyncio.open_connection("127.0.0.1", browser.port)
+            writer.write(request)
+            answer = await asyncio.wait_for(reader.read(), SECONDS)
+            assert answer.startswith(b"HTTP/1.1 413 ")
+            writer.write(b" ")
+            writer.close()
+            code, _ = await browser.ask("POST", "/runs", {"process": "fedalgin"})
+            assert code == 400
+
+    asyncio.run(main())
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_damaged_request_of_an_earlier_service_is_named(tmp_path):
+    (tmp_path / "12ab.json").write_text("{")
+    with pytest.raises(ValueError, match="12ab.json is not a run's request: The body "):
+        web_service.Runs(tmp_path)
 
 
 def test_what_is_not_there_is_a_404_in_json(tmp_path):

@@ -258,3 +258,21 @@ def test_raises_on_settings_that_make_no_sense():
     twice = [methods.FedProx(), methods.FedProx(strength=1.0)]
     with pytest.raises(ValueError, match="once"):
         training.LocalTraining(SGD, twice)
+
+
+@pytest.mark.parametrize("names", [["freeze", "kd"], ["fedetf", "kd"]])
+def test_a_teacher_has_the_received_models_frozen_layers(names):
+    form = training.WholeClientData(batch_size=4)
+    chosen = methods.build("+".join(names), {})
+    process = training.build_regularized(MODEL_FN, chosen, SGD, client_data=form)
+    state = process.initialize()
+    weights = process.get_model_weights(state)
+    # As after `set_model_weights`: not what the model begins with.
+    other = [-2 * weight for weight in weights.non_trainable]
+    assert other
+    state = process.set_model_weights(
+        state, tff.learning.models.ModelWeights(weights.trainable, other)
+    )
+    train = process.next(state, [_whole(4)]).metrics["client_work"]["train"]
+    # In the only step the client is still what it received.
+    np.testing.assert_allclose(train["kd/term"], 0, atol=1e-6)

@@ -13,7 +13,7 @@ def test_they_are_the_papers_where_it_gives_them_else_the_defaults():
     assert {name: getattr(found, name) for name in given} == {
         n: paper[n] for n in given
     }
-    assert len(given) == 9
+    assert len(given) == 10
     assert found.learning_rate_schedule == "constant"
     assert found.client_weighting == "num_examples"
     assert training.ProcessSettings.of("fedprox").max_gradient_norm is None

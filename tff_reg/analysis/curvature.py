@@ -22,6 +22,7 @@ computed again:
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import json
@@ -290,9 +291,9 @@ class _Measuring:
     def _diagonal(self, number, name, weights):
         """A client's diagonal and its standard errors, kept until all are there."""
         path = self._directory / _DIAGONALS / f"{number}.npz"
-        if path.exists():  # Written whole, or not at all.
-            with np.load(path, allow_pickle=False) as stored:
-                return stored["values"], stored["errors"]
+        with contextlib.suppress(files.DamagedError, KeyError):
+            stored = files.read_npz(path)
+            return stored["values"], stored["errors"]
         weights.assign_weights_to(self._model)
         hessian = self._hessian
         if self._settings.client_examples == "own":
@@ -305,8 +306,8 @@ class _Measuring:
         )
         self._run.weights.assign_weights_to(self._model)
         path.parent.mkdir(exist_ok=True)
-        with files.atomic_path(path) as temporary, open(temporary, "wb") as file:
-            np.savez(file, values=found.values, errors=found.standard_errors)
+        kept = {"values": found.values, "errors": found.standard_errors}
+        files.write_bytes(path, files.npz(kept))
         return found.values, found.standard_errors
 
     @functools.cached_property

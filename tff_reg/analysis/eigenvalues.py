@@ -60,7 +60,7 @@ def by_lanczos(product, random, size, k, tolerance, most, dtype) -> Eigenpairs:
         found.update(values=values[top], vectors=vectors[:, top], errors=errors)
         # Twice as many as asked for: then those below are known as well.
         return steps >= min(2 * k, size) and _is_accurate(
-            values[top], residuals, errors, tolerance, values[top[0]]
+            values[top], residuals, errors, tolerance, float(values[top[0]])
         )
 
     numbers = iter(range(size))

@@ -18,6 +18,7 @@ from tff_reg.experiment import (
     curves,
     files,
     finished_runs,
+    metrics,
     reproduction,
     series,
     summary as summary_lib,
@@ -34,9 +35,9 @@ _MEASURED = {
 }
 _TINY_POINTS = 3
 _OF = {
-    "ema": "moving average of the test accuracy",
-    "accuracy": "test accuracy",
-    "all_clients": "test accuracy of the mean of all clients' last models",
+    "ema": "moving average of the {} accuracy",
+    "accuracy": "{} accuracy",
+    "all_clients": "{} accuracy of the mean of all clients' last models",
 }
 
 
@@ -238,4 +239,5 @@ def _landscape(folder: pathlib.Path) -> landscape.Landscape:
 def _subtitle(made: reproduction.Reproduction, cells: _Cells) -> str:
     most = max(map(len, cells.values()))
     how = "one seed" if most == 1 else f"mean of {most} runs, bands of one deviation"
-    return f"{_OF[made.artifact.curve]}, {how}"
+    tested = metrics.tested(made.planned[0].config.dump())
+    return f"{_OF[made.artifact.curve].format(tested)}, {how}"

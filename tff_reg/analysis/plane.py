@@ -11,7 +11,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import pathlib
-import zipfile
 
 from tff_reg.analysis import curvature, hessian as hessian_lib, landscape
 from tff_reg.experiment import files, tables, trained
@@ -108,12 +107,11 @@ def measure(
 def _read(path: pathlib.Path, of: str):
     """The losses that are there already; None if there are none of this plane."""
     try:
-        with np.load(path, allow_pickle=False) as stored:
-            return stored["losses"] if str(stored["of"]) == of else None
-    except (OSError, ValueError, KeyError, zipfile.BadZipFile):
+        stored = files.read_npz(path)
+        return stored["losses"] if str(stored["of"]) == of else None
+    except (files.DamagedError, KeyError):
         return None
 
 
 def _write(path: pathlib.Path, of: str, losses) -> None:
-    with files.atomic_path(path) as temporary, open(temporary, "wb") as file:
-        np.savez(file, of=np.array(of), losses=losses)
+    files.write_bytes(path, files.npz({"of": np.array(of), "losses": losses}))

@@ -15,6 +15,7 @@ from tff_reg.experiment import (
     config as config_lib,
     finished_runs,
     jobs,
+    protocol,
     series,
     tuning,
 )
@@ -26,15 +27,20 @@ _HELP = """\
 bin/compare --processes=NAME[+NAME...],... [--seeds=N,...] --output_dir=DIR [flags]
 bin/compare --run_dirs=[NAME=]DIR,... --output_dir=DIR [flags]
 
-Runs every method with every seed and makes the table and the figure that a paper would
-have. The same command again resumes: runs that are finished are not repeated. What
-fails is named, and the table has the rest.
+Runs every method with every seed under one protocol, and makes the table and the figure
+that a paper would have. The same command again resumes: runs that are finished are not
+repeated. What fails is named, and the table has the rest.
 
   --processes=NAME,...            methods, or sums of methods such as fedprox+man; all
                                   for every method
   --run_dirs=[NAME=]DIR,...       finished runs, in place of new ones: grouped by the
                                   names, or by their processes
   --seeds=N,...                   such as 0,1,2; each method runs with each [0]
+  --settings_of=NAME              whose settings are the protocol, all that is not the
+                                  methods' own: the task's (task), or a method's; with
+                                  each, every method has its own, which compares nothing
+                                  but papers, and nothing is in bold. --recipe=NAME
+                                  takes its place [task]
   --output_dir=DIR                holds the runs, in DIR/NAME-seedN, and the results:
                                   table.csv    a row a method: means and sample
                                                deviations (n - 1) over the seeds, none
@@ -72,7 +78,9 @@ fails is named, and the table has the rest.
 
 All other flags are those of bin/run, whose --help lists them, and go to every run;
 strengths such as --fedprox_strength go to the methods that have them. So do those of a
---recipe, whose other settings all runs have, but for its process and directory."""
+--recipe, whose other settings all runs have, but for its process and directory. A
+method's own are its strengths, and what it cannot be without, such as FedAdam its
+server's Adam; they are told before the first run, and below the table."""
 
 
 def fail(message, exit_code=2):
@@ -201,6 +209,16 @@ def given_groups(given):
     return groups
 
 
+def protocol_of(common, processes, grid):
+    """What the runs that are asked for have in common."""
+    common = protocol.asked(common)
+    configs = {
+        name: [series.of_process(common, name, 0).resolved().dump()]
+        for name in series.process_names(processes)
+    }
+    return protocol.of(configs, grid)
+
+
 @command_line.command(_HELP)
 def main(argv, stop, executor=None):
     """Plans, runs, tabulates.
@@ -223,17 +241,22 @@ def main(argv, stop, executor=None):
         common = None
         if groups is None:
             common = experiment.RunConfig.of(several.requested(given))
-        tuner, planned = None, []
+        tuner, planned, grid = None, [], {}
         if given.grid is not None:
-            tuner = tuning.Tuning(common, tuning.parse(given.grid), **asked)
+            grid = tuning.parse(given.grid)
+            tuner = tuning.Tuning(common, grid, **asked)
         elif groups is None:
             planned = series.plan(common, **asked)
         first = tuner.planned if tuner else planned
+        if common is not None:
+            shared = protocol_of(common, given.processes, grid)
         executor = executor or several.executor(given, given.output_dir)
         done = several.begin(given, first, stop, executor)
     except ValueError as error:
         fail(error)
     failed, tuned = [], None
+    if common is not None:
+        print(*shared.lines(), "", sep="\n", flush=True)
     with several.carried_out(done, fail):
         if tuner:
             done.run()

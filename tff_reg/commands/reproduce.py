@@ -141,6 +141,8 @@ def main(argv, stop, executor=None):
         fail(f"{error} --list names them all.")
     except ValueError as error:
         fail(error)
+    for text in made.protocols():
+        print(*textwrap.wrap(text, _WIDTH, break_on_hyphens=False), "", sep="\n")
     with several.carried_out(done, fail):
         done.run()
         done.analyse(made.analyses(done.finished))

@@ -7,14 +7,13 @@ import dataclasses
 import functools
 import itertools
 import pickle
-import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Optional
 
 import numpy as np
 import tensorflow as tf
 
-from tff_reg.data import keys
+from tff_reg.data import digests, keys
 from tff_reg.lazy import tff
 
 # A TensorFlow graph that holds more than this cannot be serialised.
@@ -113,8 +112,7 @@ class ArrayClientData(tff.simulation.datasets.ClientData):
         if y.dtype.kind not in "iu":
             raise ClientDataError(f"y has dtype {y.dtype}; convert it to int32.")
         if client_ids is None:
-            digits = max(4, len(str(len(partition) - 1)))
-            client_ids = [f"client_{row:0{digits}d}" for row in range(len(partition))]
+            client_ids = digests.client_ids(len(partition))
         self._client_ids = [str(client_id) for client_id in client_ids]
         self._rows = {name: row for row, name in enumerate(self._client_ids)}
         if len(self._client_ids) != len(partition):
@@ -139,7 +137,7 @@ class ArrayClientData(tff.simulation.datasets.ClientData):
         self._x = x
         self._y = y.astype(np.int32, copy=False)
         self._number = next(_numbers)
-        self._load: Optional[tuple[bytes, int]] = None
+        self._load: Optional[tuple[bytes, dict[str, str]]] = None
 
     @property
     def client_ids(self) -> list[str]:
@@ -266,13 +264,19 @@ class ArrayClientData(tff.simulation.datasets.ClientData):
         Args:
           build: Does so; can be pickled. What it gives there is compared with these.
         """
-        self._load = (pickle.dumps(build), self._checksum())
+        self._load = (pickle.dumps(build), self.digests)
 
-    def _checksum(self) -> int:
-        found = 0
-        for array in (self._x, self._y, self._positions, self._offsets):
-            found = zlib.crc32(np.ascontiguousarray(array).data, found)
-        return found
+    @functools.cached_property
+    def digests(self) -> dict[str, str]:
+        """Of the examples and of who has which, by names of `digests.NAMES`.
+
+        Made when they are first asked for.
+        """
+        positions = [self.client_positions(name) for name in self._client_ids]
+        return {
+            digests.EXAMPLES: digests.of_examples(self._x, self._y),
+            digests.SPLIT: digests.of_split(self._client_ids, positions),
+        }
 
     def batched_dataset(
         self,
@@ -342,20 +346,22 @@ def _whole_client(key: np.ndarray, examples: Any) -> tf.data.Dataset:
     return tf.data.Dataset.from_tensors(element)
 
 
-def _loaded(build: bytes, checksum: int, client_id: str) -> collections.OrderedDict:
+def _loaded(
+    build: bytes, expected: Mapping[str, str], client_id: str
+) -> collections.OrderedDict:
     """A client's examples, on another machine; see `ArrayClientData.load_by`."""
-    return _built(build, checksum).client_examples(client_id)
-
-
-@functools.lru_cache(maxsize=1)
-def _built(build: bytes, checksum: int) -> ArrayClientData:
-    client_data = pickle.loads(build)()
-    if client_data._checksum() != checksum:
+    client_data = _built(build)
+    if client_data.digests != expected:
         raise ClientDataError(
             "This machine's files have other examples than those of the machine that"
             " the run was started on; leave out data_on_nodes, or copy them."
         )
-    return client_data
+    return client_data.client_examples(client_id)
+
+
+@functools.lru_cache(maxsize=1)
+def _built(build: bytes) -> ArrayClientData:
+    return pickle.loads(build)()
 
 
 def _check_key(key: np.ndarray) -> np.ndarray:

@@ -9,7 +9,6 @@ that seed, however often the program was stopped before it.
 from __future__ import annotations
 
 import functools
-import hashlib
 import json
 import operator
 from collections.abc import Callable
@@ -18,7 +17,7 @@ from typing import Any, Optional
 import numpy as np
 import tensorflow as tf
 
-from tff_reg.data import keys, sampling
+from tff_reg.data import digests, keys, sampling
 from tff_reg.lazy import tff
 
 
@@ -100,16 +99,17 @@ class SeededDataSource(tff.program.FederatedDataSource):
     def identity(self) -> dict[str, Any]:
         """What two sources that draw the same have in common; JSON values.
 
-        The seed, and a digest of the clients' ids and of which examples are whose.
+        The seed, and the client data's digests: of the examples, and of which are
+        whose. Client data that have none are told apart by their clients' names.
         """
-        digest = hashlib.sha256(json.dumps(self._client_ids).encode("utf-8"))
-        positions_of = getattr(self._client_data, "client_positions", None)
-        if positions_of is not None:
-            for client_id in self._client_ids:
-                positions = np.ascontiguousarray(positions_of(client_id), "<i8")
-                digest.update(len(positions).to_bytes(8, "little"))
-                digest.update(positions.tobytes())
-        return {"seed": self._seed, "clients": digest.hexdigest()}
+        found = getattr(self._client_data, "digests", None) or {
+            digests.SPLIT: digests.of_split(self._client_ids, [])
+        }
+        return {
+            "seed": self._seed,
+            "clients": found[digests.SPLIT],
+            "examples": found.get(digests.EXAMPLES),
+        }
 
     def iterator(self) -> SeededDataSourceIterator:
         """A new iterator, at round 1."""
@@ -197,7 +197,9 @@ class SeededDataSourceIterator(tff.program.FederatedDataSourceIterator):
         own = cls._source.identity
         try:
             state = json.loads(data)
-            found = {name: state[name] for name in own}
+            # A version that knew no digest of the examples wrote none.
+            found = {"examples": own["examples"], **state}
+            found = {name: found[name] for name in own}
             rounds_drawn = operator.index(state["rounds_drawn"])
         except (ValueError, TypeError, KeyError):
             raise DataSourceError(
@@ -209,9 +211,14 @@ class SeededDataSourceIterator(tff.program.FederatedDataSourceIterator):
                 f"The program was begun with seed {found['seed']}, and the seed is now"
                 f" {own['seed']}: give that seed, or another directory."
             )
-        if found != own:
+        if found["clients"] != own["clients"]:
             raise DataSourceError(
                 "The program was begun with other clients, or with other examples at"
                 " the clients: give those, or another directory."
+            )
+        if found["examples"] != own["examples"]:
+            raise DataSourceError(
+                "The program was begun with other examples: give those, or another"
+                " directory."
             )
         return cls(rounds_drawn)

@@ -16,6 +16,7 @@ from tff_reg.experiment import (
     command_line,
     finished_runs,
     jobs as jobs_lib,
+    metrics,
     progress,
     series,
 )
@@ -272,6 +273,6 @@ def result(run: series.PlannedRun) -> str:
     summary = run.result()
     assert summary is not None
     return (
-        f"test accuracy {progress.percent(summary['final_accuracy'])} after"
+        f"{metrics.tested(summary)} accuracy {progress.percent(summary['final_accuracy'])} after"
         f" {summary['rounds']} rounds, {progress.duration(summary['training_seconds'])}"
     )

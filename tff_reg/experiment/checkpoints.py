@@ -119,29 +119,32 @@ class CheckpointStore:
         report: Callable[[str], None] = lambda line: None,
         also_verify: Callable[[Checkpoint], None] = lambda checkpoint: None,
     ) -> Optional[Checkpoint]:
-        """The newest checkpoint that is whole; damaged ones are deleted.
+        """Returns the newest checkpoint that is whole; damaged ones are deleted.
 
         Args:
           report: Called with one sentence for every damaged checkpoint.
-          also_verify: Verifies what a checkpoint names elsewhere; raises a
+          also_verify: Verifies what the checkpoint names elsewhere; raises a
             `CheckpointDamagedError` if that is not whole.
 
         Returns:
           The checkpoint, or None where no whole one is left.
         """
+        found = None
         for checkpoint in reversed(self.all()):
             try:
                 checkpoint.verify()
-                also_verify(checkpoint)
+                if found is None:
+                    also_verify(checkpoint)
             except CheckpointDamagedError as error:
+                then = "using the one before it" if found is None else "it is deleted"
                 report(
                     f"The checkpoint of round {checkpoint.round_num} is damaged"
-                    f" ({error}): using the one before it."
+                    f" ({error}): {then}."
                 )
                 files.delete_directory_at_once(checkpoint.path)
             else:
-                return checkpoint
-        return None
+                found = found or checkpoint
+        return found
 
     def save(self, round_num: int, parts: Mapping[str, PartWriter]) -> Checkpoint:
         """Writes a checkpoint with all its parts at once, and drops old ones.

@@ -101,8 +101,11 @@ class ClientStates:
         if self._directory is None or not self._directory.is_dir():
             return
         named = {name for name, _ in self._index.values()}
-        for path in index_paths:
-            named.update(name for name, _ in _read_index(path).values())
+        try:
+            for path in index_paths:
+                named.update(name for name, _ in _read_index(path).values())
+        except checkpoints.CheckpointDamagedError:
+            return  # What it names is not known; who resumes deletes the checkpoint.
         for path in self._directory.iterdir():
             if path.name not in named:
                 files.delete(path)
@@ -110,9 +113,11 @@ class ClientStates:
 
 def _read_index(path: pathlib.Path) -> dict[str, list[str]]:
     try:
-        return json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError):
-        raise checkpoints.CheckpointDamagedError(f"{path.name} is missing") from None
+        index = json.loads(path.read_text("utf-8"))
+        return {client: [name, digest] for client, (name, digest) in index.items()}
+    except (OSError, ValueError, TypeError, AttributeError):
+        why = f"{path.name} is missing or no index"
+        raise checkpoints.CheckpointDamagedError(why) from None
 
 
 def _short_name(client_id: str) -> str:

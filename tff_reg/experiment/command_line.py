@@ -135,9 +135,11 @@ def be_quiet(given: flags.FlagValues) -> bool:
       Whether it does.
     """
     verbosity = given["verbosity"].value
-    verbose = verbosity is not None and verbosity >= 0
+    if verbosity is None or verbosity < 0:
+        verbosity = logging.ERROR
+    verbose = verbosity >= 0
     quiet.silence(verbose)
-    logging.set_verbosity(verbosity if verbose else logging.ERROR)
+    logging.set_verbosity(verbosity)
     return verbose
 
 
@@ -172,7 +174,8 @@ def define_flags(
     """
     define_verbosity(flag_values)
     for each in config_lib.listed() if settings is None else settings:
-        reader, is_truth = _Reader(each), each.type is bool
+        is_truth = each.type is bool
+        reader: Any = _Reader(each)
         flag = flags.Flag(reader, None, each.name, None, each.help, boolean=is_truth)
         flags.DEFINE_flag(flag, flag_values)
 
@@ -212,10 +215,11 @@ def in_words(error: Any) -> str:
     is_of_setting = isinstance(error, SettingError)
     names = "|".join(each.name for each in config_lib.listed())
     text = error.reason if is_of_setting else str(error)
+    if isinstance(error, OSError) and error.filename is not None:
+        text = f"{error.filename}: {error.strerror}."
     text = re.sub(rf"(?<![-\w./=])({names})=", r"--\1=", text)
     if is_of_setting:
-        value = "" if error.value is None else f"={as_text(error.value)}"
-        text = f"--{error.setting}{value}: {text}"
+        text = f"--{error.setting}{error.given}: {text}"
     return " ".join(text.split())
 
 
@@ -351,13 +355,16 @@ def help_text(given: Mapping[str, Any]) -> str:
         resolved = config_lib.RunConfig.of(given).resolved().dump()
         values.update((n, v) for n, v in resolved.items() if v is not None)
         process = values["process"]
-        lines.append(
-            f"Values are those of --process={process} on --task={values['task']}."
+        lines += textwrap.wrap(
+            f"Values are those of --process={process} on --task={values['task']}; what"
+            f" nobody gave is from {values['settings_from']}.",
+            _WIDTH,
         )
     else:
         lines += textwrap.wrap(
-            "What is not given is as in the method's paper, unless the task says"
-            " otherwise: bin/run --process=fedalign --help shows those values.",
+            "What is not given is from the paper or the code that the method's settings"
+            " are from: bin/run --process=fedalign --help shows these values, and whose"
+            " they are.",
             _WIDTH,
         )
     group = None

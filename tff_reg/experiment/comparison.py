@@ -1,7 +1,8 @@
 """Finished runs side by side: the table and the figure that a paper would have.
 
     table.csv    a row a method, shares and means at full precision
-    table.md     the same in percent, mean and deviation, the best in bold
+    table.md     the same in percent, mean and deviation, the best in bold where all
+                 have one protocol
     curves.png   test accuracy by round
     curves.csv   its numbers: a row a method and round
     compute.png  by what a client computed, with the column of MFLOPs
@@ -17,18 +18,22 @@ from __future__ import annotations
 import pathlib
 import statistics
 import textwrap
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Callable, Optional, Union
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Optional, Union
 
+from tff_reg.data import digests
 from tff_reg.experiment import (
+    config as config_lib,
     curves,
     files,
     finished_runs,
+    metrics,
     plot,
+    protocol as protocol_lib,
     summary as summary_lib,
     tables,
 )
-from tff_reg.experiment.config import FREE_SETTINGS, RunConfig
+from tff_reg.experiment.config import RunConfig
 from tff_reg.experiment.finished_runs import (
     COST_COLUMNS,
     HESSIAN_COLUMNS,
@@ -63,19 +68,6 @@ _TUNED = (
 COLUMNS = (*_SHARES, *HESSIAN_COLUMNS, *COST_COLUMNS, "seconds")
 COLUMNS_SETTING = Setting(
     "columns", str, (), "columns of table.md", is_tuple=True, choices=COLUMNS
-)
-
-# What config.json says about where and by what a run was made.
-NOT_SETTINGS = frozenset(
-    (
-        "made_by",
-        "clients_run",
-        "tensorflow_devices",
-        "cpu_kernels",
-        "machine",
-        "versions",
-        "git_commit",
-    )
 )
 
 Row = dict[str, Union[str, int, float, None]]
@@ -151,14 +143,31 @@ def compare(
     rows = [_row(name, group, rounds, targets) for name, group in groups.items()]
     for row in rows if tuned else ():
         row.update(_tuned(tuned[str(row["process"])]))
+    protocol = _protocol(groups, tuned)
     directory = files.make_directory(output_dir, "output_dir")
     files.delete_leftovers(directory)
-    _write_curves(directory, groups)
-    _write_compute(directory / "compute.png", groups)
-    text = _markdown(groups, rows, rounds, targets, columns, weights, reaching)
+    _write_curves(directory, groups, protocol)
+    _write_compute(directory / "compute.png", groups, protocol)
+    text = _markdown(
+        groups, rows, rounds, targets, columns, weights, reaching, protocol
+    )
     files.write_text(directory / "table.md", text)
     files.write_text(directory / "table.csv", tables.to_csv(rows))
     return rows
+
+
+def _protocol(
+    groups: Mapping[str, Sequence[finished_runs.Run]], tuned: Mapping[str, Tuned]
+) -> protocol_lib.Protocol:
+    return protocol_lib.of(
+        {
+            name: [
+                {**run.config, "total_rounds": run.summary["rounds"]} for run in group
+            ]
+            for name, group in groups.items()
+        },
+        chosen={name for each in tuned.values() for name in each.settings},
+    )
 
 
 def parse_columns(names: Sequence[str]) -> list[str]:
@@ -208,7 +217,6 @@ def _check_analysed_alike(runs: Sequence[finished_runs.Run]) -> None:
 
 def _check_alike(group: Sequence[finished_runs.Run]) -> None:
     first, *others = group
-    free = FREE_SETTINGS | NOT_SETTINGS | {"seed"}
     paths_by_seed = {first.summary["seed"]: first.path}
     for run in others:
         where = f"{first.path} and {run.path}"
@@ -217,13 +225,13 @@ def _check_alike(group: Sequence[finished_runs.Run]) -> None:
                 f"{where} have {first.summary['rounds']} and {run.summary['rounds']}"
                 " rounds, so they have no mean."
             )
-        for name in sorted((first.config.keys() | run.config.keys()) - free):
-            values = [each.config.get(name) for each in (first, run)]
-            if values[0] != values[1]:
-                raise ComparisonError(
-                    f"{where} differ in {name} ({values[0]} and {values[1]}), so they"
-                    " have no mean; give them names of their own."
-                )
+        of_seed = config_lib.decided_by_seed(first.config)
+        for name in config_lib.differences(first.config, run.config, of_seed):
+            values = f"{name} ({first.config[name]} and {run.config[name]})"
+            raise ComparisonError(
+                f"{where} differ in {digests.NAMES.get(name, values)}, so they have no"
+                " mean; give them names of their own."
+            )
         seed = run.summary["seed"]
         if seed in paths_by_seed:
             raise ComparisonError(
@@ -304,7 +312,9 @@ def _markdown(
     columns: Sequence[str],
     weights: str,
     reaching: str,
+    protocol: protocol_lib.Protocol,
 ) -> str:
+    is_one = protocol.is_one
     cells = {
         "method": [row["process"] for row in rows],
         "seeds": [str(row["runs"]) for row in rows],
@@ -316,7 +326,7 @@ def _markdown(
     for name in columns or _usual(rows):
         if name in _SHARES:
             head, key = _SHARES[name]
-            cells[head] = _percents(rows, key)
+            cells[head] = _percents(rows, key, is_one)
         elif name in HESSIAN_COLUMNS:
             cells[HESSIAN_COLUMNS[name]] = _numbers(rows, name)
         elif name in COST_COLUMNS:
@@ -326,16 +336,18 @@ def _markdown(
             ]
     last = [group[0].summary["rounds"] for group in groups.values()]
     for number in rounds:
-        cells[f"EMA at {number} (%)"] = _percents(rows, f"ema_accuracy_at_{number}")
+        cells[f"EMA at {number} (%)"] = _percents(
+            rows, f"ema_accuracy_at_{number}", is_one
+        )
     for target in targets:
-        cells[f"rounds to {100 * target:g} %"] = _rounds_to(rows, target, last)
+        cells[f"rounds to {100 * target:g} %"] = _rounds_to(rows, target, last, is_one)
     if not columns or "seconds" in columns:
         cells["s a round"] = [f"{row['seconds_per_round']:.2f}" for row in rows]
     lines = tables.to_markdown(cells)
-    caption = _caption(groups, last, columns or _usual(rows), weights, reaching)
+    caption = _caption(groups, last, columns or _usual(rows), weights, reaching, is_one)
     if is_tuned:
         caption += "\n" + textwrap.fill(_TUNED, _WIDTH)
-    return "\n".join([*lines, "", caption, ""])
+    return "\n".join([*lines, "", caption, "", *protocol.lines(), ""])
 
 
 def _usual(rows: Sequence[Row]) -> list[str]:
@@ -367,11 +379,11 @@ def _numbers(rows: Sequence[Row], name: str) -> list[str]:
     ]
 
 
-def _percents(rows: Sequence[Row], name: str) -> list[str]:
-    """Means in percent, with deviations where there are any, the highest in bold."""
+def _percents(rows: Sequence[Row], name: str, is_bold: bool) -> list[str]:
+    """Means in percent, with deviations where there are any; the highest in bold."""
     shown = [_percent(row[f"{name}_mean"]) for row in rows]
     measured = [float(text) for text in shown if text != "-"]
-    best = max(measured) if len(measured) > 1 else None
+    best = max(measured) if is_bold and len(measured) > 1 else None
     texts = []
     for row, text in zip(rows, shown):
         spread = row.get(f"{name}_std")
@@ -385,11 +397,14 @@ def _percent(share: Any) -> str:
     return "-" if share is None else f"{100 * share:.2f}"
 
 
-def _rounds_to(rows: Sequence[Row], target: float, last: Sequence[int]) -> list[str]:
+def _rounds_to(
+    rows: Sequence[Row], target: float, last: Sequence[int], is_bold: bool
+) -> list[str]:
     """Mean numbers of rounds, the lowest in bold; `25+` where 25 were not enough."""
     means = [row[f"rounds_to_{target}_mean"] for row in rows]
     reached = [number for number in means if number is not None]
-    best = f"{min(reached):.1f}" if reached and len(means) > 1 else None
+    has_best = is_bold and reached and len(means) > 1
+    best = f"{min(reached):.1f}" if has_best else None
     shown = [
         f"{limit}+" if number is None else f"{number:.1f}"
         for number, limit in zip(means, last)
@@ -397,10 +412,14 @@ def _rounds_to(rows: Sequence[Row], target: float, last: Sequence[int]) -> list[
     return [f"**{text}**" if text == best else text for text in shown]
 
 
-def _task(groups: Mapping[str, Sequence[finished_runs.Run]]) -> str:
-    tasks = {run.summary["task"] for group in groups.values() for run in group}
+def _accuracy(groups: Mapping[str, Sequence[finished_runs.Run]]) -> str:
+    """What the accuracies are of: on which examples, and of which task."""
+    runs = [run for group in groups.values() for run in group]
+    tasks = {run.summary["task"] for run in runs}
     (task,) = tasks if len(tasks) == 1 else (None,)
-    return f" on {task}" if task else ""
+    tested = " or ".join(sorted({metrics.tested(run.config) for run in runs}))
+    on = f" on {task}" if task else ""
+    return f"{tested.capitalize()} accuracy{on}"
 
 
 def _reaching(
@@ -436,11 +455,14 @@ def _caption(
     columns: Sequence[str],
     weights: str,
     reaching: str,
+    is_one: bool,
 ) -> str:
     text = (
-        f"Test accuracy{_task(groups)} after {_range(last)} rounds, mean over seeds ±"
+        f"{_accuracy(groups)} after {_range(last)} rounds, mean over seeds ±"
         " sample deviation (n - 1), which one seed does not have."
     )
+    if "held-out" in _accuracy(groups).lower():
+        text += " Held-out examples are training examples that nobody trains on."
     if "ema" in columns:
         text += (
             " EMA: exponential moving average with momentum"
@@ -449,7 +471,8 @@ def _caption(
     if "all_clients" in columns:
         text += " All clients: that of the mean of all clients' last models."
     if len(groups) > 1:
-        text += " The best is in bold."
+        best = "The best" if is_one else "They have no common protocol, so nothing"
+        text += f" {best} is in bold."
     if HESSIAN_COLUMNS.keys() & set(columns):
         text += (
             " Of the Hessian of the loss on training examples: largest eigenvalue and"
@@ -470,10 +493,12 @@ def _caption(
 
 
 def _write_curves(
-    directory: pathlib.Path, groups: Mapping[str, Sequence[finished_runs.Run]]
+    directory: pathlib.Path,
+    groups: Mapping[str, Sequence[finished_runs.Run]],
+    protocol: protocol_lib.Protocol,
 ) -> None:
     found = _curves(groups, lambda run, round_num: round_num)
-    _write_picture(directory / "curves.png", groups, found, plot.ROUNDS)
+    _write_picture(directory / "curves.png", groups, found, plot.ROUNDS, protocol)
     rows = [
         {
             "process": curve.name,
@@ -491,7 +516,9 @@ def _write_curves(
 
 
 def _write_compute(
-    path: pathlib.Path, groups: Mapping[str, Sequence[finished_runs.Run]]
+    path: pathlib.Path,
+    groups: Mapping[str, Sequence[finished_runs.Run]],
+    protocol: protocol_lib.Protocol,
 ) -> None:
     """Accuracy by compute, as FedMLB's Figs. 2 to 4 compare methods."""
     runs = [run for group in groups.values() for run in group]
@@ -507,6 +534,7 @@ def _write_compute(
         groups,
         found,
         "Multiply-adds of a client that takes part in every round (10^9)",
+        protocol,
     )
 
 
@@ -534,6 +562,7 @@ def _write_picture(
     groups: Mapping[str, Sequence[finished_runs.Run]],
     drawn: Sequence[curves.Curve],
     across: str,
+    protocol: protocol_lib.Protocol,
 ) -> None:
     if not drawn:
         # Nothing was evaluated; an old picture would be of other runs.
@@ -546,7 +575,8 @@ def _write_picture(
     curves.write_curves(
         path,
         drawn,
-        title=f"Test accuracy{_task(groups)}",
+        title=_accuracy(groups),
         subtitle=subtitle,
         across=across,
+        note=protocol.in_short(),
     )

@@ -12,11 +12,13 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import Any, Optional
 
 from tff_reg import lazy, runtime
+from tff_reg.data import digests
 from tff_reg.experiment import (
+    provenance,
     resolution,
     strengths as strengths_lib,
     task_settings,
@@ -47,6 +49,8 @@ _GROUPS = (
 
 # Tag: it stands for other settings, which a run has in its place.
 _SHORTHAND = "shorthand"
+# What `settings_of` can be beside a method.
+TASK, EACH = resolution.TASK, resolution.EACH
 
 _GUARDED = {"aggregator": ("robust", "secure", "compressed")}
 _PRIVATE = {"aggregator": ("dp",)}
@@ -61,6 +65,7 @@ class RunConfig(process_settings.ProcessSettings, task_settings.TaskSettings):
 
     Attributes:
       strengths: Strengths of the process's methods, as `<method>_<field>`.
+      settings_from: Of what is resolved: whose settings those are that nobody gave.
     """
 
     process: str = _of_what(help="method, or a sum of methods such as fedprox+man")
@@ -68,6 +73,13 @@ class RunConfig(process_settings.ProcessSettings, task_settings.TaskSettings):
         None,
         help="cell of a paper's table, whose settings count where no flag says"
         " otherwise; bin/recipes lists them",
+        tags=(_SHORTHAND,),
+    )
+    settings_of: Optional[str] = _of_what(
+        None,
+        help="whose settings count where no flag and no recipe says otherwise: a"
+        " method's, the task's (task), or those of each process's first method (each);"
+        " runs are by themselves as with each, compared as with task",
         tags=(_SHORTHAND,),
     )
     clients_per_round: int = _of_rounds(16, help="clients that take part", minimum=1)
@@ -232,6 +244,7 @@ class RunConfig(process_settings.ProcessSettings, task_settings.TaskSettings):
         tags=(process_settings.FREE,),
     )
     strengths: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    settings_from: str = dataclasses.field(default="", compare=False)
 
     def __post_init__(self):
         """Checks what is given.
@@ -242,10 +255,13 @@ class RunConfig(process_settings.ProcessSettings, task_settings.TaskSettings):
         """
         for each in settings_of(self):
             value = each.adopt(getattr(self, each.name))
-            if each.name == "process":
-                value = process_name(value) if value else None
             if value is not None:
                 each.check(value)
+            if each.name == "process":
+                value = process_name(value) if value else None
+            if each.name == "settings_of" and value not in (None, TASK, EACH):
+                known = [TASK, EACH, *catalogue.names()]
+                dataclasses.replace(each, choices=known).check(value)
             object.__setattr__(self, each.name, value)
         strengths = strengths_lib.checked(self.strengths)
         object.__setattr__(self, "strengths", strengths)
@@ -265,7 +281,7 @@ class RunConfig(process_settings.ProcessSettings, task_settings.TaskSettings):
         Raises:
           SettingError: If there is no such setting, or a value cannot be.
         """
-        names = {each.name for each in settings_of(cls)}
+        names = {each.name for each in settings_of(cls)} | {"settings_from"}
         own = {name: value for name, value in values.items() if name in names}
         rest = {name: value for name, value in values.items() if name not in names}
         return cls(**own, strengths=rest)
@@ -297,10 +313,63 @@ class RunConfig(process_settings.ProcessSettings, task_settings.TaskSettings):
         return ResolvedConfig.of(resolution.resolve(self, tasks))
 
 
-# What may differ between a run and its continuation without changing its numbers.
-FREE_SETTINGS = frozenset(
+_FREE = frozenset(
     each.name for each in settings_of(RunConfig) if process_settings.FREE in each.tags
 )
+
+
+def identity(values: Mapping[str, Any]) -> dict[str, Any]:
+    """What makes a run the experiment that it is.
+
+    Two runs with the same identity have the same numbers. Whatever asks whether runs
+    are the same, or of the same experiment, asks here.
+
+    Args:
+      values: Settings by name, as `dump` gives them, `config.json` has them, or a
+        recipe.
+
+    Returns:
+      Those on which numbers depend: not where the run is, what is read off it, and who
+      made it.
+    """
+    left_out = _FREE | provenance.NAMES
+    return {name: value for name, value in values.items() if name not in left_out}
+
+
+def differences(
+    first: Mapping[str, Any], second: Mapping[str, Any], but: Container[str] = ()
+) -> list[str]:
+    """The settings in which two runs are different experiments.
+
+    Args:
+      first: As for `identity`.
+      second: Likewise.
+      but: What may differ: `seed`, or `total_rounds` of a run that is continued.
+
+    Returns:
+      Names, those first that stand first in `second`. What one of them does not have
+      is not compared: another version knew nothing of it.
+    """
+    known = identity(first)
+    return [
+        name
+        for name, value in identity(second).items()
+        if name not in but and known.get(name, value) != value
+    ]
+
+
+def decided_by_seed(values: Mapping[str, Any]) -> set[str]:
+    """What of runs that are the same but for their seed may differ.
+
+    Args:
+      values: As for `identity`.
+
+    Returns:
+      Names: the seed, and the digests of what it decides.
+    """
+    if values.get("validation_share") is not None:
+        return {"seed", *digests.NAMES}
+    return {"seed", digests.SPLIT}
 
 
 class ResolvedConfig(RunConfig):
@@ -329,7 +398,11 @@ class ResolvedConfig(RunConfig):
         }
         return {
             name: list(value) if isinstance(value, tuple) else value
-            for name, value in {**values, **self.strengths}.items()
+            for name, value in {
+                **values,
+                **self.strengths,
+                "settings_from": self.settings_from,
+            }.items()
         }
 
     @classmethod
@@ -350,7 +423,8 @@ class ResolvedConfig(RunConfig):
             raise SettingError("process", None, "it is missing.")
         values = modernised(values)
         known = listed(values["process"])
-        return cls.of({s.name: values.get(s.name, s.default) for s in known})
+        found = {s.name: values.get(s.name, s.default) for s in known}
+        return cls.of({**found, "settings_from": values.get("settings_from", "")})
 
     def aggregation(self) -> dict[str, Any]:
         """Its settings as `aggregators.build_model_aggregator` takes them."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -23,6 +24,8 @@ _COLORS = (
 # When the colours are used up, they come again with the next kind of line.
 _DASHES = ("solid", (0, (5, 1.6)), (0, (1.2, 1.4)), (0, (6, 1.6, 1.2, 1.6)))
 _LABEL_SIZE = 11.0
+# Of a note: characters in a line, and how many lines there is room for.
+_NOTE_WIDTH, _NOTE_LINES = 150, 8
 _POINTS_PER_INCH = 72
 
 
@@ -50,6 +53,7 @@ def write_curves(
     title: str,
     subtitle: str = "",
     across: str = plot.ROUNDS,
+    note: str = "",
 ) -> None:
     """Draws curves with bands and writes a PNG of 1440 x 900 pixels.
 
@@ -61,6 +65,7 @@ def write_curves(
       title: What is compared.
       subtitle: How.
       across: What the horizontal axis shows.
+      note: What stands below, in small letters.
     """
     axes = plot.new_axes()
     bounds = _draw(axes, curves)
@@ -73,7 +78,18 @@ def write_curves(
         across=across,
     )
     _make_room(axes, bounds)
-    axes.figure.subplots_adjust(left=0.085, right=0.8, top=0.865, bottom=0.115)
+    lines = textwrap.wrap(
+        note,
+        _NOTE_WIDTH,
+        break_on_hyphens=False,
+        max_lines=_NOTE_LINES,
+        placeholder=" ...",
+    )
+    bottom = 0.115 + 0.024 * len(lines)
+    axes.figure.subplots_adjust(left=0.085, right=0.8, top=0.865, bottom=bottom)
+    axes.figure.text(
+        0.012, 0.012, "\n".join(lines), fontsize=8.5, color="#555555", va="bottom"
+    )
     _label_ends(axes, curves)
     plot.save(axes, path)
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pathlib
 import textwrap
-from collections.abc import Mapping
+import types
+from collections.abc import Callable, Mapping
 from typing import Any, Optional
 
-from tff_reg.experiment import directory, files, privacy, progress
+from tff_reg.experiment import directory, files, metrics, privacy, progress
 from tff_reg.experiment.config import ResolvedConfig
 from tff_reg.methods import all_clients, method as method_lib
 from tff_reg.settings import as_text
@@ -44,10 +45,8 @@ def header(
         rounds += f", scale {config.scale}"
     model = f"{config.model}, {_norm(config)}, {num_weights:,} weights"
     if config.projector != "none":
-        model += f", {config.projector} projector before the classifier"
-    training = f"{_epochs(config)}, batches of {config.batch_size}"
-    if config.drop_remainder:
-        training += ", shorter ones dropped"
+        model += f", {_projector(config)}"
+    training = f"{_epochs(config)}, {_batches(config)}"
     if config.same_local_steps:
         training += f", exactly {_count(_steps(config, num_train), 'step')}"
     memory = _memory(config, num_weights)
@@ -64,6 +63,26 @@ def header(
         _line("rounds", rounds),
         _line("output", config.output_dir),
     ]
+
+
+def _data(config: Any) -> str:
+    text = config.task
+    if config.scale is not None:
+        text += f" at scale {config.scale}"
+    if config.synthetic_data:
+        text += " (random images)"
+    if config.validation_share is not None:
+        text += f", {_text(config.validation_share)} of the training examples held out"
+    return text
+
+
+def _batches(config: Any) -> str:
+    text = f"batches of {config.batch_size}"
+    return text + (", shorter ones dropped" if config.drop_remainder else "")
+
+
+def _projector(config: Any) -> str:
+    return f"{config.projector} projector before the classifier"
 
 
 def _norm(config: ResolvedConfig) -> str:
@@ -141,19 +160,34 @@ def _size(megabytes: float) -> str:
 
 
 def _client_optimizer(config: ResolvedConfig) -> str:
-    parts = [f"SGD, learning rate {_text(config.client_learning_rate)}"]
+    parts = [_rate(config), _momentum(config), _decay(config), _clipping(config)]
+    return ", ".join(filter(None, parts))
+
+
+def _rate(config: Any) -> str:
+    text = f"SGD, learning rate {_text(config.client_learning_rate)}"
     if config.learning_rate_schedule == "exponential":
-        parts[0] += f" x {_text(config.learning_rate_decay)} a round"
+        text += f" x {_text(config.learning_rate_decay)} a round"
     elif config.learning_rate_schedule == "cosine":
-        parts[0] += ", cosine schedule"
-    if config.client_momentum:
-        kind = "Nesterov momentum" if config.client_nesterov else "momentum"
-        parts.append(f"{kind} {_text(config.client_momentum)}")
-    if config.client_weight_decay:
-        parts.append(f"weight decay {_text(config.client_weight_decay)}")
-    if config.max_gradient_norm:
-        parts.append(f"gradients clipped at {_text(config.max_gradient_norm)}")
-    return ", ".join(parts)
+        text += ", cosine schedule"
+    return text
+
+
+def _momentum(config: Any) -> str:
+    if not config.client_momentum:
+        return ""
+    kind = "Nesterov momentum" if config.client_nesterov else "momentum"
+    return f"{kind} {_text(config.client_momentum)}"
+
+
+def _decay(config: Any) -> str:
+    decay = config.client_weight_decay
+    return f"weight decay {_text(decay)}" if decay else ""
+
+
+def _clipping(config: Any) -> str:
+    norm = config.max_gradient_norm
+    return f"gradients clipped at {_text(norm)}" if norm else ""
 
 
 def _momentum_note(config: ResolvedConfig) -> Optional[str]:
@@ -204,14 +238,22 @@ def _aggregation(config: ResolvedConfig) -> list[str]:
 
 
 def _averaging(config: ResolvedConfig) -> str:
-    rate, momentum = config.server_learning_rate, config.server_momentum
     weighted = {
         "num_examples": "weighted by their numbers of examples",
         "uniform": "all weighing the same",
     }[config.client_weighting]
-    if config.server_optimizer == "sgd" and rate == 1.0 and not momentum:
+    optimizer = _server_optimizer(config)
+    if not optimizer:
         return f"average of the clients, {weighted}"
-    optimizer = f"{config.server_optimizer}, learning rate {_text(rate)}"
+    return f"{optimizer.removeprefix('server ')}; clients {weighted}"
+
+
+def _server_optimizer(config: Any) -> str:
+    """Nothing where the server takes the average."""
+    rate, momentum = config.server_learning_rate, config.server_momentum
+    if config.server_optimizer == "sgd" and rate == 1.0 and not momentum:
+        return ""
+    optimizer = f"server {config.server_optimizer}, learning rate {_text(rate)}"
     if momentum:
         optimizer += f", momentum {_text(momentum)}"
     if config.server_optimizer != "sgd":
@@ -219,7 +261,54 @@ def _averaging(config: ResolvedConfig) -> str:
         if config.server_optimizer != "adagrad":
             optimizer += f", beta2 {_text(config.server_beta2)}"
         optimizer += f", tau {_text(config.server_epsilon)}"
-    return f"{optimizer}; clients {weighted}"
+    return optimizer
+
+
+# What a protocol's words are made of: settings, and what makes words of them.
+_PROTOCOL: tuple[tuple[tuple[str, ...], Callable[[Any], str]], ...] = (
+    (("task", "scale", "synthetic_data", "validation_share"), _data),
+    (
+        ("num_clients", "clients_per_round", "client_sampling"),
+        _cohort,
+    ),
+    (("partition", "concentration", "classes_per_client"), _partition),
+    (("total_rounds",), lambda c: _count(c.total_rounds, "round")),
+    (("local_epochs",), _epochs),
+    (("batch_size", "drop_remainder"), _batches),
+    (
+        ("client_learning_rate", "learning_rate_schedule", "learning_rate_decay"),
+        _rate,
+    ),
+    (("client_momentum", "client_nesterov"), _momentum),
+    (("client_weight_decay",), _decay),
+    (("max_gradient_norm",), _clipping),
+    (("model", "norm"), lambda c: f"{c.model} ({_norm(c)})"),
+    (("projector",), lambda c: "" if c.projector == "none" else _projector(c)),
+    (("augmentation",), lambda c: f"augmentation {c.augmentation}"),
+    (
+        ("server_optimizer", "server_learning_rate", "server_momentum")
+        + ("server_beta1", "server_beta2", "server_epsilon"),
+        _server_optimizer,
+    ),
+    (("aggregator",), lambda c: "" if c.aggregator == "mean" else c.aggregator),
+)
+
+
+def protocol(values: Mapping[str, Any]) -> str:
+    """What runs have in common, in words.
+
+    Args:
+      values: The settings that all of them have, JSON values by name.
+
+    Returns:
+      Phrases joined by commas, of those settings that are all there.
+    """
+    # Where a split is read from is no part of it.
+    config = types.SimpleNamespace(**{**values, "split_file": None})
+    phrases = [
+        make(config) for names, make in _PROTOCOL if all(n in values for n in names)
+    ]
+    return ", ".join(filter(None, phrases))
 
 
 def plot_title(config: ResolvedConfig) -> str:
@@ -274,7 +363,8 @@ def result(summary: Mapping[str, Any], path: files.PathLike) -> list[str]:
     final, best = summary["final_accuracy"], summary["best_accuracy"]
     text = f"{_count(summary['rounds'], 'round')}"
     if final is not None:
-        text = f"Test accuracy {100 * final:.2f} % after {text}"
+        tested = metrics.tested(summary).capitalize()
+        text = f"{tested} accuracy {100 * final:.2f} % after {text}"
         text += f" (best {100 * best:.2f} % after round {summary['best_round']})"
         if summary["all_clients_accuracy"] is not None:
             text += (

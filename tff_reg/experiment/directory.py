@@ -25,14 +25,15 @@ import pathlib
 from collections.abc import Mapping
 from typing import Any, Optional
 
+from tff_reg.data import digests
 from tff_reg.experiment import (
     checkpoints,
     config as config_lib,
     files,
     metrics,
+    provenance,
     tensorboard,
 )
-from tff_reg.lazy import np
 from tff_reg.settings import SettingError, as_text
 
 _MADE_BY = "tff_reg"
@@ -46,6 +47,12 @@ ANALYSIS = "analysis"
 
 class DirectoryError(SettingError):
     """Raised when a directory cannot be used for a run; says why and what to do."""
+
+
+def _signed(config: Mapping[str, Any]) -> dict[str, Any]:
+    """A config that says that it is ours."""
+    made_by = f"{_MADE_BY} {config.get('versions', {}).get('tff_reg', '')}"
+    return {"made_by": made_by.strip(), **config}
 
 
 def _is_temporary(path: pathlib.Path) -> bool:
@@ -86,7 +93,15 @@ class RunDirectory:
             config = json.loads((self.path / "config.json").read_text("utf-8"))
             if config["made_by"].split()[0] == _MADE_BY:
                 return config_lib.modernised(config)
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError):
+        except (
+            OSError,
+            ValueError,
+            KeyError,
+            TypeError,
+            AttributeError,
+            IndexError,
+            RecursionError,
+        ):
             pass
         raise self._error(
             "it is not empty and has no readable config.json of a run, so it is left"
@@ -109,9 +124,11 @@ class RunDirectory:
     def summary(self) -> Optional[dict]:
         """The summary of the finished run there; None if none has finished."""
         try:
-            return json.loads(self._file("summary.json").read_text("utf-8"))
-        except (OSError, ValueError):
+            summary = json.loads(self._file("summary.json").read_text("utf-8"))
+        except (OSError, ValueError, RecursionError):
             return None
+        is_ours = isinstance(summary, dict) and isinstance(summary.get("rounds"), int)
+        return summary if is_ours else None
 
     def is_finished(self, total_rounds: int) -> bool:
         """Whether a run of at least so many rounds has finished there."""
@@ -130,15 +147,20 @@ class RunDirectory:
         """
         if self._config is None:
             return
-        for name, value in settings.items():
-            before = self._config.get(name, value)
-            if name not in config_lib.FREE_SETTINGS and before != value:
-                shown = "none" if before is None else as_text(before)
-                raise DirectoryError(
-                    name,
-                    value,
-                    f"{self.path} has a run with {name}={shown}; {_OTHERWISE}",
+        # It may be continued to more rounds.
+        for name in config_lib.differences(self._config, settings, ("total_rounds",)):
+            if name in digests.NAMES:
+                raise self._error(
+                    f"the run there is of other {digests.NAMES[name]}; give those, or"
+                    f" {_OTHERWISE.removeprefix('give ')}"
                 )
+            before = self._config[name]
+            shown = "none" if before is None else as_text(before)
+            raise DirectoryError(
+                name,
+                settings[name],
+                f"{self.path} has a run with {name}={shown}; {_OTHERWISE}",
+            )
 
     def check_rounds(self, settings: Mapping[str, Any]) -> None:
         """Checks that the run there can be continued to another number of rounds.
@@ -153,13 +175,14 @@ class RunDirectory:
         if self._config is None:
             return
         before, total = self._config.get("total_rounds"), settings["total_rounds"]
-        done = max((c.round_num for c in self.checkpoints.all()), default=0)
+        done = (self.summary() or {}).get("rounds", 0)
+        done = max([done, *(c.round_num for c in self.checkpoints.all())])
         if total < done:
             raise DirectoryError(
                 "total_rounds",
                 total,
-                f"{self.path} has done {done} rounds already; ask for more, or give"
-                " overwrite=true to start anew.",
+                f"{self.path} has done {done} rounds already; ask for as many or more,"
+                f" or {_OTHERWISE}",
             )
         cosine = settings.get("learning_rate_schedule") == "cosine"
         if cosine and done and before != total:
@@ -175,7 +198,8 @@ class RunDirectory:
         """Takes the directory for this process and writes `config.json`.
 
         Args:
-          config: What to write; JSON values by name.
+          config: What to write; JSON values by name. Of a run that is there already
+            who made it stays as it is; see `go_on`.
           overwrite: Delete what an earlier run left here (and nothing else).
 
         Raises:
@@ -191,12 +215,33 @@ class RunDirectory:
             files.delete_leftovers(self._file("checkpoints"))
             if overwrite:
                 self._delete_run()
-            made_by = f"{_MADE_BY} {config.get('versions', {}).get('tff_reg', '')}"
-            self._config = {"made_by": made_by.strip(), **config}
+                self._config = None
+            there = self._config or {}
+            kept = [*provenance.MAKER, provenance.MADE_BEFORE]
+            self._config = {
+                **_signed(config),
+                **{name: there[name] for name in kept if name in there},
+            }
             self._write_json("config.json", self._config)
         except BaseException:
             self.close()
             raise
+
+    def go_on(self, config: Mapping[str, Any], rounds_done: int) -> None:
+        """Records who makes the rounds to come, and who made those before.
+
+        Args:
+          config: As of `begin`.
+          rounds_done: How many there are.
+        """
+        there, maker = self._config or {}, provenance.of(_signed(config))
+        before = provenance.made_before(there, maker, rounds_done)
+        found = {**there, **maker}
+        if before or provenance.MADE_BEFORE in there:
+            found[provenance.MADE_BEFORE] = before
+        if found != there:
+            self._config = found
+            self._write_json("config.json", found)
 
     def _take_lock(self) -> Optional[int]:
         # On the directory itself: no file to leave behind, and gone with the process.
@@ -260,9 +305,29 @@ class RunDirectory:
           arrays: The arrays.
           name: The file, `WEIGHTS`, `ALL_CLIENTS_WEIGHTS` or `BEST_WEIGHTS`.
         """
-        place = files.atomic_path(self._file(name))
-        with place as temporary, open(temporary, "wb") as file:
-            np.savez(file, **arrays)
+        files.write_bytes(self._file(name), files.npz(arrays))
+
+    def restore_best_weights(self, kept: Optional[pathlib.Path]) -> None:
+        """Goes back to the best weights that a checkpoint has kept, or to none.
+
+        Args:
+          kept: The file, which need not exist; None where there is no checkpoint.
+        """
+        if kept is None or not kept.exists():
+            files.delete(self._file(BEST_WEIGHTS))
+        else:
+            files.write_bytes(self._file(BEST_WEIGHTS), kept.read_bytes())
+
+    def damaged_weights(self) -> list[str]:
+        """The names of the files of weights that are there and cannot be read."""
+        damaged = []
+        for name in (WEIGHTS, ALL_CLIENTS_WEIGHTS, BEST_WEIGHTS):
+            try:
+                if self._file(name).exists():
+                    files.read_npz(self._file(name))
+            except files.DamagedError:
+                damaged.append(name)
+        return damaged
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """Writes `summary.json`, which says that the run is finished."""

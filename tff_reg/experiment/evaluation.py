@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import collections
+import functools
 from typing import Any, Callable, Optional
 
 from tff_reg import seam
+from tff_reg.data import digests
 from tff_reg.lazy import np, tf, tff
 
 
@@ -64,12 +66,19 @@ class CentralEvaluation:
             batch = collections.OrderedDict(x=features, y=y)
             output = self._model.forward_pass(batch, training=False)
             predicted = tf.argmax(output.predictions, axis=-1, output_type=y.dtype)
-            correct = tf.math.count_nonzero(tf.equal(predicted, y))
+            # The largest of numbers that are none is the first, or any other class.
+            is_known = tf.reduce_all(~tf.math.is_nan(output.predictions), axis=-1)
+            correct = tf.math.count_nonzero(tf.equal(predicted, y) & is_known)
             return tf.cast(output.loss, tf.float64), correct
 
         # Traced now: Keras layers made in eager mode cannot be called any more once
         # others of their class were made in a graph, as TFF does for a process.
         self._batch_totals = batch_totals.get_concrete_function()
+
+    @functools.cached_property
+    def digests(self) -> dict[str, str]:
+        """The digest of the test examples, by its name among `digests.NAMES`."""
+        return {digests.TEST_EXAMPLES: digests.of_examples(self._x, self._y)}
 
     @property
     def num_weights(self) -> int:
@@ -101,7 +110,8 @@ class CentralEvaluation:
 
         Returns:
           `loss` (float, mean over the examples) and `accuracy` (float, share of the
-          examples whose most probable class is the label, 0 to 1).
+          examples whose most probable class is the label, 0 to 1). A prediction that
+          is not a number is wrong.
         """
         weights.assign_weights_to(self._model)
         count = len(self._x)

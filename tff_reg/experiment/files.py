@@ -9,18 +9,24 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import io
 import os
 import pathlib
 import shutil
 import tempfile
-from collections.abc import Iterator
-from typing import Union
+from collections.abc import Iterator, Mapping
+from typing import Any, Callable, Union
 
+from tff_reg.lazy import np
 from tff_reg.settings import SettingError
 
 TEMPORARY_PREFIX = ".tmp-tff_reg-"
 
 PathLike = Union[str, "os.PathLike[str]"]
+
+
+class DamagedError(ValueError):
+    """Raised when a file is not what it should be; says which and how."""
 
 
 def check_writable(path: PathLike, setting: str) -> None:
@@ -111,6 +117,9 @@ def atomic_path(path: PathLike) -> Iterator[pathlib.Path]:
     Yields:
       A path that does not exist yet, in the same directory. When the block raises,
       what was written there is deleted and `path` stays as it was.
+
+    Raises:
+      OSError: If it cannot be written; names `path` where the system's names nothing.
     """
     path = pathlib.Path(path)
     temporary = path.with_name(f"{TEMPORARY_PREFIX}{os.getpid()}-{path.name}")
@@ -122,8 +131,10 @@ def atomic_path(path: PathLike) -> Iterator[pathlib.Path]:
         else:
             sync(temporary)
         os.replace(temporary, path)
-    except BaseException:
+    except BaseException as error:
         delete(temporary)
+        if isinstance(error, OSError) and error.errno and error.filename is None:
+            raise OSError(error.errno, error.strerror, str(path)) from error
         raise
     sync(path.parent)
 
@@ -137,6 +148,43 @@ def write_bytes(path: PathLike, content: bytes) -> None:
 def write_text(path: PathLike, content: str) -> None:
     """Writes `content` to `path` as UTF-8, all of it or nothing."""
     write_bytes(path, content.encode("utf-8"))
+
+
+def npz(arrays: Mapping[str, Any]) -> bytes:
+    """Returns the bytes of an `.npz` file; the same arrays give the same bytes.
+
+    Not written to the file by NumPy: where the disk is full it says so a second time
+    when its own object is deleted, past any handler.
+    """
+    content = io.BytesIO()
+    np.savez(content, **arrays)
+    return content.getvalue()
+
+
+def read_npz(
+    path: PathLike, is_wanted: Callable[[str], bool] = lambda name: True
+) -> dict[str, np.ndarray]:
+    """Reads arrays of an `.npz` file, without pickles, and checks their sums.
+
+    Args:
+      path: The file.
+      is_wanted: Which of its arrays, by name.
+
+    Returns:
+      The arrays by name.
+
+    Raises:
+      DamagedError: If it is missing, damaged or something else.
+    """
+    try:
+        with np.load(path, allow_pickle=False) as stored:
+            return {name: stored[name] for name in stored.files if is_wanted(name)}
+    # What NumPy and zipfile say of damaged files: almost anything, and a MemoryError
+    # where a header claims any size.
+    except Exception as error:  # pylint: disable=broad-except
+        raise DamagedError(
+            f"{path} is no .npz file of plain arrays that can be read ({error})."
+        ) from error
 
 
 def delete(path: PathLike) -> None:

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 Row = dict[str, Optional[float]]
 
-# The parts of a checkpoint.
+# The parts of a checkpoint, beside `directory.BEST_WEIGHTS`.
 STATE, CLIENT_STATES = "server_state.npz", "client_states.json"
 _METRICS = "metrics.csv"
 
@@ -244,6 +244,9 @@ class Rounds:
         self._directory: Optional[directory_lib.RunDirectory] = None
         if training.output_dir is not None:
             self._directory = directory_lib.RunDirectory(training.output_dir)
+            for each in (training.client_data, training.evaluate):
+                self._settings.update(getattr(each, "digests", {}))
+        self._config: dict[str, Any] = {}
         self._progress = training.progress or progress_lib.for_this_output(
             training.total_rounds
         )
@@ -272,6 +275,10 @@ class Rounds:
             raise RuntimeError("The run is not finished.")
         return self._result
 
+    @property
+    def _rounds_left(self) -> int:
+        return self._training.total_rounds - self._rounds_done
+
     def rows(self) -> Generator[Row, None, None]:
         """Takes the directory, does the rounds and writes the results.
 
@@ -285,9 +292,11 @@ class Rounds:
             if self._directory is not None:
                 self._begin(self._directory)
             self._restore()
+            if self._directory is not None and self._rounds_left:
+                self._directory.go_on(self._config, self._rounds_done)
             yield from self._table.rows()
             self._progress.start(self._rounds_done)
-            while self._rounds_done < self._training.total_rounds:
+            while self._rounds_left:
                 self._run_round(self._rounds_done + 1)
                 try:
                     yield self._table.row(self._rounds_done - 1)
@@ -303,10 +312,9 @@ class Rounds:
     def _begin(self, directory: directory_lib.RunDirectory) -> None:
         if not self._training.overwrite:
             directory.check_settings(self._settings)
-            if not directory.is_finished(self._training.total_rounds):
-                directory.check_rounds(self._settings)
-        config = {**self._settings, **provenance.describe()}
-        directory.begin(config, overwrite=self._training.overwrite)
+            directory.check_rounds(self._settings)
+        self._config = _as_json({**self._settings, **provenance.describe()})
+        directory.begin(self._config, overwrite=self._training.overwrite)
 
     def _restore(self) -> None:
         """Starts from the newest whole checkpoint, or from the beginning."""
@@ -335,6 +343,11 @@ class Rounds:
                 f"Resuming after round {self._rounds_done} of"
                 f" {self._settings['total_rounds']}."
             )
+        for name in self._directory.damaged_weights():
+            self._progress.say(f"{name} is damaged: it is written again.")
+        self._directory.restore_best_weights(
+            checkpoint and checkpoint.part(directory_lib.BEST_WEIGHTS)
+        )
         # What the last process wrote beyond its checkpoint is done again.
         self._delete_unnamed_client_states()
         self._directory.delete_results()
@@ -424,9 +437,9 @@ class Rounds:
             for client_id in cohort
         ]
         arguments = [self._state, datasets]
-        if self._client_states is not None:
-            arguments.append(self._client_states.load(cohort))
         try:
+            if self._client_states is not None:
+                arguments.append(self._client_states.load(cohort))
             output = self._process.next(*arguments)
         except Exception as error:
             raise TrainingError(
@@ -474,6 +487,9 @@ class Rounds:
         }
         if self._client_states is not None:
             parts[CLIENT_STATES] = self._client_states.write_index
+        best = self._directory.path / directory_lib.BEST_WEIGHTS
+        if best.exists():
+            parts[best.name] = lambda path: path.write_bytes(best.read_bytes())
         self._directory.checkpoints.save(self._rounds_done, parts)
         self._rounds_saved = self._rounds_done
         self._delete_unnamed_client_states()
@@ -526,6 +542,7 @@ class Rounds:
                 all_clients_accuracy=self._table.column(metrics.ALL_CLIENTS_ACCURACY),
                 title=self._training.title,
                 subtitle=self._training.subtitle,
+                tested=metrics.tested(self._settings),
             )
             self._directory.write_summary(summary)
         return RunResult(

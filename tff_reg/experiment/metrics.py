@@ -41,6 +41,15 @@ _ACCURACY_NAMES = (
 Cell = Union[int, float, str]
 
 
+def tested(settings: Mapping[str, Any]) -> str:
+    """On which examples a run's accuracies are: `test`, or `held-out` training ones.
+
+    Args:
+      settings: The run's, by name, or what its summary says.
+    """
+    return "test" if settings.get("validation_share") is None else "held-out"
+
+
 def round_metrics(metrics: Any) -> dict[str, Any]:
     """The scalars among the metrics that `LearningProcess.next` returns.
 

@@ -23,6 +23,7 @@ def write_accuracy_plot(
     all_clients_accuracy: Sequence[float] = (),
     title: str,
     subtitle: str = "",
+    tested: str = "test",
 ) -> None:
     """Draws training and test accuracy and writes a PNG of 1440 x 900 pixels.
 
@@ -35,6 +36,7 @@ def write_accuracy_plot(
         nothing where there is none.
       title: What was run.
       subtitle: How.
+      tested: What the examples are called that `evaluation_accuracy` is on.
     """
     measured = _points(rounds, evaluation_accuracy)
     trained = _points(rounds, training_accuracy)
@@ -57,7 +59,7 @@ def write_accuracy_plot(
             linestyle="--",
             marker=markers,
             markersize=4,
-            label="test set, mean of all clients' last models",
+            label=f"{tested} set, mean of all clients' last models",
             zorder=2.5,
         )
     if measured:
@@ -67,7 +69,7 @@ def write_accuracy_plot(
             linewidth=2.4,
             marker=markers,
             markersize=5,
-            label="test set, global model",
+            label=f"{tested} set, global model",
             zorder=3,
         )
         last_round, last = measured[-1]

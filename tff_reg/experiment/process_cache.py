@@ -82,10 +82,9 @@ def process(
 
 def _key(config: config_lib.ResolvedConfig, task: Any) -> str:
     """All that has an influence on what is traced, as a digest."""
-    free = set(config_lib.FREE_SETTINGS)
-    if config.learning_rate_schedule == "cosine":
-        free.remove("total_rounds")
-    settings = {k: value for k, value in config.dump().items() if k not in free}
+    settings = config_lib.identity(config.dump())
+    if config.learning_rate_schedule != "cosine":
+        settings.pop("total_rounds")
     # Classifiers that stay as they are drawn are constants of the network.
     if not any(method_lib.does(each, "adapt_network") for each in config.methods):
         settings.pop("seed")

@@ -60,7 +60,13 @@ class _TimeLeft:
 
 
 class Progress:
-    """Told how a run goes; of what is not overridden, nothing is said."""
+    """Told how a run goes; of what is not overridden, nothing is said.
+
+    Attributes:
+      tested: What the examples are called that accuracies are on; see `metrics.tested`.
+    """
+
+    tested = "test"
 
     def start(self, rounds_done: int) -> None:
         """Called once, before the first round of this process."""
@@ -99,7 +105,8 @@ class Lines(Progress):
             f"accuracy {percent(row[metrics.TRAINING_ACCURACY])}",
         ]
         if row.get(metrics.EVALUATION_ACCURACY) is not None:
-            parts.append(f"test accuracy {percent(row[metrics.EVALUATION_ACCURACY])}")
+            accuracy = percent(row[metrics.EVALUATION_ACCURACY])
+            parts.append(f"{self.tested} accuracy {accuracy}")
         of_all_clients = _of_all_clients(row)
         if of_all_clients:
             parts.append(of_all_clients)
@@ -148,7 +155,7 @@ class Bar(Progress):
         if row.get(metrics.EVALUATION_ACCURACY) is not None:
             self._accuracy = row[metrics.EVALUATION_ACCURACY]
         self._of_all_clients = _of_all_clients(row) or self._of_all_clients
-        which, accuracy = "test", self._accuracy
+        which, accuracy = self.tested, self._accuracy
         if accuracy is None:
             which, accuracy = "training", row[metrics.TRAINING_ACCURACY]
         of_all_clients = f" ({self._of_all_clients})" if self._of_all_clients else ""

@@ -5,11 +5,56 @@ from __future__ import annotations
 import pathlib
 import platform
 import subprocess
+from collections.abc import Mapping
 from typing import Any, Optional
 
 import tff_reg
 from tff_reg import kernels, runtime
 from tff_reg.lazy import np, tf, tff
+
+# What `config.json` says about by whom, where and with what rounds were made, ...
+MAKER = (
+    "made_by",
+    "clients_run",
+    "tensorflow_devices",
+    "cpu_kernels",
+    "machine",
+    "versions",
+    "git_commit",
+)
+# ... who made the rounds before, and whence settings and data are.
+MADE_BEFORE = "made_before"
+NAMES = frozenset((*MAKER, MADE_BEFORE, "settings_from", "data_files"))
+
+
+def of(config: Mapping[str, Any]) -> dict[str, Any]:
+    """What a config says of who made the rounds."""
+    return {name: config[name] for name in MAKER if name in config}
+
+
+def made_before(
+    config: Mapping[str, Any], maker: Mapping[str, Any], rounds_done: int
+) -> list[dict[str, Any]]:
+    """Who made rounds that somebody else goes on from.
+
+    Args:
+      config: That of the rounds that are there.
+      maker: Who goes on, from `of`.
+      rounds_done: After how many rounds.
+
+    Returns:
+      An entry for each of the others: `rounds`, the first and the last, and what `of`
+      gives.
+    """
+    found = []
+    for entry in config.get(MADE_BEFORE, []):
+        first, last = entry["rounds"]
+        if first <= rounds_done:
+            found.append({**entry, "rounds": [first, min(last, rounds_done)]})
+    first = found[-1]["rounds"][1] + 1 if found else 1
+    if of(config) != maker and first <= rounds_done:
+        found.append({"rounds": [first, rounds_done], **of(config)})
+    return found
 
 
 def describe() -> dict[str, Any]:

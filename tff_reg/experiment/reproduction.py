@@ -22,12 +22,13 @@ from tff_reg.experiment import (
     comparison,
     files,
     finished_runs,
+    protocol,
     scale as scale_lib,
     series,
     tables,
 )
 from tff_reg.experiment.artifact import Artifact, Cell
-from tff_reg.experiment.config import FREE_SETTINGS, RunConfig
+from tff_reg.experiment.config import RunConfig, identity
 from tff_reg.methods import catalogue
 from tff_reg.settings import SettingError
 
@@ -176,6 +177,18 @@ class Reproduction:
     def runs_of(self, cell: Cell) -> list[list[series.PlannedRun]]:
         """The runs of a cell: a list of seeds for each of its recipes."""
         return [self._runs[self._key(cell, recipe)] for recipe in cell.recipes]
+
+    def protocols(self) -> list[str]:
+        """What the runs of a column have in common, and in what its rows differ."""
+        columns: dict[str, list[str]] = {}
+        for column in self.artifact.columns:
+            rows = {
+                cell.row: [self.runs_of(cell)[0][0].config.dump()]
+                for cell in self.artifact.cells
+                if cell.column == column
+            }
+            columns.setdefault(protocol.of(rows).in_short(), []).append(column)
+        return [f"{', '.join(names)}: {text}" for text, names in columns.items()]
 
     @property
     def hessian(self) -> dict[str, Any]:
@@ -326,6 +339,7 @@ class Reproduction:
             notes.append(_TINY_NOTE)
         if self.is_random:
             notes.append("On random images in place of the data.")
+        notes += self.protocols()
         notes += self.artifact.notes
         for cell in self.artifact.cells:
             for recipe in map(self._tasks.recipes.recipe, cell.recipes):
@@ -364,11 +378,7 @@ def _percent(share: Optional[float]) -> Optional[float]:
 
 def _content(run: series.PlannedRun) -> str:
     """What a run does, whatever it is called."""
-    values = run.config.dump()
-    return json.dumps(
-        {name: value for name, value in values.items() if name not in FREE_SETTINGS},
-        sort_keys=True,
-    )
+    return json.dumps(identity(run.config.dump()), sort_keys=True)
 
 
 def _number(

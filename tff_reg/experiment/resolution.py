@@ -1,7 +1,9 @@
 """From what is asked of a run to what it does: a value for every setting.
 
 A value comes from the user, else from the recipe that the user named, else from the
-task, else from the paper of the process's first method, else from the field itself.
+task, else from whom `settings_of` names, which is the process's first method, else from
+the field itself. What a method of the process cannot be without goes before all but
+the user and a recipe of that method.
 """
 
 from __future__ import annotations
@@ -25,6 +27,11 @@ if TYPE_CHECKING:
     from tff_reg.experiment.config import RunConfig
 
 
+# Whose settings `settings_of` can name: those that the task has for comparisons, and
+# those of each process's first method.
+TASK, EACH = "task", "each"
+
+
 def resolve(asked: RunConfig, tasks: Any) -> dict[str, Any]:
     """The settings of a run by name, strengths among them.
 
@@ -41,7 +48,8 @@ def resolve(asked: RunConfig, tasks: Any) -> dict[str, Any]:
     return _Resolution(asked, tasks).values()
 
 
-def _settings_of_recipe(asked: RunConfig, tasks: Any) -> dict[str, Any]:
+def _recipe(asked: RunConfig, tasks: Any) -> dict[str, Any]:
+    """The settings of the recipe that is asked for, checked; none, if none is."""
     name = asked.recipe
     if name is None:
         return {}
@@ -62,8 +70,8 @@ class _Resolution:
         self._given = asked.given()
         self._settings = settings_of(asked)
         self._values = {each.name: each.default for each in self._settings}
-        recipe = _settings_of_recipe(asked, tasks)
-        chosen = {**recipe, **self._given, "recipe": None}
+        recipe = _recipe(asked, tasks)
+        chosen = {**recipe, **self._given, "recipe": None, "settings_of": None}
         if "process" not in chosen:
             raise SettingError(
                 "process",
@@ -71,17 +79,38 @@ class _Resolution:
                 "it is missing; give one or a sum (a+b) of"
                 f" {', '.join(catalogue.names())}.",
             )
-        strengths_lib.check_owned(asked.strengths, chosen["process"])
+        process = chosen["process"]
+        strengths_lib.check_owned(asked.strengths, process)
         task = chosen.get("task", self._values["task"])
         (of_task,) = (each for each in self._settings if each.name == "task")
         dataclasses.replace(of_task, choices=tuple(tasks.names())).check(task)
         self._task = tasks.defaults(task)
-        self._values.update(catalogue.settings(chosen["process"]))
+        own = {each.name: each for each in strengths_lib.listed(process)}
+        known = {*self._values, *own}
+        if recipe:
+            self._refuse("settings_of", "leave it out: the recipe has all settings.")
+            self._values["settings_from"] = f"the recipe {asked.recipe}"
+        else:
+            self._values.update(self._of_whom(asked.settings_of or EACH, process))
         self._values.update(self._of_task())
-        own = {each.name: each for each in strengths_lib.listed(chosen["process"])}
-        for name, value in chosen.items():
-            if name in self._values or name in own:
-                self._values[name] = value
+        self._values = catalogue.with_brought(process, self._values)
+        if recipe:
+            values = tasks.recipes.settings(asked.recipe, process)
+            self._values.update((n, values[n]) for n in values if n in known)
+            self._values = catalogue.with_brought(
+                catalogue.without(process, recipe["process"]), self._values
+            )
+        self._values.update((n, chosen[n]) for n in self._given if n in known)
+
+    def _of_whom(self, whose: str, process: str) -> dict[str, Any]:
+        """The settings that somebody has, and who that is."""
+        if whose == TASK:
+            values, source = self._task.protocol, f"the task {self._task.name}"
+        else:
+            whose = process if whose == EACH else whose
+            values = catalogue.first(whose).paper_settings
+            source = catalogue.settings_from(whose)
+        return {**values, "settings_from": source}
 
     def _of_task(self) -> dict[str, Any]:
         own = {

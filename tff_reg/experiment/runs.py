@@ -18,8 +18,10 @@ from tff_reg.experiment import (
     evaluation as evaluation_lib,
     files,
     loop,
+    metrics,
     process_cache,
     progress as progress_lib,
+    standing,
     summary as summary_lib,
 )
 from tff_reg.experiment.config import ResolvedConfig, RunConfig
@@ -115,37 +117,33 @@ def check(config: RunConfig, tasks: Any = lazy.tasks) -> ResolvedConfig:
       ValueError: If its data are not there.
     """
     config = config.resolved(tasks)
-    directory = _directory(config)
-    files.check_writable(directory.path, "output_dir")
-    if not config.overwrite and not directory.is_finished(config.total_rounds):
-        directory.check_rounds(config.dump())
+    files.check_writable(standing.begun(config).path, "output_dir")
     if not config.synthetic_data:
         tasks.check_data(config.task, config.data_dir)
     return config
 
 
-def _directory(config: ResolvedConfig) -> directory_lib.RunDirectory:
-    directory = directory_lib.RunDirectory(config.output_dir)
-    if not config.overwrite:
-        directory.check_settings(config.dump())
-    return directory
-
-
-def finished(config: ResolvedConfig) -> Optional[dict[str, Any]]:
+def finished(
+    config: ResolvedConfig, tasks: Any = lazy.tasks
+) -> Optional[dict[str, Any]]:
     """The summary of a run that there is nothing left to do of.
 
     Args:
       config: What the run does. The rounds and targets that it wants are written to
         `summary.json`, if that has others.
+      tasks: The module `tasks`, or what has its functions.
 
     Returns:
       The summary; None if there is something to do.
 
     Raises:
-      DirectoryError: If its directory holds something else, or another run.
+      DirectoryError: If its directory holds something else, or another run, or one on
+        other data.
     """
-    directory = _directory(config)
-    return None if config.overwrite else summary_lib.refresh(directory, config.dump())
+    if standing.finished(config, tasks) is None:
+        return None
+    directory = directory_lib.RunDirectory(config.output_dir)
+    return summary_lib.refresh(directory, config.dump())
 
 
 def build_task(config: ResolvedConfig, tasks: Any = lazy.tasks) -> Any:
@@ -206,6 +204,7 @@ def prepare(
       ValueError: If its data are not there, or the method does not go with the model.
     """
     progress = progress or progress_lib.for_this_output(config.total_rounds)
+    progress.tested = metrics.tested(config.dump())
     where = runtime.describe()
     progress.say(where[0].upper() + where[1:])
     task = build_task(config, tasks)
@@ -253,7 +252,11 @@ def prepare(
         keep_best=config.keep_best,
         output_dir=config.output_dir,
         overwrite=config.overwrite,
-        settings={**config.dump(), "class_names": list(task.class_names)},
+        settings={
+            **config.dump(),
+            "class_names": list(task.class_names),
+            standing.FILES: standing.files_of(config),
+        },
         title=description.plot_title(config),
         subtitle=description.plot_subtitle(config),
         weight_names=evaluation.weight_names,

@@ -11,14 +11,16 @@ import dataclasses
 import os
 import pathlib
 import signal
-from collections.abc import Sequence
-from typing import Any, Callable, Optional
+from collections.abc import Callable, Sequence
+from typing import Any, Optional
 
 from tff_reg import lazy
 from tff_reg.experiment import (
     config as config_lib,
     directory as directory_lib,
     jobs,
+    protocol,
+    standing,
     summary as summary_lib,
 )
 from tff_reg.methods import catalogue
@@ -79,7 +81,8 @@ def plan(
     """The runs of a series: every process with every seed, seed by seed.
 
     Args:
-      common: What all runs have; strengths go to the processes that have them.
+      common: What all runs have; strengths go to the processes that have them. Where
+        it names neither a recipe nor `settings_of`, the task's settings count.
         `output_dir` is the directory that holds the runs' own, `PROCESS-seedSEED`.
       processes: Process names, or `all`.
       seeds: Seeds.
@@ -93,6 +96,7 @@ def plan(
       DirectoryError: If a run's directory holds something else, or another run.
     """
     names, seeds = process_names(processes), tuple(seeds)
+    common = protocol.asked(common)
     check_each_once(SEEDS, seeds)
     check_strengths(common, names)
     check_directory(common.output_dir)
@@ -214,22 +218,7 @@ def plan_run(
       DirectoryError: If its directory holds something else, or another run.
     """
     config = asked.resolved(tasks)
-    directory = directory_lib.RunDirectory(config.output_dir)
-    is_finished = False
-    if not config.overwrite:
-        values = config.dump()
-        directory.check_settings(values)
-        summary = summary_lib.of_finished_run(directory, values)
-        is_finished = summary is not None
-        if summary is None:
-            directory.check_rounds(values)
-        elif summary["rounds"] > config.total_rounds:
-            raise directory_lib.DirectoryError(
-                "total_rounds",
-                config.total_rounds,
-                f"{config.output_dir} has a finished run of {summary['rounds']} rounds;"
-                " give another output_dir, or overwrite=true to start anew.",
-            )
+    is_finished = standing.finished(config, tasks) is not None
     name = name or f"{config.process}, seed {config.seed}"
     return PlannedRun(asked, config, is_finished, name)
 

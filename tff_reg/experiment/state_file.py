@@ -10,6 +10,7 @@ it, so a state that does not fit the process is noticed here, by name.
 
 from __future__ import annotations
 
+import pathlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -73,8 +74,7 @@ def write_state(path: files.PathLike, state: Any) -> None:
     arrays = {}
     for parts, leaf in tree.flatten_with_path(state):
         arrays[_name(parts)] = _to_array(_name(parts), leaf)
-    with open(path, "wb") as file:
-        np.savez(file, **arrays)
+    pathlib.Path(path).write_bytes(files.npz(arrays))
 
 
 def read_state(path: files.PathLike, like: Any, keep: Sequence[str] = ()) -> Any:
@@ -91,21 +91,21 @@ def read_state(path: files.PathLike, like: Any, keep: Sequence[str] = ()) -> Any
 
     Raises:
       StateMismatchError: If names, shapes or dtypes differ from those of `like`.
+      files.DamagedError: If the file cannot be read.
     """
     expected = [(_name(parts), leaf) for parts, leaf in tree.flatten_with_path(like)]
-    with np.load(path, allow_pickle=False) as stored:
-        kept = tuple(keep)
-        names = {name for name, _ in expected if not name.startswith(kept)}
-        found = {name for name in stored.files if not name.startswith(kept)}
-        different = sorted(names ^ found)
-        if different:
-            raise StateMismatchError(
-                f"The stored state and this process's state differ in `{different[0]}`"
-                f" and {len(different) - 1} more; it was written by another process"
-                " or model."
-            )
-        leaves = [
-            _from_array(name, stored[name], leaf) if name in names else leaf
-            for name, leaf in expected
-        ]
+    kept = tuple(keep)
+    stored = files.read_npz(path, lambda name: not name.startswith(kept))
+    names = {name for name, _ in expected if not name.startswith(kept)}
+    different = sorted(names ^ stored.keys())
+    if different:
+        raise StateMismatchError(
+            f"The stored state and this process's state differ in `{different[0]}`"
+            f" and {len(different) - 1} more; it was written by another process"
+            " or model."
+        )
+    leaves = [
+        _from_array(name, stored[name], leaf) if name in names else leaf
+        for name, leaf in expected
+    ]
     return tree.unflatten_as(like, leaves)

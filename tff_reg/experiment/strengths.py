@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Mapping
 from typing import Any, Optional
 
@@ -12,12 +13,13 @@ from tff_reg.settings import Setting, SettingError
 GROUP = "Strengths of the methods"
 
 
-def listed(process: Optional[str] = None) -> list[Setting]:
+@functools.cache
+def listed(process: Optional[str] = None) -> tuple[Setting, ...]:
     """The strengths of a process's methods; of all methods, if None."""
-    return [
+    return tuple(
         dataclasses.replace(each.setting, name=each.flag, group=GROUP)
         for each in catalogue.strengths(process)
-    ]
+    )
 
 
 def checked(strengths: Mapping[str, Any]) -> dict[str, Any]:

@@ -54,13 +54,14 @@ def summarize(
 
     Args:
       table: A row a round; at least one.
-      settings: What `config.json` holds, of which `process`, `task`, `seed` and
-        `clients_per_round` are copied; `accuracy_at_rounds` and `target_accuracies`,
+      settings: What `config.json` holds, of which `process`, `task`, `seed`,
+        `clients_per_round` and `validation_share` are copied; `accuracy_at_rounds` and `target_accuracies`,
         lists of numbers, say what else is wanted, `target_measure` and `target_model`
         by what targets are reached.
 
     Returns:
-      JSON values by name. Accuracies are shares on the test set; `ema_accuracy` and
+      JSON values by name. Accuracies are shares on the test set, with
+      a `validation_share` on the training examples that are held out; `ema_accuracy` and
       `best_ema_accuracy` are of their moving average; those with `all_clients` are of
       the mean of all clients' last models. `accuracy_at_rounds` has
       `accuracy` and `ema_accuracy` for each round asked for, `rounds_to_target` the
@@ -100,6 +101,7 @@ def summarize(
         "task": settings.get("task"),
         "seed": settings["seed"],
         "clients_per_round": settings["clients_per_round"],
+        "validation_share": settings.get("validation_share"),
         "training_seconds": round(sum(seconds), 3),
         "median_round_seconds": round(statistics.median(seconds), 3),
         "accuracy_at_rounds": {
@@ -161,6 +163,8 @@ def of_finished_run(
       its last checkpoint.
     """
     if directory.config is None or not directory.is_finished(settings["total_rounds"]):
+        return None
+    if directory.damaged_weights():
         return None
     stored = directory.summary()
     try:

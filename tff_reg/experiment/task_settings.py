@@ -61,7 +61,10 @@ class TaskSettings(process_settings.PopulationSettings):
         None, help="of the partition shards", minimum=1
     )
     split_file: Optional[str] = _of_data(
-        None, help="what the partition split_file reads", placeholder="FILE"
+        None,
+        help="what the partition split_file reads",
+        placeholder="FILE",
+        tags=(process_settings.FREE,),
     )
     model: Optional[str] = _of_data(None, help="network", choices=names.MODEL_NAMES)
     norm: Optional[str] = _of_data(

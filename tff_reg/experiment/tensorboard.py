@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import pathlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from tff_reg.experiment import files, metrics
@@ -25,12 +27,26 @@ class TensorBoardEvents:
         Args:
           directory: Where the event files go.
           rows: The rows so far, as `MetricsTable.rows()` gives them.
+
+        Raises:
+          OSError: If they cannot be written, as of `add` and `close`.
         """
         delete_events(directory)
-        self._writer = tf.summary.create_file_writer(str(directory))
-        for row in rows:
-            self._write(row)
-        self._writer.flush()
+        self._directory = directory
+        with self._its_errors():
+            self._writer = tf.summary.create_file_writer(str(directory))
+            for row in rows:
+                self._write(row)
+            self._writer.flush()
+
+    @contextlib.contextmanager
+    def _its_errors(self) -> Iterator[None]:
+        """Makes a system's error of TensorFlow's, in the body of a `with` statement."""
+        try:
+            yield
+        except tf.errors.OpError as error:
+            why = f"TensorBoard's events cannot be written ({type(error).__name__})"
+            raise OSError(errno.EIO, why, str(self._directory)) from error
 
     def _write(self, row: Mapping[str, Any]) -> None:
         with self._writer.as_default(step=int(row[metrics.ROUND])):
@@ -40,12 +56,14 @@ class TensorBoardEvents:
 
     def add(self, row: Mapping[str, Any]) -> None:
         """Writes one row, so that it can be seen at once; None cells are left out."""
-        self._write(row)
-        self._writer.flush()
+        with self._its_errors():
+            self._write(row)
+            self._writer.flush()
 
     def close(self) -> None:
         """Closes the file; no row can be added after."""
-        self._writer.close()
+        with self._its_errors():
+            self._writer.close()
 
 
 def delete_events(directory: files.PathLike) -> None:

@@ -76,10 +76,10 @@ class TrainedRun:
         """
         server = self._server_weights
         if self.kind == "best":
-            path = self.directory.path / directory_lib.BEST_WEIGHTS
+            path = self.checkpoint.part(directory_lib.BEST_WEIGHTS)
             if not path.exists():
                 raise TrainedRunError(
-                    f"{self.directory.path} has no {path.name}; a run with keep_best"
+                    f"{self.checkpoint.path} has no {path.name}; a run with keep_best"
                     " writes it."
                 )
             with np.load(path, allow_pickle=False) as stored:
@@ -284,6 +284,8 @@ def load(
             continue
         config = ResolvedConfig.load(directory.config)
         task = runs.build_task(config, tasks)
+        # The test examples are not looked at here alone.
+        directory.check_settings(getattr(task.client_data, "digests", {}))
         found_run = TrainedRun(
             directory, config, task, checkpoint.round_num, checkpoint, weights
         )

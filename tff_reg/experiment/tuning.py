@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Optional
 
 from tff_reg import lazy
-from tff_reg.experiment import comparison, config as config_lib, series
+from tff_reg.experiment import comparison, config as config_lib, protocol, series
 from tff_reg.methods import catalogue
 from tff_reg.settings import Setting, SettingError, as_text, near_names
 
@@ -24,7 +24,15 @@ GRID = Setting("grid", str, None, "settings to be tuned, and values", is_optiona
 VALIDATION_SHARE = 0.1
 FOLDER = "tuning"
 # What is not a method's to choose.
-_FIXED = ("process", "recipe", "seed", "output_dir", "overwrite", "validation_share")
+_FIXED = (
+    "process",
+    "recipe",
+    "settings_of",
+    "seed",
+    "output_dir",
+    "overwrite",
+    "validation_share",
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -144,7 +152,7 @@ class Tuning:
                 reason = f"{strengths[name]} is not part of {', '.join(names)}."
                 raise SettingError("grid", name, reason)
         share = common.validation_share or VALIDATION_SHARE
-        self._common, self._seeds = common, tuple(seeds)
+        self._common, self._seeds = protocol.asked(common), tuple(seeds)
         self._tried: dict[str, list[tuple[dict[str, Any], list]]] = {}
         for process in names:
             tried = combinations(process, grid)

@@ -188,27 +188,83 @@ def parts_of(process: str) -> list[str]:
 
 
 def settings(process: str) -> dict[str, Any]:
-    """The paper's settings for a process.
+    """The settings that a process has where nobody says otherwise.
 
     Args:
       process: A process name.
 
     Returns:
-      By name what the paper of the sum's first method gives, FedAvg's for 'fedavg',
-      with what every method of the sum brings along; where two bring the same setting,
-      the first.
+      By name what the sum's first method has, FedAvg for 'fedavg', with what every
+      method of the sum brings along; `settings_from` says whose they are.
 
     Raises:
       UnknownProcessError: If the name is not one.
     """
+    return with_brought(process, first(process).paper_settings)
+
+
+def settings_from(process: str) -> str:
+    """Whose the settings of `settings` are, in words.
+
+    Raises:
+      UnknownProcessError: If the name is not one.
+    """
+    method = first(process)
+    return getattr(method.paper_settings, "source", f"the method {method.name}")
+
+
+def first(process: str) -> type[method_lib.Method]:
+    """The method whose settings a process has: its first, FedAvg for 'fedavg'.
+
+    Raises:
+      UnknownProcessError: If the name is not one.
+    """
+    return _in_order(process)[0]
+
+
+def with_brought(process: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings, and in their place what a process cannot be without.
+
+    Args:
+      process: A process name.
+      values: Settings by name. A projector among them serves whatever method.
+
+    Returns:
+      All of them.
+
+    Raises:
+      UnknownProcessError: If the name is not one.
+    """
+    brought = brings(process)
+    if values.get("projector", "none") != "none":
+        brought.pop("projector", None)
+    return {**values, **brought}
+
+
+def brings(process: str) -> dict[str, Any]:
+    """What the methods of a process bring along; where two do, the first.
+
+    Raises:
+      UnknownProcessError: If the name is not one.
+    """
+    brought: dict[str, Any] = {}
+    for method in _in_order(process):
+        brought = {**method.brings, **brought}
+    return brought
+
+
+def without(process: str, other: str) -> str:
+    """The process of those methods that another has not."""
+    left = [part for part in parts_of(process) if part not in parts_of(other)]
+    return "+".join(left) or "fedavg"
+
+
+def _in_order(process: str) -> list[type[method_lib.Method]]:
+    """The methods of a process as its name has them; FedAvg for 'fedavg'."""
     parse(process)
     known = methods()
-    in_order = [known[part] for part in parts_of(process) if part != "fedavg"]
-    in_order = in_order or [known["fedavg"]]
-    brought: dict[str, Any] = {}
-    for method in in_order:
-        brought = {**method.brings, **brought}
-    return {**in_order[0].paper_settings, **brought}
+    added = [known[part] for part in parts_of(process) if part != "fedavg"]
+    return added or [known["fedavg"]]
 
 
 def strengths(process: Optional[str] = None) -> list[Strength]:

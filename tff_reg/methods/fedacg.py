@@ -34,7 +34,7 @@ class FedACG(method.Method):
     name = "fedacg"
     title = "Server momentum that clients look ahead by"
     paper = "Kim et al., CVPR 2024"
-    paper_settings = papers.FEDMLB
+    paper_settings = papers.FEDACG
     brings = {"client_weighting": "uniform"}
     claims = (method.SERVER,)
     needs_network = False

@@ -31,13 +31,12 @@ class FedAdagrad(method.Method):
     name = "fedadagrad"
     title = "Adagrad at the server"
     paper = "Reddi et al., ICLR 2021"
-    paper_settings = papers.FEDMLB
+    paper_settings = papers.ADAPTIVE
     brings = {
         "server_optimizer": "adagrad",
         "server_learning_rate": 0.01,
         "server_beta1": 0.0,
         "server_epsilon": 1e-3,
-        "client_learning_rate": 0.01,
     }
     claims = (method.SERVER,)
     needs_network = False

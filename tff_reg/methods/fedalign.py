@@ -40,7 +40,9 @@ class FedAlign(method.Method):
     name = "fedalign"
     title = "Lipschitz alignment of the last block"
     paper = "Mendieta et al., CVPR 2022"
-    paper_settings = {**papers.FEDALIGN, "max_gradient_norm": 10.0}
+    paper_settings = papers.FEDALIGN
+    # For it alone, in the authors' code.
+    brings = {"max_gradient_norm": 10.0}
     measurement_names = ("full_norm", "sub_norm")
 
     strength: float = settings.setting(

@@ -37,12 +37,15 @@ class FedDecorr(method.Method):
     name = "feddecorr"
     title = "Decorrelated features"
     paper = "Shi et al., ICLR 2023"
-    paper_settings = papers.FEDALIGN
+    paper_settings = papers.FEDDECORR
 
     strength: float = settings.setting(
         0.1,
         symbol="beta",
-        help="beta, by the scale of the authors' code. 0 is FedAvg.",
+        help=(
+            "beta, by the scale of the authors' code; 0.1 in its scripts for CIFAR-10, "
+            "0.05 for CIFAR-100. 0 is FedAvg."
+        ),
         minimum=0,
     )
 

@@ -47,9 +47,9 @@ class FedDyn(method.Method):
     )
 
     strength: float = settings.setting(
-        0.1,
+        0.01,
         symbol="alpha",
-        help="alpha; 0.1 in the FedMLB paper, 0.01 in the scripts of FedDyn and MAN.",
+        help="alpha; 0.01 in the scripts of FedDyn and MAN, 0.1 in the FedMLB paper.",
         minimum=0,
     )
     clipping: str = settings.setting(

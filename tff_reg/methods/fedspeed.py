@@ -46,15 +46,18 @@ class FedSpeed(feddyn.FedDyn):
     )
 
     strength: float = settings.setting(
-        0.1,
+        0.01,
         symbol="alpha",
         help="alpha, as in FedDyn; 0.01 as the MAN authors' script runs it.",
         minimum=0,
     )
     radius: float = settings.setting(
-        0.05,
+        0.01,
         symbol="rho",
-        help="rho; 0.01 as the MAN authors' script runs it. 0 is FedDyn.",
+        help=(
+            "rho; 0.01 as the MAN authors' script runs it, 0.1 in FL-Simulator, by "
+            "FedSpeed's authors. 0 is FedDyn."
+        ),
         minimum=0,
     )
     ascent: str = settings.setting(

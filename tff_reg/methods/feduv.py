@@ -38,7 +38,7 @@ class FedUV(method.Method):
     name = "feduv"
     title = "Uniform features, predictions of high deviation"
     paper = "Son et al., CVPR 2024"
-    paper_settings = papers.FEDUV
+    paper_settings = papers.UNIVARFL
     brings = {"projector": "feduv"}
     claims = (method.FEATURES,)
     measurement_names = ("missing_deviation", "uniformity")

@@ -73,8 +73,9 @@ class Method:
       title: What it is, in a few words.
       paper: Authors, venue and year.
       paper_settings: The settings of its paper, by name; what is not there is as it is
-        by default.
-      brings: Those settings that it brings into every sum.
+        by default. Those of `papers` say whose they are.
+      brings: The settings that it cannot be without: it brings them into every sum, and
+        has them in comparisons whose other settings are the same for all.
       claims: What only one method of a sum can do and this one does: EXAMPLES, LOGITS,
         GRADIENT, DRIFT, SERVER, FEATURES, CLASSIFIER.
       measurement_names: Names of the further scalars that its term, `change_batch` and

@@ -18,15 +18,15 @@ z_i . z_j + epsilon) (Eq. 3).
 There is no public code. The paper follows FedUV (H. Son et al., "FedUV: Uniformity and
 Variance for Heterogeneous Federated Learning", CVPR 2024), whose code has unbiased
 standard deviations in the place of variances. What the paper leaves open: the variances
-are the biased ones by default; the pairs i = j of Eq. 3, a constant 1/(n epsilon)
-without gradient whose rounding would drown the rest, are left out unless asked for;
-epsilon is not given, so it is ours.
+are over n - 1, as that code has them; the pairs i = j of Eq. 3, a constant 1/(n
+epsilon) without gradient whose rounding would drown the rest, are left out unless asked
+for; epsilon is not given, so it is ours.
 
-FedUV's code answers what the paper leaves open in the recipes: the projector `feduv`,
-the networks `feduv_cnn` and `resnet18_feduv`, a cosine learning rate, batches of 128,
-the short one dropped, STL-10 normalised by 0.5, and by `variance_kind='sample'` with
-`spread='deviation'` its deviations. The embedding is what enters the model's
-classifier, behind the paper's two-layer projector unless `--projector=none`.
+FedUV's code answers the rest: the projector `feduv`, a cosine learning rate and batches
+of 128 by default; in the recipes also the networks `feduv_cnn` and `resnet18_feduv`,
+the short batch dropped and STL-10 normalised by 0.5. Its deviations are
+`spread='deviation'`. The embedding is what enters the model's classifier, behind the
+projector unless `--projector=none`.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class UniVarFL(method.Method):
     title = "Uniform features, varied predictions"
     paper = "Gupta et al."
     paper_settings = papers.UNIVARFL
-    brings = {"projector": "univarfl"}
+    brings = {"projector": "feduv"}
     claims = (method.FEATURES,)
     measurement_names = ("energy", "missing_variance")
 
@@ -77,7 +77,7 @@ class UniVarFL(method.Method):
         above=0,
     )
     variance_kind: str = settings.setting(
-        "population",
+        "sample",
         help=(
             "'population' divides by n, 'sample' by n - 1, for the batch and for c "
             "alike."

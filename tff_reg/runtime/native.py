@@ -7,6 +7,8 @@ TFF starts the same worker by itself; this module starts it so that
     the end of the interpreter ends it in the ordinary cases;
 * it does not hold our standard output and error, so `our_command | less` ends
     when our command ends;
+* it is reached from this machine only, where the kernel lets us see to that
+    (`worker_process.restrict_to_loopback`);
 * Ctrl-C goes to Python only; a computation that was interrupted is ended by
     ending the worker, and the next call starts a fresh one.
 
@@ -23,6 +25,7 @@ import threading
 import time
 from typing import Optional
 
+from tff_reg.lazy import logging
 from tff_reg.runtime import worker_process
 from tff_reg.seam import internals
 
@@ -92,6 +95,15 @@ class Worker:
             raise worker_process.WorkerError(
                 f"TFF's C++ worker {problem}; set {worker_process.LOG_VARIABLE} to a "
                 "file name to see why."
+            )
+        try:
+            worker_process.restrict_to_loopback(self._process.pid)
+        except OSError as error:
+            logging.warning(
+                "TFF's C++ worker listens on all interfaces at port %d, and that could"
+                " not be changed (%s): let a firewall keep others away from it.",
+                port,
+                error,
             )
 
     def _stop_locked(self) -> None:

@@ -6,7 +6,9 @@ Imports neither TensorFlow nor TFF, and Ray only when a connection is made.
 from __future__ import annotations
 
 import contextlib
+import importlib
 import importlib.util
+import logging
 import os
 import signal
 import socket
@@ -107,6 +109,7 @@ class Cluster:
                 "num_cpus": max(devices.cores(), cpus),
                 "include_dashboard": False,
                 "_temp_dir": self.folder,
+                "_node_ip_address": "127.0.0.1",
             }
         try:
             if address not in (None, "auto"):
@@ -115,13 +118,13 @@ class Cluster:
                 where = (host.strip("[]"), int(port))
                 socket.create_connection(where, _CONNECT_SECONDS).close()
             # Ray has its own way to end on SIGTERM; ours says how to go on.
-            with _handlers_kept(), _unheard():
+            with _handlers_kept(), _unheard(), _loopback(self.is_local):
                 ray.init(
                     **options,
                     namespace="tff_reg",
                     log_to_driver=False,
                     configure_logging=False,
-                    logging_level="ERROR",
+                    logging_level=logging.ERROR,
                 )
         except (ConnectionError, OSError, RuntimeError, ValueError) as error:
             self.stop()
@@ -166,6 +169,22 @@ def _handlers_kept() -> Iterator[None]:
     finally:
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, before)
+
+
+@contextlib.contextmanager
+def _loopback(is_asked_for: bool) -> Iterator[None]:
+    """Lets Ray take 127.0.0.1, if asked for, in the body of a `with` statement.
+
+    Whoever reaches its ports can run programs here. Else Ray replaces that address by
+    the machine's own, and listens on all interfaces; its switch is for macOS.
+    """
+    constants: Any = importlib.import_module("ray._private.ray_constants")
+    before = constants.ENABLE_RAY_CLUSTER
+    constants.ENABLE_RAY_CLUSTER = before and not is_asked_for
+    try:
+        yield
+    finally:
+        constants.ENABLE_RAY_CLUSTER = before
 
 
 @contextlib.contextmanager

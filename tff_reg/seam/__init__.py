@@ -26,6 +26,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import importlib
+import importlib.abc
 import importlib.machinery
 import importlib.metadata
 import importlib.util
@@ -217,7 +218,7 @@ class _Deferred(types.ModuleType):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        self.__class__ = types.ModuleType
+        self.__class__ = types.ModuleType  # type: ignore[assignment]
         spec = _found(self.__name__, None)
         assert spec is not None and spec.loader is not None
         spec.loader.exec_module(self)
@@ -258,7 +259,7 @@ class _Finder:
         return None
 
 
-class _StandInLoader:
+class _StandInLoader(importlib.abc.Loader):
     """Makes a module of a class, and runs nothing."""
 
     def __init__(self, made: type):
@@ -271,7 +272,7 @@ class _StandInLoader:
         pass
 
 
-class _TffLoader:
+class _TffLoader(importlib.abc.Loader):
     """Loads TFF once the versions have been looked at."""
 
     def __init__(self, loader):

@@ -144,12 +144,11 @@ class LocalRound:
         for name, reference in self._references.items():
             for variable, value in zip(reference.trainable_variables, values[name]):
                 variable.assign(value)
-            if name == method_lib.EVALUATED:
-                statistics = received[MODEL].non_trainable
-                for variable, value in zip(
-                    reference.non_trainable_variables, statistics
-                ):
-                    variable.assign(value)
+            # Frozen layers, and statistics, are the received ones in every reference.
+            for variable, value in zip(
+                reference.non_trainable_variables, received[MODEL].non_trainable
+            ):
+                variable.assign(value)
         class_counts = None
         if self._training.needs_class_counts:
             num_classes = self._model.network.num_classes

@@ -21,7 +21,7 @@ _of_rounds = functools.partial(setting, group=ROUNDS)
 _of_clients = functools.partial(setting, group=CLIENTS)
 _of_server = functools.partial(setting, group=SERVER)
 
-# Tag: may differ between a run and its continuation without changing its numbers.
+# Tag: a run's numbers do not depend on it.
 FREE = "free"
 
 _ADAPTIVE = ("adam", "yogi", "adagrad")
@@ -38,7 +38,7 @@ class PopulationSettings:
 class ProcessSettings(PopulationSettings):
     """What a process is built from; the defaults are for who knows no better."""
 
-    total_rounds: int = _of_rounds(25, help="rounds", minimum=1, tags=(FREE,))
+    total_rounds: int = _of_rounds(25, help="rounds", minimum=1)
     local_epochs: int = _of_clients(5, help="passes over a client's data", minimum=1)
     batch_size: int = _of_clients(50, help="examples of a step", minimum=1)
     drop_remainder: bool = _of_clients(

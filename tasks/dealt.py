@@ -1,0 +1,75 @@
+"""A task's examples dealt out to clients, and their digests. No TensorFlow here."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from tff_reg.data import digests as digests_lib, keys, partitions
+from tff_reg.experiment.task_settings import TaskSettings
+from tff_reg.lazy import np
+from tff_reg.tasks import splits
+from tff_reg.tasks.image_data import ImageData
+
+
+def deal(data: ImageData, settings: TaskSettings) -> tuple[ImageData, list[np.ndarray]]:
+    """Deals a task's training examples out to clients.
+
+    Args:
+      data: The task's.
+      settings: How.
+
+    Returns:
+      The data, with training examples in the place of the test examples where some are
+      held out, and each client's positions in the training examples.
+
+    Raises:
+      PartitionError: If they cannot be dealt so.
+    """
+    if settings.validation_share is not None:
+        data = _with_validation(data, settings.validation_share, settings.seed)
+    positions = partitions.partition(
+        settings.partition,
+        data.y_train,
+        settings.num_clients,
+        seed=settings.seed,
+        concentration=settings.concentration,
+        classes_per_client=settings.classes_per_client,
+        domains=data.domains,
+        split_file=settings.split_file,
+    )
+    return data, positions
+
+
+def _with_validation(data: ImageData, share: float, seed: int) -> ImageData:
+    """Holds a share of the training examples out, in the place of the test examples."""
+    count = max(1, round(share * len(data.y_train)))
+    key = int(keys.driver_generator("validation", seed).integers(2**63))
+    train, held = splits.by_share(data.y_train, count, seed=key)
+    return dataclasses.replace(
+        data,
+        x_train=data.x_train[train],
+        y_train=data.y_train[train],
+        x_test=data.x_train[held],
+        y_test=data.y_train[held],
+        domains=None if data.domains is None else data.domains[train],
+    )
+
+
+def digests(data: ImageData, settings: TaskSettings) -> dict[str, str]:
+    """The digests that a run on the data has in its `config.json`.
+
+    Args:
+      data: The task's.
+      settings: How they are dealt out.
+
+    Returns:
+      By names of `tff_reg.data.digests.NAMES`.
+    """
+    data, positions = deal(data, settings)
+    labels = data.y_train.astype(np.int32, copy=False)
+    names = digests_lib.client_ids(len(positions))
+    return {
+        digests_lib.EXAMPLES: digests_lib.of_examples(data.x_train, labels),
+        digests_lib.SPLIT: digests_lib.of_split(names, positions),
+        digests_lib.TEST_EXAMPLES: digests_lib.of_examples(data.x_test, data.y_test),
+    }

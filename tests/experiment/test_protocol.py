@@ -1,0 +1,177 @@
+"""One protocol for all that is compared; what is a method's own; what differs."""
+
+import pytest
+
+from tests.experiment import finished
+from tff_reg import experiment, settings, tasks
+from tff_reg.experiment import comparison, config, protocol, series
+from tff_reg.methods import catalogue
+
+
+def plan(folder, *processes, **requested):
+    """The configs of a comparison, by process."""
+    common = experiment.RunConfig.of({"output_dir": str(folder), **requested})
+    planned = series.plan(common, processes=processes)
+    return {run.config.process: run.config for run in planned}
+
+
+def of(configs, chosen=()):
+    return protocol.of({name: [each.dump()] for name, each in configs.items()}, chosen)
+
+
+def test_all_methods_have_the_tasks_settings_and_what_they_cannot_be_without(tmp_path):
+    configs = plan(tmp_path, "all")
+    assert len(configs) == len(catalogue.names())
+    shared = tasks.defaults("digits").protocol
+    for name, found in configs.items():
+        own = {*catalogue.brings(name)} - {"client_weighting"}
+        for setting, value in shared.items():
+            assert setting in own or getattr(found, setting) == value, (name, setting)
+    found = of(configs)
+    assert found.is_one and found.source == "the task digits"
+    assert found.shared == (
+        "digits, 5 of 20 clients a round, dirichlet_balanced(0.3), 20 rounds, 5 local"
+        " epochs, batches of 20, SGD, learning rate 0.1, weight decay 0.0001, gradients"
+        " clipped at 10, resnet8 (batch norm), augmentation shift"
+    )
+    assert found.own["fedavg"] == ""
+    assert found.own["fedavgm"] == "server_momentum=0.4"
+    assert found.own["fedadam"] == "server_optimizer=adam, server_learning_rate=0.01"
+    assert found.own["fedsam"] == "fedsam_radius=0.05"
+
+
+def test_those_of_a_method_count_for_all_and_each_has_its_own_if_asked(tmp_path):
+    configs = plan(tmp_path, "fedavg", "feddyn", "moon", settings_of="feddyn")
+    assert {each.num_clients for each in configs.values()} == {100}
+    assert {each.client_weighting for each in configs.values()} == {
+        "uniform",
+        "num_examples",
+    }
+    assert of(configs).is_one and "MAN paper" in of(configs).source
+    configs = plan(tmp_path, "fedavg", "feddyn", settings_of="each")
+    assert [each.num_clients for each in configs.values()] == [16, 100]
+    found = of(configs)
+    assert not found.is_one and found.source == ""
+    assert found.differences["num_clients"] == {"fedavg": 16, "feddyn": 100}
+    assert "client_weighting" not in found.differences
+    text = " ".join(found.lines())
+    assert "num_clients: 16 (fedavg), 100 (feddyn);" in text
+
+
+def test_what_is_a_recipes_methods_own_is_no_protocol_for_others(tmp_path):
+    configs = plan(
+        tmp_path, "fedavg", "fedavgm+fedmlb", "fedadam", recipe="fedmlb/table1/fedavgm"
+    )
+    momenta = [each.server_momentum for each in configs.values()]
+    assert momenta == [0.0, recipe_momentum(), 0.0]
+    assert [each.server_optimizer for each in configs.values()] == [
+        "sgd",
+        "sgd",
+        "adam",
+    ]
+    assert of(configs).is_one
+    # As the paper has it, FedAlign alone clips; all of them have UniVarFL's projector.
+    configs = plan(
+        tmp_path, "fedavg", "fedalign", recipe="fedalign/table6/fedalign-e10"
+    )
+    assert [each.max_gradient_norm for each in configs.values()] == [None, 10.0]
+    configs = plan(tmp_path, "fedalign", recipe="fedalign/table2/fedavg")
+    assert configs["fedalign"].max_gradient_norm == 10.0
+    configs = plan(tmp_path, "fedavg", "moon", recipe="univarfl/table1/univarfl")
+    assert {each.projector for each in configs.values()} == {"feduv"}
+    configs = plan(tmp_path, "fedavg", "moon", recipe="fedalign/table2/moon")
+    assert [each.projector for each in configs.values()] == ["none", "moon"]
+
+
+def recipe_momentum():
+    return tasks.recipes.settings("fedmlb/table1/fedavgm")["server_momentum"]
+
+
+@pytest.mark.parametrize(
+    "requested, words",
+    [
+        ({"settings_of": "feddin"}, "no such settings of (did you mean feddyn?)"),
+        (
+            {"settings_of": "task", "recipe": "man/table1/fedavg"},
+            "settings_of=task: leave it out: the recipe has all settings.",
+        ),
+    ],
+)
+def test_whose_settings_cannot_be_is_refused_in_one_sentence(
+    tmp_path, requested, words
+):
+    with pytest.raises(settings.SettingError) as caught:
+        plan(tmp_path, "fedavg", **requested)
+    assert words in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_a_run_says_whose_its_settings_are():
+    def source(**requested):
+        values = config.RunConfig.of(requested).resolved().dump()
+        assert (
+            config.ResolvedConfig.load(values).settings_from
+            == (values["settings_from"])
+        )
+        return values["settings_from"]
+
+    assert source(process="fedprox+man") == (
+        "the FedAlign paper (Mendieta et al., CVPR 2022) and its code"
+    )
+    assert source(process="man", settings_of="task") == "the task digits"
+    assert source(recipe="man/table1/feddyn") == "the recipe man/table1/feddyn"
+
+
+def compared(folder, monkeypatch, **requested):
+    """The table of two methods, and what is below its picture."""
+    notes = []
+    monkeypatch.setattr(
+        comparison.curves, "write_curves", lambda path, curves, **o: notes.append(o)
+    )
+    common = experiment.RunConfig.of({"output_dir": str(folder), **requested})
+    planned = series.plan(common, processes=("fedavg", "feddyn"))
+    for run in planned:
+        finished.finish(run, [0.5] * run.config.total_rounds)
+    experiment.compare([run.directory for run in planned], folder)
+    return (folder / "table.md").read_text("utf-8"), notes[0]["note"]
+
+
+def test_a_table_and_its_picture_have_the_protocol(tmp_path, monkeypatch):
+    table, note = compared(tmp_path, monkeypatch, total_rounds=2)
+    assert "**50.00**" in table and "The best is in bold." in " ".join(table.split())
+    assert (
+        note.startswith("Protocol: digits, 5 of 20 clients a round")
+        and "differ" not in note
+    )
+    assert note in " ".join(table.split())
+
+
+def test_what_has_no_common_protocol_has_its_differences_and_no_best(
+    tmp_path, monkeypatch
+):
+    table, note = compared(tmp_path, monkeypatch, settings_of="each", total_rounds=2)
+    assert "**" not in table
+    text = " ".join(table.split())
+    assert "no common protocol, so nothing is in bold" in text
+    assert "They differ in num_clients: 16 (fedavg), 100 (feddyn);" in text
+    assert note in text
+
+
+def test_what_tuning_chose_is_a_methods_own():
+    configs = {
+        name: config.RunConfig(
+            process=name, settings_of="task", client_learning_rate=rate
+        ).resolved()
+        for name, rate in (("fedavg", 0.1), ("man", 0.03))
+    }
+    assert list(of(configs).differences) == ["client_learning_rate"]
+    assert of(configs, {"client_learning_rate"}).is_one
+
+
+def test_another_number_of_rounds_is_a_difference(tmp_path, monkeypatch):
+    configs = {
+        name: {**config.RunConfig(process=name, settings_of="task").resolved().dump()}
+        for name in ("fedavg", "man")
+    }
+    configs["man"]["total_rounds"] = 7
+    found = protocol.of({name: [each] for name, each in configs.items()})
+    assert found.differences == {"total_rounds": {"fedavg": 20, "man": 7}}
