@@ -21,10 +21,12 @@ else:
     import tomli as tomllib
 
 from tests import commands, documents
+from tff_reg import seam
 from tff_reg.methods import catalogue
 
 ROOT = documents.ROOT
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+SETTINGS = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+PROJECT = SETTINGS["project"]
 SMALL = [
     "--model=cnn",
     "--num_clients=4",
@@ -33,12 +35,6 @@ SMALL = [
     "--total_rounds=1",
     "--local_epochs=1",
 ]
-
-
-def listed(name):
-    """The lines of a requirements*.in."""
-    lines = (ROOT / name).read_text("utf-8").splitlines()
-    return [line.partition("#")[0].strip() for line in lines if line[:1] not in "#"]
 
 
 class Environment:
@@ -51,7 +47,7 @@ class Environment:
         # Those of the tests' environment, installed by the locks.
         locked = [path for path in sys.path if path.endswith("site-packages")]
         (site / "locked.pth").write_text("\n".join(locked) + "\n")
-        # Python 3.9 to 3.11 give every environment one of their own.
+        # Python 3.10 and 3.11 give every environment one of their own.
         self.run("pip", "uninstall", "--yes", "setuptools", cwd=folder)
 
     def run(self, *command, cwd, **environ):
@@ -112,8 +108,8 @@ def installed(tmp_path_factory, clone):
         for line in documents.commands(documents.PAGES / "start.md")
         if line.startswith("pip ")
     ]
-    assert len(lines) == 2
-    for line in lines:
+    assert lines[0] == "pip install ."
+    for line in (lines[0], seam.install_command()):
         done = environment.run(*shlex.split(line), cwd=clone)
         assert done.returncode == 0, done.stdout[-2000:]
     return environment
@@ -136,7 +132,7 @@ def test_a_wheel_has_the_library_its_tasks_and_their_data(clone, installed, tmp_
     assert {"tff_reg/tasks/recipes/paper_tables.py", "tff_reg/py.typed"} <= wanted
     assert not wanted - names
     others = {name.split("/")[0] for name in names}
-    assert others == {"tff_reg", f"tff_reg-{_version()}.dist-info"}
+    assert others == {"tff_reg", "tff_reg.pth", f"tff_reg-{_version()}.dist-info"}
     # Where in dist-info depends on the version of setuptools.
     assert {"LICENSE", "NOTICE"} <= {name.rpartition("/")[2] for name in names}
 
@@ -160,6 +156,12 @@ def test_it_trains_from_an_empty_folder(installed, tmp_path):
     assert done.returncode == 0, done.stdout
     assert "Test accuracy" in done.stdout
     assert (tmp_path / "runs" / "fedavg-digits-seed0" / "metrics.csv").exists()
+
+
+def test_tff_may_be_imported_first(installed, tmp_path):
+    code = "import tensorflow_federated, sys; print('tff_reg.seam' in sys.modules)"
+    done = installed.run("python", "-c", code, cwd=tmp_path)
+    assert done.stdout.splitlines()[-1] == "True", done.stdout
 
 
 def test_its_other_commands_answer(installed, tmp_path):
@@ -194,14 +196,10 @@ def _version():
 
 
 def test_extras_are_what_the_locks_are_made_of():
-    extras = PROJECT["optional-dependencies"]
-    for file in ROOT.glob("requirements-*.in"):
-        name = file.stem.partition("-")[2]
-        if name not in ("dev", "uv"):
-            assert extras[name] == [line for line in listed(file.name) if line]
-    dev = [line for line in listed("requirements-dev.in") if line]
-    for name in ("docs", "notebook"):
-        assert set(extras[name]) <= set(dev)
+    extras, groups = PROJECT["optional-dependencies"], SETTINGS["dependency-groups"]
+    assert [extras[name] for name in ("docs", "ray")] == [groups["docs"], groups["ray"]]
+    dev = {re.match(r"[\w-]+", each)[0] for each in groups["dev"] if type(each) is str}
+    assert set(extras["notebook"]) <= dev
     page = (documents.PAGES / "start.md").read_text("utf-8")
     assert all(f"| `{name}` |" in page for name in extras)
 
@@ -249,7 +247,10 @@ def test_workflows_call_commands_that_are_there():
     assert set(shown) == {
         "bin/lint",
         "bin/test",
+        "bin/test --lane=tff_pins",
         "bin/test --slow",
+        "bin/test tests/golden tests/methods tests/training",
+        "bin/run --process=fedalign --scale=tiny",
         "bin/docs --output_dir=site",
         "bin/docs --links",
     }
@@ -257,8 +258,8 @@ def test_workflows_call_commands_that_are_there():
         program = ROOT / command.split()[0]
         assert program.exists() and os.access(program, os.X_OK)
     pythons = workflows["tests"]["jobs"]["tests"]["strategy"]["matrix"]["python"]
-    assert pythons == ["3.9", "3.10", "3.11"]
-    assert PROJECT["requires-python"] == ">=3.9,<3.12"
+    assert pythons == ["3.10", "3.11", "3.12", "3.13"]
+    assert PROJECT["requires-python"] == ">=3.10,<3.15"
 
 
 def test_issue_templates_ask_for_something():
@@ -271,8 +272,9 @@ def test_issue_templates_ask_for_something():
 def test_pre_commit_has_the_locks_ruff():
     hooks = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text("utf-8"))
     (ruff,) = hooks["repos"]
-    lock = (ROOT / "requirements-dev.txt").read_text("utf-8")
-    assert f"\nruff=={ruff['rev'].removeprefix('v')} " in lock
+    lock = tomllib.loads((ROOT / "uv.lock").read_text("utf-8"))["package"]
+    (version,) = [each["version"] for each in lock if each["name"] == "ruff"]
+    assert ruff["rev"] == f"v{version}"
     assert {hook["id"] for hook in ruff["hooks"]} == {"ruff", "ruff-format"}
 
 

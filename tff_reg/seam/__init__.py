@@ -79,7 +79,7 @@ _FILES = (
 
 
 class UnfitError(ImportError):
-    """Raised when TensorFlow, Keras 2 or TFF is not one that this package works with."""
+    """Raised when TensorFlow, Keras 2 or TFF is not one that works with this package."""
 
 
 class MissingError(UnfitError, ModuleNotFoundError):
@@ -292,6 +292,9 @@ class _TffLoader(importlib.abc.Loader):
         _check_tensorflow(found, tf.__version__)
         _check_tff(module.__spec__)
         keras()
+        # tensorflow_privacy imports it; setuptools has it, since Python 3.12 has not.
+        if importlib.util.find_spec("distutils") is None:
+            importlib.import_module("setuptools")
         FINDER.is_today = found >= _TODAY
         self._loader.exec_module(module)
         if not has_native_worker_platform():  # Which TFF would start by itself.
