@@ -21,10 +21,12 @@ else:
     import tomli as tomllib
 
 from tests import commands, documents
+from tff_reg import seam
 from tff_reg.methods import catalogue
 
 ROOT = documents.ROOT
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+PROJECT = PYPROJECT["project"]
 SMALL = [
     "--model=cnn",
     "--num_clients=4",
@@ -33,12 +35,6 @@ SMALL = [
     "--total_rounds=1",
     "--local_epochs=1",
 ]
-
-
-def listed(name):
-    """The lines of a requirements*.in."""
-    lines = (ROOT / name).read_text("utf-8").splitlines()
-    return [line.partition("#")[0].strip() for line in lines if line[:1] not in "#"]
 
 
 class Environment:
@@ -51,7 +47,10 @@ class Environment:
         # Those of the tests' environment, installed by the locks.
         locked = [path for path in sys.path if path.endswith("site-packages")]
         (site / "locked.pth").write_text("\n".join(locked) + "\n")
-        # Python 3.9 to 3.11 give every environment one of their own.
+        for path in locked:  # setuptools' is what makes distutils importable.
+            for pth in pathlib.Path(path).glob("distutils*.pth"):
+                (site / f"with_{pth.name}").write_bytes(pth.read_bytes())
+        # Python 3.10 and 3.11 give every environment one of their own.
         self.run("pip", "uninstall", "--yes", "setuptools", cwd=folder)
 
     def run(self, *command, cwd, **environ):
@@ -112,8 +111,9 @@ def installed(tmp_path_factory, clone):
         for line in documents.commands(documents.PAGES / "start.md")
         if line.startswith("pip ")
     ]
-    assert len(lines) == 2
-    for line in lines:
+    # The last is of what is there already: the lock's packages.
+    assert len(lines) == 3
+    for line in lines[:2]:
         done = environment.run(*shlex.split(line), cwd=clone)
         assert done.returncode == 0, done.stdout[-2000:]
     return environment
@@ -130,18 +130,18 @@ def test_a_wheel_has_the_library_its_tasks_and_their_data(clone, installed, tmp_
     wanted = {
         file.relative_to(ROOT).as_posix()
         for folder in [ROOT / "tff_reg", ROOT / "tff_reg" / "tasks"]
-        for pattern in ("*.py", "*/*.py", "*/*.ipynb", "py.typed")
+        for pattern in ("*.py", "*/*.py", "*/*.csv", "*/*.ipynb", "py.typed")
         for file in folder.glob(pattern)
     }
     assert {"tff_reg/tasks/recipes/paper_tables.py", "tff_reg/py.typed"} <= wanted
     assert not wanted - names
     others = {name.split("/")[0] for name in names}
-    assert others == {"tff_reg", f"tff_reg-{_version()}.dist-info"}
+    assert others == {"tff_reg", "tff_reg.pth", f"tff_reg-{_version()}.dist-info"}
     # Where in dist-info depends on the version of setuptools.
     assert {"LICENSE", "NOTICE"} <= {name.rpartition("/")[2] for name in names}
 
 
-def test_an_sdist_has_the_tasks_too(clone, installed, tmp_path):
+def test_an_sdist_has_the_tasks_and_the_pth_too(clone, installed, tmp_path):
     code = (
         f"from setuptools import build_meta; build_meta.build_sdist({str(tmp_path)!r})"
     )
@@ -149,8 +149,17 @@ def test_an_sdist_has_the_tasks_too(clone, installed, tmp_path):
     assert done.returncode == 0, done.stdout[-2000:]
     (archive,) = tmp_path.glob("*.tar.gz")
     with tarfile.open(archive) as opened:
-        member = opened.getmember(f"tff_reg-{_version()}/tff_reg/tasks/digits.py")
-        assert member.isfile()
+        for name in ("tff_reg/tasks/digits.py", "tff_reg.pth", "setup.py"):
+            assert opened.getmember(f"tff_reg-{_version()}/{name}").isfile()
+
+
+def test_tff_is_imported_before_it_too(installed, tmp_path):
+    code = "import tensorflow_federated as tff; import sys; print(tff.__version__)"
+    done = installed.run(
+        "python", "-c", code + "; print('tff_reg' in sys.modules)", cwd=tmp_path
+    )
+    assert done.returncode == 0, done.stdout[-2000:]
+    assert done.stdout.splitlines()[-2:] == [seam.TFF_VERSION, "True"]
 
 
 def test_it_trains_from_an_empty_folder(installed, tmp_path):
@@ -193,17 +202,25 @@ def _version():
     return re.search(r'__version__ = "(.*)"', text).group(1)
 
 
-def test_extras_are_what_the_locks_are_made_of():
-    extras = PROJECT["optional-dependencies"]
-    for file in ROOT.glob("requirements-*.in"):
-        name = file.stem.partition("-")[2]
-        if name not in ("dev", "uv"):
-            assert extras[name] == [line for line in listed(file.name) if line]
-    dev = [line for line in listed("requirements-dev.in") if line]
-    for name in ("docs", "notebook"):
-        assert set(extras[name]) <= set(dev)
+def test_extras_are_the_groups_of_the_lock():
+    extras, groups = PROJECT["optional-dependencies"], PYPROJECT["dependency-groups"]
+    assert set(extras) == {"gpu", "ray", "notebook", "docs"}
+    assert extras["ray"] == groups["ray"] and extras["docs"] == groups["docs"]
     page = (documents.PAGES / "start.md").read_text("utf-8")
     assert all(f"| `{name}` |" in page for name in extras)
+
+
+def test_the_requirements_for_pip_are_the_lock():
+    command = "uv export --frozen --no-annotate --no-header"
+    assert command in (documents.PAGES / "design.md").read_text("utf-8")
+    done = subprocess.run(
+        f"{sys.prefix}/bin/{command}".split(),
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        check=True,
+        text=True,
+    )
+    assert (ROOT / "requirements.txt").read_text("utf-8") == done.stdout
 
 
 def test_the_licence_is_apaches_unmodified():
@@ -246,19 +263,19 @@ def test_workflows_call_commands_that_are_there():
         assert True in workflow  # YAML reads `on` so.
         for job in workflow["jobs"].values():
             shown += [step["run"] for step in job["steps"] if "run" in step]
-    assert set(shown) == {
-        "bin/lint",
-        "bin/test",
-        "bin/test --slow",
-        "bin/docs --output_dir=site",
-        "bin/docs --links",
-    }
     for command in shown:
         program = ROOT / command.split()[0]
         assert program.exists() and os.access(program, os.X_OK)
-    pythons = workflows["tests"]["jobs"]["tests"]["strategy"]["matrix"]["python"]
-    assert pythons == ["3.9", "3.10", "3.11"]
-    assert PROJECT["requires-python"] == ">=3.9,<3.12"
+    assert {"bin/lint", "bin/test", "bin/test --lane=tff_pins"} <= set(shown)
+    jobs = workflows["tests"]["jobs"]
+    assert jobs["tests"]["strategy"]["matrix"]["python"] == [
+        "3.10",
+        "3.11",
+        "3.12",
+        "3.13",
+    ]
+    assert jobs["python_3_14"]["env"]["TFF_REG_PYTHON"] == "3.14"
+    assert PROJECT["requires-python"] == ">=3.10,<3.15"
 
 
 def test_issue_templates_ask_for_something():
@@ -271,8 +288,9 @@ def test_issue_templates_ask_for_something():
 def test_pre_commit_has_the_locks_ruff():
     hooks = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text("utf-8"))
     (ruff,) = hooks["repos"]
-    lock = (ROOT / "requirements-dev.txt").read_text("utf-8")
-    assert f"\nruff=={ruff['rev'].removeprefix('v')} " in lock
+    lock = tomllib.loads((ROOT / "uv.lock").read_text("utf-8"))["package"]
+    versions = {package["name"]: package.get("version") for package in lock}
+    assert ruff["rev"] == f"v{versions['ruff']}"
     assert {hook["id"] for hook in ruff["hooks"]} == {"ruff", "ruff-format"}
 
 
