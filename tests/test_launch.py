@@ -264,6 +264,15 @@ def test_what_goes_wrong_is_one_line_and_leaves_nothing(repository, file, shell,
         assert repository.run().stdout == "1\n"
 
 
+@pytest.mark.parametrize("machine", ["Linux aarch64", "Darwin arm64"])
+def test_the_lane_of_tffs_pins_needs_linux_on_x86(repository, machine):
+    system, architecture = machine.split()
+    shell = f"[ $1 = -s ] && echo {system} || echo {architecture}"
+    repository.script("path/uname", shell)
+    words = ("needs Linux on x86-64", f"this is {system} on {architecture}")
+    assert_fails_in_one_line(repository.run(TFF_REG_LANE="tff_pins"), *words)
+
+
 def test_wrong_settings_and_somebody_elses_folder_are_one_line(repository):
     assert_fails_in_one_line(repository.run(TFF_REG_GPU="yes"), "TFF_REG_GPU", "yes")
     assert_fails_in_one_line(repository.run(TFF_REG_LANE="x"), "TFF_REG_LANE is 'x'")
