@@ -131,11 +131,16 @@ def test_a_keras_in_use_stays_what_it_is(monkeypatch):
     monkeypatch.setitem(
         sys.modules, "tensorflow", type("Module", (), {"keras": Loader})
     )
+    found = {"tf_keras": object()}
+    monkeypatch.setattr(seam, "_found", lambda name, path: found.get(name))
     seam.choose_keras()
     assert "TF_USE_LEGACY_KERAS" not in seam.os.environ
     Loader._tfll_initialized = False
     seam.choose_keras()
-    assert seam.os.environ["TF_USE_LEGACY_KERAS"] == "1"
+    assert seam.os.environ.pop("TF_USE_LEGACY_KERAS") == "1"
+    found.clear()  # TensorFlow would have no Keras at all.
+    seam.choose_keras()
+    assert "TF_USE_LEGACY_KERAS" not in seam.os.environ
     assert tff_reg.seam is seam
 
 

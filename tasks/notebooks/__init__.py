@@ -77,7 +77,9 @@ def executed(
     }
     if python is not None:
         km.kernel_spec.argv[0] = str(python)
-        del environ["PYTHONPATH"]
+        # Nor what this package has set here.
+        for name in ("PYTHONPATH", "TF_USE_LEGACY_KERAS", "TF_ENABLE_ONEDNN_OPTS"):
+            environ.pop(name, None)
     client = nbclient.NotebookClient(
         notebook,
         km=km,

@@ -2,9 +2,9 @@
 
     bin/launch --dev tests/machines/colab.py FOLDER
 
-Makes the environments anew in FOLDER, with uv from PATH (3 GB). In the kernel Keras 3 and
-TensorFlow are in use before the notebook's first cell installs this package and TFF,
-which must leave all that is there as it is.
+Makes the environments anew in FOLDER, with uv from PATH (3 GB). In the kernel Keras 3
+and TensorFlow are in use before the notebook's first cell installs this package and
+TFF, which must leave all that is there as it is.
 """
 
 import pathlib
@@ -19,10 +19,10 @@ from tff_reg.tasks import notebooks
 ROOT = pathlib.Path(__file__).parents[2]
 # Python and TensorFlow.
 MACHINES = (("3.12", "2.19"), ("3.13", "2.21"))
-PACKAGES = (
-    "attrs ipykernel jax jsonschema keras matplotlib numpy pandas protobuf requests"
-    " scikit-learn scipy setuptools"
-).split()
+PACKAGES = [
+    *("attrs", "ipykernel", "jax", "jsonschema", "keras", "matplotlib", "numpy"),
+    *("pandas", "protobuf", "requests", "scikit-learn", "scipy", "setuptools"),
+]
 BEFORE = """
 import time
 
@@ -34,25 +34,21 @@ tf.keras.layers.Dense
 """
 
 
+def _uv(*arguments):
+    done = subprocess.run(["uv", *arguments], check=True, stdout=subprocess.PIPE)
+    return done.stdout.decode()
+
+
 def _made(folder, python, tensorflow):
     """Makes an environment; returns its Python."""
-    subprocess.run(
-        ["uv", "venv", "--clear", "--seed", "-p", python, folder], check=True
-    )
+    _uv("venv", "--clear", "--seed", "-p", python, folder)
     path = folder / "bin" / "python"
-    wanted = [f"tensorflow=={tensorflow}.*", *PACKAGES]
-    subprocess.run(["uv", "pip", "install", "-p", path, *wanted], check=True)
+    _uv("pip", "install", "-p", path, f"tensorflow=={tensorflow}.*", *PACKAGES)
     return path
 
 
 def _versions(python):
-    listed = subprocess.run(
-        ["uv", "pip", "freeze", "-p", python],
-        check=True,
-        capture_output=True,
-        text=True,
-    )
-    return set(listed.stdout.splitlines())
+    return set(_uv("pip", "freeze", "-p", python).splitlines())
 
 
 def _execute(path, python, clone):

@@ -150,11 +150,13 @@ def choose_keras() -> None:
     """Asks TensorFlow for Keras 2 as `tf.keras`, which TFF is made for.
 
     Does nothing where `tf.keras` is in use already: then it stays what it is, and TFF's
-    own functions about Keras models do not work.
+    own functions about Keras models do not work. Nor where Keras 2 is not installed:
+    TensorFlow would have no Keras at all.
     """
     tensorflow = sys.modules.get("tensorflow")
     keras = vars(tensorflow).get("keras") if tensorflow else None
-    if keras is None or not getattr(keras, "_tfll_initialized", True):
+    is_free = keras is None or not getattr(keras, "_tfll_initialized", True)
+    if is_free and _found(_KERAS_2, None) is not None:
         os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
 
 
