@@ -324,7 +324,7 @@ class RunDirectory:
         for name in (WEIGHTS, ALL_CLIENTS_WEIGHTS, BEST_WEIGHTS):
             try:
                 if self._file(name).exists():
-                    files.read_npz(self._file(name))
+                    files.check_npz(self._file(name))
             except files.DamagedError:
                 damaged.append(name)
         return damaged

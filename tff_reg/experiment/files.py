@@ -14,6 +14,7 @@ import os
 import pathlib
 import shutil
 import tempfile
+import zipfile
 from collections.abc import Iterator, Mapping
 from typing import Any, Callable, Union
 
@@ -185,6 +186,21 @@ def read_npz(
         raise DamagedError(
             f"{path} is no .npz file of plain arrays that can be read ({error})."
         ) from error
+
+
+def check_npz(path: PathLike) -> None:
+    """Checks the sums of all arrays of an `.npz` file; NumPy is not loaded.
+
+    Raises:
+      DamagedError: If it is missing, damaged or something else.
+    """
+    try:
+        with zipfile.ZipFile(path) as stored:
+            damaged = stored.testzip()
+    except Exception as error:  # pylint: disable=broad-except
+        raise DamagedError(f"{path} is no .npz file ({error}).") from error
+    if damaged is not None:
+        raise DamagedError(f"{path} has a damaged array, {damaged}.")
 
 
 def delete(path: PathLike) -> None:
