@@ -19,8 +19,8 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Callable, NamedTuple
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from benchmarks.shared import asking, cases, subject
 from benchmarks.simulators import environments

@@ -15,10 +15,9 @@ import re
 import signal
 import sys
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import (
     Any,
-    Callable,
     NoReturn,
     Optional,
     Union,

@@ -10,13 +10,14 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import io
+import json
 import os
 import pathlib
 import shutil
 import tempfile
 import zipfile
-from collections.abc import Iterator, Mapping
-from typing import Any, Callable, Union
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Union
 
 from tff_reg.lazy import np
 from tff_reg.settings import SettingError
@@ -149,6 +150,21 @@ def write_bytes(path: PathLike, content: bytes) -> None:
 def write_text(path: PathLike, content: str) -> None:
     """Writes `content` to `path` as UTF-8, all of it or nothing."""
     write_bytes(path, content.encode("utf-8"))
+
+
+def read_json(path: PathLike) -> dict[str, Any]:
+    """Reads an object of JSON.
+
+    Raises:
+      DamagedError: If the file is missing, damaged or something else.
+    """
+    try:
+        found = json.loads(pathlib.Path(path).read_text("utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise DamagedError(f"{path} cannot be read ({error}).") from error
+    if not isinstance(found, dict):
+        raise DamagedError(f"{path} holds no object of JSON.")
+    return found
 
 
 def npz(arrays: Mapping[str, Any]) -> bytes:

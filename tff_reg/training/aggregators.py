@@ -22,7 +22,8 @@ kinds and their defaults are those of `tff.learning`:
 from __future__ import annotations
 
 import collections
-from typing import Any, Callable, Optional, Union
+from collections.abc import Callable
+from typing import Any, Optional, Union
 
 import numpy as np
 import tensorflow as tf
