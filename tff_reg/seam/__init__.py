@@ -79,7 +79,7 @@ _FILES = (
 
 
 class UnfitError(ImportError):
-    """Raised when TensorFlow, Keras 2 or TFF is not one that works with this package."""
+    """Raised when TensorFlow, Keras 2 or TFF is not one that works here."""
 
 
 class MissingError(UnfitError, ModuleNotFoundError):
