@@ -76,6 +76,7 @@ def executed(
         "IPYTHONDIR": str(folder / ".ipython"),
     }
     if python is not None:
+        assert km.kernel_spec is not None
         km.kernel_spec.argv[0] = str(python)
         # Nor what this package has set here.
         for name in ("PYTHONPATH", "TF_USE_LEGACY_KERAS", "TF_ENABLE_ONEDNN_OPTS"):
