@@ -199,7 +199,7 @@ def export(
     Args:
       run: The run.
       format: `keras`, one file in Keras's format, or `saved_model`, a directory that
-        `tf.saved_model.load` and `keras.models.load_model` read.
+        `tf.saved_model.load` and `tf_keras.models.load_model` read.
       output: The file, its name ending in `.keras`, or the directory. Either must not
         be there yet.
 
