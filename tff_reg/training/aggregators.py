@@ -29,6 +29,7 @@ import numpy as np
 import tensorflow as tf
 
 from tff_reg.lazy import tff
+from tff_reg.training import process_settings
 
 AggregationFactory = Union[
     tff.aggregators.WeightedAggregationFactory,
@@ -69,6 +70,11 @@ class PrivateMeanFactory(tff.aggregators.UnweightedAggregationFactory):
           ValueError: If a number is out of range, or the cohort is too small for
             adaptive clipping with so much noise (z < clients_per_round / 10).
         """
+        if 0 < noise_multiplier < process_settings.LEAST_NOISE:
+            raise ValueError(
+                f"noise_multiplier is {noise_multiplier}; it must be 0, or at least"
+                f" {process_settings.LEAST_NOISE:g}."
+            )
         library = tff.aggregators.DifferentiallyPrivateFactory
         if adaptive:
             self._factory = library.gaussian_adaptive(
