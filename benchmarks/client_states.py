@@ -14,8 +14,8 @@ import shutil
 import statistics
 import tempfile
 import time
-from collections.abc import Mapping
-from typing import Any, Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from benchmarks.shared import measuring, subject
 from tff_reg.experiment import checkpoints, client_states, state_file

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import statistics
 import sys
-from collections.abc import Mapping, Sequence
-from typing import Any, Callable, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from benchmarks.shared import asking, subject
 from tff_reg.lazy import flags, mpl_agg, mpl_figure

@@ -12,8 +12,8 @@ import os
 import pathlib
 import statistics
 import tempfile
-from collections.abc import Mapping, Sequence
-from typing import Any, Callable
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from benchmarks.shared import asking, cases, subject
 from tff_reg import kernels

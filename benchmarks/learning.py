@@ -16,8 +16,8 @@ import pathlib
 import statistics
 import subprocess
 import tempfile
-from collections.abc import Mapping, Sequence
-from typing import Any, Callable
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from benchmarks.shared import subject
 from benchmarks.simulators import environments

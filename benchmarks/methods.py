@@ -26,8 +26,8 @@ from __future__ import annotations
 import concurrent.futures
 import statistics
 import time
-from collections.abc import Mapping, Sequence
-from typing import Any, Callable, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from benchmarks.shared import cases as shared_cases, subject
 from tff_reg import models, runtime, training

@@ -19,8 +19,8 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Callable, NamedTuple
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from benchmarks.shared import asking, cases, subject
 from benchmarks.simulators import environments
@@ -330,7 +330,8 @@ SUBJECT = subject.Subject(
 bin/bench peers [--cases=CASE,...] [--systems=SYSTEM,...] [--quick] [--json=FILE]
   The same rounds in plain PyTorch, Flower's simulation, pfl-research, FedJAX, TFF's own
   runtime and here, with one client and two at a time, also in the lane tff_pins. Half
-  an hour, or a quarter with --quick. The first call installs the others into build/peers (2 GB).
+  an hour, or a quarter with --quick. The first call installs the others into
+  build/peers (2 GB).
   CASE: {", ".join(CASES)}.
   SYSTEM: {", ".join(SYSTEMS)}; PyTorch is always among them.""",
 )

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import statistics
 import sys
-from collections.abc import Mapping, Sequence
-from typing import Any, Callable
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from benchmarks.shared import asking, measuring, subject
 from tff_reg.lazy import flags

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import statistics
 import sys
-from collections.abc import Mapping, Sequence
-from typing import Any, Callable
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from benchmarks import runtime as runtime_subject
 from benchmarks.shared import asking, subject

@@ -13,6 +13,9 @@ import pty
 import subprocess
 import sys
 import uuid
+import venv
+
+import pytest
 
 from tff_reg import commands
 
@@ -167,6 +170,20 @@ def processes_with(environment):
         if environment["TFF_REG_TEST_MARK"].encode() in inherited:
             found.append(int(folder.name))
     return found
+
+
+def python_without_tff(folder):
+    """Makes an environment that has all packages of the tests' own but TFF.
+
+    Returns:
+      The path of its Python.
+    """
+    venv.create(folder, symlinks=True)
+    (site,) = folder.glob("lib/python*/site-packages")
+    for entry in pathlib.Path(pytest.__file__).parents[1].iterdir():
+        if not entry.name.startswith("tensorflow_federated") and entry.suffix != ".pth":
+            (site / entry.name).symlink_to(entry)
+    return folder / "bin" / "python"
 
 
 if __name__ == "__main__":

@@ -142,7 +142,7 @@ def test_first_line_says_where_clients_run(unbroken):
     first = next(i for i, line in enumerate(lines) if line.startswith("process"))
     assert lines[first : first + 2] == [
         "process  feddyn+man (man_strength 0.15, man_scaling code, man_terms paper,",
-        "         feddyn_strength 0.1, feddyn_clipping half)",
+        "         feddyn_strength 0.01, feddyn_clipping half)",
     ]
 
 
@@ -180,9 +180,9 @@ def test_writes_the_files_of_the_design(unbroken):
 def test_config_has_every_flag_and_the_versions(unbroken):
     config = json.loads((unbroken[0] / "config.json").read_text())
     flags = {each.name for each in config_lib.listed("feddyn+man")}
-    flags -= {"participation", "recipe"}
+    flags -= {"participation", "recipe", "settings_of"}
     assert flags <= config.keys()
-    assert config["num_clients"] == 4 and config["feddyn_strength"] == 0.1
+    assert config["num_clients"] == 4 and config["feddyn_strength"] == 0.01
     assert config["max_gradient_norm"] == 10.0  # The paper's.
     assert {"python", "tensorflow", "tensorflow_federated", "numpy", "tff_reg"} <= (
         config["versions"].keys()

@@ -1,6 +1,7 @@
 """How TensorFlow Federated is imported, on today's TensorFlow and its own."""
 
 import ast
+import os
 import pathlib
 import subprocess
 import sys
@@ -9,6 +10,7 @@ import pytest
 import tensorflow as tf
 
 import tff_reg
+from tests import commands
 from tff_reg import seam
 from tff_reg.lazy import tff
 
@@ -129,9 +131,73 @@ def test_a_keras_in_use_stays_what_it_is(monkeypatch):
     monkeypatch.setitem(
         sys.modules, "tensorflow", type("Module", (), {"keras": Loader})
     )
+    found = {"tf_keras": object()}
+    monkeypatch.setattr(seam, "_found", lambda name, path: found.get(name))
     seam.choose_keras()
     assert "TF_USE_LEGACY_KERAS" not in seam.os.environ
     Loader._tfll_initialized = False
     seam.choose_keras()
-    assert seam.os.environ["TF_USE_LEGACY_KERAS"] == "1"
+    assert seam.os.environ.pop("TF_USE_LEGACY_KERAS") == "1"
+    found.clear()  # TensorFlow would have no Keras at all.
+    seam.choose_keras()
+    assert "TF_USE_LEGACY_KERAS" not in seam.os.environ
     assert tff_reg.seam is seam
+
+
+def test_the_site_has_the_line_for_todays_tensorflow(monkeypatch):
+    monkeypatch.setattr(seam.importlib.metadata, "version", lambda name: "2.21.0")
+    monkeypatch.setattr(seam, "has_native_worker_platform", lambda: True)
+    page = (ROOT / "docs" / "pages" / "start.md").read_text("utf-8")
+    assert f"\n{seam.install_command()}\n" in page
+
+
+@pytest.fixture(scope="module")
+def without_tff(tmp_path_factory):
+    return commands.python_without_tff(tmp_path_factory.mktemp("environment"))
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "run --process=fedavg",
+        "compare --processes=fedavg,fedprox --output_dir=compared",
+        "analyze cost --processes=fedavg",
+    ],
+)
+def test_without_tff_a_command_ends_in_the_line_that_installs_it(
+    without_tff, tmp_path, command
+):
+    done = subprocess.run(
+        [without_tff, "-m", "tff_reg.commands", *command.split()],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2, done.stderr
+    (line,) = done.stderr.splitlines()
+    assert line.endswith(
+        "tff_reg: TensorFlow Federated is not installed in this Python; this installs"
+        f" it: {seam.install_command()}"
+    )
+    assert not list(tmp_path.rglob("*.*"))
+
+
+@pytest.mark.parametrize(
+    "door",
+    [
+        "from tff_reg import training; training.build_regularized",
+        "import tff_reg, tensorflow_federated",
+        "from tff_reg import runtime; runtime.use('in_process')",
+    ],
+)
+def test_without_tff_the_library_says_the_line_that_installs_it(without_tff, door):
+    done = subprocess.run(
+        [without_tff, "-c", door],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stderr.splitlines()[-1].endswith(seam.install_command())

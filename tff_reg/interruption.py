@@ -12,7 +12,8 @@ import os
 import signal
 import sys
 import threading
-from typing import Callable, NoReturn
+from collections.abc import Callable
+from typing import NoReturn
 
 from tff_reg import scratch
 

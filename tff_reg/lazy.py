@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import importlib
 import types
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Callable
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from tff_reg import seam
 

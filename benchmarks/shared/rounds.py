@@ -17,7 +17,7 @@ import functools
 import json
 import statistics
 import sys
-from typing import Callable
+from collections.abc import Callable
 
 from benchmarks.shared import measuring
 from tff_reg import lazy, models, runtime, training

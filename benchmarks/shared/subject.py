@@ -10,8 +10,8 @@ import importlib
 import json
 import pathlib
 import pkgutil
-from collections.abc import Mapping, Sequence
-from typing import Any, Callable
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import benchmarks
 from tff_reg.experiment import tables

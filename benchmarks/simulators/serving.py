@@ -14,8 +14,8 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from typing import Any, Callable, NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 

@@ -11,7 +11,7 @@ import hashlib
 import os
 import pathlib
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Optional
 
 import nbclient
 import nbformat
@@ -51,12 +51,15 @@ def _digest_of_code(notebook: Any) -> str:
 
 
 @contextlib.contextmanager
-def executed(notebook: Any, folder: pathlib.Path) -> Iterator[Any]:
+def executed(
+    notebook: Any, folder: pathlib.Path, python: Optional[pathlib.Path] = None
+) -> Iterator[Any]:
     """Executes a notebook in a kernel of this Python, whatever kernels are installed.
 
     Args:
       notebook: The notebook; its outputs become those of now.
       folder: Where the kernel works.
+      python: Another environment's Python, which may not have this package.
 
     Yields:
       The `nbclient.NotebookClient`; its kernel lives until the block ends.
@@ -65,18 +68,25 @@ def executed(notebook: Any, folder: pathlib.Path) -> Iterator[Any]:
       nbclient.exceptions.CellExecutionError: If a cell raises.
     """
     own = kernelspec.KernelSpecManager(kernel_dirs=[])
-    client = nbclient.NotebookClient(
-        notebook,
-        km=manager.AsyncKernelManager(kernel_name="python3", kernel_spec_manager=own),
-        timeout=_SECONDS_A_CELL,
-        record_timing=False,
-    )
+    km = manager.AsyncKernelManager(kernel_name="python3", kernel_spec_manager=own)
     environ = {
         **os.environ,
         "PYTHONPATH": str(ROOT.parents[1]),
         # Nobody's start-up files and history.
         "IPYTHONDIR": str(folder / ".ipython"),
     }
+    if python is not None:
+        assert km.kernel_spec is not None
+        km.kernel_spec.argv[0] = str(python)
+        # Nor what this package has set here.
+        for name in ("PYTHONPATH", "TF_USE_LEGACY_KERAS", "TF_ENABLE_ONEDNN_OPTS"):
+            environ.pop(name, None)
+    client = nbclient.NotebookClient(
+        notebook,
+        km=km,
+        timeout=_SECONDS_A_CELL,
+        record_timing=False,
+    )
     with client.setup_kernel(env=environ, cwd=str(folder), cleanup_kc=True):
         client.execute()
         notebook.metadata[_DIGEST] = _digest_of_code(notebook)

@@ -356,8 +356,8 @@ _FEDMLB = Paper(
         "The clipping norm, the rotations of the images and their normalisation"
         " (CIFAR-10's numbers, for CIFAR-100 too) are the authors' code's; the paper"
         " gives none of them. Strengths that the paper leaves open are those of the"
-        " group's later code (FedACG), where it has them. The split is drawn anew, in the way of their code: their"
-        " own are files for --partition=split_file.",
+        " group's later code (FedACG), where it has them. The split is drawn anew, in"
+        " the way of their code: their own are files for --partition=split_file.",
         process="fedavg",
         task="cifar100",
         model="resnet18",

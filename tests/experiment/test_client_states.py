@@ -85,9 +85,7 @@ def test_where_an_index_is_damaged_nothing_is_deleted(tmp_path, content):
     (tmp_path / "index1").write_text(content)
     store.delete_unnamed([tmp_path / "index1"])
     assert len(list((tmp_path / "states").iterdir())) == 2
-    with pytest.raises(
-        checkpoints.CheckpointDamagedError, match="is missing or no"
-    ):
+    with pytest.raises(checkpoints.CheckpointDamagedError, match="is missing or no"):
         store.restore(tmp_path / "index1")
 
 

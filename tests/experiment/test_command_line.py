@@ -87,6 +87,40 @@ def test_flags_are_read_from_a_file_too(tmp_path):
     assert result.stdout == "[('man_strength', 0.2), ('process', 'man')]\n"
 
 
+@pytest.mark.parametrize("is_help", [False, True])
+@pytest.mark.parametrize(
+    "content, line",
+    [
+        (b"--seed=\xff\xfe", "it is no text file."),
+        (b"--seed=1\n--flagfile=b", "it names itself."),
+        (None, "it cannot be read (Is a directory)."),
+    ],
+)
+def test_a_flag_file_that_is_none_is_one_line(
+    tmp_path, monkeypatch, content, line, is_help
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "b").write_text("--flagfile=./a\n")
+    if content is None:
+        (tmp_path / "a").mkdir()
+    else:
+        (tmp_path / "a").write_bytes(content)
+    result = parse("--flagfile=a", *["--help"] * is_help)
+    where = "./a" if "itself" in line else "a"
+    expected = (2, "", f"bin/run: --flagfile={where}: {line}\n")
+    assert (result.returncode, result.stdout, result.stderr) == expected
+
+
+def test_a_tilde_is_the_home_folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "a").write_text("--output_dir=~/runs\n")
+    result = parse("--flagfile=~/a", "--data_dir=~", "--split_file=a~/b")
+    assert result.stdout == (
+        f"[('data_dir', '{tmp_path}'), ('output_dir', '{tmp_path}/runs'),"
+        " ('split_file', 'a~/b')]\n"
+    )
+
+
 @pytest.mark.parametrize(
     "argument, line",
     [
@@ -164,7 +198,7 @@ def test_help_reads_settings_as_the_command_does(tmp_path):
         ("--batch_size=x", "--batch_size=x: it must be a whole number."),
         ("--overwrite=perhaps", "--overwrite=perhaps: it must be true or false."),
         ("--rounds_per_evaluation=0", "--rounds_per_evaluation=0: it must be at least"),
-        ("--flagfile=/nowhere", "[Errno 2] No such file or directory: '/nowhere'"),
+        ("--flagfile=/nowhere", "--flagfile=/nowhere: it cannot be read (No such file"),
     ],
 )
 def test_help_of_what_cannot_be_is_one_line_and_exit_code_2(argument, line):

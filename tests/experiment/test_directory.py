@@ -79,6 +79,15 @@ def test_it_is_finished_with_the_rounds_of_its_summary(begun):
     assert run.is_finished(3) and run.is_finished(2) and not run.is_finished(4)
 
 
+@pytest.mark.parametrize(
+    "content", ["[]", "null", "3", "{}", '{"rounds": "2"}', "{", "[" * 100_000, ""]
+)
+def test_a_summary_of_another_shape_is_none(begun, content):
+    (begun / "summary.json").write_text(content)
+    run = directory.RunDirectory(begun)
+    assert run.summary() is None and not run.is_finished(1)
+
+
 def test_a_run_that_began_in_between_is_noticed(tmp_path):
     late = directory.RunDirectory(tmp_path / "run")
     early = directory.RunDirectory(tmp_path / "run")

@@ -2,8 +2,10 @@
 
 import pytest
 
-from tests.experiment import finished
+from tests import commands
+from tests.experiment import finished, test_tuning
 from tff_reg import experiment, settings, tasks
+from tff_reg.commands import compare
 from tff_reg.experiment import comparison, config, protocol, series
 from tff_reg.methods import catalogue
 
@@ -175,3 +177,30 @@ def test_another_number_of_rounds_is_a_difference(tmp_path, monkeypatch):
     configs["man"]["total_rounds"] = 7
     found = protocol.of({name: [each] for name, each in configs.items()})
     assert found.differences == {"total_rounds": {"fedavg": 20, "man": 7}}
+
+
+def test_the_command_tells_protocol_or_differences_before_its_first_run(tmp_path):
+    def told(name, *flags):
+        done = commands.call(
+            compare.main,
+            "--processes=fedavg,feddyn",
+            "--total_rounds=2",
+            f"--output_dir={tmp_path / name}",
+            *flags,
+            executor=test_tuning.Pretending(),
+        )
+        assert done.returncode == 0, done.stderr
+        before, _, after = done.stdout.partition("run 1/2")
+        return " ".join(before.split()), after
+
+    before, after = told("task")
+    assert before.startswith("Protocol: digits, 5 of 20 clients a round") and (
+        "differ" not in before
+    )
+    assert "The best is in bold" in " ".join(after.split())
+    before, after = told("each", "--settings_of=each")
+    assert "They differ in num_clients: 16 (fedavg), 100 (feddyn);" in before
+    assert "**" not in after
+    flags = ["--processes=fedavg", f"--output_dir={tmp_path}", "--settings_of=fedavq"]
+    done = commands.call(compare.main, *flags)
+    assert done.returncode == 2 and "(did you mean fedavg?)" in done.stderr

@@ -6,17 +6,15 @@ import io
 import os
 import pathlib
 import re
-import shutil
 import subprocess
-import sys
-import time
 
 import matplotlib.image
 import numpy as np
 import pytest
-from jupyter_client import kernelspec, manager
 from jupyter_core.utils import run_sync
 
+from tests import commands
+from tff_reg import seam
 from tff_reg.tasks import notebooks
 
 pytestmark = pytest.mark.notebook
@@ -315,145 +313,48 @@ def test_an_interrupted_cell_goes_on_when_it_is_run_again(
     assert (printed, found) == (f"{done + 2}\n", None)
 
 
-LAUNCH = """#!/bin/sh
-[ "$1" = --dev ] || exit 2
-shift
-{first}
-PYTHONPATH={root} exec {python} "$@"
+# "Installs" into the environment that it is in.
+PIP = """
+import pathlib, sys
+
+site = pathlib.Path(__file__).parents[1]
+with open(site / "calls", "a") as calls:
+    print(*sys.argv[1:], file=calls)
+name, origin = {{
+    "../..": ("tff_reg", {root!r}),
+}}.get(sys.argv[-1], ("tensorflow_federated", {site!r}))
+(site / name).symlink_to(pathlib.Path(origin, name))
 """
 
 
-class Origin:
-    """A git repository with the script that replaces kernels, and a launcher."""
-
-    def __init__(self, root):
-        self.root = root
-        for folder in ("tasks/notebooks", "bin"):
-            (root / folder).mkdir(parents=True)
-        for name in ("tff_reg", "tensorflow_federated"):
-            (root / f"{name}.py").write_text(f"PLACE = {str(root)!r}\n")
-        shutil.copy(notebooks.ROOT / "kernel.py", root / "tasks" / "notebooks")
-
-    def launcher_does(self, first):
-        launch = self.root / "bin" / "launch"
-        launch.write_text(
-            LAUNCH.format(first=first, root=self.root, python=sys.executable)
+def test_the_first_cell_installs_what_is_missing_into_the_kernels_own_python(tmp_path):
+    python = commands.python_without_tff(tmp_path / "environment")
+    (site,) = python.parents[1].glob("lib/python*/site-packages")
+    (site / "pip").mkdir()
+    (site / "pip" / "__main__.py").write_text(
+        PIP.format(
+            root=str(commands.ROOT), site=str(pathlib.Path(np.__file__).parents[1])
         )
-        launch.chmod(0o755)
-
-    def commit(self):
-        git = ["git", "-C", self.root, "-c", "user.name=a", "-c", "user.email=a@b"]
-        for command in (["init", "-q"], ["add", "."], ["commit", "-q", "-m", "all"]):
-            subprocess.run([*git, *command], check=True)
-
-
-@pytest.fixture
-def origin(tmp_path):
-    origin = Origin(tmp_path / "origin")
-    origin.launcher_does("echo 'tff_reg: installing .venv' >&2")
-    return origin
-
-
-@contextlib.contextmanager
-def bare_kernel(folder, **environ):
-    """A kernel that does not find tff_reg; yields its cells and its process's id."""
-    own = kernelspec.KernelSpecManager(kernel_dirs=[])
-    km = manager.AsyncKernelManager(kernel_name="python3", kernel_spec_manager=own)
-    environ = {**os.environ, "IPYTHONDIR": str(folder / ".ipython"), **environ}
-    for name in ("PYTHONPATH", "MPLBACKEND", "TFF_REG_PYTHON"):
-        environ.pop(name, None)
-    run_sync(km.start_kernel)(cwd=str(folder), env=environ)
-    kc = km.client()
-    try:
-        kc.start_channels()
-        run_sync(kc.wait_for_ready)(timeout=60)
-        yield Cells(km, kc), km.provisioner.pid, kc
-    finally:
-        kc.stop_channels()
-        run_sync(km.shutdown_kernel)(now=True)
-
-
-def wait_until_replaced(pid, kc):
-    """Waits until a process has become another program, whose kernel answers."""
-    deadline = time.monotonic() + 60
-    environ = b""
-    while b"MPLBACKEND" not in environ:
-        assert time.monotonic() < deadline, "the kernel's process is what it was"
-        os.sched_yield()
-        # In the middle of it, there is none.
-        with contextlib.suppress(ProcessLookupError):
-            environ = pathlib.Path(f"/proc/{pid}/environ").read_bytes()
-    run_sync(kc.wait_for_ready)(timeout=60)
-
-
-@pytest.fixture(scope="module")
-def install():
-    return code_cells(notebooks.read(QUICKSTART))["install"].source
-
-
-@pytest.mark.parametrize("is_inside", [True, False])
-def test_a_kernel_without_tff_reg_becomes_one_with_it(
-    origin, install, tmp_path, is_inside
-):
-    folder = tmp_path / "elsewhere"
-    folder.mkdir()
-    if is_inside:
-        folder, place = origin.root / "tasks" / "notebooks", origin.root
-    else:
-        origin.commit()
-        install = install.replace('= ""', f"= {str(origin.root)!r}", 1)
-        place = folder / "tff_reg-clone"
-    with bare_kernel(folder) as (cells, pid, kc):
-        printed, error, _ = cells.run("import os; old = 1; print(os.getpid())")
-        assert (int(printed), error) == (pid, None)
-        printed, error, lines = cells.run(install)
-        assert error == "KernelReplacedError" and "installing .venv" in printed
-        assert lines == [
-            "The kernel is one with tff_reg now. Run the cells again, this one too."
-        ]
-        # The same client on the same connection.
-        wait_until_replaced(pid, kc)
-        assert cells.run(install)[:2] == ("Nothing to install.\n", None)
-        printed, error, _ = cells.run(
-            "import os, tff_reg; print(os.getpid(), tff_reg.__file__, 'old' in vars())"
-        )
-        assert error is None
-        assert printed == f"{pid} {origin.root / 'tff_reg.py'} False\n"
-        assert (place / "tasks" / "notebooks" / "kernel.py").exists()
-
-
-def test_without_an_environment_the_kernel_stays_and_says_why(origin, install):
-    origin.launcher_does("echo 'tff_reg: the disk is full.' >&2; exit 2")
-    folder = origin.root / "tasks" / "notebooks"
-    # Without uv, which could install a Python.
-    with bare_kernel(folder, PATH="/usr/bin:/bin") as (cells, _, _):
-        cells.run("old = 1")
-        printed, error, lines = cells.run(install)
-        assert error == "NoEnvironmentError"
-        assert printed == "tff_reg: the disk is full.\n"
-        assert lines == ["There is no environment; the lines above say why."]
-        assert cells.run("print(old)")[:2] == ("1\n", None)
-
-
-def test_uv_installs_a_python_where_there_is_none(origin, install, tmp_path):
-    origin.launcher_does(
-        'if [ "${TFF_REG_PYTHON:-}" != /uv/python3.11 ]; then'
-        ' echo "no Python" >&2; exit 2; fi'
     )
-    tools = tmp_path / "tools"
-    tools.mkdir()
-    (tools / "uv").write_text(
-        f'#!/bin/sh\necho "$@" >> {tmp_path}/calls\n'
-        '[ "$2" = install ] || echo /uv/python3.11\n'
+    install = code_cells(notebooks.read(QUICKSTART))["install"].source
+    (tmp_path / "cells.ipy").write_text(f"{install}\n{install}\n")
+    environ = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+    done = subprocess.run(
+        [python, "-m", "IPython", "cells.ipy"],
+        cwd=tmp_path,
+        env={**environ, "IPYTHONDIR": str(tmp_path / ".ipython")},
+        capture_output=True,
+        text=True,
+        check=False,
     )
-    (tools / "uv").chmod(0o755)
-    folder = origin.root / "tasks" / "notebooks"
-    with bare_kernel(folder, PATH=f"{tools}:/usr/bin:/bin") as (cells, pid, kc):
-        printed, error, _ = cells.run(install)
-        assert error == "KernelReplacedError"
-        assert printed == "no Python\nInstalling Python 3.11 with uv.\n"
-        wait_until_replaced(pid, kc)
-        assert cells.run(install)[:2] == ("Nothing to install.\n", None)
-    assert (tmp_path / "calls").read_text() == (
-        "python install 3.11\npython find --no-project --system 3.11\n"
-    )
+    assert done.stdout.splitlines()[-1] == "Nothing to install.", done.stderr
+    assert (site / "calls").read_text().splitlines() == [
+        "install --quiet ../..",
+        seam.install_command().replace("pip install", "install --quiet"),
+    ]
+
+
+@pytest.mark.parametrize("path", notebooks.paths(), ids=lambda path: path.name)
+def test_all_notebooks_install_in_the_same_way(path):
+    found = [code_cells(notebooks.read(each))["install"] for each in (QUICKSTART, path)]
+    assert found[0].source == found[1].source

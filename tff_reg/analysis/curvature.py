@@ -27,7 +27,8 @@ import dataclasses
 import functools
 import json
 import pathlib
-from typing import Any, Callable, Optional
+from collections.abc import Callable
+from typing import Any, Optional
 
 from tff_reg.analysis import dissimilarity, hessian as hessian_lib
 from tff_reg.data import keys
@@ -120,10 +121,13 @@ def measure(
 def read(output_dir: files.PathLike) -> Optional[dict[str, Any]]:
     """What an earlier `measure` wrote; None where there is nothing whole."""
     try:
-        found = json.loads((pathlib.Path(output_dir) / _FILE).read_text("utf-8"))
-    except (OSError, ValueError):
+        found = files.read_json(pathlib.Path(output_dir) / _FILE)
+    except files.DamagedError:
         return None
-    return found if isinstance(found, dict) and "results" in found else None
+    parts = found.get("results")
+    if "of" not in found or not isinstance(parts, dict):
+        return None
+    return found if all(isinstance(part, dict) for part in parts.values()) else None
 
 
 def global_examples(

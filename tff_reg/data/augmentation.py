@@ -35,8 +35,8 @@ from __future__ import annotations
 import functools
 import math
 import operator
-from collections.abc import Sequence
-from typing import Any, Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from tff_reg.data import keys
 from tff_reg.lazy import tf

@@ -13,7 +13,8 @@ import contextlib
 import contextvars
 import functools
 import inspect
-from typing import TYPE_CHECKING, Any, Callable, Optional
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Optional
 
 from tff_reg.experiment import loop as loop_lib
 from tff_reg.lazy import tff

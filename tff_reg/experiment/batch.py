@@ -272,7 +272,8 @@ def result(run: series.PlannedRun) -> str:
     """A finished run in a line."""
     summary = run.result()
     assert summary is not None
+    accuracy = progress.percent(summary["final_accuracy"])
     return (
-        f"{metrics.tested(summary)} accuracy {progress.percent(summary['final_accuracy'])} after"
+        f"{metrics.tested(summary)} accuracy {accuracy} after"
         f" {summary['rounds']} rounds, {progress.duration(summary['training_seconds'])}"
     )

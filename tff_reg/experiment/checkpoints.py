@@ -18,8 +18,8 @@ import dataclasses
 import json
 import pathlib
 import re
-from collections.abc import Mapping
-from typing import Callable, Optional
+from collections.abc import Callable, Mapping
+from typing import Optional
 
 from tff_reg.experiment import files
 
@@ -52,10 +52,10 @@ class Checkpoint:
             the manifest itself cannot be read. The message says which.
         """
         try:
-            manifest = json.loads((self.path / _MANIFEST).read_text("utf-8"))
+            manifest = files.read_json(self.path / _MANIFEST)
             expected = dict(manifest["files"])
             round_num = manifest["round_num"]
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError) as error:
             raise CheckpointDamagedError(f"{_MANIFEST} cannot be read") from error
         if round_num != self.round_num:
             raise CheckpointDamagedError(f"{_MANIFEST} is of round {round_num}")

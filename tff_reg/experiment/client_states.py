@@ -113,9 +113,9 @@ class ClientStates:
 
 def _read_index(path: pathlib.Path) -> dict[str, list[str]]:
     try:
-        index = json.loads(path.read_text("utf-8"))
+        index = files.read_json(path)
         return {client: [name, digest] for client, (name, digest) in index.items()}
-    except (OSError, ValueError, TypeError, AttributeError):
+    except (ValueError, TypeError):
         why = f"{path.name} is missing or no index"
         raise checkpoints.CheckpointDamagedError(why) from None
 

@@ -19,8 +19,8 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Callable, Optional
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Optional
 
 from tff_reg import scratch
 from tff_reg.experiment import jobs

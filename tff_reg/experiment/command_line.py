@@ -15,10 +15,9 @@ import re
 import signal
 import sys
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import (
     Any,
-    Callable,
     NoReturn,
     Optional,
     Union,
@@ -255,7 +254,9 @@ def parse(
       Ended: If the flags are wrong (2).
     """
     try:
-        words = given([command, *argv])[1:]
+        words = given([command, *_written_out(argv)])[1:]
+    except SettingError as error:
+        fail(error, command=command)
     except flags.UnrecognizedFlagError as error:
         name, near = error.flagname, near_names(error.flagname, list(given), "--")
         fail(
@@ -292,7 +293,7 @@ def _settings_in(argv: Sequence[str]) -> dict[str, Any]:
     """The settings among arguments, for the help, which has no absl to read them."""
     settings, given = {each.name: each for each in config_lib.listed()}, {}
     truths = {name for name, each in settings.items() if each.type is bool}
-    words = _with_flag_files(iter(argv))
+    words = iter(_written_out(argv))
     for word in words:
         if not word.startswith("-"):
             continue
@@ -307,17 +308,44 @@ def _settings_in(argv: Sequence[str]) -> dict[str, Any]:
     return given
 
 
-def _with_flag_files(words: Iterator[str]) -> Iterator[str]:
+def _written_out(argv: Sequence[str]) -> list[str]:
+    """The arguments with the lines of flag files in their place, and `~` as a folder.
+
+    Raises:
+      SettingError: If a flag file cannot be read, or names itself.
+    """
+    return [
+        # No shell does so in `--output_dir=~/runs`, or in a file.
+        re.sub(r"(?<=[=,])~(?=/|,|$)", os.path.expanduser("~"), word)
+        if word.startswith("-")
+        else word
+        for word in _with_flag_files(iter(argv))
+    ]
+
+
+def _with_flag_files(
+    words: Iterator[str], within: tuple[str, ...] = ()
+) -> Iterator[str]:
     for word in words:
         name, is_whole, path = word.lstrip("-").partition("=")
         if name != "flagfile" or not word.startswith("-"):
             yield word
             continue
-        with open(path if is_whole else next(words, ""), encoding="utf-8") as file:
-            lines = (line.strip() for line in file)
-            yield from _with_flag_files(
-                iter([line for line in lines if line and line[0] not in "#/"])
-            )
+        path = os.path.expanduser(path if is_whole else next(words, ""))
+        if os.path.realpath(path) in within:
+            raise SettingError("flagfile", path, "it names itself.")
+        try:
+            with open(path, encoding="utf-8") as file:
+                lines = [line.strip() for line in file]
+        except OSError as error:
+            reason = f"it cannot be read ({error.strerror})."
+            raise SettingError("flagfile", path, reason) from error
+        except ValueError as error:
+            raise SettingError("flagfile", path, "it is no text file.") from error
+        yield from _with_flag_files(
+            iter([line for line in lines if line and line[0] not in "#/"]),
+            (*within, os.path.realpath(path)),
+        )
 
 
 def help_text(given: Mapping[str, Any]) -> str:

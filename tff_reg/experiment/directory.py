@@ -90,18 +90,10 @@ class RunDirectory:
         if not content:
             return None
         try:
-            config = json.loads((self.path / "config.json").read_text("utf-8"))
+            config = files.read_json(self.path / "config.json")
             if config["made_by"].split()[0] == _MADE_BY:
                 return config_lib.modernised(config)
-        except (
-            OSError,
-            ValueError,
-            KeyError,
-            TypeError,
-            AttributeError,
-            IndexError,
-            RecursionError,
-        ):
+        except (ValueError, KeyError, AttributeError, IndexError):
             pass
         raise self._error(
             "it is not empty and has no readable config.json of a run, so it is left"
@@ -124,11 +116,10 @@ class RunDirectory:
     def summary(self) -> Optional[dict]:
         """The summary of the finished run there; None if none has finished."""
         try:
-            summary = json.loads(self._file("summary.json").read_text("utf-8"))
-        except (OSError, ValueError, RecursionError):
+            summary = files.read_json(self._file("summary.json"))
+        except files.DamagedError:
             return None
-        is_ours = isinstance(summary, dict) and isinstance(summary.get("rounds"), int)
-        return summary if is_ours else None
+        return summary if isinstance(summary.get("rounds"), int) else None
 
     def is_finished(self, total_rounds: int) -> bool:
         """Whether a run of at least so many rounds has finished there."""
@@ -324,7 +315,7 @@ class RunDirectory:
         for name in (WEIGHTS, ALL_CLIENTS_WEIGHTS, BEST_WEIGHTS):
             try:
                 if self._file(name).exists():
-                    files.read_npz(self._file(name))
+                    files.check_npz(self._file(name))
             except files.DamagedError:
                 damaged.append(name)
         return damaged

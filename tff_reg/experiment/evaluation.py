@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import collections
 import functools
-from typing import Any, Callable, Optional
+from collections.abc import Callable
+from typing import Any, Optional
 
 from tff_reg import seam
 from tff_reg.data import digests

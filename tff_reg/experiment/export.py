@@ -13,7 +13,8 @@ import os
 import pathlib
 import shutil
 import tempfile
-from typing import TYPE_CHECKING, Any, Callable
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 from tff_reg import models
@@ -198,7 +199,7 @@ def export(
     Args:
       run: The run.
       format: `keras`, one file in Keras's format, or `saved_model`, a directory that
-        `tf.saved_model.load` and `keras.models.load_model` read.
+        `tf.saved_model.load` and `tf_keras.models.load_model` read.
       output: The file, its name ending in `.keras`, or the directory. Either must not
         be there yet.
 

@@ -10,12 +10,14 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import io
+import json
 import os
 import pathlib
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
-from typing import Any, Callable, Union
+import zipfile
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Union
 
 from tff_reg.lazy import np
 from tff_reg.settings import SettingError
@@ -150,6 +152,21 @@ def write_text(path: PathLike, content: str) -> None:
     write_bytes(path, content.encode("utf-8"))
 
 
+def read_json(path: PathLike) -> dict[str, Any]:
+    """Reads an object of JSON.
+
+    Raises:
+      DamagedError: If the file is missing, damaged or something else.
+    """
+    try:
+        found = json.loads(pathlib.Path(path).read_text("utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise DamagedError(f"{path} cannot be read ({error}).") from error
+    if not isinstance(found, dict):
+        raise DamagedError(f"{path} holds no object of JSON.")
+    return found
+
+
 def npz(arrays: Mapping[str, Any]) -> bytes:
     """Returns the bytes of an `.npz` file; the same arrays give the same bytes.
 
@@ -185,6 +202,21 @@ def read_npz(
         raise DamagedError(
             f"{path} is no .npz file of plain arrays that can be read ({error})."
         ) from error
+
+
+def check_npz(path: PathLike) -> None:
+    """Checks the sums of all arrays of an `.npz` file; NumPy is not loaded.
+
+    Raises:
+      DamagedError: If it is missing, damaged or something else.
+    """
+    try:
+        with zipfile.ZipFile(path) as stored:
+            damaged = stored.testzip()
+    except Exception as error:  # pylint: disable=broad-except
+        raise DamagedError(f"{path} is no .npz file ({error}).") from error
+    if damaged is not None:
+        raise DamagedError(f"{path} has a damaged array, {damaged}.")
 
 
 def delete(path: PathLike) -> None:

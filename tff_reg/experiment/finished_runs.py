@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import json
 import math
 import pathlib
 from collections.abc import Mapping, Sequence
@@ -196,7 +195,7 @@ def _analyses(
             (row,) = tables.from_csv(table.read_text("utf-8"))
             found.update((name, float(row[COST_COLUMNS[name][1]])) for name in asked)
             found[STEP] = sum(float(row[name]) for name in _STEP_PARTS)
-        except (OSError, ValueError, KeyError) as error:
+        except (OSError, ValueError, KeyError, TypeError) as error:
             raise ComparisonError(
                 f"{path} has no cost: let bin/analyze cost count it."
             ) from error
@@ -209,13 +208,13 @@ def _from_hessian(
     again = "let bin/analyze hessian measure it."
     folder = analysis_folder(path, weights)
     try:
-        made = json.loads((folder / "hessian.json").read_text("utf-8"))["of"]
+        made = files.read_json(folder / "hessian.json")["of"]
         rows = tables.from_csv((folder / "hessian.csv").read_text("utf-8"))
         values: dict[str, Optional[float]] = {
             row["quantity"]: float(row["value"]) if row["value"] else None
             for row in rows
         }
-        round_num = made["round_num"]
+        round_num, settings = made["round_num"], dict(made["settings"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         what = "Hessian" if weights == WEIGHTS.default else f"Hessian of {weights}"
         raise ComparisonError(f"{path} has no {what}: {again}") from error
@@ -228,4 +227,4 @@ def _from_hessian(
             raise ComparisonError(
                 f"{path} was analysed without clients, so it has no {name}: {again}"
             )
-    return {**{name: values[name] for name in asked}, HOW: made["settings"]}
+    return {**{name: values[name] for name in asked}, HOW: settings}

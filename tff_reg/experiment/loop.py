@@ -14,8 +14,8 @@ import json
 import math
 import pathlib
 import time
-from collections.abc import Generator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Callable, Optional, Union
+from collections.abc import Callable, Generator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Optional, Union
 
 from tff_reg import data
 from tff_reg.experiment import (

@@ -42,10 +42,13 @@ Cell = Union[int, float, str]
 
 
 def tested(settings: Mapping[str, Any]) -> str:
-    """On which examples a run's accuracies are: `test`, or `held-out` training ones.
+    """Says on which examples a run's accuracies are.
 
     Args:
       settings: The run's, by name, or what its summary says.
+
+    Returns:
+      `test`, or `held-out` for training examples that nobody trains on.
     """
     return "test" if settings.get("validation_share") is None else "held-out"
 

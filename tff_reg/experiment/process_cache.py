@@ -17,8 +17,8 @@ import pickle
 import platform
 import sys
 import zlib
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Callable, Optional
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Optional
 
 import tff_reg
 from tff_reg import kernels, lazy, training

@@ -22,6 +22,7 @@ from tff_reg.methods import catalogue
 from tff_reg.models import names as model_names
 from tff_reg.runtime import ray_cluster
 from tff_reg.settings import SettingError, settings_of
+from tff_reg.training import process_settings
 
 if TYPE_CHECKING:
     from tff_reg.experiment.config import RunConfig
@@ -283,6 +284,12 @@ class _Resolution:
             self._refuse("client_sampling", why)
             values["client_sampling"] = "fixed"
         noise, cohort = values["dp_noise_multiplier"], values["clients_per_round"]
+        if 0 < noise < process_settings.LEAST_NOISE:
+            raise SettingError(
+                "dp_noise_multiplier",
+                noise,
+                f"give 0 for no noise, or at least {process_settings.LEAST_NOISE:g}.",
+            )
         if values["dp_clipping"] == "adaptive" and noise >= cohort / 10:
             raise SettingError(
                 "dp_noise_multiplier",

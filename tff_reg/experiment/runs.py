@@ -6,8 +6,8 @@ import asyncio
 import contextlib
 import functools
 import statistics
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Callable, Optional
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, Optional
 
 from tff_reg import interruption, lazy, runtime, training
 from tff_reg.experiment import (

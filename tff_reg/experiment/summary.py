@@ -55,13 +55,13 @@ def summarize(
     Args:
       table: A row a round; at least one.
       settings: What `config.json` holds, of which `process`, `task`, `seed`,
-        `clients_per_round` and `validation_share` are copied; `accuracy_at_rounds` and `target_accuracies`,
-        lists of numbers, say what else is wanted, `target_measure` and `target_model`
-        by what targets are reached.
+        `clients_per_round` and `validation_share` are copied; `accuracy_at_rounds` and
+        `target_accuracies`, lists of numbers, say what else is wanted,
+        `target_measure` and `target_model` by what targets are reached.
 
     Returns:
-      JSON values by name. Accuracies are shares on the test set, with
-      a `validation_share` on the training examples that are held out; `ema_accuracy` and
+      JSON values by name. Accuracies are shares on the test set, with a
+      `validation_share` on the training examples that are held out; `ema_accuracy` and
       `best_ema_accuracy` are of their moving average; those with `all_clients` are of
       the mean of all clients' last models. `accuracy_at_rounds` has
       `accuracy` and `ema_accuracy` for each round asked for, `rounds_to_target` the

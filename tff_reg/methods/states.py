@@ -8,8 +8,8 @@ clients, K the local steps and lr0 the client learning rate before any decay.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Callable, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tff_reg.lazy import tf
 from tff_reg.models import forward as forward_lib

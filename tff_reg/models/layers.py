@@ -11,7 +11,7 @@ BatchNorm's running variance is updated with the unbiased batch variance.
 
 from __future__ import annotations
 
-from typing import Callable
+from collections.abc import Callable
 
 import numpy as np
 import tensorflow as tf

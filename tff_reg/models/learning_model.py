@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import collections
-from collections.abc import Sequence
-from typing import Callable, Optional
+from collections.abc import Callable, Sequence
+from typing import Optional
 
 import tensorflow as tf
 

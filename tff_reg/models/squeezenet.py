@@ -20,8 +20,8 @@ as a linear layer of the average, which is the same.
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
-from typing import Any, Callable, Optional
+from collections.abc import Callable, Sequence
+from typing import Any, Optional
 
 import tensorflow as tf
 

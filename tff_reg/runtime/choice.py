@@ -7,8 +7,8 @@ import contextlib
 import dataclasses
 import sys
 import threading
-from collections.abc import Iterator, Sequence
-from typing import Any, Callable, Optional, Union
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Optional, Union
 
 from tff_reg import lazy
 from tff_reg.lazy import tff

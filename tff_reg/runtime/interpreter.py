@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from typing import Any, Callable
+from collections.abc import Callable
+from typing import Any
 
 from tff_reg.lazy import tf, tff
 from tff_reg.runtime import intrinsics, values

@@ -8,7 +8,8 @@ server. The secure ones are replaced by these before (see `tff_reg.seam.internal
 from __future__ import annotations
 
 import functools
-from typing import Any, Callable
+from collections.abc import Callable
+from typing import Any
 
 from tff_reg.lazy import np, tf, tff
 from tff_reg.runtime import values

@@ -7,7 +7,8 @@ copy), and data sets are what the sender makes of them.
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Callable
+from collections.abc import Callable
+from typing import Any
 
 from tff_reg.lazy import np, tf
 

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import dataclasses
 import threading
-from typing import Any, Callable, Optional
+from collections.abc import Callable
+from typing import Any, Optional
 
 from tff_reg.lazy import tf, tff
 from tff_reg.runtime import intrinsics, values, visits

@@ -11,8 +11,8 @@ import functools
 import itertools
 import threading
 import weakref
-from collections.abc import Iterator
-from typing import Any, Callable, Optional
+from collections.abc import Callable, Iterator
+from typing import Any, Optional
 
 # There is no public way.
 from tensorflow.python.eager import cancellation, context, execute

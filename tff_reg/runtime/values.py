@@ -10,7 +10,8 @@ from __future__ import annotations
 import collections
 import functools
 import weakref
-from typing import Any, Callable, Optional
+from collections.abc import Callable
+from typing import Any, Optional
 
 from tff_reg.lazy import np, tf, tff
 from tff_reg.seam import internals

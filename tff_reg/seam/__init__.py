@@ -79,7 +79,7 @@ _FILES = (
 
 
 class UnfitError(ImportError):
-    """Raised when TensorFlow, Keras 2 or TFF is not one that this package works with."""
+    """Raised when TensorFlow, Keras 2 or TFF is not one that works here."""
 
 
 class MissingError(UnfitError, ModuleNotFoundError):
@@ -150,11 +150,13 @@ def choose_keras() -> None:
     """Asks TensorFlow for Keras 2 as `tf.keras`, which TFF is made for.
 
     Does nothing where `tf.keras` is in use already: then it stays what it is, and TFF's
-    own functions about Keras models do not work.
+    own functions about Keras models do not work. Nor where Keras 2 is not installed:
+    TensorFlow would have no Keras at all.
     """
     tensorflow = sys.modules.get("tensorflow")
     keras = vars(tensorflow).get("keras") if tensorflow else None
-    if keras is None or not getattr(keras, "_tfll_initialized", True):
+    is_free = keras is None or not getattr(keras, "_tfll_initialized", True)
+    if is_free and _found(_KERAS_2, None) is not None:
         os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
 
 
@@ -292,6 +294,9 @@ class _TffLoader(importlib.abc.Loader):
         _check_tensorflow(found, tf.__version__)
         _check_tff(module.__spec__)
         keras()
+        # tensorflow_privacy imports it; setuptools has it, since Python 3.12 has not.
+        if importlib.util.find_spec("distutils") is None:
+            importlib.import_module("setuptools")
         FINDER.is_today = found >= _TODAY
         self._loader.exec_module(module)
         if not has_native_worker_platform():  # Which TFF would start by itself.

@@ -13,8 +13,8 @@ import asyncio
 import contextlib
 import functools
 import threading
-from collections.abc import Iterator
-from typing import Any, Callable, Optional
+from collections.abc import Callable, Iterator
+from typing import Any, Optional
 
 import grpc
 import portpicker

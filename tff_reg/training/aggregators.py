@@ -22,12 +22,14 @@ kinds and their defaults are those of `tff.learning`:
 from __future__ import annotations
 
 import collections
-from typing import Any, Callable, Optional, Union
+from collections.abc import Callable
+from typing import Any, Optional, Union
 
 import numpy as np
 import tensorflow as tf
 
 from tff_reg.lazy import tff
+from tff_reg.training import process_settings
 
 AggregationFactory = Union[
     tff.aggregators.WeightedAggregationFactory,
@@ -68,6 +70,11 @@ class PrivateMeanFactory(tff.aggregators.UnweightedAggregationFactory):
           ValueError: If a number is out of range, or the cohort is too small for
             adaptive clipping with so much noise (z < clients_per_round / 10).
         """
+        if 0 < noise_multiplier < process_settings.LEAST_NOISE:
+            raise ValueError(
+                f"noise_multiplier is {noise_multiplier}; it must be 0, or at least"
+                f" {process_settings.LEAST_NOISE:g}."
+            )
         library = tff.aggregators.DifferentiallyPrivateFactory
         if adaptive:
             self._factory = library.gaussian_adaptive(

@@ -10,7 +10,8 @@ are the model's own, for each term `method/term` (before its strength) and
 from __future__ import annotations
 
 import collections
-from typing import Any, Callable, NamedTuple, Optional
+from collections.abc import Callable
+from typing import Any, NamedTuple, Optional
 
 import tensorflow as tf
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import gc
 import math
-from collections.abc import Generator, Mapping, Sequence
-from typing import Any, Callable, Optional, Union
+from collections.abc import Callable, Generator, Mapping, Sequence
+from typing import Any, Optional, Union
 
 import tensorflow as tf
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import collections
-from collections.abc import Mapping, Sequence
-from typing import Any, Callable, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 

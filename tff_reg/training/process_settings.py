@@ -24,6 +24,9 @@ _of_server = functools.partial(setting, group=SERVER)
 # Tag: a run's numbers do not depend on it.
 FREE = "free"
 
+# Of what `aggregator=dp` has, but for none at all: float32 loses less beside an update.
+LEAST_NOISE = 1e-6
+
 _ADAPTIVE = ("adam", "yogi", "adagrad")
 
 
