@@ -8,8 +8,8 @@ log=$venv.log
 name=${venv##*/}
 cache=$root
 pid=
-needs=3
-case $groups in *gpu*) needs=9 ;; esac
+downloads=1 needs=3 # GB.
+case $groups in *gpu*) downloads=4 needs=9 ;; esac
 
 # Which packages and Pythons there are to choose from is the business of uv's settings, what
 # is installed is not.
@@ -56,7 +56,7 @@ add_groups() {
 }
 
 make_new() {
-  say "installing $name, once (1 GB to download, $needs GB on the disk) ..."
+  say "installing $name, once ($downloads GB to download, $needs GB on the disk) ..."
   find_uv
   find_python
   install "$venv.new"
@@ -99,7 +99,8 @@ find_uv() {
   fi
   # uv does not read pip's settings, which may name the one mirror that can be reached.
   if [ -z "${UV_DEFAULT_INDEX:-}${UV_INDEX_URL:-}${UV_INDEX:-}" ]; then
-    index=${PIP_INDEX_URL:-$(python3 -m pip config get global.index-url 2>/dev/null)}
+    index=${PIP_INDEX_URL:-$(python3 -m pip config list 2>/dev/null |
+      sed -n "s/^[a-z]*\.index-url='\(.*\)'$/\1/p" | tail -1)}
     [ -z "$index" ] || export UV_DEFAULT_INDEX="$index"
   fi
 }
@@ -227,8 +228,8 @@ explain() {
         "or ask whoever runs your package index. $see" ;;
   esac
   [ "$what" != "looking for a Python" ] ||
-    fail "no Python ${TFF_REG_PYTHON:-$choice} is here, and uv could not download it; install" \
-      "one, or name another in TFF_REG_PYTHON by its whole path or version, $known. $see"
+    fail "no Python ${TFF_REG_PYTHON:-${known%% (*}} is here, and uv could not download one;" \
+      "install one, or name another in TFF_REG_PYTHON by its whole path or version, $known. $see"
   case $said in
     *"failed to fetch"* | *"failed to download"* | *"request failed"* | *"no version of"* | \
       *"error sending request"* | *"not found in the"*)

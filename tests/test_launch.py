@@ -314,7 +314,8 @@ def test_uv_gets_the_mirror_that_pip_is_set_to_and_a_cache_to_write(repository):
     (repository.home / "cache").rmdir()
     (repository.home / "cache").touch()  # In the way.
     repository.run("--dev", "-c", "", PIP_INDEX_URL="a", UV_DEFAULT_INDEX="b")
-    asked = '[ "$*" = "-m pip config get global.index-url" ] && echo c'
+    settings = "echo \"global.cert='x'\"; echo \"global.index-url='c'\""
+    asked = f'[ "$*" = "-m pip config list" ] && {{ {settings}; }}'
     repository.script("path/python3", asked)
     repository.run("-", "--runtime=ray", UV_INDEX="")
     cache = f"{repository.root}/.venv-uv/cache"
