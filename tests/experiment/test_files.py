@@ -122,6 +122,16 @@ def test_where_nothing_can_be_written_is_refused_and_nothing_is_made(tmp_path):
             files.make_directory(path, "output_dir")
 
 
+def test_nothing_can_be_written_in_a_folder_that_is_gone(tmp_path, monkeypatch):
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    with pytest.raises(SettingError, match=r"output_dir=x: it cannot be written to \("):
+        files.check_writable("x", "output_dir")
+    with pytest.raises(SettingError, match=r"csv=x: it cannot be written to \("):
+        files.check_place("x", "csv")
+
+
 def test_sha256_is_that_of_the_standard(tmp_path):
     (tmp_path / "a").write_bytes(b"abc")
     assert files.sha256(tmp_path / "a") == (

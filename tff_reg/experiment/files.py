@@ -41,9 +41,10 @@ def check_writable(path: PathLike, setting: str) -> None:
     Raises:
       SettingError: If it cannot.
     """
-    whole = pathlib.Path(path).absolute()
-    folder = next(each for each in (whole, *whole.parents) if each.is_dir())
     try:
+        # Which fails where the folder that this process is in has been deleted.
+        whole = pathlib.Path(path).absolute()
+        folder = next(each for each in (whole, *whole.parents) if each.is_dir())
         with tempfile.TemporaryFile(dir=folder, prefix=TEMPORARY_PREFIX):
             pass
     except OSError as error:
@@ -60,7 +61,7 @@ def check_place(path: PathLike, setting: str) -> None:
     Raises:
       SettingError: If there is no such directory, or nothing can be written to it.
     """
-    if not pathlib.Path(path).absolute().parent.is_dir():
+    if not pathlib.Path(path).parent.is_dir():
         raise SettingError(setting, path, "there is no such directory.")
     check_writable(path, setting)
 
