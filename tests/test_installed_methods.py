@@ -85,7 +85,7 @@ def test_a_sum_with_ours_runs_resumes_and_is_compared(installed, tmp_path):
     assert len(rows) == 2
     compared = installed(
         "tff_reg.commands.compare",
-        *("--processes=man+anchor", *SMALL, "--total_rounds=2"),
+        *("--processes=man+anchor", *SMALL, "--total_rounds=2", "--settings_of=each"),
         f"--output_dir={tmp_path}",
     )
     assert compared.returncode == 0, compared.stdout + compared.stderr
