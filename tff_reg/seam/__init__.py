@@ -74,7 +74,7 @@ _FILES = (
     f"tensorflow-federated=={TFF_VERSION}",
     "tensorflow-privacy==0.9.0",
     "tensorflow-model-optimization==0.8.0",
-    "dp-accounting==0.6.0",
+    "dp-accounting~=0.4",
 )
 
 
