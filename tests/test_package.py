@@ -42,7 +42,7 @@ class Environment:
 
     def __init__(self, folder):
         self.folder = folder
-        venv.create(folder, with_pip=True, symlinks=True)
+        venv.create(folder, symlinks=True)
         (site,) = folder.glob("lib/python*/site-packages")
         # Those of the tests' environment, installed by the locks.
         locked = [path for path in sys.path if path.endswith("site-packages")]
@@ -50,8 +50,6 @@ class Environment:
         for path in locked:  # setuptools' is what makes distutils importable.
             for pth in pathlib.Path(path).glob("distutils*.pth"):
                 (site / f"with_{pth.name}").write_bytes(pth.read_bytes())
-        # Python 3.10 and 3.11 give every environment one of their own.
-        self.run("pip", "uninstall", "--yes", "setuptools", cwd=folder)
 
     def run(self, *command, cwd, **environ):
         """Runs a program of it, without network."""
@@ -63,8 +61,11 @@ class Environment:
             "PIP_NO_BUILD_ISOLATION": "false",  # In pip that says: there is none.
             **environ,
         }
+        program = [str(self.folder / "bin" / command[0])]
+        if command[0] == "pip":  # It is the lock's, seen from this Python.
+            program = [str(self.folder / "bin" / "python"), "-m", "pip"]
         return subprocess.run(
-            [str(self.folder / "bin" / command[0]), *map(str, command[1:])],
+            [*program, *map(str, command[1:])],
             cwd=cwd,
             env=environ,
             stdin=subprocess.DEVNULL,
