@@ -295,11 +295,11 @@ def test_the_mean_of_all_clients_is_tested_printed_and_written(unbroken):
 @pytest.mark.parametrize(
     "changed, words",
     [
-        (["--process=moon"], "--process=moon: {} has a run with --process=feddyn+man;"),
-        (["--process=man"], "--process=man: {} has a run with --process=feddyn+man;"),
+        (["--process=moon"], "it has a run with --process=feddyn+man, not moon;"),
+        (["--process=man"], "it has a run with --process=feddyn+man, not man;"),
         (
             ["--process=feddyn+man", "--model=resnet8"],
-            "--model=resnet8: {} has a run with --model=cnn;",
+            "it has a run with --model=cnn, not resnet8;",
         ),
     ],
 )
@@ -312,7 +312,7 @@ def test_clients_states_of_another_method_or_model_are_refused(
     refused = no_tensorflow(*arguments)
     assert refused.returncode == 2
     (line,) = refused.stderr.splitlines()
-    assert f"{words.format(directory)} give another output_dir" in line
+    assert f"bin/run: --output_dir={directory}: {words} give another one, or" in line
     assert kept_states(directory) == before
 
 

@@ -1,4 +1,5 @@
 import re
+import sys
 
 import pytest
 from absl import flags, logging
@@ -207,3 +208,14 @@ def test_help_of_what_cannot_be_is_one_line_and_exit_code_2(argument, line):
     assert result.stdout == ""
     (found,) = result.stderr.splitlines()
     assert found.startswith(f"bin/run: {line}")
+
+
+def test_commands_are_called_as_they_were_typed(monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["/env/bin/tff-reg", "run"])
+    result = parse("--proces=fedavg")
+    assert result.stderr.startswith("tff-reg run: --proces: there is no such flag")
+    assert "bin/" not in parse("--help").stdout
+    text = "bin/run, bin/analyze cost, bin/runs, bin/test, runs/bin/bench"
+    assert command_line.as_typed(text) == (
+        "tff-reg run, tff-reg analyze cost, tff-reg runs, bin/test, runs/bin/bench"
+    )

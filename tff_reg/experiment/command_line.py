@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import os
+import pathlib
 import re
 import signal
 import sys
@@ -96,7 +97,7 @@ def answer_help(
       Ended: If it was.
     """
     if any(argument in _HELP_FLAGS for argument in argv):
-        print(help_ if isinstance(help_, str) else help_(argv))
+        print(as_typed(help_ if isinstance(help_, str) else help_(argv)))
         raise Ended(0)
 
 
@@ -222,13 +223,25 @@ def in_words(error: Any) -> str:
     return " ".join(text.split())
 
 
+def as_typed(text: str) -> str:
+    """Text that calls the commands as they are called here: `tff-reg run`.
+
+    Texts have them as in a clone, `bin/run`.
+    """
+    is_clone = pathlib.Path(__file__).parents[2].joinpath("bin", "launch").exists()
+    if is_clone and os.path.basename(sys.argv[0]) != "tff-reg":
+        return text
+    of_clones = "bench|docs|launch|lint|test"
+    return re.sub(rf"\bbin/(?!(?:{of_clones})\b)(?=[a-z])", "tff-reg ", text)
+
+
 def fail(error: Any, *, exit_code: int = 2, command: str = "bin/run") -> NoReturn:
     """Ends the command with one line on stderr; 2 says that the flags are wrong.
 
     Raises:
       Ended: Always.
     """
-    print(f"{command}: {in_words(error)}", file=sys.stderr)
+    print(as_typed(f"{command}: {in_words(error)}"), file=sys.stderr)
     raise Ended(exit_code)
 
 

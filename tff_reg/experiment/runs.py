@@ -116,6 +116,11 @@ def check(config: RunConfig, tasks: Any = lazy.tasks) -> ResolvedConfig:
       SettingError: If the config makes no run, or not in its directory.
       ValueError: If its data are not there.
     """
+    if not isinstance(config, RunConfig):
+        raise TypeError(
+            "A run is asked for by an experiment.RunConfig, such as"
+            f" RunConfig(process='fedavg'), not by a {type(config).__name__}."
+        )
     config = config.resolved(tasks)
     files.check_writable(standing.begun(config).path, "output_dir")
     if not config.synthetic_data:
