@@ -274,8 +274,7 @@ def result(run: series.PlannedRun) -> str:
     assert summary is not None
     accuracy = progress.percent(summary["final_accuracy"])
     return (
-        f"{metrics.tested(summary)} accuracy"
-        f" {progress.percent(summary['final_accuracy'])} after"
+        f"{metrics.tested(summary)} accuracy {accuracy} after"
         f" {progress.count(summary['rounds'], 'round')},"
         f" {progress.duration(summary['training_seconds'])}"
     )

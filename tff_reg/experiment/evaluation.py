@@ -7,9 +7,11 @@ import functools
 from collections.abc import Callable
 from typing import Any, Optional
 
+from tff_reg import lazy
 from tff_reg.data import digests
 from tff_reg.lazy import np, tf, tff
-from tff_reg.models import learning_model
+
+learning_model = lazy.module("tff_reg.models.learning_model")
 
 
 class CentralEvaluation:
