@@ -332,7 +332,7 @@ def test_other_settings_in_the_same_directory_are_refused(unbroken, no_tensorflo
     )
     assert refused.returncode == 2
     assert len(refused.stderr.splitlines()) == 1
-    assert "--batch_size=32" in refused.stderr and "--batch_size=16" in refused.stderr
+    assert "it has a run with --batch_size=32, not 16; give" in refused.stderr
 
 
 def test_a_process_is_as_before_when_the_command_was_called_in_it(broken):
