@@ -208,6 +208,7 @@ def test_configs_hold_settings_and_what_comparisons_know_of(compared):
     assert values.keys() < config.keys()
     assert config.keys() - values.keys() - provenance.NAMES == {
         "class_names",
+        "images",
         *digests.NAMES,
     }
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import functools
 import statistics
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Optional
 
 from tff_reg import interruption, lazy, runtime, training
+from tff_reg.data import augmentation
 from tff_reg.experiment import (
     asynchronous,
     config as config_lib,
@@ -33,6 +35,9 @@ if TYPE_CHECKING:
     from tff_reg.training.composition import Process
 
 OnRound = Callable[[loop.Row], Any]
+
+# In `config.json`: the images that a model takes, and their normalisation.
+IMAGES = "images"
 
 
 def run(
@@ -161,6 +166,15 @@ def _client_data(build: Callable[..., Any], settings: dict[str, Any]) -> Any:
     return build(**settings).client_data
 
 
+def _images(task: Any) -> dict[str, Any]:
+    """What has to be known of images to predict: shape, type and normalisation."""
+    stored, _ = task.test_arrays()
+    described = {"shape": list(stored.shape[1:]), "dtype": stored.dtype.name}
+    if isinstance(task.normalize_fn, augmentation.Normalization):
+        described.update(dataclasses.asdict(task.normalize_fn))
+    return described
+
+
 def build_model_fn(config: ResolvedConfig, task: Any) -> Callable[[], LearningModel]:
     """What makes the model that the run's method trains."""
     return training.adapt_model_fn(task.model_fn, config.methods)
@@ -260,6 +274,7 @@ def prepare(
         settings={
             **config.dump(),
             "class_names": list(task.class_names),
+            IMAGES: _images(task),
             standing.FILES: standing.files_of(config),
         },
         title=description.plot_title(config),
