@@ -459,12 +459,13 @@ def test_somebody_elses_directory_is_left_alone(tmp_path, no_tensorflow):
 
 
 def test_help_needs_no_tensorflow_and_shows_the_papers_settings(no_tensorflow):
-    plain = no_tensorflow("--help")
+    plain = no_tensorflow("--help=all")
     assert plain.returncode == 0 and plain.stderr == ""
     for name in ("process", "num_clients", "fedalign_width", "man_strength"):
         assert f"--{name}=" in plain.stdout
     assert "--pdb" not in plain.stdout
     assert max(len(line) for line in plain.stdout.splitlines()) <= 88
+    assert len(no_tensorflow("--help").stdout.splitlines()) <= 30
     chosen = no_tensorflow("--process=fedalign", "--help")
     (epochs,) = [line for line in chosen.stdout.splitlines() if "local_epochs" in line]
     assert epochs.endswith("[20]")

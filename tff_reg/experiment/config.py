@@ -195,7 +195,7 @@ class RunConfig(process_settings.ProcessSettings, task_settings.TaskSettings):
     )
     output_dir: str = _of_files(
         "runs/{process}-{task}-seed{seed}",
-        help="where everything is written, {seed}, {process} and {task} in it becoming"
+        help="where everything is written: {seed}, {process} and {task} in it become"
         " the run's; the same directory again resumes",
         placeholder="DIR",
         tags=(process_settings.FREE,),
