@@ -402,10 +402,9 @@ def help_text(given: Mapping[str, Any], is_all: bool = False) -> str:
     """
     values, process = _defaults(), None
     lines = ["bin/run --process=NAME[+NAME...] [flags]", ""]
-    lines += textwrap.wrap(
+    what = (
         "Trains a model by federated learning and writes metrics, plot, weights and"
-        " checkpoints to a directory. The same command again resumes.",
-        _WIDTH,
+        " checkpoints to a directory. The same command again resumes."
     )
     if "process" in given or "recipe" in given:
         resolved = config_lib.RunConfig.of(given).resolved().dump()
@@ -421,7 +420,7 @@ def help_text(given: Mapping[str, Any], is_all: bool = False) -> str:
             " are from: bin/run --process=fedalign --help shows these values, and whose"
             " they are."
         )
-    lines += ["", *textwrap.wrap(whose, _WIDTH)]
+    lines += textwrap.wrap(f"{what} {whose}", _WIDTH)
     if is_all:
         return "\n".join([*lines, *_all_flags(process, values)])
     known = {each.name: each for each in config_lib.listed(process or "fedavg")}
@@ -508,7 +507,7 @@ def _entry(setting: Setting, value: Any = None, is_short: bool = False) -> list[
         text += f": {', '.join(map(str, listed))}"
     if value not in (None, []):
         text += f" [{as_text(value)}]"
-    wrapped = textwrap.wrap(text, _WIDTH - _NAME_WIDTH)
+    wrapped = textwrap.wrap(text, _WIDTH - _NAME_WIDTH, break_on_hyphens=False)
     if len(head) < _NAME_WIDTH - 1:
         first = head.ljust(_NAME_WIDTH) + wrapped.pop(0)
     else:
