@@ -208,6 +208,7 @@ def test_configs_hold_settings_and_what_comparisons_know_of(compared):
     assert values.keys() < config.keys()
     assert config.keys() - values.keys() - provenance.NAMES == {
         "class_names",
+        "images",
         *digests.NAMES,
     }
 
@@ -388,7 +389,7 @@ def test_other_settings_in_the_same_directory_are_refused(compared, no_tensorflo
     refused = no_tensorflow("tff_reg.commands.compare", *compared["arguments"], flag)
     assert refused.returncode == 2 and refused.stdout == ""
     (line,) = refused.stderr.splitlines()
-    assert "--batch_size=20" in line and "--batch_size=7" in line
+    assert "fedavg-seed0: it has a run with --batch_size=20, not 7; give" in line
 
 
 def test_finished_runs_of_anywhere_are_compared(compared, tmp_path, no_tensorflow):

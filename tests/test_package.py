@@ -196,6 +196,10 @@ def test_the_tutorials_method_is_there_when_its_package_is_installed(
     )
     assert done.returncode == 0, done.stdout
     assert "--anchor_strength=" in done.stdout and "--man_strength=" in done.stdout
+    # It calls itself what was typed.
+    assert "tff-reg run --process=" in done.stdout and "bin/run" not in done.stdout
+    done = installed.run("tff-reg", "run", "--process=manx", cwd=tmp_path)
+    assert done.stdout.startswith("tff-reg run: --process=manx: ")
 
 
 def _version():

@@ -100,7 +100,7 @@ def test_a_shown_command_is_there_with_its_flags(file, command):
         f"bin.{name}" if in_bin else f"tff_reg.commands.{name}"
     )
     told = commands.call(module.main, "--help").stdout
-    told += commands.call(run.main, "--help").stdout
+    told += commands.call(run.main, "--help=all").stdout
     for flag in given:
         bare = flag.removeprefix("no")
         assert re.search(rf"--(\[?no\]?)?({flag}|{bare})\b", told) or "anchor" in flag

@@ -295,11 +295,11 @@ def test_the_mean_of_all_clients_is_tested_printed_and_written(unbroken):
 @pytest.mark.parametrize(
     "changed, words",
     [
-        (["--process=moon"], "--process=moon: {} has a run with --process=feddyn+man;"),
-        (["--process=man"], "--process=man: {} has a run with --process=feddyn+man;"),
+        (["--process=moon"], "it has a run with --process=feddyn+man, not moon;"),
+        (["--process=man"], "it has a run with --process=feddyn+man, not man;"),
         (
             ["--process=feddyn+man", "--model=resnet8"],
-            "--model=resnet8: {} has a run with --model=cnn;",
+            "it has a run with --model=cnn, not resnet8;",
         ),
     ],
 )
@@ -312,7 +312,7 @@ def test_clients_states_of_another_method_or_model_are_refused(
     refused = no_tensorflow(*arguments)
     assert refused.returncode == 2
     (line,) = refused.stderr.splitlines()
-    assert f"{words.format(directory)} give another output_dir" in line
+    assert f"bin/run: --output_dir={directory}: {words} give another one, or" in line
     assert kept_states(directory) == before
 
 
@@ -332,7 +332,7 @@ def test_other_settings_in_the_same_directory_are_refused(unbroken, no_tensorflo
     )
     assert refused.returncode == 2
     assert len(refused.stderr.splitlines()) == 1
-    assert "--batch_size=32" in refused.stderr and "--batch_size=16" in refused.stderr
+    assert "it has a run with --batch_size=32, not 16; give" in refused.stderr
 
 
 def test_a_process_is_as_before_when_the_command_was_called_in_it(broken):
@@ -459,12 +459,13 @@ def test_somebody_elses_directory_is_left_alone(tmp_path, no_tensorflow):
 
 
 def test_help_needs_no_tensorflow_and_shows_the_papers_settings(no_tensorflow):
-    plain = no_tensorflow("--help")
+    plain = no_tensorflow("--help=all")
     assert plain.returncode == 0 and plain.stderr == ""
     for name in ("process", "num_clients", "fedalign_width", "man_strength"):
         assert f"--{name}=" in plain.stdout
     assert "--pdb" not in plain.stdout
     assert max(len(line) for line in plain.stdout.splitlines()) <= 88
+    assert len(no_tensorflow("--help").stdout.splitlines()) <= 30
     chosen = no_tensorflow("--process=fedalign", "--help")
     (epochs,) = [line for line in chosen.stdout.splitlines() if "local_epochs" in line]
     assert epochs.endswith("[20]")

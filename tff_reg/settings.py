@@ -17,7 +17,7 @@ import math
 import numbers
 import reprlib
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Optional, Union
 
 _METADATA = "tff_reg"
@@ -302,6 +302,27 @@ def check(instance: Any, prefix: str = "") -> None:
     """
     for each in settings_of(instance):
         each.check(getattr(instance, each.name), prefix + each.name)
+
+
+def check_names(kind: type, given: Iterable[str]) -> None:
+    """Checks the names of arguments of a dataclass with settings.
+
+    Args:
+      kind: The dataclass.
+      given: The names.
+
+    Raises:
+      TypeError: If it has no field of a name; says what a paper's symbol is called.
+    """
+    names = [field.name for field in dataclasses.fields(kind)]
+    symbols = {each.symbol: each.name for each in settings_of(kind)}
+    for name in given:
+        if name in names:
+            continue
+        hint = near_names(symbols.get(name, name), names)
+        if not hint and len(names) < 10:
+            hint = f"; it has {', '.join(names) or 'none'}"
+        raise TypeError(f"{kind.__name__} has no setting {name!r}{hint}.")
 
 
 def _finite(number: Any) -> bool:

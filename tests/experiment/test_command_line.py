@@ -1,4 +1,5 @@
 import re
+import sys
 
 import pytest
 from absl import flags, logging
@@ -6,6 +7,7 @@ from absl import flags, logging
 from tests import commands
 from tff_reg import settings
 from tff_reg.experiment import RunConfig, command_line, config
+from tff_reg.methods import catalogue
 
 
 @command_line.command(command_line.help_of_run)
@@ -126,8 +128,8 @@ def test_a_tilde_is_the_home_folder(tmp_path, monkeypatch):
     [
         (
             "--batchsize=3",
-            "--batchsize: there is no such flag (did you mean --batch_size?); --help"
-            " lists them.",
+            "--batchsize: there is no such flag (did you mean --batch_size?);"
+            " --help=all lists them.",
         ),
         ("--batch_size=x", "--batch_size=x: it must be a whole number."),
         ("--overwrite=perhaps", "--overwrite=perhaps: it must be true or false."),
@@ -136,7 +138,7 @@ def test_a_tilde_is_the_home_folder(tmp_path, monkeypatch):
             "--accuracy_at_rounds=5,x",
             "--accuracy_at_rounds=5,x: it must be whole numbers joined by commas.",
         ),
-        ("word", "word is not a flag; --help lists them."),
+        ("word", "word is not a flag; --help=all lists them."),
     ],
 )
 def test_errors_are_one_line_and_exit_code_2(argument, line):
@@ -146,15 +148,37 @@ def test_errors_are_one_line_and_exit_code_2(argument, line):
 
 
 def test_help_names_every_flag_once_in_lines_of_88():
-    text = command_line.help_text({})
+    text = command_line.help_text({}, is_all=True)
     for each in config.listed():
         heads = re.findall(rf"^  --(?:\[no\])?{each.name}\b", text, re.MULTILINE)
         assert len(heads) == 1, each.name
     assert max(len(line) for line in text.splitlines()) <= 88
 
 
+def test_the_first_help_is_a_page_and_names_what_matters_and_where_the_rest_is():
+    text = command_line.help_text({})
+    lines = text.splitlines()
+    assert len(lines) <= 30 and max(map(len, lines)) <= 88
+    for name in ("process", "task", "total_rounds", "output_dir", r"\[no\]overwrite"):
+        assert len(re.findall(rf"^  --{name}\b", text, re.MULTILINE)) == 1
+    assert all(name in text for name in catalogue.names())
+    assert lines[-1] == f"--help=all lists all {len(config.listed())} flags."
+    assert parse("--help").stdout == f"{text}\n"
+    for flag in ("--help=all", "--helpfull"):
+        assert parse(flag).stdout == f"{command_line.help_text({}, is_all=True)}\n"
+
+
+def test_a_command_that_takes_the_flags_of_runs_lists_them_on_demand():
+    made = command_line.with_flags_of_runs("bin/compare ...")
+    assert made(["--help"]) == "bin/compare ..."
+    text = made(["--help=all"])
+    assert text.startswith("bin/compare ...\n\nWhat to run:\n  --process=NAME")
+    assert "--gpus_per_client=X" in text and "--man_strength=X" in text
+
+
 def test_help_with_a_process_shows_its_values():
-    text = command_line.help_text({"process": "man"})
+    text = command_line.help_text({"process": "man"}, is_all=True)
+    assert "--man_strength" in command_line.help_text({"process": "man"})
     assert "--process=man on --task=digits" in text
     whose = "what nobody gave is from the MAN paper (Yashwanth et al., WACV 2024) and"
     assert whose in " ".join(text.split())
@@ -183,9 +207,9 @@ def test_help_reads_settings_as_the_command_does(tmp_path):
     given = flags.FlagValues()
     command_line.define_flags(given)
     given(["bin/run", *arguments])
-    wanted = command_line.help_text(command_line.requested(given))
+    wanted = command_line.help_text(command_line.requested(given), is_all=True)
 
-    result = parse(*arguments, "--help")
+    result = parse(*arguments, "--help=all")
 
     assert (result.returncode, result.stdout) == (0, f"{wanted}\n")
     for value in ("[0.25]", "[7]", "[true]"):
@@ -207,3 +231,14 @@ def test_help_of_what_cannot_be_is_one_line_and_exit_code_2(argument, line):
     assert result.stdout == ""
     (found,) = result.stderr.splitlines()
     assert found.startswith(f"bin/run: {line}")
+
+
+def test_commands_are_called_as_they_were_typed(monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["/env/bin/tff-reg", "run"])
+    result = parse("--proces=fedavg")
+    assert result.stderr.startswith("tff-reg run: --proces: there is no such flag")
+    assert "bin/" not in parse("--help").stdout
+    text = "bin/run, bin/analyze cost, bin/runs, bin/test, runs/bin/bench"
+    assert command_line.as_typed(text) == (
+        "tff-reg run, tff-reg analyze cost, tff-reg runs, bin/test, runs/bin/bench"
+    )

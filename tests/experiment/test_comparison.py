@@ -246,7 +246,7 @@ def test_a_table_over_held_out_training_examples_says_so(tmp_path, monkeypatch):
     ):
         experiment.compare(runs, tmp_path / "out")
         text = " ".join((tmp_path / "out" / "table.md").read_text("utf-8").split())
-        assert f"{words} after 1 rounds" in text and titles[-1] == words
+        assert f"{words} after 1 round, mean" in text and titles[-1] == words
         assert ("that nobody trains on" in text) == (held in runs)
     # Accuracies on different examples are not compared as if they were.
     assert "differ in validation_share: 0.1 (fedavg), none (man)" in text

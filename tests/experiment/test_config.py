@@ -397,3 +397,21 @@ def test_what_makes_no_run_is_refused_with_the_settings_name(requested, words):
 def test_a_dirichlet_partition_needs_a_concentration():
     with pytest.raises(settings.SettingError, match="concentration: it is missing"):
         resolve_on_a_task_with({"concentration": None})
+
+
+@pytest.mark.parametrize(
+    "given, error, message",
+    [
+        (dict(process=["fedprox"]), ValueError, "process=fedprox: it must be text."),
+        (dict(proces="fedprox"), TypeError, r"no setting 'proces' \(did you mean pr"),
+        (
+            dict(process="fedprox", fedprox_strength=0.1),
+            TypeError,
+            r"its strengths: give strengths={'fedprox_strength': 0.1}\.",
+        ),
+        (dict(strengths=0.1), ValueError, "strengths=0.1: it must be a dictionary"),
+    ],
+)
+def test_what_is_given_otherwise_is_answered_by_how_to_give_it(given, error, message):
+    with pytest.raises(error, match=message):
+        config.RunConfig(**given)

@@ -4,6 +4,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_reg import experiment, models
+from tff_reg.lazy import keras
 
 
 @pytest.fixture(scope="module")
@@ -111,6 +112,18 @@ def test_a_test_set_without_examples_or_labels_is_refused(model_fn, data):
     for bad_x, bad_y in ((x[:0], y[:0]), (x, y[:-1])):
         with pytest.raises(ValueError, match="one label an example"):
             experiment.CentralEvaluation(model_fn, bad_x, bad_y)
+
+
+def test_a_keras_model_is_refused_with_a_sentence(data):
+    def model_fn():
+        return keras.Sequential([keras.layers.Dense(4, input_shape=(3,))])
+
+    with pytest.raises(TypeError, match="model_fn returned a Sequential; it must make"):
+        experiment.CentralEvaluation(model_fn, *data)
+    with pytest.raises(TypeError, match="model_fn is a Sequential; give a function"):
+        experiment.CentralEvaluation(model_fn(), *data)
+    with pytest.raises(TypeError, match="takes a BlockModel, not a Sequential: tff_r"):
+        models.LearningModel(model_fn())
 
 
 def test_keras_layers_may_be_made_in_a_graph_before_the_first_call(data):

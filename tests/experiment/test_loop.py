@@ -358,8 +358,8 @@ def test_other_settings_in_the_same_directory_are_refused_by_name(run, tmp_path)
     with pytest.raises(experiment.DirectoryError) as caught:
         run(tmp_path / "a", total_rounds=1, clients_per_round=2)
     message = str(caught.value)
-    assert message.startswith("clients_per_round=2: ")
-    assert "a has a run with clients_per_round=3; give another" in message
+    assert message.startswith(f"output_dir={tmp_path}/a: it has a run with ")
+    assert "run with clients_per_round=3, not 2; give another" in message
     assert "\n" not in message
     result = run(tmp_path / "a", total_rounds=1, clients_per_round=2, overwrite=True)
     assert result.summary["clients_per_round"] == 2
@@ -716,6 +716,12 @@ def test_a_round_without_accepted_clients_has_no_loss(run, tiny_process):
 def test_numbers_below_one_are_refused(run, name):
     with pytest.raises(ValueError, match=f"{name} is 0"):
         run(**{name: 0})
+
+
+@pytest.mark.parametrize("name", ["process", "client_data"])
+def test_what_is_of_another_kind_is_refused(run, name):
+    with pytest.raises(TypeError, match=f"^{name} is a list, but must be like"):
+        run(**{name: ["a", "b"]})
 
 
 def test_more_clients_a_round_than_there_are_is_refused(run):

@@ -159,8 +159,8 @@ def test_tasks_may_be_ones_own(tmp_path):
     "asked, message",
     [
         ({"task": "pacs"}, "There are no data: download http"),
-        ({"batch_size": 7}, "has a run with batch_size=32"),
-        ({"total_rounds": 1}, "has done 2 rounds already"),
+        ({"batch_size": 7}, "has a run with batch_size=32, not 7; give another one"),
+        ({"total_rounds": 1}, "has done 2 rounds already, and total_rounds=1; ask"),
     ],
 )
 def test_what_cannot_be_is_refused_before_anything_is_loaded(tmp_path, asked, message):
@@ -198,3 +198,10 @@ def test_a_machine_that_cannot_is_refused_with_the_setting(
         experiment.run(experiment.RunConfig(**asked))
     assert caught.value.args == (setting, asked[setting], str(error))
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("asked", ["fedprox", {"process": "fedprox"}])
+def test_what_is_no_config_is_refused_by_kind(asked):
+    kind = type(asked).__name__
+    with pytest.raises(TypeError, match=f"by an experiment.RunConfig, .*a {kind}"):
+        experiment.run(asked)

@@ -151,7 +151,7 @@ def test_finished_runs_are_seen_and_others_are_to_be_done(tmp_path):
 
 def test_a_run_with_other_settings_is_refused_before_anything_starts(tmp_path):
     finish(plan(tmp_path)[3])
-    with pytest.raises(experiment.DirectoryError, match="fedprox-seed1 has a run with"):
+    with pytest.raises(experiment.DirectoryError, match="fedprox-seed1: it has a ru"):
         plan(tmp_path, batch_size=8)
 
 

@@ -575,6 +575,15 @@ class _Counting(method.Method):
     needs_class_counts = True
 
 
+def test_a_papers_symbol_is_answered_by_what_it_is_called():
+    with pytest.raises(TypeError, match=r"no setting 'mu' \(did you mean strength\?\)"):
+        methods.FedProx(mu=0.1)
+    with pytest.raises(TypeError, match="FedProx has no setting 'rho'; it has strengt"):
+        methods.FedProx(rho=0.1)
+    assert methods.FedProx(0.5) == methods.FedProx(strength=0.5)
+    assert dataclasses.replace(methods.FedProx(), strength=0.5).strength == 0.5
+
+
 @pytest.mark.parametrize(
     "part",
     [_Priors(), _Rebelling(), _Counting(), methods.Mixup(), methods.StochDepth()],

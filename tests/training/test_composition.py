@@ -5,11 +5,13 @@ import gc
 
 import numpy as np
 import pytest
+import tensorflow as tf
 import tensorflow_federated as tff
 
 from tests import random_clients
 from tests.training import every_method
 from tff_reg import methods, models, runtime, training
+from tff_reg.lazy import keras
 from tff_reg.methods import catalogue
 from tff_reg.training import composition
 
@@ -198,6 +200,50 @@ def test_sums_that_make_no_sense_are_refused(name, message):
         training.build(name, CNN_FN)
 
 
+def _keras_model():
+    layers = [keras.layers.Flatten(), keras.layers.Dense(3)]
+    return keras.Sequential(layers)
+
+
+@pytest.mark.parametrize(
+    "changes, message",
+    [
+        (dict(model_fn=_keras_model), "model_fn returned a Sequential; it must make"),
+        (dict(model_fn=_keras_model()), "model_fn is a Sequential; give a function"),
+        (dict(model_fn=CNN_FN()), "model_fn is a LearningModel; give a function"),
+        (dict(methods=["fedprox"]), r"is \['fedprox'\]; give a list of methods, such"),
+        (dict(methods="fedprox"), "methods is 'fedprox'; give a list of methods, such"),
+        (dict(methods=methods.FedProx), "FedProx'>; give a list of methods, such as"),
+        (dict(methods=methods.FedProx()), r"\); give a list of methods, such as"),
+        (
+            dict(client_optimizer_fn=keras.optimizers.Adam()),
+            "client_optimizer_fn is a Adam; give an optimiser of TFF's, such as tff",
+        ),
+        (
+            dict(server_optimizer_fn=keras.optimizers.Adam()),
+            "server_optimizer_fn is a Adam; give an optimiser of TFF's, such as tff",
+        ),
+    ],
+)
+def test_what_is_of_another_kind_is_refused_at_the_door(changes, message):
+    given = dict(
+        model_fn=CNN_FN, methods=[], client_optimizer_fn=training.build_sgd(0.1)
+    )
+    with pytest.raises(TypeError, match=message):
+        training.build_regularized(**{**given, **changes})
+
+
+def test_client_data_of_another_type_say_both_types():
+    process = training.build_regularized(CNN_FN, [], training.build_sgd(0.1))
+    examples = {"x": np.zeros([4, 4, 4, 1]), "y": np.zeros([4], np.int32)}
+    dataset = tf.data.Dataset.from_tensor_slices(examples)
+    takes = (
+        r"and the computation takes <x=float32\[\?,4,4,1\],y=int32\[\?\]>: name, cast"
+    )
+    with pytest.raises(TypeError, match=rf"<x=float64\[4,4,1\],y=int32>, {takes}"):
+        process.next(process.initialize(), [dataset])
+
+
 def test_methods_of_a_list_are_checked_like_names():
     @dataclasses.dataclass(frozen=True)
     class OtherMixup(methods.Mixup):
@@ -254,6 +300,7 @@ def test_server_optimizers_are_settings(server):
     "overrides, error, message",
     [
         (dict(fedprox_strenght=1.0), TypeError, "unknown setting 'fedprox_strenght'"),
+        (dict(mu=1.0), TypeError, r"setting 'mu' \(did you mean fedprox_strength\?\)"),
         (dict(man_strength=1.0), ValueError, "man_strength is not a setting"),
         (dict(server_optimizer="lamb"), ValueError, "sgd, adam, yogi, adagrad"),
         (dict(learning_rate_schedule="step"), ValueError, "constant, exponential"),

@@ -76,7 +76,7 @@ repeated. What fails is named, and the table has the rest.
                                   [1], --gpus_per_job=N [0] and options of SLURM's own:
                                   --sbatch=partition=gpu,time=4:00:00,mem=16G [local]
 
-All other flags are those of bin/run, whose --help lists them, and go to every run;
+All other flags are those of bin/run, which --help=all lists, and go to every run;
 strengths such as --fedprox_strength go to the methods that have them. So do those of a
 --recipe, whose other settings all runs have, but for its process and directory. A
 method's own are its strengths, and what it cannot be without, such as FedAdam its
@@ -219,7 +219,7 @@ def protocol_of(common, processes, grid):
     return protocol.of(configs, grid)
 
 
-@command_line.command(_HELP)
+@command_line.command(command_line.with_flags_of_runs(_HELP))
 def main(argv, stop, executor=None):
     """Plans, runs, tabulates.
 

@@ -41,8 +41,8 @@ bin/reproduce PAPER/TABLE [--seeds=N,...] [--scale=X] [--jobs=N] [flags]
                           share runs share them there [--output_dir, or runs]
   --synthetic_data        random images in place of all data
 
-  All other flags are those of bin/run, and go before what the recipes say;
-  strengths such as --fedprox_strength go to the methods that have them.
+  All other flags are those of bin/run, which --help=all lists, and go before what the
+  recipes say; strengths such as --fedprox_strength go to the methods that have them.
 
 bin/reproduce --list [PAPER]
   The tables and figures: what each shows, how many runs it is with one seed, and how
@@ -108,7 +108,7 @@ def plan(given, name):
     return made, output_dir or os.path.join(_RUNS, *name.split("/"))
 
 
-@command_line.command(_HELP)
+@command_line.command(command_line.with_flags_of_runs(_HELP))
 def main(argv, stop, executor=None):
     """Plans, runs, analyses, tabulates.
 

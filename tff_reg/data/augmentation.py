@@ -32,6 +32,7 @@ for STL-10 and `none` for CIFAR-10.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
 import operator
@@ -338,15 +339,41 @@ def _blend(base, images, factor):
     return tf.clip_by_value(base + factor * (images - base), 0.0, 255.0)
 
 
+@dataclasses.dataclass(frozen=True)
+class Normalization:
+    """A batch function: (pixels / largest - mean) / std.
+
+    Draws nothing; the key may be None, so that the same function serves evaluation.
+
+    Attributes:
+      mean: One number, or one for each channel.
+      std: Likewise.
+      largest: The stored value that becomes 1.0.
+    """
+
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    largest: float
+
+    def __call__(self, images, key=None):
+        """Normalises images [..., channels] to float32."""
+        del key
+        images = tf.cast(images, tf.float32)
+        factor = tf.constant([1.0 / (self.largest * s) for s in self.std], tf.float32)
+        shifts = [-m / s for m, s in zip(self.mean, self.std)]
+        shift = tf.constant(shifts, tf.float32)
+        # Spread over a whole image first: broadcasting along so short an axis is slow.
+        size = tf.shape(images)[1:]
+        return images * tf.broadcast_to(factor, size) + tf.broadcast_to(shift, size)
+
+
 def normalize(
     mean: float | Sequence[float],
     std: float | Sequence[float],
     *,
     largest: float = 255.0,
-) -> AugmentFn:
-    """Scales pixels to [0, 1], then subtracts the mean and divides by the deviation.
-
-    Draws nothing; the key may be None, so that the same function serves evaluation.
+) -> Normalization:
+    """Makes what scales pixels to [0, 1], subtracts the mean and divides by `std`.
 
     Args:
       mean: One number, or one for each channel, of pixels scaled to [0, 1].
@@ -374,16 +401,7 @@ def normalize(
             "one for each channel."
         )
 
-    def scale(images, key=None):
-        del key
-        images = tf.cast(images, tf.float32)
-        factor = tf.constant([1.0 / (largest * one) for one in stds], tf.float32)
-        shift = tf.constant([-m / s for m, s in zip(means, stds)], tf.float32)
-        # Spread over a whole image first: broadcasting along so short an axis is slow.
-        size = tf.shape(images)[1:]
-        return images * tf.broadcast_to(factor, size) + tf.broadcast_to(shift, size)
-
-    return scale
+    return Normalization(tuple(means), tuple(stds), float(largest))
 
 
 def _numbers(value: Any) -> list[float]:

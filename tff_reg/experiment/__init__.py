@@ -26,6 +26,7 @@ from tff_reg.experiment.finished_runs import ComparisonError
 from tff_reg.experiment.loop import RunResult, Training, TrainingError, train
 from tff_reg.experiment.runs import check, finished, prepare, run, run_async
 from tff_reg.experiment.state_file import StateMismatchError
+from tff_reg.experiment.trained import predict
 
 __all__ = [
     "CentralEvaluation",
@@ -41,6 +42,7 @@ __all__ = [
     "check",
     "compare",
     "finished",
+    "predict",
     "prepare",
     "run",
     "run_async",

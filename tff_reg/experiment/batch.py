@@ -275,5 +275,6 @@ def result(run: series.PlannedRun) -> str:
     accuracy = progress.percent(summary["final_accuracy"])
     return (
         f"{metrics.tested(summary)} accuracy {accuracy} after"
-        f" {summary['rounds']} rounds, {progress.duration(summary['training_seconds'])}"
+        f" {progress.count(summary['rounds'], 'round')},"
+        f" {progress.duration(summary['training_seconds'])}"
     )

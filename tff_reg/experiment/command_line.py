@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import os
+import pathlib
 import re
 import signal
 import sys
@@ -24,14 +25,34 @@ from typing import (
 )
 
 from tff_reg import interruption, quiet, scratch, seam
-from tff_reg.experiment import config as config_lib
+from tff_reg.experiment import config as config_lib, strengths as strengths_lib
 from tff_reg.lazy import flags, logging, tasks
 from tff_reg.methods import catalogue
 from tff_reg.settings import Setting, SettingError, as_text, near_names
 
 _WIDTH = 88
 _NAME_WIDTH = 34
-_HELP_FLAGS = ("--help", "-help", "-h", "--h", "-?", "--helpshort", "--helpfull")
+# What a help shows first, in its order.
+_FIRST = (
+    "process",
+    "task",
+    "data_dir",
+    "model",
+    "num_clients",
+    "partition",
+    "concentration",
+    "clients_per_round",
+    "total_rounds",
+    "local_epochs",
+    "batch_size",
+    "client_learning_rate",
+    "seed",
+    "scale",
+    "output_dir",
+    "overwrite",
+)
+_ALL_FLAGS = ("--help=all", "--helpfull")
+_HELP_FLAGS = ("--help", "-help", "-h", "--h", "-?", "--helpshort", *_ALL_FLAGS)
 
 
 class Ended(SystemExit):
@@ -96,8 +117,12 @@ def answer_help(
       Ended: If it was.
     """
     if any(argument in _HELP_FLAGS for argument in argv):
-        print(help_ if isinstance(help_, str) else help_(argv))
+        print(as_typed(help_ if isinstance(help_, str) else help_(argv)))
         raise Ended(0)
+
+
+def _asks_for_all(argv: Sequence[str]) -> bool:
+    return any(argument in _ALL_FLAGS for argument in argv)
 
 
 def execute(
@@ -222,13 +247,25 @@ def in_words(error: Any) -> str:
     return " ".join(text.split())
 
 
+def as_typed(text: str) -> str:
+    """Text that calls the commands as they are called here: `tff-reg run`.
+
+    Texts have them as in a clone, `bin/run`.
+    """
+    is_clone = pathlib.Path(__file__).parents[2].joinpath("bin", "launch").exists()
+    if is_clone and os.path.basename(sys.argv[0]) != "tff-reg":
+        return text
+    of_clones = "bench|docs|launch|lint|test"
+    return re.sub(rf"\bbin/(?!(?:{of_clones})\b)(?=[a-z])", "tff-reg ", text)
+
+
 def fail(error: Any, *, exit_code: int = 2, command: str = "bin/run") -> NoReturn:
     """Ends the command with one line on stderr; 2 says that the flags are wrong.
 
     Raises:
       Ended: Always.
     """
-    print(f"{command}: {in_words(error)}", file=sys.stderr)
+    print(as_typed(f"{command}: {in_words(error)}"), file=sys.stderr)
     raise Ended(exit_code)
 
 
@@ -253,6 +290,7 @@ def parse(
     Raises:
       Ended: If the flags are wrong (2).
     """
+    lists = "--help=all" if "output_dir" in given and "seed" in given else "--help"
     try:
         words = given([command, *_written_out(argv)])[1:]
     except SettingError as error:
@@ -260,14 +298,14 @@ def parse(
     except flags.UnrecognizedFlagError as error:
         name, near = error.flagname, near_names(error.flagname, list(given), "--")
         fail(
-            f"--{name}: there is no such flag{near}; --help lists them.",
+            f"--{name}: there is no such flag{near}; {lists} lists them.",
             command=command,
         )
     except flags.Error as error:
         # absl: "flag --batch_size=x: it must be a whole number."
         fail(str(error).removeprefix("flag "), command=command)
     if words and not takes_words:
-        fail(f"{words[0]} is not a flag; --help lists them.", command=command)
+        fail(f"{words[0]} is not a flag; {lists} lists them.", command=command)
     return words
 
 
@@ -284,7 +322,7 @@ def help_of_run(argv: Sequence[str]) -> str:
       Ended: If a setting among the arguments cannot be (2).
     """
     try:
-        return help_text(_settings_in(argv))
+        return help_text(_settings_in(argv), _asks_for_all(argv))
     except (ValueError, OSError) as error:
         fail(error)
 
@@ -348,12 +386,13 @@ def _with_flag_files(
         )
 
 
-def help_text(given: Mapping[str, Any]) -> str:
+def help_text(given: Mapping[str, Any], is_all: bool = False) -> str:
     """The help of `bin/run`.
 
     Args:
       given: The settings that were given; with `process` or `recipe` among them the
         effective values of that run are shown.
+      is_all: Whether to show all settings; else those that matter most.
 
     Returns:
       The text.
@@ -361,47 +400,81 @@ def help_text(given: Mapping[str, Any]) -> str:
     Raises:
       SettingError: If one cannot be.
     """
-    papers = {name for each in catalogue.names() for name in catalogue.settings(each)}
-    values: dict[str, Any] = {
-        each.name: each.default
-        for each in config_lib.listed()
-        if each.name not in papers
-        and each.default not in (False, dataclasses.MISSING, ())
-    }
-    process = None
-    lines = [
-        "bin/run --process=NAME[+NAME...] [flags]",
-        "",
-        *textwrap.wrap(
-            "Trains a model by federated learning and writes metrics, plot, weights and"
-            " checkpoints to a directory. The same command again resumes.",
-            _WIDTH,
-        ),
-        "",
-    ]
+    values, process = _defaults(), None
+    lines = ["bin/run --process=NAME[+NAME...] [flags]", ""]
+    what = (
+        "Trains a model by federated learning and writes metrics, plot, weights and"
+        " checkpoints to a directory. The same command again resumes."
+    )
     if "process" in given or "recipe" in given:
         resolved = config_lib.RunConfig.of(given).resolved().dump()
         values.update((n, v) for n, v in resolved.items() if v is not None)
         process = values["process"]
-        lines += textwrap.wrap(
+        whose = (
             f"Values are those of --process={process} on --task={values['task']}; what"
-            f" nobody gave is from {values['settings_from']}.",
-            _WIDTH,
+            f" nobody gave is from {values['settings_from']}."
         )
     else:
-        lines += textwrap.wrap(
+        whose = (
             "What is not given is from the paper or the code that the method's settings"
             " are from: bin/run --process=fedalign --help shows these values, and whose"
-            " they are.",
-            _WIDTH,
+            " they are."
         )
-    group = None
+    lines += textwrap.wrap(f"{what} {whose}", _WIDTH)
+    if is_all:
+        return "\n".join([*lines, *_all_flags(process, values)])
+    known = {each.name: each for each in config_lib.listed(process or "fedavg")}
+    lines.append("")
+    for name in _FIRST:
+        lines += _entry(known[name], values.get(name), is_short=True)
+    for name, each in known.items():
+        if each.group == strengths_lib.GROUP:
+            lines += _entry(each, values.get(name))
+    lines += ["", *textwrap.wrap(f"Methods: {', '.join(catalogue.names())}.", _WIDTH)]
+    lines.append(f"--help=all lists all {len(config_lib.listed())} flags.")
+    return "\n".join(lines)
+
+
+def with_flags_of_runs(help_: str) -> Callable[[Sequence[str]], str]:
+    """Makes the help of a command that takes the flags of `bin/run`, too.
+
+    Args:
+      help_: What is its own.
+
+    Returns:
+      As of `command`: with `--help=all` the flags of `bin/run` are in it.
+    """
+
+    def made(argv: Sequence[str]) -> str:
+        if not _asks_for_all(argv):
+            return help_
+        return "\n".join([help_, *_all_flags(None, _defaults())])
+
+    return made
+
+
+def _defaults() -> dict[str, Any]:
+    """Values that settings have whatever the process, where there is one to show."""
+    papers = {name for each in catalogue.names() for name in catalogue.settings(each)}
+    return {
+        each.name: each.default
+        for each in config_lib.listed()
+        if each.name not in papers
+        and each.default is not False
+        and each.default not in (dataclasses.MISSING, ())
+    }
+
+
+def _all_flags(process: Optional[str], values: Mapping[str, Any]) -> list[str]:
+    """The lines of all flags of `bin/run`, heading by heading."""
+    lines, group = [], None
     for each in config_lib.listed(process):
         if each.group != group:
             group = each.group
             lines += ["", f"{group}:"]
         lines += _entry(each, values.get(each.name))
-    lines += [
+    return [
+        *lines,
         "",
         "Others:",
         *_entry(Setting("flagfile", str, None, "reads flags from a file, one a line")),
@@ -411,11 +484,13 @@ def help_text(given: Mapping[str, Any]) -> str:
             )
         ),
     ]
-    return "\n".join(lines)
 
 
-def _entry(setting: Setting, value: Any = None) -> list[str]:
-    """What the help says of a setting, with its value, if it has one."""
+def _entry(setting: Setting, value: Any = None, is_short: bool = False) -> list[str]:
+    """What the help says of a setting, with its value, if it has one.
+
+    Where it `is_short`, without choices and with the first clause alone.
+    """
     is_truth = setting.type is bool
     place = setting.placeholder or {int: "N", float: "X", str: "NAME"}.get(
         setting.type, ""
@@ -425,14 +500,14 @@ def _entry(setting: Setting, value: Any = None) -> list[str]:
     head = f"  --{'[no]' if is_truth else ''}{setting.name}"
     if not is_truth:
         head += f"={place}"
-    text = setting.help
+    text = re.split("[;:]", setting.help)[0] if is_short else setting.help
     choices = {"process": catalogue.names, "task": tasks.names}.get(setting.name)
     listed = choices() if choices else setting.choices
-    if listed:
+    if listed and not is_short:
         text += f": {', '.join(map(str, listed))}"
     if value not in (None, []):
         text += f" [{as_text(value)}]"
-    wrapped = textwrap.wrap(text, _WIDTH - _NAME_WIDTH)
+    wrapped = textwrap.wrap(text, _WIDTH - _NAME_WIDTH, break_on_hyphens=False)
     if len(head) < _NAME_WIDTH - 1:
         first = head.ljust(_NAME_WIDTH) + wrapped.pop(0)
     else:

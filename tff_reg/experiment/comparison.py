@@ -29,6 +29,7 @@ from tff_reg.experiment import (
     finished_runs,
     metrics,
     plot,
+    progress,
     protocol as protocol_lib,
     summary as summary_lib,
     tables,
@@ -458,8 +459,8 @@ def _caption(
     is_one: bool,
 ) -> str:
     text = (
-        f"{_accuracy(groups)} after {_range(last)} rounds, mean over seeds ±"
-        " sample deviation (n - 1), which one seed does not have."
+        f"{_accuracy(groups)} after {progress.count(_range(last), 'round')},"
+        " mean over seeds ± sample deviation (n - 1), which one seed does not have."
     )
     if "held-out" in _accuracy(groups).lower():
         text += " Held-out examples are training examples that nobody trains on."

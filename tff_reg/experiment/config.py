@@ -25,7 +25,14 @@ from tff_reg.experiment import (
 )
 from tff_reg.methods import catalogue
 from tff_reg.methods.method import Method
-from tff_reg.settings import Setting, SettingError, setting, settings_of, undecided
+from tff_reg.settings import (
+    Setting,
+    SettingError,
+    check_names,
+    setting,
+    settings_of,
+    undecided,
+)
 from tff_reg.training import process_settings
 
 # Headings of a help, in their order.
@@ -188,7 +195,7 @@ class RunConfig(process_settings.ProcessSettings, task_settings.TaskSettings):
     )
     output_dir: str = _of_files(
         "runs/{process}-{task}-seed{seed}",
-        help="where everything is written, {seed}, {process} and {task} in it becoming"
+        help="where everything is written: {seed}, {process} and {task} in it become"
         " the run's; the same directory again resumes",
         placeholder="DIR",
         tags=(process_settings.FREE,),
@@ -245,6 +252,17 @@ class RunConfig(process_settings.ProcessSettings, task_settings.TaskSettings):
     )
     strengths: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     settings_from: str = dataclasses.field(default="", compare=False)
+
+    def __new__(cls, *args: Any, **given: Any):
+        """Checks the names of what is given; see `settings.check_names`."""
+        of_methods = {each.name for each in strengths_lib.listed()} & given.keys()
+        for name in of_methods:
+            raise TypeError(
+                f"{cls.__name__} takes {name} among its strengths: give"
+                f" strengths={{{name!r}: {given[name]!r}}}."
+            )
+        check_names(cls, given)
+        return super().__new__(cls)
 
     def __post_init__(self):
         """Checks what is given.

@@ -48,7 +48,7 @@ def header(
         model += f", {_projector(config)}"
     training = f"{_epochs(config)}, {_batches(config)}"
     if config.same_local_steps:
-        training += f", exactly {_count(_steps(config, num_train), 'step')}"
+        training += f", exactly {progress.count(_steps(config, num_train), 'step')}"
     memory = _memory(config, num_weights)
     return [
         _line("process", config.process + (f" ({chosen})" if chosen else "")),
@@ -99,10 +99,6 @@ def _text(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else as_text(value)
 
 
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
-
-
 def _partition(config: ResolvedConfig) -> str:
     if config.concentration is not None:
         return f"{config.partition}({_text(config.concentration)})"
@@ -115,13 +111,13 @@ def _partition(config: ResolvedConfig) -> str:
 
 def _cohort(config: ResolvedConfig) -> str:
     if config.clients_per_round == config.num_clients:
-        return f"all {_count(config.num_clients, 'client')} every round"
+        return f"all {progress.count(config.num_clients, 'client')} every round"
     some = f"{config.clients_per_round} of {config.num_clients} clients a round"
     return f"about {some}" if config.client_sampling == "independent" else some
 
 
 def _epochs(config: ResolvedConfig) -> str:
-    return _count(config.local_epochs, "local epoch")
+    return progress.count(config.local_epochs, "local epoch")
 
 
 def _steps(config: ResolvedConfig, num_train: int) -> int:
@@ -272,7 +268,7 @@ _PROTOCOL: tuple[tuple[tuple[str, ...], Callable[[Any], str]], ...] = (
         _cohort,
     ),
     (("partition", "concentration", "classes_per_client"), _partition),
-    (("total_rounds",), lambda c: _count(c.total_rounds, "round")),
+    (("total_rounds",), lambda c: progress.count(c.total_rounds, "round")),
     (("local_epochs",), _epochs),
     (("batch_size", "drop_remainder"), _batches),
     (
@@ -361,7 +357,7 @@ def result(summary: Mapping[str, Any], path: files.PathLike) -> list[str]:
       Lines.
     """
     final, best = summary["final_accuracy"], summary["best_accuracy"]
-    text = f"{_count(summary['rounds'], 'round')}"
+    text = f"{progress.count(summary['rounds'], 'round')}"
     if final is not None:
         tested = metrics.tested(summary).capitalize()
         text = f"{tested} accuracy {100 * final:.2f} % after {text}"

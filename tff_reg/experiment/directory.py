@@ -37,7 +37,7 @@ from tff_reg.experiment import (
 from tff_reg.settings import SettingError, as_text
 
 _MADE_BY = "tff_reg"
-_OTHERWISE = "give another output_dir, or overwrite=true to start anew."
+_OTHERWISE = "give another one, or overwrite=true to start anew."
 
 WEIGHTS = "final_weights.npz"
 ALL_CLIENTS_WEIGHTS = "final_all_clients_weights.npz"
@@ -145,12 +145,13 @@ class RunDirectory:
                     f"the run there is of other {digests.NAMES[name]}; give those, or"
                     f" {_OTHERWISE.removeprefix('give ')}"
                 )
-            before = self._config[name]
-            shown = "none" if before is None else as_text(before)
-            raise DirectoryError(
-                name,
-                settings[name],
-                f"{self.path} has a run with {name}={shown}; {_OTHERWISE}",
+            # Of the two values the user may have given neither.
+            before, now = (
+                "none" if each[name] is None else as_text(each[name])
+                for each in (self._config, settings)
+            )
+            raise self._error(
+                f"it has a run with {name}={before}, not {now}; {_OTHERWISE}"
             )
 
     def check_rounds(self, settings: Mapping[str, Any]) -> None:
@@ -169,20 +170,16 @@ class RunDirectory:
         done = (self.summary() or {}).get("rounds", 0)
         done = max([done, *(c.round_num for c in self.checkpoints.all())])
         if total < done:
-            raise DirectoryError(
-                "total_rounds",
-                total,
-                f"{self.path} has done {done} rounds already; ask for as many or more,"
-                f" or {_OTHERWISE}",
+            raise self._error(
+                f"it has done {done} rounds already, and total_rounds={total}; ask for"
+                f" as many or more, or {_OTHERWISE}"
             )
         cosine = settings.get("learning_rate_schedule") == "cosine"
         if cosine and done and before != total:
-            raise DirectoryError(
-                "total_rounds",
-                total,
-                f"{self.path} has a run with total_rounds={before}; with the cosine"
+            raise self._error(
+                f"it has a run with total_rounds={before}, not {total}; with the cosine"
                 " schedule the rounds already done would have been different, so"
-                f" {_OTHERWISE}",
+                f" {_OTHERWISE}"
             )
 
     def begin(self, config: Mapping[str, Any], *, overwrite: bool = False) -> None:

@@ -7,9 +7,11 @@ import functools
 from collections.abc import Callable
 from typing import Any, Optional
 
-from tff_reg import seam
+from tff_reg import lazy
 from tff_reg.data import digests
 from tff_reg.lazy import np, tf, tff
+
+learning_model = lazy.module("tff_reg.models.learning_model")
 
 
 class CentralEvaluation:
@@ -52,8 +54,9 @@ class CentralEvaluation:
             )
         self._x, self._y = np.asarray(x), np.asarray(y)
         self._batch_size = batch_size
+        learning_model.check_model_fn(model_fn)
         self._model = model_fn()
-        seam.refuse_keras_3(self._model)
+        learning_model.check_model(self._model)
         self._weights = tff.learning.models.ModelWeights.from_model(self._model)
 
         @tf.function(

@@ -217,7 +217,7 @@ def last_line(errors: Any) -> str:
     """The last line of a file that a run wrote its errors to, without who says it."""
     errors.seek(0)
     text = errors.read().decode("utf-8", "replace")
-    return re.sub("^bin/[a-z]+: ", "", last_line_of(text))
+    return re.sub("^(bin/|tff-reg )[a-z]+: ", "", last_line_of(text))
 
 
 def last_line_of(text: str) -> str:

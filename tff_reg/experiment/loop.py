@@ -121,11 +121,21 @@ class Training:
     progress: Optional[progress_lib.Progress] = None
 
     def __post_init__(self):
-        """Checks the numbers; touches nothing.
+        """Checks the arguments; touches nothing.
 
         Raises:
-          ValueError: If one is out of range.
+          TypeError: If one is of another kind.
+          ValueError: If a number is out of range.
         """
+        kinds = {
+            "process": ("next", "tff_reg.training.build('fedavg', model_fn)"),
+            "client_data": ("client_ids", "a tff_reg.data.ArrayClientData"),
+        }
+        for name, (attribute, example) in kinds.items():
+            given = getattr(self, name)
+            if not hasattr(given, attribute):
+                kind = type(given).__name__
+                raise TypeError(f"{name} is a {kind}, but must be like {example}.")
         for name, number in self.numbers().items():
             if isinstance(number, bool) or not isinstance(number, int) or number < 1:
                 raise ValueError(

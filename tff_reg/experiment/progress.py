@@ -8,7 +8,7 @@ import statistics
 import sys
 import time
 from collections.abc import Mapping
-from typing import Any, Optional, TextIO
+from typing import Any, Optional, TextIO, Union
 
 from tff_reg.experiment import metrics
 from tff_reg.lazy import tqdm
@@ -23,6 +23,11 @@ def duration(seconds: float) -> str:
     minutes, seconds = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
+
+
+def count(number: Union[int, str], noun: str) -> str:
+    """`1 round`, `2 rounds`, `2 to 4 rounds`."""
+    return f"{number} {noun}" if str(number) == "1" else f"{number} {noun}s"
 
 
 def percent(share: Optional[float]) -> str:

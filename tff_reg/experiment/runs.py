@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import functools
 import statistics
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Optional
 
 from tff_reg import interruption, lazy, runtime, training
+from tff_reg.data import augmentation
 from tff_reg.experiment import (
     asynchronous,
     config as config_lib,
@@ -33,6 +35,9 @@ if TYPE_CHECKING:
     from tff_reg.training.composition import Process
 
 OnRound = Callable[[loop.Row], Any]
+
+# In `config.json`: the images that a model takes, and their normalisation.
+IMAGES = "images"
 
 
 def run(
@@ -116,6 +121,11 @@ def check(config: RunConfig, tasks: Any = lazy.tasks) -> ResolvedConfig:
       SettingError: If the config makes no run, or not in its directory.
       ValueError: If its data are not there.
     """
+    if not isinstance(config, RunConfig):
+        raise TypeError(
+            "A run is asked for by an experiment.RunConfig, such as"
+            f" RunConfig(process='fedavg'), not by a {type(config).__name__}."
+        )
     config = config.resolved(tasks)
     files.check_writable(standing.begun(config).path, "output_dir")
     if not config.synthetic_data:
@@ -154,6 +164,15 @@ def build_task(config: ResolvedConfig, tasks: Any = lazy.tasks) -> Any:
 def _client_data(build: Callable[..., Any], settings: dict[str, Any]) -> Any:
     """The client data of a task, on another machine."""
     return build(**settings).client_data
+
+
+def _images(task: Any) -> dict[str, Any]:
+    """What has to be known of images to predict: shape, type and normalisation."""
+    stored, _ = task.test_arrays()
+    described = {"shape": list(stored.shape[1:]), "dtype": stored.dtype.name}
+    if isinstance(task.normalize_fn, augmentation.Normalization):
+        described.update(dataclasses.asdict(task.normalize_fn))
+    return described
 
 
 def build_model_fn(config: ResolvedConfig, task: Any) -> Callable[[], LearningModel]:
@@ -255,6 +274,7 @@ def prepare(
         settings={
             **config.dump(),
             "class_names": list(task.class_names),
+            IMAGES: _images(task),
             standing.FILES: standing.files_of(config),
         },
         title=description.plot_title(config),

@@ -34,6 +34,9 @@ def checked(strengths: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
       SettingError: If there is no such strength, or it cannot have the value.
     """
+    if not isinstance(strengths, Mapping):
+        why = "it must be a dictionary such as {'fedprox_strength': 0.1}."
+        raise SettingError("strengths", strengths, why)
     methods = {each.flag: each.method for each in catalogue.strengths()}
     known = {each.name: each for each in listed()}
     found = {}

@@ -38,10 +38,10 @@ class TaskSettings(process_settings.PopulationSettings):
     scale: Optional[str] = setting(
         None,
         group=WHAT,
-        help="a run in small: such a fraction, as 0.1, of the rounds, clients, local"
-        " epochs and examples that other settings say; or tiny, which shows that it"
-        " runs: one round, whatever they say, of at most two clients with 12 examples"
-        " each, in batches of 4",
+        help="a run in small, 0.1 or tiny: such a fraction of the rounds, clients,"
+        " local epochs and examples that other settings say; or tiny, which shows that"
+        " it runs: one round, whatever they say, of at most two clients with 12"
+        " examples each, in batches of 4",
         placeholder="X",
     )
     validation_share: Optional[float] = _of_data(

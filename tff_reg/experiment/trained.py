@@ -8,10 +8,12 @@ from __future__ import annotations
 import collections
 import dataclasses
 import functools
+import types
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Optional
 
-from tff_reg import data, lazy, training
+from tff_reg import data, lazy, models, training
+from tff_reg.data import augmentation
 from tff_reg.experiment import (
     checkpoints,
     client_states,
@@ -22,7 +24,7 @@ from tff_reg.experiment import (
     state_file,
 )
 from tff_reg.experiment.config import ResolvedConfig
-from tff_reg.lazy import np, tff
+from tff_reg.lazy import np, tf, tff
 from tff_reg.methods import all_clients
 from tff_reg.settings import SettingError
 
@@ -33,6 +35,8 @@ if TYPE_CHECKING:
 # the server's after the round with the best test accuracy.
 WEIGHTS = ("server", "all_clients", "best")
 _GLOBAL = "global_model_weights"
+# Examples at a time; it changes memory and speed only.
+_BATCH_SIZE = 256
 _ALL_CLIENTS = f"finalizer/memory/{all_clients.NAME}"
 # A run's aggregator is not what tells of the clients' models.
 _OF_AGGREGATORS = ("aggregator/", "finalizer/uploads/")
@@ -259,6 +263,84 @@ def load(
       TrainedRunError: If there is no such checkpoint in it, or none that is whole.
       ValueError: If the task's data are not there any more.
     """
+    directory, checkpoint = _whole_checkpoint(path, round_num, weights)
+    config = ResolvedConfig.load(directory.config or {})
+    task = runs.build_task(config, tasks)
+    # The test examples are not looked at here alone.
+    directory.check_settings(getattr(task.client_data, "digests", {}))
+    found = TrainedRun(
+        directory, config, task, checkpoint.round_num, checkpoint, weights
+    )
+    # What is not there is said before anything is computed.
+    _ = found.weights
+    return found
+
+
+def predict(
+    path: files.PathLike, images: Any, *, weights: str = "server"
+) -> np.ndarray:
+    """Computes the logits of a run's model, for which its data need not be there.
+
+        shares = tf.nn.softmax(experiment.predict("runs/mine", images))
+
+    Args:
+      path: The run's directory.
+      images: As the task stores them, mostly uint8 [n, height, width, channels]: the
+        normalisation of the run's `config.json` is applied.
+      weights: Which of the run's weights, one of `WEIGHTS`.
+
+    Returns:
+      float32 [n, classes], in the order of `class_names` in `config.json`.
+
+    Raises:
+      DirectoryError, SettingError, TrainedRunError: As of `load`.
+      ValueError: If the images have another shape or data type.
+    """
+    directory, checkpoint = _whole_checkpoint(path, None, weights)
+    stored = directory.config or {}
+    config = ResolvedConfig.load(stored)
+    known = stored.get(runs.IMAGES, {})
+    if not {"shape", "dtype", "mean", "std", "largest"} <= dict(known).keys():
+        raise TrainedRunError(
+            f"{path} does not say how its images are normalised: an older version made"
+            " it, or a task of one's own with another preprocessing."
+        )
+    images = np.asarray(images)
+    if list(images.shape[1:]) != known["shape"] or images.dtype != known["dtype"]:
+        raise ValueError(
+            f"The images are {images.dtype} {list(images.shape)}; the model of {path}"
+            f" takes {known['dtype']} {['n', *known['shape']]}."
+        )
+    model_fn = models.build_model_fn(
+        config.model,
+        image_shape=known["shape"],
+        num_classes=len(stored["class_names"]),
+        norm=config.norm,
+        projector=config.projector,
+        seed=config.seed,
+    )
+    normalize_fn = augmentation.normalize(
+        known["mean"], known["std"], largest=known["largest"]
+    )
+    task = types.SimpleNamespace(model_fn=model_fn)
+    run = TrainedRun(directory, config, task, checkpoint.round_num, checkpoint, weights)
+    model = run.model()
+
+    @tf.function(autograph=False, reduce_retracing=True)
+    def logits(batch):
+        return model.predict_on_batch(normalize_fn(batch), training=False)
+
+    starts = range(0, len(images), _BATCH_SIZE)
+    found = [logits(images[start : start + _BATCH_SIZE]).numpy() for start in starts]
+    return np.concatenate(
+        found or [np.zeros((0, len(stored["class_names"])), np.float32)]
+    )
+
+
+def _whole_checkpoint(
+    path: files.PathLike, round_num: Optional[int], weights: str
+) -> tuple[directory_lib.RunDirectory, checkpoints.Checkpoint]:
+    """The directory of a run and its checkpoint; arguments and errors as of `load`."""
     if weights not in WEIGHTS:
         why = f"choose one of {', '.join(WEIGHTS)}."
         raise SettingError("weights", weights, why)
@@ -279,18 +361,8 @@ def load(
     for checkpoint in reversed(wanted):
         try:
             checkpoint.verify()
+            return directory, checkpoint
         except checkpoints.CheckpointDamagedError as error:
             problems.append(f"that of round {checkpoint.round_num}: {error}")
-            continue
-        config = ResolvedConfig.load(directory.config)
-        task = runs.build_task(config, tasks)
-        # The test examples are not looked at here alone.
-        directory.check_settings(getattr(task.client_data, "digests", {}))
-        found_run = TrainedRun(
-            directory, config, task, checkpoint.round_num, checkpoint, weights
-        )
-        # What is not there is said before anything is computed.
-        _ = found_run.weights
-        return found_run
     why = f" ({'; '.join(problems)})" if problems else ""
     raise TrainedRunError(f"{path} has no whole checkpoint{why}.")

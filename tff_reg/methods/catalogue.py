@@ -161,6 +161,10 @@ def parse(process: str) -> tuple[str, ...]:
       UnknownProcessError: If a method does not exist or is named twice, or the sum
         makes no sense.
     """
+    if not isinstance(process, str):
+        raise UnknownProcessError(
+            f"A process has a name such as 'fedprox' or 'fedprox+man', not {process!r}."
+        )
     known, parts = methods(), parts_of(process)
     for part in parts:
         if part not in known:

@@ -20,6 +20,7 @@ round:
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Optional
 
@@ -127,6 +128,12 @@ class Method:
     needs_population: ClassVar[bool] = True
     needs_uniform_weighting: ClassVar[bool] = False
     server_step: ClassVar[str] = ""
+
+    def __new__(cls, *args: Any, **given: Any) -> Method:
+        """Checks the names of what is given; see `settings.check_names`."""
+        if dataclasses.is_dataclass(cls):
+            settings.check_names(cls, given)
+        return super().__new__(cls)
 
     def __post_init__(self):
         """Checks the strengths.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import collections
 from collections.abc import Callable, Sequence
-from typing import Optional
+from typing import Any, Optional
 
 import tensorflow as tf
 
@@ -81,6 +81,11 @@ class LearningModel(tff.learning.models.VariableModel):
         label_dtype: tf.DType = tf.int32,
     ):
         seam.refuse_keras_3(network)
+        if not isinstance(network, block_model.BlockModel):
+            raise TypeError(
+                f"A LearningModel takes a BlockModel, not a {type(network).__name__}:"
+                " tff_reg.models.from_keras_blocks makes one of Keras layers."
+            )
         self.network = network
         self.loss_fn = loss_fn
         self._label_dtype = label_dtype
@@ -158,6 +163,37 @@ class LearningModel(tff.learning.models.VariableModel):
             variable.assign(tf.zeros_like(variable))
 
 
+def check_model_fn(model_fn: Any) -> None:
+    """Checks that a `model_fn` is a function, and no model.
+
+    Raises:
+      TypeError: If it is not.
+    """
+    seam.refuse_keras_3(model_fn)
+    models = (tff.learning.models.VariableModel, tf.Module)
+    if not callable(model_fn) or isinstance(model_fn, models):
+        raise TypeError(
+            f"model_fn is a {type(model_fn).__name__}; give a function without"
+            " arguments that makes the model, a new one at each call."
+        )
+
+
+def check_model(model: Any) -> None:
+    """Checks that a `model_fn` has made what trains.
+
+    Raises:
+      TypeError: If it is no `tff.learning.models.VariableModel`.
+    """
+    seam.refuse_keras_3(model)
+    if not isinstance(model, tff.learning.models.VariableModel):
+        raise TypeError(
+            f"model_fn returned a {type(model).__name__}; it must make a"
+            " tff.learning.models.VariableModel, such as tff_reg.models.LearningModel("
+            "tff_reg.models.from_keras_blocks(...)). TFF makes one of a Keras model by"
+            " tff.learning.models.from_keras_model."
+        )
+
+
 def finalize_ratio(sums: Sequence[tf.Tensor]) -> tf.Tensor:
     """Turns [sum, count] into their ratio; 0 where the count is 0."""
     return tf.math.divide_no_nan(sums[0], sums[1])
@@ -216,6 +252,10 @@ def build_model_fn(
         raise ValueError(
             f"The model {model_name!r} cannot have the norm {norm!r}: choose "
             f"{' or '.join(repr(one) for one in norms)}."
+        )
+    if len(image_shape) != 3:
+        raise ValueError(
+            f"image_shape is {tuple(image_shape)}; give (height, width, channels)."
         )
     if projector not in names.PROJECTOR_NAMES:
         raise ValueError(

@@ -320,10 +320,9 @@ def check_dataset(dataset, type_spec) -> None:
     element_type = tff.types.tensorflow_to_type(dataset.element_spec)
     value_serialization._check_container_compat_with_tf_nest(element_type)
     if not type_spec.is_assignable_from(tff.SequenceType(element_type)):
-        # The message is the native context's.
         raise TypeError(
-            "Cannot serialize dataset with elements of type "
-            f"{tff.SequenceType(element_type)} as TFF type {type_spec}."
+            f"A data set has elements {element_type}, and the computation takes"
+            f" {type_spec.element}: name, cast and batch them so (Dataset.map, .batch)."
         )
 
 

@@ -12,7 +12,8 @@ import tensorflow as tf
 
 from tff_reg.lazy import tff
 from tff_reg.methods import catalogue, method as method_lib
-from tff_reg.settings import settings_of
+from tff_reg.models import learning_model
+from tff_reg.settings import near_names, settings_of
 from tff_reg.training import (
     adaptation,
     aggregators,
@@ -107,6 +108,7 @@ def build_regularized(
       ValueError: If the model's layers cannot do what a method asks, the sum makes no
         sense, or a method does not go with the server optimiser or the weighting.
     """
+    _check_kinds(model_fn, methods, client_optimizer_fn, server_optimizer_fn)
     training = local_training.LocalTraining(
         optimizer=client_optimizer_fn,
         methods=tuple(methods),
@@ -163,6 +165,37 @@ def build_regularized(
         memory_lib.build_broadcast(training, memory_type, weights_type),
         clients_remember=training.clients_remember,
     )
+
+
+def _check_kinds(
+    model_fn: Any, methods: Any, client_optimizer: Any, server_optimizer: Any
+) -> None:
+    """Checks what kinds of things the arguments are; says what to give instead."""
+    learning_model.check_model_fn(model_fn)
+    is_one = isinstance(methods, (str, type, method_lib.Method))
+    for method in [methods] if is_one else methods:
+        if is_one or not isinstance(method, method_lib.Method):
+            raise TypeError(
+                f"methods is {methods!r}; give a list of methods, such as"
+                " [tff_reg.methods.FedProx(0.1)]. Of names"
+                " tff_reg.training.build('fedprox', model_fn) makes a process."
+            )
+    example = {
+        "client_optimizer_fn": "tff_reg.training.build_sgd(0.01)",
+        "server_optimizer_fn": "tff.learning.optimizers.build_adam(0.01)",
+    }
+    given = {
+        "client_optimizer_fn": client_optimizer,
+        "server_optimizer_fn": server_optimizer,
+    }
+    for name, optimizer in given.items():
+        is_default = optimizer is None and name == "server_optimizer_fn"
+        is_tffs = isinstance(optimizer, tff.learning.optimizers.Optimizer)
+        if not is_default and not is_tffs:
+            raise TypeError(
+                f"{name} is a {type(optimizer).__name__}; give an optimiser of TFF's,"
+                f" such as {example[name]}."
+            )
 
 
 def _check_server(
@@ -236,11 +269,13 @@ def build(name: str, model_fn: Callable[[], Any], **overrides: Any) -> Process:
         elif key in strength_names:
             strengths[key] = value
         else:
+            own = {each.setting.symbol: each.flag for each in catalogue.strengths(name)}
+            choices = [*own.values(), *setting_names, *arguments]
             raise TypeError(
-                f"build got an unknown setting {key!r}: it is neither a field of "
-                "ProcessSettings, nor a strength of a method "
-                f"({', '.join(sorted(strength_names))}), nor one of "
-                f"{', '.join(sorted(arguments))}."
+                f"build got an unknown setting {key!r}"
+                f"{near_names(own.get(key, key), choices)}; it takes strengths of its"
+                f" methods ({', '.join(own.values()) or 'none'}), fields of"
+                f" ProcessSettings, and {', '.join(sorted(arguments))}."
             )
     methods = catalogue.build(name, strengths)
     counts = any(map(method_lib.counts_clients, methods))

@@ -10,11 +10,10 @@ from typing import Any, Optional
 
 import tensorflow as tf
 
-from tff_reg import seam
 from tff_reg.data import keys
 from tff_reg.lazy import tff
 from tff_reg.methods import method as method_lib
-from tff_reg.models import forward as forward_lib
+from tff_reg.models import forward as forward_lib, learning_model
 
 # Reference models train as local ones do, on the batch's statistics, but keep none.
 _CONSTANT_PASS = forward_lib.ForwardPass(training=True, update_statistics=False)
@@ -46,7 +45,7 @@ class LocalStep:
         reference_models: Mapping[str, tff.learning.models.VariableModel],
         methods: Sequence[method_lib.Method],
     ):
-        seam.refuse_keras_3(model)
+        learning_model.check_model(model)
         for method in methods:
             method_lib.check_model(method, model)
         self._model = model
