@@ -161,7 +161,8 @@ def parse(process: str) -> tuple[str, ...]:
       UnknownProcessError: If a method does not exist or is named twice, or the sum
         makes no sense.
     """
-    if not isinstance(process, str):
+    # A list of names is a common mistake.
+    if not isinstance(process, str):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise UnknownProcessError(
             f"A process has a name such as 'fedprox' or 'fedprox+man', not {process!r}."
         )
