@@ -87,6 +87,86 @@ def test_a_round_in_which_nobody_trained_changes_nothing(name):
         linear.assert_close(output.client_states, client_states[:1], 0.0)
 
 
+def _optimizers(decay):
+    sgd = tff.learning.optimizers
+    return {
+        "plain": training.build_sgd(linear.RATE, weight_decay=decay),
+        "momentum": training.build_sgd(linear.RATE, 0.9, weight_decay=decay),
+        "nesterov": training.build_sgd(
+            linear.RATE, 0.9, nesterov=True, weight_decay=decay
+        ),
+        "tff_sgd": sgd.build_sgdm(linear.RATE),
+        "adam": sgd.build_adam(linear.RATE),
+        "rmsprop": sgd.build_rmsprop(linear.RATE),
+        "adagrad": sgd.build_adagrad(linear.RATE),
+    }
+
+
+def _mean_gradient(optimizer, decay, weights, examples, steps):
+    """That of a client's steps with an optimiser, the weight decay's among it."""
+    weights = tuple(tf.constant(w) for w in weights)
+    state = optimizer.initialize(
+        tuple(tf.TensorSpec(w.shape, w.dtype) for w in weights)
+    )
+    total = [np.zeros(w.shape) for w in weights]
+    for _ in range(steps):
+        own = linear.gradient([w.numpy() for w in weights], *examples)
+        total = [t + g + decay * w.numpy() for t, g, w in zip(total, own, weights)]
+        state, weights = optimizer.next(
+            state, weights, tuple(tf.constant(g) for g in own)
+        )
+    return [t / steps for t in total]
+
+
+@pytest.mark.parametrize("kind", _optimizers(0.0))
+@pytest.mark.parametrize("decay_of_rate", [1.0, 0.5])
+def test_the_mean_gradient_of_a_client_is_that_of_any_optimizers_steps(
+    kind, decay_of_rate
+):
+    decay = 0.1 if kind in ("plain", "momentum", "nesterov") else 0.0
+    optimizer = _optimizers(decay)[kind]
+    examples = [linear.examples(seed) for seed in range(2)]
+    start = [np.full((linear.FEATURES, linear.CLASSES), 0.5), np.ones(linear.CLASSES)]
+    # Round 1 has the rate times `decay_of_rate`.
+    slower = _optimizers(decay)[kind]
+    hparams = slower.get_hparams(slower.initialize(()))
+    hparams["learning_rate"] *= decay_of_rate
+
+    class Slower:
+        initialize = staticmethod(
+            lambda specs: slower.set_hparams(slower.initialize(specs), hparams)
+        )
+        next = staticmethod(slower.next)
+
+    means = [_mean_gradient(Slower, decay, start, own, 5) for own in examples]
+    arguments = {
+        "client_optimizer_fn": optimizer,
+        "learning_rate_schedule": lambda round_num: decay_of_rate,
+    }
+    data_sets = [linear.whole(*own) for own in examples]
+
+    def run_of(correction):
+        process = linear.build(correction, **arguments)
+        return process, linear.started(process, start)
+
+    # TFF's own optimisers have a float32 rate.
+    for correction in (methods.Scaffold(), methods.FedDC(strength=0.0)):
+        process, state = run_of(correction)
+        clients = [process.initial_client_state(state)] * 2
+        output = process.next(state, data_sets, clients)
+        for own, mean in zip(output.client_states, means):
+            linear.assert_close(own["s"], [decay_of_rate * g for g in mean], 1e-8)
+    for weighting in tff.learning.ClientWeighting:
+        arguments["client_weighting"] = weighting
+        process, state = run_of(methods.FedCM(share=1.0))
+        state = process.next(state, data_sets).state
+        linear.assert_close(
+            state.finalizer["memory"]["direction"],
+            [(a + b) / 2 for a, b in zip(*means)],
+            1e-8,
+        )
+
+
 def _minimum(examples):
     """Where the mean of the clients' losses is least, as our weights."""
     features = np.concatenate([x for x, _ in examples])
@@ -221,9 +301,9 @@ class _SignDescent(tff.learning.optimizers.Optimizer):
 
 
 @pytest.mark.parametrize("name", CORRECTIONS)
-def test_only_what_infers_a_gradient_needs_a_learning_rate(name):
+def test_only_what_needs_gradients_needs_a_learning_rate(name):
     optimizer, correction = _SignDescent(), CORRECTIONS[name]
-    if correction.infers_gradient:
+    if correction.needs_gradients:
         with pytest.raises(ValueError, match=f"{name} needs a client optimiser with a"):
             linear.build(correction, client_optimizer_fn=optimizer)
         return

@@ -359,25 +359,36 @@ def test_wrong_arguments_get_tffs_own_errors(contexts, wrong):
     assert messages[0] == messages[1]
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        tf.data.Dataset.range(3),
-        [1.5],
-        3,
-        tf.data.Dataset.from_tensors(tf.zeros([2])),
-    ],
-    ids=["int64", "list", "number", "vector"],
-)
-def test_wrong_sequences_get_tffs_own_errors(contexts, wrong):
-    @tff.tensorflow.computation(tff.SequenceType(np.int32))
-    def total(numbers):
-        return numbers.reduce(0, lambda s, x: s + x)
+@tff.tensorflow.computation(tff.SequenceType(np.int32))
+def _total(numbers):
+    return numbers.reduce(0, lambda s, x: s + x)
 
+
+@pytest.mark.parametrize(
+    "wrong, elements",
+    [
+        (tf.data.Dataset.range(3), "int64"),
+        (tf.data.Dataset.from_tensors(tf.zeros([2])), "float32[2]"),
+    ],
+    ids=["int64", "vector"],
+)
+def test_wrong_data_sets_are_told_from_right_ones(contexts, wrong, elements):
+    with contexts("native"), pytest.raises(TypeError, match="Cannot serialize"):
+        _total(wrong)
+    with contexts("in_process"), pytest.raises(TypeError) as caught:
+        _total(wrong)
+    assert str(caught.value) == (
+        f"A data set has elements {elements}, and the computation takes int32: name,"
+        " cast and batch them so (Dataset.map, .batch)."
+    )
+
+
+@pytest.mark.parametrize("wrong", [[1.5], 3], ids=["list", "number"])
+def test_wrong_sequences_get_tffs_own_errors(contexts, wrong):
     messages = []
     for kind in ("native", "in_process"):
         with contexts(kind), pytest.raises(TypeError) as caught:
-            total(wrong)
+            _total(wrong)
         messages.append(str(caught.value))
     assert messages[0] == messages[1]
 

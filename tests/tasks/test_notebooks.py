@@ -330,6 +330,8 @@ name, origin = {{
 def test_the_first_cell_installs_what_is_missing_into_the_kernels_own_python(tmp_path):
     python = commands.python_without_tff(tmp_path / "environment")
     (site,) = python.parents[1].glob("lib/python*/site-packages")
+    # In the place of the environment's own.
+    (site / "pip").unlink(missing_ok=True)
     (site / "pip").mkdir()
     (site / "pip" / "__main__.py").write_text(
         PIP.format(

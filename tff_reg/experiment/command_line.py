@@ -290,7 +290,7 @@ def parse(
     Raises:
       Ended: If the flags are wrong (2).
     """
-    lists = "--help=all" if "output_dir" in given and "seed" in given else "--help"
+    lists = "--help=all" if "scale" in given else "--help"
     try:
         words = given([command, *_written_out(argv)])[1:]
     except SettingError as error:

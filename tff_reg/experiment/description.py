@@ -56,7 +56,6 @@ def header(
         _line("model", model),
         _line("clients", f"{_cohort(config)}, {training}"),
         _line("", _client_optimizer(config)),
-        *([_line("note", note)] if (note := _momentum_note(config)) else []),
         *([_line("memory", memory)] if memory else []),
         _line("server", _server(config)),
         *_aggregation(config),
@@ -184,18 +183,6 @@ def _decay(config: Any) -> str:
 def _clipping(config: Any) -> str:
     norm = config.max_gradient_norm
     return f"gradients clipped at {_text(norm)}" if norm else ""
-
-
-def _momentum_note(config: ResolvedConfig) -> Optional[str]:
-    inferring = [m.name for m in config.methods if m.infers_gradient]
-    momentum = config.client_momentum
-    if not (inferring and momentum):
-        return None
-    return (
-        f"{inferring[0]} takes how far a client moved for its mean gradient, which"
-        f" momentum {_text(momentum)} makes some {1 / (1 - momentum):.3g} times too"
-        " large; its paper has none"
-    )
 
 
 def _server(config: ResolvedConfig) -> str:

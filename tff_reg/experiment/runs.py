@@ -119,6 +119,7 @@ def check(config: RunConfig, tasks: Any = lazy.tasks) -> ResolvedConfig:
 
     Raises:
       SettingError: If the config makes no run, or not in its directory.
+      TypeError: If it is no config.
       ValueError: If its data are not there.
     """
     if not isinstance(config, RunConfig):

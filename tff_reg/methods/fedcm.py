@@ -11,7 +11,10 @@ $$
 The gradient is alpha g + (1 - alpha) D, clipped, with g that of the loss. D is the last
 round's mean of (cloud - w_i) / (K l), with K a client's steps and l its learning rate
 in that round; in the first round it is 0, so the steps are alpha times as long. D is
-sent with the model; clients upload K l, one number, beside their update.
+sent with the model; clients upload K l, one number, beside their update. With a client
+optimiser other than SGD without momentum, cloud - w_i is replaced by l times the sum of
+the gradients that the optimiser followed, which clients then upload as well. Where
+clients weigh by their examples, they do so in D.
 
 FL-Simulator, which has FedCM's implementation by others, takes the steps of the first
 client (epochs times examples over batch size, a fraction) as everyone's K. Ours are
@@ -21,6 +24,7 @@ those of a client of mean size, or, where sizes are not known, those that were t
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 from tff_reg import settings
 from tff_reg.lazy import tf
@@ -41,7 +45,7 @@ class FedCM(method.Method):
     needs_population = False
     sent = ("direction",)
     uploads = ("step_size",)
-    infers_gradient = True
+    needs_gradients = True
 
     share: float = settings.setting(
         0.1,
@@ -65,11 +69,21 @@ class FedCM(method.Method):
     def finish(self, local: method.Local) -> tuple[method.Memory, method.Memory]:
         dtype = local.cloud[0].dtype
         rate = tf.cast(local.hparams["learning_rate"], dtype)
-        return {}, {"step_size": tf.cast(local.local_steps, dtype) * rate}
+        step_size = tf.cast(local.local_steps, dtype) * rate
+        uploads: dict[str, Any] = {"step_size": step_size}
+        if local.scaled_gradient_sum is not None:
+            uploads["weight"] = local.weight
+            uploads["taken"] = [local.weight * t for t in local.taken]
+        return {}, uploads
 
     def update_server(
         self, server: method.Server
     ) -> tuple[method.Memory, method.Tensors]:
-        total = server.uploads["step_size"]
-        direction = [tf.math.divide_no_nan(-moved, total) for moved in server.moved]
+        uploads, taken = server.uploads, [-moved for moved in server.moved]
+        if "taken" in uploads:
+            count = tf.cast(server.count, taken[0].dtype)
+            factor = tf.math.divide_no_nan(count, uploads["weight"])
+            taken = [factor * t for t in uploads["taken"]]
+        total = uploads["step_size"]
+        direction = [tf.math.divide_no_nan(t, total) for t in taken]
         return {"direction": direction}, list(server.weights)

@@ -14,7 +14,8 @@ clipped as a whole. Afterwards h_i += w_i - cloud, s_i' = s_i - s / wt_i + (clou
 / (K lr0) and s += 1/N sum of wt_i (s_i' - s_i) over the cohort; the new model is the
 unweighted mean of the cohort's models plus the mean of h over all clients. K and lr0
 are those of a client of mean size, undecayed. The mean of all clients' last models is
-reported with `--averages_all_clients`.
+reported with `--averages_all_clients`. With a client optimiser other than SGD without
+momentum (cloud - w_i) / (K lr0) is replaced as in SCAFFOLD.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ class FedDC(method.Method):
     )
     sent = ("s",)
     uploads = ("s",)
-    infers_gradient = True
+    needs_gradients = True
 
     strength: float = settings.setting(
         0.01,
@@ -74,8 +75,8 @@ class FedDC(method.Method):
 
     def finish(self, local: method.Local) -> tuple[method.Memory, method.Memory]:
         change = [
-            -common - tf.math.divide_no_nan(moved, local.step_size)
-            for common, moved in zip(_scaled_common(local), local.moved)
+            tf.math.divide_no_nan(taken, local.step_size) - common
+            for common, taken in zip(_scaled_common(local), local.taken)
         ]
         memory = {
             "h": drift.plus(local.client["h"], local.moved),

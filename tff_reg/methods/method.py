@@ -97,9 +97,8 @@ class Method:
       uploads: Names of what clients upload beside their update.
       displaces_by_gradient: Whether `displacement` needs a gradient at the weights. If
         not, a step is one pass.
-      infers_gradient: Whether (cloud - w_i) / (K lr0) stands for the mean gradient of
-        a client's steps, as it does for SGD without momentum; with momentum m it is
-        about 1 / (1 - m) times that.
+      needs_gradients: Whether its `finish` reads `local.taken`, the gradients of a
+        client's steps.
       needs_population: Whether its `update_server` has to know how many clients there
         are in all.
       needs_uniform_weighting: Whether it takes the plain mean of the clients' models.
@@ -124,7 +123,7 @@ class Method:
     sent: ClassVar[tuple[str, ...]] = ()
     uploads: ClassVar[tuple[str, ...]] = ()
     displaces_by_gradient: ClassVar[bool] = True
-    infers_gradient: ClassVar[bool] = False
+    needs_gradients: ClassVar[bool] = False
     needs_population: ClassVar[bool] = True
     needs_uniform_weighting: ClassVar[bool] = False
     server_step: ClassVar[str] = ""
@@ -151,7 +150,7 @@ class Method:
     @property
     def needs_learning_rate(self) -> bool:
         """Whether the client optimiser must have a `learning_rate`."""
-        return self.infers_gradient
+        return self.needs_gradients
 
     @property
     def is_measured_only(self) -> bool:

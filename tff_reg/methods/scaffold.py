@@ -16,6 +16,10 @@ relative sizes wt_i are the MAN authors' (the paper has none), who divide by the
 training and not in the update; with equally large clients they are 1. K and lr0 are
 those of a client of mean size, undecayed. In their runs every client takes exactly K
 steps (`--same_local_steps`).
+
+The last term stands for the mean of the client's gradients, which it is for SGD without
+momentum. With any other client optimiser it is the sum of the gradients that the
+optimiser followed, times the learning rate, over K lr0.
 """
 
 from __future__ import annotations
@@ -39,7 +43,7 @@ class Scaffold(method.Method):
     needs_network = False
     sent = ("s",)
     uploads = ("s",)
-    infers_gradient = True
+    needs_gradients = True
 
     def initial_client_memory(self, weights: method.Tensors) -> method.Memory:
         return {"s": drift.zeros(weights)}
@@ -56,8 +60,8 @@ class Scaffold(method.Method):
 
     def finish(self, local: method.Local) -> tuple[method.Memory, method.Memory]:
         change = [
-            -common - tf.math.divide_no_nan(moved, local.step_size)
-            for common, moved in zip(local.server["s"], local.moved)
+            tf.math.divide_no_nan(taken, local.step_size) - common
+            for common, taken in zip(local.server["s"], local.taken)
         ]
         memory = {"s": drift.plus(local.client["s"], change)}
         return memory, {"s": [local.relative_size * c for c in change]}

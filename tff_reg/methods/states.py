@@ -133,6 +133,10 @@ class Local:
         after its decay, `momentum` if there is one.
       local_steps: K: the population's, an int, or the steps taken, an int32 scalar.
       step_size: K lr0, a scalar; only at the end of training.
+      scaled_gradient_sum: The learning rate after its decay times the sum of the
+        gradients that the optimiser followed, one tensor a weight, at the end of
+        training; None with SGD without momentum, with which it is -`moved`, and unless
+        some method of the sum `needs_gradients`.
     """
 
     weights: Sequence[Any]
@@ -149,6 +153,7 @@ class Local:
     hparams: Mapping[str, Any] = dataclasses.field(default_factory=dict[str, Any])
     local_steps: Any = None
     step_size: Any = None
+    scaled_gradient_sum: Any = None
 
     def with_state(self, state: Any) -> Local:
         """The same with another `state`."""
@@ -158,6 +163,17 @@ class Local:
     def moved(self) -> Tensors:
         """w_i - cloud, one tensor a weight."""
         return [w - c for w, c in zip(self.weights, self.cloud)]
+
+    @property
+    def taken(self) -> Tensors:
+        """-`moved` as SGD without momentum would have it of the same gradients.
+
+        One tensor a weight; over `step_size` it is the gradients' mean. Only for a
+        method that `needs_gradients`, at the end of training.
+        """
+        if self.scaled_gradient_sum is not None:
+            return self.scaled_gradient_sum
+        return [c - w for w, c in zip(self.weights, self.cloud)]
 
     @property
     def weight(self) -> Any:

@@ -53,6 +53,8 @@ class Progress(NamedTuple):
       num_steps: int32, steps taken.
       relative_size: float64, wt_i.
       sums: Measurements, summed over examples, by name.
+      gradient_sum: The sum of the gradients that the optimiser followed, one tensor a
+        weight, where a method needs it and how far the client moved does not say it.
       kept: What each method keeps, by its name.
     """
 
@@ -61,6 +63,7 @@ class Progress(NamedTuple):
     num_steps: Any
     relative_size: Any
     sums: Mapping[str, Any]
+    gradient_sum: Sequence[Any]
     kept: Mapping[str, Any]
 
 
@@ -110,6 +113,9 @@ class LocalRound:
         self.has_network = method_lib.has_network(self._model)
         self._variables = list(self._model.trainable_variables)
         self._updater = optimizers.Updater(training.optimizer, self._variables)
+        self._sums_gradients = not self._updater.is_plain and any(
+            method.needs_gradients for method in training.methods
+        )
 
     def begin(
         self,
@@ -164,6 +170,11 @@ class LocalRound:
             num_steps=tf.constant(0),
             relative_size=tf.constant(1.0, tf.float64),
             sums=zero_sums,
+            gradient_sum=(
+                tuple(tf.zeros_like(v) for v in self._variables)
+                if self._sums_gradients
+                else ()
+            ),
             kept={},
         )
         locals_ = self._locals(visit, progress)
@@ -217,6 +228,10 @@ class LocalRound:
         )
         for method in self._training.methods:
             gradients = method.correct_clipped(locals_[method.name], gradients)
+        gradient_sum = progress.gradient_sum
+        if self._sums_gradients:
+            followed = self._updater.followed(progress.optimizer, gradients)
+            gradient_sum = tuple(t + g for t, g in zip(gradient_sum, followed))
         scale = tf.cast(batch_examples, tf.float32)
         sums = collections.OrderedDict(
             (name, total + scale * measurements[name])
@@ -227,6 +242,7 @@ class LocalRound:
             num_examples=progress.num_examples + batch_examples,
             num_steps=progress.num_steps + 1,
             sums=sums,
+            gradient_sum=gradient_sum,
             kept=kept,
         )
 
@@ -310,10 +326,13 @@ class LocalRound:
         is_uniform = self._weighting == tff.learning.ClientWeighting.UNIFORM
         population = self._training.population
         steps = (population and population.local_steps) or progress.num_steps
-        step_size = None
+        step_size = scaled_sum = None
         if is_last and "learning_rate" in visit.hparams:
             rate = tf.cast(visit.hparams["learning_rate"], dtype)
             step_size = tf.cast(steps, dtype) * rate
+        if is_last and self._sums_gradients:
+            decayed = tf.cast(visit.decayed["learning_rate"], dtype)
+            scaled_sum = [decayed * total for total in progress.gradient_sum]
         local = method_lib.Local(
             weights=self._variables,
             cloud=tuple(visit.received.trainable),
@@ -328,6 +347,7 @@ class LocalRound:
             hparams=visit.decayed,
             local_steps=steps,
             step_size=step_size,
+            scaled_gradient_sum=scaled_sum,
         )
         return {
             method.name: local.with_state(progress.kept.get(method.name, ()))

@@ -65,11 +65,7 @@ class _SGD(_Optimizer):
             tf.zeros_like(w) if g is None else tf.convert_to_tensor(g)
             for w, g in zip(flat_weights, tf.nest.flatten(gradients))
         ]
-        if "weight_decay" in self._hparams:
-            directions = [
-                d + hparam("weight_decay", w) * w
-                for w, d in zip(flat_weights, directions)
-            ]
+        directions = self.decayed(state, flat_weights, directions)
         if "momentum" in self._hparams:
             accumulator = [
                 hparam("momentum", d) * a + d
@@ -88,6 +84,20 @@ class _SGD(_Optimizer):
             w - hparam("learning_rate", w) * d for w, d in zip(flat_weights, directions)
         ]
         return state, tf.nest.pack_sequence_as(weights, new_weights)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether a step is the gradient times the rate, without memory."""
+        return "momentum" not in self._hparams
+
+    def decayed(
+        self, hparams: Any, weights: Sequence[Any], gradients: Sequence[Any]
+    ) -> list[Any]:
+        """The gradients, one tensor a weight, with those of the weight decay."""
+        if "weight_decay" not in self._hparams:
+            return list(gradients)
+        decay = hparams["weight_decay"]
+        return [g + _as_tensor(decay, w) * w for w, g in zip(weights, gradients)]
 
     def make_slots(self, variables: Sequence[Any]) -> list[tf.Variable]:
         """Makes the variables that `apply` needs: one buffer a weight, or none."""
@@ -110,10 +120,9 @@ class _SGD(_Optimizer):
           variables: The weights; changed in place.
           gradients: One tensor a weight.
         """
+        gradients = self.decayed(hparams, variables, gradients)
         for i, (variable, gradient) in enumerate(zip(variables, gradients)):
             scalar = {k: tf.cast(v, variable.dtype) for k, v in hparams.items()}
-            if "weight_decay" in scalar:
-                gradient = gradient + scalar["weight_decay"] * variable
             if slots:
                 tf.raw_ops.ResourceApplyMomentum(
                     var=variable.handle,
@@ -208,6 +217,17 @@ class Updater:
         self._slots: Sequence[tf.Variable] = (
             optimizer.make_slots(variables) if self._in_place else []
         )
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the weights move by the rate times the gradients' sum."""
+        return getattr(self._optimizer, "is_plain", False)
+
+    def followed(self, state: Any, gradients: Sequence[Any]) -> list[Any]:
+        """The gradients of what `step` follows, a coupled weight decay among it."""
+        if self._in_place:
+            return self._optimizer.decayed(state, self._variables, gradients)
+        return list(gradients)
 
     def begin(self, hparams: Any):
         """Resets the optimiser and returns the state of the loop."""
