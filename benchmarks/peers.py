@@ -70,7 +70,16 @@ class System(NamedTuple):
 _ALL = ("fedavg", "fedalign", "moon")
 SYSTEMS = {
     _PYTORCH: System("PyTorch, a plain loop", "pytorch", "torch", methods=_ALL),
+    "pytorch_best": System(
+        "PyTorch, channels_last, a process a core",
+        "pytorch",
+        "torch",
+        ("best",),
+        None,
+        methods=_ALL,
+    ),
     "flower": System("Flower's simulation", "flower", "torch", in_parallel=None),
+    "fluke": System("fluke", "fluke_rounds", "fluke"),
     "pfl": System("pfl-research", "pfl_research", "torch"),
     "fedjax": System("FedJAX", "fedjax_rounds", "jax"),
     "tff": System("TFF's runtime", "own", None, ("native", "1"), None),
@@ -328,8 +337,9 @@ SUBJECT = subject.Subject(
     define_flags=_define_flags,
     help=f"""\
 bin/bench peers [--cases=CASE,...] [--systems=SYSTEM,...] [--quick] [--json=FILE]
-  The same rounds in plain PyTorch, Flower's simulation, pfl-research, FedJAX, TFF's own
-  runtime and here, with one client and two at a time, also in the lane tff_pins. Half
+  The same rounds in plain PyTorch, as usually written and at its best (pytorch_best:
+  channels_last, a process a core), Flower's simulation, pfl-research, FedJAX, TFF's own
+  runtime, fluke and here, with one client and two at a time, also in the lane tff_pins. Half
   an hour, or a quarter with --quick. The first call installs the others into
   build/peers (2 GB).
   CASE: {", ".join(CASES)}.

@@ -16,7 +16,7 @@ from torch.nn import functional
 
 from benchmarks.simulators import serving
 
-_CLASSES = 10
+CLASSES = 10
 _GROUPS = 2
 # FedAlign's and MOON's strengths, those of the FedAlign paper.
 _FEDALIGN_STRENGTH, _FEDALIGN_WIDTH, _POWER_ITERATIONS = 0.45, 0.25, 10
@@ -38,7 +38,7 @@ class CNN(nn.Module):
         self.conv1 = nn.Conv2d(3, 32, 3)
         self.conv2 = nn.Conv2d(32, 64, 3)
         self.hidden = nn.Linear(6 * 6 * 64, 64)
-        self.linear = nn.Linear(64, _CLASSES)
+        self.linear = nn.Linear(64, CLASSES)
 
     def forward(self, x):
         x = functional.max_pool2d(functional.relu(self.conv1(x)), 2)
@@ -132,7 +132,7 @@ class ResNet(nn.Module):
             self.projector = nn.Sequential(hidden, nn.ReLU(), out)
             self.in_order += [hidden, out]
             channels = out.out_features
-        self.linear = nn.Linear(channels, _CLASSES)
+        self.linear = nn.Linear(channels, CLASSES)
         self.in_order.append(self.linear)
 
     def run_stage(self, index: int, x, width: float = 1.0):

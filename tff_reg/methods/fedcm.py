@@ -44,7 +44,7 @@ class FedCM(method.Method):
     needs_network = False
     needs_population = False
     sent = ("direction",)
-    uploads = ("step_size",)
+    uploads = ("step_size", "taken", "weight")
     needs_gradients = True
 
     share: float = settings.setting(

@@ -94,7 +94,7 @@ class Method:
       needs_class_counts: Whether it needs to know how many examples of each class a
         client has.
       sent: The server's memories that are sent with the model.
-      uploads: Names of what clients upload beside their update.
+      uploads: Names of what clients may upload beside their update, all of them.
       displaces_by_gradient: Whether `displacement` needs a gradient at the weights. If
         not, a step is one pass.
       needs_gradients: Whether its `finish` reads `local.taken`, the gradients of a

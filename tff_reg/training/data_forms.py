@@ -127,6 +127,11 @@ class WholeClientData:
             "A client's data in the whole-client form are one element, but here is "
             "another one: give all of its examples as one.",
         )
+        tf.debugging.assert_equal(
+            tf.shape(element["x"])[0],
+            tf.shape(element["y"])[0],
+            "A client's x and y have different numbers of examples.",
+        )
         return element
 
     def num_examples(self, element: dict[str, Any]):

@@ -297,6 +297,11 @@ class LocalRound:
         uploads: dict[str, Any] = {}
         for method in training.methods:
             own_memory, own_uploads = method.finish(locals_[method.name])
+            if unknown := sorted({*own_uploads} - {*method.uploads}):
+                raise ValueError(
+                    f"{method.name} uploads {', '.join(unknown)}, which its `uploads`"
+                    " does not name: add it, so that noise and epsilon cover it."
+                )
             new_memory.update(own_memory)
             uploads.update(own_uploads)
         has_trained = tf.logical_and(is_finite, num_examples > 0)
@@ -389,6 +394,10 @@ def build_client_update(
         client: Any,
         server: Any,
     ):
+        if training.needs_class_counts:
+            # Counted and trained on are the same examples, also where a data set gives
+            # others in every pass.
+            data = data.cache()
         visit, progress = as_written(local_round.begin)(
             hparams, rate_factor, received, data, client, server
         )
@@ -465,6 +474,12 @@ def _reduce_elements(
 ):
     """Folds `step_fn(state, element)` over a data set."""
     if loop_implementation == tff.learning.LoopImplementation.DATASET_REDUCE:
+        if tf.config.functions_run_eagerly():
+            raise ValueError(
+                "DATASET_REDUCE trains nothing under run_functions_eagerly: call"
+                " tf.config.run_functions_eagerly(False), or take another"
+                " loop_implementation."
+            )
 
         @tf.function  # AutoGraph does not reach what reduce calls.
         def flat_step_fn(flat: Any, element: Any):
