@@ -36,7 +36,7 @@ make_environment() {
     exec 7>&2
     trap interrupted INT TERM HUP
     started=$(date +%s)
-    if has "" && [ ! -e "$venv/adding" ]; then add_groups; else make_new; fi
+    if has ""; then add_groups; else make_new; fi
     say "$name is ready ($(($(date +%s) - started)) s)"
     trap - INT TERM HUP
     exec 7>&-

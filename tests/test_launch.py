@@ -62,11 +62,12 @@ class Repository:
         (self.home / file).write_text(f"#!/bin/sh\n{shell}\n")
         (self.home / file).chmod(0o755)
 
-    def start(self, *arguments, launch=None, **environ):
+    def start(self, *arguments, launch=None, folder=None, **environ):
         environ = {"PATH": f"{self.home}/path", "HOME": str(self.home), **environ}
         return subprocess.Popen(
             [launch or self.root / "bin/launch", *(arguments or ("-c", PROGRAM))],
             env={"TFF_REG_GPU": "0", "UV_INDEX": "none", **environ},
+            cwd=folder or self.home,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -166,6 +167,28 @@ def test_an_interrupted_installation_is_repeated_from_empty(repository, kill, ad
     assert again.communicate(timeout=60)[0] == "1\n"
     assert repository.installed[-2:] == ["tff today dev"] * 2
     assert not (repository.venv / "half_installed").exists()
+
+
+def test_what_a_killed_addition_left_is_not_used(repository):
+    repository.run()
+    (repository.venv / "adding").touch()
+    assert repository.run().stdout == "1\n"
+    assert repository.installed == ["tff today"] * 2
+
+
+def test_without_gpus_they_are_hidden(repository):
+    program = "import os; print(os.environ.get('CUDA_VISIBLE_DEVICES'))"
+    assert repository.run("-c", program, TFF_REG_GPU="0").stdout == "-1\n"
+    assert repository.run("-c", program, TFF_REG_GPU="1").stdout == "None\n"
+
+
+def test_another_clone_in_the_folder_is_not_taken_for_this_one(repository):
+    (repository.root / "tff_reg").mkdir()
+    assert repository.run("-c", PROGRAM, folder=repository.root).stdout == "1\n"
+    other = repository.home / "other"
+    (other / "tff_reg").mkdir(parents=True)
+    done = repository.run("--dev", "-m", "tff_reg", folder=other)
+    assert_fails_in_one_line(done, "another tff_reg in this folder")
 
 
 def test_a_changed_lock_makes_the_environment_anew_when_nobody_uses_it(repository):
