@@ -75,7 +75,7 @@ check_platform() {
         "packages for 64-bit Linux on x86-64 and aarch64 and for macOS on arm64" \
         "(Windows: use WSL 2)." ;;
   esac
-  [ "$(uname -s)" = Linux ] || return 0
+  [ "$(uname -s)" = Linux ] && command -v getconf >/dev/null || return 0
   case "$(getconf GNU_LIBC_VERSION 2>/dev/null)" in
     "glibc 2.3"[1-9]* | "glibc 2."[4-9][0-9]*) ;;
     *) stop "TensorFlow needs glibc 2.31 or newer (Debian 11, Ubuntu 20.04); here is" \
@@ -120,6 +120,12 @@ find_python() {
   case $lane in
     today) choice=">=3.10,<3.14" known="3.10 to 3.13 (3.14 can be tried: TFF_REG_PYTHON=3.14)" ;;
     tff_pins) choice=">=3.10,<3.12" known="3.10 or 3.11" ;;
+  esac
+  case "$lane ${TFF_REG_PYTHON:-}" in
+    *" "*/*) "$TFF_REG_PYTHON" -c "" 2>/dev/null ||
+      fail "TFF_REG_PYTHON=$TFF_REG_PYTHON is not a Python that runs; it must be $known." ;;
+    "today 3.1"[0-4]* | "tff_pins 3.1"[01]* | *" "[!0-9]* | *" ") ;;
+    *) fail "TFF_REG_PYTHON=$TFF_REG_PYTHON: it must be $known." ;;
   esac
   step "looking for a Python" "$uv" venv --quiet --clear --relocatable --no-project \
     --python="${TFF_REG_PYTHON:-cpython$choice}" "$venv.new"

@@ -244,6 +244,12 @@ def test_another_python_is_looked_at_before_the_old_environment_goes(repository)
     repository.run()
     old = repository.run(TFF_REG_PYTHON="python3.9", VERSION="3.9.18")
     repository.script("venv", "exit 2")
+    for python, words in (
+        ("/bin/ls", "/bin/ls is not a Python that runs"),
+        ("/nowhere/python", "is not a Python that runs"),
+        ("3.9", "TFF_REG_PYTHON=3.9: it must be 3.10 to 3.13"),
+    ):
+        assert_fails_in_one_line(repository.run(TFF_REG_PYTHON=python), words)
     none = repository.run(TFF_REG_PYTHON="nonsense")
     assert_fails_in_one_line(old, "TFF_REG_PYTHON=python3.9", "3.9.18", "3.10 to 3.13")
     assert_fails_in_one_line(none, "nonsense", "whole path or version")

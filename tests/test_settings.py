@@ -44,7 +44,7 @@ def test_fields_say_what_they_are():
         ({"strength": float("nan")}, f"m_strength=nan: {NOT_FINITE}"),
         ({"strength": np.float32("nan")}, f"m_strength=nan: {NOT_FINITE}"),
         ({"strength": 10**309}, f"m_strength=1{'0' * 198}...: {NOT_FINITE}"),
-        ({"strength": "1"}, "m_strength=1: it must be a number."),
+        ({"strength": "1"}, "m_strength=1: it must be a number, not '1'."),
         ({"width": 0}, "m_width=0: it must be greater than 0."),
         ({"width": 1}, "m_width=1: it must be less than 1."),
         ({"paths": (2, 0)}, "m_paths=2,0: it must be at least 1."),

@@ -188,7 +188,8 @@ class Setting:
         types = {int: numbers.Integral, float: numbers.Real}.get(self.type, self.type)
         is_other_bool = isinstance(item, bool) and self.type is not bool
         if not isinstance(item, types) or is_other_bool:
-            return f"it must be {self.kind}."
+            given = f", not {item!r}" if isinstance(item, str) else ""
+            return f"it must be {self.kind}{given}."
         if self.choices is not None and item not in self.choices:
             listed = ", ".join(map(str, self.choices))
             near = near_names(item, self.choices)

@@ -153,7 +153,7 @@ def test_the_result_names_accuracy_time_and_files(tmp_path):
     text, where = description.result(summary, tmp_path)
     assert text == (
         "Test accuracy 90.00 % after 10 rounds (best 95.00 % after round 7), 1:01 of"
-        " training, 6.00 s a round."
+        " training, the median round 6.00 s."
     )
     assert f"In {tmp_path}: metrics.csv, summary.json;" in where
     (held_out, _) = description.result({**summary, "validation_share": 0.1}, tmp_path)

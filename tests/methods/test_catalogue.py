@@ -45,7 +45,7 @@ def test_parses_sums(process, parts):
     "process, message",
     [
         ("fedalgin", "Unknown process 'fedalgin'. Did you mean 'fedalign'"),
-        ("man+", "Unknown process ''"),
+        ("man+", "A name is missing"),
         ("man+man", "names 'man' twice"),
     ],
 )

@@ -358,8 +358,8 @@ def result(summary: Mapping[str, Any], path: files.PathLike) -> list[str]:
     else:
         text = f"{text} done"
     text += (
-        f", {progress.duration(summary['training_seconds'])} of training,"
-        f" {summary['median_round_seconds']:.2f} s a round."
+        f", {progress.duration(summary['training_seconds'])} of training, the median"
+        f" round {summary['median_round_seconds']:.2f} s."
     )
     guarantee = summary.get("privacy")
     names = sorted(

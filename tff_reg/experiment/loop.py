@@ -136,6 +136,14 @@ class Training:
             if not hasattr(given, attribute):
                 kind = type(given).__name__
                 raise TypeError(f"{name} is a {kind}, but must be like {example}.")
+        data_fn = "whole_client_dataset"
+        if self.client_dataset_fn is None and not hasattr(self.client_data, data_fn):
+            raise TypeError(
+                f"client_data is a {type(self.client_data).__name__} without {data_fn}:"
+                " give a tff_reg.data.ArrayClientData, or a client_dataset_fn, such as"
+                " lambda client_id, key:"
+                " client_data.create_tf_dataset_for_client(client_id)."
+            )
         for name, number in self.numbers().items():
             if isinstance(number, bool) or not isinstance(number, int) or number < 1:
                 raise ValueError(

@@ -136,6 +136,7 @@ class _Resolution:
         self._check_ray_address()
         values = self._values
         if not values["output_dir"]:
+            self._refuse("output_dir", "give the name of a directory.")
             (output_dir,) = (s for s in self._settings if s.name == "output_dir")
             values["output_dir"] = output_dir.default
         for name in ("process", "task", "seed"):

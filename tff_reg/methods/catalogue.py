@@ -167,6 +167,8 @@ def parse(process: str) -> tuple[str, ...]:
             f"A process has a name such as 'fedprox' or 'fedprox+man', not {process!r}."
         )
     known, parts = methods(), parts_of(process)
+    if "" in parts:
+        raise UnknownProcessError(f"A name is missing in the process {process!r}.")
     for part in parts:
         if part not in known:
             near = difflib.get_close_matches(part, known, n=1)

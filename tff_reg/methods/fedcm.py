@@ -44,7 +44,7 @@ class FedCM(method.Method):
     needs_network = False
     needs_population = False
     sent = ("direction",)
-    uploads = ("step_size", "taken", "weight")
+    uploads = ("count", "step_size", "taken", "weight")
     needs_gradients = True
 
     share: float = settings.setting(
@@ -72,6 +72,7 @@ class FedCM(method.Method):
         step_size = tf.cast(local.local_steps, dtype) * rate
         uploads: dict[str, Any] = {"step_size": step_size}
         if local.scaled_gradient_sum is not None:
+            uploads["count"] = tf.ones([], dtype)
             uploads["weight"] = local.weight
             uploads["taken"] = [local.weight * t for t in local.taken]
         return {}, uploads
@@ -81,8 +82,7 @@ class FedCM(method.Method):
     ) -> tuple[method.Memory, method.Tensors]:
         uploads, taken = server.uploads, [-moved for moved in server.moved]
         if "taken" in uploads:
-            count = tf.cast(server.count, taken[0].dtype)
-            factor = tf.math.divide_no_nan(count, uploads["weight"])
+            factor = tf.math.divide_no_nan(uploads["count"], uploads["weight"])
             taken = [factor * t for t in uploads["taken"]]
         total = uploads["step_size"]
         direction = [tf.math.divide_no_nan(t, total) for t in taken]

@@ -253,6 +253,8 @@ def build_model_fn(
             f"The model {model_name!r} cannot have the norm {norm!r}: choose "
             f"{' or '.join(repr(one) for one in norms)}."
         )
+    if num_classes < 1:
+        raise ValueError(f"num_classes is {num_classes}; it must be at least 1.")
     if len(image_shape) != 3:
         raise ValueError(
             f"image_shape is {tuple(image_shape)}; give (height, width, channels)."

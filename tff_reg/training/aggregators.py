@@ -36,6 +36,8 @@ AggregationFactory = Union[
     tff.aggregators.UnweightedAggregationFactory,
 ]
 
+_UNWEIGHTED = tff.aggregators.UnweightedAggregationFactory
+
 # What a client's sum of a metric may be in secure summation, up or down: TFF's bound.
 _LARGEST_METRIC = 2**20 - 1
 
@@ -204,10 +206,12 @@ def build_upload_aggregator(
 
     Returns:
       A process whose `next` takes the uploads and 1 or 0, int32, for whether a client
-      trained, and gives their sums. With an aggregator the uploads' sum is the mean
-      over the clients that trained times their number, which is summed securely. With
-      a private one it is the noisy sum, and the number is the cohort's size, which is
-      no secret.
+      trained, and gives the uploads' sum and a number of clients, by which a mean is
+      times to be a sum. With an aggregator the uploads' sum is the mean times that
+      number: of the clients that trained, summed securely; where the aggregator knows
+      no weights, of the cohort, which it divides by, or 0 if none trained. With a
+      private one it is the noisy sum, and the number is the cohort's size, which is no
+      secret.
     """
     values = tff.FederatedType(uploads_type, tff.CLIENTS)
     flags = tff.FederatedType(np.int32, tff.CLIENTS)
@@ -215,7 +219,17 @@ def build_upload_aggregator(
     def number_of(has_trained: Any):
         if isinstance(model_aggregator, PrivateMeanFactory):
             return tff.federated_value(model_aggregator.clients_per_round, tff.SERVER)
-        return tff.federated_secure_sum(has_trained, 1)
+        trained = tff.federated_secure_sum(has_trained, 1)
+        if not isinstance(model_aggregator, _UNWEIGHTED):
+            return trained
+        ones = tff.federated_value(1, tff.CLIENTS)
+        return tff.federated_map(
+            cohort_of, (tff.federated_secure_sum(ones, 1), trained)
+        )
+
+    @tff.tensorflow.computation(np.int32, np.int32)
+    def cohort_of(size: Any, trained: Any):
+        return tf.where(trained > 0, size, 0)
 
     @tff.federated_computation
     def no_state():
@@ -293,6 +307,6 @@ def create(
 
 
 def _as_weighted(factory: Any) -> tff.aggregators.WeightedAggregationFactory:
-    if isinstance(factory, tff.aggregators.UnweightedAggregationFactory):
+    if isinstance(factory, _UNWEIGHTED):
         return tff.aggregators.as_weighted_aggregator(factory)
     return factory
