@@ -34,7 +34,12 @@ class ImageData:
     # One a domain.
     domain_names: tuple[str, ...] = ()
     # The value that uint8 images have at most.
-    largest_pixel: float = 255.0
+    largest_of_uint8: float = 255.0
+
+    @property
+    def largest_pixel(self) -> float | None:
+        """The value that the images have at most; None for float32, of any range."""
+        return self.largest_of_uint8 if self.x_train.dtype == np.uint8 else None
 
     def normalized_by(self, mean: Sequence[float], std: Sequence[float]) -> Callable:
         """What normalises by other numbers than the data's own.
@@ -57,9 +62,7 @@ class ImageData:
                 f"pixel_mean has {len(mean)} numbers and pixel_std {len(std)}; give "
                 f"one of both, or one of both for each of the {channels} channels."
             )
-        is_scaled = self.x_train.dtype != np.uint8
-        largest = 1.0 if is_scaled else self.largest_pixel
-        return augmentation.normalize(mean, std, largest=largest)
+        return augmentation.normalize(mean, std, largest=self.largest_pixel or 1.0)
 
 
 def normalization_of(images: np.ndarray) -> Callable:

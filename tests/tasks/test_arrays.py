@@ -126,3 +126,16 @@ def test_builds_a_task_of_the_shape_of_the_arrays(tmp_path):
     assert task.image_shape == (5, 6, 3) and task.num_classes == 4
     logits = task.model_fn().predict_on_batch(task.normalize_fn(task.test_arrays()[0]))
     assert logits.shape == (4, 4)
+
+
+def test_raises_where_the_augmentation_would_cut_float_images_off(tmp_path):
+    content = _arrays(
+        x_train=np.full((12, 5, 6, 3), -1, np.float32),
+        x_test=np.full((4, 5, 6, 3), -1, np.float32),
+    )
+    settings = {"data_dir": _save(tmp_path, **content), "partition": "iid"}
+    settings.update(num_clients=3, model="cnn")
+    with pytest.raises(ValueError, match="resized_crop varies colours"):
+        tasks.build("arrays", augmentation="resized_crop", **settings)
+    task = tasks.build("arrays", augmentation="none", **settings)
+    assert np.all(task.augment_fn(content["x_train"], np.array([1, 2])) == -1)
