@@ -106,8 +106,8 @@ def recipe(name: str, normalize_fn: AugmentFn, *, largest: float | None) -> Augm
     if name == "resized_crop":
         if largest is None:
             raise AugmentationError(
-                f"The augmentation {name} varies colours, for which pixels need a range, "
-                "as uint8 has; these are float32: choose another, or give uint8 images."
+                f"The augmentation {name} varies colours, for which pixels need a "
+                "range, as uint8 has; these are float32: choose another, or give uint8."
             )
         jitter = color_jitter(
             brightness=0.4, contrast=0.4, saturation=0.4, largest=largest
