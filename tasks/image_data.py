@@ -27,14 +27,26 @@ class ImageData:
     y_test: np.ndarray
     # images -> float32 images; takes and ignores a key as its second argument.
     normalize_fn: Callable
-    # One a class, in the order of the labels.
+    # One a class, in the order of the labels; all different.
     class_names: tuple[str, ...]
     # int32 [n], each training example's domain; None where there are none.
     domains: np.ndarray | None = None
-    # One a domain.
+    # One a domain; all different.
     domain_names: tuple[str, ...] = ()
     # The value that uint8 images have at most.
     largest_of_uint8: float = 255.0
+
+    def __post_init__(self):
+        for what, names in (
+            ("class", self.class_names),
+            ("domain", self.domain_names),
+        ):
+            twice = [name for name in names if names.count(name) > 1]
+            if twice:
+                raise DataError(
+                    f"There are {twice.count(twice[0])} {what} names {twice[0]!r}; "
+                    "each must be another."
+                )
 
     @property
     def largest_pixel(self) -> float | None:

@@ -58,6 +58,12 @@ def test_images_without_channels_get_one(tmp_path):
     assert arrays.load(_save(tmp_path, **content)).x_train.shape == (12, 8, 8, 1)
 
 
+@pytest.mark.parametrize("shape", [(1, 5, 3), (3, 3, 3), (3, 4, 4), (5, 6, 8)])
+def test_few_rows_are_no_channels_where_the_last_axis_can_be(shape):
+    images = np.zeros((2, *shape), np.uint8)
+    assert arrays.check_images(images, "it").shape == (2, *shape)
+
+
 def test_float_images_are_not_normalised_again(tmp_path):
     content = _arrays(
         x_train=np.random.default_rng(0).normal(size=(12, 5, 6, 3)).astype(np.float32),
@@ -79,6 +85,10 @@ def test_float_images_are_not_normalised_again(tmp_path):
         ({"y_train": np.arange(12) - 1}, "labels from -1"),
         ({"y_train": np.full(12, 10**9)}, "number them from 0"),
         ({"class_names": np.array(["a", "b"])}, "must be in 0 to 1"),
+        ({"class_names": np.array(["a", "b", "a", "c"])}, "are 2 class names 'a'"),
+        ({"domain": np.arange(12) % 2, "domain_names": ["x", "x"]}, "2 domain names"),
+        ({"x_train": np.zeros((12, 3, 5, 6), np.uint8)}, r"last: np.transpose\(images"),
+        ({"x_train": np.zeros((12, 1, 5, 6), np.float32)}, "channels before height"),
         ({"domain": np.arange(3)}, "3 numbers for 12 training"),
         ({"domain": np.arange(12) - 1}, "domain in .* has labels from -1"),
         ({"x_test": np.array([None] * 4)}, "no .npz file of plain arrays"),
