@@ -126,7 +126,8 @@ def check_images(images: np.ndarray, where: str) -> np.ndarray:
     """Images as [n, height, width, channels].
 
     Raises:
-      DataError: If they have another shape, or are neither uint8 nor float32.
+      DataError: If they have another shape or order of axes, or are neither uint8 nor
+        float32.
     """
     if images.ndim == 3:
         images = images[..., np.newaxis]
@@ -135,5 +136,10 @@ def check_images(images: np.ndarray, where: str) -> np.ndarray:
         raise DataError(
             f"{where} is {images.dtype} {images.shape}; it must be uint8 or float32 "
             "[n, height, width, channels]."
+        )
+    if images.shape[1] in (1, 3) and images.shape[3] > 4:
+        raise DataError(
+            f"{where} is {images.shape}, with its channels before height and width, it "
+            "seems; they must come last: np.transpose(images, (0, 2, 3, 1))."
         )
     return images

@@ -77,5 +77,5 @@ def load() -> ImageData:
         y_test=labels[test],
         normalize_fn=augmentation.normalize(MEAN, STD, largest=LARGEST_PIXEL),
         class_names=tuple(map(str, range(10))),
-        largest_pixel=LARGEST_PIXEL,
+        largest_of_uint8=LARGEST_PIXEL,
     )

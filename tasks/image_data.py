@@ -27,14 +27,31 @@ class ImageData:
     y_test: np.ndarray
     # images -> float32 images; takes and ignores a key as its second argument.
     normalize_fn: Callable
-    # One a class, in the order of the labels.
+    # One a class, in the order of the labels; all different.
     class_names: tuple[str, ...]
     # int32 [n], each training example's domain; None where there are none.
     domains: np.ndarray | None = None
-    # One a domain.
+    # One a domain; all different.
     domain_names: tuple[str, ...] = ()
     # The value that uint8 images have at most.
-    largest_pixel: float = 255.0
+    largest_of_uint8: float = 255.0
+
+    def __post_init__(self):
+        for what, names in (
+            ("class", self.class_names),
+            ("domain", self.domain_names),
+        ):
+            twice = [name for name in names if names.count(name) > 1]
+            if twice:
+                raise DataError(
+                    f"There are {twice.count(twice[0])} {what} names {twice[0]!r}; "
+                    "each must be another."
+                )
+
+    @property
+    def largest_pixel(self) -> float | None:
+        """The value that the images have at most; None for float32, of any range."""
+        return self.largest_of_uint8 if self.x_train.dtype == np.uint8 else None
 
     def normalized_by(self, mean: Sequence[float], std: Sequence[float]) -> Callable:
         """What normalises by other numbers than the data's own.
@@ -57,9 +74,7 @@ class ImageData:
                 f"pixel_mean has {len(mean)} numbers and pixel_std {len(std)}; give "
                 f"one of both, or one of both for each of the {channels} channels."
             )
-        is_scaled = self.x_train.dtype != np.uint8
-        largest = 1.0 if is_scaled else self.largest_pixel
-        return augmentation.normalize(mean, std, largest=largest)
+        return augmentation.normalize(mean, std, largest=self.largest_pixel or 1.0)
 
 
 def normalization_of(images: np.ndarray) -> Callable:

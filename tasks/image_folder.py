@@ -39,20 +39,27 @@ def load(data_dir: str, image_size: int | None = None) -> image_data.ImageData:
       The data.
 
     Raises:
-      DataError: If there are no images, or one is damaged or has another size.
+      DataError: If a class has no images in a part, or one is damaged, of another size
+        or of a kind that is not read.
     """
     reading.require(data_dir, ["train", "test"], DEFAULTS)
-    for part in ("train", "test"):
-        # TensorFlow, which reads the files, would say less of what cannot be read.
-        folder = os.path.join(data_dir, part)
-        for name in reading.folders_in(folder):
-            images.list_folder(os.path.join(folder, name), may_be_empty=True)
+    folders = [os.path.join(data_dir, part) for part in ("train", "test")]
+    for folder in folders:
+        # TensorFlow, which reads the files, would say less of what cannot be read, and
+        # nothing of what it passes over.
+        known = reading.folders_in(folder)
+        if not known:
+            raise DEFAULTS.missing(f"{folder} has no images in class folders")
+        for name in known:
+            images.list_folder(os.path.join(folder, name))
     builder = tfds.folder_dataset.ImageFolder(data_dir)
-    for part in ("train", "test"):
-        splits = builder.info.splits
-        if part not in splits or not splits[part].num_examples:
-            raise DEFAULTS.missing(f"{data_dir}/{part} has no images in class folders")
     class_names = tuple(builder.info.features["label"].names)
+    for folder in folders:
+        for name in sorted(set(class_names).difference(reading.folders_in(folder))):
+            raise DataError(
+                f"{folder} has no images of the class {name}, a folder elsewhere in "
+                f"{data_dir}; give some, or move that folder away."
+            )
     x_train, y_train = _read(builder, "train", image_size)
     x_test, y_test = _read(builder, "test", image_size)
     if x_train.shape[1:] != x_test.shape[1:]:

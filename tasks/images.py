@@ -1,7 +1,9 @@
 """Decoding image files into one uint8 array, with Pillow.
 
 Pillow is what the papers' PyTorch code decodes and resizes with: its pixels are
-theirs. (TensorFlow's JPEG decoder differs by up to 5.)
+theirs. (TensorFlow's JPEG decoder differs by up to 5.) As there, pixels are taken as
+they are stored: a note in the file that says how to turn it (EXIF) is ignored. Of 16
+bits the upper 8 are taken.
 """
 
 from __future__ import annotations
@@ -16,29 +18,44 @@ from tff_reg.lazy import np, pil_image
 from tff_reg.tasks.task_defaults import DataError
 
 SUFFIXES = (".jpg", ".jpeg", ".png")
+# Images that TFDS's ImageFolder passes over.
+_OTHER_SUFFIXES = (
+    *(".apng", ".avif", ".bmp", ".dng", ".gif", ".heic", ".heif", ".jfif", ".jp2"),
+    *(".jpe", ".pbm", ".pgm", ".ppm", ".svg", ".tga", ".tif", ".tiff", ".webp"),
+)
 # ImageNet's usual test-time form: the shorter side becomes 256/224 of the crop's.
 IMAGENET_MARGIN = 256 / 224
 
 
-def list_folder(folder: str, may_be_empty: bool = False) -> list[str]:
+def list_folder(folder: str) -> list[str]:
     """Lists the paths of a folder's images, sorted by name.
 
     Args:
       folder: The folder.
-      may_be_empty: Whether it may have no images.
 
     Returns:
       The paths.
 
     Raises:
       DataError: If it cannot be read, or has what is named like an image and is no
-        file, or no images.
+        file, or images of another kind, or a folder, or no images.
     """
     paths = []
     try:
         with os.scandir(folder) as entries:
             for entry in entries:
-                if not entry.name.lower().endswith(SUFFIXES):
+                name = entry.name.lower()
+                if name.endswith(_OTHER_SUFFIXES):
+                    raise DataError(
+                        f"{entry.path} is an image of a kind that is not read; convert"
+                        " it to .png or .jpg, or move it away."
+                    )
+                if not name.endswith(SUFFIXES):
+                    if entry.is_dir() and not name.startswith("."):
+                        raise DataError(
+                            f"{entry.path} is a folder, whose images are not read; move"
+                            f" them up into {folder}, or the folder away."
+                        )
                     continue
                 if not entry.is_file():
                     raise DataError(
@@ -49,7 +66,7 @@ def list_folder(folder: str, may_be_empty: bool = False) -> list[str]:
     except OSError as error:
         where = error.filename or folder
         raise DataError(f"{where} cannot be read ({error.strerror}).") from error
-    if not paths and not may_be_empty:
+    if not paths:
         raise DataError(f"{folder} has no images ({', '.join(SUFFIXES)}).")
     return sorted(paths)
 
@@ -138,8 +155,10 @@ def _decode(
                 # A JPEG is decoded at a fraction of its size where that is enough.
                 wanted = round(size * margin)
                 image.draft("RGB", (2 * wanted, 2 * wanted))
-                image = _resize(image.convert("RGB"), size, wanted)
-            return np.asarray(image.convert("RGB"))
+                return np.asarray(_resize(_to_rgb(image, path), size, wanted))
+            return np.asarray(_to_rgb(image, path))
+    except DataError:
+        raise
     except (
         OSError,
         ValueError,
@@ -147,6 +166,19 @@ def _decode(
         pil_image.DecompressionBombError,
     ) as error:
         raise DataError(f"{path} is missing or no image that can be read.") from error
+
+
+def _to_rgb(image, path: str):
+    if image.mode in ("I", "F"):
+        # 16 bits are "I" to older Pillows.
+        raise DataError(
+            f"{path} has pixels of 32 bits ({image.mode}), of which nobody knows the"
+            " range; convert it to 8 bits."
+        )
+    if image.mode.startswith("I;16"):
+        # As Pillow does for colours of 16 bits; convert cuts off above 255.
+        image = pil_image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
+    return image.convert("RGB")
 
 
 def _resize(image, size: int, wanted: int):

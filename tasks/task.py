@@ -128,7 +128,9 @@ def build(defaults: TaskDefaults, data: ImageData, settings: TaskSettings) -> Ta
         class_names=data.class_names,
         image_shape=image_shape,
         augment_fn=augmentation_lib.recipe(
-            settings.augmentation or defaults.augmentation, normalize_fn
+            settings.augmentation or defaults.augmentation,
+            normalize_fn,
+            largest=data.largest_pixel,
         ),
         normalize_fn=normalize_fn,
         partition=positions,

@@ -335,6 +335,21 @@ def test_jitter_is_pillows_with_factors_around_1():
         assert max(best) - min(best) > 0.4
 
 
+def test_jitter_keeps_pixels_in_their_own_range():
+    images = _photographs(20)
+    strengths = {"brightness": 0.4, "contrast": 0.4, "saturation": 0.4}
+    expected = augmentation.color_jitter(**strengths)(images, _KEY)
+    scaled = augmentation.color_jitter(**strengths, largest=1.0)(images / 255, _KEY)
+    np.testing.assert_allclose(scaled * 255, expected, atol=1e-3)
+
+
+def test_colours_of_images_without_a_range_are_not_varied():
+    """Jitter cuts negative pixels off, in training and not in testing."""
+    normalize = augmentation.normalize(0.0, 1.0, largest=1.0)
+    with pytest.raises(augmentation.AugmentationError, match="resized_crop .*float32"):
+        augmentation.recipe("resized_crop", normalize, largest=None)
+
+
 def test_jitter_needs_three_channels():
     jitter = augmentation.color_jitter(brightness=0.4, contrast=0.4, saturation=0.4)
     with pytest.raises(augmentation.AugmentationError, match="3 channels.* have 1"):
@@ -342,7 +357,8 @@ def test_jitter_needs_three_channels():
 
 
 def _named(name):
-    return augmentation.recipe(name, augmentation.normalize([0.5] * 3, [0.25] * 3))
+    normalize = augmentation.normalize([0.5] * 3, [0.25] * 3)
+    return augmentation.recipe(name, normalize, largest=255)
 
 
 @pytest.mark.parametrize("name", augmentation.RECIPE_NAMES)
@@ -398,15 +414,19 @@ def test_recipes_are_what_their_names_say():
     }
     assert set(expected) == set(augmentation.RECIPE_NAMES)
     for name, parts in expected.items():
-        found = augmentation.recipe(name, normalize)(images, _KEY)
+        found = augmentation.recipe(name, normalize, largest=255)(images, _KEY)
         assert np.array_equal(found, augmentation.compose(*parts)(images, _KEY)), name
 
 
 def test_mans_recipe_has_borders_of_the_mean_and_fedaligns_black_ones():
     images = np.full((200, 9, 9, 1), 51, np.uint8)
     normalize = augmentation.normalize(0.6, 0.2)
-    after = augmentation.recipe("half_crop_flip", normalize)(images, _KEY).numpy()
-    before = augmentation.recipe("crop_flip", normalize)(images, _KEY).numpy()
+    after = augmentation.recipe("half_crop_flip", normalize, largest=255)(
+        images, _KEY
+    ).numpy()
+    before = augmentation.recipe("crop_flip", normalize, largest=255)(
+        images, _KEY
+    ).numpy()
     np.testing.assert_allclose(np.unique(after.round(4)), [-2.0, 0.0])
     np.testing.assert_allclose(np.unique(before.round(4)), [-3.0, -2.0])
 

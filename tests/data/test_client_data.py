@@ -11,7 +11,13 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_reg import runtime
-from tff_reg.data import augmentation, client_data as client_data_lib, digests, keys
+from tff_reg.data import (
+    augmentation,
+    client_data as client_data_lib,
+    digests,
+    keys,
+    partitions,
+)
 
 ArrayClientData = client_data_lib.ArrayClientData
 
@@ -312,15 +318,36 @@ class TestRefusals:
             ((x, y[:-1], [[0]]), "as many labels"),
             ((x, y[:, None], [[0]]), "as many labels"),
             ((x.astype(np.float64), y, [[0]]), "float64"),
-            ((x, y.astype(np.float32), [[0]]), "int32"),
             ((x, y, []), "no clients"),
-            ((x, y, [[0], [30]]), "to 30"),
-            ((x, y, [[-1]]), "from -1"),
             ((x, y, [[0], [1]], ["a"]), "one each"),
             ((x, y, [[0], [1]], ["a", "a"]), "distinct"),
         ]:
             with pytest.raises(client_data_lib.ClientDataError, match=words):
                 ArrayClientData(*arguments)
+
+    def test_raises_on_positions_and_labels_that_are_others(self):
+        x, y = _arrays()
+        for labels, partition, words in [
+            (y, [[0], np.arange(30) < 3], r"client 1; .* np.flatnonzero\(mask\)"),
+            (y, [[0.7, 1.9]], "float64 .2,. for client 0; .* whole numbers"),
+            (y, [[[0, 1]]], "int64 .1, 2. for client 0"),
+            (y, [["a"]], "<U1"),
+            (y, [[0], [30]], "to 30, but there are 30 examples"),
+            (y, [[-1]], "from -1"),
+            (y, [np.array([2**63], np.uint64)], "from -9223372036854775808"),
+            (y + 2**32, [[0]], r"below 2\*\*31, but one is 4294967305"),
+            (y.astype(np.uint64) - np.uint64(1), [[0]], r"below 2\*\*31"),
+            (y - 1, [[0]], "one is -1"),
+            (y / 2, [[0]], "whole numbers"),
+            (y.astype(str), [[0]], "class numbers"),
+        ]:
+            with pytest.raises(partitions.PartitionError, match=words):
+                ArrayClientData(x, labels, partition)
+            with pytest.raises(partitions.PartitionError, match=words):
+                partitions.class_counts(labels, partition)
+        data = ArrayClientData(x, y, [[], np.array([29], np.uint8), (3, 1)])
+        assert data.client_sizes.tolist() == [0, 1, 2]
+        assert data.client_positions("client_0002").tolist() == [3, 1]
 
     def test_raises_before_building_a_graph_that_is_too_large(self, monkeypatch):
         _, _, _, data = _data()

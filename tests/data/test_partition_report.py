@@ -47,6 +47,14 @@ def test_rows_have_a_cell_for_each_domain_and_class():
     }
 
 
+def test_names_of_classes_and_of_domains_are_all_different():
+    dealt = [np.arange(7)]
+    with pytest.raises(partitions.PartitionError, match="cat, cat, owl are the same"):
+        partition_report.report(_LABELS, dealt, class_names=["cat", "cat", "owl"])
+    with pytest.raises(partitions.PartitionError, match="photo, photo are the same"):
+        _report(domains=_DOMAINS, domain_names=["photo", "photo"])
+
+
 def test_the_csv_file_has_the_rows(tmp_path):
     held = _report(client_ids=["a", "b,c", "d"])
     held.write_csv(tmp_path / "t.csv")

@@ -159,6 +159,39 @@ def test_files_are_not_read_again_while_they_are_what_they_were(ran):
         assert experiment.finished(config, own) is not None and len(read) == 1
 
 
+def test_what_is_behind_a_link_is_part_of_the_state(tmp_path):
+    def state():
+        config = experiment.RunConfig(
+            process="fedavg", task="image_folder", data_dir=str(tmp_path / "data")
+        )
+        return standing.files_of(config.resolved())
+
+    for name in ("data", "first/cat", "second/cat"):
+        (tmp_path / name).mkdir(parents=True)
+    image = tmp_path / "first" / "cat" / "0.png"
+    image.write_bytes(b"one")
+    train, back = tmp_path / "data" / "train", tmp_path / "first" / "back"
+    nothing = tmp_path / "data" / "nothing"
+    train.symlink_to(tmp_path / "first")
+    back.symlink_to(tmp_path / "data")
+    nothing.symlink_to("nowhere")
+    states = [state()]
+    assert states[0] is not None and state() == states[0]
+    image.write_bytes(b"other")
+    states.append(state())
+    # Of the same size and time.
+    before = image.stat()
+    image.write_bytes(b"third")
+    os.utime(image, ns=(before.st_atime_ns, before.st_mtime_ns))
+    states.append(state())
+    train.unlink()
+    train.symlink_to(tmp_path / "second")
+    states.append(state())
+    nothing.unlink()
+    states.append(state())
+    assert len(set(states)) == 5
+
+
 def test_runs_on_different_data_are_not_compared_as_one(tmp_path):
     def run(process, seed, **data):
         config = experiment.RunConfig(

@@ -38,6 +38,16 @@ def test_metrics_are_means_over_examples_of_all_batches():
     assert all(not v.numpy() for v in model.local_variables)
 
 
+def test_what_is_no_number_predicts_nothing():
+    """Not the first class, in training and in a federated evaluation."""
+    model = MODEL_FN()
+    labels = tf.constant([0, 0, 1, 2], tf.int32)
+    logits = [[np.nan] * 3, [2.0, 1.0, np.nan], [0.0, 1.0, -np.inf], [1.0, 0.0, 0.0]]
+    model.update_metrics(labels, tf.constant(logits, tf.float32), tf.constant(1.0))
+    correct, count = model.report_local_unfinalized_metrics()["accuracy"]
+    assert (correct, count) == (1.0, 4.0)
+
+
 def test_cross_entropy_of_an_empty_batch_is_zero():
     loss = learning_model.sparse_cross_entropy(
         tf.zeros([0], tf.int32), tf.zeros([0, 3])

@@ -58,6 +58,12 @@ def test_images_without_channels_get_one(tmp_path):
     assert arrays.load(_save(tmp_path, **content)).x_train.shape == (12, 8, 8, 1)
 
 
+@pytest.mark.parametrize("shape", [(1, 5, 3), (3, 3, 3), (3, 4, 4), (5, 6, 8)])
+def test_few_rows_are_no_channels_where_the_last_axis_can_be(shape):
+    images = np.zeros((2, *shape), np.uint8)
+    assert arrays.check_images(images, "it").shape == (2, *shape)
+
+
 def test_float_images_are_not_normalised_again(tmp_path):
     content = _arrays(
         x_train=np.random.default_rng(0).normal(size=(12, 5, 6, 3)).astype(np.float32),
@@ -79,6 +85,10 @@ def test_float_images_are_not_normalised_again(tmp_path):
         ({"y_train": np.arange(12) - 1}, "labels from -1"),
         ({"y_train": np.full(12, 10**9)}, "number them from 0"),
         ({"class_names": np.array(["a", "b"])}, "must be in 0 to 1"),
+        ({"class_names": np.array(["a", "b", "a", "c"])}, "are 2 class names 'a'"),
+        ({"domain": np.arange(12) % 2, "domain_names": ["x", "x"]}, "2 domain names"),
+        ({"x_train": np.zeros((12, 3, 5, 6), np.uint8)}, r"last: np.transpose\(images"),
+        ({"x_train": np.zeros((12, 1, 5, 6), np.float32)}, "channels before height"),
         ({"domain": np.arange(3)}, "3 numbers for 12 training"),
         ({"domain": np.arange(12) - 1}, "domain in .* has labels from -1"),
         ({"x_test": np.array([None] * 4)}, "no .npz file of plain arrays"),
@@ -126,3 +136,16 @@ def test_builds_a_task_of_the_shape_of_the_arrays(tmp_path):
     assert task.image_shape == (5, 6, 3) and task.num_classes == 4
     logits = task.model_fn().predict_on_batch(task.normalize_fn(task.test_arrays()[0]))
     assert logits.shape == (4, 4)
+
+
+def test_raises_where_the_augmentation_would_cut_float_images_off(tmp_path):
+    content = _arrays(
+        x_train=np.full((12, 5, 6, 3), -1, np.float32),
+        x_test=np.full((4, 5, 6, 3), -1, np.float32),
+    )
+    settings = {"data_dir": _save(tmp_path, **content), "partition": "iid"}
+    settings.update(num_clients=3, model="cnn")
+    with pytest.raises(ValueError, match="resized_crop varies colours"):
+        tasks.build("arrays", augmentation="resized_crop", **settings)
+    task = tasks.build("arrays", augmentation="none", **settings)
+    assert np.all(task.augment_fn(content["x_train"], np.array([1, 2])) == -1)

@@ -71,7 +71,9 @@ def test_normalised_training_images_have_mean_0_and_deviation_1(data):
 
 def test_augmentation_moves_by_at_most_a_pixel_and_never_mirrors(data):
     images = data.x_train[:200]
-    augment = augmentation.recipe(digits.DEFAULTS.augmentation, data.normalize_fn)
+    augment = augmentation.recipe(
+        digits.DEFAULTS.augmentation, data.normalize_fn, largest=data.largest_pixel
+    )
     moved = augment(images, np.array([1, 2])).numpy()
     padded = np.pad(images, [(0, 0), (1, 1), (1, 1), (0, 0)])
     normal = data.normalize_fn(padded).numpy()

@@ -67,10 +67,47 @@ def test_raises_on_a_folder_or_a_link_named_like_an_image(folder):
 def test_raises_on_a_folder_of_another_form(tmp_path):
     with pytest.raises(tasks.DataError, match="has no train: give data_dir=DIR"):
         image_folder.load(str(tmp_path))
-    (tmp_path / "train" / "cat").mkdir(parents=True)
+    (tmp_path / "train").mkdir()
     (tmp_path / "test").mkdir()
     with pytest.raises(tasks.DataError, match="train has no images in class folders"):
         image_folder.load(str(tmp_path))
+    (tmp_path / "train" / "cat").mkdir()
+    with pytest.raises(tasks.DataError, match="train/cat has no images"):
+        image_folder.load(str(tmp_path))
+
+
+@pytest.mark.parametrize("name", ["test/dog/1.webp", "train/cat/1.TIFF"])
+def test_raises_on_an_image_that_would_be_passed_over(folder, name):
+    layouts.write_image(folder / name, np.zeros((8, 8, 3), np.uint8))
+    with pytest.raises(tasks.DataError, match=f"{name} is an image of a kind that is"):
+        image_folder.load(str(folder))
+
+
+@pytest.mark.parametrize(
+    "name, words",
+    [
+        ("test/Dog", "train has no images of the class Dog, a folder elsewhere"),
+        ("val/owl", "train has no images of the class owl"),
+        ("train/.hidden", "train has no images of the class .hidden"),
+    ],
+)
+def test_raises_on_a_class_that_is_not_in_both_parts(folder, name, words):
+    layouts.write_image(folder / name / "1.png", np.zeros((8, 8, 3), np.uint8))
+    with pytest.raises(tasks.DataError, match=words):
+        image_folder.load(str(folder))
+
+
+def test_greys_of_16_bits_come_through(folder):
+    greys = {"train": [1000, 40000], "test": [300, 65535]}
+    for part, (cat, dog) in greys.items():
+        for path in (folder / part).rglob("*.jpg"):
+            grey = cat if path.parent.name == "cat" else dog
+            layouts.write_image(path, np.full((8, 8), grey, np.uint16))
+    data = image_folder.load(str(folder))
+    upper = np.array([1000, 40000]) // 256
+    assert np.array_equal(data.x_train[:, 0, 0, 0], upper[data.y_train])
+    assert (data.x_test[data.y_test == 1] == 255).all()
+    assert (data.x_test[data.y_test == 0] == 1).all()
 
 
 @pytest.mark.skipif(

@@ -35,6 +35,33 @@ def test_everything_becomes_three_colours(tmp_path, mode):
     assert np.array_equal(found, np.asarray(picture.convert("RGB")))
 
 
+@pytest.mark.parametrize("size", [None, 8])
+def test_the_upper_half_of_16_bits_is_taken(tmp_path, size):
+    grey = np.arange(64, dtype=np.uint16).reshape(8, 8) * 1040
+    Image.fromarray(grey).save(tmp_path / "a.png")
+    (found,) = images.read([str(tmp_path / "a.png")], size)
+    assert np.array_equal(found, np.stack([grey // 256] * 3, axis=-1))
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.float32])
+def test_raises_on_pixels_of_32_bits(tmp_path, dtype):
+    path = str(tmp_path / "a.png")
+    Image.fromarray(np.full((4, 4), 1000, dtype)).save(path, format="TIFF")
+    with pytest.raises(tasks.DataError, match="a.png has pixels of 32 bits"):
+        images.read([path], None)
+
+
+def test_pixels_are_taken_as_they_are_stored(tmp_path):
+    """As by the papers' code: a note that an image is to be turned is ignored."""
+    (picture,) = layouts.random_images(1, 6, 4, 3)
+    image = Image.fromarray(picture)
+    exif = image.getexif()
+    exif[274] = 6
+    image.save(tmp_path / "a.png", exif=exif)
+    (found,) = images.read([str(tmp_path / "a.png")], None)
+    assert np.array_equal(found, picture)
+
+
 @pytest.mark.parametrize("shape", [(40, 60), (60, 40), (50, 50), (41, 67)])
 def test_the_shorter_side_is_resized_and_the_middle_cut_out(tmp_path, shape):
     (picture,) = layouts.random_images(1, *shape, 3)
@@ -93,8 +120,20 @@ def test_raises_on_a_damaged_file_and_names_it(tmp_path, form, length):
 def test_lists_images_by_name_and_nothing_else(tmp_path):
     for name in ("b.PNG", "a.jpg", "c.JPEG", "readme.txt", ".hidden"):
         (tmp_path / name).touch()
+    (tmp_path / ".folder").mkdir()
     names = [path.rpartition("/")[2] for path in images.list_folder(str(tmp_path))]
     assert names == ["a.jpg", "b.PNG", "c.JPEG"]
+
+
+def test_raises_on_images_and_folders_that_would_be_passed_over(tmp_path):
+    (tmp_path / "a.jpg").touch()
+    (tmp_path / "b.webp").touch()
+    with pytest.raises(tasks.DataError, match="b.webp is an image .* convert it to"):
+        images.list_folder(str(tmp_path))
+    (tmp_path / "b.webp").unlink()
+    (tmp_path / "more").mkdir()
+    with pytest.raises(tasks.DataError, match="more is a folder, whose images"):
+        images.list_folder(str(tmp_path))
 
 
 def test_raises_on_a_folder_without_images(tmp_path):

@@ -78,18 +78,20 @@ def compose(*functions: AugmentFn) -> AugmentFn:
     return composed
 
 
-def recipe(name: str, normalize_fn: AugmentFn) -> AugmentFn:
+def recipe(name: str, normalize_fn: AugmentFn, *, largest: float | None) -> AugmentFn:
     """The augmentation of a paper; see the module's docstring.
 
     Args:
       name: One of `RECIPE_NAMES`.
       normalize_fn: What turns stored pixels into the model's input.
+      largest: The value that stored pixels have at most; None where they have no
+        range from 0, as images that are normalised already.
 
     Returns:
       The batch function.
 
     Raises:
-      AugmentationError: If the name is unknown.
+      AugmentationError: If the name is unknown, or needs pixels with a range.
     """
     if name == "none":
         return compose(normalize_fn)
@@ -102,7 +104,14 @@ def recipe(name: str, normalize_fn: AugmentFn) -> AugmentFn:
     if name == "half_crop_flip":
         return compose(normalize_fn, horizontal_flip(), sometimes(0.5, pad_crop(4)))
     if name == "resized_crop":
-        jitter = color_jitter(brightness=0.4, contrast=0.4, saturation=0.4)
+        if largest is None:
+            raise AugmentationError(
+                f"The augmentation {name} varies colours, for which pixels need a "
+                "range, as uint8 has; these are float32: choose another, or give uint8."
+            )
+        jitter = color_jitter(
+            brightness=0.4, contrast=0.4, saturation=0.4, largest=largest
+        )
         crop = random_resized_crop(0.08, 1.0)
         return compose(crop, jitter, horizontal_flip(), normalize_fn)
     raise AugmentationError(
@@ -295,12 +304,14 @@ def _resizing(start, length, size):
     return weights / tf.reduce_sum(weights, axis=-1, keepdims=True)
 
 
-def color_jitter(*, brightness: float, contrast: float, saturation: float) -> AugmentFn:
+def color_jitter(
+    *, brightness: float, contrast: float, saturation: float, largest: float = 255.0
+) -> AugmentFn:
     """Varies the brightness, then the contrast, then the saturation of each image.
 
     Each by a factor that is uniform in 1 - strength to 1 + strength, with pixels kept
-    in 0 to 255: contrast towards the mean grey of the image, saturation towards each
-    pixel's own grey. torchvision's ColorJitter, which FedAlign's code uses on
+    in 0 to `largest`: contrast towards the mean grey of the image, saturation towards
+    each pixel's own grey. torchvision's ColorJitter, which FedAlign's code uses on
     ImageNet-200, does them in a random order.
 
     Raises:
@@ -323,9 +334,10 @@ def color_jitter(*, brightness: float, contrast: float, saturation: float) -> Au
             [3, batch, 1, 1, 1], seed=key, minval=-1.0, maxval=1.0, alg="philox"
         )
         factors = [1 + strength * numbers[i] for i, strength in enumerate(strengths)]
-        images = tf.clip_by_value(images * factors[0], 0.0, 255.0)
-        images = _blend(tf.reduce_mean(_grey(images), [1, 2], True), images, factors[1])
-        return _blend(_grey(images), images, factors[2])
+        images = tf.clip_by_value(images * factors[0], 0.0, largest)
+        mean_grey = tf.reduce_mean(_grey(images), [1, 2], True)
+        images = _blend(mean_grey, images, factors[1], largest)
+        return _blend(_grey(images), images, factors[2], largest)
 
     return jitter
 
@@ -334,9 +346,9 @@ def _grey(images):
     return tf.reduce_sum(images * tf.constant(_LUMA), axis=-1, keepdims=True)
 
 
-def _blend(base, images, factor):
-    """From `base` (factor 0) by way of the images (1) and beyond, in 0 to 255."""
-    return tf.clip_by_value(base + factor * (images - base), 0.0, 255.0)
+def _blend(base, images, factor, largest):
+    """From `base` (factor 0) by way of the images (1) and beyond, in their range."""
+    return tf.clip_by_value(base + factor * (images - base), 0.0, largest)
 
 
 @dataclasses.dataclass(frozen=True)

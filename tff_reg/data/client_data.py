@@ -13,7 +13,7 @@ from typing import Any, Optional
 import numpy as np
 import tensorflow as tf
 
-from tff_reg.data import digests, keys
+from tff_reg.data import digests, keys, partitions
 from tff_reg.lazy import tff
 
 # A TensorFlow graph that holds more than this cannot be serialised.
@@ -21,7 +21,7 @@ _LARGEST_GRAPH_BYTES = 2**31 - 2**24
 
 
 class ClientDataError(ValueError):
-    """Arrays, a partition or an id that do not fit together."""
+    """Arrays, names or an id that do not fit together."""
 
 
 class UnknownClientError(ClientDataError):
@@ -86,14 +86,15 @@ class ArrayClientData(tff.simulation.datasets.ClientData):
 
         Args:
           x: uint8 or float32 [N, ...].
-          y: [N] whole numbers; kept as int32.
+          y: [N] class numbers from 0; kept as int32.
           partition: One array of positions in 0 .. N - 1 a client; may be empty, may
             overlap.
           client_ids: One distinct name a client; None makes `client_0000` and so on,
             whose alphabetical order is the partition's order.
 
         Raises:
-          ClientDataError: If shapes, dtypes, positions or names do not fit.
+          ClientDataError: If shapes, dtypes or names do not fit.
+          PartitionError: If labels are no class numbers, or positions none of examples.
         """
         super().__init__()
         if not len(partition):
@@ -109,8 +110,7 @@ class ArrayClientData(tff.simulation.datasets.ClientData):
                 f"x has shape {x.shape} and y {y.shape}; pass as many labels as "
                 "examples, one number each."
             )
-        if y.dtype.kind not in "iu":
-            raise ClientDataError(f"y has dtype {y.dtype}; convert it to int32.")
+        y = partitions.check_labels(y)
         if client_ids is None:
             client_ids = digests.client_ids(len(partition))
         self._client_ids = [str(client_id) for client_id in client_ids]
@@ -122,18 +122,8 @@ class ArrayClientData(tff.simulation.datasets.ClientData):
             )
         if len(self._rows) != len(partition):
             raise ClientDataError("Client ids must be distinct; some are repeated.")
-        sizes = [len(positions) for positions in partition]
-        self._offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
-        self._positions = np.empty(self._offsets[-1], dtype=np.int64)
-        for row, positions in enumerate(partition):
-            self._positions[self._offsets[row] : self._offsets[row + 1]] = positions
-        if self._positions.size and not (
-            self._positions.min() >= 0 and self._positions.max() < len(x)
-        ):
-            raise ClientDataError(
-                f"The partition has positions from {self._positions.min()} to "
-                f"{self._positions.max()}, but there are {len(x)} examples."
-            )
+        self._positions, sizes = partitions.check_positions(partition, len(x))
+        self._offsets = np.concatenate([[0], np.cumsum(sizes)])
         self._x = x
         self._y = y.astype(np.int32, copy=False)
         self._number = next(_numbers)

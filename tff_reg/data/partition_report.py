@@ -314,8 +314,8 @@ def report(
       The report.
 
     Raises:
-      PartitionError: If labels or domains are no numbers of those names, or there are
-        no clients or not one name each.
+      PartitionError: If labels or domains are no numbers of those names, names are
+        the same, or there are no clients or not one name each.
     """
     names = range(len(partition)) if client_ids is None else client_ids
     if not len(partition) or len(names) != len(partition):
@@ -323,6 +323,12 @@ def report(
             f"There are {len(names)} names for {len(partition)} clients; give one "
             "each, and at least one client."
         )
+    for kind in (class_names, domain_names):
+        if len(set(map(str, kind))) < len(kind):
+            raise partitions.PartitionError(
+                f"Some of the names {', '.join(map(str, kind))} are the same; give each"
+                " class and domain one of its own."
+            )
     counts = partitions.class_counts(labels, partition, len(class_names))
     domain_counts = np.zeros((len(partition), 0), np.int64)
     if domains is not None:

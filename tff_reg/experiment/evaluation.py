@@ -69,10 +69,7 @@ class CentralEvaluation:
             features = x if preprocess_fn is None else preprocess_fn(x)
             batch = collections.OrderedDict(x=features, y=y)
             output = self._model.forward_pass(batch, training=False)
-            predicted = tf.argmax(output.predictions, axis=-1, output_type=y.dtype)
-            # The largest of numbers that are none is the first, or any other class.
-            is_known = tf.reduce_all(~tf.math.is_nan(output.predictions), axis=-1)
-            correct = tf.math.count_nonzero(tf.equal(predicted, y) & is_known)
+            correct = learning_model.count_correct(y, output.predictions)
             return tf.cast(output.loss, tf.float64), correct
 
         # Traced now: Keras layers made in eager mode cannot be called any more once

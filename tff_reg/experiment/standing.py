@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import os
+from collections.abc import Iterator
 from typing import Any, Optional
 
 from tff_reg.data import digests
@@ -65,37 +66,50 @@ def finished(config: ResolvedConfig, tasks: Any) -> Optional[dict[str, Any]]:
 
 
 def files_of(config: ResolvedConfig) -> Optional[str]:
-    """The state of the files that a user has named: sizes and times, not contents.
+    """The state of the files that a user has named, without their contents.
 
-    Where it is what it was, nothing has to be read to know that the data are the same.
+    Where it is what it was, nothing has to be read to know that the data are the same:
+    whatever writes to a file or puts another in its place changes it, also where size
+    and time of the contents are kept.
 
     Args:
       config: What a run does.
 
     Returns:
-      A digest; None where no file is named, or one is not there.
+      A digest; None where no file is named.
     """
     named = [path for path in (config.data_dir, config.split_file) if path]
     digest = hashlib.sha256()
-    try:
-        for path in named:
-            for file in _files_in(path):
-                found = os.stat(file)
-                name = os.path.relpath(file, path)
-                digest.update(f"{name}\0{found.st_size} {found.st_mtime_ns}\n".encode())
-    except OSError:
-        return None
+    for path in named:
+        for name, found in _states_in(path):
+            state = found and (found.st_size, found.st_ino, found.st_ctime_ns)
+            digest.update(f"{name}\0{state}\n".encode("utf-8", "surrogateescape"))
     return digest.hexdigest() if named else None
 
 
-def _files_in(path: str) -> list[str]:
-    if not os.path.isdir(path):
-        return [path]
-    return [
-        os.path.join(where, name)
-        for where, _, names in sorted(os.walk(path))
-        for name in sorted(names)
-    ]
+def _states_in(path: str) -> Iterator[tuple[str, Optional[os.stat_result]]]:
+    """Names and states of a file, or of a folder and all below it, also by links."""
+    yield "", _state(path)
+    seen = set()
+    for where, folders, names in os.walk(path, followlinks=True):
+        real = os.path.realpath(where)
+        if real in seen:
+            # A link back, or a second one.
+            folders.clear()
+            continue
+        seen.add(real)
+        folders.sort()
+        for name in sorted([*folders, *names]):
+            inner = os.path.join(where, name)
+            yield os.path.relpath(inner, path), _state(inner)
+
+
+def _state(path: str) -> Optional[os.stat_result]:
+    try:
+        return os.stat(path)
+    except OSError:
+        # As of a link to nothing.
+        return None
 
 
 def _check_files(

@@ -59,6 +59,22 @@ def sparse_cross_entropy(labels, logits):
     return tf.math.divide_no_nan(tf.reduce_sum(losses), count)
 
 
+def count_correct(labels, predictions):
+    """Counts the examples whose class has the largest prediction.
+
+    Args:
+      labels: int [batch].
+      predictions: float [batch, num_classes], logits or probabilities. Where one is
+        NaN, the example counts as wrong: the largest of them would be the first.
+
+    Returns:
+      int64, a scalar.
+    """
+    largest = tf.argmax(predictions, axis=-1, output_type=labels.dtype)
+    is_known = tf.reduce_all(~tf.math.is_nan(predictions), axis=-1)
+    return tf.math.count_nonzero(tf.equal(largest, labels) & is_known)
+
+
 class LearningModel(tff.learning.models.VariableModel):
     """A `BlockModel` with a task loss, ready for TFF.
 
@@ -132,8 +148,7 @@ class LearningModel(tff.learning.models.VariableModel):
           logits: float [batch, num_classes].
           loss: The batch's mean loss, a scalar.
         """
-        predictions = tf.argmax(logits, axis=-1, output_type=labels.dtype)
-        correct = tf.math.count_nonzero(tf.equal(predictions, labels))
+        correct = count_correct(labels, logits)
         count = tf.size(labels, out_type=tf.int64)
         mean_loss = tf.cast(loss, tf.float32)
         self._loss_sum.assign_add(mean_loss * tf.cast(count, tf.float32))

@@ -45,7 +45,11 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from tff_reg.data.partitions.class_shards import shards
-from tff_reg.data.partitions.dealing import PartitionError, check_labels
+from tff_reg.data.partitions.dealing import (
+    PartitionError,
+    check_labels,
+    check_positions,
+)
 from tff_reg.data.partitions.dirichlet import (
     DEFAULT_MAX_DRAWS,
     DEFAULT_MINIMUM_EXAMPLES,
@@ -211,7 +215,7 @@ def class_counts(
 
     Raises:
       PartitionError: If the labels are empty or no class numbers, or one of them is
-        `num_classes` or above.
+        `num_classes` or above, or there is another position than of an example.
     """
     values = check_labels(labels).astype(np.int64)
     if num_classes is None:
@@ -221,9 +225,8 @@ def class_counts(
             f"There is a label {values.max()} but num_classes is {num_classes}; "
             f"use num_classes={values.max() + 1} or more."
         )
-    table = np.zeros((len(partition), num_classes), dtype=np.int64)
-    for row, positions in zip(table, partition):
-        row += np.bincount(
-            values[np.asarray(positions, dtype=np.int64)], minlength=num_classes
-        )
-    return table
+    positions, sizes = check_positions(partition, values.size)
+    cells = np.repeat(np.arange(sizes.size), sizes) * num_classes + values[positions]
+    return np.bincount(cells, minlength=sizes.size * num_classes).reshape(
+        sizes.size, num_classes
+    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from tff_reg.lazy import np
 
@@ -16,7 +16,8 @@ def check_labels(labels: np.ndarray) -> np.ndarray:
     """`labels` as a 1-D array of its own dtype.
 
     Raises:
-      PartitionError: If they are empty, or not one whole number >= 0 an example.
+      PartitionError: If they are empty, or not one whole number in 0 .. 2**31 - 1 an
+        example.
     """
     values = np.asarray(labels)
     if values.ndim != 1:
@@ -42,6 +43,11 @@ def check_labels(labels: np.ndarray) -> np.ndarray:
         raise PartitionError(
             f"Labels must be 0 or above, but one is {values.min()}; leave unlabelled "
             "examples out."
+        )
+    if values.max() >= 2**31:
+        raise PartitionError(
+            f"Labels must be below 2**31, but one is {values.max()}; number the "
+            "classes from 0."
         )
     return values
 
@@ -88,6 +94,47 @@ def check_num_clients(num_clients: int, num_examples: int) -> int:
             f"at most {num_examples} clients."
         )
     return num_clients
+
+
+def check_positions(
+    partition: Sequence[np.ndarray], num_examples: int, what: str = "The partition"
+) -> tuple[np.ndarray, np.ndarray]:
+    """All clients' positions, one client after the other.
+
+    Args:
+      partition: One array or list of positions a client.
+      num_examples: How many examples there are.
+      what: The partition, in words.
+
+    Returns:
+      The positions, and each client's number of them, both int64.
+
+    Raises:
+      PartitionError: If one is no whole number in 0 .. num_examples - 1.
+    """
+    parts = [np.asarray(positions) for positions in partition]
+    for row, part in enumerate(parts):
+        if part.dtype == bool:
+            raise PartitionError(
+                f"{what} has a mask (bool) for client {row}; give the positions: "
+                "np.flatnonzero(mask)."
+            )
+        # An empty list is float64.
+        if part.ndim != 1 or (part.size and part.dtype.kind not in "iu"):
+            raise PartitionError(
+                f"{what} has {part.dtype} {part.shape} for client {row}; give the "
+                "positions of its examples, whole numbers in one row."
+            )
+    sizes = np.array([part.size for part in parts], np.int64)
+    positions = np.empty(sizes.sum(), np.int64)
+    if parts:
+        np.concatenate(parts, out=positions, casting="unsafe")
+    if positions.size and not 0 <= positions.min() <= positions.max() < num_examples:
+        raise PartitionError(
+            f"{what} has positions from {positions.min()} to {positions.max()}, but "
+            f"there are {num_examples} examples; it belongs to other data."
+        )
+    return positions, sizes
 
 
 def ascending(parts: Iterable[np.ndarray]) -> list[np.ndarray]:

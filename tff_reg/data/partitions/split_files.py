@@ -40,12 +40,8 @@ def split_file(
     dealt = dealing.ascending(
         np.array([*clients[one]], np.int64) for one in sorted(clients)
     )
-    together = np.sort(np.concatenate(dealt))
-    if together.size and not 0 <= together[0] <= together[-1] < size:
-        raise dealing.PartitionError(
-            f"The split file {split_file} has positions from {together[0]} to "
-            f"{together[-1]}, but there are {size} examples; it belongs to other data."
-        )
+    what = f"The split file {split_file}"
+    together = np.sort(dealing.check_positions(dealt, size, what)[0])
     twice = together[1:][np.diff(together) == 0]
     if twice.size:
         raise dealing.PartitionError(
