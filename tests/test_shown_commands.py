@@ -5,6 +5,7 @@ import importlib.metadata
 import re
 import shlex
 import sys
+import time
 
 import numpy as np
 import pytest
@@ -27,7 +28,7 @@ ELSEWHERE = {
     "uv export --frozen": "test_package.py",
     "pip install": "test_package.py",
     "PYTHONPATH=$PWD .venv/bin/ray start": "test_ray_cluster.py",
-    "bin/run --process=fedalign --runtime=ray --ray_address=auto": "test_ray_cluster.py",
+    "bin/run --process=fedalign --runtime=ray --ray_address": "test_ray_cluster.py",
     "export RAY_AUTH_MODE=token": "a setting of Ray's own",
     "bin/compare --processes=fedavg,fedalign --seeds=0,1,2 --output_dir=runs/c --jobs=6"
     " --jobs_on=": "experiment/test_cluster_jobs.py",
@@ -47,11 +48,18 @@ def is_elsewhere(command):
 
 
 SHOWN = {file: documents.commands(file) for file in documents.files()}
-RUN = [
-    file
+# What several pages show is run for the first of them.
+SHOWN_FIRST = {
+    command: file for file, lines in reversed(SHOWN.items()) for command in lines
+}
+TO_RUN = {
+    file: [
+        command
+        for command in lines
+        if SHOWN_FIRST[command] == file and not is_elsewhere(command)
+    ]
     for file, lines in SHOWN.items()
-    if not all(is_elsewhere(command) for command in lines)
-]
+}
 
 
 def test_what_is_not_run_here_is_shown_somewhere():
@@ -68,7 +76,7 @@ def write_data(folder):
         np.savez(folder / name, x_train=x, y_train=y, x_test=x[:20], y_test=y[:20])
     for part in ("train", "test"):
         layouts.write_class_folders(
-            folder / "photos" / part, ["cat", "dog"], 12, 20, 20
+            folder / "photos" / part, ["cat", "dog"], 40, 20, 20
         )
     for domain in ("art_painting", "cartoon", "photo", "sketch"):
         layouts.write_class_folders(
@@ -107,10 +115,12 @@ def in_small(name, arguments):
     given = dict(argument.partition("=")[::2] for argument in arguments)
     if "--help" in given or "--list" in given or "--run_dirs" in given:
         return arguments
+    # A split file deals out all of a data set.
+    if name.endswith("train_program") or "--split_file" in given:
+        few = ["--total_rounds=1", "--local_epochs=1", "--clients_per_round=2"]
+        return [*arguments, *few]
     if name == "run":
         return [*arguments, "--scale=tiny"]
-    if name.endswith("train_program"):
-        return [*arguments, "--total_rounds=1", "--local_epochs=1"]
     if name in ("compare", "reproduce"):
         small = ["--scale=tiny", "--seeds=0", "--jobs=1"]
         chosen = given.get("--processes", "").split(",")
@@ -153,21 +163,28 @@ def call(command):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("file", RUN, ids=lambda file: file.name)
+@pytest.mark.parametrize(
+    "file", [each for each in TO_RUN if TO_RUN[each]], ids=lambda file: file.name
+)
 def test_a_pages_commands_run(file, tmp_path, monkeypatch, a_method):
     monkeypatch.chdir(tmp_path)
     write_data(tmp_path)
     for name in PRESUMED.get(file.name, ()):
         process = re.findall("fedalign|man", name) or ["fedavg"]
+        seed = re.findall(r"\d$", name) or ["0"]
         done = commands.call(
-            run.main, f"--process={process[0]}", "--scale=tiny",
-            f"--output_dir=runs/{name}", f"--seed={name[-1] if name[-1:].isdigit() else 0}",
-        )  # fmt: skip
+            run.main,
+            f"--process={process[0]}",
+            "--scale=tiny",
+            f"--seed={seed[0]}",
+            f"--output_dir=runs/{name}",
+        )
         assert done.returncode == 0, done.stderr
     failed = {}
-    for command in SHOWN[file]:
-        if not is_elsewhere(command):
-            done = call(command)
-            if done.returncode:
-                failed[command] = done.stderr
+    for command in TO_RUN[file]:
+        started = time.monotonic()
+        done = call(command)
+        print(f"{time.monotonic() - started:.1f} s  {command}")
+        if done.returncode:
+            failed[command] = done.stderr
     assert not failed
