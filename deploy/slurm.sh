@@ -1,5 +1,5 @@
 #!/bin/bash
-# A run on a SLURM cluster: Ray on all nodes of the job, the run on the first.
+# A run on a SLURM cluster (not tried): Ray on all nodes of the job, the run on the first.
 #   sbatch deploy/slurm.sh --process=fedalign --output_dir=runs/fedalign
 # The repository lies on a file system that all nodes share, and .venv was made before
 # (bin/launch -c pass --runtime=ray). A job that was cut off resumes when it is submitted

@@ -36,6 +36,12 @@ nb_merge_streams = True
 html_theme = "furo"
 html_math_renderer = "mathml"
 html_title = "tff_reg"
+if tff_reg.REPOSITORY:
+    html_theme_options = {
+        "source_repository": tff_reg.REPOSITORY,
+        "source_branch": "main",
+        "source_directory": "docs/",
+    }
 html_static_path = ["static"]
 html_css_files = ["site.css"]
 html_show_copyright = False

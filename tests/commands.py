@@ -35,6 +35,22 @@ def call(main, *arguments, **more):
     )
 
 
+class InThisProcess:
+    """Runs a series' commands here, as `jobs.ChildProcesses` does elsewhere."""
+
+    def execute(self, command):
+        start = command_of("run")[:-1]
+        assert command[: len(start)] == start
+        name, *arguments = command[len(start) :]
+        done = call(
+            importlib.import_module(f"tff_reg.commands.{name}").main, *arguments
+        )
+        return done.returncode, done.stderr.strip()
+
+    def stop(self):
+        pass
+
+
 class OtherProcess:
     """A process in which commands are called.
 

@@ -13,7 +13,7 @@ import pytest
 
 from tests import commands, slurm
 from tff_reg import experiment
-from tff_reg.commands import compare, run
+from tff_reg.commands import compare
 from tff_reg.data import digests
 from tff_reg.experiment import provenance
 
@@ -30,18 +30,6 @@ FOUR_RUNS = ["--processes=fedavg,fedprox", "--seeds=0,1", *TINY]
 NAMES = ["fedavg-seed0", "fedprox-seed0", "fedavg-seed1", "fedprox-seed1"]
 FILES = ["curves.csv", "curves.png", "table.csv", "table.md"]
 IN_RAY = (pytest.mark.slow, pytest.mark.xdist_group("test_ray"))
-
-
-class InThisProcess:
-    """Runs a series' commands here, as `jobs.ChildProcesses` does elsewhere."""
-
-    def execute(self, command):
-        assert command[:3] == commands.command_of("run")
-        done = commands.call(run.main, *command[3:])
-        return done.returncode, done.stderr.strip()
-
-    def stop(self):
-        pass
 
 
 def is_run(pid):
@@ -107,7 +95,9 @@ def compared(tmp_path_factory):
     directory = tmp_path_factory.mktemp("compared") / "d"
     arguments = [*FOUR_RUNS, f"--output_dir={directory}"]
     interrupted = interrupt_first_run(arguments)
-    finished = commands.call(compare.main, *arguments, executor=InThisProcess())
+    finished = commands.call(
+        compare.main, *arguments, executor=commands.InThisProcess()
+    )
     assert finished.returncode == 0, finished.stdout + finished.stderr
     return {
         "directory": directory,
@@ -247,7 +237,7 @@ def test_the_table_of_a_recipe_has_its_columns(tmp_path):
         "--scale=tiny",
         "--synthetic_data",
         f"--output_dir={tmp_path / 'd'}",
-        executor=InThisProcess(),
+        executor=commands.InThisProcess(),
     )
     assert done.returncode == 0, done.stdout + done.stderr
     header = (tmp_path / "d" / "table.csv").read_text().splitlines()[0]
@@ -481,7 +471,7 @@ def test_a_job_that_is_killed_goes_on_with_the_same_command(
     assert output.splitlines()[-1].startswith("bin/compare: 1 of 2 runs failed (")
     # One after another, since all of them would be in this process.
     alone = [*arguments, "--jobs=1", "--jobs_on=local"]
-    again = commands.call(compare.main, *alone, executor=InThisProcess())
+    again = commands.call(compare.main, *alone, executor=commands.InThisProcess())
     assert again.returncode == 0, again.stdout + again.stderr
     assert again.stdout.count("finished before") == 1
     for name in NAMES[:2]:

@@ -1,6 +1,8 @@
 """`bin/docs` builds the site, with everything that is public in its reference."""
 
 import ast
+import collections
+import csv
 import html
 import importlib
 import inspect
@@ -143,6 +145,31 @@ def test_what_was_measured_has_a_place_that_methods_pages_can_name():
     text = "".join(page.read_text("utf-8") for page in pages)
     for file in (ROOT / "docs" / "figures").glob("*.csv"):
         assert f"({file.stem})=\n" in text, file.name
+
+
+def test_below_a_table_of_what_was_measured_stands_what_made_it():
+    pages = [
+        page.read_text("utf-8") for page in (ROOT / "docs" / "pages").rglob("*.md")
+    ]
+    figures = r"figures/[\w-]+\.csv\n:header-rows: 1\n```\n"
+    made = figures + r"\nMade at `[0-9a-f]{7}`, 2\d{3}-\d\d-\d\d[.,]"
+    tables = list((ROOT / "docs" / "figures").glob("*.csv"))
+    for pattern in (figures, made):
+        assert sum(len(re.findall(pattern, page)) for page in pages) == len(tables)
+
+
+def test_the_mean_of_the_last_five_rounds_is_that_of_the_curves():
+    figures = ROOT / "docs" / "figures"
+    rows = csv.DictReader((figures / "which-by-skew.csv").read_text().splitlines())
+    curves = csv.DictReader(
+        (figures / "curves" / "digits.csv").read_text().splitlines()
+    )
+    last = collections.defaultdict(list)
+    for row in curves:
+        if int(row["round"]) > 15:
+            last[row["process"]].append(100 * float(row["accuracy_mean"]))
+    said = {row["method"]: row["Dir(0.1) last five"] for row in rows}
+    assert said == {name: f"{sum(five) / 5:.1f}" for name, five in last.items()}
 
 
 @pytest.mark.parametrize("name", overview.ours())

@@ -9,6 +9,8 @@ import re
 
 import pytest
 
+from tests import documents
+
 ROOT = pathlib.Path(__file__).parents[1]
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 SECTION = r"(?m)^{}:\n"
@@ -107,6 +109,23 @@ def test_every_function_and_method_says_what_it_does(functions):
         and not (each.owner and each.owner.bases)
         and not any("setter" in ast.unparse(d) for d in each.node.decorator_list)
     ]
+
+
+def test_no_line_of_running_text_begins_like_a_lists():
+    """The site would make an item of it, and drop the minus of a formula."""
+    item = re.compile(r"(?m)^ *(?:[-+*]|1[.)]) ")
+    texts = {path: path.read_text("utf-8") for path in documents.files()}
+    for file in files():
+        for node in ast.walk(ast.parse(file.read_text("utf-8"))):
+            if isinstance(node, (*FUNCTIONS, ast.ClassDef, ast.Module)):
+                where = f"{file}:{getattr(node, 'lineno', 1)}"
+                texts[where] = ast.get_docstring(node) or ""
+    assert not {
+        where: paragraph
+        for where, text in texts.items()
+        for paragraph in re.split(r"\n\s*\n", text)
+        if item.search(paragraph) and not item.match(paragraph)
+    }
 
 
 def test_args_are_the_arguments(functions):

@@ -20,6 +20,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
+import tff_reg
 from tests import commands, documents
 from tff_reg import seam
 from tff_reg.methods import catalogue
@@ -253,6 +254,15 @@ def test_the_citation_has_every_paper_that_a_method_names():
         named.update(t.rstrip(".") for t in re.findall(r'\. "([^"]+)"', source))
     assert len(named) > 30
     assert named <= titles
+
+
+def test_nothing_points_to_a_repository_that_is_not_there():
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text("utf-8"))
+    address = tff_reg.REPOSITORY or None
+    assert citation.get("repository-code") == address
+    assert PROJECT.get("urls", {}).get("Repository") == address
+    texts = documents.text() + (ROOT / "CHANGELOG.md").read_text("utf-8")
+    assert address or not re.search(r"badge|shields\.io|colab\.research", texts)
 
 
 def _yaml(pattern):

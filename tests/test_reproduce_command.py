@@ -11,7 +11,7 @@ from tests import commands
 from tests.experiment import finished
 from tff_reg import experiment
 from tff_reg.analysis import figures
-from tff_reg.commands import analyze, reproduce, run
+from tff_reg.commands import reproduce
 from tff_reg.experiment import artifact as artifact_lib, config, reproduction
 from tff_reg.tasks import recipes
 from tff_reg.tasks.recipes import artifacts
@@ -27,23 +27,8 @@ NUMBERED = {
 }
 
 
-class InThisProcess:
-    """Carries commands out here, as `jobs.ChildProcesses` does elsewhere."""
-
-    def execute(self, command):
-        start = commands.command_of("run")[:-1]
-        assert command[: len(start)] == start
-        name, *arguments = command[len(start) :]
-        main = {"run": run.main, "analyze": analyze.main}[name]
-        done = commands.call(main, *arguments)
-        return done.returncode, done.stderr.strip()
-
-    def stop(self):
-        pass
-
-
 def call(*arguments):
-    return commands.call(reproduce.main, *arguments, executor=InThisProcess())
+    return commands.call(reproduce.main, *arguments, executor=commands.InThisProcess())
 
 
 def read_csv(path):

@@ -10,12 +10,15 @@ import contextlib
 import hashlib
 import os
 import pathlib
+import re
 from collections.abc import Iterator
 from typing import Any, Optional
 
 import nbclient
 import nbformat
 from jupyter_client import kernelspec, manager
+
+import tff_reg
 
 ROOT = pathlib.Path(__file__).resolve().parent
 _SECONDS_A_CELL = 600
@@ -38,6 +41,31 @@ def read(path: pathlib.Path) -> Any:
 def write(path: pathlib.Path, notebook: Any) -> None:
     """Writes a notebook."""
     nbformat.write(notebook, path)
+
+
+def follow_repository(notebook: Any, name: str) -> None:
+    """Has a notebook install the package from its repository, and Colab open it there.
+
+    Where there is no repository, it is the clone that the notebook is in, and no link.
+
+    Args:
+      notebook: The notebook; its first cells are the title and `install`.
+      name: Of its file.
+    """
+    title, install = notebook.cells[:2]
+    title.source = re.sub(r"\n\n\[Open in Colab\]\(.*?\)", "", title.source)
+    source, on_github = "../..", "https://github.com/"
+    if tff_reg.REPOSITORY:
+        source = f"git+{tff_reg.REPOSITORY}"
+    if tff_reg.REPOSITORY.startswith(on_github):
+        where = tff_reg.REPOSITORY.removeprefix(on_github)
+        address = f"https://colab.research.google.com/github/{where}/blob/main"
+        link = f"\n\n[Open in Colab]({address}/tasks/notebooks/{name})"
+        heading, _, rest = title.source.partition("\n")
+        title.source = f"{heading}{link}\n{rest}"
+    install.source = re.sub(
+        r'^SOURCE = "[^"]*"', f'SOURCE = "{source}"', install.source
+    )
 
 
 def is_current(notebook: Any) -> bool:

@@ -8,6 +8,7 @@ from tff_reg.tasks import notebooks
 if __name__ == "__main__":
     for path in notebooks.paths():
         notebook = notebooks.read(path)
+        notebooks.follow_repository(notebook, path.name)
         with (
             tempfile.TemporaryDirectory() as folder,
             notebooks.executed(notebook, pathlib.Path(folder)),

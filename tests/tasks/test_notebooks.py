@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from jupyter_core.utils import run_sync
 
+import tff_reg
 from tests import commands
 from tff_reg import seam
 from tff_reg.tasks import notebooks
@@ -196,6 +197,22 @@ def test_the_outputs_that_are_kept_are_of_the_code(path):
     )
     counts = [cell.execution_count for cell in code_cells(notebook).values()]
     assert counts == list(range(1, len(counts) + 1))
+
+
+@pytest.mark.parametrize("path", notebooks.paths(), ids=lambda path: path.name)
+def test_a_notebook_names_the_repository_once_there_is_one(path, monkeypatch):
+    notebook, kept = notebooks.read(path), notebooks.read(path)
+    notebooks.follow_repository(notebook, path.name)
+    assert notebook == kept
+    monkeypatch.setattr(tff_reg, "REPOSITORY", "https://github.com/some/place")
+    notebooks.follow_repository(notebook, path.name)
+    title, install = (cell.source for cell in notebook.cells[:2])
+    assert install.startswith('SOURCE = "git+https://github.com/some/place"  #')
+    address = "colab.research.google.com/github/some/place/blob/main/tasks/notebooks"
+    assert title.split("\n\n")[1] == f"[Open in Colab](https://{address}/{path.name})"
+    monkeypatch.undo()
+    notebooks.follow_repository(notebook, path.name)
+    assert notebook == kept
 
 
 def test_the_quickstart_keeps_its_outputs():

@@ -143,7 +143,7 @@ def _entry_points() -> list[metadata.EntryPoint]:
 
 
 def names() -> tuple[str, ...]:
-    """The names of all methods; any sum of them is a process name."""
+    """The names of all methods; a process name is one, or a sum that `parse` takes."""
     return tuple(methods())
 
 

@@ -4,8 +4,8 @@ Jinkyu Kim, Geeho Kim, Bohyung Han. "Multi-Level Branched Regularization for Fed
 Learning." ICML 2022. https://arxiv.org/abs/2207.06936
 
 $$
-\ell(w) + \frac{\lambda_1}{M - 1} \sum_{m=1}^{M-1} \mathrm{CE}(q_m, y)
-+ \frac{\lambda_2}{M - 1} \sum_{m=1}^{M-1} \mathrm{KL}(q_m \,\|\, q)
+\ell(w) + \frac{\lambda_1}{M - 1} \sum_{m=1}^{M-1} \mathrm{CE}(q_m, y) +
+\frac{\lambda_2}{M - 1} \sum_{m=1}^{M-1} \mathrm{KL}(q_m \,\|\, q)
 $$
 
 With blocks 1 to M, hybrid path m runs the local blocks up to m and the global ones

@@ -5,8 +5,8 @@ Interval, Less Communication Round, and Higher Generalization Accuracy." ICLR 20
 https://arxiv.org/abs/2302.10429
 
 $$
-\nabla \ell\left(w + \rho \frac{g}{\| g \|}\right)
-+ \alpha (w - \bar w + h_i), \qquad h_i' = h_i + w_i - \bar w
+\nabla \ell\left(w + \rho \frac{g}{\| g \|}\right) +
+\alpha (w - \bar w + h_i), \qquad h_i' = h_i + w_i - \bar w
 $$
 
 The gradient of the loss is taken at w + rho g / (||g|| + 1e-7), with g the gradient at

@@ -6,8 +6,8 @@ https://arxiv.org/abs/2402.18372
 
 $$
 \ell(w) + \frac{a}{C} \sum_{c=1}^{C}
-\max\left(0, \frac{1}{\sqrt{C}} - \mathrm{std}(p_c)\right)
-+ b\, \operatorname{mean}_{i < j} e^{-d_{ij} / s}
+\max\left(0, \frac{1}{\sqrt{C}} - \mathrm{std}(p_c)\right) +
+b\, \operatorname{mean}_{i < j} e^{-d_{ij} / s}
 $$
 
 The term is a V + b U. V is the mean over the C classes of max(0, 1 / sqrt(C) - std_c),

@@ -4,8 +4,8 @@ Zhe Qu, Xingyu Li, Rui Duan, Yao Liu, Bo Tang, Zhuo Lu. "Generalized Federated L
 via Sharpness Aware Minimization." ICML 2022. https://arxiv.org/abs/2206.02618
 
 $$
-\alpha \nabla \ell\left(w + \rho \frac{g}{\| g \|}\right)
-+ (1 - \alpha) D, \qquad g = \nabla \ell(w)
+\alpha \nabla \ell\left(w + \rho \frac{g}{\| g \|}\right) +
+(1 - \alpha) D, \qquad g = \nabla \ell(w)
 $$
 
 FedCM's g is taken at w + rho g / (||g|| + 1e-7), with g on the right the gradient of

@@ -5,15 +5,15 @@ Federated Learning for Heterogeneous Data."
 
 $$
 \ell(w) + \mu \frac{1}{n^2} \sum_{i \neq j}
-\frac{1}{1 - z_i^\top z_j + \epsilon}
-+ \lambda \frac{1}{D} \sum_{j=1}^{D} \max(0, c - \mathrm{Var}(p_j))
+\frac{1}{1 - z_i^\top z_j + \epsilon} +
+\lambda \frac{1}{D} \sum_{j=1}^{D} \max(0, c - \mathrm{Var}(p_j))
 $$
 
-The term (Eq. 4) is mu L_HE + lambda L_V. L_V is the mean over the D classes of max(0, c
-- Var_j), with Var_j the variance over the batch of class j's predicted probability (Eq.
-1) and c the mean variance of the columns of the identity (Eq. 2). L_HE is the
-hyperspherical energy of the embeddings, scaled to unit length: 1/n^2 sum_{i,j} 1 / (1 -
-z_i . z_j + epsilon) (Eq. 3).
+The term (Eq. 4) is mu L_HE + lambda L_V. L_V is the mean over the D classes of
+max(0, c - Var_j), with Var_j the variance over the batch of class j's predicted
+probability (Eq. 1) and c the mean variance of the columns of the identity (Eq. 2). L_HE
+is the hyperspherical energy of the embeddings, scaled to unit length: 1/n^2 sum_{i,j}
+1 / (1 - z_i . z_j + epsilon) (Eq. 3).
 
 There is no public code. The paper follows FedUV (H. Son et al., "FedUV: Uniformity and
 Variance for Heterogeneous Federated Learning", CVPR 2024), whose code has unbiased

@@ -1,0 +1,190 @@
+"""Every command that README, CONTRIBUTING and the site show is run, in small."""
+
+import importlib
+import importlib.metadata
+import re
+import shlex
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from tests import commands, documents
+from tests.tasks import layouts
+from tff_reg.commands import run
+from tff_reg.methods import catalogue
+
+# What begins so is not run here, and why, or by which test it is.
+ELSEWHERE = {
+    "bin/test": "test_launch.py, and whoever reads this",
+    "bin/lint --fix": "it would change the files that are tested",
+    "bin/docs": "test_docs_command.py",
+    "bin/bench learning": "benchmarks/test_learning.py: PyTorch is no package of ours",
+    "bin/launch -c pass --runtime=ray": "test_launch.py",
+    "bin/launch --dev -m tff_reg.tasks.examples.web_service": "test_web_service.py",
+    "curl ": "test_web_service.py",
+    "uv lock": "it would change the lock, and needs a network",
+    "uv export --frozen": "test_package.py",
+    "pip install": "test_package.py",
+    "PYTHONPATH=$PWD .venv/bin/ray start": "test_ray_cluster.py",
+    "bin/run --process=fedalign --runtime=ray --ray_address": "test_ray_cluster.py",
+    "export RAY_AUTH_MODE=token": "a setting of Ray's own",
+    "bin/compare --processes=fedavg,fedalign --seeds=0,1,2 --output_dir=runs/c --jobs=6"
+    " --jobs_on=": "experiment/test_cluster_jobs.py",
+}
+# The runs that a page presumes.
+PRESUMED = {
+    "analysis.md": ["digits/fedavg-seed0", "digits/man-seed0"],
+    "deployment.md": ["fedalign-digits-seed0"],
+    "reproduce.md": ["a-seed0", "a-seed1", "b-seed0", "x", "y"],
+}
+# Lists of methods up to so many are run whole; of a longer one, its first and its last.
+FEW = 6
+
+
+def is_elsewhere(command):
+    return any(command.startswith(each) for each in ELSEWHERE)
+
+
+SHOWN = {file: documents.commands(file) for file in documents.files()}
+# What several pages show is run for the first of them.
+SHOWN_FIRST = {
+    command: file for file, lines in reversed(SHOWN.items()) for command in lines
+}
+TO_RUN = {
+    file: [
+        command
+        for command in lines
+        if SHOWN_FIRST[command] == file and not is_elsewhere(command)
+    ]
+    for file, lines in SHOWN.items()
+}
+
+
+def test_what_is_not_run_here_is_shown_somewhere():
+    shown = [command for lines in SHOWN.values() for command in lines]
+    assert len(shown) > 70
+    for each in ELSEWHERE:
+        assert any(command.startswith(each) for command in shown), each
+
+
+def write_data(folder):
+    """What the pages call by these names, in small."""
+    for name, size in {"my_arrays.npz": 16, "cifar10_small.npz": 32}.items():
+        x, y = layouts.random_images(120, size, size, 3), np.arange(120) % 10
+        np.savez(folder / name, x_train=x, y_train=y, x_test=x[:20], y_test=y[:20])
+    for part in ("train", "test"):
+        layouts.write_class_folders(
+            folder / "photos" / part, ["cat", "dog"], 40, 20, 20
+        )
+    for domain in ("art_painting", "cartoon", "photo", "sketch"):
+        layouts.write_class_folders(
+            folder / "data" / "PACS" / domain, ["dog", "horse", "house"], 10, 16, 16
+        )
+    for place in (folder, folder / "data"):
+        layouts.write_cifar(place, binary=False, num_classes=100, batch=200)
+    split = {client: [2 * client, 2 * client + 1] for client in range(100)}
+    (folder / "dirichlet0.3_clients100.txt").write_text(str(split))
+
+
+@pytest.fixture
+def a_method(tmp_path_factory, monkeypatch):
+    """The tutorial's package is installed."""
+    folder = tmp_path_factory.mktemp("installed")
+    module = documents.ROOT / "docs" / "examples" / "anchors" / "anchors.py"
+    (folder / "anchors.py").write_text(module.read_text("utf-8"), "utf-8")
+    known = folder / "anchors-0.1.dist-info"
+    known.mkdir()
+    (known / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: anchors\nVersion: 0.1\n"
+    )
+    (known / "entry_points.txt").write_text(
+        "[tff_reg.methods]\nanchor = anchors:Anchor\n"
+    )
+    monkeypatch.syspath_prepend(folder)
+    catalogue.methods.cache_clear()
+    yield
+    sys.modules.pop("anchors", None)
+    monkeypatch.undo()
+    catalogue.methods.cache_clear()
+
+
+def in_small(name, arguments):
+    """The arguments, and those that make it small."""
+    given = dict(argument.partition("=")[::2] for argument in arguments)
+    if "--help" in given or "--list" in given or "--run_dirs" in given:
+        return arguments
+    # A split file deals out all of a data set.
+    if name.endswith("train_program") or "--split_file" in given:
+        few = ["--total_rounds=1", "--local_epochs=1", "--clients_per_round=2"]
+        return [*arguments, *few]
+    if name == "run":
+        return [*arguments, "--scale=tiny"]
+    if name in ("compare", "reproduce"):
+        small = ["--scale=tiny", "--seeds=0", "--jobs=1"]
+        chosen = given.get("--processes", "").split(",")
+        if chosen == ["all"]:
+            chosen = catalogue.names()
+        elif chosen != [""]:
+            assert all(catalogue.parse(each) or each == "fedavg" for each in chosen)
+        if len(chosen) > FEW:
+            small.append(f"--processes={chosen[0]},{chosen[-1]}")
+        if name == "reproduce" and "--data_dir" not in given:
+            small.append("--synthetic_data")
+        return [*arguments, *small]
+    if arguments[:1] == ["hessian"]:
+        small = ["--examples=24", "--trace_samples=2", "--diagonal_samples=2"]
+        return [
+            *arguments,
+            *small,
+            f"--clients={min(2, int(given.get('--clients', 2)))}",
+        ]
+    return arguments
+
+
+def call(command):
+    program, *arguments = shlex.split(command)
+    name = program.removeprefix("bin/")
+    if program == "tff-reg":
+        name = arguments.pop(0)
+    elif name == "launch":
+        assert arguments.pop(0) == "-m"
+        name = arguments.pop(0)
+    module = importlib.import_module(
+        name if "." in name else f"tff_reg.commands.{name}"
+    )
+    if "." not in name:
+        assert (documents.ROOT / "bin" / name).exists()
+    options = {}
+    if name in ("compare", "reproduce"):
+        options["executor"] = commands.InThisProcess()
+    return commands.call(module.main, *in_small(name, arguments), **options)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "file", [each for each in TO_RUN if TO_RUN[each]], ids=lambda file: file.name
+)
+def test_a_pages_commands_run(file, tmp_path, monkeypatch, a_method):
+    monkeypatch.chdir(tmp_path)
+    write_data(tmp_path)
+    for name in PRESUMED.get(file.name, ()):
+        process = re.findall("fedalign|man", name) or ["fedavg"]
+        seed = re.findall(r"\d$", name) or ["0"]
+        done = commands.call(
+            run.main,
+            f"--process={process[0]}",
+            "--scale=tiny",
+            f"--seed={seed[0]}",
+            f"--output_dir=runs/{name}",
+        )
+        assert done.returncode == 0, done.stderr
+    failed = {}
+    for command in TO_RUN[file]:
+        started = time.monotonic()
+        done = call(command)
+        print(f"{time.monotonic() - started:.1f} s  {command}")
+        if done.returncode:
+            failed[command] = done.stderr
+    assert not failed
