@@ -1,5 +1,6 @@
 """The user's own arrays."""
 
+import functools
 import io
 import zipfile
 
@@ -143,9 +144,15 @@ def test_raises_where_the_augmentation_would_cut_float_images_off(tmp_path):
         x_train=np.full((12, 5, 6, 3), -1, np.float32),
         x_test=np.full((4, 5, 6, 3), -1, np.float32),
     )
-    settings = {"data_dir": _save(tmp_path, **content), "partition": "iid"}
-    settings.update(num_clients=3, model="cnn")
+    build = functools.partial(
+        tasks.build,
+        "arrays",
+        data_dir=_save(tmp_path, **content),
+        partition="iid",
+        num_clients=3,
+        model="cnn",
+    )
     with pytest.raises(ValueError, match="resized_crop varies colours"):
-        tasks.build("arrays", augmentation="resized_crop", **settings)
-    task = tasks.build("arrays", augmentation="none", **settings)
+        build(augmentation="resized_crop")
+    task = build(augmentation="none")
     assert np.all(task.augment_fn(content["x_train"], np.array([1, 2])) == -1)
