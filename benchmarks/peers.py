@@ -338,10 +338,10 @@ SUBJECT = subject.Subject(
     help=f"""\
 bin/bench peers [--cases=CASE,...] [--systems=SYSTEM,...] [--quick] [--json=FILE]
   The same rounds in plain PyTorch, as usually written and at its best (pytorch_best:
-  channels_last, a process a core), Flower's simulation, pfl-research, FedJAX, TFF's own
-  runtime, fluke and here, with one client and two at a time, also in the lane tff_pins. Half
-  an hour, or a quarter with --quick. The first call installs the others into
-  build/peers (2 GB).
+  channels_last, a process a core), Flower's simulation, fluke, pfl-research, FedJAX,
+  TFF's own runtime and here, with one client and two at a time, also in the lane
+  tff_pins. Half an hour, or a quarter with --quick. The first call installs the others
+  into build/peers (4 GB).
   CASE: {", ".join(CASES)}.
   SYSTEM: {", ".join(SYSTEMS)}; PyTorch is always among them.""",
 )

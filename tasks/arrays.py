@@ -126,17 +126,20 @@ def check_images(images: np.ndarray, where: str) -> np.ndarray:
     """Images as [n, height, width, channels].
 
     Raises:
-      DataError: If they have another shape or order of axes, or are neither uint8 nor
-        float32.
+      DataError: If they have another shape or order of axes, are neither uint8 nor
+        float32, or not finite.
     """
-    if images.ndim == 3:
-        images = images[..., np.newaxis]
     known = images.dtype in (np.uint8, np.float32)
-    if images.ndim != 4 or not images.size or not known:
+    if images.ndim not in (3, 4) or not images.size or not known:
         raise DataError(
             f"{where} is {images.dtype} {images.shape}; it must be uint8 or float32 "
-            "[n, height, width, channels]."
+            "[n, height, width] or [n, height, width, channels]."
         )
+    # The sum needs no array of its own, as np.isfinite does.
+    if images.dtype == np.float32 and not np.isfinite(images.sum(dtype=np.float64)):
+        raise DataError(f"{where} has values that are not finite numbers.")
+    if images.ndim == 3:
+        images = images[..., np.newaxis]
     if images.shape[1] in (1, 3) and images.shape[3] > 4:
         raise DataError(
             f"{where} is {images.shape}, with its channels before height and width, it "

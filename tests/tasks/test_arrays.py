@@ -78,6 +78,10 @@ def test_float_images_are_not_normalised_again(tmp_path):
     "changes, words",
     [
         ({"x_train": np.zeros((12, 5, 6, 3))}, "x_train in .* is float64"),
+        (
+            {"x_train": np.full((12, 5, 6, 3), np.nan, np.float32)},
+            "x_train in .* has values that are not finite",
+        ),
         ({"x_train": np.zeros((12, 5), np.uint8)}, r"is uint8 \(12, 5\)"),
         ({"x_test": np.zeros((4, 6, 6, 3), np.uint8)}, "must be alike"),
         ({"y_train": np.arange(11)}, "12 and 4 images and 11 and 4 labels"),

@@ -257,6 +257,9 @@ class LocalRound:
           The client's output. A client whose update is not finite counts as
           `rejected_clients` and in nothing else, and keeps what it remembers, as one
           without examples does.
+
+        Raises:
+          ValueError: If a method uploads what it does not declare.
         """
         model, training = self._model, self._training
         num_examples = progress.num_examples
