@@ -10,6 +10,7 @@ import textwrap
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from tff_reg.lazy import tff
 from tff_reg.runtime import native, worker_process
@@ -91,6 +92,26 @@ def test_the_worker_is_reached_from_this_machine_only():
             assert tff.tensorflow.computation(lambda x: x + 1, np.int32)(1) == 2
     finally:
         worker.stop()
+
+
+@pytest.mark.skipif(
+    not hasattr(tf.raw_ops, "FFTND"), reason="this TensorFlow is the worker's own"
+)
+def test_what_only_a_later_tensorflow_knows_is_said_in_one_sentence():
+    @tff.tensorflow.computation(tff.TensorType(np.complex64, [2, 2]))
+    def transform(x):
+        return tf.raw_ops.FFTND(input=x, fft_length=[2, 2], axes=[0, 1])
+
+    worker = native.Worker()
+    context = native.create_context(worker)
+    try:
+        with pytest.raises(worker_process.WorkerError) as caught:
+            context.invoke(transform, np.ones([2, 2], np.complex64))
+    finally:
+        context.close()
+        worker.stop()
+    assert str(caught.value).startswith("Op type not registered 'FFTND': TFF's C++")
+    assert "\n" not in str(caught.value)
 
 
 def test_an_ordinary_end_is_silent_and_ends_the_worker():

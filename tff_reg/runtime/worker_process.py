@@ -18,15 +18,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Optional
 
 from tff_reg import seam
+from tff_reg.seam import WorkerError
 
 # Where the worker writes what it has to say; nowhere by default.
 LOG_VARIABLE = "TFF_REG_WORKER_LOG"
 
 _PIDFD_GETFD = 438  # The number of Linux's system call, which Python does not offer.
-
-
-class WorkerError(RuntimeError):
-    """A worker did not start, or none is left to work."""
 
 
 def check_platform() -> None:

@@ -82,6 +82,10 @@ class UnfitError(ImportError):
     """Raised when TensorFlow, Keras 2 or TFF is not one that works here."""
 
 
+class WorkerError(RuntimeError):
+    """A worker did not start, cannot run what it was given, or none is left to work."""
+
+
 class MissingError(UnfitError, ModuleNotFoundError):
     """Raised when TFF or Keras 2 is not installed; says the line that installs it."""
 

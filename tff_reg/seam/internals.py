@@ -12,12 +12,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import re
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any, Optional
 
 import grpc
 import portpicker
+import tensorflow as tf
 import tensorflow_federated as tff
 from tensorflow_federated.proto.v0 import computation_pb2
 from tensorflow_federated.python.core.backends.mapreduce import (
@@ -42,11 +44,17 @@ from tensorflow_federated.python.core.impl.types import (
 )
 from tensorflow_federated.python.core.impl.utils import tensorflow_utils
 
+from tff_reg import seam
+
 _MESSAGE_BYTES = 2 * 1000**3
 _CHANNEL_OPTIONS = (
     ("grpc.max_message_length", _MESSAGE_BYTES),
     ("grpc.max_receive_message_length", _MESSAGE_BYTES),
     ("grpc.max_send_message_length", _MESSAGE_BYTES),
+)
+# What a worker says of a graph of a later TensorFlow than its own.
+_UNKNOWN_TO_WORKER = re.compile(
+    r"Op type not registered '\w+'|NodeDef mentions attr '\w+' not in Op<name=\w+"
 )
 _make_type = type_serialization.deserialize_type
 
@@ -144,6 +152,19 @@ class _WorkerContexts:
                 self._stub = stub
             return self._context
 
+    async def invoke(self, comp, arg):
+        try:
+            return await self.current().invoke(comp, arg)
+        except grpc.RpcError as error:
+            # The worker has TensorFlow 2.14 in it.
+            if unknown := _UNKNOWN_TO_WORKER.search(str(error)):
+                raise seam.WorkerError(
+                    f"{unknown[0]}: TFF's C++ worker has TensorFlow 2.14 in it, and"
+                    f" this is of TensorFlow {tf.__version__}. Take the runtime"
+                    " in_process, or the versions that TFF pins."
+                ) from error
+            raise
+
 
 def _create_worker_context(stub):
     def stack(cardinalities):
@@ -167,7 +188,7 @@ class NativeAsyncContext(tff.framework.AsyncContext):
         self._contexts = _WorkerContexts(get_stub)
 
     async def invoke(self, comp, arg):
-        return await self._contexts.current().invoke(comp, arg)
+        return await self._contexts.invoke(comp, arg)
 
 
 class NativeContext(tff.framework.SyncContext):
@@ -182,9 +203,8 @@ class NativeContext(tff.framework.SyncContext):
         self._lock = threading.Lock()
 
     def invoke(self, comp, arg):
-        context = self._contexts.current()
         future = asyncio.run_coroutine_threadsafe(
-            context.invoke(comp, arg), self._running_loop()
+            self._contexts.invoke(comp, arg), self._running_loop()
         )
         try:
             return future.result()
