@@ -20,7 +20,7 @@ from tff_reg.methods import overview
 # What their Python prints, where it is known.
 PRINTED = {
     "README.md": r"^1 0\.\d+$",
-    "add_a_task.md": r"(\[.*\]\s+){4}",  # A row a client.
+    "add_a_task.md": r"(\[.*\]\s*){4}",  # A row a client.
     "analysis.md": r"eigenvalues \[[1-9].*\], trace [1-9]",
     "python.md": r"(?s)^1 0\.\d+\n.*\n\d+\.\d%\n.*\n0\.\d+$",
     "runtimes.md": "clients run in process on 1 CPU device",
