@@ -144,6 +144,10 @@ install() {
     --group=tff --group=$lane $(for group in $groups; do echo "--group=$group"; done) \
     --output-file="$1/requirements.txt"
   add "$1" -r "$1/requirements.txt"
+  # What the user wants beside: a package with a method, for instance. The lock stays.
+  [ ! -s "$root/requirements-local.txt" ] ||
+    step "installing requirements-local.txt" "$uv" pip install --quiet \
+      --python="$1/bin/python" --constraint="$1/requirements.txt" -r requirements-local.txt
   # TFF's Python files serve on every platform; the wheel is for this one by its tag.
   if [ "$(uname -sm)" != "Linux x86_64" ]; then
     sed -n '/^tensorflow-federated==/,/[^\\]$/{s/ ;[^\\]*//;p;}' "$1/requirements.txt" >"$1/tff.txt"

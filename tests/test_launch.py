@@ -206,6 +206,17 @@ def test_a_changed_lock_makes_the_environment_anew_when_nobody_uses_it(repositor
     assert repository.installed == ["tff today dev", "tff today"]
 
 
+def test_packages_of_ones_own_are_installed_after_the_lock(repository):
+    repository.run()
+    (repository.root / "requirements-local.txt").write_text("-e ../anchors\n")
+    repository.script("pip", 'echo "$@" >>"$HOME/pips"')
+    assert repository.run().stdout == "1\n"
+    assert repository.run().stderr == ""
+    of_lock, own = (repository.home / "pips").read_text().splitlines()
+    assert "--require-hashes" in of_lock
+    assert "--constraint=" in own and own.endswith("-r requirements-local.txt")
+
+
 def test_groups_are_added_beside_running_commands_and_stay(repository):
     repository.run()
     (repository.venv / "kept").touch()

@@ -240,20 +240,28 @@ def test_methods_of_two_packages_come_by_name_and_twice_found_ones_once(tmp_path
         ("theirs = broken_module:Theirs", "cannot be loaded: OSError: two lines"),
     ],
 )
-def test_a_package_whose_method_cannot_be_is_refused_in_one_line(
+def test_a_package_whose_method_cannot_be_stops_what_asks_for_it_and_nothing_else(
     tmp_path, entry, message
 ):
     _install(tmp_path, "broken", module="raise OSError('two\\nlines')\n")
     _install(tmp_path, "theirs", entry)
     said = _run(
         """
-        import json
+        import json, warnings
         from tff_reg.methods import catalogue
-        try:
-            catalogue.names()
-        except catalogue.MethodError as error:
-            print(json.dumps(str(error)))
-        """,
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            assert "fedavg" in catalogue.names()
+        (said,) = caught
+        name = NAME
+        if name != "man":
+            assert name not in catalogue.names()
+            try:
+                catalogue.parse("fedprox+" + name)
+            except catalogue.UnknownProcessError as error:
+                assert str(error) + " It is left out." == str(said.message)
+        print(json.dumps(str(said.message)))
+        """.replace("NAME", repr(entry.partition(" = ")[0].lower())),
         tmp_path,
     )
     assert said.startswith("The entry point ") and "\n" not in said

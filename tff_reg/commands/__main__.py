@@ -3,6 +3,7 @@
 import importlib
 import pathlib
 import sys
+import warnings
 
 _FOLDER = pathlib.Path(__file__).resolve().parent
 if __name__ == "__main__" and sys.path[0] == str(_FOLDER):
@@ -26,6 +27,8 @@ def main() -> None:
     if name in ("-h", "--help"):
         print(_HELP)
         sys.exit()
+    # A warning is a line, without the code that gave it.
+    warnings.formatwarning = lambda message, *_, **__: f"tff_reg: {message}\n"
     command_line = importlib.import_module("tff_reg.experiment.command_line")
     if name not in commands.NAMES:
         command_line.fail(

@@ -93,7 +93,7 @@ def command(
                     logging.set_verbosity(before)
             except Ended as end:
                 return end.code
-            except (catalogue.MethodError, seam.UnfitError) as error:
+            except seam.UnfitError as error:
                 # An installed package's fault, whatever was asked for.
                 print(f"tff_reg: {error}", file=sys.stderr)
                 return 2

@@ -111,6 +111,9 @@ class _Resolution:
             whose = process if whose == EACH else whose
             values = catalogue.first(whose).paper_settings
             source = catalogue.settings_from(whose)
+            if not hasattr(values, "source"):  # Of another package: perhaps a few.
+                values = {**self._task.protocol, **values}
+                source += f" and, where it has none, the task {self._task.name}"
         return {**values, "settings_from": source}
 
     def _of_task(self) -> dict[str, Any]:

@@ -10,7 +10,6 @@ them. Nothing here loads TensorFlow before it is used.
 from typing import Any
 
 from tff_reg.methods.catalogue import (
-    MethodError,
     UnknownProcessError,
     build,
     methods,
@@ -32,7 +31,6 @@ __all__ = [
     "IncompatibleMethodsError",
     "Local",
     "Method",
-    "MethodError",
     "Server",
     "Step",
     "Term",

@@ -15,6 +15,7 @@ import difflib
 import functools
 import importlib
 import re
+import warnings
 from collections.abc import Mapping
 from importlib import metadata
 from typing import Any, NamedTuple, Optional
@@ -71,7 +72,7 @@ class UnknownProcessError(ValueError):
     """A process name holds a method that does not exist, or makes no sense."""
 
 
-class MethodError(ValueError):
+class _MethodError(ValueError):
     """An installed package's method cannot be used."""
 
 
@@ -92,42 +93,62 @@ class Strength(NamedTuple):
         return f"{self.method}_{self.setting.name}"
 
 
-@functools.cache
+class _Found(NamedTuple):
+    """The classes of methods by name, and why others cannot be, by theirs."""
+
+    methods: dict[str, type[method_lib.Method]]
+    broken: dict[str, str]
+
+
 def methods() -> Mapping[str, type[method_lib.Method]]:
     """The classes of all methods by name: ours, then those of installed packages.
 
-    Raises:
-      MethodError: If what a package offers cannot be loaded, is no method, or has a
-        name that is taken or cannot be.
+    What a package offers that cannot be loaded, is no method, or has a name that is
+    taken or cannot be, is left out with a warning; `parse` says why where it is named.
     """
-    found: dict[str, type[method_lib.Method]] = {}
+    return _found().methods
+
+
+@functools.cache
+def _found() -> _Found:
+    found = _Found({}, {})
     for name in _MODULES:
         module = importlib.import_module(f"tff_reg.methods.{name}")
-        found[name] = next(
+        found.methods[name] = next(
             value for value in vars(module).values() if _is_method(value, name)
         )
     for point in _entry_points():
-        where = f"The entry point {point.name!r} of {ENTRY_POINTS} ({point.value})"
         try:
-            offered = point.load()
-        except Exception as error:  # Somebody else's module may raise anything.
-            why = f"{type(error).__name__}: {' '.join(str(error).split())}"
-            raise MethodError(f"{where} cannot be loaded: {why}") from error
-        if not _is_method(offered, point.name):
-            raise MethodError(
-                f"{where} must stand for a dataclass, a sub-class of "
-                f"tff_reg.methods.Method whose name is {point.name!r}, but is "
-                f"{offered!r}."
-            )
-        if not _NAME.fullmatch(point.name):
-            raise MethodError(
-                f"{where} has a name that no sum can have: take small letters, digits "
-                "and underscores."
-            )
-        if point.name in found:
-            raise MethodError(f"{where} has the name of another method: rename it.")
-        found[point.name] = offered
+            found.methods[point.name] = _load(point, found.methods)
+        except _MethodError as error:
+            found.broken[point.name.lower()] = str(error)
+            warnings.warn(f"{error} It is left out.", stacklevel=2)
     return found
+
+
+def _load(
+    point: metadata.EntryPoint, known: Mapping[str, type[method_lib.Method]]
+) -> type[method_lib.Method]:
+    where = f"The entry point {point.name!r} of {ENTRY_POINTS} ({point.value})"
+    try:
+        offered = point.load()
+    except Exception as error:  # Somebody else's module may raise anything.
+        why = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        raise _MethodError(f"{where} cannot be loaded: {why}.") from error
+    if not _is_method(offered, point.name):
+        raise _MethodError(
+            f"{where} must stand for a dataclass, a sub-class of "
+            f"tff_reg.methods.Method whose name is {point.name!r}, but is "
+            f"{offered!r}."
+        )
+    if not _NAME.fullmatch(point.name):
+        raise _MethodError(
+            f"{where} has a name that no sum can have: take small letters, digits "
+            "and underscores."
+        )
+    if point.name in known:
+        raise _MethodError(f"{where} has the name of another method: rename it.")
+    return offered
 
 
 def _is_method(value: Any, name: str) -> bool:
@@ -170,6 +191,8 @@ def parse(process: str) -> tuple[str, ...]:
     if "" in parts:
         raise UnknownProcessError(f"A name is missing in the process {process!r}.")
     for part in parts:
+        if part not in known and part in _found().broken:
+            raise UnknownProcessError(_found().broken[part])
         if part not in known:
             near = difflib.get_close_matches(part, known, n=1)
             hint = f" Did you mean {near[0]!r}?" if near else ""
