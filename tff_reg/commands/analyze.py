@@ -313,10 +313,10 @@ def _run_names(run_dirs):
 
     def name(path):
         others = [each.parts for each in paths.values() if each != path]
-        for count in range(1, len(path.parts) + 1):
-            end = path.parts[-count:]
-            if all(each[-count:] != end for each in others):
-                return str(pathlib.Path(*end))
+        count = 1
+        while any(each[-count:] == path.parts[-count:] for each in others):
+            count += 1
+        return str(pathlib.Path(*path.parts[-count:]))
 
     return {run_dir: name(path) for run_dir, path in paths.items()}
 
