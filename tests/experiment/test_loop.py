@@ -1,8 +1,12 @@
 import asyncio
 import csv
 import json
+import os
+import pathlib
 import shutil
 import signal
+import subprocess
+import sys
 import types
 
 import numpy as np
@@ -365,6 +369,54 @@ def test_other_settings_in_the_same_directory_are_refused_by_name(run, tmp_path)
     assert result.summary["clients_per_round"] == 2
 
 
+def test_another_process_in_the_same_directory_is_refused(run, tiny_model, tmp_path):
+    def build(rate):
+        optimizer = tff.learning.optimizers.build_sgdm(rate)
+        return tff.learning.algorithms.build_weighted_fed_avg(tiny_model, optimizer)
+
+    run(tmp_path, process=build(0.1), total_rounds=1)
+    with pytest.raises(experiment.DirectoryError) as caught:
+        run(tmp_path, process=build(1e-9), total_rounds=1)
+    assert "is of other computations (another process" in str(caught.value)
+    assert "\n" not in str(caught.value)
+    # The same, built anew, is no other.
+    assert len(run(tmp_path, process=build(0.1), total_rounds=2).rows) == 2
+
+
+_PROCESS = """
+import sys
+sys.path.insert(0, {root!r})
+from tff_reg import quiet, runtime, training
+quiet.silence()
+from tests.experiment.conftest import tiny_model_fn
+from tff_reg.experiment import process_digest
+with runtime.running("in_process"):
+    for name, passes in (("fedprox", 1),) * {first} + (("fedavg", 1), ("fedavg", 2)):
+        data = training.WholeClientData(batch_size=4, local_epochs=passes)
+        built = training.build(name, tiny_model_fn, client_data=data)
+        digest = process_digest.of(built, built.initialize())
+        print("of", name, passes, digest)
+"""
+
+
+def test_a_processs_digest_is_the_same_in_another_python_process():
+    def digests(first):
+        code = _PROCESS.format(root=str(pathlib.Path(__file__).parents[2]), first=first)
+        done = subprocess.run(
+            [sys.executable, "-c", code],
+            env={**os.environ, "PYTHONHASHSEED": str(first)},
+            capture_output=True,
+            check=True,
+            text=True,
+        )
+        return [line for line in done.stdout.splitlines() if line.startswith("of ")]
+
+    # What was traced before, and how sets are ordered, is no part of it.
+    one, other = digests(0), digests(1)
+    assert len(other) == 3 and other[1:] == one
+    assert one[0].split()[-1] != one[1].split()[-1]
+
+
 def test_fewer_rounds_than_done_are_refused(run, tmp_path):
     with pytest.raises(StopHere):
         run(tmp_path / "a", progress=StopsAfter(4))
@@ -379,6 +431,11 @@ def test_more_rounds_of_a_cosine_schedule_are_refused(run, tmp_path):
         run(tmp_path / "a", total_rounds=3, settings=cosine)
 
 
+def without_digest(process):
+    """The process of somebody whose `next` is no computation of TFF's."""
+    return FailingProcess(process, lambda output: output)
+
+
 def test_a_state_of_another_process_is_refused(run, tmp_path, tiny_model):
     run(tmp_path / "a", total_rounds=1)
     other = tff.learning.algorithms.build_weighted_fed_avg(
@@ -387,7 +444,7 @@ def test_a_state_of_another_process_is_refused(run, tmp_path, tiny_model):
         server_optimizer_fn=tff.learning.optimizers.build_adam(0.1),
     )
     with pytest.raises(experiment.StateMismatchError, match="another process"):
-        run(tmp_path / "a", total_rounds=2, process=other)
+        run(tmp_path / "a", total_rounds=2, process=without_digest(other))
 
 
 class Remembering:

@@ -14,6 +14,7 @@ from typing import Any, Optional
 
 from tff_reg.experiment import (
     command_line,
+    description,
     finished_runs,
     jobs as jobs_lib,
     metrics,
@@ -273,8 +274,10 @@ def result(run: series.PlannedRun) -> str:
     summary = run.result()
     assert summary is not None
     accuracy = progress.percent(summary["final_accuracy"])
+    trouble = description.troubles(summary)
     return (
         f"{metrics.tested(summary)} accuracy {accuracy} after"
         f" {progress.count(summary['rounds'], 'round')},"
         f" {progress.duration(summary['training_seconds'])}"
+        + (f"; {trouble}" if trouble else "")
     )

@@ -23,6 +23,7 @@ from tff_reg.experiment import (
     directory as directory_lib,
     metrics,
     plot,
+    process_digest,
     progress as progress_lib,
     provenance,
     state_file,
@@ -299,6 +300,7 @@ class Rounds:
           The row of each round, also of those that were done before.
         """
         try:
+            self._state = self._process.initialize()
             if self._directory is not None:
                 self._begin(self._directory)
             self._restore()
@@ -320,6 +322,10 @@ class Rounds:
                 self._directory.close()
 
     def _begin(self, directory: directory_lib.RunDirectory) -> None:
+        if process_digest.NAME not in self._settings:
+            digest = process_digest.of(self._process, self._state)
+            if digest is not None:
+                self._settings[process_digest.NAME] = digest
         if not self._training.overwrite:
             directory.check_settings(self._settings)
             directory.check_rounds(self._settings)
@@ -328,7 +334,6 @@ class Rounds:
 
     def _restore(self) -> None:
         """Starts from the newest whole checkpoint, or from the beginning."""
-        self._state = self._process.initialize()
         if hasattr(self._process, "initial_client_state"):
             self._client_states = client_states.ClientStates(
                 self._process.initial_client_state(self._state),
@@ -407,6 +412,8 @@ class Rounds:
         accuracy = row.get(metrics.EVALUATION_ACCURACY)
         if not self._training.keep_best or self._directory is None or accuracy is None:
             return
+        if math.isnan(accuracy):
+            return
         # Those that a checkpoint brings back are in the table: after a resume the same
         # rounds are the best so far.
         before = [
@@ -459,7 +466,7 @@ class Rounds:
         if self._client_states is not None:
             self._client_states.store(cohort, output.client_states, round_num)
         row = metrics.round_metrics(output.metrics)
-        if row.get("training/num_examples") == 0:
+        if row.get(metrics.NUM_EXAMPLES) == 0:
             # All clients were rejected: there is no mean, though the sums say 0.
             for name in (metrics.TRAINING_LOSS, metrics.TRAINING_ACCURACY):
                 row[name] = math.nan
@@ -506,11 +513,7 @@ class Rounds:
 
     def _report(self, round_num: int, row: Mapping[str, Any]) -> None:
         self._progress.after_round(round_num, row)
-        rejected = int(
-            row.get("training/rejected_clients")
-            or row.get("client_work/rejected_clients")
-            or 0
-        )
+        rejected = metrics.rejected_clients(row)
         if rejected:
             of_all = f"{rejected} of {self._cohort_size} clients"
             self._progress.say(

@@ -81,6 +81,16 @@ def round_metrics(metrics: Any) -> dict[str, Any]:
     return {**training, **others}
 
 
+def rejected_clients(row: Mapping[str, Any]) -> int:
+    """Counts the clients of a round whose updates were left out.
+
+    Args:
+      row: The round's metrics.
+    """
+    names = ("training/rejected_clients", "client_work/rejected_clients")
+    return int(next(filter(None, map(row.get, names)), 0))
+
+
 def _text(value: Any) -> str:
     """The shortest text that gives the same number again in its own precision."""
     if value is None:
