@@ -148,6 +148,23 @@ class MetricsTable:
         self._rows.append(cells)
         self._text += self._line(cells.values())
 
+    def without_evaluation(self, round_num: int) -> MetricsTable:
+        """Returns a table that is the same but for a round, which is not evaluated."""
+        table = MetricsTable()
+        table._columns = self._columns
+        table._rows = [
+            {
+                name: ""
+                if row[ROUND] == str(round_num) and name.startswith("evaluation")
+                else cell
+                for name, cell in row.items()
+            }
+            for row in self._rows
+        ]
+        lines = [row.values() for row in table._rows]
+        table._text = "".join(map(self._line, [self._columns or [], *lines]))
+        return table
+
     @staticmethod
     def _line(cells: Iterable[str]) -> str:
         buffer = io.StringIO()

@@ -23,7 +23,9 @@ _NO_PART = ("process", "seed", "keep_best", "averages_all_clients")
 _SETTINGS = tuple(
     each.name
     for each in settings_of(config_lib.RunConfig)
-    if config_lib.identity({each.name: None}) and each.name not in _NO_PART
+    if config_lib.identity({each.name: None})
+    and config_lib.SHORTHAND not in each.tags
+    and each.name not in _NO_PART
 )
 
 
