@@ -8,7 +8,6 @@ import pytest
 from tff_reg import experiment, settings
 from tff_reg.experiment import batch, comparison, finished_runs, metrics, summary
 
-
 SETTINGS = experiment.RunConfig(process="fedavg").resolved().dump()
 
 
@@ -290,7 +289,9 @@ def test_what_ended_not_finite_is_said_and_never_the_best(tmp_path):
         write_run(tmp_path / "a", [0.5, 0.3], process="fedavg"),
         write_run(tmp_path / "b", [0.9, nan], process="fedprox"),
         # The server's model is as it was, and the best of all.
-        write_run(tmp_path / "c", [0.9, 0.9], process="moon", num_examples=0, rejected=2),
+        write_run(
+            tmp_path / "c", [0.9, 0.9], process="moon", num_examples=0, rejected=2
+        ),
     )
     first, nan_at_end, idle = [
         [cell.strip() for cell in line.strip("|").split("|")]

@@ -348,6 +348,63 @@ def test_more_rounds_continue_a_finished_run(run, tiny_data, tmp_path):
     assert results(tmp_path / "a") == results(tmp_path / "whole")
 
 
+@pytest.mark.parametrize("first", [1, 3, 5])
+def test_a_round_evaluated_for_being_the_last_is_not_when_it_is_no_more(
+    run, tmp_path, first
+):
+    evaluated = []
+
+    def evaluate(weights):
+        # Every evaluation is better than all before it.
+        evaluated.append(1)
+        return {"loss": 1.0, "accuracy": len(evaluated) / 100}
+
+    def files(folder, rounds):
+        evaluated.clear()
+        run(
+            tmp_path / folder,
+            total_rounds=rounds,
+            rounds_per_evaluation=2,
+            keep_best=True,
+            evaluate=evaluate,
+        )
+        best = tmp_path / folder / "best_weights.npz"
+        return *results(tmp_path / folder), best.read_bytes()
+
+    at_once = files("whole", 6)
+    begun = files("a", first)
+    assert begun[0][first][4] != ""
+    # As it goes on, up to a round that is not evaluated: the best is what it was.
+    with pytest.raises(StopHere):
+        run(
+            tmp_path / "a",
+            rounds_per_evaluation=2,
+            keep_best=True,
+            evaluate=lambda weights: {"loss": 1.0, "accuracy": 0.0},
+            progress=StopsAfter(first + 1),
+        )
+    table = rows_without_timing(tmp_path / "a")
+    assert table[first][3:5] == ["", ""]
+    for number in range(1, first):
+        assert table[number] == at_once[0][number]
+    best = tmp_path / "a" / "best_weights.npz"
+    assert best.exists() and best.read_bytes() != begun[-1]
+
+
+def test_three_rounds_and_four_more_are_seven_at_once(run, tmp_path):
+    for folder, totals in (("a", (3, 7)), ("whole", (7,))):
+        for rounds in totals:
+            run(
+                tmp_path / folder,
+                total_rounds=rounds,
+                rounds_per_evaluation=2,
+                keep_best=True,
+            )
+    assert results(tmp_path / "a") == results(tmp_path / "whole")
+    best = [tmp_path / folder / "best_weights.npz" for folder in ("a", "whole")]
+    assert best[0].read_bytes() == best[1].read_bytes()
+
+
 def test_two_runs_with_one_seed_are_equal_and_with_another_are_not(run, tmp_path):
     run(tmp_path / "a")
     run(tmp_path / "b")

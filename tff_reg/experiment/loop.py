@@ -40,6 +40,9 @@ Row = dict[str, Optional[float]]
 # The parts of a checkpoint, beside `directory.BEST_WEIGHTS`.
 STATE, CLIENT_STATES = "server_state.npz", "client_states.json"
 _METRICS = "metrics.csv"
+# The best weights before those of a last round that is evaluated out of turn; empty
+# where there were none.
+_BEST_BEFORE = "best_weights_before.npz"
 
 
 class TrainingError(RuntimeError):
@@ -269,6 +272,7 @@ class Rounds:
         self._rounds_saved = 0
         self._cohort_size = 0
         self._not_finite_reported = False
+        self._best_before: Optional[bytes] = None
         # Not every process has it, and where it has, it may be None.
         self._get_all_clients_weights: Optional[Callable[[Any], Any]] = getattr(
             training.process, "get_all_clients_weights", None
@@ -360,9 +364,14 @@ class Rounds:
             )
         for name in self._directory.damaged_weights():
             self._progress.say(f"{name} is damaged: it is written again.")
-        self._directory.restore_best_weights(
-            checkpoint and checkpoint.part(directory_lib.BEST_WEIGHTS)
-        )
+        best = checkpoint and checkpoint.part(directory_lib.BEST_WEIGHTS)
+        if checkpoint is not None and self._rounds_left:
+            # Its last round was evaluated for being the last, which it is no more.
+            self._table.keep_evaluations(self._training.rounds_per_evaluation)
+            before = checkpoint.part(_BEST_BEFORE)
+            if before.exists():
+                best = before if before.stat().st_size else None
+        self._directory.restore_best_weights(best)
         # What the last process wrote beyond its checkpoint is done again.
         self._delete_unnamed_client_states()
         self._directory.delete_results()
@@ -422,6 +431,9 @@ class Rounds:
             if not math.isnan(other)
         ]
         if all(accuracy > other for other in before):
+            path = self._directory.path / directory_lib.BEST_WEIGHTS
+            if row[metrics.ROUND] % self._training.rounds_per_evaluation:
+                self._best_before = path.read_bytes() if path.exists() else b""
             self._directory.write_weights(
                 _named_arrays(
                     self._process.get_model_weights(self._state),
@@ -507,6 +519,9 @@ class Rounds:
         best = self._directory.path / directory_lib.BEST_WEIGHTS
         if best.exists():
             parts[best.name] = lambda path: path.write_bytes(best.read_bytes())
+        before = self._best_before
+        if before is not None:
+            parts[_BEST_BEFORE] = lambda path: path.write_bytes(before)
         self._directory.checkpoints.save(self._rounds_done, parts)
         self._rounds_saved = self._rounds_done
         self._delete_unnamed_client_states()

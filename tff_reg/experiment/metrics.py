@@ -103,7 +103,7 @@ def _text(value: Any) -> str:
 class MetricsTable:
     """Rows of metrics and their text, which is what `metrics.csv` holds.
 
-    The text of a row never changes once it is there, so a table that was read from
+    The text of a cell never changes once it is there, so a table that was read from
     a file and continued is the same bytes as one that was never written.
     """
 
@@ -148,22 +148,13 @@ class MetricsTable:
         self._rows.append(cells)
         self._text += self._line(cells.values())
 
-    def without_evaluation(self, round_num: int) -> MetricsTable:
-        """Returns a table that is the same but for a round, which is not evaluated."""
-        table = MetricsTable()
-        table._columns = self._columns
-        table._rows = [
-            {
-                name: ""
-                if row[ROUND] == str(round_num) and name.startswith("evaluation")
-                else cell
-                for name, cell in row.items()
-            }
-            for row in self._rows
-        ]
-        lines = [row.values() for row in table._rows]
-        table._text = "".join(map(self._line, [self._columns or [], *lines]))
-        return table
+    def keep_evaluations(self, period: int) -> None:
+        """Empties the evaluations of all rounds but every so many."""
+        for row in self._rows:
+            if int(row[ROUND]) % period:
+                row.update((n, "") for n in row if n.startswith("evaluation"))
+        lines = [self._columns or [], *(row.values() for row in self._rows)]
+        self._text = "".join(map(self._line, lines))
 
     @staticmethod
     def _line(cells: Iterable[str]) -> str:

@@ -47,10 +47,10 @@ def of(process: Any, state: Any) -> Optional[str]:
         return str(symbols.setdefault(value, len(symbols))) if is_symbol else value
 
     serialized = tff.framework.serialize_computation(computation)
-    hyperparameters = process.get_hparams(state)
+    get_hparams = getattr(process, "get_hparams", lambda state: ())
     leaves = [
         (path, np.asarray(leaf).tolist())
-        for path, leaf in tree.flatten_with_path(hyperparameters)
+        for path, leaf in tree.flatten_with_path(get_hparams(state))
     ]
     return _hashed([_of_message(serialized, text), *leaves])
 
