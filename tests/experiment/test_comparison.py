@@ -320,6 +320,30 @@ def test_other_seeds_are_no_common_protocol(tmp_path):
     assert "They differ in seeds: 0,1 (fedavg), 0 (fedprox)." in " ".join(text.split())
 
 
+def test_runs_of_different_code_are_said_to_be(tmp_path, monkeypatch):
+    notes = []
+    monkeypatch.setattr(
+        comparison.curves, "write_curves", lambda path, curves, **o: notes.append(o)
+    )
+    versions = {"tensorflow": "2.21.0", "tensorflow_federated": "0.87.0"}
+    made = {"versions": versions, "sources": "0123456789"}
+    old = {**made, "versions": {**versions, "tensorflow": "2.14.1"}}
+    first = write_run(tmp_path / "a", [0.5], process="fedavg", **made)
+    second = write_run(tmp_path / "b", [0.6], process="fedprox", **made)
+    assert "same code" not in table(tmp_path, first, second)
+    # Other code made a part of it.
+    third = write_run(
+        tmp_path / "c", [0.6], process="moon", **made, made_before=[{**old}]
+    )
+    words = " ".join(table(tmp_path, first, third).split())
+    said = (
+        "They were not all made by the same code: sources 01234567 with TensorFlow"
+        " 2.21.0 and TFF 0.87.0 (fedavg, moon); sources 01234567 with TensorFlow 2.14.1"
+        " and TFF 0.87.0 (moon)."
+    )
+    assert said in words and said in notes[-1]["note"]
+
+
 def test_what_is_not_known_of_a_run_is_no_common_protocol(tmp_path):
     path = write_run(tmp_path / "a", [0.5], process="fedavg")
     config = json.loads((path / "config.json").read_text())

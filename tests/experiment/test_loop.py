@@ -718,9 +718,9 @@ def test_a_finished_run_is_not_made_one_of_fewer_rounds(run, tmp_path):
     assert run(tmp_path / "a").summary["rounds"] == 6
 
 
-def made_by(monkeypatch, commit):
+def made_by(monkeypatch, commit, versions={"tff_reg": "1"}):
     """What is run from now on is of a commit."""
-    own = {"git_commit": commit, "versions": {"tff_reg": "1"}}
+    own = {"git_commit": commit, "versions": versions}
     monkeypatch.setattr(loop.provenance, "describe", lambda: own)
 
 
@@ -749,6 +749,22 @@ def test_who_made_the_rounds_before_is_kept_by_their_numbers(
     assert recorded() == ("second", [([1, 2], "first")])
     run(tmp_path / "a", total_rounds=7)
     assert recorded() == ("third", [([1, 2], "first"), ([3, 6], "second")])
+
+
+def test_a_run_that_other_code_began_goes_on_and_says_so(run, tmp_path, monkeypatch):
+    old = {"tensorflow": "2.14.1", "tensorflow_federated": "0.87.0"}
+    with monkeypatch.context() as context:
+        made_by(context, "first", old)
+        run(tmp_path / "a", total_rounds=1)
+    for rounds in (2, 3):
+        notes = Notes()
+        run(tmp_path / "a", total_rounds=rounds, progress=notes)
+        (said,) = [line for line in notes.said if line.startswith("It was made by")]
+        assert "TensorFlow 2.14.1" in said
+    notes = Notes()
+    run(tmp_path / "b", total_rounds=1)
+    run(tmp_path / "b", total_rounds=2, progress=notes)
+    assert not [line for line in notes.said if "made by" in line]
 
 
 def test_a_run_on_other_data_is_another_where_the_data_have_digests(

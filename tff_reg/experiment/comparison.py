@@ -32,6 +32,7 @@ from tff_reg.experiment import (
     plot,
     progress,
     protocol as protocol_lib,
+    provenance,
     summary as summary_lib,
     tables,
 )
@@ -148,10 +149,12 @@ def compare(
     protocol = _protocol(groups, tuned)
     directory = files.make_directory(output_dir, "output_dir")
     files.delete_leftovers(directory)
-    _write_curves(directory, groups, protocol)
-    _write_compute(directory / "compute.png", groups, protocol)
+    notes = _notes(groups, rows)
+    note = " ".join([protocol.in_short(), *notes])
+    _write_curves(directory, groups, note)
+    _write_compute(directory / "compute.png", groups, note)
     text = _markdown(
-        groups, rows, rounds, targets, columns, weights, reaching, protocol
+        groups, rows, rounds, targets, columns, weights, reaching, protocol, notes
     )
     files.write_text(directory / "table.md", text)
     files.write_text(directory / "table.csv", tables.to_csv(rows))
@@ -320,6 +323,7 @@ def _markdown(
     weights: str,
     reaching: str,
     protocol: protocol_lib.Protocol,
+    notes: Sequence[str],
 ) -> str:
     is_one = protocol.is_one
     cells = {
@@ -356,14 +360,25 @@ def _markdown(
     )
     if is_tuned:
         caption += "\n" + textwrap.fill(_TUNED, _WIDTH)
-    notes = [textwrap.fill(note, _WIDTH) for note in _notes(rows)]
-    return "\n".join([*lines, "", caption, *notes, "", *protocol.lines(), ""])
+    filled = [textwrap.fill(note, _WIDTH) for note in notes]
+    return "\n".join([*lines, "", caption, *filled, "", *protocol.lines(), ""])
 
 
-def _notes(rows: Sequence[Row]) -> list[str]:
-    """What is not well with runs, in sentences."""
+def _notes(
+    groups: Mapping[str, Sequence[finished_runs.Run]], rows: Sequence[Row]
+) -> list[str]:
+    """What is not well with runs, and whether other code made them, in sentences."""
     found = {str(row["process"]): description.troubles(row) for row in rows}
-    return [f"{name}: {text}." for name, text in found.items() if text]
+    notes = [f"{name}: {text}." for name, text in found.items() if text]
+    made: dict[str, dict[str, None]] = {}
+    for name, group in groups.items():
+        for run in group:
+            for maker in provenance.makers(run.config):
+                made.setdefault(maker, {})[name] = None
+    if len(made) > 1:
+        by = "; ".join(f"{maker} ({', '.join(names)})" for maker, names in made.items())
+        notes.append(f"They were not all made by the same code: {by}.")
+    return notes
 
 
 def _usual(rows: Sequence[Row]) -> list[str]:
@@ -532,10 +547,10 @@ def _caption(
 def _write_curves(
     directory: pathlib.Path,
     groups: Mapping[str, Sequence[finished_runs.Run]],
-    protocol: protocol_lib.Protocol,
+    note: str,
 ) -> None:
     found = _curves(groups, lambda run, round_num: round_num)
-    _write_picture(directory / "curves.png", groups, found, plot.ROUNDS, protocol)
+    _write_picture(directory / "curves.png", groups, found, plot.ROUNDS, note)
     rows = [
         {
             "process": curve.name,
@@ -555,7 +570,7 @@ def _write_curves(
 def _write_compute(
     path: pathlib.Path,
     groups: Mapping[str, Sequence[finished_runs.Run]],
-    protocol: protocol_lib.Protocol,
+    note: str,
 ) -> None:
     """Accuracy by compute, as FedMLB's Figs. 2 to 4 compare methods."""
     runs = [run for group in groups.values() for run in group]
@@ -571,7 +586,7 @@ def _write_compute(
         groups,
         found,
         "Multiply-adds of a client that takes part in every round (10^9)",
-        protocol,
+        note,
     )
 
 
@@ -599,7 +614,7 @@ def _write_picture(
     groups: Mapping[str, Sequence[finished_runs.Run]],
     drawn: Sequence[curves.Curve],
     across: str,
-    protocol: protocol_lib.Protocol,
+    note: str,
 ) -> None:
     if not drawn:
         # Nothing was evaluated; an old picture would be of other runs.
@@ -615,5 +630,5 @@ def _write_picture(
         title=_accuracy(groups),
         subtitle=subtitle,
         across=across,
-        note=protocol.in_short(),
+        note=note,
     )

@@ -333,7 +333,10 @@ class Rounds:
         if not self._training.overwrite:
             directory.check_settings(self._settings)
             directory.check_rounds(self._settings)
-        self._config = _as_json({**self._settings, **provenance.describe()})
+        sources = provenance.sources(self._settings.get("process"))
+        self._config = _as_json(
+            {**self._settings, **provenance.describe(), "sources": sources}
+        )
         directory.begin(self._config, overwrite=self._training.overwrite)
 
     def _restore(self) -> None:
@@ -362,6 +365,9 @@ class Rounds:
                 f"Resuming after round {self._rounds_done} of"
                 f" {self._settings['total_rounds']}."
             )
+            changed = provenance.change(self._directory.config or {})
+            if changed:
+                self._progress.say(changed)
         for name in self._directory.damaged_weights():
             self._progress.say(f"{name} is damaged: it is written again.")
         best = checkpoint and checkpoint.part(directory_lib.BEST_WEIGHTS)
