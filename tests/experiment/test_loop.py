@@ -759,12 +759,12 @@ def test_a_run_that_other_code_began_goes_on_and_says_so(run, tmp_path, monkeypa
     for rounds in (2, 3):
         notes = Notes()
         run(tmp_path / "a", total_rounds=rounds, progress=notes)
-        (said,) = [line for line in notes.said if line.startswith("It was made by")]
+        (said,) = [line for line in notes.lines if line.startswith("It was made by")]
         assert "TensorFlow 2.14.1" in said
     notes = Notes()
     run(tmp_path / "b", total_rounds=1)
     run(tmp_path / "b", total_rounds=2, progress=notes)
-    assert not [line for line in notes.said if "made by" in line]
+    assert not [line for line in notes.lines if "made by" in line]
 
 
 def test_a_run_on_other_data_is_another_where_the_data_have_digests(
