@@ -6,7 +6,10 @@ import numpy as np
 import pytest
 
 from tests import commands
+from tff_reg import runtime
+from tff_reg.analysis import curvature, plane
 from tff_reg.commands import analyze, run as run_command
+from tff_reg.experiment import trained
 
 
 def run(*arguments):
@@ -206,6 +209,38 @@ def test_the_singular_values_are_those_of_the_classifier(run_dir):
     found = [float(row["singular_value"]) for row in rows]
     np.testing.assert_allclose(found, expected, rtol=1e-5)
     assert (run_dir / "analysis" / "singular_values.png").exists()
+
+
+def test_runs_of_one_name_keep_their_own_results(run_dir, tmp_path):
+    other = tmp_path / "others" / run_dir.name
+    done = commands.call(
+        run_command.main,
+        "--process=fedavg",
+        "--model=cnn",
+        "--norm=group",
+        "--num_clients=3",
+        "--total_rounds=1",
+        "--local_epochs=1",
+        f"--output_dir={other}",
+    )
+    assert done.returncode == 0, done.stderr
+    names = [f"{path.parent.name}/{path.name}" for path in (run_dir, other)]
+    done = run("singular_values", f"--run_dir={run_dir},{other}")
+    head = [cell.strip() for cell in done.stdout.splitlines()[0].split("|")[1:-1]]
+    assert head == ["rank", *names]
+    done = run("hessian", f"--run_dir={other}", "--examples=20", "--trace_samples=2")
+    assert f"| {other.name} |" in done.stdout  # One run needs no more.
+    # In one directory, one after the other: none is taken for the other.
+    with runtime.running("in_process"):
+        for measure, wanted in (
+            (curvature.measure, curvature.Settings(20, trace_samples=2, clients=0)),
+            (plane.measure, plane.Settings("random", points=3, examples=20)),
+        ):
+            first, second, again = (
+                str(measure(trained.load(path), wanted, tmp_path / folder))
+                for path, folder in ((run_dir, "x"), (other, "x"), (other, "y"))
+            )
+            assert first != second == again
 
 
 def test_other_weights_have_a_folder_of_their_own(run_dir):

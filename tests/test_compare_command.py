@@ -15,7 +15,7 @@ from tests import commands, slurm
 from tff_reg import experiment
 from tff_reg.commands import compare
 from tff_reg.data import digests
-from tff_reg.experiment import provenance
+from tff_reg.experiment import process_digest, provenance
 
 TINY = [
     "--total_rounds=2",
@@ -199,6 +199,7 @@ def test_configs_hold_settings_and_what_comparisons_know_of(compared):
     assert config.keys() - values.keys() - provenance.NAMES == {
         "class_names",
         "images",
+        process_digest.NAME,
         *digests.NAMES,
     }
 

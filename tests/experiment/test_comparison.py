@@ -8,6 +8,8 @@ import pytest
 from tff_reg import experiment, settings
 from tff_reg.experiment import batch, comparison, finished_runs, metrics, summary
 
+SETTINGS = experiment.RunConfig(process="fedavg").resolved().dump()
+
 
 def write_run(
     path,
@@ -18,10 +20,12 @@ def write_run(
     seconds=2.0,
     all_clients=None,
     num_examples=None,
+    rejected=None,
     **others,
 ):
     """Writes a finished run with a test accuracy a round (None: not evaluated)."""
     recorded = {
+        **SETTINGS,
         "process": process,
         "task": "digits",
         "seed": seed,
@@ -34,10 +38,12 @@ def write_run(
     for round_num, accuracy in enumerate(accuracies, start=1):
         row = {
             metrics.ROUND: round_num,
-            metrics.TRAINING_LOSS: 1.0,
+            metrics.TRAINING_LOSS: float("nan") if num_examples == 0 else 1.0,
             metrics.TRAINING_ACCURACY: 0.5,
             metrics.SECONDS: seconds,
         }
+        if rejected is not None:
+            row["training/rejected_clients"] = rejected
         if num_examples is not None:
             row[metrics.NUM_EXAMPLES] = num_examples
         if accuracy is not None:
@@ -97,6 +103,9 @@ def test_rows_are_means_over_seeds(four_runs, tmp_path):
         "all_clients_accuracy_mean",
         "all_clients_accuracy_std",
         "seconds_per_round",
+        "rejected_clients",
+        "rounds_without_training",
+        "not_finite",
         "rounds_to_0.22_mean",
         "rounds_to_0.4_mean",
         "ema_accuracy_at_1_mean",
@@ -266,6 +275,89 @@ def test_equal_means_are_both_in_bold(tmp_path):
     ]
     experiment.compare(runs, tmp_path)
     assert (tmp_path / "table.md").read_text("utf-8").count("**75.00**") == 6
+
+
+def table(tmp_path, *runs):
+    experiment.compare(runs, tmp_path / "out", target_accuracies=[0.2])
+    return (tmp_path / "out" / "table.md").read_text("utf-8")
+
+
+def test_what_ended_not_finite_is_said_and_never_the_best(tmp_path):
+    nan = float("nan")
+    text = table(
+        tmp_path,
+        write_run(tmp_path / "a", [0.5, 0.3], process="fedavg"),
+        write_run(tmp_path / "b", [0.9, nan], process="fedprox"),
+        # The server's model is as it was, and the best of all.
+        write_run(
+            tmp_path / "c", [0.9, 0.9], process="moon", num_examples=0, rejected=2
+        ),
+    )
+    first, nan_at_end, idle = [
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in text.splitlines()[2:5]
+    ]
+    assert first[2:4] == ["**30.00**", "**50.00**"] and first[5] == "**1.0**"
+    assert nan_at_end[2:6] == ["not finite", "90.00", "not finite", "1.0"]
+    assert idle[2] == "90.00" and "**" not in "".join(idle)
+    words = " ".join(text.split())
+    assert "fedprox: the last round's numbers not finite." in words
+    assert (
+        "moon: 4 updates of clients not finite and left out, 2 rounds in which nobody"
+        " trained, the last round's numbers not finite."
+    ) in words
+    assert "fedavg: " not in words
+
+
+def test_other_seeds_are_no_common_protocol(tmp_path):
+    text = table(
+        tmp_path,
+        write_run(tmp_path / "a", [0.5], process="fedavg", seed=0),
+        write_run(tmp_path / "b", [0.6], process="fedavg", seed=1),
+        write_run(tmp_path / "c", [0.7], process="fedprox", seed=0),
+    )
+    assert "**" not in text and "no common protocol" in text
+    assert "They differ in seeds: 0,1 (fedavg), 0 (fedprox)." in " ".join(text.split())
+
+
+def test_runs_of_different_code_are_said_to_be(tmp_path, monkeypatch):
+    notes = []
+    monkeypatch.setattr(
+        comparison.curves, "write_curves", lambda path, curves, **o: notes.append(o)
+    )
+    versions = {"tensorflow": "2.21.0", "tensorflow_federated": "0.87.0"}
+    made = {"versions": versions, "sources": "0123456789"}
+    old = {**made, "versions": {**versions, "tensorflow": "2.14.1"}}
+    first = write_run(tmp_path / "a", [0.5], process="fedavg", **made)
+    second = write_run(tmp_path / "b", [0.6], process="fedprox", **made)
+    assert "same code" not in table(tmp_path, first, second)
+    # Other code made a part of it.
+    third = write_run(
+        tmp_path / "c", [0.6], process="moon", **made, made_before=[{**old}]
+    )
+    words = " ".join(table(tmp_path, first, third).split())
+    said = (
+        "They were not all made by the same code: sources 01234567 with TensorFlow"
+        " 2.21.0 and TFF 0.87.0 (fedavg, moon); sources 01234567 with TensorFlow 2.14.1"
+        " and TFF 0.87.0 (moon)."
+    )
+    assert said in words and said in notes[-1]["note"]
+
+
+def test_what_is_not_known_of_a_run_is_no_common_protocol(tmp_path):
+    path = write_run(tmp_path / "a", [0.5], process="fedavg")
+    config = json.loads((path / "config.json").read_text())
+    for name in ("client_learning_rate", "local_epochs"):
+        del config[name]
+    (path / "config.json").write_text(json.dumps(config))
+    other = write_run(tmp_path / "b", [0.6], process="fedprox")
+    text = " ".join(table(tmp_path, path, other).split())
+    assert "**" not in text
+    assert "Whether they have one protocol is not known, so nothing is in bold." in text
+    assert (
+        "Their settings are not known: local_epochs, client_learning_rate (fedavg)."
+        in text
+    )
 
 
 def test_groups_can_be_named(tmp_path):

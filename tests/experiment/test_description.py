@@ -147,6 +147,9 @@ def test_the_result_names_accuracy_time_and_files(tmp_path):
         all_clients_accuracy=None,
         best_all_clients_accuracy=None,
         rounds=10,
+        rejected_clients=0,
+        rounds_without_training=0,
+        ends_finite=True,
         training_seconds=61.0,
         median_round_seconds=6.0,
     )
@@ -164,8 +167,17 @@ def test_the_result_names_accuracy_time_and_files(tmp_path):
         "(best 95.00 % after round 7), of the mean of all clients' last models 80.00 %"
         " (best 85.00 %), 1:01 of training"
     ) in text
-    (text, _) = description.result({**summary, "final_accuracy": None}, tmp_path)
+    nothing = {**summary, "final_accuracy": None, "best_accuracy": None}
+    (text, _) = description.result(nothing, tmp_path)
     assert text.startswith("10 rounds done, ")
+    diverged = {**summary, "final_accuracy": None, "ends_finite": False}
+    diverged.update(rejected_clients=1, rounds_without_training=2)
+    (text, trouble, _) = description.result(diverged, tmp_path)
+    assert text.startswith("10 rounds done (best test accuracy 95.00 % after round 7)")
+    assert trouble == (
+        "1 update of clients not finite and left out, 2 rounds in which nobody trained,"
+        " the last round's numbers not finite."
+    )
 
 
 @pytest.mark.parametrize(

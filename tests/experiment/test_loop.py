@@ -1,8 +1,12 @@
 import asyncio
 import csv
 import json
+import os
+import pathlib
 import shutil
 import signal
+import subprocess
+import sys
 import types
 
 import numpy as np
@@ -344,6 +348,63 @@ def test_more_rounds_continue_a_finished_run(run, tiny_data, tmp_path):
     assert results(tmp_path / "a") == results(tmp_path / "whole")
 
 
+@pytest.mark.parametrize("first", [1, 3, 5])
+def test_a_round_evaluated_for_being_the_last_is_not_when_it_is_no_more(
+    run, tmp_path, first
+):
+    evaluated = []
+
+    def evaluate(weights):
+        # Every evaluation is better than all before it.
+        evaluated.append(1)
+        return {"loss": 1.0, "accuracy": len(evaluated) / 100}
+
+    def files(folder, rounds):
+        evaluated.clear()
+        run(
+            tmp_path / folder,
+            total_rounds=rounds,
+            rounds_per_evaluation=2,
+            keep_best=True,
+            evaluate=evaluate,
+        )
+        best = tmp_path / folder / "best_weights.npz"
+        return *results(tmp_path / folder), best.read_bytes()
+
+    at_once = files("whole", 6)
+    begun = files("a", first)
+    assert begun[0][first][4] != ""
+    # As it goes on, up to a round that is not evaluated: the best is what it was.
+    with pytest.raises(StopHere):
+        run(
+            tmp_path / "a",
+            rounds_per_evaluation=2,
+            keep_best=True,
+            evaluate=lambda weights: {"loss": 1.0, "accuracy": 0.0},
+            progress=StopsAfter(first + 1),
+        )
+    table = rows_without_timing(tmp_path / "a")
+    assert table[first][3:5] == ["", ""]
+    for number in range(1, first):
+        assert table[number] == at_once[0][number]
+    best = tmp_path / "a" / "best_weights.npz"
+    assert best.exists() and best.read_bytes() != begun[-1]
+
+
+def test_three_rounds_and_four_more_are_seven_at_once(run, tmp_path):
+    for folder, totals in (("a", (3, 7)), ("whole", (7,))):
+        for rounds in totals:
+            run(
+                tmp_path / folder,
+                total_rounds=rounds,
+                rounds_per_evaluation=2,
+                keep_best=True,
+            )
+    assert results(tmp_path / "a") == results(tmp_path / "whole")
+    best = [tmp_path / folder / "best_weights.npz" for folder in ("a", "whole")]
+    assert best[0].read_bytes() == best[1].read_bytes()
+
+
 def test_two_runs_with_one_seed_are_equal_and_with_another_are_not(run, tmp_path):
     run(tmp_path / "a")
     run(tmp_path / "b")
@@ -365,6 +426,54 @@ def test_other_settings_in_the_same_directory_are_refused_by_name(run, tmp_path)
     assert result.summary["clients_per_round"] == 2
 
 
+def test_another_process_in_the_same_directory_is_refused(run, tiny_model, tmp_path):
+    def build(rate):
+        optimizer = tff.learning.optimizers.build_sgdm(rate)
+        return tff.learning.algorithms.build_weighted_fed_avg(tiny_model, optimizer)
+
+    run(tmp_path, process=build(0.1), total_rounds=1)
+    with pytest.raises(experiment.DirectoryError) as caught:
+        run(tmp_path, process=build(1e-9), total_rounds=1)
+    assert "is of other computations (another process" in str(caught.value)
+    assert "\n" not in str(caught.value)
+    # The same, built anew, is no other.
+    assert len(run(tmp_path, process=build(0.1), total_rounds=2).rows) == 2
+
+
+_PROCESS = """
+import sys
+sys.path.insert(0, {root!r})
+from tff_reg import quiet, runtime, training
+quiet.silence()
+from tests.experiment.conftest import tiny_model_fn
+from tff_reg.experiment import process_digest
+with runtime.running("in_process"):
+    for name, passes in (("fedprox", 1),) * {first} + (("fedavg", 1), ("fedavg", 2)):
+        data = training.WholeClientData(batch_size=4, local_epochs=passes)
+        built = training.build(name, tiny_model_fn, client_data=data)
+        digest = process_digest.of(built, built.initialize())
+        print("of", name, passes, digest)
+"""
+
+
+def test_a_processs_digest_is_the_same_in_another_python_process():
+    def digests(first):
+        code = _PROCESS.format(root=str(pathlib.Path(__file__).parents[2]), first=first)
+        done = subprocess.run(
+            [sys.executable, "-c", code],
+            env={**os.environ, "PYTHONHASHSEED": str(first)},
+            capture_output=True,
+            check=True,
+            text=True,
+        )
+        return [line for line in done.stdout.splitlines() if line.startswith("of ")]
+
+    # What was traced before, and how sets are ordered, is no part of it.
+    one, other = digests(0), digests(1)
+    assert len(other) == 3 and other[1:] == one
+    assert one[0].split()[-1] != one[1].split()[-1]
+
+
 def test_fewer_rounds_than_done_are_refused(run, tmp_path):
     with pytest.raises(StopHere):
         run(tmp_path / "a", progress=StopsAfter(4))
@@ -379,6 +488,11 @@ def test_more_rounds_of_a_cosine_schedule_are_refused(run, tmp_path):
         run(tmp_path / "a", total_rounds=3, settings=cosine)
 
 
+def without_digest(process):
+    """The process of somebody whose `next` is no computation of TFF's."""
+    return FailingProcess(process, lambda output: output)
+
+
 def test_a_state_of_another_process_is_refused(run, tmp_path, tiny_model):
     run(tmp_path / "a", total_rounds=1)
     other = tff.learning.algorithms.build_weighted_fed_avg(
@@ -387,7 +501,7 @@ def test_a_state_of_another_process_is_refused(run, tmp_path, tiny_model):
         server_optimizer_fn=tff.learning.optimizers.build_adam(0.1),
     )
     with pytest.raises(experiment.StateMismatchError, match="another process"):
-        run(tmp_path / "a", total_rounds=2, process=other)
+        run(tmp_path / "a", total_rounds=2, process=without_digest(other))
 
 
 class Remembering:
@@ -604,9 +718,9 @@ def test_a_finished_run_is_not_made_one_of_fewer_rounds(run, tmp_path):
     assert run(tmp_path / "a").summary["rounds"] == 6
 
 
-def made_by(monkeypatch, commit):
+def made_by(monkeypatch, commit, versions={"tff_reg": "1"}):
     """What is run from now on is of a commit."""
-    own = {"git_commit": commit, "versions": {"tff_reg": "1"}}
+    own = {"git_commit": commit, "versions": versions}
     monkeypatch.setattr(loop.provenance, "describe", lambda: own)
 
 
@@ -635,6 +749,22 @@ def test_who_made_the_rounds_before_is_kept_by_their_numbers(
     assert recorded() == ("second", [([1, 2], "first")])
     run(tmp_path / "a", total_rounds=7)
     assert recorded() == ("third", [([1, 2], "first"), ([3, 6], "second")])
+
+
+def test_a_run_that_other_code_began_goes_on_and_says_so(run, tmp_path, monkeypatch):
+    old = {"tensorflow": "2.14.1", "tensorflow_federated": "0.87.0"}
+    with monkeypatch.context() as context:
+        made_by(context, "first", old)
+        run(tmp_path / "a", total_rounds=1)
+    for rounds in (2, 3):
+        notes = Notes()
+        run(tmp_path / "a", total_rounds=rounds, progress=notes)
+        (said,) = [line for line in notes.lines if line.startswith("It was made by")]
+        assert "TensorFlow 2.14.1" in said
+    notes = Notes()
+    run(tmp_path / "b", total_rounds=1)
+    run(tmp_path / "b", total_rounds=2, progress=notes)
+    assert not [line for line in notes.lines if "made by" in line]
 
 
 def test_a_run_on_other_data_is_another_where_the_data_have_digests(

@@ -5,7 +5,7 @@ import os
 import pytest
 
 from tff_reg import experiment, runtime, tasks, training
-from tff_reg.experiment import process_cache, runs
+from tff_reg.experiment import process_cache, provenance, runs
 from tff_reg.lazy import np, tf
 
 SMALL = dict(
@@ -142,8 +142,8 @@ def test_a_change_of_the_code_changes_the_name(monkeypatch, tmp_path):
     before = key()
     source = tmp_path / "one.py"
     source.write_text("x = 1\n")
-    sources = [*process_cache._sources(), source]
-    monkeypatch.setattr(process_cache, "_sources", lambda: sources)
+    sources = [*provenance.source_files(), source]
+    monkeypatch.setattr(provenance, "source_files", lambda: sources)
     assert key() != before
 
 

@@ -54,10 +54,41 @@ def test_the_moving_average_starts_at_the_first_value():
 
 
 def test_rounds_without_evaluation_do_not_count_in_the_moving_average():
-    found = summary.moving_average([NAN, 0.2, NAN, 0.4], momentum=0.5)
-    assert math.isnan(found[0]) and math.isnan(found[2])
-    assert [found[1], found[3]] == pytest.approx([0.2, 0.3])
+    # 0.9 x 0.2 + 0.1 x 0.4 = 0.22.
+    found = summary.summarize(table_of([None, 0.2, None, 0.4]), SETTINGS)
+    assert found["ema_accuracy"] == pytest.approx(0.22)
     assert summary.moving_average([]) == []
+
+
+def test_what_is_not_finite_was_measured_nevertheless():
+    found = summary.summarize(
+        table_of([0.3, 0.9, NAN], all_clients=[0.1, NAN, 0.2]), SETTINGS
+    )
+    assert found["final_accuracy"] is None and found["ema_accuracy"] is None
+    assert (found["best_accuracy"], found["best_round"]) == (0.9, 2)
+    assert found["all_clients_accuracy"] == 0.2
+    assert found["ema_all_clients_accuracy"] is None
+    assert found["best_all_clients_accuracy"] == 0.2
+    assert not found["ends_finite"]
+    # Nothing was measured in the last round; what was before it is the last.
+    found = summary.summarize(table_of([0.3, 0.9, None]), SETTINGS)
+    assert found["final_accuracy"] == 0.9 and found["ends_finite"]
+
+
+def test_updates_that_were_left_out_and_rounds_without_training_are_counted():
+    table = metrics.MetricsTable()
+    for number, (examples, rejected) in enumerate([(8, 0), (4, 1), (0, 2)], start=1):
+        row = {
+            metrics.ROUND: number,
+            metrics.TRAINING_LOSS: 1.0 if examples else NAN,
+            metrics.SECONDS: 1.0,
+            metrics.NUM_EXAMPLES: examples,
+            "training/rejected_clients": rejected,
+        }
+        table.append(row)
+    found = summary.summarize(table, SETTINGS)
+    assert (found["rejected_clients"], found["rounds_without_training"]) == (3, 1)
+    assert not found["ends_finite"]
 
 
 def test_a_summary_is_the_results_of_the_columns():
@@ -77,6 +108,9 @@ def test_a_summary_is_the_results_of_the_columns():
         "final_loss": 0.7,
         "final_training_loss": -1.0,
         "final_training_accuracy": 0.5,
+        "ends_finite": True,
+        "rejected_clients": 0,
+        "rounds_without_training": 0,
         "rounds": 4,
         "process": "fedmlb",
         "task": "digits",

@@ -162,9 +162,8 @@ class _Measuring:
         self._of = {
             "round_num": run.round_num,
             "settings": dataclasses.asdict(settings),
+            "weights": [run.kind, run.digest],
         }
-        if run.kind != "server":
-            self._of["weights"] = run.kind
         files.make_directory(directory, "output_dir")
         files.delete_leftovers(directory)
         found = read(directory)

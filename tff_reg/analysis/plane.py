@@ -73,8 +73,7 @@ def measure(
     """
     directory = files.make_directory(output_dir, "output_dir")
     files.delete_leftovers(directory)
-    others = [] if run.kind == "server" else [run.kind]
-    of = json.dumps([run.round_num, dataclasses.asdict(settings), *others])
+    of = json.dumps([run.kind, run.digest, dataclasses.asdict(settings)])
     known = _read(directory / _FILE, of)
     if known is not None and not np.isnan(known).any():
         coordinates = np.linspace(-settings.extent, settings.extent, settings.points)

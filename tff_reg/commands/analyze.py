@@ -5,6 +5,7 @@ The thin end of `tff_reg.analysis`.
 
 import dataclasses
 import functools
+import os
 import pathlib
 import sys
 
@@ -301,13 +302,23 @@ def _draw(given, name, found, write):
         pictures = {pathlib.Path(given["output_dir"]): found}
     for folder, drawn in pictures.items():
         files.make_directory(folder, "output_dir")
-        write(folder / name, {_name(run_dir): v for run_dir, v in drawn.items()})
+        names = _run_names(drawn)
+        write(folder / name, {names[run_dir]: v for run_dir, v in drawn.items()})
         print(f"In {folder}: {name}")
 
 
-def _name(run_dir):
-    """What a run is called in a picture."""
-    return pathlib.Path(run_dir).absolute().name
+def _run_names(run_dirs):
+    """Returns a name for each run: the shortest end of its path that no other has."""
+    paths = {run_dir: pathlib.Path(os.path.abspath(run_dir)) for run_dir in run_dirs}
+
+    def name(path):
+        others = [each.parts for each in paths.values() if each != path]
+        count = 1
+        while any(each[-count:] == path.parts[-count:] for each in others):
+            count += 1
+        return str(pathlib.Path(*path.parts[-count:]))
+
+    return {run_dir: name(path) for run_dir, path in paths.items()}
 
 
 def _of_task(run_dirs):
@@ -324,7 +335,7 @@ def hessian(given):
     if _weights(given) != "server":
         given = {"clients": 0, **given}
     wanted = _chosen(curvature.Settings, given)
-    columns, results = {"run": []}, {}
+    columns, results, names = {"run": []}, {}, _run_names(run_dirs)
     for run_dir in run_dirs:
         with runtime.running("in_process"):
             found = curvature.measure(
@@ -335,7 +346,7 @@ def hessian(given):
                 progress=sys.stderr.isatty(),
             )
         results[run_dir] = found["results"]
-        columns["run"].append(_name(run_dir))
+        columns["run"].append(names[run_dir])
         for row in curvature.rows(found):
             cell = "-" if row["value"] is None else f"{row['value']:.4g}"
             if row["standard_error"] is not None:
@@ -409,7 +420,8 @@ def singular_values(given):
             for rank, value in enumerate(found[run_dir].tolist(), start=1)
         ]
         files.write_text(folder / "singular_values.csv", tables.to_csv(rows))
-    shown = {_name(d): [f"{v:.4g}" for v in values] for d, values in found.items()}
+    names = _run_names(found)
+    shown = {names[d]: [f"{v:.4g}" for v in values] for d, values in found.items()}
     most = max(map(len, shown.values()))
     ranks = {"rank": [str(rank) for rank in range(1, most + 1)]}
     filled = {d: v + ["-"] * (most - len(v)) for d, v in shown.items()}

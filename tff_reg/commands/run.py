@@ -4,7 +4,7 @@ The thin end of `tff_reg.experiment.run`.
 """
 
 from tff_reg import experiment
-from tff_reg.experiment import command_line, description
+from tff_reg.experiment import command_line, description, provenance
 from tff_reg.lazy import flags
 
 
@@ -22,6 +22,9 @@ def main(argv, stop):
             summary = experiment.run(config, stop=stop).summary
         else:
             print(f"{config.output_dir} is finished already; --overwrite starts anew.")
+            made = experiment.RunDirectory(config.output_dir).config or {}
+            if changed := provenance.change(made):
+                print(changed)
     except (experiment.TrainingError, experiment.StateMismatchError, OSError) as error:
         if verbose or isinstance(error, BrokenPipeError):
             raise

@@ -14,10 +14,13 @@ from typing import Any, Optional
 
 from tff_reg.experiment import (
     command_line,
+    description,
+    directory,
     finished_runs,
     jobs as jobs_lib,
     metrics,
     progress,
+    provenance,
     series,
 )
 from tff_reg.settings import as_text
@@ -166,7 +169,11 @@ class Batch:
         for number, why in self._all(work, self._planned, begin):
             run = self._planned[number]
             if run.is_finished:
-                self._say(f"{head(number)}: finished before, {result(run)}", flush=True)
+                changed = provenance.change(
+                    directory.RunDirectory(run.directory).config or {}
+                )
+                told = f"{result(run)}. {changed}" if changed else result(run)
+                self._say(f"{head(number)}: finished before, {told}", flush=True)
                 continue
             self._end(head(number), f"failed ({why})" if why else result(run))
             if why:
@@ -273,8 +280,10 @@ def result(run: series.PlannedRun) -> str:
     summary = run.result()
     assert summary is not None
     accuracy = progress.percent(summary["final_accuracy"])
+    trouble = description.troubles(summary)
     return (
         f"{metrics.tested(summary)} accuracy {accuracy} after"
         f" {progress.count(summary['rounds'], 'round')},"
         f" {progress.duration(summary['training_seconds'])}"
+        + (f"; {trouble}" if trouble else "")
     )

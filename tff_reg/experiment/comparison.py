@@ -25,12 +25,14 @@ from tff_reg.data import digests
 from tff_reg.experiment import (
     config as config_lib,
     curves,
+    description,
     files,
     finished_runs,
     metrics,
     plot,
     progress,
     protocol as protocol_lib,
+    provenance,
     summary as summary_lib,
     tables,
 )
@@ -147,10 +149,12 @@ def compare(
     protocol = _protocol(groups, tuned)
     directory = files.make_directory(output_dir, "output_dir")
     files.delete_leftovers(directory)
-    _write_curves(directory, groups, protocol)
-    _write_compute(directory / "compute.png", groups, protocol)
+    notes = _notes(groups, rows)
+    note = " ".join([protocol.in_short(), *notes])
+    _write_curves(directory, groups, note)
+    _write_compute(directory / "compute.png", groups, note)
     text = _markdown(
-        groups, rows, rounds, targets, columns, weights, reaching, protocol
+        groups, rows, rounds, targets, columns, weights, reaching, protocol, notes
     )
     files.write_text(directory / "table.md", text)
     files.write_text(directory / "table.csv", tables.to_csv(rows))
@@ -262,6 +266,11 @@ def _row(
         "all_clients_accuracy_mean": mean(values("all_clients_accuracy")),
         "all_clients_accuracy_std": deviation(values("all_clients_accuracy")),
         "seconds_per_round": mean(values("median_round_seconds")),
+        **{
+            name: sum(run.summary[name] for run in group)
+            for name in ("rejected_clients", "rounds_without_training")
+        },
+        "not_finite": sum(not run.summary["ends_finite"] for run in group),
     }
     for column in group[0].analyses:
         if column not in (HOW, STEP):
@@ -314,6 +323,7 @@ def _markdown(
     weights: str,
     reaching: str,
     protocol: protocol_lib.Protocol,
+    notes: Sequence[str],
 ) -> str:
     is_one = protocol.is_one
     cells = {
@@ -345,10 +355,30 @@ def _markdown(
     if not columns or "seconds" in columns:
         cells["s a round"] = [f"{row['seconds_per_round']:.2f}" for row in rows]
     lines = tables.to_markdown(cells)
-    caption = _caption(groups, last, columns or _usual(rows), weights, reaching, is_one)
+    caption = _caption(
+        groups, last, columns or _usual(rows), weights, reaching, protocol
+    )
     if is_tuned:
         caption += "\n" + textwrap.fill(_TUNED, _WIDTH)
-    return "\n".join([*lines, "", caption, "", *protocol.lines(), ""])
+    filled = [textwrap.fill(note, _WIDTH) for note in notes]
+    return "\n".join([*lines, "", caption, *filled, "", *protocol.lines(), ""])
+
+
+def _notes(
+    groups: Mapping[str, Sequence[finished_runs.Run]], rows: Sequence[Row]
+) -> list[str]:
+    """What is not well with runs, and whether other code made them, in sentences."""
+    found = {str(row["process"]): description.troubles(row) for row in rows}
+    notes = [f"{name}: {text}." for name, text in found.items() if text]
+    made: dict[str, dict[str, None]] = {}
+    for name, group in groups.items():
+        for run in group:
+            for maker in provenance.makers(run.config):
+                made.setdefault(maker, {})[name] = None
+    if len(made) > 1:
+        by = "; ".join(f"{maker} ({', '.join(names)})" for maker, names in made.items())
+        notes.append(f"They were not all made by the same code: {by}.")
+    return notes
 
 
 def _usual(rows: Sequence[Row]) -> list[str]:
@@ -381,16 +411,26 @@ def _numbers(rows: Sequence[Row], name: str) -> list[str]:
 
 
 def _percents(rows: Sequence[Row], name: str, is_bold: bool) -> list[str]:
-    """Means in percent, with deviations where there are any; the highest in bold."""
+    """Means in percent, with deviations where there are any; the highest in bold.
+
+    What ended with numbers that are not finite is never the best.
+    """
     shown = [_percent(row[f"{name}_mean"]) for row in rows]
-    measured = [float(text) for text in shown if text != "-"]
-    best = max(measured) if is_bold and len(measured) > 1 else None
+    measured = [
+        float(text)
+        for row, text in zip(rows, shown)
+        if text != "-" and not row["not_finite"]
+    ]
+    best = max(measured) if is_bold and measured and len(rows) > 1 else None
     texts = []
     for row, text in zip(rows, shown):
         spread = row.get(f"{name}_std")
         cell = text if spread is None else f"{text} ± {_percent(spread)}"
-        is_best = best is not None and text != "-" and float(text) == best
-        texts.append(f"**{cell}**" if is_best else cell)
+        if row["not_finite"]:
+            texts.append("not finite" if text == "-" else cell)
+        else:
+            is_best = text != "-" and float(text) == best
+            texts.append(f"**{cell}**" if is_best else cell)
     return texts
 
 
@@ -403,14 +443,21 @@ def _rounds_to(
 ) -> list[str]:
     """Mean numbers of rounds, the lowest in bold; `25+` where 25 were not enough."""
     means = [row[f"rounds_to_{target}_mean"] for row in rows]
-    reached = [number for number in means if number is not None]
+    reached = [
+        number
+        for row, number in zip(rows, means)
+        if number is not None and not row["not_finite"]
+    ]
     has_best = is_bold and reached and len(means) > 1
     best = f"{min(reached):.1f}" if has_best else None
     shown = [
         f"{limit}+" if number is None else f"{number:.1f}"
         for number, limit in zip(means, last)
     ]
-    return [f"**{text}**" if text == best else text for text in shown]
+    return [
+        f"**{text}**" if text == best and not row["not_finite"] else text
+        for row, text in zip(rows, shown)
+    ]
 
 
 def _accuracy(groups: Mapping[str, Sequence[finished_runs.Run]]) -> str:
@@ -456,7 +503,7 @@ def _caption(
     columns: Sequence[str],
     weights: str,
     reaching: str,
-    is_one: bool,
+    protocol: protocol_lib.Protocol,
 ) -> str:
     text = (
         f"{_accuracy(groups)} after {progress.count(_range(last), 'round')},"
@@ -472,7 +519,11 @@ def _caption(
     if "all_clients" in columns:
         text += " All clients: that of the mean of all clients' last models."
     if len(groups) > 1:
-        best = "The best" if is_one else "They have no common protocol, so nothing"
+        best = "The best"
+        if protocol.differences:
+            best = "They have no common protocol, so nothing"
+        elif protocol.unknown:
+            best = "Whether they have one protocol is not known, so nothing"
         text += f" {best} is in bold."
     if HESSIAN_COLUMNS.keys() & set(columns):
         text += (
@@ -496,10 +547,10 @@ def _caption(
 def _write_curves(
     directory: pathlib.Path,
     groups: Mapping[str, Sequence[finished_runs.Run]],
-    protocol: protocol_lib.Protocol,
+    note: str,
 ) -> None:
     found = _curves(groups, lambda run, round_num: round_num)
-    _write_picture(directory / "curves.png", groups, found, plot.ROUNDS, protocol)
+    _write_picture(directory / "curves.png", groups, found, plot.ROUNDS, note)
     rows = [
         {
             "process": curve.name,
@@ -519,7 +570,7 @@ def _write_curves(
 def _write_compute(
     path: pathlib.Path,
     groups: Mapping[str, Sequence[finished_runs.Run]],
-    protocol: protocol_lib.Protocol,
+    note: str,
 ) -> None:
     """Accuracy by compute, as FedMLB's Figs. 2 to 4 compare methods."""
     runs = [run for group in groups.values() for run in group]
@@ -535,7 +586,7 @@ def _write_compute(
         groups,
         found,
         "Multiply-adds of a client that takes part in every round (10^9)",
-        protocol,
+        note,
     )
 
 
@@ -563,7 +614,7 @@ def _write_picture(
     groups: Mapping[str, Sequence[finished_runs.Run]],
     drawn: Sequence[curves.Curve],
     across: str,
-    protocol: protocol_lib.Protocol,
+    note: str,
 ) -> None:
     if not drawn:
         # Nothing was evaluated; an old picture would be of other runs.
@@ -579,5 +630,5 @@ def _write_picture(
         title=_accuracy(groups),
         subtitle=subtitle,
         across=across,
-        note=protocol.in_short(),
+        note=note,
     )

@@ -55,7 +55,7 @@ _GROUPS = (
 )
 
 # Tag: it stands for other settings, which a run has in its place.
-_SHORTHAND = "shorthand"
+SHORTHAND = "shorthand"
 # What `settings_of` can be beside a method.
 TASK, EACH = resolution.TASK, resolution.EACH
 
@@ -80,14 +80,14 @@ class RunConfig(process_settings.ProcessSettings, task_settings.TaskSettings):
         None,
         help="cell of a paper's table, whose settings count where no flag says"
         " otherwise; bin/recipes lists them",
-        tags=(_SHORTHAND,),
+        tags=(SHORTHAND,),
     )
     settings_of: Optional[str] = _of_what(
         None,
         help="whose settings count where no flag and no recipe says otherwise: a"
         " method's, the task's (task), or those of each process's first method (each);"
         " runs are by themselves as with each, compared as with task",
-        tags=(_SHORTHAND,),
+        tags=(SHORTHAND,),
     )
     clients_per_round: int = _of_rounds(16, help="clients that take part", minimum=1)
     participation: Optional[float] = _of_rounds(
@@ -95,7 +95,7 @@ class RunConfig(process_settings.ProcessSettings, task_settings.TaskSettings):
         help="the same as a fraction of all clients",
         above=0,
         maximum=1,
-        tags=(_SHORTHAND,),
+        tags=(SHORTHAND,),
     )
     client_sampling: str = _of_rounds(
         "fixed",
@@ -412,7 +412,7 @@ class ResolvedConfig(RunConfig):
         values = {
             each.name: getattr(self, each.name)
             for each in _by_heading()
-            if _SHORTHAND not in each.tags
+            if SHORTHAND not in each.tags
         }
         return {
             name: list(value) if isinstance(value, tuple) else value

@@ -333,6 +333,29 @@ def resumption(config: ResolvedConfig) -> str:
     )
 
 
+def troubles(counts: Mapping[str, Any]) -> str:
+    """Says what was left out of a run or of several, and how they ended.
+
+    Args:
+      counts: `rejected_clients` and `rounds_without_training` as `summary.json` has
+        them or their sums, and `ends_finite`, or of how many `not_finite` it is false.
+
+    Returns:
+      Phrases joined by commas; nothing where all is well.
+    """
+    rejected, idle = counts["rejected_clients"], counts["rounds_without_training"]
+    not_finite = counts.get("not_finite", not counts.get("ends_finite", True))
+    phrases = []
+    if rejected:
+        updates = progress.count(rejected, "update")
+        phrases.append(f"{updates} of clients not finite and left out")
+    if idle:
+        phrases.append(f"{progress.count(idle, 'round')} in which nobody trained")
+    if not_finite:
+        phrases.append("the last round's numbers not finite")
+    return ", ".join(phrases)
+
+
 def result(summary: Mapping[str, Any], path: files.PathLike) -> list[str]:
     """What came out of a finished run, and where it is.
 
@@ -357,10 +380,14 @@ def result(summary: Mapping[str, Any], path: files.PathLike) -> list[str]:
             )
     else:
         text = f"{text} done"
+        if best is not None:
+            accuracy = f"{100 * best:.2f} % after round {summary['best_round']}"
+            text += f" (best {metrics.tested(summary)} accuracy {accuracy})"
     text += (
         f", {progress.duration(summary['training_seconds'])} of training, the median"
         f" round {summary['median_round_seconds']:.2f} s."
     )
+    trouble = troubles(summary)
     guarantee = summary.get("privacy")
     names = sorted(
         each.name
@@ -369,6 +396,7 @@ def result(summary: Mapping[str, Any], path: files.PathLike) -> list[str]:
     )
     return [
         text,
+        *([f"{trouble[0].upper()}{trouble[1:]}."] if trouble else []),
         *(privacy.in_words(guarantee) if guarantee else ()),
         f"In {path}: {', '.join(names)}; tensorboard --logdir {path}",
     ]

@@ -31,6 +31,7 @@ from tff_reg.experiment import (
     config as config_lib,
     files,
     metrics,
+    process_digest,
     provenance,
     tensorboard,
 )
@@ -38,6 +39,12 @@ from tff_reg.settings import SettingError, as_text
 
 _MADE_BY = "tff_reg"
 _OTHERWISE = "give another one, or overwrite=true to start anew."
+
+# Of what digests are, in words.
+_DIGESTS = {
+    **digests.NAMES,
+    process_digest.NAME: "computations (another process, or built by other versions)",
+}
 
 WEIGHTS = "final_weights.npz"
 ALL_CLIENTS_WEIGHTS = "final_all_clients_weights.npz"
@@ -140,9 +147,9 @@ class RunDirectory:
             return
         # It may be continued to more rounds.
         for name in config_lib.differences(self._config, settings, ("total_rounds",)):
-            if name in digests.NAMES:
+            if name in _DIGESTS:
                 raise self._error(
-                    f"the run there is of other {digests.NAMES[name]}; give those, or"
+                    f"the run there is of other {_DIGESTS[name]}; give those, or"
                     f" {_OTHERWISE.removeprefix('give ')}"
                 )
             # Of the two values the user may have given neither.

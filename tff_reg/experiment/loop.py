@@ -23,6 +23,7 @@ from tff_reg.experiment import (
     directory as directory_lib,
     metrics,
     plot,
+    process_digest,
     progress as progress_lib,
     provenance,
     state_file,
@@ -39,6 +40,9 @@ Row = dict[str, Optional[float]]
 # The parts of a checkpoint, beside `directory.BEST_WEIGHTS`.
 STATE, CLIENT_STATES = "server_state.npz", "client_states.json"
 _METRICS = "metrics.csv"
+# The best weights before those of a last round that is evaluated out of turn; empty
+# where there were none.
+_BEST_BEFORE = "best_weights_before.npz"
 
 
 class TrainingError(RuntimeError):
@@ -276,6 +280,7 @@ class Rounds:
         self._rounds_saved = 0
         self._cohort_size = 0
         self._not_finite_reported = False
+        self._best_before: Optional[bytes] = None
         # Not every process has it, and where it has, it may be None.
         self._get_all_clients_weights: Optional[Callable[[Any], Any]] = getattr(
             training.process, "get_all_clients_weights", None
@@ -307,6 +312,7 @@ class Rounds:
           The row of each round, also of those that were done before.
         """
         try:
+            self._state = self._process.initialize()
             if self._directory is not None:
                 self._begin(self._directory)
             self._restore()
@@ -328,15 +334,21 @@ class Rounds:
                 self._directory.close()
 
     def _begin(self, directory: directory_lib.RunDirectory) -> None:
+        if process_digest.NAME not in self._settings:
+            digest = process_digest.of(self._process, self._state)
+            if digest is not None:
+                self._settings[process_digest.NAME] = digest
         if not self._training.overwrite:
             directory.check_settings(self._settings)
             directory.check_rounds(self._settings)
-        self._config = _as_json({**self._settings, **provenance.describe()})
+        sources = provenance.sources(self._settings.get("process"))
+        self._config = _as_json(
+            {**self._settings, **provenance.describe(), "sources": sources}
+        )
         directory.begin(self._config, overwrite=self._training.overwrite)
 
     def _restore(self) -> None:
         """Starts from the newest whole checkpoint, or from the beginning."""
-        self._state = self._process.initialize()
         if hasattr(self._process, "initial_client_state"):
             self._client_states = client_states.ClientStates(
                 self._process.initial_client_state(self._state),
@@ -361,11 +373,19 @@ class Rounds:
                 f"Resuming after round {self._rounds_done} of"
                 f" {self._settings['total_rounds']}."
             )
+            changed = provenance.change(self._directory.config or {})
+            if changed:
+                self._progress.say(changed)
         for name in self._directory.damaged_weights():
             self._progress.say(f"{name} is damaged: it is written again.")
-        self._directory.restore_best_weights(
-            checkpoint and checkpoint.part(directory_lib.BEST_WEIGHTS)
-        )
+        best = checkpoint and checkpoint.part(directory_lib.BEST_WEIGHTS)
+        if checkpoint is not None and self._rounds_left:
+            # Its last round was evaluated for being the last, which it is no more.
+            self._table.keep_evaluations(self._training.rounds_per_evaluation)
+            before = checkpoint.part(_BEST_BEFORE)
+            if before.exists():
+                best = before if before.stat().st_size else None
+        self._directory.restore_best_weights(best)
         # What the last process wrote beyond its checkpoint is done again.
         self._delete_unnamed_client_states()
         self._directory.delete_results()
@@ -415,6 +435,8 @@ class Rounds:
         accuracy = row.get(metrics.EVALUATION_ACCURACY)
         if not self._training.keep_best or self._directory is None or accuracy is None:
             return
+        if math.isnan(accuracy):
+            return
         # Those that a checkpoint brings back are in the table: after a resume the same
         # rounds are the best so far.
         before = [
@@ -423,6 +445,9 @@ class Rounds:
             if not math.isnan(other)
         ]
         if all(accuracy > other for other in before):
+            path = self._directory.path / directory_lib.BEST_WEIGHTS
+            if row[metrics.ROUND] % self._training.rounds_per_evaluation:
+                self._best_before = path.read_bytes() if path.exists() else b""
             self._directory.write_weights(
                 _named_arrays(
                     self._process.get_model_weights(self._state),
@@ -467,7 +492,7 @@ class Rounds:
         if self._client_states is not None:
             self._client_states.store(cohort, output.client_states, round_num)
         row = metrics.round_metrics(output.metrics)
-        if row.get("training/num_examples") == 0:
+        if row.get(metrics.NUM_EXAMPLES) == 0:
             # All clients were rejected: there is no mean, though the sums say 0.
             for name in (metrics.TRAINING_LOSS, metrics.TRAINING_ACCURACY):
                 row[name] = math.nan
@@ -508,17 +533,16 @@ class Rounds:
         best = self._directory.path / directory_lib.BEST_WEIGHTS
         if best.exists():
             parts[best.name] = lambda path: path.write_bytes(best.read_bytes())
+        before = self._best_before
+        if before is not None:
+            parts[_BEST_BEFORE] = lambda path: path.write_bytes(before)
         self._directory.checkpoints.save(self._rounds_done, parts)
         self._rounds_saved = self._rounds_done
         self._delete_unnamed_client_states()
 
     def _report(self, round_num: int, row: Mapping[str, Any]) -> None:
         self._progress.after_round(round_num, row)
-        rejected = int(
-            row.get("training/rejected_clients")
-            or row.get("client_work/rejected_clients")
-            or 0
-        )
+        rejected = metrics.rejected_clients(row)
         if rejected:
             of_all = f"{rejected} of {self._cohort_size} clients"
             self._progress.say(

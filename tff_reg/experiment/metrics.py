@@ -81,6 +81,16 @@ def round_metrics(metrics: Any) -> dict[str, Any]:
     return {**training, **others}
 
 
+def rejected_clients(row: Mapping[str, Any]) -> int:
+    """Counts the clients of a round whose updates were left out.
+
+    Args:
+      row: The round's metrics.
+    """
+    names = ("training/rejected_clients", "client_work/rejected_clients")
+    return int(next(filter(None, map(row.get, names)), 0))
+
+
 def _text(value: Any) -> str:
     """The shortest text that gives the same number again in its own precision."""
     if value is None:
@@ -93,7 +103,7 @@ def _text(value: Any) -> str:
 class MetricsTable:
     """Rows of metrics and their text, which is what `metrics.csv` holds.
 
-    The text of a row never changes once it is there, so a table that was read from
+    The text of a cell never changes once it is there, so a table that was read from
     a file and continued is the same bytes as one that was never written.
     """
 
@@ -137,6 +147,14 @@ class MetricsTable:
         cells = {name: _text(row.get(name)) for name in self._columns}
         self._rows.append(cells)
         self._text += self._line(cells.values())
+
+    def keep_evaluations(self, period: int) -> None:
+        """Empties the evaluations of all rounds but every so many."""
+        for row in self._rows:
+            if int(row[ROUND]) % period:
+                row.update((n, "") for n in row if n.startswith("evaluation"))
+        lines = [self._columns or [], *(row.values() for row in self._rows)]
+        self._text = "".join(map(self._line, lines))
 
     @staticmethod
     def _line(cells: Iterable[str]) -> str:

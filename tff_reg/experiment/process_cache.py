@@ -17,12 +17,11 @@ import pickle
 import platform
 import sys
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Optional
 
-import tff_reg
 from tff_reg import kernels, lazy, training
-from tff_reg.experiment import config as config_lib, files
+from tff_reg.experiment import config as config_lib, files, provenance
 from tff_reg.lazy import logging, np, tf, tff
 from tff_reg.methods import method as method_lib
 
@@ -99,7 +98,7 @@ def _key(config: config_lib.ResolvedConfig, task: Any) -> str:
         "augmentation": _augmentation(task),
     }
     digest = hashlib.sha256(json.dumps(described, sort_keys=True).encode())
-    for path in _sources():
+    for path in provenance.source_files():
         digest.update(path.read_bytes())
     return digest.hexdigest()
 
@@ -114,14 +113,6 @@ def _augmentation(task: Any) -> str:
         task.augment_fn(examples, tf.compat.v1.placeholder(tf.int64, [2]))
     serialized = graph.as_graph_def().SerializeToString(deterministic=True)
     return hashlib.sha256(serialized).hexdigest()
-
-
-def _sources() -> Iterator[pathlib.Path]:
-    """The files of this package."""
-    for where, _, names in sorted(os.walk(tff_reg.__path__[0], followlinks=True)):
-        for name in sorted(names):
-            if name.endswith(".py"):
-                yield pathlib.Path(where, name)
 
 
 def _read(path: pathlib.Path) -> Optional[Process]:

@@ -23,7 +23,9 @@ _NO_PART = ("process", "seed", "keep_best", "averages_all_clients")
 _SETTINGS = tuple(
     each.name
     for each in settings_of(config_lib.RunConfig)
-    if config_lib.identity({each.name: None}) and each.name not in _NO_PART
+    if config_lib.identity({each.name: None})
+    and config_lib.SHORTHAND not in each.tags
+    and each.name not in _NO_PART
 )
 
 
@@ -35,19 +37,22 @@ class Protocol:
       shared: What all have in common, in words.
       source: Whose settings these are; empty where the runs' are not the same's.
       own: What is each one's own, in words, by its name.
-      differences: What else differs: values by name, by setting. There are none under
-        one protocol.
+      differences: What else differs, the seeds among it: values by name, by setting.
+        There are none under one protocol.
+      unknown: The settings that are not known of some of them, by their names; there
+        are none under one protocol, since what is not known may differ.
     """
 
     shared: str
     source: str
     own: Mapping[str, str]
     differences: Mapping[str, Mapping[str, Any]]
+    unknown: Mapping[str, Sequence[str]]
 
     @property
     def is_one(self) -> bool:
         """Whether the runs differ in nothing but what is each one's own."""
-        return not self.differences
+        return not self.differences and not self.unknown
 
     def in_short(self) -> str:
         """What all have in common, and in what they differ, in sentences."""
@@ -57,6 +62,12 @@ class Protocol:
         if self.differences:
             differing = "; ".join(map(self._difference, self.differences))
             texts.append(f"They differ in {differing}.")
+        if self.unknown:
+            missing = "; ".join(
+                f"{', '.join(names[:3])}{' and others' * (len(names) > 3)} ({group})"
+                for group, names in self.unknown.items()
+            )
+            texts.append(f"Their settings are not known: {missing}.")
         return " ".join(texts)
 
     def lines(self) -> list[str]:
@@ -96,7 +107,7 @@ def of(
 
     Returns:
       It. A setting that a config does not have, as those of older versions and of
-      processes of other people's, is not compared.
+      processes of other people's, is unknown.
     """
     firsts = {name: configs[0] for name, configs in groups.items()}
     owned = {name: _brought(config) for name, config in firsts.items()}
@@ -112,6 +123,16 @@ def of(
         elif len(set(distinct)) == 1:
             common[name] = next(iter((of_protocol or values).values()))
     differences.update(_of_data(groups))
+    seeds = {
+        group: sorted({config.get("seed") for config in configs})
+        for group, configs in groups.items()
+    }
+    if len(set(map(as_text, seeds.values()))) > 1:
+        differences["seeds"] = seeds
+    unknown = {
+        group: [name for name in _SETTINGS if name not in config]
+        for group, config in firsts.items()
+    }
     sources = {config.get("settings_from", "") for config in firsts.values()}
     return Protocol(
         shared=description.protocol(common),
@@ -121,6 +142,7 @@ def of(
             for group, config in firsts.items()
         },
         differences=differences,
+        unknown={group: names for group, names in unknown.items() if names},
     )
 
 

@@ -10,12 +10,21 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Optional
 
 from tff_reg.experiment import metrics, privacy
 
 EMA_MOMENTUM = 0.9
+
+# What was measured in the last round; a cell that is empty was not.
+_MUST_BE_FINITE = (
+    metrics.TRAINING_LOSS,
+    metrics.EVALUATION_LOSS,
+    metrics.EVALUATION_ACCURACY,
+    metrics.ALL_CLIENTS_LOSS,
+    metrics.ALL_CLIENTS_ACCURACY,
+)
 
 # What a summary has of rounds and targets that somebody wants.
 _ON_DEMAND = ("accuracy_at_rounds", "rounds_to_target")
@@ -27,23 +36,17 @@ def moving_average(
     """Exponential moving average over what was measured.
 
     Args:
-      values: Numbers by round, NaN where nothing was measured.
+      values: Numbers by evaluated round.
       momentum: m of a_t = m a_(t-1) + (1 - m) x_t, where a_0 = x_0.
 
     Returns:
-      As many numbers, NaN where nothing was measured.
+      As many numbers; NaN from the first NaN on.
     """
     averages: list[float] = []
-    average = math.nan
     for value in values:
-        if math.isnan(value):
-            averages.append(math.nan)
-            continue
-        if math.isnan(average):
-            average = value
-        else:
-            average = momentum * average + (1 - momentum) * value
-        averages.append(average)
+        if averages:
+            value = momentum * averages[-1] + (1 - momentum) * value
+        averages.append(value)
     return averages
 
 
@@ -67,36 +70,48 @@ def summarize(
       `accuracy` and `ema_accuracy` for each round asked for, `rounds_to_target` the
       first round whose moving average (or whose accuracy itself, and of the model that
       is asked for) reaches each target. None where there is no
-      such number: nothing was measured, in that round or at all, or the target was
-      not reached. With differentially private aggregation there is `privacy`, see
+      such number: nothing was measured, in that round or at all, what was measured is
+      not finite, or the target was not reached. `rejected_clients` counts the updates
+      of clients that were not finite and were left out, `rounds_without_training` the
+      rounds in which all of a round's were, or nobody had an example; `ends_finite`
+      says whether the last round's losses and accuracies are finite. With
+      differentially private aggregation there is `privacy`, see
       `tff_reg.experiment.privacy`.
     """
-    rounds = [int(number) for number in table.column(metrics.ROUND)]
-    accuracies = table.column(metrics.EVALUATION_ACCURACY)
-    measured = _measured(rounds, accuracies)
-    best = max(measured, key=lambda each: (each[1], -each[0]), default=None)
-    measured_of_all = _measured(rounds, table.column(metrics.ALL_CLIENTS_ACCURACY))
-    of_all_clients = [accuracy for _, accuracy, _ in measured_of_all]
+    rows = table.rows()
+    measured = _measured(rows, metrics.EVALUATION_ACCURACY)
+    finite = [each for each in measured if math.isfinite(each[1])]
+    best = max(finite, key=lambda each: (each[1], -each[0]), default=None)
+    measured_of_all = _measured(rows, metrics.ALL_CLIENTS_ACCURACY)
+    _, last, last_average = measured[-1] if measured else (0, None, None)
+    _, last_of_all, average_of_all = (
+        measured_of_all[-1] if measured_of_all else (0, None, None)
+    )
     of_target = measured
     if settings.get("target_model") == "all_clients":
         of_target = measured_of_all
     kind = 1 if settings.get("target_measure") == "raw" else 2
     seconds = table.column(metrics.SECONDS)
     return {
-        "final_accuracy": measured[-1][1] if measured else None,
+        "final_accuracy": _finite(last),
         "best_accuracy": best[1] if best else None,
         "best_round": best[0] if best else None,
-        "ema_accuracy": measured[-1][2] if measured else None,
-        "best_ema_accuracy": max((average for *_, average in measured), default=None),
-        "all_clients_accuracy": of_all_clients[-1] if of_all_clients else None,
-        "best_all_clients_accuracy": max(of_all_clients, default=None),
-        "ema_all_clients_accuracy": (
-            moving_average(of_all_clients)[-1] if of_all_clients else None
+        "ema_accuracy": _finite(last_average),
+        "best_ema_accuracy": _largest(average for *_, average in measured),
+        "all_clients_accuracy": _finite(last_of_all),
+        "best_all_clients_accuracy": _largest(each[1] for each in measured_of_all),
+        "ema_all_clients_accuracy": _finite(average_of_all),
+        "final_loss": _finite(rows[-1].get(metrics.EVALUATION_LOSS)),
+        "final_training_loss": _finite(rows[-1].get(metrics.TRAINING_LOSS)),
+        "final_training_accuracy": _finite(rows[-1].get(metrics.TRAINING_ACCURACY)),
+        "ends_finite": all(
+            math.isfinite(rows[-1].get(name) or 0) for name in _MUST_BE_FINITE
         ),
-        "final_loss": _last(table, metrics.EVALUATION_LOSS),
-        "final_training_loss": _last(table, metrics.TRAINING_LOSS),
-        "final_training_accuracy": _last(table, metrics.TRAINING_ACCURACY),
-        "rounds": len(rounds),
+        "rejected_clients": sum(map(metrics.rejected_clients, rows)),
+        "rounds_without_training": sum(
+            row.get(metrics.NUM_EXAMPLES) == 0 for row in rows
+        ),
+        "rounds": len(rows),
         "process": settings.get("process"),
         "task": settings.get("task"),
         "seed": settings["seed"],
@@ -112,7 +127,7 @@ def summarize(
             str(target): next((m[0] for m in of_target if m[kind] >= target), None)
             for target in settings.get("target_accuracies", ())
         },
-        **_privacy(settings, len(rounds)),
+        **_privacy(settings, len(rows)),
     }
 
 
@@ -123,15 +138,13 @@ def _privacy(settings: Mapping[str, Any], num_rounds: int) -> dict[str, Any]:
 
 
 def _measured(
-    rounds: Sequence[int], accuracies: Sequence[float]
+    rows: Sequence[Mapping[str, Optional[float]]], column: str
 ) -> list[tuple[int, float, float]]:
     """Rounds that were measured, with the accuracy and its moving average."""
-    averages = moving_average(accuracies)
-    return [
-        (round_num, accuracy, average)
-        for round_num, accuracy, average in zip(rounds, accuracies, averages)
-        if not math.isnan(accuracy)
-    ]
+    found = [(int(row[metrics.ROUND] or 0), row.get(column)) for row in rows]
+    known = [(number, value) for number, value in found if value is not None]
+    averages = moving_average([value for _, value in known])
+    return [(*each, average) for each, average in zip(known, averages)]
 
 
 def _measured_in(
@@ -139,13 +152,16 @@ def _measured_in(
 ) -> dict[str, Optional[float]]:
     for round_num, accuracy, average in measured:
         if round_num == asked:
-            return {"accuracy": accuracy, "ema_accuracy": average}
+            return {"accuracy": _finite(accuracy), "ema_accuracy": _finite(average)}
     return {"accuracy": None, "ema_accuracy": None}
 
 
-def _last(table: metrics.MetricsTable, column: str) -> Optional[float]:
-    value = table.column(column)[-1]
-    return value if math.isfinite(value) else None
+def _finite(value: Optional[float]) -> Optional[float]:
+    return value if value is not None and math.isfinite(value) else None
+
+
+def _largest(values: Iterable[float]) -> Optional[float]:
+    return max(filter(math.isfinite, values), default=None)
 
 
 def of_finished_run(

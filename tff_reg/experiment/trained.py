@@ -72,6 +72,13 @@ class TrainedRun:
         return runs.build_model_fn(self.config, self.task)
 
     @functools.cached_property
+    def digest(self) -> str:
+        """The SHA-256 of the file that the weights of the `kind` are in."""
+        is_best = self.kind == "best"
+        name = directory_lib.BEST_WEIGHTS if is_best else loop.STATE
+        return files.sha256(self.checkpoint.part(name))
+
+    @functools.cached_property
     def weights(self) -> tff.learning.models.ModelWeights:
         """The weights of the `kind`, arrays.
 
