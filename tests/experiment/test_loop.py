@@ -718,9 +718,9 @@ def test_a_finished_run_is_not_made_one_of_fewer_rounds(run, tmp_path):
     assert run(tmp_path / "a").summary["rounds"] == 6
 
 
-def made_by(monkeypatch, commit, versions={"tff_reg": "1"}):
+def made_by(monkeypatch, commit, **versions):
     """What is run from now on is of a commit."""
-    own = {"git_commit": commit, "versions": versions}
+    own = {"git_commit": commit, "versions": {"tff_reg": "1", **versions}}
     monkeypatch.setattr(loop.provenance, "describe", lambda: own)
 
 
@@ -754,7 +754,7 @@ def test_who_made_the_rounds_before_is_kept_by_their_numbers(
 def test_a_run_that_other_code_began_goes_on_and_says_so(run, tmp_path, monkeypatch):
     old = {"tensorflow": "2.14.1", "tensorflow_federated": "0.87.0"}
     with monkeypatch.context() as context:
-        made_by(context, "first", old)
+        made_by(context, "first", **old)
         run(tmp_path / "a", total_rounds=1)
     for rounds in (2, 3):
         notes = Notes()

@@ -208,16 +208,16 @@ def test_runs_on_different_data_are_not_compared_as_one(tmp_path):
         return {digests.EXAMPLES: examples * 64, digests.SPLIT: split * 64}
 
     first, second = run("fedavg", 0, **of("a", "b")), run("fedavg", 1, **of("a", "c"))
-    same = run("man", 0, **of("a", "b"))
-    other = run("fedprox", 1, **of("a", "d"))
-    experiment.compare([first, second, same], tmp_path / "one")
+    same = [run("man", 0, **of("a", "b")), run("man", 1, **of("a", "c"))]
+    other = [run("fedprox", 0, **of("a", "b")), run("fedprox", 1, **of("a", "d"))]
+    experiment.compare([first, second, *same], tmp_path / "one")
     assert "**" in (tmp_path / "one" / "table.md").read_text("utf-8")
-    experiment.compare([first, second, other], tmp_path / "two")
+    experiment.compare([first, second, *other], tmp_path / "two")
     text = " ".join((tmp_path / "two" / "table.md").read_text("utf-8").split())
     assert "**" not in text
     assert (
         "They differ in clients, or another split of the examples: bbbbbbbb (fedavg),"
-        " dddddddd (fedprox)." in text
+        " bbbbbbbb (fedprox)." in text
     )
     third = run("fedavg", 2, **of("e", "c"))
     with pytest.raises(experiment.ComparisonError, match="differ in training examples"):

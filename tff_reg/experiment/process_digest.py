@@ -72,10 +72,11 @@ def _of_message(message: Any, text: Callable[[str, str], str]) -> str:
         return _of_graph(message)
     parts = []
     for field, value in message.ListFields():
-        is_one = isinstance(value, (str, bytes, int, float)) or hasattr(
-            value, "ListFields"
-        )
-        for each in [value] if is_one else value:
+        is_message = hasattr(value, "ListFields")
+        values: Any = value
+        if is_message or isinstance(value, (str, bytes, int, float)):
+            values = [value]
+        for each in values:
             if isinstance(each, str):
                 parts.append((field.name, text(kind, each)))
             elif hasattr(each, "ListFields"):

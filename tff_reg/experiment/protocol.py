@@ -124,7 +124,7 @@ def of(
             common[name] = next(iter((of_protocol or values).values()))
     differences.update(_of_data(groups))
     seeds = {
-        group: sorted({config.get("seed") for config in configs})
+        group: sorted({int(config["seed"]) for config in configs})
         for group, configs in groups.items()
     }
     if len(set(map(as_text, seeds.values()))) > 1:
