@@ -1,11 +1,10 @@
 """`bin/recipes` as a user meets it: lists, one recipe, what is refused, pipes."""
 
 import re
-import shlex
 
 import pytest
 
-from tests import commands, documents
+from tests import commands
 from tff_reg.commands import recipes as command
 from tff_reg.tasks import recipes
 
@@ -150,17 +149,6 @@ def test_what_is_wrong_is_said_in_one_line_with_exit_code_2(arguments, message):
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith(f"bin/recipes: {message}")
     assert done.stderr.count("\n") == 1
-
-
-def test_the_sites_commands_name_recipes():
-    page = documents.PAGES / "tutorials" / "reproduce_a_table.md"
-    text = page.read_text("utf-8")
-    lists = re.findall(r"bin/recipes (.*?)(?:\)|$)", text, re.M)
-    assert len(lists) == 2
-    for arguments in lists:
-        assert call(*shlex.split(arguments)).returncode == 0, arguments
-    (name,) = re.findall(r"^bin/run --recipe=(\S+)$", text, re.M)
-    assert recipes.settings(name)["process"] == "mixup"
 
 
 def test_help_says_what_it_does(no_libraries):

@@ -2,7 +2,6 @@
 
 import importlib
 import importlib.metadata
-import re
 import shlex
 import sys
 import time
@@ -35,12 +34,21 @@ ELSEWHERE = {
 }
 # The runs that a page presumes.
 PRESUMED = {
-    "analysis.md": ["digits/fedavg-seed0", "digits/man-seed0"],
-    "deployment.md": ["fedalign-digits-seed0"],
-    "reproduce.md": ["a-seed0", "a-seed1", "b-seed0", "x", "y"],
+    "analysis.md": {
+        "digits/fedavg-seed0": "--process=fedavg",
+        "digits/man-seed0": "--process=man",
+    },
+    "deployment.md": {"fedalign-digits-seed0": "--process=fedalign"},
+    "reproduce.md": {
+        "a-seed0": "--process=fedavg",
+        "a-seed1": "--process=fedavg --seed=1",
+        "b-seed0": "--process=man",
+        "x": "--process=fedavg",
+        "y": "--process=fedavg --local_epochs=2",
+    },
 }
-# Lists of methods up to so many are run whole; of a longer one, its first and its last.
-FEW = 6
+# Longer lists of methods and of their runs are cut to the first two.
+LONGEST = 3
 
 
 def is_elsewhere(command):
@@ -69,10 +77,13 @@ def test_what_is_not_run_here_is_shown_somewhere():
         assert any(command.startswith(each) for command in shown), each
 
 
+ARRAYS = {"my_arrays.npz": (16, 4), "cifar10_small.npz": (32, 10)}
+
+
 def write_data(folder):
     """What the pages call by these names, in small."""
-    for name, size in {"my_arrays.npz": 16, "cifar10_small.npz": 32}.items():
-        x, y = layouts.random_images(120, size, size, 3), np.arange(120) % 10
+    for name, (size, classes) in ARRAYS.items():
+        x, y = layouts.random_images(120, size, size, 3), np.arange(120) % classes
         np.savez(folder / name, x_train=x, y_train=y, x_test=x[:20], y_test=y[:20])
     for part in ("train", "test"):
         layouts.write_class_folders(
@@ -110,37 +121,44 @@ def a_method(tmp_path_factory, monkeypatch):
     catalogue.methods.cache_clear()
 
 
+def cut(given, flag):
+    """A flag with less of a long list; the whole list has to be one of methods."""
+    values = given.get(flag, "").split(",")
+    if values == ["all"]:
+        values = catalogue.names()
+    if flag == "--processes":
+        assert all(catalogue.parse(each) for each in {*values} - {"", "fedavg"})
+    return [f"{flag}={values[0]},{values[1]}"] if len(values) > LONGEST else []
+
+
 def in_small(name, arguments):
     """The arguments, and those that make it small."""
     given = dict(argument.partition("=")[::2] for argument in arguments)
+    small = []
     if "--help" in given or "--list" in given or "--run_dirs" in given:
         return arguments
-    # A split file deals out all of a data set.
-    if name.endswith("train_program") or "--split_file" in given:
-        few = ["--total_rounds=1", "--local_epochs=1", "--clients_per_round=2"]
-        return [*arguments, *few]
-    if name == "run":
-        return [*arguments, "--scale=tiny"]
-    if name in ("compare", "reproduce"):
-        small = ["--scale=tiny", "--seeds=0", "--jobs=1"]
-        chosen = given.get("--processes", "").split(",")
-        if chosen == ["all"]:
-            chosen = catalogue.names()
-        elif chosen != [""]:
-            assert all(catalogue.parse(each) or each == "fedavg" for each in chosen)
-        if len(chosen) > FEW:
-            small.append(f"--processes={chosen[0]},{chosen[-1]}")
-        if name == "reproduce" and "--data_dir" not in given:
-            small.append("--synthetic_data")
-        return [*arguments, *small]
-    if arguments[:1] == ["hessian"]:
+    if name.endswith("train_program"):
+        small = ["--total_rounds=1", "--local_epochs=1"]
+    elif name in ("run", "compare", "reproduce"):
+        if "--split_file" in given or "--aggregator" in given:
+            # These need all of their clients.
+            small = ["--total_rounds=1", "--local_epochs=1"]
+        else:
+            small = ["--scale=tiny"]
+        if name != "reproduce" and not {"--model", "--recipe"} & given.keys():
+            small += ["--model=resnet8"]
+        if name != "run":
+            small += ["--seeds=0", "--jobs=1", *cut(given, "--processes")]
+        if name == "reproduce" or "--recipe" in given:
+            small += ["--synthetic_data"] if "--data_dir" not in given else []
+        if name == "run" and "--recipe" in given and "--output_dir" not in given:
+            # Its own place has a run of the table in small.
+            small += ["--output_dir=cell"]
+    elif arguments[:1] == ["hessian"]:
         small = ["--examples=24", "--trace_samples=2", "--diagonal_samples=2"]
-        return [
-            *arguments,
-            *small,
-            f"--clients={min(2, int(given.get('--clients', 2)))}",
-        ]
-    return arguments
+        small += [f"--clients={min(2, int(given.get('--clients', 2)))}"]
+        small += cut(given, "--run_dir")
+    return [*arguments, *small]
 
 
 def call(command):
@@ -169,16 +187,9 @@ def call(command):
 def test_a_pages_commands_run(file, tmp_path, monkeypatch, a_method):
     monkeypatch.chdir(tmp_path)
     write_data(tmp_path)
-    for name in PRESUMED.get(file.name, ()):
-        process = re.findall("fedalign|man", name) or ["fedavg"]
-        seed = re.findall(r"\d$", name) or ["0"]
-        done = commands.call(
-            run.main,
-            f"--process={process[0]}",
-            "--scale=tiny",
-            f"--seed={seed[0]}",
-            f"--output_dir=runs/{name}",
-        )
+    for name, flags in PRESUMED.get(file.name, {}).items():
+        given = f"{flags} --scale=tiny --output_dir=runs/{name}"
+        done = commands.call(run.main, *given.split())
         assert done.returncode == 0, done.stderr
     failed = {}
     for command in TO_RUN[file]:
