@@ -216,8 +216,8 @@ def test_runs_on_different_data_are_not_compared_as_one(tmp_path):
     text = " ".join((tmp_path / "two" / "table.md").read_text("utf-8").split())
     assert "**" not in text
     assert (
-        "They differ in clients, or another split of the examples: bbbbbbbb (fedavg),"
-        " bbbbbbbb (fedprox)." in text
+        "They differ in clients, or another split of the examples: cccccccc (fedavg),"
+        " dddddddd (fedprox)." in text
     )
     third = run("fedavg", 2, **of("e", "c"))
     with pytest.raises(experiment.ComparisonError, match="differ in training examples"):

@@ -152,18 +152,16 @@ def _of_data(
     """The data in which runs differ; those of one seed, where a seed decides them."""
     found = {}
     for name, words in digests.NAMES.items():
-        of_group: dict[str, dict[Any, str]] = {}
+        of_seed: dict[Any, dict[str, str]] = {}
         for group, configs in groups.items():
             for config in configs:
                 if name in config:
                     by_seed = name in config_lib.decided_by_seed(config)
                     seed = config.get("seed") if by_seed else None
-                    of_group.setdefault(group, {})[seed] = config[name]
-        by_seed = [pair for each in of_group.values() for pair in each.items()]
-        if len(set(by_seed)) > len(dict(by_seed)):
-            found[words] = {
-                group: min(each.values())[:8] for group, each in of_group.items()
-            }
+                    of_seed.setdefault(seed, {})[group] = config[name][:8]
+        differing = [each for each in of_seed.values() if len(set(each.values())) > 1]
+        if differing:
+            found[words] = differing[0]
     return found
 
 
