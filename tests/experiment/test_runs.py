@@ -200,6 +200,14 @@ def test_a_machine_that_cannot_is_refused_with_the_setting(
     assert not (tmp_path / "run").exists()
 
 
+def test_batches_that_no_client_can_fill_are_refused(tmp_path):
+    config = experiment.RunConfig(
+        **SMALL, drop_remainder=True, batch_size=500, output_dir=str(tmp_path)
+    )
+    with pytest.raises(settings.SettingError, match="nobody would train"):
+        experiment.run(config)
+
+
 @pytest.mark.parametrize("asked", ["fedprox", {"process": "fedprox"}])
 def test_what_is_no_config_is_refused_by_kind(asked):
     kind = type(asked).__name__

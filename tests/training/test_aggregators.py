@@ -59,7 +59,7 @@ def _build(name, kind, **strengths):
         client_learning_rate=0.3,
         client_weighting="uniform",
         model_aggregator=aggregators.build_model_aggregator(
-            kind, clients_per_round=cohort, **strengths
+            kind, clients_per_round=cohort, largest_weight=1, **strengths
         ),
         metrics_aggregator=aggregators.build_metrics_aggregator(kind),
     )
@@ -234,6 +234,63 @@ def test_robust_leaves_a_client_with_absurd_values_out():
     values = [np.array(v, np.float32) for v in ([0.1, 0.2], [1e6, 0.0], [0.3, 0.0])]
     output = process.next(process.initialize(), values, [1.0, 1.0, 2.0])
     np.testing.assert_allclose(output.result, [0.7 / 4, 0.2 / 4], rtol=1e-5)
+
+
+@pytest.mark.parametrize("zeroing", [True, False])
+@pytest.mark.parametrize("clipping", [True, False])
+def test_secure_is_robust_from_the_first_round(zeroing, clipping):
+    value_type = tff.types.to_type(
+        collections.OrderedDict(
+            a=tff.TensorType(np.float32, [3]), b=tff.TensorType(np.float32, [2, 2])
+        )
+    )
+    rng = np.random.default_rng(0)
+    # In TFF's own the first are cut off at 1, and the last weight at 2**20.
+    weights = [1e4, 300.0, 7e4, 3e6]
+    processes = {
+        kind: aggregators.create(
+            aggregators.build_model_aggregator(
+                kind,
+                clients_per_round=4,
+                zeroing=zeroing,
+                clipping=clipping,
+                largest_weight=1e7,
+            ),
+            value_type,
+        )
+        for kind in ("robust", "secure")
+    }
+    states = {kind: process.initialize() for kind, process in processes.items()}
+    for _ in range(4):
+        values = [
+            collections.OrderedDict(
+                a=(3.0**i * rng.normal(size=3)).astype(np.float32),
+                b=(3.0**i * rng.normal(size=[2, 2])).astype(np.float32),
+            )
+            for i in range(4)
+        ]
+        results = []
+        for kind, process in processes.items():
+            output = process.next(states[kind], values, weights)
+            states[kind] = output.state
+            results.append(output.result)
+        for name in "ab":
+            np.testing.assert_allclose(results[1][name], results[0][name], atol=2e-5)
+
+
+def test_secure_says_whose_weight_was_cut_and_keeps_the_mean_one():
+    factory = aggregators.SecureMeanFactory(largest_weight=10.0, zeroing=False)
+    process = aggregators.create(factory, tff.TensorType(np.float32, [1]))
+    values = [np.array([v], np.float32) for v in (0.1, 0.4)]
+    output = process.next(process.initialize(), values, [10.0, 1e9])
+    np.testing.assert_allclose(output.result, [0.25], rtol=1e-6)
+    assert output.measurements["cut_weights"] == 1
+    assert output.measurements["clipped_count"] == 0
+
+
+def test_secure_needs_a_bound_of_the_weights():
+    with pytest.raises(ValueError, match="secure needs largest_weight"):
+        aggregators.build_model_aggregator("secure", clients_per_round=2)
 
 
 def test_secure_metrics_may_be_negative():

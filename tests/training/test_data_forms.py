@@ -120,6 +120,19 @@ def test_local_steps_below_1_are_refused():
         data_forms.WholeClientData(batch_size=4, local_steps=0)
 
 
+def test_batches_beyond_int32_are_refused():
+    with pytest.raises(ValueError, match="must be below 2"):
+        data_forms.WholeClientData(batch_size=2**31)
+
+
+def test_a_client_whose_x_and_y_differ_in_length_does_not_train():
+    data = tf.data.Dataset.from_tensors(
+        {"x": tf.zeros([3, 2]), "y": tf.zeros([4], tf.int32)}
+    )
+    with pytest.raises(tf.errors.InvalidArgumentError, match="different numbers"):
+        data_forms.WholeClientData(batch_size=4).element(data)
+
+
 def test_preprocessing_sees_each_batch_with_its_step_key():
     seen = []
 

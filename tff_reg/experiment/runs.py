@@ -229,6 +229,14 @@ def prepare(
     where = runtime.describe()
     progress.say(where[0].upper() + where[1:])
     task = build_task(config, tasks)
+    largest = max(task.client_data.client_sizes)
+    if config.drop_remainder and largest < config.batch_size:
+        raise SettingError(
+            "batch_size",
+            config.batch_size,
+            f"the largest client has {largest} examples, and drop_remainder leaves"
+            " shorter batches out: nobody would train.",
+        )
     if config.data_on_nodes:
         task.client_data.load_by(
             functools.partial(_client_data, tasks.build, config.part(TaskSettings))
@@ -245,12 +253,18 @@ def prepare(
     ):
         progress.say(line)
 
+    # All examples of all clients, and what may be missing in a last batch.
+    most = config.local_epochs * (
+        sum(task.client_data.client_sizes) + config.batch_size
+    )
+
     def build() -> Process:
         return build_process(
             config,
             task,
             model_aggregator=training.aggregators.build_model_aggregator(
-                **config.aggregation()
+                **config.aggregation(),
+                largest_weight=1 if config.client_weighting == "uniform" else most,
             ),
             metrics_aggregator=training.aggregators.build_metrics_aggregator(
                 config.aggregator

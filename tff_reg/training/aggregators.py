@@ -14,7 +14,7 @@ kinds and their defaults are those of `tff.learning`:
     https://arxiv.org/abs/1710.06963). See `tff_reg.experiment.privacy` for its epsilon.
 *   `secure`: `robust` by secure summation (Bonawitz et al., CCS 2017,
     https://dl.acm.org/doi/abs/10.1145/3133956.3133982): TFF's secure intrinsics, whose
-    cryptography is the platform's that runs the process.
+    cryptography is the platform's that runs the process. See `SecureMeanFactory`.
 *   `compressed`: `robust`, large tensors quantised (Suresh et al., ICML 2017,
     http://proceedings.mlr.press/v70/suresh17a/suresh17a.pdf).
 """
@@ -22,6 +22,7 @@ kinds and their defaults are those of `tff.learning`:
 from __future__ import annotations
 
 import collections
+import math
 from collections.abc import Callable
 from typing import Any, Optional, Union
 
@@ -92,6 +93,189 @@ class PrivateMeanFactory(tff.aggregators.UnweightedAggregationFactory):
         return self._factory.create(value_type)
 
 
+class SecureMeanFactory(tff.aggregators.WeightedAggregationFactory):
+    """`tff.learning.robust_aggregator`'s mean by secure summation.
+
+    Secure sums are of whole numbers in a range, so that what clients send needs a
+    bound. `tff.learning.secure_aggregator` guesses one for weight times update, which
+    grows with the rounds and cuts off what is beyond it, and cuts weights but not the
+    updates that they are times at 2**20 - 1. Here a client sends its update in units of
+    the clipping norm and its weight in units of `largest_weight`: both are at most 1,
+    and 32 bits stand for that.
+    """
+
+    def __init__(
+        self,
+        *,
+        largest_weight: float,
+        zeroing: bool = True,
+        clipping: bool = True,
+    ):
+        """Makes the factory.
+
+        Args:
+          largest_weight: What a client weighs at most; one that weighs more counts as
+            this. The mean is exact to some 2**-31 of the norm times `largest_weight`
+            over the clients' mean weight.
+          zeroing: As for `tff.learning.secure_aggregator`.
+          clipping: Whether updates are clipped at the 0.8 quantile of their norms. If
+            not, they are clipped at twice the 0.95 quantile of their largest value, 100
+            at first: some bound there must be.
+
+        Raises:
+          ValueError: If `largest_weight` is not a positive number.
+        """
+        if not 0 < largest_weight < math.inf:
+            raise ValueError(
+                f"largest_weight is {largest_weight}; it must be a positive number."
+            )
+        self._zeroing, self._clipping = zeroing, clipping
+        self._largest_weight = largest_weight
+
+    def of_ones(self) -> SecureMeanFactory:
+        """The same for clients that weigh 1 or nothing."""
+        return SecureMeanFactory(
+            zeroing=self._zeroing, clipping=self._clipping, largest_weight=1.0
+        )
+
+    def create(self, value_type: Any, weight_type: Any):
+        library = tff.aggregators
+        estimate = library.PrivateQuantileEstimationProcess.no_noise
+        count = library.SecureSumFactory(1, 0)
+        if self._clipping:
+            bound = estimate(1.0, 0.8, 0.2, secure_estimation=True)
+        else:
+            bound = estimate(50.0, 0.95, 1.0, multiplier=2.0, secure_estimation=True)
+        factory = _RelativeMeanFactory(
+            bound, tf.linalg.global_norm if self._clipping else _largest, self
+        )
+        if self._zeroing:
+            bound = estimate(
+                10.0,
+                0.98,
+                math.log(10.0),
+                multiplier=2.0,
+                increment=1.0,
+                secure_estimation=True,
+            )
+            factory = library.zeroing_factory(
+                bound, factory, zeroed_count_sum_factory=count
+            )
+        return factory.create(value_type, weight_type)
+
+    @property
+    def largest_weight(self) -> float:
+        """What a client weighs at most."""
+        return self._largest_weight
+
+
+class _RelativeMeanFactory(tff.aggregators.WeightedAggregationFactory):
+    """The secure mean of values that are clipped at a bound.
+
+    Args:
+      bound: A `tff.templates.EstimationProcess` of the bound, from the norms.
+      norm: Computes a value's, from a list of tensors.
+      settings: What it is a part of.
+    """
+
+    def __init__(
+        self,
+        bound: Any,
+        norm: Callable[[list[tf.Tensor]], tf.Tensor],
+        settings: SecureMeanFactory,
+    ):
+        self._bound, self._norm, self._settings = bound, norm, settings
+
+    def create(self, value_type: Any, weight_type: Any):
+        library, bound = tff.aggregators, self._bound
+        sum_values = library.SecureSumFactory(1.0, -1.0).create(value_type)
+        sum_weights = library.SecureSumFactory(1.0, 0.0).create(weight_type)
+        sum_counts = library.SecureSumFactory(1, 0).create(tff.TensorType(np.int32))
+        largest = self._settings.largest_weight
+
+        @tff.tensorflow.computation(value_type)
+        def norm_of(value: Any):
+            return tf.cast(self._norm(tf.nest.flatten(value)), tf.float32)
+
+        @tff.tensorflow.computation(value_type, np.float32, np.float32)
+        def relative_value(value: Any, bound: Any, relative_weight: Any):
+            norm = tf.cast(self._norm(tf.nest.flatten(value)), tf.float32)
+            # Over the norm if that is above the bound, to have the norm 1 then.
+            factor = tf.math.divide_no_nan(relative_weight, tf.maximum(norm, bound))
+            return tf.nest.map_structure(lambda v: v * tf.cast(factor, v.dtype), value)
+
+        @tff.tensorflow.computation(weight_type)
+        def relative_weight(weight: Any):
+            return tf.minimum(tf.cast(weight, tf.float32) / largest, 1.0)
+
+        @tff.tensorflow.computation(np.float32, np.float32)
+        def is_above(norm: Any, bound: Any):
+            return tf.cast(norm > bound, tf.int32)
+
+        @tff.tensorflow.computation(weight_type)
+        def is_cut(weight: Any):
+            return tf.cast(tf.cast(weight, tf.float32) > largest, tf.int32)
+
+        @tff.tensorflow.computation(value_type, weight_type, np.float32)
+        def mean(total: Any, weight: Any, bound: Any):
+            factor = bound / tf.cast(weight, tf.float32)
+            return tf.nest.map_structure(lambda t: t * tf.cast(factor, t.dtype), total)
+
+        @tff.federated_computation
+        def initialize():
+            return tff.federated_zip(
+                collections.OrderedDict(
+                    bound=bound.initialize(),
+                    values=sum_values.initialize(),
+                    weights=sum_weights.initialize(),
+                    counts=sum_counts.initialize(),
+                )
+            )
+
+        @tff.federated_computation(
+            initialize.type_signature.result,
+            tff.FederatedType(value_type, tff.CLIENTS),
+            tff.FederatedType(weight_type, tff.CLIENTS),
+        )
+        def next_fn(state: Any, values: Any, weights: Any):
+            limit = bound.report(state["bound"])
+            sent = tff.federated_broadcast(limit)
+            norms = tff.federated_map(norm_of, values)
+            shares = tff.federated_map(relative_weight, weights)
+            summed = sum_values.next(
+                state["values"],
+                tff.federated_map(relative_value, (values, sent, shares)),
+            )
+            weighed = sum_weights.next(state["weights"], shares)
+            clipped = sum_counts.next(
+                state["counts"], tff.federated_map(is_above, (norms, sent))
+            )
+            cut = sum_counts.next(clipped.state, tff.federated_map(is_cut, weights))
+            new_state: dict[str, Any] = collections.OrderedDict(
+                bound=bound.next(state["bound"], norms),
+                values=summed.state,
+                weights=weighed.state,
+                counts=cut.state,
+            )
+            measured: dict[str, Any] = collections.OrderedDict(
+                clipping_norm=limit,
+                clipped_count=clipped.result,
+                cut_weights=cut.result,
+            )
+            return tff.templates.MeasuredProcessOutput(
+                tff.federated_zip(new_state),
+                tff.federated_map(mean, (summed.result, weighed.result, limit)),
+                tff.federated_zip(measured),
+            )
+
+        return tff.templates.AggregationProcess(initialize, next_fn)
+
+
+def _largest(tensors: list[tf.Tensor]) -> tf.Tensor:
+    """The largest absolute value."""
+    return tf.reduce_max([tf.reduce_max(tf.abs(t)) for t in tensors])
+
+
 def build_model_aggregator(
     kind: str,
     *,
@@ -103,6 +287,7 @@ def build_model_aggregator(
     dp_clip_norm: float = 0.1,
     compressed_bits: int = 8,
     compressed_threshold: int = 20000,
+    largest_weight: Optional[float] = None,
 ) -> Optional[AggregationFactory]:
     """Builds an aggregator by its name; strengths of other kinds have no effect.
 
@@ -117,6 +302,8 @@ def build_model_aggregator(
       dp_clip_norm: See `PrivateMeanFactory`.
       compressed_bits: Bits of a number, 1 to 16.
       compressed_threshold: Tensors with more elements are quantised.
+      largest_weight: See `SecureMeanFactory`, for `secure`: 1 where clients weigh the
+        same, the examples of all clients times the epochs where they weigh by them.
 
     Returns:
       What `build_regularized` takes as `model_aggregator`: None for `mean`, which is
@@ -131,7 +318,13 @@ def build_model_aggregator(
     if kind == "robust":
         return library.robust_aggregator(zeroing=zeroing, clipping=clipping)
     if kind == "secure":
-        return library.secure_aggregator(zeroing=zeroing, clipping=clipping)
+        if largest_weight is None:
+            raise ValueError(
+                "secure needs largest_weight, what a client weighs at most."
+            )
+        return SecureMeanFactory(
+            zeroing=zeroing, clipping=clipping, largest_weight=largest_weight
+        )
     if kind == "dp":
         return PrivateMeanFactory(
             dp_noise_multiplier,
@@ -250,6 +443,8 @@ def build_upload_aggregator(
             sum_plainly, no_state.type_signature.result, values, flags
         )
         return tff.templates.AggregationProcess(no_state, sum_fn)
+    if isinstance(model_aggregator, SecureMeanFactory):
+        model_aggregator = model_aggregator.of_ones()
     mean = _as_weighted(model_aggregator).create(
         uploads_type, tff.TensorType(np.float32)
     )

@@ -94,6 +94,10 @@ class WholeClientData:
                 raise ValueError(
                     f"{name} must be at least 1, but is {getattr(self, name)!r}."
                 )
+        if self.batch_size >= 2**31:
+            raise ValueError(
+                f"batch_size is {self.batch_size}; it must be below 2**31."
+            )
 
     def element_spec(self, input_spec: Any) -> collections.OrderedDict[str, Any]:
         """The spec of one element, given the model's `input_spec`."""
