@@ -147,7 +147,9 @@ class SecureMeanFactory(tff.aggregators.WeightedAggregationFactory):
         else:
             bound = estimate(50.0, 0.95, 1.0, multiplier=2.0, secure_estimation=True)
         factory = _RelativeMeanFactory(
-            bound, tf.linalg.global_norm if self._clipping else _largest, self
+            bound,
+            tf.linalg.global_norm if self._clipping else _largest,
+            self._largest_weight,
         )
         if self._zeroing:
             bound = estimate(
@@ -163,11 +165,6 @@ class SecureMeanFactory(tff.aggregators.WeightedAggregationFactory):
             )
         return factory.create(value_type, weight_type)
 
-    @property
-    def largest_weight(self) -> float:
-        """What a client weighs at most."""
-        return self._largest_weight
-
 
 class _RelativeMeanFactory(tff.aggregators.WeightedAggregationFactory):
     """The secure mean of values that are clipped at a bound.
@@ -175,23 +172,23 @@ class _RelativeMeanFactory(tff.aggregators.WeightedAggregationFactory):
     Args:
       bound: A `tff.templates.EstimationProcess` of the bound, from the norms.
       norm: Computes a value's, from a list of tensors.
-      settings: What it is a part of.
+      largest_weight: What a client weighs at most.
     """
 
     def __init__(
         self,
         bound: Any,
         norm: Callable[[list[tf.Tensor]], tf.Tensor],
-        settings: SecureMeanFactory,
+        largest_weight: float,
     ):
-        self._bound, self._norm, self._settings = bound, norm, settings
+        self._bound, self._norm, self._largest_weight = bound, norm, largest_weight
 
     def create(self, value_type: Any, weight_type: Any):
         library, bound = tff.aggregators, self._bound
         sum_values = library.SecureSumFactory(1.0, -1.0).create(value_type)
         sum_weights = library.SecureSumFactory(1.0, 0.0).create(weight_type)
         sum_counts = library.SecureSumFactory(1, 0).create(tff.TensorType(np.int32))
-        largest = self._settings.largest_weight
+        largest = self._largest_weight
 
         @tff.tensorflow.computation(value_type)
         def norm_of(value: Any):
@@ -202,7 +199,7 @@ class _RelativeMeanFactory(tff.aggregators.WeightedAggregationFactory):
             norm = tf.cast(self._norm(tf.nest.flatten(value)), tf.float32)
             # Over the norm if that is above the bound, to have the norm 1 then.
             factor = tf.math.divide_no_nan(relative_weight, tf.maximum(norm, bound))
-            return tf.nest.map_structure(lambda v: v * tf.cast(factor, v.dtype), value)
+            return _scaled(value, factor)
 
         @tff.tensorflow.computation(weight_type)
         def relative_weight(weight: Any):
@@ -218,8 +215,7 @@ class _RelativeMeanFactory(tff.aggregators.WeightedAggregationFactory):
 
         @tff.tensorflow.computation(value_type, weight_type, np.float32)
         def mean(total: Any, weight: Any, bound: Any):
-            factor = bound / tf.cast(weight, tf.float32)
-            return tf.nest.map_structure(lambda t: t * tf.cast(factor, t.dtype), total)
+            return _scaled(total, bound / tf.cast(weight, tf.float32))
 
         @tff.federated_computation
         def initialize():
@@ -269,6 +265,15 @@ class _RelativeMeanFactory(tff.aggregators.WeightedAggregationFactory):
             )
 
         return tff.templates.AggregationProcess(initialize, next_fn)
+
+
+def _scaled(structure: Any, factor: tf.Tensor) -> Any:
+    """A structure of tensors times a scalar."""
+
+    def one(value: tf.Tensor) -> tf.Tensor:
+        return value * tf.cast(factor, value.dtype)
+
+    return tf.nest.map_structure(one, structure)
 
 
 def _largest(tensors: list[tf.Tensor]) -> tf.Tensor:
