@@ -47,8 +47,8 @@ PRESUMED = {
         "y": "--process=fedavg --local_epochs=2",
     },
 }
-# Longer lists of methods and of their runs are cut to the first two.
-LONGEST = 3
+# Longer lists are cut to the first two.
+LONGEST = {"--processes": 6, "--run_dir": 3}
 
 
 def is_elsewhere(command):
@@ -94,7 +94,7 @@ def write_data(folder):
             folder / "data" / "PACS" / domain, ["dog", "horse", "house"], 10, 16, 16
         )
     for place in (folder, folder / "data"):
-        layouts.write_cifar(place, binary=False, num_classes=100, batch=200)
+        layouts.write_cifar(place, binary=False, num_classes=100, batch=500)
     split = {client: [2 * client, 2 * client + 1] for client in range(100)}
     (folder / "dirichlet0.3_clients100.txt").write_text(str(split))
 
@@ -128,7 +128,7 @@ def cut(given, flag):
         values = catalogue.names()
     if flag == "--processes":
         assert all(catalogue.parse(each) for each in {*values} - {"", "fedavg"})
-    return [f"{flag}={values[0]},{values[1]}"] if len(values) > LONGEST else []
+    return [f"{flag}={values[0]},{values[1]}"] if len(values) > LONGEST[flag] else []
 
 
 def in_small(name, arguments):
