@@ -14,7 +14,7 @@ from tff_reg import kernels, seam
 
 __version__ = "0.1.0"
 # Where this is public, https://github.com/OWNER/NAME; empty until it is. The site, the
-# notebooks, pyproject.toml and CITATION.cff name it only then, and tests hold them to it.
+# notebooks, pyproject.toml and CITATION.cff name it only then; tests see to it.
 REPOSITORY = ""
 
 _ROOMS = (
