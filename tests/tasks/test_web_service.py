@@ -336,7 +336,10 @@ def test_a_request_may_name_a_recipe():
         ({**SMALL, "output_dir": "/"}, "output_dir is no setting that a request can"),
         ({**SMALL, "data_dir": "/etc"}, "data_dir is no setting that a request can "),
         ({**SMALL, "devices": "CPU:0"}, "devices is no setting that a request can "),
-        ({**SMALL, "total_rounds": "3"}, "total_rounds=3: it must be a whole number."),
+        (
+            {**SMALL, "total_rounds": "3"},
+            "total_rounds=3: it must be a whole number, not '3'.",
+        ),
         (
             {**SMALL, "total_rounds": True},
             "total_rounds=true: it must be a whole number.",

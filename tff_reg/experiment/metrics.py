@@ -86,6 +86,9 @@ def rejected_clients(row: Mapping[str, Any]) -> int:
 
     Args:
       row: The round's metrics.
+
+    Returns:
+      How many; 0 where the metrics do not say.
     """
     names = ("training/rejected_clients", "client_work/rejected_clients")
     return int(next(filter(None, map(row.get, names)), 0))

@@ -222,6 +222,7 @@ def prepare(
       The rounds, of which none is done.
 
     Raises:
+      SettingError: If no client has examples enough for a batch.
       ValueError: If its data are not there, or the method does not go with the model.
     """
     progress = progress or progress_lib.for_this_output(config.total_rounds)
