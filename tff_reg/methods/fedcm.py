@@ -14,7 +14,8 @@ in that round; in the first round it is 0, so the steps are alpha times as long.
 sent with the model; clients upload K l, one number, beside their update. With a client
 optimiser other than SGD without momentum, cloud - w_i is replaced by l times the sum of
 the gradients that the optimiser followed, which clients then upload as well. Where
-clients weigh by their examples, they do so in D.
+clients weigh by their examples, they do so in D. With adaptive client optimisers it
+stays far behind FedAvg: D has the scale of gradients, which these do not keep.
 
 FL-Simulator, which has FedCM's implementation by others, takes the steps of the first
 client (epochs times examples over batch size, a fraction) as everyone's K. Ours are
