@@ -752,7 +752,7 @@ def test_who_made_the_rounds_before_is_kept_by_their_numbers(
 
 
 def test_a_run_that_other_code_began_goes_on_and_says_so(run, tmp_path, monkeypatch):
-    old = {"tensorflow": "2.14.1", "tensorflow_federated": "0.87.0"}
+    old = {"tensorflow": "2.12.0", "tensorflow_federated": "0.87.0"}
     with monkeypatch.context() as context:
         made_by(context, "first", **old)
         run(tmp_path / "a", total_rounds=1)
@@ -760,7 +760,7 @@ def test_a_run_that_other_code_began_goes_on_and_says_so(run, tmp_path, monkeypa
         notes = Notes()
         run(tmp_path / "a", total_rounds=rounds, progress=notes)
         (said,) = [line for line in notes.lines if line.startswith("It was made by")]
-        assert "TensorFlow 2.14.1" in said
+        assert "TensorFlow 2.12.0" in said
     notes = Notes()
     run(tmp_path / "b", total_rounds=1)
     run(tmp_path / "b", total_rounds=2, progress=notes)
