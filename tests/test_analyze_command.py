@@ -4,6 +4,7 @@ import csv
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from tests import commands
 from tff_reg import runtime
@@ -138,6 +139,18 @@ def test_a_runs_curvature_is_measured_once(run_dir):
     assert float(quantities["drift"]) == pytest.approx(
         sum(float(row["drift"]) for row in clients) / 2
     )
+    of_run = trained.load(run_dir)
+    model = of_run.model()
+    for row in clients:
+        own = of_run.client_examples(row["client"])
+        x, y = curvature._drawn(own, 60, 0, row["client"])
+        with tf.GradientTape() as tape:
+            logits = model.predict_on_batch(tf.constant(x), training=False)
+            losses = tf.nn.sparse_softmax_cross_entropy_with_logits(y, logits)
+            loss = tf.reduce_mean(losses)
+        gradient = tape.gradient(loss, model.trainable_variables)
+        norm = float(tf.linalg.global_norm(gradient))
+        assert float(row["gradient_norm"]) == pytest.approx(norm, rel=1e-4)
     again = run(*arguments)
     assert again.stdout == done.stdout
     # Nothing was computed again.

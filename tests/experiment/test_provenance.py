@@ -75,11 +75,11 @@ def test_other_code_is_told_in_a_line_and_the_same_is_not():
     assert provenance.change({**now, "git_commit": "other"}) is None
     old = {
         **now,
-        "versions": {"tensorflow": "2.14.1", "tensorflow_federated": "0.87.0"},
+        "versions": {"tensorflow": "2.12.0", "tensorflow_federated": "0.87.0"},
     }
     said = provenance.change({**old, "git_commit": "0123456789"})
     assert said.startswith("It was made by commit 0123456, sources ")
-    assert "with TensorFlow 2.14.1 and TFF 0.87.0; this is " in said
+    assert "with TensorFlow 2.12.0 and TFF 0.87.0; this is " in said
     assert f"with TensorFlow {tf.__version__} and TFF" in said and "\n" not in said
     # A part of a run counts, too.
     assert provenance.change({**now, "made_before": [{"rounds": [1, 2], **old}]})
