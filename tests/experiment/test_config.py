@@ -317,6 +317,8 @@ def test_needs_no_tensorflow_and_no_tasks():
         ({"man_strength": 0.1}, "man is not part of process=fedalign"),
         ({"no_such": 1}, "no_such: there is no such setting"),
         ({"batch_size": 2.5}, "batch_size=2.5: it must be a whole number"),
+        ({"batch_size": 2**31}, "batch_size=2147483648: it must be at most 2147483647"),
+        ({"local_epochs": 2**70}, "it must be at most 2147483647"),
         ({"devices": "GPU:0"}, "devices=GPU:0: it must be a tuple of texts"),
         ({"dp_clip_norm": 1.0}, "it is for aggregator=dp, not mean."),
         (

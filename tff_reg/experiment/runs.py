@@ -255,7 +255,7 @@ def prepare(
         progress.say(line)
 
     # All examples of all clients, and what may be missing in a last batch.
-    most = config.local_epochs * (
+    most = float(config.local_epochs) * (
         sum(task.client_data.client_sizes) + config.batch_size
     )
 
