@@ -306,7 +306,7 @@ def check(instance: Any, prefix: str = "") -> None:
 
 
 def check_names(kind: type, given: Iterable[str]) -> None:
-    """Checks the names of arguments of a dataclass with settings.
+    """Refuses argument names that a dataclass with settings does not have.
 
     Args:
       kind: The dataclass.

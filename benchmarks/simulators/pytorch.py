@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import multiprocessing
 import sys
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -44,36 +45,47 @@ class _Clients:
 
 
 def _answer(connection: Any, path: str, which: slice) -> None:
-    """What a process does at its best: trains whenever it gets a state."""
+    """Trains some clients on each state that the connection brings; in a process."""
     clients = _Clients(serving.read(path), which, 1, torch.channels_last)
     while True:
         connection.send(clients.train(connection.recv()))
 
 
-def main(path: str, at_its_best: str = "") -> None:
-    """Answers questions about the case in a file."""
-    case = serving.read(path)
-    torch.set_num_threads(serving.cores())
-    model = torch_models.build(case)
-    shares = [slice(None)]
-    if at_its_best:
-        shares = [slice(i, None, serving.cores()) for i in range(serving.cores())]
-        context = multiprocessing.get_context("spawn")
-        connections = []
-        for share in shares:
-            ours, its = context.Pipe()
-            arguments = (its, path, share)
-            context.Process(target=_answer, args=arguments, daemon=True).start()
-            connections.append(ours)
-    else:
-        clients = _Clients(case, shares[0], serving.cores(), torch.contiguous_format)
+def _in_processes(path: str, shares: Sequence[slice]) -> Callable[[Any], list[Any]]:
+    """Starts a process for each share of the clients; returns what trains them all."""
+    context = multiprocessing.get_context("spawn")
+    connections = []
+    for share in shares:
+        ours, its = context.Pipe()
+        arguments = (its, path, share)
+        context.Process(target=_answer, args=arguments, daemon=True).start()
+        connections.append(ours)
 
-    def train(start: Any) -> list[list[Any]]:
-        if not at_its_best:
-            return [clients.train(start)]
+    def train(start: Any) -> list[Any]:
         for connection in connections:
             connection.send(start)
         return [connection.recv() for connection in connections]
+
+    return train
+
+
+def _in_a_loop(case: serving.Case) -> Callable[[Any], list[Any]]:
+    """Returns what trains all clients here, on all cores."""
+    clients = _Clients(case, slice(None), serving.cores(), torch.contiguous_format)
+    return lambda start: [clients.train(start)]
+
+
+def main(path: str, at_its_best: str = "") -> None:
+    """Answers questions about the case in a file."""
+    case, cores = serving.read(path), serving.cores()
+    torch.set_num_threads(cores)
+    model = torch_models.build(case)
+    if at_its_best:
+        shares = [slice(i, None, cores) for i in range(cores)]
+        train = _in_processes(path, shares)
+    else:
+        shares = [slice(None)]
+        train = _in_a_loop(case)
 
     def one_round():
         states, examples = [], []

@@ -44,7 +44,7 @@ def write(path: pathlib.Path, notebook: Any) -> None:
 
 
 def follow_repository(notebook: Any, name: str) -> None:
-    """Has a notebook install the package from its repository, and Colab open it there.
+    """Writes the repository's address into a notebook's install cell and Colab link.
 
     Where there is no repository, it is the clone that the notebook is in, and no link.
 

@@ -254,7 +254,7 @@ class RunConfig(process_settings.ProcessSettings, task_settings.TaskSettings):
     settings_from: str = dataclasses.field(default="", compare=False)
 
     def __new__(cls, *args: Any, **given: Any):
-        """Checks the names of what is given; see `settings.check_names`."""
+        """Refuses arguments that are no settings; see `settings.check_names`."""
         of_methods = {each.name for each in strengths_lib.listed()} & given.keys()
         for name in of_methods:
             raise TypeError(

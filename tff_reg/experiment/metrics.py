@@ -152,7 +152,7 @@ class MetricsTable:
         self._text += self._line(cells.values())
 
     def keep_evaluations(self, period: int) -> None:
-        """Empties the evaluations of all rounds but every so many."""
+        """Clears the evaluations of rounds that are not multiples of `period`."""
         for row in self._rows:
             if int(row[ROUND]) % period:
                 row.update((n, "") for n in row if n.startswith("evaluation"))

@@ -169,7 +169,7 @@ def _client_data(build: Callable[..., Any], settings: dict[str, Any]) -> Any:
 
 
 def _images(task: Any) -> dict[str, Any]:
-    """What has to be known of images to predict: shape, type and normalisation."""
+    """The images' shape, data type and normalisation, which predictions need."""
     stored, _ = task.test_arrays()
     described = {"shape": list(stored.shape[1:]), "dtype": stored.dtype.name}
     if isinstance(task.normalize_fn, augmentation.Normalization):

@@ -286,7 +286,7 @@ def load(
 def predict(
     path: files.PathLike, images: Any, *, weights: str = "server"
 ) -> np.ndarray:
-    """Computes the logits of a run's model, for which its data need not be there.
+    """Computes logits with the model that a run trained, without the run's data.
 
         shares = tf.nn.softmax(experiment.predict("runs/mine", images))
 

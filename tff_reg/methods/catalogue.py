@@ -94,7 +94,7 @@ class Strength(NamedTuple):
 
 
 class _Found(NamedTuple):
-    """The classes of methods by name, and why others cannot be, by theirs."""
+    """The methods that loaded, and why the others did not, both by name."""
 
     methods: dict[str, type[method_lib.Method]]
     broken: dict[str, str]

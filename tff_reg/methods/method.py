@@ -129,7 +129,7 @@ class Method:
     server_step: ClassVar[str] = ""
 
     def __new__(cls, *args: Any, **given: Any) -> Method:
-        """Checks the names of what is given; see `settings.check_names`."""
+        """Refuses arguments that are no settings; see `settings.check_names`."""
         if dataclasses.is_dataclass(cls):
             settings.check_names(cls, given)
         return super().__new__(cls)

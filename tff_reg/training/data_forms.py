@@ -90,14 +90,11 @@ class WholeClientData:
 
     def __post_init__(self):
         for name in ("batch_size", "local_epochs", "local_steps"):
-            if getattr(self, name) is not None and getattr(self, name) < 1:
-                raise ValueError(
-                    f"{name} must be at least 1, but is {getattr(self, name)!r}."
-                )
-        if self.batch_size >= 2**31:
-            raise ValueError(
-                f"batch_size is {self.batch_size}; it must be below 2**31."
-            )
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{name} must be at least 1, but is {value!r}.")
+            if value is not None and value >= 2**31:
+                raise ValueError(f"{name} is {value}; it must be below 2**31.")
 
     def element_spec(self, input_spec: Any) -> collections.OrderedDict[str, Any]:
         """The spec of one element, given the model's `input_spec`."""

@@ -87,7 +87,7 @@ class _SGD(_Optimizer):
 
     @property
     def is_plain(self) -> bool:
-        """Whether a step is the gradient times the rate, without memory."""
+        """Whether a step is the learning rate times the gradient: no momentum."""
         return "momentum" not in self._hparams
 
     def decayed(
@@ -199,8 +199,8 @@ def _as_tensor(value: Any, like: Any) -> tf.Tensor:
 class Updater:
     """Steps of an optimiser on a model's variables, within one client's training.
 
-    An optimiser with `make_slots` and `apply`, like `build_sgd`'s, changes variables in
-    place. For any other one its state travels through the training loop and new
+    An optimiser with `make_slots`, `apply` and `decayed`, like `build_sgd`'s, changes
+    variables in place. For any other one its state travels through the training loop and new
     weights are assigned, as in TFF's own client work.
 
     Args:
