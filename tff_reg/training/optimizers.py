@@ -200,8 +200,8 @@ class Updater:
     """Steps of an optimiser on a model's variables, within one client's training.
 
     An optimiser with `make_slots`, `apply` and `decayed`, like `build_sgd`'s, changes
-    variables in place. For any other one its state travels through the training loop and new
-    weights are assigned, as in TFF's own client work.
+    variables in place. For any other one its state travels through the training loop
+    and new weights are assigned, as in TFF's own client work.
 
     Args:
       optimizer: A `tff.learning.optimizers.Optimizer`.
