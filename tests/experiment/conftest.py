@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tff_reg import experiment
-from tff_reg.experiment import plot
+from tff_reg.experiment import curves
 from tff_reg.lazy import tf, tff
 
 
@@ -85,7 +85,7 @@ def tiny_model_fn():
 def no_pictures(monkeypatch):
     """Runs without their pictures, which take longer than such runs."""
     monkeypatch.setattr(
-        plot, "write_accuracy_plot", lambda path, **_: path.write_bytes(b"picture")
+        curves, "write_curves", lambda path, *_, **__: path.write_bytes(b"picture")
     )
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tff_reg import experiment
-from tff_reg.experiment import checkpoints, plot, progress, provenance
+from tff_reg.experiment import checkpoints, curves, progress, provenance
 
 
 class Killed(BaseException):
@@ -114,7 +114,7 @@ def run(request, monkeypatch):
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
     monkeypatch.setattr(provenance, "describe", dict)
     monkeypatch.setattr(
-        plot, "write_accuracy_plot", lambda path, **_: path.write_bytes(b"plot")
+        curves, "write_curves", lambda path, *_, **__: path.write_bytes(b"plot")
     )
 
     def run_in(directory, **arguments):

@@ -19,6 +19,7 @@ def curve(name, last=0.5, rounds=(1, 2, 3)):
         [curve(f"method{index}", 0.5 + index / 1000) for index in range(14)],
         [curve(f"method{index}") for index in range(40)],
         [curve("fedavg", 0.9, range(10, 501, 10)), curve("man", 0.0, range(1, 26))],
+        [curves.Curve("test", [2, 3], [0.6, 0.8])],
     ],
 )
 def test_writes_a_png_of_readable_size(tmp_path, drawn):

@@ -18,6 +18,7 @@ from tff_reg import data, experiment, runtime, tasks, training
 from tff_reg.data import digests
 from tff_reg.experiment import (
     client_states,
+    curves,
     loop,
     metrics,
     progress,
@@ -882,3 +883,14 @@ def test_what_killed_processes_leave_is_cleared_away(run, tmp_path):
     )
     run(tmp_path / "a", total_rounds=3)
     assert not list((tmp_path / "a").rglob(".tmp-tff_reg-*"))
+
+
+def test_the_picture_has_what_was_measured(tmp_path, run, monkeypatch):
+    drawn = {}
+
+    def keep(path, curves_drawn, **_):
+        drawn.update({each.name: list(each.rounds) for each in curves_drawn})
+
+    monkeypatch.setattr(curves, "write_curves", keep)
+    run(tmp_path, total_rounds=3, rounds_per_evaluation=2)
+    assert drawn == {"test": [2, 3], "training, clients' mean": [1, 2, 3]}

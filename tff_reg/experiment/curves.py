@@ -1,4 +1,4 @@
-"""Pictures of several runs: test accuracy by round, a curve a method."""
+"""Pictures of accuracies by round: the curves of a run, or of several methods."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ _POINTS_PER_INCH = 72
 
 @dataclasses.dataclass(frozen=True)
 class Curve:
-    """A method's accuracies.
+    """Accuracies of a model or of a method.
 
     Attributes:
-      name: What it is called in the picture.
+      name: Its name in the picture.
       rounds: Round numbers, or what else is across, ascending; at least one.
       mean: A share (0 to 1) for each of them.
-      deviation: Half the width of the band there, a share.
+      deviation: Half the width of the band there, a share; empty for no band.
     """
 
     name: str
     rounds: Sequence[float]
     mean: Sequence[float]
-    deviation: Sequence[float]
+    deviation: Sequence[float] = ()
 
 
 def write_curves(
@@ -148,8 +148,9 @@ def _draw(axes: Any, curves: Sequence[Curve], has_points: bool = False) -> list[
     bounds: list[float] = []
     for index, curve in enumerate(curves):
         mean = [100 * value for value in curve.mean]
-        lower = [m - 100 * d for m, d in zip(mean, curve.deviation)]
-        upper = [m + 100 * d for m, d in zip(mean, curve.deviation)]
+        bands = [100 * d for d in curve.deviation] or [0.0] * len(mean)
+        lower = [m - d for m, d in zip(mean, bands)]
+        upper = [m + d for m, d in zip(mean, bands)]
         bounds += [*lower, *upper]
         color = color_of(index)
         axes.fill_between(

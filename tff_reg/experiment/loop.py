@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any, Optional, Union
 from tff_reg import data
 from tff_reg.experiment import (
     client_states,
+    curves,
     directory as directory_lib,
     metrics,
-    plot,
     process_digest,
     progress as progress_lib,
     provenance,
@@ -576,20 +576,32 @@ class Rounds:
                     _named_arrays(all_clients_weights, self._training.weight_names),
                     directory_lib.ALL_CLIENTS_WEIGHTS,
                 )
-            plot.write_accuracy_plot(
-                self._directory.path / "accuracy.png",
-                rounds=[int(number) for number in self._table.column(metrics.ROUND)],
-                training_accuracy=self._table.column(metrics.TRAINING_ACCURACY),
-                evaluation_accuracy=self._table.column(metrics.EVALUATION_ACCURACY),
-                all_clients_accuracy=self._table.column(metrics.ALL_CLIENTS_ACCURACY),
-                title=self._training.title,
-                subtitle=self._training.subtitle,
-                tested=metrics.tested(self._settings),
-            )
+            self._draw(self._directory.path / "accuracy.png")
             self._directory.write_summary(summary)
         return RunResult(
             self._state, weights, all_clients_weights, self._table.rows(), summary
         )
+
+    def _draw(self, path: pathlib.Path) -> None:
+        """Draws the accuracies that were measured."""
+        tested = metrics.tested(self._settings)
+        rounds = [int(number) for number in self._table.column(metrics.ROUND)]
+        drawn = []
+        for name, column in (
+            (tested, metrics.EVALUATION_ACCURACY),
+            ("training, clients' mean", metrics.TRAINING_ACCURACY),
+            (f"{tested}, mean of all clients", metrics.ALL_CLIENTS_ACCURACY),
+        ):
+            points = [
+                (number, share)
+                for number, share in zip(rounds, self._table.column(column))
+                if not math.isnan(share)
+            ]
+            if points:
+                drawn.append(curves.Curve(name, *zip(*points)))
+        if drawn:
+            title, subtitle = self._training.title, self._training.subtitle
+            curves.write_curves(path, drawn, title=title, subtitle=subtitle)
 
 
 def _named_arrays(

@@ -1,125 +1,15 @@
-"""The picture of a run: accuracy against rounds."""
+"""Axes, style and files of pictures of accuracies."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
 from tff_reg.experiment import files
 from tff_reg.lazy import mpl_agg, mpl_figure, mpl_ticker
 
-_TEST, _TRAINING, _ALL_CLIENTS = "#0b5fa5", "#e08a1e", "#2e8b57"
 _INK, _GRID = "#222222", "#d9d9d9"
 ROUNDS = "Communication round"
-
-
-def write_accuracy_plot(
-    path: files.PathLike,
-    *,
-    rounds: Sequence[int],
-    training_accuracy: Sequence[float],
-    evaluation_accuracy: Sequence[float],
-    all_clients_accuracy: Sequence[float] = (),
-    title: str,
-    subtitle: str = "",
-    tested: str = "test",
-) -> None:
-    """Draws training and test accuracy and writes a PNG of 1440 x 900 pixels.
-
-    Args:
-      path: The file.
-      rounds: Round numbers.
-      training_accuracy: A share (0 to 1) a round, mean over the round's clients.
-      evaluation_accuracy: The same on the test set; NaN where it was not measured.
-      all_clients_accuracy: The same of the mean of all clients' last models; NaN or
-        nothing where there is none.
-      title: What was run.
-      subtitle: How.
-      tested: What the examples are called that `evaluation_accuracy` is on.
-    """
-    measured = _points(rounds, evaluation_accuracy)
-    trained = _points(rounds, training_accuracy)
-    of_all_clients = _points(rounds, all_clients_accuracy)
-    axes = new_axes()
-    markers = "o" if len(measured) <= 40 else None
-    if trained:
-        axes.plot(
-            *zip(*trained),
-            color=_TRAINING,
-            linewidth=1.6,
-            alpha=0.9,
-            label="training, mean over the round's clients",
-        )
-    if of_all_clients:
-        axes.plot(
-            *zip(*of_all_clients),
-            color=_ALL_CLIENTS,
-            linewidth=1.8,
-            linestyle="--",
-            marker=markers,
-            markersize=4,
-            label=f"{tested} set, mean of all clients' last models",
-            zorder=2.5,
-        )
-    if measured:
-        axes.plot(
-            *zip(*measured),
-            color=_TEST,
-            linewidth=2.4,
-            marker=markers,
-            markersize=5,
-            label=f"{tested} set, global model",
-            zorder=3,
-        )
-        last_round, last = measured[-1]
-        axes.plot([last_round], [last], "o", color=_TEST, markersize=9, zorder=4)
-        axes.annotate(
-            f"{last:.1f} %",
-            (last_round, last),
-            xytext=(10, 0),
-            textcoords="offset points",
-            va="center",
-            fontsize=15,
-            fontweight="bold",
-            color=_TEST,
-            annotation_clip=False,
-        )
-        best_round, best = max(measured, key=lambda point: point[1])
-        if best >= last + 0.5:
-            axes.annotate(
-                f"best {best:.1f} %",
-                (best_round, best),
-                xytext=(0, -20),
-                textcoords="offset points",
-                ha="center",
-                fontsize=11,
-                color=_TEST,
-            )
-    style(
-        axes,
-        rounds=rounds,
-        values=[value for _, value in measured + trained + of_all_clients],
-        title=title,
-        subtitle=subtitle,
-    )
-    if measured or trained:
-        # Where curves that rise leave room, unless they have not risen yet.
-        drawn = measured + trained + of_all_clients
-        last_half = [value for number, value in drawn if 2 * number >= rounds[-1]]
-        place = "upper left" if min(last_half, default=100) < 25 else "lower right"
-        axes.legend(fontsize=12, frameon=False, loc=place)
-    axes.figure.subplots_adjust(left=0.085, right=0.905, top=0.865, bottom=0.115)
-    save(axes, path)
-
-
-def _points(rounds: Sequence[int], shares: Sequence[float]) -> list[tuple[int, float]]:
-    """What was measured, in percent, by round."""
-    return [
-        (round_num, 100 * share)
-        for round_num, share in zip(rounds, shares)
-        if not math.isnan(share)
-    ]
 
 
 def new_axes() -> Any:
