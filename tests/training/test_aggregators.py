@@ -26,13 +26,13 @@ def _runtime():
     _output_of_mean.cache_clear()
 
 
-def _model_fn():
+def _model_fn(norm=True, frozen=False):
     """A model of few tensors, one of them BatchNorm's statistics."""
-    norm = L.BatchNormalization(center=False, scale=False, momentum=0.5)
+    norms = [L.BatchNormalization(center=False, scale=False, momentum=0.5)] * norm
     first, last = [tf.keras.initializers.GlorotUniform(seed) for seed in (1, 2)]
-    hidden = L.Dense(3, use_bias=False, kernel_initializer=first)
+    hidden = L.Dense(3, use_bias=False, kernel_initializer=first, trainable=not frozen)
     network = models.from_keras_blocks(
-        [[hidden, norm, L.ReLU()], [L.Dense(3, kernel_initializer=last)]],
+        [[hidden, *norms, L.ReLU()], [L.Dense(3, kernel_initializer=last)]],
         input_shape=(4,),
     )
     return models.LearningModel(network)
@@ -49,11 +49,11 @@ def _client(seed, count):
     )
 
 
-def _build(name, kind, **strengths):
+def _build(name, kind, model_fn=_model_fn, **strengths):
     cohort = len(COUNTS)
     return training.build(
         name,
-        _model_fn,
+        model_fn,
         client_data=training.WholeClientData(batch_size=4),
         num_clients=NUM_CLIENTS,
         client_learning_rate=0.3,
@@ -165,7 +165,8 @@ def test_nothing_is_aggregated_insecurely_by_secure(name):
 
 @pytest.mark.parametrize("kind", ["dp", pytest.param("robust", marks=pytest.mark.slow)])
 def test_a_state_with_its_aggregators_comes_back_from_a_file(kind, tmp_path):
-    process = _build("scaffold", kind, dp_noise_multiplier=0.1)
+    model_fn = functools.partial(_model_fn, norm=kind != "dp")
+    process = _build("scaffold", kind, model_fn, dp_noise_multiplier=0.1)
     output = _train(process)
     state_file.write_state(tmp_path / "state.npz", output.state)
     read = state_file.read_state(tmp_path / "state.npz", like=process.initialize())
@@ -192,6 +193,27 @@ def test_private_noise_has_the_deviation_of_its_multiplier_and_is_new_every_time
     expected = multiplier * norm / cohort
     assert np.std(first) == pytest.approx(expected, rel=0.03)
     assert np.std(first - second) == pytest.approx(math.sqrt(2) * expected, rel=0.03)
+
+
+@pytest.mark.parametrize("name, frozen", [("freeze", False), ("fedavg", True)])
+def test_noise_keeps_off_weights_that_do_not_train(name, frozen):
+    model_fn = functools.partial(_model_fn, norm=False, frozen=frozen)
+    process = _build(name, "dp", model_fn, dp_noise_multiplier=0.1)
+    before = process.get_model_weights(process.initialize())
+    after = process.get_model_weights(_train(process).state)
+    for old, new in zip(before.non_trainable, after.non_trainable, strict=True):
+        np.testing.assert_array_equal(new, old)
+    assert len(after.non_trainable) == (1 if frozen else 2)
+    assert all(np.any(w != b) for w, b in zip(after.trainable, before.trainable))
+
+
+@pytest.mark.parametrize("ours", [True, False])
+def test_noise_on_running_variances_is_refused(ours):
+    aggregator = tff.learning.dp_aggregator(0.1, 5)
+    if ours:
+        aggregator = aggregators.PrivateMeanFactory(0.1, 5)
+    with pytest.raises(ValueError, match="adds noise.*running variances.*'group'"):
+        training.build("fedavg", _model_fn, model_aggregator=aggregator)
 
 
 def test_private_sums_clip_each_client_and_divide_by_the_cohort():

@@ -131,6 +131,7 @@ class BlockModel:
         self.seed = seed
         self.has_independent_examples = has_independent_examples
         self._evaluation_branch_scales = None
+        self._constants: list[tf.Variable] = []
 
     @property
     def trainable_variables(self) -> list[tf.Variable]:
@@ -141,6 +142,15 @@ class BlockModel:
     def non_trainable_variables(self) -> list[tf.Variable]:
         """All blocks' other variables, block by block."""
         return [v for block in self.blocks for v in block.non_trainable_variables]
+
+    @property
+    def constants(self) -> list[tf.Variable]:
+        """Those of the other variables that no pass changes: all of frozen layers."""
+        known = {id(v) for v in self._constants}
+        for layer in (part for block in self.blocks for part in block.submodules):
+            if isinstance(layer, keras.layers.Layer) and not layer.trainable:
+                known.update(map(id, layer.weights))
+        return [v for v in self.non_trainable_variables if id(v) in known]
 
     @property
     def evaluation_branch_scales(self) -> Optional[tuple[float, ...]]:
@@ -197,9 +207,9 @@ class BlockModel:
         if initialization == "orthogonal":
             kernel_initializer = keras.initializers.Orthogonal(seed=self.seed)
             bias_initializer = keras.initializers.Zeros()
-        _fix_variable(layer, "kernel", kernel_initializer)
+        self._constants.append(_fix_variable(layer, "kernel", kernel_initializer))
         if bias is not None:
-            _fix_variable(layer, "bias", bias_initializer)
+            self._constants.append(_fix_variable(layer, "bias", bias_initializer))
 
     def use_simplex_classifier(self, dimensions: Optional[int], scaling: float):
         """Puts a `simplex.SimplexClassifier` in the place of the last linear layer.
@@ -225,6 +235,7 @@ class BlockModel:
                 dtype=self.dtype,
             )
         self.blocks[-1].replace_linear_layer(layer)
+        self._constants.append(layer.directions)
 
     def _linear_layer(self, what_for: str) -> Any:
         """The classifier's linear layer, with a kernel and perhaps a bias."""
@@ -379,7 +390,7 @@ class BlockModel:
             )
 
 
-def _fix_variable(layer: keras.layers.Layer, name: str, initializer):
+def _fix_variable(layer: keras.layers.Layer, name: str, initializer) -> tf.Variable:
     """Puts a non-trainable variable in the place of a layer's attribute.
 
     Its first value is the variable's initialiser, not an assignment: TFF makes models
@@ -404,3 +415,4 @@ def _fix_variable(layer: keras.layers.Layer, name: str, initializer):
     # Keras lets go of a variable only when its attribute is deleted.
     delattr(layer, name)
     setattr(layer, name, fixed)
+    return fixed

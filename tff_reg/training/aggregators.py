@@ -88,6 +88,7 @@ class PrivateMeanFactory(tff.aggregators.UnweightedAggregationFactory):
                 noise_multiplier, clients_per_round, clip_norm
             )
         self.clients_per_round = clients_per_round
+        self.adds_noise = noise_multiplier > 0
 
     def create(self, value_type: Any):
         return self._factory.create(value_type)
@@ -480,7 +481,10 @@ def build_upload_aggregator(
 
 
 def create(
-    model_aggregator: Optional[AggregationFactory], update_type: tff.types.Type
+    model_aggregator: Optional[AggregationFactory],
+    update_type: Any,
+    *,
+    has_statistics: bool = False,
 ) -> tff.templates.AggregationProcess:
     """Builds the aggregation of the clients' updates.
 
@@ -488,22 +492,81 @@ def create(
       model_aggregator: Any TFF aggregator, one that is not weighted is taken as such;
         None for the weighted mean.
       update_type: The type of a client's update.
+      has_statistics: Whether training changes some of the weights that it does not
+        train. If not, an aggregator that adds noise has the others alone.
 
     Returns:
       The process.
 
     Raises:
       TypeError: If the aggregator changes the type of the update.
+      ValueError: If it adds noise, and there are statistics.
     """
     factory = _as_weighted(model_aggregator or tff.aggregators.MeanFactory())
-    aggregator = factory.create(update_type, tff.TensorType(np.float32))
+    weight_type = tff.TensorType(np.float32)
+    aggregator = factory.create(update_type, weight_type)
     aggregated_type = aggregator.next.type_signature.result.result.member
     if not update_type.is_assignable_from(aggregated_type):
         raise TypeError(
             "The model_aggregator must keep the type of the clients' updates, "
             f"{update_type}, but makes {aggregated_type} of it."
         )
+    is_whole = getattr(update_type, "python_container", None) is (
+        tff.learning.models.ModelWeights
+    )
+    if is_whole and _adds_noise(model_aggregator, aggregator):
+        if has_statistics:
+            raise ValueError(
+                "The aggregator adds noise, and running variances with noise become"
+                " negative: take a network that keeps no statistics, such as one with"
+                " the norm 'group', or no noise."
+            )
+        return _of_trainable(
+            factory.create(update_type.trainable, weight_type), update_type
+        )
     return aggregator
+
+
+def _adds_noise(
+    factory: Optional[AggregationFactory], aggregator: tff.templates.AggregationProcess
+) -> bool:
+    if factory is None or isinstance(factory, PrivateMeanFactory):
+        return factory is not None and factory.adds_noise
+    # TFF's own say it nowhere else.
+    dumped = tff.framework.serialize_computation(aggregator.next).SerializeToString()
+    return b"RandomStandardNormal" in dumped
+
+
+def _of_trainable(
+    aggregator: tff.templates.AggregationProcess, update_type: Any
+) -> tff.templates.AggregationProcess:
+    """An aggregation of trainable weights for whole updates, the rest of which is 0."""
+    make_update = tff.learning.models.ModelWeights
+
+    @tff.tensorflow.computation(update_type)
+    def trainable_part(update: Any):
+        return update.trainable
+
+    @tff.tensorflow.computation(update_type.trainable)
+    def whole(trainable: Any):
+        types = tff.structure.flatten(update_type.non_trainable)
+        return make_update(trainable, [tf.zeros(t.shape, t.dtype) for t in types])
+
+    @tff.federated_computation(
+        aggregator.initialize.type_signature.result,
+        tff.FederatedType(update_type, tff.CLIENTS),
+        tff.FederatedType(np.float32, tff.CLIENTS),
+    )
+    def next_fn(state: Any, updates: Any, weights: Any):
+        own = tff.federated_map(trainable_part, updates)
+        output = aggregator.next(state, own, weights)
+        return tff.templates.MeasuredProcessOutput(
+            output.state,
+            tff.federated_map(whole, output.result),
+            output.measurements,
+        )
+
+    return tff.templates.AggregationProcess(aggregator.initialize, next_fn)
 
 
 def _as_weighted(factory: Any) -> tff.aggregators.WeightedAggregationFactory:

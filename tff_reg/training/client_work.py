@@ -75,12 +75,14 @@ class Description(NamedTuple):
       input_spec: The model's.
       metric_finalizers: By name, those of what the methods measure among them.
       hparams_dtype: Data type of the client optimiser's hparams.
+      has_statistics: Whether training may change weights that it does not train.
     """
 
     initial_weights: tff.Computation
     input_spec: Any
     metric_finalizers: dict[str, Callable[..., Any]]
     hparams_dtype: tf.DType
+    has_statistics: bool
 
 
 def describe(
@@ -116,6 +118,7 @@ def describe(
             input_spec=model.input_spec,
             metric_finalizers=finalizers,
             hparams_dtype=tf.float64 if is_double else tf.float32,
+            has_statistics=learning_model.has_statistics(model),
         )
         return tff.learning.models.ModelWeights.from_model(model)
 

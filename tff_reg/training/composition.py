@@ -87,7 +87,8 @@ def build_regularized(
       model_distributor: How the model reaches the clients; by default a broadcast.
       model_aggregator: Any weighted TFF aggregator (robust, compressing, private,
         secure); by default the weighted mean. An unweighted one is taken as such.
-        What clients upload besides goes through it, too.
+        What clients upload besides goes through it, too. Noise keeps off frozen
+        weights.
       metrics_aggregator: As in TFF's builders; by default sums and finalises.
       loop_implementation: How clients go through their data.
       client_data: The form of the client data: ordinary batches, or
@@ -106,7 +107,8 @@ def build_regularized(
       TypeError: If `model_fn` does not fit a method, or the aggregator changes the type
         of the update.
       ValueError: If the model's layers cannot do what a method asks, the sum makes no
-        sense, or a method does not go with the server optimiser or the weighting.
+        sense, a method does not go with the server optimiser or the weighting, or the
+        aggregator adds noise to running statistics.
     """
     _check_kinds(model_fn, methods, client_optimizer_fn, server_optimizer_fn)
     training = local_training.LocalTraining(
@@ -132,7 +134,9 @@ def build_regularized(
             training.averaged_rounds,
         )
     update_type = client_work_lib.update_type(weights_type)
-    aggregator = aggregators.create(model_aggregator, update_type)
+    aggregator = aggregators.create(
+        model_aggregator, update_type, has_statistics=description.has_statistics
+    )
     finalizer = finalizer_lib.build_finalizer(server_optimizer_fn, weights_type)
     build_client_work = client_work_lib.build_client_work
     if training.remembers:
