@@ -441,6 +441,23 @@ def test_another_process_in_the_same_directory_is_refused(run, tiny_model, tmp_p
     assert len(run(tmp_path, process=build(0.1), total_rounds=2).rows) == 2
 
 
+def test_trains_where_a_programs_context_is_installed(run, tiny_process, tiny_data):
+    arguments = dict(total_rounds=2, clients_per_round=3, progress=Notes())
+
+    def train():
+        return run(evaluate=None, total_rounds=2)
+
+    async def inside():
+        asynchronous = experiment.train_async(tiny_process, tiny_data, **arguments)
+        return [train(), await asynchronous]
+
+    expected = train().rows
+    with tff.framework.get_context_stack().install(runtime.program_context()):
+        for result in [train(), *asyncio.run(inside())]:
+            for row, wanted in zip(result.rows, expected, strict=True):
+                assert {**row, "round_seconds": 0} == {**wanted, "round_seconds": 0}
+
+
 _PROCESS = """
 import sys
 sys.path.insert(0, {root!r})

@@ -2,13 +2,14 @@
 
 import subprocess
 import sys
+import threading
 
 import numpy as np
 import pytest
 import tensorflow_federated as tff
 
 from tff_reg import runtime, seam
-from tff_reg.runtime import devices
+from tff_reg.runtime import context, devices
 
 
 @pytest.fixture(autouse=True)
@@ -99,6 +100,46 @@ def test_running_ends_with_what_was_in_use_before():
         assert runtime.describe() == inner
         assert _increment()(1) == 2
     assert tff.framework.get_context_stack().current is original
+
+
+def _runs_here():
+    """Whether a computation runs in this process."""
+    builds = context.PLANS.builds
+    assert _increment()(1) == 2
+    return context.PLANS.builds > builds
+
+
+def test_a_block_that_a_thread_enters_holds_for_all_threads_until_it_is_left():
+    original = tff.framework.get_context_stack().current
+    entered, leave = threading.Event(), threading.Event()
+
+    def work():
+        with runtime.running("in_process"):
+            entered.set()
+            leave.wait(60)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    entered.wait(60)
+    assert "in process" in runtime.describe() and _runs_here()
+    leave.set()
+    thread.join()
+    with runtime.running("in_process"):
+        assert _runs_here()
+    assert tff.framework.get_context_stack().current is original
+    assert original.invoke.__self__ is original
+
+
+def test_blocks_that_overlap_leave_nothing_behind():
+    first, second = (
+        runtime.running("in_process", clients_in_parallel=n) for n in (1, 3)
+    )
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    assert "(3 at a time)" in runtime.describe() and _runs_here()
+    second.__exit__(None, None, None)
+    assert "TFF's own default context" in runtime.describe()
 
 
 def test_a_program_context_needs_a_runtime():

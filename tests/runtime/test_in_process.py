@@ -372,6 +372,18 @@ def test_a_result_given_to_the_next_round_is_not_copied(in_process):
         first[0] = 0
 
 
+def test_what_is_only_waited_for_need_not_be_given(both):
+    """As TFF's secure sums do with what they are given and do not use."""
+
+    @tff.tensorflow.computation(np.float32, np.float32)
+    def later(first, then):
+        with tf.control_dependencies([first]):
+            return tf.identity(then), tf.Variable(3.0).read_value()
+
+    for found in both(lambda: later(1.0, 2.0)):
+        assert found == (2.0, 3.0)
+
+
 def test_results_that_nobody_has_are_let_go(in_process):
     @tff.tensorflow.computation(tff.TensorType(np.float32, [2**20]))
     def double(x):

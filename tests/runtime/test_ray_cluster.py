@@ -19,7 +19,6 @@ import time
 import numpy as np
 import pytest
 import ray
-import tensorflow_federated as tff
 from ray import cluster_utils
 
 from tests import commands
@@ -33,6 +32,7 @@ from tests.runtime.test_ray import (  # noqa: F401
 )
 from tff_reg import runtime
 from tff_reg.commands import run as run_command
+from tff_reg.runtime import choice
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("test_ray")]
 
@@ -63,7 +63,7 @@ def cluster(monkeypatch):
 
 def _workers():
     """The `RayWorkers` in use."""
-    return tff.framework.get_context_stack().current._workers
+    return choice._chosen[-1].context._workers
 
 
 def test_machines_come_and_go(

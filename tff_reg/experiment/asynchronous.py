@@ -16,6 +16,7 @@ import inspect
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Optional
 
+from tff_reg import runtime
 from tff_reg.experiment import loop as loop_lib
 from tff_reg.lazy import tff
 
@@ -74,12 +75,14 @@ async def finish(
       DirectoryError, StateMismatchError, TrainingError: As of `Training.run`.
     """
     rounds = loop_lib.Rounds(training)
+    with runtime.outside_programs():
+        context = tff.framework.get_context_stack().current
     with concurrent.futures.ThreadPoolExecutor(
         1,
         thread_name_prefix="tff_reg train_async",
         # TFF's contexts are a thread's own.
         initializer=tff.framework.set_default_context,
-        initargs=(tff.framework.get_context_stack().current,),
+        initargs=(context,),
     ) as executor:
         rows = rounds.rows()
         try:

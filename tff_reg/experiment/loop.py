@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Optional, Union
 
-from tff_reg import data
+from tff_reg import data, runtime
 from tff_reg.experiment import (
     client_states,
     curves,
@@ -193,7 +193,7 @@ class Training:
           TrainingError: If a round fails, from the error of the process.
         """
         rounds = Rounds(self)
-        with contextlib.closing(rounds.rows()) as rows:
+        with runtime.outside_programs(), contextlib.closing(rounds.rows()) as rows:
             for row in rows:
                 if on_round is not None:
                     on_round(row)

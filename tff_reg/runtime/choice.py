@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import contextlib
 import dataclasses
-import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Optional, Union
@@ -28,7 +27,7 @@ _OF_RAY = ("ray_address", "gpus_per_client", "cpus_per_client", "data_on_nodes")
 Names = Union[str, Sequence[str], None]
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class _Runtime:
     """One chosen runtime: its contexts, and how to end it."""
 
@@ -41,9 +40,8 @@ class _Runtime:
 
 
 _lock = threading.RLock()
-_current: Optional[_Runtime] = None
-_tff_default = None  # TFF's own default context, while we stand in its place
-_atexit_registered = False
+# The last is in force; those before it are in force again when it ends.
+_chosen: list[_Runtime] = []
 
 
 @dataclasses.dataclass(frozen=True)
@@ -123,8 +121,7 @@ class Options:
 def use(kind: str, **options: Any) -> None:
     """Makes every TFF computation run in the runtime `kind` from now on.
 
-    This holds for the calling thread and for all threads that TFF has not been
-    imported in. The runtime that was in use before is ended.
+    This holds for all threads. The runtime that was in use before is ended.
 
     Args:
         kind: `"in_process"`: in this Python process's TensorFlow, with its GPUs;
@@ -144,18 +141,19 @@ def use(kind: str, **options: Any) -> None:
         if kind == "ray" and _is_in_ray():
             shutdown()  # Its actors have the room.
         runtime = _create(kind, checked)
-        previous = _current
-        _install(runtime)
-        if previous is not None:
-            previous.stop()
+        previous = _chosen[-1:]
+        _chosen[-1:] = [runtime]
+        _enforce()
+        for each in previous:
+            each.stop()
 
 
 @contextlib.contextmanager
 def running(kind: str, **options: Any) -> Iterator[None]:
     """`use`, for the body of a `with` statement; then what was in use before.
 
-    The choice is the process's, as with `use`: two threads cannot be inside two
-    `running` blocks of different kinds.
+    The choice is the process's, as with `use`: of blocks that overlap, in threads or
+    in an event loop, the one that was entered last is in force until it is left.
 
     Args:
         kind: As of `use`.
@@ -169,36 +167,42 @@ def running(kind: str, **options: Any) -> Iterator[None]:
         if kind == "ray" and _is_in_ray():
             raise ValueError("The ray runtime is in use already, and has the room.")
         runtime = _create(kind, checked)
-        previous = _current
-        _install(runtime)
+        _chosen.append(runtime)
+        _enforce()
     try:
         yield
     finally:
         with _lock:
-            if _current is runtime:
-                _install(previous)
+            if runtime in _chosen:  # `use` may have ended it.
+                _chosen.remove(runtime)
+                _enforce()
             runtime.stop()
 
 
 def describe() -> str:
     """One line that says where clients run."""
-    if _current is None:
+    if not _chosen:
         return "clients run in TFF's own default context (its C++ worker, on the CPU)"
-    return _current.description
+    return _chosen[-1].description
 
 
 def worker_pid() -> Optional[int]:
     """The process id of the native runtime's worker; None if there is none."""
-    return None if _current is None else _current.worker_pid()
+    return _chosen[-1].worker_pid() if _chosen else None
 
 
 def shutdown() -> None:
-    """Ends the runtime in use, and any worker; TFF's own default takes over."""
+    """Ends what was chosen, and any worker; TFF's own default takes over."""
     with _lock:
-        previous = _current
-        if previous is not None:
-            _install(None)
-            previous.stop()
+        ended = _chosen[::-1]
+        if ended:
+            _chosen.clear()
+            _enforce()
+        for each in ended:
+            each.stop()
+
+
+atexit.register(shutdown)
 
 
 def program_context():
@@ -211,11 +215,32 @@ def program_context():
     Raises:
         RuntimeError: If no runtime is in use.
     """
-    if _current is None:
+    return tff.program.NativeFederatedContext(_in_force().async_context)
+
+
+@contextlib.contextmanager
+def outside_programs() -> Iterator[None]:
+    """Has computations give values in it, where a program's context is installed.
+
+    In that, they give what is to be awaited, in an event loop that runs meanwhile.
+
+    Raises:
+        RuntimeError: If one is installed, and no runtime is in use.
+    """
+    stack = tff.framework.get_context_stack()
+    if isinstance(stack.current, tff.program.FederatedContext):
+        with stack.install(_in_force().context):
+            yield
+    else:
+        yield
+
+
+def _in_force() -> _Runtime:
+    if not _chosen:
         raise RuntimeError(
             "No runtime is in use: call tff_reg.runtime.use('in_process') first."
         )
-    return tff.program.NativeFederatedContext(_current.async_context)
+    return _chosen[-1]
 
 
 def _checked(kind: str, options: dict[str, Any]) -> Options:
@@ -226,7 +251,7 @@ def _checked(kind: str, options: dict[str, Any]) -> Options:
 
 
 def _is_in_ray() -> bool:
-    return _current is not None and _current.kind == "ray"
+    return any(each.kind == "ray" for each in _chosen)
 
 
 def _create(kind: str, options: Options) -> _Runtime:
@@ -324,34 +349,6 @@ def _create_ray(options: Options) -> _Runtime:
     )
 
 
-def _install(runtime: Optional[_Runtime]) -> None:
-    """Puts `runtime`'s context, or TFF's own default, into force."""
-    global _current, _tff_default, _atexit_registered
-    if _tff_default is None:
-        _tff_default = internals.default_context()
-    if not _atexit_registered:
-        atexit.register(_at_exit)
-        _atexit_registered = True
-    if runtime is None:
-        internals.restore_default_context(_tff_default)
-    else:
-        internals.set_default_context(runtime.context)
-    _current = runtime
-
-
-def _at_exit() -> None:
-    """Ends what runs, and lets go of TFF's default context while Python works.
-
-    TFF's default context owns an object whose `__del__` asks for
-    `subprocess.Popen`. Left to the interpreter's last moments, when modules are
-    already emptied, it prints "Exception ignored ... AttributeError", even if no
-    worker was ever started. Dropped here, it ends in silence.
-    """
-    global _current, _tff_default
-    if "tensorflow_federated" not in sys.modules:
-        return
-    with _lock:
-        runtime, _current, _tff_default = _current, None, None
-        internals.set_no_default_context()
-    if runtime is not None:
-        runtime.stop()
+def _enforce() -> None:
+    """Has TFF compute in the last of what was chosen."""
+    internals.set_default_context(_chosen[-1].context if _chosen else None)

@@ -105,29 +105,34 @@ def _node_name(tensor_name: str) -> str:
 
 def _prune(graph_def, targets, parameter_nodes) -> set:
     """Keeps the ancestors of `targets`, without the parameters' operations."""
-    nodes = {node.name: node for node in graph_def.node}
-    reached = set()
-    pending = list(targets)
-    while pending:
-        name = pending.pop()
-        if name not in reached:
-            reached.add(name)
-            if name not in parameter_nodes:
-                pending.extend(_node_name(i) for i in nodes[name].input)
-    used = reached & parameter_nodes
-    kept = [n for n in graph_def.node if n.name in reached - parameter_nodes]
-    kept_names = {node.name for node in kept}
-    for node in kept:
+    for node in graph_def.node:  # Nothing has to wait for a parameter.
         inputs = [
             i
             for i in node.input
             if not (i.startswith("^") and _node_name(i) in parameter_nodes)
         ]
         _set_inputs(node, inputs)
+    reached = _ancestors(graph_def, targets)
+    kept = [n for n in graph_def.node if n.name in reached - parameter_nodes]
+    kept_names = {node.name for node in kept}
+    for node in kept:
         _keep_colocations(node, kept_names)
     del graph_def.node[:]
     graph_def.node.extend(kept)
-    return used
+    return reached & parameter_nodes
+
+
+def _ancestors(graph_def, targets) -> set:
+    """The names of the targets and of all that they need, where they are there."""
+    nodes = {node.name: node for node in graph_def.node}
+    reached = set()
+    pending = list(targets)
+    while pending:
+        name = pending.pop()
+        if name in nodes and name not in reached:
+            reached.add(name)
+            pending.extend(_node_name(i) for i in nodes[name].input)
+    return reached
 
 
 def _set_inputs(node, inputs) -> None:
@@ -164,13 +169,7 @@ def _make_resources_anonymous(graph_def) -> None:
 def _initialize_before_use(graph_def, initialize_op: str) -> None:
     """Makes the users of variables and tables wait for their initialisation."""
     nodes = {node.name: node for node in graph_def.node}
-    initial = set()
-    pending = [initialize_op]
-    while pending:
-        name = pending.pop()
-        if name in nodes and name not in initial:
-            initial.add(name)
-            pending.extend(_node_name(i) for i in nodes[name].input)
+    initial = _ancestors(graph_def, [initialize_op])
     state = {
         name
         for name, node in nodes.items()

@@ -33,6 +33,7 @@ import importlib.util
 import os
 import sys
 import types
+import weakref
 from typing import Any, Optional
 
 TFF_VERSION = "0.87.0"
@@ -237,6 +238,10 @@ class _Finder:
     # Whether today's TensorFlow is there, which TFF's loader finds out.
     is_today = False
 
+    def default_context(self) -> Any:
+        """The context that TFF's import made; None where that is gone."""
+        return None
+
     def find_spec(self, name, path=None, target=None):
         """What `importlib` asks; None where we have nothing to say."""
         del target
@@ -305,6 +310,8 @@ class _TffLoader(importlib.abc.Loader):
         self._loader.exec_module(module)
         if not has_native_worker_platform():  # Which TFF would start by itself.
             _set_no_default_context(why_no_native_worker())
+        stack = module.framework.get_context_stack()
+        FINDER.default_context = weakref.ref(stack.current)
         # What TFF makes has, used or not, a `__del__` that prints "Exception ignored
         # in ..." if it runs in the interpreter's last moments.
         atexit.register(_set_no_default_context, "The interpreter is ending.")

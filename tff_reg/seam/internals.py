@@ -33,7 +33,6 @@ from tensorflow_federated.python.core.environments.tensorflow_frontend import (
     tensorflow_computation,
 )
 from tensorflow_federated.python.core.impl.compiler import array, intrinsic_defs
-from tensorflow_federated.python.core.impl.context_stack import runtime_error_context
 from tensorflow_federated.python.core.impl.executors import (
     cardinalities_utils,
     value_serialization,
@@ -62,45 +61,33 @@ _make_type = type_serialization.deserialize_type
 # --- the context stack ---------------------------------------------------------
 
 
-def default_context():
-    """The context at the bottom of this thread's stack."""
-    return _stack()._stack[0]  # pylint: disable=protected-access
+# The defaults of TFF's threads that are pointed at a context of ours.
+_pointed: list[Any] = []
 
 
 def set_default_context(context) -> None:
-    """Makes `context` the default in this thread and in threads to come.
+    """Has every thread compute in `context` by default; None ends that.
 
-    TFF's stack is thread-local, and in a thread that TFF was not imported in its
-    bottom is a context that refuses to run anything: one object, shared by all
-    such threads. Its `invoke` is pointed at ours.
+    TFF's stack is thread-local. At the bottom of it is, in the thread that imported
+    TFF, what TFF made; in all others one object, which refuses to run anything. Their
+    `invoke` is pointed at ours, and that of whatever the calling thread has there.
     """
-    tff.framework.set_default_context(context)
-    error_context = _context_of_a_new_thread()
-    if isinstance(error_context, runtime_error_context.RuntimeErrorContext):
-        error_context.invoke = context.invoke
-
-
-def set_no_default_context() -> None:
-    """Lets go of the default context, also in threads to come."""
-    tff.framework.set_default_context(runtime_error_context.RuntimeErrorContext())
-    error_context = _context_of_a_new_thread()
-    vars(error_context).pop("invoke", None)
-
-
-def restore_default_context(context) -> None:
-    """Makes TFF's own `context` the default again, as `default_context` found it."""
-    set_no_default_context()
-    tff.framework.set_default_context(context)
-
-
-def _stack():
-    return tff.framework.get_context_stack()
+    while _pointed:
+        vars(_pointed.pop()).pop("invoke", None)
+    if context is not None:
+        bottom = tff.framework.get_context_stack()._stack[0]
+        _pointed.extend((bottom, _context_of_a_new_thread()))
+        if (made := seam.FINDER.default_context()) is not None:
+            _pointed.append(made)
+        for each in _pointed:
+            each.invoke = context.invoke
 
 
 @functools.cache  # One object for all threads; none can be started at the exit.
 def _context_of_a_new_thread():
     found = []
-    thread = threading.Thread(target=lambda: found.append(_stack().current))
+    stack = tff.framework.get_context_stack()
+    thread = threading.Thread(target=lambda: found.append(stack.current))
     thread.start()
     thread.join()
     return found[0]
