@@ -49,6 +49,8 @@ _COMMAND = "tff_reg.tasks.examples.web_service"
 _ACTIVE = ("waiting", "running")
 # Bytes of a request's body. All settings of a run are some 4 KB.
 LONGEST_BODY = 2**16
+# Within which a request's head has come, and then its body.
+REQUEST_SECONDS = 60.0
 
 
 def is_asked_for(setting):
@@ -101,6 +103,7 @@ class Run:
         self.rows = []
         self.error = None
         self.task = None
+        self.is_stopping = False
         self._changed = asyncio.Event()
         finished = directory.RunDirectory(path).is_finished(self.config.total_rounds)
         self.state = "finished" if finished else "stopped"
@@ -151,7 +154,7 @@ class Runs:
     """All runs in a directory; made inside the event loop that trains them."""
 
     def __init__(self, root, runs_at_once=1):
-        """Looks at the runs that are there; none begins.
+        """Looks at the runs that are there, and says what is none; none begins.
 
         Args:
           root: The directory, a `pathlib.Path`.
@@ -167,9 +170,9 @@ class Runs:
         for path in sorted(root.glob("*.json")):
             try:
                 config = read_request(path.read_bytes(), root / path.stem)
-            except ValueError as error:
-                raise ValueError(f"{path} is not a run's request: {error}") from error
-            self._runs[path.stem] = Run(config)
+                self._runs[path.stem] = Run(config)
+            except (OSError, ValueError) as error:
+                logging.error("%s is not served: %s", path, error)
 
     def all(self):
         """The runs."""
@@ -179,7 +182,7 @@ class Runs:
         """A run by its id; None if there is none."""
         return self._runs.get(run_id)
 
-    def new(self, body):
+    async def new(self, body):
         """Starts a run, given the body of a request.
 
         Raises:
@@ -189,14 +192,17 @@ class Runs:
         config = experiment.check(read_request(body, self._root / run_id))
         # From now on the run is known, whatever happens.
         files.write_text(self._root / f"{run_id}.json", body.decode("utf-8"))
-        return self.resume(Run(config))
+        return await self.resume(Run(config))
 
-    def resume(self, run):
+    async def resume(self, run):
         """Starts what a run has still to do, unless it is active or finished.
 
         Returns:
           The run as it is now; who follows the one before sees its end.
         """
+        if run.is_stopping:
+            await self.stop(run)
+            run = self._runs[run.path.name]
         if run.state not in (*_ACTIVE, "finished"):
             run = Run(run.config)
             run.begin(self._train(run))
@@ -206,6 +212,7 @@ class Runs:
     async def stop(self, run):
         """Stops a run, if it is active, and waits until it has stopped."""
         if run.state in _ACTIVE:
+            run.is_stopping = True
             run.task.cancel()
             await asyncio.wait([run.task])
 
@@ -279,10 +286,10 @@ class _AllRuns(_Handler):
     def get(self):
         self.finish({"runs": [run.describe() for run in self._runs.all()]})
 
-    def post(self):
+    async def post(self):
         self._check_length(len(self._body))
         try:
-            run = self._runs.new(bytes(self._body))
+            run = await self._runs.new(bytes(self._body))
         except ValueError as error:
             raise RequestError(400, str(error)) from error
         self.set_status(201)
@@ -294,8 +301,8 @@ class _OneRun(_Handler):
     def get(self, run_id):
         self.finish(self._run(run_id).describe())
 
-    def post(self, run_id):
-        self.finish(self._runs.resume(self._run(run_id)).describe())
+    async def post(self, run_id):
+        self.finish((await self._runs.resume(self._run(run_id))).describe())
 
     async def delete(self, run_id):
         run = self._run(run_id)
@@ -321,10 +328,10 @@ class _Metrics(_Handler):
             pass  # Who asked has gone; the run goes on.
 
 
-def build_application(runs):
-    """The service as a `tornado.web.Application`, around the `Runs`."""
+def build_server(runs):
+    """The service as a `tornado.httpserver.HTTPServer`, around the `Runs`."""
     its = dict(runs=runs)
-    return web.Application(
+    application = web.Application(
         [
             (r"/runs", _AllRuns, its),
             (r"/runs/([0-9a-f]+)", _OneRun, its),
@@ -332,6 +339,11 @@ def build_application(runs):
         ],
         default_handler_class=_Handler,
         log_function=lambda handler: None,
+    )
+    return httpserver.HTTPServer(
+        application,
+        idle_connection_timeout=REQUEST_SECONDS,
+        body_timeout=REQUEST_SECONDS,
     )
 
 
@@ -341,7 +353,7 @@ async def serve(root, sockets, address, runs_at_once):
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     runs = Runs(root, runs_at_once)
-    server = httpserver.HTTPServer(build_application(runs))
+    server = build_server(runs)
     server.add_sockets(sockets)
     port = sockets[0].getsockname()[1]
     print(f"Listening at http://{address}:{port}, runs are in {root}", flush=True)

@@ -6,13 +6,14 @@ import csv
 import dataclasses
 import json
 import pathlib
+import shutil
 import signal
 import subprocess
 import sys
 import threading
 
 import pytest
-from tornado import httpclient, httpserver, testing
+from tornado import httpclient, testing
 
 from tff_reg import experiment, runtime
 from tff_reg.experiment import progress, runs
@@ -98,7 +99,7 @@ def nested(depth):
 async def serving(root, runs_at_once=1):
     """A service on a port of its own; yields one who asks it."""
     runs = web_service.Runs(root, runs_at_once)
-    server = httpserver.HTTPServer(web_service.build_application(runs))
+    server = web_service.build_server(runs)
     socket, port = testing.bind_unused_port()
     server.add_sockets([socket])
     try:
@@ -396,10 +397,73 @@ def test_a_long_body_is_refused_before_it_is_read(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_a_damaged_request_of_an_earlier_service_is_named(tmp_path):
-    (tmp_path / "12ab.json").write_text("{")
-    with pytest.raises(ValueError, match="12ab.json is not a run's request: The body "):
-        web_service.Runs(tmp_path)
+def test_what_is_no_request_of_a_run_is_said_and_keeps_nobody_from_starting(
+    unbroken, tmp_path, caplog
+):
+    for name, text in {"12ab": "{", "34": '{"name": "x"}', "56": "{}"}.items():
+        (tmp_path / f"{name}.json").write_text(text)
+    (tmp_path / "78.json").mkdir()
+    # What a run left is damaged.
+    (tmp_path / "9a.json").write_text(json.dumps(SMALL))
+    (tmp_path / "9a").mkdir()
+    (tmp_path / "9a" / "metrics.csv").write_text("round_num\nx")
+    (tmp_path / "bc.json").write_text(json.dumps(SMALL))
+    shutil.copytree(unbroken, tmp_path / "bc")
+
+    async def main():
+        async with serving(tmp_path) as browser:
+            _, answer = await browser.ask("GET", "/runs")
+            return [(run["id"], run["state"]) for run in answer["runs"]]
+
+    assert asyncio.run(main()) == [("bc", "finished")]
+    said = [record.getMessage() for record in caplog.records]
+    names = ["12ab", "34", "56", "78", "9a"]
+    assert len(said) == 5 and not any("\n" in line for line in said)
+    for name, line in zip(names, said):
+        assert line.startswith(f"{tmp_path / name}.json is not served: ")
+
+
+def test_a_run_that_is_being_stopped_goes_on_when_it_is_resumed(
+    held, unbroken, tmp_path
+):
+    async def main():
+        loop = asyncio.get_running_loop()
+        async with serving(tmp_path) as browser:
+            run_id = await browser.start(SMALL)
+            path = f"/runs/{run_id}"
+            await loop.run_in_executor(None, held.in_round.wait, SECONDS)
+            asked = [("DELETE", path), ("POST", path), ("DELETE", "/runs/0")]
+            asked += [("POST", path), ("GET", path)]
+            *answers, last = [asyncio.create_task(browser.ask(*a)) for a in asked]
+            assert (await last)[1]["state"] == "running"
+            held.go_on.set()
+            (_, stopped), first, _, second = await asyncio.gather(*answers)
+            assert stopped["state"] == "stopped"
+            for code, run in (first, second):
+                assert (code, run["state"]) in [(200, "waiting"), (200, "running")]
+            lines = await browser.follow(run_id)
+            assert lines[-1]["state"] == "finished" and len(lines) == 5
+            return run_id
+
+    run_id = asyncio.run(main())
+    assert results(tmp_path / run_id) == results(unbroken)
+
+
+@pytest.mark.parametrize(
+    "sent",
+    ["POST /runs HTTP/1.1\r\nHost: a\r\nContent-Length: 50\r\n\r\n{", "POST /ru"],
+)
+def test_who_stops_in_the_middle_of_a_request_is_let_go(sent, tmp_path, monkeypatch):
+    monkeypatch.setattr(web_service, "REQUEST_SECONDS", 0.3)
+
+    async def main():
+        async with serving(tmp_path) as browser:
+            reader, writer = await asyncio.open_connection("127.0.0.1", browser.port)
+            writer.write(sent.encode())
+            assert await asyncio.wait_for(reader.read(), SECONDS) == b""
+            writer.close()
+
+    asyncio.run(main())
 
 
 def test_what_is_not_there_is_a_404_in_json(tmp_path):
