@@ -157,6 +157,24 @@ def test_a_runs_curvature_is_measured_once(run_dir):
     assert "eigenvalues" in done.stderr and "eigenvalues" not in again.stderr
 
 
+def test_clients_that_do_not_move_have_no_direction(run_dir, tmp_path, monkeypatch):
+    def stay(of_run, client_ids):
+        return of_run.weights, dict.fromkeys(client_ids, of_run.weights)
+
+    monkeypatch.setattr(trained.TrainedRun, "train_clients", stay)
+    said = []
+    found = curvature.measure(
+        trained.load(run_dir),
+        curvature.Settings(20, trace_samples=2, clients=2, diagonal_samples=2),
+        tmp_path,
+        report=said.append,
+    )
+    clients = found["results"]["clients"]
+    assert (clients["drift"], clients["drift_agreement"]) == (0, None)
+    assert clients["gradient_agreement"] is not None
+    assert any(line.startswith("No drift_agreement: a client") for line in said)
+
+
 def test_a_runs_cost_and_partition(run_dir, tmp_path):
     done = run("cost", f"--run_dir={run_dir}")
     assert done.returncode == 0, done.stderr
@@ -234,6 +252,7 @@ def test_runs_of_one_name_keep_their_own_results(run_dir, tmp_path):
         "--num_clients=3",
         "--total_rounds=1",
         "--local_epochs=1",
+        "--learning_rate_schedule=cosine",
         f"--output_dir={other}",
     )
     assert done.returncode == 0, done.stderr
@@ -242,7 +261,10 @@ def test_runs_of_one_name_keep_their_own_results(run_dir, tmp_path):
     head = [cell.strip() for cell in done.stdout.splitlines()[0].split("|")[1:-1]]
     assert head == ["rank", *names]
     done = run("hessian", f"--run_dir={other}", "--examples=20", "--trace_samples=2")
-    assert f"| {other.name} |" in done.stdout  # One run needs no more.
+    assert f"| {other.name} |" in done.stdout, done.stderr  # One run needs no more.
+    rows = read_csv(other / "analysis" / "hessian.csv")
+    (drift,) = (row["value"] for row in rows if row["quantity"] == "drift")
+    assert float(drift) > 0.01  # Also after the last round of a cosine schedule.
     # In one directory, one after the other: none is taken for the other.
     with runtime.running("in_process"):
         for measure, wanted in (

@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tff_reg import analysis
+from tff_reg import analysis, models
 from tff_reg.analysis import hessian, landscape
 
 
@@ -78,15 +78,48 @@ def test_random_directions_have_the_filters_lengths():
     assert not np.any(directions[0][:12] == other[0][:12])
     assert not np.any(directions[0][:12] == directions[1][:12])
     for direction in directions:
-        for part, variable in zip(curvature.unflatten(direction), curvature.variables):
-            weights = variable.numpy()
-            if weights.ndim == 1:
-                assert not np.any(part)
-                continue
-            axes = tuple(range(weights.ndim - 1))
-            np.testing.assert_allclose(
-                np.sum(part**2, axes), np.sum(weights**2, axes), rtol=1e-6
-            )
+        _check_filters(curvature, direction, [(0, 1, 2), None, (0,), None])
+
+
+def _check_filters(curvature, direction, axes):
+    """Checks that a direction is as long as the weights over each variable's axes."""
+    parts = curvature.unflatten(direction)
+    for part, variable, along in zip(parts, curvature.variables, axes, strict=True):
+        if along is None:
+            assert not np.any(part)
+            continue
+        expected = np.sum(variable.numpy() ** 2, along)
+        np.testing.assert_allclose(np.sum(part**2, along), expected, rtol=1e-5)
+
+
+def test_depthwise_and_grouped_kernels_have_a_filter_an_output():
+    model = tf.keras.Sequential(
+        [
+            tf.keras.Input([5, 5, 3]),
+            tf.keras.layers.DepthwiseConv2D(2, depth_multiplier=2),
+            tf.keras.layers.Conv2D(4, 2, groups=2),
+            tf.keras.layers.Flatten(),
+            tf.keras.layers.Dense(4),
+        ]
+    )
+    curvature = hessian.Hessian(model, (np.ones([2, 5, 5, 3]), np.zeros(2, int)))
+    (direction, _) = analysis.random_directions(curvature)
+    axes = [(0, 1), None, (0, 1, 2), None, (0,), None]
+    _check_filters(curvature, direction, axes)
+
+
+def test_our_own_depthwise_and_grouped_kernels_have_a_filter_an_output():
+    model_fn = models.build_model_fn("shufflenet", image_shape=[8, 8, 1], num_classes=3)
+    data = (np.ones([2, 8, 8, 1], np.float32), np.zeros(2, int))
+    curvature = hessian.Hessian(model_fn(), data)
+    by_shape = {1: None, 2: (0,), 3: (1,), 4: (0, 1, 2)}
+    axes = [
+        (0, 1) if v.shape[-1] == 1 else by_shape[v.shape.rank]
+        for v in curvature.variables
+    ]
+    assert {(0, 1), (1,)} <= {*axes}
+    (direction, _) = analysis.random_directions(curvature)
+    _check_filters(curvature, direction, axes)
 
 
 def test_losses_that_are_not_finite_are_infinite():

@@ -1,5 +1,7 @@
 """Runs read back: the weights, the model, and what clients make of it."""
 
+import dataclasses
+import functools
 import json
 import shutil
 
@@ -8,10 +10,11 @@ import pytest
 import tensorflow as tf
 
 from tests import commands
-from tff_reg import experiment, runtime, settings, tasks
+from tff_reg import data, experiment, runtime, settings, tasks
 from tff_reg.analysis import curvature
 from tff_reg.commands import run as run_command
-from tff_reg.experiment import directory, trained
+from tff_reg.experiment import directory, runs, trained
+from tff_reg.lazy import tff
 from tff_reg.tasks import digits
 
 
@@ -45,7 +48,8 @@ def test_the_clients_models_average_to_the_next_rounds_model(run):
     assert (before.round_num, after.round_num) == (1, 2)
     client_ids = before.task.client_data.client_ids
     with runtime.running("in_process"):
-        models = before.train_clients(client_ids)
+        began, models = before.train_clients(client_ids)
+    tf.nest.map_structure(np.testing.assert_array_equal, began, before.weights)
     sizes = before.task.client_data.client_sizes
     for kind in ("trainable", "non_trainable"):
         averages = [
@@ -56,6 +60,47 @@ def test_the_clients_models_average_to_the_next_rounds_model(run):
         assert len(averages) == len(expected) > 0
         for one, other in zip(averages, expected):
             np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("process, look_ahead", [("fednova", 0.0), ("fedacg", 0.85)])
+def test_clients_say_where_they_began_and_ended(process, look_ahead, tmp_path):
+    """FedNova scales uploads, FedACG sends another model: both train as FedAvg does."""
+    done = commands.call(
+        run_command.main,
+        f"--process={process}",
+        *(["--fedacg_strength=0"] if look_ahead else []),
+        "--model=cnn",
+        "--norm=batch",
+        "--num_clients=3",
+        "--total_rounds=2",
+        "--local_epochs=3",
+        "--client_learning_rate=0.05",
+        "--learning_rate_schedule=constant",
+        f"--output_dir={tmp_path / 'run'}",
+    )
+    assert done.returncode == 0, done.stderr
+    found = trained.load(tmp_path / "run", tasks=tasks)
+    client_id = found.task.client_data.client_ids[1]
+    sent = found.weights
+    if look_ahead:
+        momentum = found._stored("finalizer/memory/momentum")
+        ahead = [w + look_ahead * m for w, m in zip(sent.trainable, momentum)]
+        sent = tff.learning.models.ModelWeights(ahead, sent.non_trainable)
+    with runtime.running("in_process"):
+        began, ended = found.train_clients([client_id])
+        fedavg = dataclasses.replace(found.config, process="fedavg", strengths={})
+        plain = runs.build_process(fedavg, found.task)
+        state = plain.set_model_weights(plain.initialize(), sent)
+        key = data.client_key(found.config.seed, 3, client_id)
+        dataset = found.task.client_data.whole_client_dataset(client_id, key)
+        expected = plain.get_model_weights(plain.next(state, [dataset]).state)
+    for one, other in ((began, sent), (ended[client_id], expected)):
+        for kind in ("trainable", "non_trainable"):
+            tf.nest.map_structure(
+                functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-6),
+                list(getattr(one, kind)),
+                list(getattr(other, kind)),
+            )
 
 
 def test_the_model_predicts_as_the_run_evaluated(run):

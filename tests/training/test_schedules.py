@@ -15,10 +15,11 @@ def test_exponential_is_a_power_of_the_round():
     )
 
 
-def test_cosine_falls_from_one_to_zero_and_stays():
+def test_cosine_falls_from_one_to_its_last_round_and_stays():
     schedule = schedules.cosine(10)
+    last = 0.5 * (1 + np.cos(0.9 * np.pi))
     np.testing.assert_allclose(
-        [schedule(r) for r in (0, 5, 10, 12)], [1.0, 0.5, 0.0, 0.0], atol=1e-12
+        [schedule(r) for r in (0, 5, 9, 10, 12)], [1.0, 0.5, last, last, last]
     )
 
 

@@ -1,12 +1,12 @@
 """The second-order numbers of a run: FedAlign's Table 1, MAN's Table 2.
 
-Of the server's model, or of other weights of the run: the largest eigenvalues of the
-Hessian of the loss, and its trace. Of the clients' models, each after one more round of
-its own training: H_N and H_D of FedAlign's Eqs. 3 and 4 from the Hessians' diagonals,
-and as its code has them from sums over each parameter tensor (`h_n_code`, `h_d_code`);
-how far the clients went and whether in one direction, and whether their gradients at
-the server's model agree. A diagonal is an estimate: where it is drowned in its noise,
-H_N and H_D are None.
+Of the server's model, or of other weights of the run: the eigenvalues of largest
+magnitude of the Hessian of the loss, and its trace. Of the clients' models, each after
+one more round of its own training (after the last one, at that round's rate): H_N and
+H_D of FedAlign's Eqs. 3 and 4 from the Hessians' diagonals, and as its code has them
+from sums over each parameter tensor (`h_n_code`, `h_d_code`); how far the clients went
+and whether in one direction, and whether their gradients at the server's model agree.
+A diagonal is an estimate: where it is drowned in its noise, H_N and H_D are None.
 
 All Hessians are of training examples without augmentation, the same for all clients, as
 the FedAlign authors' code has it (there augmented anew for every product), with the
@@ -237,14 +237,14 @@ class _Measuring:
 
     def _clients(self):
         client_ids = self._run.task.client_data.client_ids[: self._settings.clients]
-        models = self._run.train_clients(client_ids)
+        began, models = self._run.train_clients(client_ids)
         diagonals, errors = [], []
         for number, name in enumerate(client_ids):
             self._report(f"client {number + 1} of {len(client_ids)}")
             values, spread = self._diagonal(number, name, models[name])
             diagonals.append(values)
             errors.append(spread)
-        start = np.concatenate([w.ravel() for w in self._run.weights.trainable])
+        start = np.concatenate([w.ravel() for w in began.trainable])
         steps = [
             np.concatenate([w.ravel() for w in models[name].trainable]) - start
             for name in client_ids
@@ -262,34 +262,40 @@ class _Measuring:
         except ValueError as error:
             self._report(f"No H_N and H_D, take more diagonal_samples: {error}")
             h_n = h_d = None
-        drift = dissimilarity.gradient_agreement(steps)
-        agreement = dissimilarity.gradient_agreement(gradients)
+        drifts = np.linalg.norm(steps, axis=1).tolist()
         files.delete(self._directory / _DIAGONALS)
         return {
             "h_n": h_n,
             "h_d": h_d,
             "h_n_code": published.norm,
             "h_d_code": published.direction,
-            "drift": float(np.mean(drift.norms)),
-            "drift_agreement": drift.agreement,
-            "gradient_agreement": agreement.agreement,
+            "drift": float(np.mean(drifts)),
+            "drift_agreement": self._agreement("drift_agreement", steps),
+            "gradient_agreement": self._agreement("gradient_agreement", gradients),
             "rows": [
                 {
                     "client": name,
                     "examples": int(size),
                     "diagonal_norm": float(np.linalg.norm(diagonal)),
-                    "drift": float(step),
-                    "gradient_norm": float(gradient),
+                    "drift": drift,
+                    "gradient_norm": float(np.linalg.norm(gradient)),
                 }
-                for name, size, diagonal, step, gradient in zip(
+                for name, size, diagonal, drift, gradient in zip(
                     client_ids,
                     self._run.task.client_data.client_sizes,
                     diagonals,
-                    drift.norms,
-                    agreement.norms,
+                    drifts,
+                    gradients,
                 )
             ],
         }
+
+    def _agreement(self, name, vectors):
+        """The mean cosine between clients; None where one has no direction."""
+        if not all(np.any(vector) for vector in vectors):
+            self._report(f"No {name}: a client did not move, or its gradient is 0.")
+            return None
+        return dissimilarity.gradient_agreement(vectors).agreement
 
     def _diagonal(self, number, name, weights):
         """A client's diagonal and its standard errors, kept until all are there."""
@@ -373,8 +379,9 @@ def rows(found: dict[str, Any]) -> list[dict[str, Any]]:
 
     Returns:
       Rows of quantity, value and standard error (None where there is none):
-      lambda_max, trace, and with clients h_n, h_d (None where they are drowned in
-      noise), h_n_code, h_d_code, drift, drift_agreement and gradient_agreement.
+      lambda_max (the eigenvalue of largest magnitude, which may be negative), trace,
+      and with clients h_n, h_d (None where they are drowned in noise), h_n_code,
+      h_d_code, drift, drift_agreement and gradient_agreement.
     """
     results = found["results"]
     numbers = {

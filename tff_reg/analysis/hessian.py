@@ -106,6 +106,7 @@ class Hessian:
 
     Attributes:
       variables: What the loss is differentiated by, in the order of a vector [size].
+      filter_axes: As of `objective.Objective`.
       size: Number of weights.
       num_examples: Number of examples.
 
@@ -138,6 +139,7 @@ class Hessian:
         self._products = hessian_products.HessianProducts(built, batches)
         self._blocks = built.blocks
         self.variables = built.variables
+        self.filter_axes = built.filter_axes
         self.size = self._products.size
         self.num_examples = self._products.num_examples
 

@@ -47,7 +47,8 @@ class Landscape:
 def random_directions(curvature: hessian.Hessian, seed: int = 0) -> np.ndarray:
     """Two random directions, filter by filter as long as the weights.
 
-    A filter is what makes one output: all entries of a kernel with one last index.
+    A filter is what makes one output: all entries of a kernel with one last index, and
+    in depthwise and grouped kernels one channel or group, too.
     Vectors (biases, scales and shifts of norms) stay as they are, as in Li et al.
 
     Args:
@@ -66,17 +67,20 @@ def random_directions(curvature: hessian.Hessian, seed: int = 0) -> np.ndarray:
             noise = tf.random.stateless_normal(
                 weights.shape, keys.fold_in(key, index), alg="philox"
             )
-            parts.append(_like_filters(noise.numpy().astype(np.float64), weights))
+            axes = curvature.filter_axes[index]
+            parts.append(_like_filters(noise.numpy().astype(np.float64), weights, axes))
         directions.append(np.concatenate([part.ravel() for part in parts]))
     return np.stack(directions)
 
 
-def _like_filters(noise: np.ndarray, weights: np.ndarray) -> np.ndarray:
+def _like_filters(
+    noise: np.ndarray, weights: np.ndarray, axes: tuple[int, ...]
+) -> np.ndarray:
     if weights.ndim < 2:
         return np.zeros_like(weights)
-    axes = tuple(range(weights.ndim - 1))
-    lengths = np.sqrt(np.sum(np.square(noise), axes))
-    return noise * (np.sqrt(np.sum(np.square(weights), axes)) / lengths)
+    ratio = np.sum(np.square(weights), axes, keepdims=True)
+    ratio /= np.sum(np.square(noise), axes, keepdims=True)
+    return noise * np.sqrt(ratio)
 
 
 def loss_landscape(

@@ -8,6 +8,7 @@ from typing import Any, Optional
 
 from tff_reg import models, seam
 from tff_reg.lazy import keras, tf
+from tff_reg.models import layers
 
 
 class UnsuitableModelError(TypeError):
@@ -21,6 +22,7 @@ class Objective:
     Attributes:
       mean_loss: Function of a batch giving its mean loss, a scalar.
       variables: What it is differentiated by.
+      filter_axes: For each variable the axes along which the weights of one output lie.
       blocks: Those of `variables` that belong together, by the block's or layer's
         name; empty for a loss function.
       statistics: What a pass in training mode would change (BatchNorm's running
@@ -29,6 +31,7 @@ class Objective:
 
     mean_loss: Callable[[Any], Any]
     variables: Sequence[Any]
+    filter_axes: Sequence[tuple[int, ...]]
     blocks: Mapping[str, Sequence[Any]]
     statistics: Sequence[Any]
 
@@ -72,8 +75,7 @@ def build(
     if network is not None:
         own_loss = getattr(model_or_loss_fn, "loss_fn", None)
         predict = _block_model_predictions(network, training)
-        blocks = {block.name: block.trainable_variables for block in network.blocks}
-        model = network
+        model, parts = network, network.blocks
     elif isinstance(model_or_loss_fn, keras.Model):
         model, own_loss = model_or_loss_fn, None
         if not model.built:
@@ -84,7 +86,7 @@ def build(
         def predict(features):
             return model(features, training=training)
 
-        blocks = {layer.name: layer.trainable_variables for layer in model.layers}
+        parts = model.layers
     elif callable(model_or_loss_fn):
         if loss_fn is not None or training:
             raise ValueError(
@@ -94,7 +96,8 @@ def build(
             raise ValueError(
                 "A loss function needs variables=..., what it is differentiated by."
             )
-        return Objective(model_or_loss_fn, _checked(variables), {}, ())
+        chosen = _checked(variables)
+        return Objective(model_or_loss_fn, chosen, _filter_axes([], chosen), {}, ())
     else:
         raise UnsuitableModelError(
             "This takes a Keras model, a BlockModel, a LearningModel or a function of "
@@ -105,7 +108,8 @@ def build(
     return Objective(
         _mean_loss(predict, loss_fn or own_loss or _cross_entropy),
         chosen,
-        _blocks_of(blocks, chosen),
+        _filter_axes(parts, chosen),
+        _blocks_of({part.name: part.trainable_variables for part in parts}, chosen),
         list(model.non_trainable_variables) if training else (),
     )
 
@@ -156,6 +160,19 @@ def _checked(variables) -> list:
     if len({variable.ref() for variable in variables}) < len(variables):
         raise UnsuitableModelError("A variable to differentiate by is there twice.")
     return variables
+
+
+def _filter_axes(parts, variables) -> list[tuple[int, ...]]:
+    """See `Objective`: all axes but the last, and but those of channels or groups."""
+    own = {}
+    for layer in (each for part in parts for each in (part, *part.submodules)):
+        if isinstance(layer, layers.GroupedPointwiseConv2D):
+            own[layer.kernel.ref()] = (1,)
+        elif isinstance(layer, layers.DepthwiseConv2D):
+            own[layer.kernel.ref()] = (0, 1)
+        elif (kernel := getattr(layer, "depthwise_kernel", None)) is not None:
+            own[kernel.ref()] = tuple(range(kernel.shape.rank - 2))
+    return [own.get(v.ref(), tuple(range(v.shape.rank - 1))) for v in variables]
 
 
 def _blocks_of(blocks, variables) -> dict[str, list]:

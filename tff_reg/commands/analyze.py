@@ -58,11 +58,12 @@ bin/analyze partition --run_dir=DIR | --task=NAME --partition=NAME ...
   --output_dir=DIR        where the files go [RUN_DIR/analysis, or the folder here]
 
 bin/analyze hessian --run_dir=DIR,... [--output_dir=DIR]
-  Largest eigenvalues and trace of the Hessian of the server's model, on training
-  examples; H_N, H_D, drift and agreement of the clients' models after one more round of
-  training each. Writes hessian.json, hessian.csv, eigenvalues.csv, density.csv and
-  clients.csv to RUN_DIR/analysis, and pictures of several eigenvalues and of the
-  density; the same command again goes on where it was.
+  Eigenvalues of largest magnitude (lambda_max is the first, and may be negative) and
+  trace of the Hessian of the server's model, on training examples; H_N, H_D, drift and
+  agreement of the clients' models after one more round of training each. Writes
+  hessian.json, hessian.csv, eigenvalues.csv, density.csv and clients.csv to
+  RUN_DIR/analysis, and pictures of several eigenvalues and of the density; the same
+  command again goes on where it was.
 
   --examples=N            training examples [512]
   --eigenvalues=N         how many, of largest magnitude [1]

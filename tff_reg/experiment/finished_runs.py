@@ -23,7 +23,7 @@ from tff_reg.experiment import (
 from tff_reg.settings import Setting
 
 # Of `hessian.csv`, with their heads in a table: of the weights that are looked at ...
-FLATNESS_COLUMNS = {"lambda_max": "lambda_max", "trace": "H_T"}
+FLATNESS_COLUMNS = {"lambda_max": "lambda_max (in magnitude)", "trace": "H_T"}
 # ... and of the clients' models, which go on from the server's.
 CLIENTS_COLUMNS = {
     "h_n": "H_N",

@@ -40,6 +40,7 @@ _BATCH_SIZE = 256
 _ALL_CLIENTS = f"finalizer/memory/{all_clients.NAME}"
 # A run's aggregator is not what tells of the clients' models.
 _OF_AGGREGATORS = ("aggregator/", "finalizer/uploads/")
+_END = "weights_at_the_end"
 
 
 class TrainedRunError(ValueError):
@@ -165,8 +166,8 @@ class TrainedRun:
         x = np.asarray(self.task.normalize_fn(examples["x"][:count]))
         return x, np.asarray(examples["y"][:count])
 
-    def train_clients(self, client_ids: Sequence[str]) -> collections.OrderedDict:
-        """The models of clients after one more round of local training.
+    def train_clients(self, client_ids: Sequence[str]) -> tuple[Any, dict[str, Any]]:
+        """Trains clients for one more round.
 
         Each trains from the run's last state by itself, as its process has it, with
         the key of the next round; from the server's model whatever the `kind`.
@@ -175,14 +176,18 @@ class TrainedRun:
           client_ids: Ids of `task.client_data`.
 
         Returns:
-          A `ModelWeights` of arrays for each of them, by id, in their order.
+          The `ModelWeights` of arrays that the clients begin with, and those that each
+          ends with, by its id.
 
         Raises:
           TrainedRunError: If a client's training is not finite.
         """
-        process = runs.build_process(
-            self.config, self.task, model_aggregator=_build_telling_mean()
+        telling_task = types.SimpleNamespace(
+            model_fn=_telling(self.task.model_fn),
+            client_data=self.task.client_data,
+            augment_fn=self.task.augment_fn,
         )
+        process = runs.build_process(self.config, telling_task)
         state = state_file.read_state(
             self.checkpoint.part(loop.STATE),
             like=process.initialize(),
@@ -194,54 +199,50 @@ class TrainedRun:
                 process.initial_client_state(state), self.directory.client_states
             )
             states.restore(self.checkpoint.part(loop.CLIENT_STATES))
-        models = collections.OrderedDict()
-        for client_id in client_ids:
-            key = data.client_key(self.config.seed, self.round_num + 1, client_id)
-            dataset = self.task.client_data.whole_client_dataset(client_id, key)
+
+        def end(client_id: str, dataset: tf.data.Dataset):
             arguments = [] if states is None else [states.load([client_id])]
-            output = process.next(state, [dataset], *arguments)
-            if output.metrics["client_work"]["train"]["rejected_clients"]:
+            metrics = process.next(state, [dataset], *arguments).metrics
+            metrics = metrics["client_work"]["train"]
+            if metrics["rejected_clients"]:
                 raise TrainedRunError(
                     f"The training of client {client_id} gave numbers that are not"
                     " finite."
                 )
-            models[client_id] = self._minus(output.metrics["aggregator"])
-        return models
+            values = [np.asarray(value) for value in metrics[_END]]
+            count = len(self._server_weights.trainable)
+            return tff.learning.models.ModelWeights(values[:count], values[count:])
 
-    def _minus(self, update: Any) -> tff.learning.models.ModelWeights:
-        has_statistics = isinstance(update, tff.learning.models.ModelWeights)
-        trainable = update.trainable if has_statistics else update
-        others = update.non_trainable if has_statistics else []
-        server = self._server_weights
-        return tff.learning.models.ModelWeights(
-            [w - u for w, u in zip(server.trainable, trainable)],
-            [w - u for w, u in zip(server.non_trainable, others)]
-            if has_statistics
-            else list(server.non_trainable),
-        )
+        def dataset(client_id: str):
+            key = data.client_key(self.config.seed, self.round_num + 1, client_id)
+            return self.task.client_data.whole_client_dataset(client_id, key)
+
+        # Without examples a client ends where it begins.
+        began = end(client_ids[0], dataset(client_ids[0]).take(0))
+        return began, {name: end(name, dataset(name)) for name in client_ids}
 
 
-def _build_telling_mean():
-    """`tff.aggregators.MeanFactory`, with the mean as its measurement."""
+def _telling(model_fn: Callable[[], Any]) -> Callable[[], Any]:
+    """Makes models that have their weights, at the end of training, as a metric."""
 
-    class TellingMean(tff.aggregators.WeightedAggregationFactory):
-        def create(self, value_type, weight_type):
-            mean = tff.aggregators.MeanFactory().create(value_type, weight_type)
+    def telling_model_fn():
+        model = model_fn()
+        report = model.report_local_unfinalized_metrics
+        finalizers = model.metric_finalizers
 
-            @tff.federated_computation(
-                mean.state_type,
-                tff.FederatedType(value_type, tff.CLIENTS),
-                tff.FederatedType(weight_type, tff.CLIENTS),
+        def report_with_weights():
+            weights = [*model.trainable_variables, *model.non_trainable_variables]
+            return collections.OrderedDict(
+                report(), **{_END: [variable.read_value() for variable in weights]}
             )
-            def next_fn(state, value, weight):
-                output = mean.next(state, value, weight)
-                return tff.templates.MeasuredProcessOutput(
-                    output.state, output.result, output.result
-                )
 
-            return tff.templates.AggregationProcess(mean.initialize, next_fn)
+        model.report_local_unfinalized_metrics = report_with_weights
+        model.metric_finalizers = lambda: collections.OrderedDict(
+            finalizers(), **{_END: lambda weights: weights}
+        )
+        return model
 
-    return TellingMean()
+    return telling_model_fn
 
 
 def load(

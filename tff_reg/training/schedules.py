@@ -42,8 +42,10 @@ class _Cosine(Schedule):
     total_rounds: int
 
     def __call__(self, round_num: tf.Tensor) -> tf.Tensor:
-        progress = tf.cast(round_num, tf.float64) / self.total_rounds
-        return 0.5 * (1.0 + tf.cos(math.pi * tf.minimum(progress, 1.0)))
+        # A round after the last one, as in an analysis, would train nothing at rate 0.
+        last = tf.cast(self.total_rounds - 1, tf.float64)
+        progress = tf.minimum(tf.cast(round_num, tf.float64), last) / self.total_rounds
+        return 0.5 * (1.0 + tf.cos(math.pi * progress))
 
 
 def constant() -> Schedule:
@@ -71,7 +73,9 @@ def exponential(decay: float) -> Schedule:
 
 
 def cosine(total_rounds: int) -> Schedule:
-    """Half a cosine from 1 in round 0 to 0 in round `total_rounds` and after.
+    """Half a cosine from 1 in round 0, which would be 0 in round `total_rounds`.
+
+    Rounds from `total_rounds` on have the factor of the last one before.
 
     Args:
       total_rounds: Rounds of the whole run, at least 1.
