@@ -15,7 +15,7 @@ from sphinx.util import inventory
 
 from bin import docs
 from docs import from_code
-from tests import commands
+from tests import commands, documents
 from tff_reg import settings
 from tff_reg.methods import method as method_lib, overview
 
@@ -214,6 +214,24 @@ def test_a_docstring_becomes_what_sphinx_reads():
         "    two lines.",
         "",
     ]
+
+
+def test_no_line_of_running_text_begins_like_a_lists():
+    """The site would make an item of it, and drop the minus of a formula."""
+    item = re.compile(r"(?m)^ *(?:[-+*]|1[.)]) ")
+    texts = {path: path.read_text("utf-8") for path in documents.files()}
+    for file in (ROOT / "tff_reg").rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text("utf-8"))):
+            if isinstance(node, (*FUNCTIONS, ast.ClassDef, ast.Module)):
+                where = f"{file}:{getattr(node, 'lineno', 1)}"
+                texts[where] = ast.get_docstring(node) or ""
+    assert not {
+        where: paragraph
+        for where, text in texts.items()
+        if "commands" not in str(where).split("/")  # They print theirs as they are.
+        for paragraph in re.split(r"\n\s*\n", text)
+        if item.search(paragraph) and not item.match(paragraph)
+    }
 
 
 def test_a_warning_is_an_error(tmp_path, monkeypatch, capfd):

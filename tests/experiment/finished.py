@@ -1,34 +1,82 @@
 """Runs that have finished, for tests of what is made of them."""
 
+import csv
+import json
+
 from tff_reg import experiment
-from tff_reg.experiment import metrics, summary
+from tff_reg.experiment import metrics, progress, summary
 
 
-def finish(planned, accuracies, *, all_clients=None, seconds=1.0, **more):
+class Notes(progress.Progress):
+    """Keeps what a run says."""
+
+    def __init__(self):
+        self.lines = []
+
+    def say(self, line):
+        self.lines.append(line)
+
+
+def table_of(accuracies, **columns):
+    """A table of a row a round.
+
+    Args:
+      accuracies: Test accuracies, shares; None where a round was not evaluated.
+      **columns: By their names in `metrics`, in small letters: what every round has
+        there, or a list of what each has.
+    """
+    usual = {"training_loss": 1.0, "training_accuracy": 0.5, "seconds": 1.0}
+    columns = {**usual, "evaluation_accuracy": list(accuracies), **columns}
+    table = metrics.MetricsTable()
+    for index in range(len(accuracies)):
+        row = {metrics.ROUND: index + 1}
+        for name, values in columns.items():
+            value = values[index] if isinstance(values, list) else values
+            if value is not None:
+                row[getattr(metrics, name.upper(), f"training/{name}")] = value
+        table.append(row)
+    return table
+
+
+def write(directory, values, table):
+    """Writes what a run of those settings and that table leaves."""
+    run = experiment.RunDirectory(directory)
+    run.begin(values)
+    run.write_metrics(table)
+    run.write_summary(summary.summarize(table, values))
+    run.close()
+
+
+def finish(planned, accuracies, *, all_clients=None, **more):
     """Writes what a planned run leaves when it is finished.
 
     Args:
       planned: The run.
       accuracies: Test accuracy, a share, round by round.
       all_clients: That of the mean of all clients' models.
-      seconds: Of a round.
       **more: What else its `config.json` has.
     """
     values = {**planned.config.dump(), "total_rounds": len(accuracies), **more}
-    table = metrics.MetricsTable()
-    for number, accuracy in enumerate(accuracies):
-        row = {
-            metrics.ROUND: number + 1,
-            metrics.TRAINING_LOSS: 1.0,
-            metrics.TRAINING_ACCURACY: 0.5,
-            metrics.EVALUATION_ACCURACY: accuracy,
-            metrics.SECONDS: seconds,
-        }
-        if all_clients is not None:
-            row[metrics.ALL_CLIENTS_ACCURACY] = all_clients[number]
-        table.append(row)
-    run = experiment.RunDirectory(planned.directory)
-    run.begin(values)
-    run.write_metrics(table)
-    run.write_summary(summary.summarize(table, values))
-    run.close()
+    table = table_of(accuracies, all_clients_accuracy=all_clients)
+    write(planned.directory, values, table)
+
+
+def rows(path):
+    """The rows of a table that a run wrote, without their times."""
+    with open(path, newline="", encoding="utf-8") as file:
+        found = list(csv.DictReader(file))
+    return [{k: v for k, v in row.items() if k != metrics.SECONDS} for row in found]
+
+
+def results(directory):
+    """What of a run must not depend on interruptions: all but times.
+
+    Returns:
+      The table's rows, the summary, and the bytes of weights and of the last state.
+    """
+    summary_ = json.loads((directory / "summary.json").read_text("utf-8"))
+    summary_ = {k: v for k, v in summary_.items() if "seconds" not in k}
+    *_, last = sorted((directory / "checkpoints").iterdir())
+    files = [*sorted(directory.glob("*_weights.npz")), last / "server_state.npz"]
+    kept = {file.relative_to(directory): file.read_bytes() for file in files}
+    return rows(directory / "metrics.csv"), summary_, kept

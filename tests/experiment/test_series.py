@@ -9,8 +9,9 @@ import types
 
 import pytest
 
+from tests.experiment import finished
 from tff_reg import experiment, settings, tasks
-from tff_reg.experiment import command_line, jobs, metrics, series, summary
+from tff_reg.experiment import command_line, jobs, series
 
 TINY = {"num_clients": 4, "total_rounds": 2}
 
@@ -18,27 +19,6 @@ TINY = {"num_clients": 4, "total_rounds": 2}
 def plan(folder, processes=("fedavg", "fedprox"), seeds=(0, 1), **requested):
     common = experiment.RunConfig.of({**TINY, "output_dir": str(folder), **requested})
     return series.plan(common, processes=processes, seeds=seeds)
-
-
-def finish(planned, rounds=2):
-    """Writes what a finished run leaves."""
-    values = {**planned.config.dump(), "total_rounds": rounds}
-    table = metrics.MetricsTable()
-    for round_num in range(1, rounds + 1):
-        table.append(
-            {
-                metrics.ROUND: round_num,
-                metrics.TRAINING_LOSS: 1.0,
-                metrics.TRAINING_ACCURACY: 0.5,
-                metrics.EVALUATION_ACCURACY: 0.5,
-                metrics.SECONDS: 1.0,
-            }
-        )
-    run = experiment.RunDirectory(planned.directory)
-    run.begin(values)
-    run.write_metrics(table)
-    run.write_summary(summary.summarize(table, values))
-    run.close()
 
 
 def a_series(program, is_watched=False, executor=None):
@@ -140,7 +120,7 @@ def test_what_makes_no_series_is_refused_in_one_sentence(tmp_path, arguments, wo
 
 
 def test_finished_runs_are_seen_and_others_are_to_be_done(tmp_path):
-    finish(plan(tmp_path)[2])
+    finished.finish(plan(tmp_path)[2], [0.5] * 2)
     assert [run.is_finished for run in plan(tmp_path)] == [False, False, True, False]
     wanted = plan(tmp_path, target_accuracies=(0.5,))[2]
     assert wanted.is_finished
@@ -149,16 +129,14 @@ def test_finished_runs_are_seen_and_others_are_to_be_done(tmp_path):
     assert not plan(tmp_path, total_rounds=3)[2].is_finished
 
 
-def test_a_run_with_other_settings_is_refused_before_anything_starts(tmp_path):
-    finish(plan(tmp_path)[3])
-    with pytest.raises(experiment.DirectoryError, match="fedprox-seed1: it has a ru"):
-        plan(tmp_path, batch_size=8)
-
-
-def test_a_run_of_more_rounds_is_refused(tmp_path):
-    finish(plan(tmp_path)[0], rounds=3)
-    with pytest.raises(experiment.DirectoryError, match="has done 3 rounds already"):
-        plan(tmp_path)
+def test_a_run_with_other_settings_or_more_rounds_is_refused(tmp_path):
+    finished.finish(plan(tmp_path)[3], [0.5] * 3)
+    for requested, words in (
+        ({"batch_size": 8}, "fedprox-seed1: it has a run"),
+        ({}, "has done 3 rounds already"),
+    ):
+        with pytest.raises(experiment.DirectoryError, match=words):
+            plan(tmp_path, **requested)
 
 
 def test_directories_that_hold_something_else_are_refused(tmp_path):
@@ -166,7 +144,7 @@ def test_directories_that_hold_something_else_are_refused(tmp_path):
     with pytest.raises(experiment.DirectoryError, match="file: it is a file"):
         plan(tmp_path / "file")
     run = plan(tmp_path / "d")[0]
-    finish(run)
+    finished.finish(run, [0.5] * 2)
     with pytest.raises(experiment.DirectoryError, match="directory of one run"):
         plan(run.directory)
     (tmp_path / "e" / "fedprox-seed0").mkdir(parents=True)
@@ -200,7 +178,7 @@ def test_a_watched_run_is_heard(tmp_path, capfd):
 
 def test_the_run_gets_its_flags_and_is_finished_when_it_says_so(tmp_path):
     run = plan(tmp_path)[0]
-    finish(run)
+    finished.finish(run, [0.5] * 2)
     flags = command_line.as_flags(run.asked)
     program = f"import sys; sys.exit(sys.argv[1:] != {flags!r})"
     runs = series.Series(

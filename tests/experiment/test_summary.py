@@ -3,8 +3,9 @@ import math
 
 import pytest
 
+from tests.experiment import finished as finished_lib
 from tff_reg import experiment, settings
-from tff_reg.experiment import directory as directory_lib, metrics, summary
+from tff_reg.experiment import directory as directory_lib, summary
 
 NAN = math.nan
 SETTINGS = {
@@ -16,34 +17,18 @@ SETTINGS = {
 }
 
 
-def table_of(accuracies, seconds=None, all_clients=None):
-    """A table with a test accuracy a round, None where it was not evaluated."""
-    table = metrics.MetricsTable()
-    for index, accuracy in enumerate(accuracies):
-        row = {
-            metrics.ROUND: index + 1,
-            metrics.TRAINING_LOSS: 2.0 - index,
-            metrics.TRAINING_ACCURACY: 0.5,
-            metrics.SECONDS: seconds[index] if seconds else 1.0,
-        }
-        if all_clients is not None:
-            row[metrics.ALL_CLIENTS_ACCURACY] = all_clients[index]
-        if accuracy is not None:
-            row[metrics.EVALUATION_ACCURACY] = accuracy
-            row[metrics.EVALUATION_LOSS] = 1 - accuracy
-        table.append(row)
-    return table
+def table_of(accuracies, **columns):
+    """The same with losses."""
+    losses = [None if each is None else 1 - each for each in accuracies]
+    training = [2.0 - index for index in range(len(accuracies))]
+    columns = {"training_loss": training, "evaluation_loss": losses, **columns}
+    return finished_lib.table_of(accuracies, **columns)
 
 
 @pytest.fixture
 def finished(tmp_path):
     """The directory of a finished run of four rounds."""
-    run = experiment.RunDirectory(tmp_path / "run")
-    run.begin(SETTINGS)
-    table = table_of([0.2, 0.4, 0.3, 0.8])
-    run.write_metrics(table)
-    run.write_summary(summary.summarize(table, SETTINGS))
-    run.close()
+    finished_lib.write(tmp_path / "run", SETTINGS, table_of([0.2, 0.4, 0.3, 0.8]))
     return tmp_path / "run"
 
 
@@ -51,18 +36,15 @@ def test_the_moving_average_starts_at_the_first_value():
     # 0.2; 0.9 x 0.2 + 0.1 x 0.4 = 0.22; 0.9 x 0.22 + 0.1 x 0.3 = 0.228.
     found = summary.moving_average([0.2, 0.4, 0.3])
     assert found == pytest.approx([0.2, 0.22, 0.228], abs=1e-15)
-
-
-def test_rounds_without_evaluation_do_not_count_in_the_moving_average():
-    # 0.9 x 0.2 + 0.1 x 0.4 = 0.22.
+    assert summary.moving_average([]) == []
+    # Rounds without evaluation do not count.
     found = summary.summarize(table_of([None, 0.2, None, 0.4]), SETTINGS)
     assert found["ema_accuracy"] == pytest.approx(0.22)
-    assert summary.moving_average([]) == []
 
 
 def test_what_is_not_finite_was_measured_nevertheless():
     found = summary.summarize(
-        table_of([0.3, 0.9, NAN], all_clients=[0.1, NAN, 0.2]), SETTINGS
+        table_of([0.3, 0.9, NAN], all_clients_accuracy=[0.1, NAN, 0.2]), SETTINGS
     )
     assert found["final_accuracy"] is None and found["ema_accuracy"] is None
     assert (found["best_accuracy"], found["best_round"]) == (0.9, 2)
@@ -76,17 +58,11 @@ def test_what_is_not_finite_was_measured_nevertheless():
 
 
 def test_updates_that_were_left_out_and_rounds_without_training_are_counted():
-    table = metrics.MetricsTable()
-    for number, (examples, rejected) in enumerate([(8, 0), (4, 1), (0, 2)], start=1):
-        row = {
-            metrics.ROUND: number,
-            metrics.TRAINING_LOSS: 1.0 if examples else NAN,
-            metrics.SECONDS: 1.0,
-            metrics.NUM_EXAMPLES: examples,
-            "training/rejected_clients": rejected,
-        }
-        table.append(row)
-    found = summary.summarize(table, SETTINGS)
+    losses, counts = [1.0, 1.0, NAN], dict(num_examples=[8, 4, 0])
+    counts["rejected_clients"] = [0, 1, 2]
+    found = summary.summarize(
+        table_of([None] * 3, training_loss=losses, **counts), SETTINGS
+    )
     assert (found["rejected_clients"], found["rounds_without_training"]) == (3, 1)
     assert not found["ends_finite"]
 
@@ -133,7 +109,7 @@ def test_the_best_round_is_the_first_of_the_best_and_the_best_average_its_own():
 
 
 def test_the_mean_of_all_clients_has_accuracies_of_its_own():
-    table = table_of([0.1, None, 0.2, 0.3], all_clients=[0.4, None, 0.9, 0.6])
+    table = table_of([0.1, None, 0.2, 0.3], all_clients_accuracy=[0.4, None, 0.9, 0.6])
     found = summary.summarize(table, SETTINGS)
     assert found["final_accuracy"] == 0.3
     assert found["all_clients_accuracy"] == 0.6
@@ -175,7 +151,7 @@ def test_a_target_is_reached_by_the_moving_average_and_not_by_one_good_round():
 def test_a_target_is_reached_by_what_is_asked_for(measure, model, rounds):
     wanted = {"target_measure": measure, "target_model": model}
     found = summary.summarize(
-        table_of([0.5, 0.6, None, 0.4], all_clients=[0.4, 0.9, None, 0.95]),
+        table_of([0.5, 0.6, None, 0.4], all_clients_accuracy=[0.4, 0.9, None, 0.95]),
         {**SETTINGS, "target_accuracies": [0.5, 0.55, 0.8], **wanted},
     )
     assert found["rounds_to_target"] == rounds
@@ -225,26 +201,19 @@ def test_bad_lists_are_refused_with_the_settings_name(name, value):
     with pytest.raises(settings.SettingError) as caught:
         experiment.RunConfig(**{"process": "fedavg", name: value})
     assert caught.value.setting == name
-    assert str(caught.value).startswith(f"{name}=") and "it must be" in str(
-        caught.value
-    )
-    assert "\n" not in str(caught.value)
+    words = str(caught.value)
+    assert words.startswith(f"{name}=") and "it must be" in words and "\n" not in words
 
 
-def test_what_is_wanted_of_a_run_does_not_make_it_another(finished):
+def test_what_is_wanted_of_a_run_is_found_then_written_and_makes_it_no_other(finished):
     run = experiment.RunDirectory(finished)
-    run.check_settings({**SETTINGS, "accuracy_at_rounds": [2]})
     wanted = {**SETTINGS, "target_accuracies": [0.22], "accuracy_at_rounds": [2]}
+    run.check_settings(wanted)
     found = summary.of_finished_run(run, wanted)
     assert found["rounds_to_target"] == {"0.22": 2}
     assert found["accuracy_at_rounds"]["2"]["accuracy"] == 0.4
     assert run.summary()["rounds_to_target"] == {}
-
-
-def test_a_refreshed_summary_is_written_and_recorded(finished):
-    run = experiment.RunDirectory(finished)
-    found = summary.refresh(run, {**SETTINGS, "target_accuracies": [0.22]})
-    assert found["rounds_to_target"] == {"0.22": 2}
+    assert summary.refresh(run, wanted) == found
     again = experiment.RunDirectory(finished)
     assert again.summary() == found
     assert again.config["target_accuracies"] == [0.22]
@@ -272,12 +241,8 @@ def test_a_summary_of_an_older_version_gets_what_it_lacks(finished):
     assert stored == found
 
 
-def damage_other_number(path):
-    path.write_text(path.read_text().replace("0.8", "0.9"))
-
-
-def damage_last_row(path):
-    path.write_text("".join(path.read_text().splitlines(True)[:-1]))
+def change(made):
+    return lambda path: path.write_text(made(path.read_text()))
 
 
 @pytest.mark.parametrize(
@@ -285,11 +250,11 @@ def damage_last_row(path):
     [
         lambda path: path.unlink(),
         lambda path: path.write_bytes(b"\xff\x00"),
-        lambda path: path.write_text(""),
-        lambda path: path.write_text("round_num\nx\n"),
-        lambda path: path.write_text("a,b\n1,2\n3,4\n5,6\n7,8\n"),
-        damage_last_row,
-        damage_other_number,
+        change(lambda text: ""),
+        change(lambda text: "round_num\nx\n"),
+        change(lambda text: "a,b\n1,2\n3,4\n5,6\n7,8\n"),
+        change(lambda text: "".join(text.splitlines(True)[:-1])),
+        change(lambda text: text.replace("0.8", "0.9")),
     ],
 )
 def test_a_run_whose_table_is_not_that_of_its_summary_is_not_finished(finished, damage):
@@ -298,10 +263,9 @@ def test_a_run_whose_table_is_not_that_of_its_summary_is_not_finished(finished, 
 
 
 def test_a_run_of_fewer_rounds_or_none_is_not_finished(finished, tmp_path):
-    run = experiment.RunDirectory(finished)
-    assert summary.of_finished_run(run, {**SETTINGS, "total_rounds": 5}) is None
-    nothing = experiment.RunDirectory(tmp_path / "nothing")
-    assert summary.of_finished_run(nothing, SETTINGS) is None
+    for folder, more in ((finished, {"total_rounds": 5}), (tmp_path / "nothing", {})):
+        run = experiment.RunDirectory(folder)
+        assert summary.of_finished_run(run, {**SETTINGS, **more}) is None
 
 
 def test_a_directory_in_use_is_not_refreshed(finished):
