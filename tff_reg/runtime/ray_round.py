@@ -251,12 +251,12 @@ class Round:
         for other in others:
             other.ping = other.handle.ping.remote()
             other.is_doubted = True
-        first = actor.running[0] if actor.running else None
-        for given in actor.running:
+        client = None
+        for place, given in enumerate(actor.running):
             if given.round == self._number:
                 bisect.insort(self._waiting, given.index)
-        is_own = first is not None and first.round == self._number
-        self._losses.append((first.index if is_own else None, host, why))
+                client = client if place else given.index
+        self._losses.append((client, host, why))
         if others:
             return
         if len(self._losses) == 1 and not ray_cluster.own_node_is_lost():
