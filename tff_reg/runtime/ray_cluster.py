@@ -117,6 +117,8 @@ class Cluster:
                 host, _, port = address.rpartition(":")
                 where = (host.strip("[]"), int(port))
                 socket.create_connection(where, _CONNECT_SECONDS).close()
+            # It would print paragraphs, with colours, of what the rounds say in a line.
+            _set("worker", "_worker_logs_enabled", False)
             # Ray has its own way to end on SIGTERM; ours says how to go on.
             with _handlers_kept(), _unheard(), _loopback(self.is_local):
                 ray.init(
@@ -136,6 +138,7 @@ class Cluster:
         """Lets go of the cluster, or ends it if it is ours; nothing of it is left."""
         if self._is_ours:
             ray.shutdown()
+            _set("worker", "_worker_logs_enabled", True)
         if self._watcher is not None:
             assert self._watcher.stdin
             self._watcher.stdin.close()
@@ -178,13 +181,22 @@ def _loopback(is_asked_for: bool) -> Iterator[None]:
     Whoever reaches its ports can run programs here. Else Ray replaces that address by
     the machine's own, and listens on all interfaces; its switch is for macOS.
     """
-    constants: Any = importlib.import_module("ray._private.ray_constants")
-    before = constants.ENABLE_RAY_CLUSTER
-    constants.ENABLE_RAY_CLUSTER = before and not is_asked_for
+    if not is_asked_for:
+        yield
+        return
+    before = _set("ray_constants", "ENABLE_RAY_CLUSTER", False)
     try:
         yield
     finally:
-        constants.ENABLE_RAY_CLUSTER = before
+        _set("ray_constants", "ENABLE_RAY_CLUSTER", before)
+
+
+def _set(module: str, name: str, value: bool) -> bool:
+    """Sets one of Ray's own switches; returns what it was."""
+    ray_own: Any = importlib.import_module(f"ray._private.{module}")
+    before = getattr(ray_own, name)
+    setattr(ray_own, name, value)
+    return before
 
 
 @contextlib.contextmanager
@@ -209,6 +221,12 @@ def kill(node: str, pid: int) -> None:
     if node == ray.get_runtime_context().get_node_id():
         with contextlib.suppress(OSError):
             os.kill(pid, signal.SIGKILL)
+
+
+def own_node_is_lost() -> bool:
+    """Whether Ray's node of this process is dead."""
+    own = ray.get_runtime_context().get_node_id()
+    return not any(node["Alive"] and node["NodeID"] == own for node in ray.nodes())
 
 
 def first_line(error: BaseException) -> str:
