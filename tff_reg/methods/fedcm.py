@@ -19,7 +19,8 @@ stays far behind FedAvg: D has the scale of gradients, which these do not keep.
 
 FL-Simulator, which has FedCM's implementation by others, takes the steps of the first
 client (epochs times examples over batch size, a fraction) as everyone's K. Ours are
-those of a client of mean size, or, where sizes are not known, those that were taken.
+the population's `local_steps`: by default those of a client of mean size, or, where
+sizes are not known, those that were taken.
 """
 
 from __future__ import annotations

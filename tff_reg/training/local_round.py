@@ -332,8 +332,9 @@ class LocalRound:
         dtype = self._variables[0].dtype
         relative_size = tf.cast(progress.relative_size, dtype)
         is_uniform = self._weighting == tff.learning.ClientWeighting.UNIFORM
-        population = self._training.population
-        steps = (population and population.local_steps) or progress.num_steps
+        population, steps = self._training.population, progress.num_steps
+        if population and population.local_steps:
+            steps = tf.constant(population.local_steps, dtype)
         step_size = scaled_sum = None
         if is_last and "learning_rate" in visit.hparams:
             rate = tf.cast(visit.hparams["learning_rate"], dtype)
