@@ -35,6 +35,35 @@ def call(main, *arguments, **more):
     )
 
 
+def python(program, *arguments, **variables):
+    """Runs a program by a Python of its own; it must not fail.
+
+    Args:
+      program: Its text.
+      *arguments: Its arguments.
+      **variables: Of its environment beside ours; None for those that it has not.
+    """
+    variables = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **variables}
+    done = subprocess.run(
+        [sys.executable, "-c", program, *map(str, arguments)],
+        cwd=ROOT,
+        env={name: value for name, value in variables.items() if value is not None},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    return done
+
+
+def refusal(done, name=None):
+    """The one line that a command says when it refuses and does nothing."""
+    assert (done.returncode, done.stdout) == (2, ""), done.stdout + done.stderr
+    (line,) = done.stderr.splitlines()
+    assert name is None or line.startswith(f"bin/{name}: ")
+    return line
+
+
 class InThisProcess:
     """Runs a series' commands here, as `jobs.ChildProcesses` does elsewhere."""
 

@@ -1,11 +1,8 @@
 """Which kernels TensorFlow computes with."""
 
-import os
-import subprocess
-import sys
-
 import pytest
 
+from tests import commands
 from tff_reg import kernels
 
 _REPORT = "print(kernels.describe(), os.environ.get(kernels.VARIABLE))"
@@ -26,14 +23,5 @@ _REPORT = "print(kernels.describe(), os.environ.get(kernels.VARIABLE))"
     ],
 )
 def test_the_users_choice_counts_then_onednn(given, program, expected):
-    variables = {k: v for k, v in os.environ.items() if k != kernels.VARIABLE}
-    if given is not None:
-        variables[kernels.VARIABLE] = given
-    found = subprocess.run(
-        [sys.executable, "-c", program],
-        env={**variables, "PYTHONPATH": os.pathsep.join(sys.path)},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert found.stdout.strip().endswith(expected)
+    done = commands.python(program, **{kernels.VARIABLE: given})
+    assert done.stdout.strip().endswith(expected)

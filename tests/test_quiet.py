@@ -1,31 +1,10 @@
 """Tests of tff_reg/quiet.py and of how light `import tff_reg` is."""
 
-import os
-import pathlib
-import subprocess
-import sys
-
 import pytest
 
-ROOT = pathlib.Path(__file__).parents[1]
+from tests import commands
 
-
-def run_python(program, **environ):
-    clean = {
-        name: value
-        for name, value in os.environ.items()
-        if name not in ("TF_CPP_MIN_LOG_LEVEL", "GRPC_VERBOSITY")
-    }
-    return subprocess.run(
-        [sys.executable, "-c", program],
-        cwd=ROOT,
-        env={**clean, "PYTHONPATH": str(ROOT), **environ},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-
-
+UNSET = {"TF_CPP_MIN_LOG_LEVEL": None, "GRPC_VERBOSITY": None}
 USE_TENSORFLOW = """
 from tff_reg import quiet
 quiet.silence(verbose={verbose})
@@ -38,16 +17,13 @@ print(tf.function(lambda x: x + 1)(tf.ones([])).numpy())
 # Each day by one that uses TFF's worker too (tests/runtime/test_native.py).
 @pytest.mark.slow
 def test_nothing_is_printed_by_the_libraries_by_default():
-    done = run_python(USE_TENSORFLOW.format(verbose=False))
-
-    assert done.stdout == "2.0\n"
-    assert done.stderr == ""
+    done = commands.python(USE_TENSORFLOW.format(verbose=False), **UNSET)
+    assert (done.stdout, done.stderr) == ("2.0\n", "")
 
 
 @pytest.mark.slow
 def test_verbose_brings_the_noise_back():
-    done = run_python(USE_TENSORFLOW.format(verbose=True))
-
+    done = commands.python(USE_TENSORFLOW.format(verbose=True), **UNSET)
     assert done.stdout == "2.0\n"
     assert "cpu_feature_guard" in done.stderr  # C++, level info
     assert "pkg_resources is deprecated" in done.stderr  # a Python warning
@@ -60,20 +36,21 @@ def test_variables_that_the_user_has_set_are_kept(verbose):
         "from tff_reg import quiet; import os;"
         f"quiet.silence(verbose={verbose}); print(os.environ['TF_CPP_MIN_LOG_LEVEL'])"
     )
+    assert commands.python(program, TF_CPP_MIN_LOG_LEVEL="1").stdout == "1\n"
 
-    assert run_python(program, TF_CPP_MIN_LOG_LEVEL="1").stdout == "1\n"
 
-
-def test_importing_tff_reg_loads_no_heavy_library():
-    program = (
-        "import sys, tff_reg, tff_reg.quiet;"
-        "print(*(name.partition('.')[0] for name in sys.modules))"
-    )
-
-    modules = run_python(program).stdout
-
+def test_data_tasks_and_configs_are_known_without_a_heavy_library():
+    program = """
+import sys
+from tff_reg import data, quiet, tasks
+from tff_reg.experiment import config
+for name in tasks.names():
+    tasks.defaults(name)
+config.RunConfig(process="fedalign", strengths={"fedalign_width": 0.5})
+print(*(name.partition(".")[0] for name in sys.modules))
+"""
     heavy = {"tensorflow", "tensorflow_federated", "numpy", "sklearn", "matplotlib"}
-    assert not heavy & set(modules.split())
+    assert not heavy & set(commands.python(program).stdout.split())
 
 
 def test_sub_packages_are_there_when_they_are_asked_for():
@@ -82,7 +59,5 @@ def test_sub_packages_are_there_when_they_are_asked_for():
         "tff_reg.runtime.KINDS, hasattr(tff_reg, 'nothing'),"
         " 'analysis' in dir(tff_reg))"
     )
-
-    printed = run_python(program).stdout
-
+    printed = commands.python(program).stdout
     assert printed.startswith("0.1 (") and printed.endswith(" False True\n")

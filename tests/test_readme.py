@@ -27,28 +27,11 @@ PRINTED = {
 }
 
 
-def test_the_readme_is_one_page_whose_links_lead_somewhere():
+def test_the_readmes_links_lead_somewhere():
     text = documents.README.read_text("utf-8")
-    assert len(text.splitlines()) <= 160
     links = re.findall(r"\]\((?!http)([^)#]+)", text)
     assert len(links) > 15
     assert not [link for link in links if not (documents.ROOT / link).exists()]
-
-
-def test_the_readmes_commands_are_those_that_tests_run():
-    shown = documents.commands(documents.README)
-    assert shown == ["bin/run --process=fedalign", "bin/test"]
-    inline = re.findall(
-        r"`((?:bin/|tff-reg |pip )[^`]*)`", documents.README.read_text()
-    )
-    # The last three: test_package.py, test_peers.py and test_docs_command.py.
-    assert inline == [
-        "bin/test --lane=tff_pins",
-        "pip install .",
-        "tff-reg run --process=fedalign",
-        "bin/bench peers",
-        "bin/docs",
-    ]
 
 
 def test_the_readmes_run_prints_what_it_shows(tmp_path):
@@ -95,10 +78,7 @@ def test_a_pages_python_runs(file, capsys, monkeypatch, tmp_path):
         assert recorded["man_strength"] == 0.1
 
 
-def test_the_tutorials_method_is_as_long_and_refuses_what_it_says():
-    folder = documents.ROOT / "docs" / "examples" / "anchors"
-    lines = [len(file.read_text().splitlines()) for file in folder.glob("*.*")]
-    assert len(lines) == 2 and sum(lines) <= 40
+def test_the_tutorials_method_refuses_what_it_says():
     page = (documents.PAGES / "tutorials" / "add_a_method.md").read_text("utf-8")
     with pytest.raises(settings.SettingError) as refused:
         anchors.Anchor(-1.0)

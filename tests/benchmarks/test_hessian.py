@@ -27,31 +27,9 @@ def test_measures_products_and_the_top_eigenvalue():
     assert found["setting"]["batch_size"] == 2
     assert len(lines) == 2
     assert hessian.table(json.loads(json.dumps(found))) == hessian.table(found)
-
-
-def test_the_table_says_what_was_found():
-    row = {
-        "setting": {"batch_size": 2},
-        "ratios": [
-            {
-                "model": "cnn",
-                "gradient_seconds": 0.01,
-                "product_seconds": 0.0214,
-                "ratios": [2.0, 2.25, 3.0],
-                "ratio": 2.25,
-                "first_seconds": 1.5,
-            }
-        ],
-        "top": {
-            "model": "cnn",
-            "images": 4,
-            "seconds": 7.04,
-            "products": 12,
-            "value": 3.5,
-            "error": 1e-7,
-        },
-    }
-    text = " ".join("\n".join(hessian.table(row)).split())
+    ratio.update(gradient_seconds=0.01, product_seconds=0.0214, ratio=2.25)
+    top.update(seconds=7.04, products=12, value=3.5)
+    text = " ".join("\n".join(hessian.table(found)).split())
     for words in ("| cnn | 10.0 | 21.4 | 2.25 |", "3.5 (", "12 products, 7.0 s"):
         assert words in text
     assert "| model, batch of 2 |" in text

@@ -34,12 +34,9 @@ def test_ratios_are_taken_within_a_turn_and_then_their_median():
     assert found["ratio_to_fedavg"] == 2.0
     assert found["ratio_quartiles"] == [1.5, 2.0]
     assert found["turns"] == 3
-
-
-def test_the_wall_clock_stands_beside_the_processor_time():
-    found = row(
-        "kd", (0.1, 0.1), (0.1, 0.1), wall_seconds=(0.6, 0.6), empty_round_seconds=0.03
-    )
+    # The wall clock stands beside the processor time.
+    walls = dict(wall_seconds=(0.6, 0.6), empty_round_seconds=0.03)
+    found = row("kd", (0.1, 0.1), (0.1, 0.1), **walls)
     assert found["ratio_to_fedavg"] == 1.0
     assert found["wall_seconds_median"] == 0.6
     assert found["wall_ratio_to_fedavg"] == 6.0

@@ -1,6 +1,5 @@
 """Who holds what, as a table and as a picture."""
 
-import csv
 import math
 import types
 
@@ -8,6 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from tests.experiment import finished
 from tff_reg.data import partition_report, partitions
 
 _LABELS = np.array([0, 0, 1, 1, 1, 2, 2])
@@ -47,19 +47,32 @@ def test_rows_have_a_cell_for_each_domain_and_class():
     }
 
 
-def test_names_of_classes_and_of_domains_are_all_different():
+def test_names_that_do_not_fit_or_are_the_same_are_refused():
     dealt = [np.arange(7)]
-    with pytest.raises(partitions.PartitionError, match="cat, cat, owl are the same"):
-        partition_report.report(_LABELS, dealt, class_names=["cat", "cat", "owl"])
-    with pytest.raises(partitions.PartitionError, match="photo, photo are the same"):
-        _report(domains=_DOMAINS, domain_names=["photo", "photo"])
+    for call, words in (
+        (
+            lambda: partition_report.report(_LABELS, dealt, class_names=list("aab")),
+            "a, a, b are the same",
+        ),
+        (
+            lambda: partition_report.report(_LABELS, [], class_names="abc"),
+            "at least one client",
+        ),
+        (
+            lambda: _report(domains=_DOMAINS, domain_names=["photo", "photo"]),
+            "photo, photo are the same",
+        ),
+        (lambda: _report(client_ids=["a"]), "1 names for 3 clients"),
+        (lambda: _report(domains=_DOMAINS, domain_names=["one"]), "num_classes"),
+    ):
+        with pytest.raises(partitions.PartitionError, match=words):
+            call()
 
 
 def test_the_csv_file_has_the_rows(tmp_path):
     held = _report(client_ids=["a", "b,c", "d"])
     held.write_csv(tmp_path / "t.csv")
-    with open(tmp_path / "t.csv", newline="", encoding="utf-8") as file:
-        found = list(csv.DictReader(file))
+    found = finished.read_csv(tmp_path / "t.csv")
     expected = [{k: str(v) for k, v in row.items()} for row in held.rows()]
     assert found == expected and found[1]["client"] == "b,c"
 
@@ -110,17 +123,6 @@ def test_a_task_has_all_that_is_needed():
     held = partition_report.of_task(task)
     assert held.client_ids == ("x", "y") and held.num_examples == 7
     assert held.domain_counts.tolist() == [[2, 1], [2, 2]]
-
-
-def test_raises_on_names_that_do_not_fit():
-    for options, words in (
-        ({"client_ids": ["a"]}, "1 names for 3 clients"),
-        ({"domains": _DOMAINS, "domain_names": ["one"]}, "num_classes"),
-    ):
-        with pytest.raises(partitions.PartitionError, match=words):
-            _report(**options)
-    with pytest.raises(partitions.PartitionError, match="at least one client"):
-        partition_report.report(_LABELS, [], class_names="abc")
 
 
 def _draw(path, num_clients, num_classes, domains=0, names="class {}"):

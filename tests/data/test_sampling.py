@@ -24,6 +24,8 @@ def test_cohort_is_distinct_in_order_and_repeatable(count, seed, round_num):
 
 def test_everybody_takes_part_when_all_are_asked_for():
     assert sampling.sample_clients(_IDS, 20, seed=0, round_num=3) == _IDS
+    cohort = sampling.sample_clients_bernoulli(_IDS, 1.0, seed=0, round_num=0)
+    assert cohort == _IDS
 
 
 @pytest.mark.parametrize(
@@ -77,25 +79,18 @@ def test_bernoulli_with_a_tiny_probability_still_draws_one_client(participation)
     assert len({cohort[0] for cohort in cohorts}) == 20
 
 
-def test_bernoulli_with_probability_one_is_everybody():
-    cohort = sampling.sample_clients_bernoulli(_IDS, 1.0, seed=0, round_num=0)
-    assert cohort == _IDS
-
-
-@pytest.mark.parametrize("count", [0, -1, 21])
-def test_raises_on_an_impossible_cohort_size(count):
-    with pytest.raises(sampling.SamplingError, match="1 to 20"):
-        sampling.sample_clients(_IDS, count, seed=0, round_num=0)
-
-
-@pytest.mark.parametrize("participation", [0.0, -0.1, 1.1, float("nan"), "0.5"])
-def test_raises_on_an_impossible_participation(participation):
-    with pytest.raises(sampling.SamplingError, match="participation"):
-        sampling.sample_clients_bernoulli(_IDS, participation, seed=0, round_num=0)
-
-
-def test_raises_when_there_are_no_clients():
-    with pytest.raises(sampling.SamplingError, match="no clients"):
-        sampling.sample_clients([], 1, seed=0, round_num=0)
-    with pytest.raises(sampling.SamplingError, match="no clients"):
-        sampling.sample_clients_bernoulli([], 0.5, seed=0, round_num=0)
+@pytest.mark.parametrize(
+    "sample, names, given, words",
+    [
+        *((sampling.sample_clients, _IDS, count, "1 to 20") for count in (0, -1, 21)),
+        (sampling.sample_clients, [], 1, "no clients"),
+        *(
+            (sampling.sample_clients_bernoulli, _IDS, share, "participation")
+            for share in (0.0, -0.1, 1.1, float("nan"), "0.5")
+        ),
+        (sampling.sample_clients_bernoulli, [], 0.5, "no clients"),
+    ],
+)
+def test_raises_on_an_impossible_cohort(sample, names, given, words):
+    with pytest.raises(sampling.SamplingError, match=words):
+        sample(names, given, seed=0, round_num=0)

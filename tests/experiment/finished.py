@@ -1,4 +1,4 @@
-"""Runs that have finished, for tests of what is made of them."""
+"""Runs and their processes, and what runs that have finished leave."""
 
 import csv
 import json
@@ -15,6 +15,23 @@ class Notes(progress.Progress):
 
     def say(self, line):
         self.lines.append(line)
+
+
+class Wrapped:
+    """A process with something that is done before and after each of its rounds."""
+
+    def __init__(self, process, before=None, after=None):
+        self._process, self._before, self._after = process, before, after
+        self.round_num = 0
+        self.initialize = process.initialize
+        self.get_model_weights = process.get_model_weights
+
+    def next(self, *arguments):
+        self.round_num += 1
+        if self._before:
+            self._before(self.round_num)
+        output = self._process.next(*arguments)
+        return self._after(output) if self._after else output
 
 
 def table_of(accuracies, **columns):
@@ -61,11 +78,18 @@ def finish(planned, accuracies, *, all_clients=None, **more):
     write(planned.directory, values, table)
 
 
+def read_csv(path):
+    """The rows of a table."""
+    with open(path, newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
 def rows(path):
     """The rows of a table that a run wrote, without their times."""
-    with open(path, newline="", encoding="utf-8") as file:
-        found = list(csv.DictReader(file))
-    return [{k: v for k, v in row.items() if k != metrics.SECONDS} for row in found]
+    return [
+        {name: cell for name, cell in row.items() if name != metrics.SECONDS}
+        for row in read_csv(path)
+    ]
 
 
 def results(directory):

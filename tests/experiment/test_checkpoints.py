@@ -23,6 +23,7 @@ def save(store, round_num, text="state"):
 
 
 def test_latest_is_the_newest_with_its_parts(store):
+    assert store.latest() is None and store.all() == []
     save(store, 9, "nine")
     save(store, 10, "ten")
     found = store.latest()
@@ -31,21 +32,16 @@ def test_latest_is_the_newest_with_its_parts(store):
     assert (found.part("clients") / "client_1").read_text() == "ten of client 1"
 
 
-def test_there_is_none_in_the_beginning(store):
-    assert store.latest() is None
-    assert store.all() == []
-
-
 def test_only_the_newest_are_kept(tmp_path):
     store = checkpoints.CheckpointStore(tmp_path, keep=2)
     for round_num in range(1, 6):
         save(store, round_num)
     assert [checkpoint.round_num for checkpoint in store.all()] == [4, 5]
-
-
-def test_keeping_one_is_refused(tmp_path):
     with pytest.raises(ValueError, match="at least 2"):
         checkpoints.CheckpointStore(tmp_path, keep=1)
+
+
+MANIFEST = "manifest.json"
 
 
 def flip_a_bit(path):
@@ -62,16 +58,10 @@ def change_the_round(manifest):
 
 DAMAGES = {
     "state has changed": lambda path: flip_a_bit(path / "state"),
-    "clients/client_1 has changed": lambda path: flip_a_bit(
-        path / "clients" / "client_1"
-    ),
+    "clients/client_1 has changed": lambda path: flip_a_bit(path / "clients/client_1"),
     "state is missing": lambda path: (path / "state").unlink(),
-    "manifest.json cannot be read": lambda path: (path / "manifest.json").write_text(
-        ""
-    ),
-    "manifest.json is of round 1": lambda path: change_the_round(
-        path / "manifest.json"
-    ),
+    "manifest.json cannot be read": lambda path: (path / MANIFEST).write_text(""),
+    "manifest.json is of round 1": lambda path: change_the_round(path / MANIFEST),
     "extra does not belong there": lambda path: (path / "extra").write_text("1"),
 }
 

@@ -1,78 +1,62 @@
-import csv
 import json
-import subprocess
-import sys
 
 import pytest
 
+from tests import commands
+from tests.experiment import finished
+from tests.experiment.finished import read_csv
 from tff_reg import experiment, settings
-from tff_reg.experiment import batch, comparison, finished_runs, metrics, summary
+from tff_reg.experiment import batch, comparison, finished_runs
 
 SETTINGS = experiment.RunConfig(process="fedavg").resolved().dump()
 
 
-def write_run(
-    path,
-    accuracies,
-    *,
-    process="fedavg",
-    seed=0,
-    seconds=2.0,
-    all_clients=None,
-    num_examples=None,
-    rejected=None,
-    **others,
-):
+def write_run(path, accuracies, *, columns=None, **others):
     """Writes a finished run with a test accuracy a round (None: not evaluated)."""
     recorded = {
         **SETTINGS,
-        "process": process,
-        "task": "digits",
-        "seed": seed,
         "clients_per_round": 2,
         "total_rounds": len(accuracies),
         "batch_size": 32,
         **others,
     }
-    table = metrics.MetricsTable()
-    for round_num, accuracy in enumerate(accuracies, start=1):
-        row = {
-            metrics.ROUND: round_num,
-            metrics.TRAINING_LOSS: float("nan") if num_examples == 0 else 1.0,
-            metrics.TRAINING_ACCURACY: 0.5,
-            metrics.SECONDS: seconds,
-        }
-        if rejected is not None:
-            row["training/rejected_clients"] = rejected
-        if num_examples is not None:
-            row[metrics.NUM_EXAMPLES] = num_examples
-        if accuracy is not None:
-            row[metrics.EVALUATION_ACCURACY] = accuracy
-        if all_clients is not None:
-            row[metrics.ALL_CLIENTS_ACCURACY] = all_clients[round_num - 1]
-        table.append(row)
-    run = experiment.RunDirectory(path)
-    run.begin(recorded)
-    run.write_metrics(table)
-    run.write_summary(summary.summarize(table, recorded))
-    run.close()
+    columns = {"seconds": 2.0, **(columns or {})}
+    finished.write(path, recorded, finished.table_of(accuracies, **columns))
     return path
+
+
+def lines_of(folder):
+    """The table for people, with single spaces."""
+    text = (folder / "table.md").read_text("utf-8")
+    return [" ".join(line.split()) for line in text.splitlines()]
+
+
+def text_of(folder):
+    """The same in a line."""
+    return " ".join(lines_of(folder))
+
+
+@pytest.fixture
+def drawn(monkeypatch):
+    """The pictures that are drawn: (name of the file, curves, options)."""
+    found = []
+    monkeypatch.setattr(
+        comparison.curves,
+        "write_curves",
+        lambda path, curves, **options: found.append((path.name, curves, options)),
+    )
+    return found
 
 
 @pytest.fixture
 def four_runs(tmp_path):
     """FedAvg and FedProx with two seeds each."""
     return [
-        write_run(tmp_path / "a0", [0.2, 0.4], seed=0, seconds=1.0),
-        write_run(tmp_path / "a1", [0.3, 0.6], seed=1, seconds=2.0),
+        write_run(tmp_path / "a0", [0.2, 0.4], seed=0, columns={"seconds": 1.0}),
+        write_run(tmp_path / "a1", [0.3, 0.6], seed=1),
         write_run(tmp_path / "p0", [0.5, 0.4], seed=0, process="fedprox"),
         write_run(tmp_path / "p1", [0.1, 0.9], seed=1, process="fedprox"),
     ]
-
-
-def read_csv(path):
-    with open(path, newline="", encoding="utf-8") as file:
-        return list(csv.DictReader(file))
 
 
 def test_means_and_sample_deviations_by_hand():
@@ -84,7 +68,9 @@ def test_means_and_sample_deviations_by_hand():
     assert comparison.deviation([1.0, None, 2.0]) is None
 
 
-def test_rows_are_means_over_seeds(four_runs, tmp_path):
+def test_rows_are_means_over_seeds_and_the_csv_has_them_at_full_precision(
+    four_runs, tmp_path
+):
     rows = experiment.compare(
         four_runs,
         tmp_path / "out",
@@ -92,25 +78,13 @@ def test_rows_are_means_over_seeds(four_runs, tmp_path):
         target_accuracies=[0.22, 0.4],
     )
     fedavg, fedprox = rows
-    assert list(fedavg) == [
-        "process",
-        "runs",
-        "accuracy_mean",
-        "accuracy_std",
-        "best_accuracy_mean",
-        "ema_accuracy_mean",
-        "ema_accuracy_std",
-        "all_clients_accuracy_mean",
-        "all_clients_accuracy_std",
-        "seconds_per_round",
-        "rejected_clients",
-        "rounds_without_training",
-        "not_finite",
-        "rounds_to_0.22_mean",
-        "rounds_to_0.4_mean",
-        "ema_accuracy_at_1_mean",
-        "ema_accuracy_at_2_mean",
-    ]
+    assert " ".join(fedavg) == (
+        "process runs accuracy_mean accuracy_std best_accuracy_mean ema_accuracy_mean"
+        " ema_accuracy_std all_clients_accuracy_mean all_clients_accuracy_std"
+        " seconds_per_round rejected_clients rounds_without_training not_finite"
+        " rounds_to_0.22_mean rounds_to_0.4_mean ema_accuracy_at_1_mean"
+        " ema_accuracy_at_2_mean"
+    )
     assert fedavg["process"] == "fedavg" and fedavg["runs"] == 2
     assert fedavg["accuracy_mean"] == pytest.approx(0.5)
     # Deviations of 0.1 from the mean: (0.01 + 0.01) / 1 = 0.02.
@@ -127,6 +101,9 @@ def test_rows_are_means_over_seeds(four_runs, tmp_path):
     assert fedprox["best_accuracy_mean"] == pytest.approx(0.7)
     # The second seed's averages are 0.1 and 0.18: never 0.22.
     assert fedprox["rounds_to_0.22_mean"] is None
+    for row, cells in zip(rows, read_csv(tmp_path / "out" / "table.csv")):
+        assert cells == {k: "" if v is None else str(v) for k, v in row.items()}
+        assert list(cells) == list(row)
 
 
 @pytest.mark.parametrize(
@@ -147,81 +124,46 @@ def test_targets_are_reached_by_what_runs_or_the_caller_say(
 ):
     of_run, asked = ({}, measures) if is_asked else (measures, {})
     # Averages: 0.2, 0.24 and 0.276.
-    run = write_run(tmp_path / "a", [0.2, 0.6, 0.6], all_clients=[0.7] * 3, **of_run)
+    means = {"all_clients_accuracy": 0.7}
+    run = write_run(tmp_path / "a", [0.2, 0.6, 0.6], columns=means, **of_run)
     (row,) = experiment.compare([run], tmp_path, target_accuracies=[0.25], **asked)
     assert row["rounds_to_0.25_mean"] == round_num
-    text = " ".join((tmp_path / "table.md").read_text("utf-8").split())
-    assert words in text
-
-
-def test_no_target_is_of_a_mean_that_a_run_has_not(four_runs, tmp_path):
-    with pytest.raises(
-        comparison.ComparisonError, match="a0 was not made with average"
-    ):
-        experiment.compare(
-            four_runs, tmp_path, target_accuracies=[0.2], target_model="all_clients"
-        )
-    with pytest.raises(settings.SettingError, match="target_measure"):
-        experiment.compare(four_runs, tmp_path, target_measure="median")
-
-
-def test_the_csv_has_the_rows_at_full_precision(four_runs, tmp_path):
-    rows = experiment.compare(four_runs, tmp_path / "out", target_accuracies=[0.22])
-    found = read_csv(tmp_path / "out" / "table.csv")
-    for row, cells in zip(rows, found):
-        assert list(cells) == list(row)
-        for name, cell in cells.items():
-            expected = "" if row[name] is None else str(row[name])
-            assert cell == expected
+    assert words in text_of(tmp_path)
 
 
 def test_the_markdown_is_a_table_in_percent_with_the_best_in_bold(four_runs, tmp_path):
     experiment.compare(
         four_runs, tmp_path, accuracy_at_rounds=[9], target_accuracies=[0.22]
     )
-    lines = (tmp_path / "table.md").read_text("utf-8").splitlines()
-    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
-    assert cells[0] == [
-        "method",
-        "seeds",
-        "accuracy (%)",
-        "best (%)",
-        "EMA (%)",
-        "EMA at 9 (%)",
-        "rounds to 22 %",
-        "s a round",
-    ]
+    head, _, fedavg, fedprox, *caption = lines_of(tmp_path)
+    assert head == (
+        "| method | seeds | accuracy (%) | best (%) | EMA (%) | EMA at 9 (%) |"
+        " rounds to 22 % | s a round |"
+    )
     # Averages: 0.22, 0.33; 0.49, 0.18. Deviations: 0.055, 0.155, times sqrt(2).
-    assert cells[2] == [
-        "fedavg",
-        "2",
-        "50.00 ± 14.14",
-        "50.00",
-        "27.50 ± 7.78",
-        "-",
-        "**1.5**",
-        "1.50",
-    ]
-    assert cells[3] == [
-        "fedprox",
-        "2",
-        "**65.00 ± 35.36**",
-        "**70.00**",
-        "**33.50 ± 21.92**",
-        "-",
-        "2+",
-        "2.00",
-    ]
+    assert fedavg == (
+        "| fedavg | 2 | 50.00 ± 14.14 | 50.00 | 27.50 ± 7.78 | - | **1.5** | 1.50 |"
+    )
+    assert fedprox == (
+        "| fedprox | 2 | **65.00 ± 35.36** | **70.00** | **33.50 ± 21.92** | - | 2+ |"
+        " 2.00 |"
+    )
+    lines = (tmp_path / "table.md").read_text("utf-8").splitlines()
     assert len({len(line) for line in lines[:4]}) == 1
-    caption = " ".join(lines[5:])
-    assert "on digits after 2 rounds" in caption
-    assert "sample deviation (n - 1)" in caption
+    assert "on digits after 2 rounds" in " ".join(caption)
+    assert "sample deviation (n - 1)" in " ".join(caption)
 
 
 def test_the_mean_of_all_clients_has_a_column_where_a_run_has_it(four_runs, tmp_path):
     dyn = [
-        write_run(tmp_path / "d0", [0.1], process="feddyn", all_clients=[0.2]),
-        write_run(tmp_path / "d1", [0.1], process="feddyn", seed=1, all_clients=[0.4]),
+        write_run(
+            tmp_path / f"d{seed}",
+            [0.1],
+            process="feddyn",
+            seed=seed,
+            columns={"all_clients_accuracy": accuracy},
+        )
+        for seed, accuracy in enumerate([0.2, 0.4])
     ]
     rows = experiment.compare([*four_runs, *dyn], tmp_path / "out")
     assert rows[2]["all_clients_accuracy_mean"] == pytest.approx(0.3)
@@ -230,22 +172,15 @@ def test_the_mean_of_all_clients_has_a_column_where_a_run_has_it(four_runs, tmp_
     found = read_csv(tmp_path / "out" / "table.csv")
     cells = [row["all_clients_accuracy_mean"] for row in found]
     assert cells[:2] == ["", ""] and float(cells[2]) == pytest.approx(0.3)
-    lines = (tmp_path / "out" / "table.md").read_text("utf-8").splitlines()
-    table = [
-        [cell.strip() for cell in line.strip("|").split("|")] for line in lines[:5]
-    ]
-    column = table[0].index("all clients (%)")
-    assert [row[column] for row in table[2:]] == ["-", "-", "30.00 ± 14.14"]
-    assert "mean of all clients' last models" in " ".join(lines[5:])
+    head, _, *rows = [line.split(" | ") for line in lines_of(tmp_path / "out")[:5]]
+    column = head.index("all clients (%)")
+    assert [row[column] for row in rows] == ["-", "-", "30.00 ± 14.14"]
+    assert "mean of all clients' last models" in text_of(tmp_path / "out")
     experiment.compare(four_runs, tmp_path / "without")
-    assert "all clients" not in (tmp_path / "without" / "table.md").read_text("utf-8")
+    assert "all clients" not in text_of(tmp_path / "without")
 
 
-def test_a_table_over_held_out_training_examples_says_so(tmp_path, monkeypatch):
-    titles = []
-    monkeypatch.setattr(
-        comparison.curves, "write_curves", lambda *_, title, **__: titles.append(title)
-    )
+def test_a_table_over_held_out_training_examples_says_so(tmp_path, drawn):
     held = write_run(tmp_path / "a", [0.5], validation_share=0.1)
     tested = write_run(tmp_path / "b", [0.5], process="man", validation_share=None)
     for runs, words in (
@@ -254,8 +189,9 @@ def test_a_table_over_held_out_training_examples_says_so(tmp_path, monkeypatch):
         ([held, tested], "Held-out or test accuracy on digits"),
     ):
         experiment.compare(runs, tmp_path / "out")
-        text = " ".join((tmp_path / "out" / "table.md").read_text("utf-8").split())
-        assert f"{words} after 1 round, mean" in text and titles[-1] == words
+        text = text_of(tmp_path / "out")
+        assert f"{words} after 1 round, mean" in text
+        assert drawn[-1][2]["title"] == words
         assert ("that nobody trains on" in text) == (held in runs)
     # Accuracies on different examples are not compared as if they were.
     assert "differ in validation_share: 0.1 (fedavg), none (man)" in text
@@ -265,8 +201,11 @@ def test_one_seed_has_no_deviation_and_one_method_no_best(tmp_path):
     rows = experiment.compare([write_run(tmp_path / "a", [0.5, 0.75])], tmp_path / "o")
     assert rows[0]["accuracy_mean"] == 0.75 and rows[0]["accuracy_std"] is None
     assert read_csv(tmp_path / "o" / "table.csv")[0]["ema_accuracy_std"] == ""
-    text = (tmp_path / "o" / "table.md").read_text("utf-8")
+    text = text_of(tmp_path / "o")
     assert " 75.00 |" in text and "**" not in text and "bold" not in text
+
+    curves = (tmp_path / "o" / "curves.csv").read_text("utf-8").splitlines()
+    assert curves[1:] == ["fedavg,1,0.5,", "fedavg,2,0.75,"]
 
 
 def test_equal_means_are_both_in_bold(tmp_path):
@@ -274,33 +213,30 @@ def test_equal_means_are_both_in_bold(tmp_path):
         write_run(tmp_path / name, [0.75], process=name) for name in ("fedavg", "man")
     ]
     experiment.compare(runs, tmp_path)
-    assert (tmp_path / "table.md").read_text("utf-8").count("**75.00**") == 6
+    assert text_of(tmp_path).count("**75.00**") == 6
 
 
 def table(tmp_path, *runs):
     experiment.compare(runs, tmp_path / "out", target_accuracies=[0.2])
-    return (tmp_path / "out" / "table.md").read_text("utf-8")
+    return text_of(tmp_path / "out")
 
 
 def test_what_ended_not_finite_is_said_and_never_the_best(tmp_path):
     nan = float("nan")
-    text = table(
+    nobody = {"num_examples": 0, "rejected_clients": 2, "training_loss": nan}
+    words = table(
         tmp_path,
         write_run(tmp_path / "a", [0.5, 0.3], process="fedavg"),
         write_run(tmp_path / "b", [0.9, nan], process="fedprox"),
         # The server's model is as it was, and the best of all.
-        write_run(
-            tmp_path / "c", [0.9, 0.9], process="moon", num_examples=0, rejected=2
-        ),
+        write_run(tmp_path / "c", [0.9, 0.9], process="moon", columns=nobody),
     )
-    first, nan_at_end, idle = [
-        [cell.strip() for cell in line.strip("|").split("|")]
-        for line in text.splitlines()[2:5]
-    ]
-    assert first[2:4] == ["**30.00**", "**50.00**"] and first[5] == "**1.0**"
-    assert nan_at_end[2:6] == ["not finite", "90.00", "not finite", "1.0"]
-    assert idle[2] == "90.00" and "**" not in "".join(idle)
-    words = " ".join(text.split())
+    first, nan_at_end, idle = lines_of(tmp_path / "out")[2:5]
+    assert first.startswith("| fedavg | 1 | **30.00** | **50.00** |")
+    assert "| **1.0** |" in first
+    start = "| fedprox | 1 | not finite | 90.00 | not finite | 1.0 |"
+    assert nan_at_end.startswith(start)
+    assert idle.startswith("| moon | 1 | 90.00 |") and "**" not in idle
     assert "fedprox: the last round's numbers not finite." in words
     assert (
         "moon: 4 updates of clients not finite and left out, 2 rounds in which nobody"
@@ -317,14 +253,10 @@ def test_other_seeds_are_no_common_protocol(tmp_path):
         write_run(tmp_path / "c", [0.7], process="fedprox", seed=0),
     )
     assert "**" not in text and "no common protocol" in text
-    assert "They differ in seeds: 0,1 (fedavg), 0 (fedprox)." in " ".join(text.split())
+    assert "They differ in seeds: 0,1 (fedavg), 0 (fedprox)." in text
 
 
-def test_runs_of_different_code_are_said_to_be(tmp_path, monkeypatch):
-    notes = []
-    monkeypatch.setattr(
-        comparison.curves, "write_curves", lambda path, curves, **o: notes.append(o)
-    )
+def test_runs_of_different_code_are_said_to_be(tmp_path, drawn):
     versions = {"tensorflow": "2.21.0", "tensorflow_federated": "0.87.0"}
     made = {"versions": versions, "sources": "0123456789"}
     old = {**made, "versions": {**versions, "tensorflow": "2.14.1"}}
@@ -335,13 +267,13 @@ def test_runs_of_different_code_are_said_to_be(tmp_path, monkeypatch):
     third = write_run(
         tmp_path / "c", [0.6], process="moon", **made, made_before=[{**old}]
     )
-    words = " ".join(table(tmp_path, first, third).split())
+    words = table(tmp_path, first, third)
     said = (
         "They were not all made by the same code: sources 01234567 with TensorFlow"
         " 2.21.0 and TFF 0.87.0 (fedavg, moon); sources 01234567 with TensorFlow 2.14.1"
         " and TFF 0.87.0 (moon)."
     )
-    assert said in words and said in notes[-1]["note"]
+    assert said in words and said in drawn[-1][2]["note"]
 
 
 def test_what_is_not_known_of_a_run_is_no_common_protocol(tmp_path):
@@ -351,7 +283,7 @@ def test_what_is_not_known_of_a_run_is_no_common_protocol(tmp_path):
         del config[name]
     (path / "config.json").write_text(json.dumps(config))
     other = write_run(tmp_path / "b", [0.6], process="fedprox")
-    text = " ".join(table(tmp_path, path, other).split())
+    text = table(tmp_path, path, other)
     assert "**" not in text
     assert "Whether they have one protocol is not known, so nothing is in bold." in text
     assert (
@@ -378,31 +310,24 @@ def test_runs_that_were_never_evaluated_have_empty_cells_and_no_picture(tmp_path
     assert not list(tmp_path.glob("curves.*"))
 
 
-def test_the_curves_are_means_of_the_rounds_that_all_seeds_have(tmp_path, monkeypatch):
-    drawn = []
-    monkeypatch.setattr(
-        comparison.curves, "write_curves", lambda path, each, **_: drawn.extend(each)
-    )
+def test_the_curves_are_means_of_the_rounds_that_all_seeds_have(tmp_path, drawn):
     runs = [
         write_run(tmp_path / "a", [0.2, None, 0.4], seed=0),
         write_run(tmp_path / "b", [0.4, 0.7, 0.8], seed=1),
     ]
     experiment.compare(runs, tmp_path)
-    (curve,) = drawn
+    ((_, (curve,), _),) = drawn
     assert curve.rounds == [1, 3]
     assert curve.mean == pytest.approx([0.3, 0.6])
     assert curve.deviation == pytest.approx([0.02**0.5, 0.08**0.5])
-    rows = list(csv.reader((tmp_path / "curves.csv").read_text("utf-8").splitlines()))
-    assert rows[0] == ["process", "round", "accuracy_mean", "accuracy_std"]
-    assert [row[:2] for row in rows[1:]] == [["fedavg", "1"], ["fedavg", "3"]]
-    assert [float(row[2]) for row in rows[1:]] == curve.mean
-    assert [float(row[3]) for row in rows[1:]] == curve.deviation
-
-
-def test_the_curves_of_one_seed_have_no_deviation(tmp_path):
-    experiment.compare([write_run(tmp_path / "a", [0.2, None, 0.4])], tmp_path)
-    text = (tmp_path / "curves.csv").read_text("utf-8")
-    assert text.splitlines()[1:] == ["fedavg,1,0.2,", "fedavg,3,0.4,"]
+    rows = read_csv(tmp_path / "curves.csv")
+    assert list(rows[0]) == ["process", "round", "accuracy_mean", "accuracy_std"]
+    assert [(row["process"], row["round"]) for row in rows] == [
+        ("fedavg", "1"),
+        ("fedavg", "3"),
+    ]
+    assert [float(row["accuracy_mean"]) for row in rows] == curve.mean
+    assert [float(row["accuracy_std"]) for row in rows] == curve.deviation
 
 
 def test_the_same_runs_give_the_same_bytes_and_are_not_touched(four_runs, tmp_path):
@@ -447,38 +372,56 @@ def not_finished(folder):
     return [run]
 
 
+def somebody_elses(folder):
+    (folder / "thesis.tex").write_text("precious")
+    return [folder]
+
+
+def a_run(folder):
+    return [write_run(folder / "a", [0.5])]
+
+
+REFUSALS = (
+    experiment.ComparisonError,
+    experiment.DirectoryError,
+    settings.SettingError,
+)
+
+
 @pytest.mark.parametrize(
-    "make, words",
+    "make, wanted, words",
     [
-        (lambda folder: [], "no runs"),
-        (lambda folder: {"fedavg": []}, "no runs"),
-        (not_finished, "a has no finished run"),
-        (lambda folder: [folder / "nothing"], "nothing has no finished run"),
-        (other_settings, "batch_size (8 and 16)"),
-        (other_numbers_of_rounds, "1 and 2 rounds"),
-        (one_seed_twice, "the same seed, 0"),
+        (lambda folder: [], {}, "no runs"),
+        (lambda folder: {"fedavg": []}, {}, "no runs"),
+        (not_finished, {}, "a has no finished run"),
+        (lambda folder: [folder / "nothing"], {}, "nothing has no finished run"),
+        (somebody_elses, {}, "left alone"),
+        (other_settings, {}, "batch_size (8 and 16)"),
+        (other_numbers_of_rounds, {}, "1 and 2 rounds"),
+        (one_seed_twice, {}, "the same seed, 0"),
+        (a_run, {"accuracy_at_rounds": [0]}, "it must be"),
+        (a_run, {"target_accuracies": [48]}, "it must be"),
+        (a_run, {"target_measure": "median"}, "target_measure"),
+        (
+            a_run,
+            {"target_accuracies": [0.2], "target_model": "all_clients"},
+            "a was not made with average",
+        ),
+        (
+            a_run,
+            {"columns": ["flops"]},
+            "columns=flops: there is no flops (did you mean mflops?)",
+        ),
+        (a_run, {"columns": ["ema"] * 2}, "columns=ema,ema: ema is there twice."),
     ],
 )
-def test_what_cannot_be_compared_is_refused_in_one_sentence(tmp_path, make, words):
-    with pytest.raises(experiment.ComparisonError) as caught:
-        experiment.compare(make(tmp_path), tmp_path / "out")
+def test_what_cannot_be_compared_is_refused_in_one_sentence(
+    tmp_path, make, wanted, words
+):
+    with pytest.raises(REFUSALS) as caught:
+        experiment.compare(make(tmp_path), tmp_path / "out", **wanted)
     assert words in str(caught.value) and "\n" not in str(caught.value)
     assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.parametrize(
-    "wanted", [{"accuracy_at_rounds": [0]}, {"target_accuracies": [48]}]
-)
-def test_rounds_and_targets_out_of_range_are_refused(tmp_path, wanted):
-    run = write_run(tmp_path / "a", [0.5])
-    with pytest.raises(settings.SettingError, match="it must be"):
-        experiment.compare([run], tmp_path / "out", **wanted)
-
-
-def test_somebody_elses_directory_is_no_run(tmp_path):
-    (tmp_path / "thesis.tex").write_text("precious")
-    with pytest.raises(experiment.DirectoryError):
-        experiment.compare([tmp_path], tmp_path / "out")
 
 
 def test_it_needs_no_tensorflow(four_runs, tmp_path):
@@ -488,12 +431,7 @@ def test_it_needs_no_tensorflow(four_runs, tmp_path):
         "experiment.compare(sys.argv[2:], sys.argv[1])\n"
         "print([name for name in sys.modules if 'tensorflow' in name])\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program, str(tmp_path / "out"), *map(str, four_runs)],
-        capture_output=True,
-        text=True,
-    )
-    assert done.stdout == "[]\n", done.stderr
+    assert commands.python(program, tmp_path / "out", *four_runs).stdout == "[]\n"
     written = {p.name for p in (tmp_path / "out").iterdir()}
     assert written == set(comparison.FILES) - {"compute.png"}
 
@@ -528,21 +466,14 @@ def test_columns_of_analyses_are_means_over_seeds(four_runs, tmp_path):
     traces = sorted(row["trace_mean"] for row in rows)
     assert sum(traces) == 30.0
     assert rows[0]["mflops_mean"] == 87.237
-    head, _, first, *_ = (tmp_path / "o" / "table.md").read_text("utf-8").splitlines()
-    assert [cell.strip() for cell in head.split("|")[1:-1]] == [
-        "method",
-        "seeds",
-        "H_T",
-        "accuracy (%)",
-        "MFLOPs",
-        "params (M)",
-        "s a round",
-    ]
+    head, _, first, *_ = lines_of(tmp_path / "o")
+    assert head == (
+        "| method | seeds | H_T | accuracy (%) | MFLOPs | params (M) | s a round |"
+    )
     # Nothing is known of the examples that were trained on.
     assert not (tmp_path / "o" / "compute.png").exists()
-    cells = [cell.strip() for cell in first.split("|")[1:-1]]
-    assert cells[4:6] == ["87.2", "0.61"]
-    assert " ± " in cells[2]
+    cells = first.split(" | ")
+    assert cells[4:6] == ["87.2", "0.61"] and " ± " in cells[2]
 
 
 def test_flatness_is_of_the_weights_asked_for_and_clients_of_the_servers(
@@ -568,8 +499,7 @@ def test_flatness_is_of_the_weights_asked_for_and_clients_of_the_servers(
         [path], tmp_path / "o", columns=columns, weights="all_clients"
     )
     assert (row["trace_mean"], row["h_n_code_mean"]) == (7.0, 5.0)
-    text = (tmp_path / "o" / "table.md").read_text("utf-8")
-    assert "the mean of all clients' last models" in " ".join(text.split())
+    assert "the mean of all clients' last models" in text_of(tmp_path / "o")
 
 
 @pytest.mark.parametrize(
@@ -590,33 +520,23 @@ def test_analyses_that_do_not_go_together_are_refused(
         experiment.compare(four_runs, tmp_path / "o", columns=["trace"])
 
 
-def test_columns_that_do_not_exist_are_refused(four_runs, tmp_path):
-    for columns, message in (
-        (["flops"], r"columns=flops: there is no flops \(did you mean mflops\?\)"),
-        (["ema"] * 2, "columns=ema,ema: ema is there twice."),
-    ):
-        with pytest.raises(settings.SettingError, match=message):
-            experiment.compare(four_runs, tmp_path / "o", columns=columns)
-    assert not (tmp_path / "o").exists()
-
-
-def test_accuracy_by_compute_adds_up_what_a_client_trained_on(tmp_path, monkeypatch):
-    drawn = {}
-    monkeypatch.setattr(
-        comparison.curves,
-        "write_curves",
-        lambda path, curves, **others: drawn.update({path.name: (curves, others)}),
-    )
+def test_accuracy_by_compute_adds_up_what_a_client_trained_on(tmp_path, drawn):
     runs = [
-        write_run(tmp_path / f"s{seed}", [0.2, 0.6], seed=seed, num_examples=examples)
-        for seed, examples in enumerate([100, 300])
+        write_run(
+            tmp_path / f"s{seed}",
+            [0.2, 0.6],
+            seed=seed,
+            columns={"num_examples": count},
+        )
+        for seed, count in enumerate([100, 300])
     ]
     for run in runs:
         analyse(run)
     experiment.compare(runs, tmp_path / "o", columns=["mflops"])
-    (curve,), others = drawn["compute.png"]
+    by_name = {name: (curves, options) for name, curves, options in drawn}
+    (curve,), options = by_name["compute.png"]
     # Two clients a round; 262.237 x 10^6 an example; the seeds' mean is 100 a client.
     assert curve.rounds == pytest.approx([262.237e6 * n / 1e9 for n in (100, 200)])
     assert curve.mean == [0.2, 0.6]
-    assert "10^9" in others["across"]
-    assert drawn["curves.png"][0][0].rounds == [1, 2]
+    assert "10^9" in options["across"]
+    assert by_name["curves.png"][0][0].rounds == [1, 2]

@@ -1,10 +1,9 @@
-import subprocess
-import sys
 import textwrap
 
 import numpy as np
 import pytest
 
+from tests import commands
 from tff_reg.experiment import files
 from tff_reg.settings import SettingError
 
@@ -50,12 +49,8 @@ _ON_A_FULL_DISK = textwrap.dedent("""
 
 def test_a_full_disk_is_one_error_that_names_the_file(tmp_path):
     # A limit on files' sizes stands for it.
-    done = subprocess.run(
-        [sys.executable, "-c", _ON_A_FULL_DISK, str(tmp_path)],
-        capture_output=True,
-        text=True,
-    )
-    assert (done.returncode, done.stderr) == (0, "")
+    done = commands.python(_ON_A_FULL_DISK, tmp_path)
+    assert done.stderr == ""
     weights, state, checkpoint = done.stdout.splitlines()
     assert weights == f"[Errno 27] File too large: '{tmp_path}/final_weights.npz'"
     assert state.startswith(f"[Errno 27] File too large: '{tmp_path}/ca978112ca1bbdca")

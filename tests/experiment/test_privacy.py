@@ -148,11 +148,6 @@ def test_a_run_says_how_its_sums_are_made():
     "given, message",
     [
         (dict(aggregator="krum"), "aggregator=krum: there is no such aggregator"),
-        (dict(dp_delta=1e-6), "dp_delta=1e-06: it is for aggregator=dp, not mean."),
-        (
-            dict(aggregator="secure", compressed_bits=4),
-            "compressed_bits=4: it is for aggregator=compressed, not secure.",
-        ),
         (
             dict(aggregator="dp", client_weighting="num_examples"),
             "client_weighting=num_examples: aggregator=dp takes the plain mean",

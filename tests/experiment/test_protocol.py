@@ -123,42 +123,39 @@ def test_a_run_says_whose_its_settings_are():
     assert source(recipe="man/table1/feddyn") == "the recipe man/table1/feddyn"
 
 
-def compared(folder, monkeypatch, **requested):
-    """The table of two methods, and what is below its picture."""
+@pytest.mark.parametrize(
+    "requested, is_one",
+    [({}, True), ({"settings_of": "each"}, False)],
+    ids=["one protocol", "none"],
+)
+def test_a_table_and_its_picture_have_the_protocol_or_the_differences(
+    tmp_path, monkeypatch, requested, is_one
+):
     notes = []
     monkeypatch.setattr(
         comparison.curves, "write_curves", lambda path, curves, **o: notes.append(o)
     )
-    common = experiment.RunConfig.of({"output_dir": str(folder), **requested})
-    planned = series.plan(common, processes=("fedavg", "feddyn"))
+    asked = {"output_dir": str(tmp_path), "total_rounds": 2, **requested}
+    planned = series.plan(
+        experiment.RunConfig.of(asked), processes=("fedavg", "feddyn")
+    )
     for run in planned:
         finished.finish(run, [0.5] * run.config.total_rounds)
-    experiment.compare([run.directory for run in planned], folder)
-    return (folder / "table.md").read_text("utf-8"), notes[0]["note"]
-
-
-def test_a_table_and_its_picture_have_the_protocol(tmp_path, monkeypatch):
-    table, note = compared(tmp_path, monkeypatch, total_rounds=2)
-    assert "**50.00**" in table and "The best is in bold." in " ".join(table.split())
-    assert (
-        note.startswith("Protocol: digits, 5 of 20 clients a round")
-        and "differ" not in note
-    )
-    assert note in " ".join(table.split())
-
-
-def test_what_has_no_common_protocol_has_its_differences_and_no_best(
-    tmp_path, monkeypatch
-):
-    table, note = compared(tmp_path, monkeypatch, settings_of="each", total_rounds=2)
-    assert "**" not in table
-    text = " ".join(table.split())
-    assert "no common protocol, so nothing is in bold" in text
-    assert "They differ in num_clients: 16 (fedavg), 100 (feddyn);" in text
+    experiment.compare([run.directory for run in planned], tmp_path)
+    text = " ".join((tmp_path / "table.md").read_text("utf-8").split())
+    note = notes[0]["note"]
     assert note in text
+    assert ("**50.00**" in text) == ("The best is in bold." in text) == is_one
+    if is_one:
+        assert note.startswith("Protocol: digits, 5 of 20 clients a round")
+        assert "differ" not in note
+    else:
+        assert "**" not in text
+        assert "no common protocol, so nothing is in bold" in text
+        assert "They differ in num_clients: 16 (fedavg), 100 (feddyn);" in text
 
 
-def test_what_tuning_chose_is_a_methods_own():
+def test_another_number_is_a_difference_but_for_what_tuning_chose():
     configs = {
         name: config.RunConfig(
             process=name, settings_of="task", client_learning_rate=rate
@@ -167,15 +164,9 @@ def test_what_tuning_chose_is_a_methods_own():
     }
     assert list(of(configs).differences) == ["client_learning_rate"]
     assert of(configs, {"client_learning_rate"}).is_one
-
-
-def test_another_number_of_rounds_is_a_difference(tmp_path, monkeypatch):
-    configs = {
-        name: {**config.RunConfig(process=name, settings_of="task").resolved().dump()}
-        for name in ("fedavg", "man")
-    }
-    configs["man"]["total_rounds"] = 7
-    found = protocol.of({name: [each] for name, each in configs.items()})
+    values = {name: [each.dump()] for name, each in configs.items()}
+    values["man"][0]["total_rounds"] = 7
+    found = protocol.of(values, {"client_learning_rate"})
     assert found.differences == {"total_rounds": {"fedavg": 20, "man": 7}}
 
 

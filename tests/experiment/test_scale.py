@@ -46,13 +46,8 @@ def test_the_whole_is_the_run_without_it():
 
 
 def test_clients_of_domains_stay_as_many_as_they_are():
-    values = resolve(
-        scale="0.25",
-        task="pacs",
-        partition="domain",
-        num_clients=8,
-        clients_per_round=8,
-    )
+    asked = dict(task="pacs", partition="domain", num_clients=8, clients_per_round=8)
+    values = resolve(scale="0.25", **asked)
     assert (values.num_clients, values.clients_per_round) == (8, 2)
 
 
@@ -62,19 +57,19 @@ def test_refuses_what_is_no_scale(text):
         resolve(scale=text)
 
 
-def test_refuses_a_part_of_a_split_that_is_given():
-    with pytest.raises(settings.SettingError, match="scale=0.5: the partition"):
-        resolve(
-            scale="0.5",
-            partition="split_file",
-            split_file="split.txt",
-            task="cifar100",
-        )
-
-
-def test_refuses_a_folder_for_random_images():
-    with pytest.raises(settings.SettingError, match="data_dir=there: synthetic"):
-        resolve(task="cifar10", synthetic_data=True, data_dir="there")
+def test_refuses_a_part_of_a_given_split_and_a_folder_for_random_images():
+    for asked, words in (
+        (
+            dict(scale="0.5", partition="split_file", split_file="s", task="cifar100"),
+            "scale=0.5: the partition",
+        ),
+        (
+            dict(task="cifar10", synthetic_data=True, data_dir="there"),
+            "data_dir=there: synthetic",
+        ),
+    ):
+        with pytest.raises(settings.SettingError, match=words):
+            resolve(**asked)
 
 
 def test_the_directory_may_name_the_seed():

@@ -22,6 +22,7 @@ def row(number):
     }
 
 
+# That a resumed run has every round once: test_loop.py.
 def test_rows_can_be_seen_before_the_file_is_closed(tmp_path):
     events = tensorboard.TensorBoardEvents(tmp_path)
     events.add(row(1))
@@ -32,15 +33,3 @@ def test_rows_can_be_seen_before_the_file_is_closed(tmp_path):
         (2, "evaluation/loss", 1.0),
     ]
     events.close()
-
-
-def test_a_resumed_run_replaces_the_files_of_the_one_before(tmp_path):
-    first = tensorboard.TensorBoardEvents(tmp_path)
-    for number in (1, 2, 3):
-        first.add(row(number))
-    first.close()
-    second = tensorboard.TensorBoardEvents(tmp_path, [row(1)])
-    second.add(row(2))
-    second.close()
-    steps = [step for step, tag, _ in scalars(tmp_path) if tag == "training/loss"]
-    assert steps == [1, 2]

@@ -10,6 +10,14 @@ from PIL import Image
 SHARED = pathlib.Path(__file__).parents[3] / "shared" / "data"
 
 
+def assert_holds(data, written):
+    """What was loaded is what was written, of the common types and in its order."""
+    for part, (images, labels) in written.items():
+        x, y = getattr(data, f"x_{part}"), getattr(data, f"y_{part}")
+        assert x.dtype == np.uint8 and np.array_equal(x, images)
+        assert y.dtype == np.int32 and np.array_equal(y, labels)
+
+
 def random_images(count, *shape, seed=0):
     """uint8 [count, *shape]."""
     generator = np.random.default_rng(seed)
