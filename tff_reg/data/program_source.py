@@ -211,14 +211,13 @@ class SeededDataSourceIterator(tff.program.FederatedDataSourceIterator):
                 f"The program was begun with seed {found['seed']}, and the seed is now"
                 f" {own['seed']}: give that seed, or another directory."
             )
-        if found["clients"] != own["clients"]:
-            raise DataSourceError(
-                "The program was begun with other clients, or with other examples at"
-                " the clients: give those, or another directory."
-            )
-        if found["examples"] != own["examples"]:
-            raise DataSourceError(
-                "The program was begun with other examples: give those, or another"
-                " directory."
-            )
+        for name, others in (
+            ("clients", "clients, or with other examples at the clients"),
+            ("examples", "examples"),
+        ):
+            if found[name] != own[name]:
+                raise DataSourceError(
+                    f"The program was begun with other {others}: give those, or another"
+                    " directory."
+                )
         return cls(rounds_drawn)
