@@ -159,17 +159,9 @@ class SeededDataSourceIterator(tff.program.FederatedDataSourceIterator):
         return self._source.federated_type
 
     def select(self, k: Optional[int] = None) -> list[tf.data.Dataset]:
-        """The data sets of the next round's cohort.
+        """The data sets of the next round's cohort, as `SeededDataSource.select`.
 
-        Args:
-          k: How many clients; None for all.
-
-        Returns:
-          One data set a client, in the order of the client data's ids.
-
-        Raises:
-          SamplingError: If `k` is not between 1 and the number of clients; no round is
-            drawn then.
+        If that raises, no round is drawn.
         """
         selected = self._source.select(self._rounds_drawn + 1, k)
         self._rounds_drawn += 1
