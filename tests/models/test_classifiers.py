@@ -3,7 +3,7 @@ import pytest
 import tensorflow as tf
 
 from tff_reg import models
-from tff_reg.models import cnn, forward
+from tff_reg.models import forward, plain_cnns
 
 TRAIN = forward.ForwardPass(training=True, update_statistics=False)
 
@@ -173,7 +173,9 @@ def test_unknown_projectors_are_named():
             "cnn", image_shape=(8, 8, 1), num_classes=3, projector="simclr"
         )
     with pytest.raises(ValueError, match="Unknown projector 'simclr'"):
-        cnn.cnn(input_shape=(8, 8, 1), num_classes=3, projector="simclr")
+        plain_cnns.cnn(
+            input_shape=(8, 8, 1), num_classes=3, norm="group", projector="simclr"
+        )
 
 
 def test_the_names_are_those_of_the_package():

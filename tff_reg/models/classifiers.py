@@ -46,14 +46,12 @@ class Projector(layers.ForwardLayer):
       has_norm: Whether batch norm comes before the ReLU.
       ends_in_relu: Whether batch norm and ReLU come after the second layer, too.
       seeds: Where the initialisers' seeds come from.
-      name: Prefix of the variables' names.
-      dtype: 'float32' or 'float64'.
 
     Attributes:
       features: Features of the output, at every width.
     """
 
-    def __init__(
+    def make(
         self,
         in_features: int,
         hidden: int,
@@ -62,24 +60,18 @@ class Projector(layers.ForwardLayer):
         has_norm: bool,
         ends_in_relu: bool = False,
         seeds: layers.Seeds,
-        name: str,
-        dtype: str,
     ):
-        super().__init__(name=name, dtype=dtype)
         self.features = features
         self.norm = self.norm2 = None
-        with tf.name_scope(name):
-            self.dense1 = layers.Dense(
-                in_features, hidden, seeds, name="dense1", dtype=dtype
-            )
-            if has_norm:
-                self.norm = layers.BatchNorm(hidden, name="norm", dtype=dtype)
-            self.dense2 = layers.Dense(
-                hidden, features, seeds, name="dense2", dtype=dtype
-            )
-            if ends_in_relu:
-                self.norm2 = layers.BatchNorm(features, name="norm2", dtype=dtype)
-        self.built = True
+        dtype = self.dtype
+        self.dense1 = layers.Dense(
+            in_features, hidden, seeds, name="dense1", dtype=dtype
+        )
+        if has_norm:
+            self.norm = layers.BatchNorm(hidden, name="norm", dtype=dtype)
+        self.dense2 = layers.Dense(hidden, features, seeds, name="dense2", dtype=dtype)
+        if ends_in_relu:
+            self.norm2 = layers.BatchNorm(features, name="norm2", dtype=dtype)
 
     def call(self, x, forward: ForwardPass):
         x = self.dense1(x, forward)
@@ -127,8 +119,8 @@ def build_projector(
 class LinearClassifier(block_model.Classifier):
     """Features of a network, an optional projector, and a linear layer.
 
-    A sub-class makes the layers of its features, then calls `add_head` in the same
-    name scope, and defines `extract`.
+    A sub-class makes the layers of its features, then calls `add_head`, and defines
+    `extract`.
     """
 
     def add_head(
