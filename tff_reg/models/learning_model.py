@@ -170,6 +170,7 @@ def check_model(model: Any) -> None:
 
     Raises:
       TypeError: If it is no `tff.learning.models.VariableModel`.
+      ValueError: If it does not compute in float32 or float64 alone.
     """
     seam.refuse_keras_3(model)
     if not isinstance(model, tff.learning.models.VariableModel):
@@ -178,6 +179,16 @@ def check_model(model: Any) -> None:
             " tff.learning.models.VariableModel, such as tff_reg.models.LearningModel("
             "tff_reg.models.from_keras_blocks(...)). TFF makes one of a Keras model by"
             " tff.learning.models.from_keras_model."
+        )
+    variables = model.trainable_variables
+    found = {tf.as_dtype(getattr(v, "true_dtype", v.dtype)).name for v in variables}
+    # Keras's variables for mixed precision have another dtype in use.
+    is_mixed = any(hasattr(v, "true_dtype") for v in variables)
+    if is_mixed or len(found) > 1 or not found <= {"float32", "float64"}:
+        raise ValueError(
+            f"The model's weights are {' and '.join(sorted(found))}"
+            f"{', its layers compute in less (mixed precision)' * is_mixed}: give all"
+            " layers the one dtype float32 or float64."
         )
 
 
