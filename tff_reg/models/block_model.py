@@ -14,8 +14,7 @@ from typing import Any, Optional
 
 import tensorflow as tf
 
-from tff_reg.lazy import keras
-from tff_reg.models import forward as forward_lib, layers, simplex
+from tff_reg.models import forward as forward_lib, initial, layers, simplex
 
 ForwardPass = forward_lib.ForwardPass
 Outputs = forward_lib.Outputs
@@ -63,8 +62,8 @@ class Classifier(Block):
     """The last block: from features to an embedding, and from that to logits."""
 
     @property
-    def linear_layer(self) -> Optional[keras.layers.Layer]:
-        """The Keras layer that `classify` is, or None if it is not just one."""
+    def linear_layer(self) -> Optional[tf.Module]:
+        """The layer, ours or Keras's, that `classify` is, or None if it is not just one."""
         return None
 
     def replace_linear_layer(self, layer: layers.ForwardLayer) -> None:
@@ -151,7 +150,7 @@ class BlockModel:
         """Those of the other variables that no pass changes: all of frozen layers."""
         known = {id(v) for v in self._constants}
         for layer in (part for block in self.blocks for part in block.submodules):
-            if isinstance(layer, keras.layers.Layer) and not layer.trainable:
+            if not getattr(layer, "trainable", True):  # One of Keras.
                 known.update(map(id, layer.weights))
         return [v for v in self.non_trainable_variables if id(v) in known]
 
@@ -208,8 +207,8 @@ class BlockModel:
             raise ValueError("The classifier of this model is frozen already.")
         kernel_initializer = bias_initializer = None
         if initialization == "orthogonal":
-            kernel_initializer = keras.initializers.Orthogonal(seed=self.seed)
-            bias_initializer = keras.initializers.Zeros()
+            kernel_initializer = initial.orthogonal(self.seed)
+            bias_initializer = tf.zeros
         self._constants.append(_fix_variable(layer, "kernel", kernel_initializer))
         if bias is not None:
             self._constants.append(_fix_variable(layer, "bias", bias_initializer))
@@ -246,7 +245,7 @@ class BlockModel:
         kernel: Any = getattr(layer, "kernel", None)
         bias = getattr(layer, "bias", None)
         is_linear = isinstance(kernel, tf.Variable) and kernel.shape.rank == 2
-        if not is_linear or len(layer.weights) != 1 + (bias is not None):
+        if not is_linear or _count_variables(layer) != 1 + (bias is not None):
             what = "unknown" if layer is None else type(layer).__name__
             raise MissingCapabilityError(
                 f"The classifier of this model cannot be {what_for}: its last layer "
@@ -381,7 +380,13 @@ class BlockModel:
             )
 
 
-def _fix_variable(layer: keras.layers.Layer, name: str, initializer) -> tf.Variable:
+def _count_variables(layer: Any) -> int:
+    return len(layer.trainable_variables) + len(layer.non_trainable_variables)
+
+
+def _fix_variable(
+    layer: Any, name: str, initializer: Optional[initial.Initializer]
+) -> tf.Variable:
     """Puts a non-trainable variable in the place of a layer's attribute.
 
     Its first value is the variable's initialiser, not an assignment: TFF makes models
@@ -390,7 +395,7 @@ def _fix_variable(layer: keras.layers.Layer, name: str, initializer) -> tf.Varia
     Args:
       layer: The layer.
       name: The attribute: a trainable variable.
-      initializer: A Keras initialiser, or None for the variable's own first value.
+      initializer: Gives its value; None for the variable's own first value.
     """
     variable = getattr(layer, name)
     with tf.init_scope(), tf.name_scope(""):

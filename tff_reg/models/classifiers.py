@@ -20,6 +20,7 @@ which is the embedding that MOON and UniVarFL look at.
 
 from __future__ import annotations
 
+import functools
 from typing import Any, Optional
 
 import tensorflow as tf
@@ -62,16 +63,14 @@ class Projector(layers.ForwardLayer):
         seeds: layers.Seeds,
     ):
         self.features = features
-        self.norm = self.norm2 = None
         dtype = self.dtype
         self.dense1 = layers.Dense(
             in_features, hidden, seeds, name="dense1", dtype=dtype
         )
-        if has_norm:
-            self.norm = layers.BatchNorm(hidden, name="norm", dtype=dtype)
+        norm = functools.partial(layers.BatchNorm, dtype=dtype)
+        self.norm = norm(hidden, name="norm") if has_norm else None
         self.dense2 = layers.Dense(hidden, features, seeds, name="dense2", dtype=dtype)
-        if ends_in_relu:
-            self.norm2 = layers.BatchNorm(features, name="norm2", dtype=dtype)
+        self.norm2 = norm(features, name="norm2") if ends_in_relu else None
 
     def call(self, x, forward: ForwardPass):
         x = self.dense1(x, forward)

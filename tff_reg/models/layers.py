@@ -1,9 +1,8 @@
 """Layers that can run at a fraction of their width, in float32 or float64.
 
-They are Keras layers whose variables exist as soon as the layer does, and whose
-`call` takes the `ForwardPass` beside the input. A layer uses the first channels
-of its kernel: as many input channels as its input has, and as many output
-channels as the pass's width leaves.
+Their variables exist as soon as the layer does, and they are called with the input and
+a `ForwardPass`. A layer uses the first channels of its kernel: as many input channels
+as its input has, and as many output channels as the pass's width leaves. No Keras.
 
 Normalisation follows PyTorch, on which the papers' code runs: epsilon 1e-5, and
 BatchNorm's running variance is updated with the unbiased batch variance.
@@ -11,14 +10,14 @@ BatchNorm's running variance is updated with the unbiased batch variance.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any, Optional
 
 import numpy as np
 import tensorflow as tf
 
-from tff_reg.lazy import keras
-from tff_reg.models import forward as forward_lib, group_norm, pooling
+from tff_reg.models import forward as forward_lib, group_norm, initial, pooling
 
 NORM_EPSILON = 1e-5
 BATCH_NORM_MOMENTUM = 0.9
@@ -26,17 +25,14 @@ BATCH_NORM_MOMENTUM = 0.9
 ForwardPass = forward_lib.ForwardPass
 
 
-class ForwardLayer(keras.layers.Layer):
-    """A Keras layer that is called with its input and a `ForwardPass`.
+class ForwardLayer(tf.Module):
+    """A layer that is called with its input and a `ForwardPass`.
 
-    A sub-class creates its variables and layers in `make`. Keras keeps its variables
-    in order. Keras's own `__call__` is passed by: it would convert every `call` with
-    AutoGraph, for which there is nothing to do, and that is a third of the tracing
-    time of a ResNet.
+    A sub-class creates its variables and layers in `make` and computes in `call`.
 
     Args:
       *args: Those of the class's `make`.
-      name: Prefix of the variables' names.
+      name: Prefix of the variables' names; an identifier.
       dtype: 'float32' or 'float64'.
       **options: Those of the class's `make`.
     """
@@ -48,10 +44,52 @@ class ForwardLayer(keras.layers.Layer):
         dtype: Any = "float32",
         **options: Any,
     ):
-        super().__init__(name=name, dtype=dtype)
+        super().__init__(name=name)
+        self.dtype = tf.as_dtype(dtype)
         with tf.name_scope(self.name):
             self.make(*args, **options)
-        self.built = True
+
+    @property
+    def trainable_variables(self) -> list[tf.Variable]:
+        """Its own, as they were created, then those of the layers in it."""
+        return self._variables("trainable_variables")
+
+    @property
+    def non_trainable_variables(self) -> list[tf.Variable]:
+        """The others, in the same order."""
+        return self._variables("non_trainable_variables")
+
+    def _variables(self, kind: str) -> list[tf.Variable]:
+        # `tf.Module` has them by the names of the attributes.
+        attributes = [v for n, v in vars(self).items() if not n.startswith("_self_")]
+        members = tf.nest.flatten(attributes)
+        is_trained = kind == "trainable_variables"
+        found = [
+            *(v for v in members if _is_variable(v) and v.trainable == is_trained),
+            *(v for m in members if _has_variables(m) for v in getattr(m, kind)),
+        ]
+        return list({id(variable): variable for variable in found}.values())
+
+    def add_weight(
+        self,
+        name: str,
+        shape: Sequence[int],
+        initializer: initial.Initializer,
+        trainable: bool = True,
+    ) -> tf.Variable:
+        """Creates a variable.
+
+        Args:
+          name: Its name.
+          shape: Its shape.
+          initializer: Gives its initial value.
+          trainable: Whether it is trained.
+
+        Returns:
+          The variable.
+        """
+        value = functools.partial(initializer, shape, self.dtype)
+        return tf.Variable(value, trainable, name=name, dtype=self.dtype, shape=shape)
 
     def make(self, *args: Any, **options: Any) -> None:
         """Creates the variables and layers; the name scope is the layer's."""
@@ -76,6 +114,15 @@ class ForwardLayer(keras.layers.Layer):
         return self.call(x, forward)
 
 
+def _is_variable(value: Any) -> bool:
+    return isinstance(value, tf.Variable)
+
+
+def _has_variables(value: Any) -> bool:
+    """Whether it is a layer of ours or of Keras."""
+    return isinstance(value, tf.Module) and hasattr(value, "trainable_variables")
+
+
 def _first_channels(vector, x):
     """As many entries of a variable [channels] as `x` has channels."""
     if x.shape[-1] == vector.shape[0]:
@@ -95,30 +142,25 @@ class Seeds:
         return int(child.generate_state(1)[0] & 0x7FFFFFFF)
 
 
-def he_normal_fan_out(seeds: Seeds):
+def he_normal_fan_out(seeds: Seeds) -> initial.Initializer:
     """Kaiming-normal over the fan-out, as torchvision's ResNets initialise."""
-    return keras.initializers.VarianceScaling(
-        2.0, "fan_out", "untruncated_normal", seed=seeds.next()
-    )
+    return initial.normal_fan_out(seeds.next())
 
 
-def uniform_fan_in(seeds: Seeds):
+def uniform_fan_in(seeds: Seeds) -> initial.Initializer:
     """U(-1/sqrt(fan_in), 1/sqrt(fan_in)), PyTorch's default for weights."""
-    return keras.initializers.VarianceScaling(
-        1.0 / 3.0, "fan_in", "uniform", seed=seeds.next()
-    )
+    return initial.uniform_fan_in(seeds.next())
 
 
-def uniform_bias(seeds: Seeds, fan_in: int):
+def uniform_bias(seeds: Seeds, fan_in: int) -> initial.Initializer:
     """U(-1/sqrt(fan_in), 1/sqrt(fan_in)), PyTorch's default for biases."""
-    limit = fan_in**-0.5
-    return keras.initializers.RandomUniform(-limit, limit, seed=seeds.next())
+    return initial.uniform(fan_in**-0.5, seeds.next())
 
 
-def zero_bias(seeds: Seeds, fan_in: int):
+def zero_bias(seeds: Seeds, fan_in: int) -> initial.Initializer:
     """Zeros, whatever the fan-in."""
     del seeds, fan_in
-    return keras.initializers.Zeros()
+    return tf.zeros
 
 
 class Conv2D(ForwardLayer):
@@ -330,13 +372,13 @@ class BatchNorm(ForwardLayer):
 
     def make(self, channels: int):
         shape = (channels,)
-        self.gamma = self.add_weight("gamma", shape, initializer="ones")
-        self.beta = self.add_weight("beta", shape, initializer="zeros")
+        self.gamma = self.add_weight("gamma", shape, initializer=tf.ones)
+        self.beta = self.add_weight("beta", shape, initializer=tf.zeros)
         self.moving_mean = self.add_weight(
-            "moving_mean", shape, initializer="zeros", trainable=False
+            "moving_mean", shape, initializer=tf.zeros, trainable=False
         )
         self.moving_variance = self.add_weight(
-            "moving_variance", shape, initializer="ones", trainable=False
+            "moving_variance", shape, initializer=tf.ones, trainable=False
         )
 
     def call(self, x, forward: ForwardPass):
@@ -395,8 +437,8 @@ class GroupNorm(ForwardLayer):
                 f"channels, but got groups={groups}."
             )
         self.groups = groups
-        self.gamma = self.add_weight("gamma", (channels,), initializer="ones")
-        self.beta = self.add_weight("beta", (channels,), initializer="zeros")
+        self.gamma = self.add_weight("gamma", (channels,), initializer=tf.ones)
+        self.beta = self.add_weight("beta", (channels,), initializer=tf.zeros)
 
     def call(self, x, forward: ForwardPass):
         gamma, beta = _first_channels(self.gamma, x), _first_channels(self.beta, x)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import tensorflow as tf
 
-from tff_reg.lazy import keras
-from tff_reg.models import layers
+from tff_reg.models import initial, layers
 
 
 class SimplexClassifier(layers.ForwardLayer):
@@ -44,12 +43,11 @@ class SimplexClassifier(layers.ForwardLayer):
         self.dense = layers.Dense(
             features, dimensions, layers.Seeds(seed), name="dense", dtype=self.dtype
         )
-        constant = keras.initializers.Constant
-        self.scaling = self.add_weight("scaling", (1,), initializer=constant(scaling))
+        self.scaling = self.add_weight("scaling", (1,), initial.constant(scaling))
         self.directions = self.add_weight(
             "directions",
             (dimensions, num_classes),
-            initializer=constant(frame(uniform)),
+            initial.constant(frame(uniform)),
             trainable=False,
         )
 
