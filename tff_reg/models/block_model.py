@@ -63,7 +63,7 @@ class Classifier(Block):
 
     @property
     def linear_layer(self) -> Optional[tf.Module]:
-        """The layer, ours or Keras's, that `classify` is, or None if it is not just one."""
+        """The one layer that `classify` is, ours or Keras's; None if there is none."""
         return None
 
     def replace_linear_layer(self, layer: layers.ForwardLayer) -> None:
