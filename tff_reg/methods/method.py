@@ -206,7 +206,9 @@ class Method:
         return Change(forward, {})
 
     def change_logits(self, logits: tf.Tensor, class_counts: tf.Tensor) -> tf.Tensor:
-        """Changes the logits that the task loss sees; terms and metrics do not.
+        """Changes the logits that the task loss sees, of FedMLB's paths too.
+
+        Terms and metrics see them as they are.
 
         Args:
           logits: float [batch, classes].
