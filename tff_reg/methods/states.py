@@ -132,7 +132,7 @@ class Local:
       weighs_by_examples: Whether clients weigh by their examples.
       hparams: The client optimiser's of this round by name, scalars: `learning_rate`
         after its decay, `momentum` if there is one.
-      local_steps: K: the population's, an int, or the steps taken, an int32 scalar.
+      local_steps: K: the population's, a number, or the steps taken, an int32 scalar.
       step_size: K lr0, a scalar; only at the end of training.
       scaled_gradient_sum: The learning rate after its decay times the sum of the
         gradients that the optimiser followed, one tensor a weight, at the end of
