@@ -4,7 +4,7 @@ from tff_reg import experiment
 from tff_reg.experiment import metrics, summary
 
 
-def finish(planned, accuracies, *, all_clients=None, seconds=1.0, **more):
+def finish(planned, accuracies, *, all_clients=None, seconds=1.0, loss=1.0, **more):
     """Writes what a planned run leaves when it is finished.
 
     Args:
@@ -12,6 +12,7 @@ def finish(planned, accuracies, *, all_clients=None, seconds=1.0, **more):
       accuracies: Test accuracy, a share, round by round.
       all_clients: That of the mean of all clients' models.
       seconds: Of a round.
+      loss: The training's.
       **more: What else its `config.json` has.
     """
     values = {**planned.config.dump(), "total_rounds": len(accuracies), **more}
@@ -19,7 +20,7 @@ def finish(planned, accuracies, *, all_clients=None, seconds=1.0, **more):
     for number, accuracy in enumerate(accuracies):
         row = {
             metrics.ROUND: number + 1,
-            metrics.TRAINING_LOSS: 1.0,
+            metrics.TRAINING_LOSS: loss,
             metrics.TRAINING_ACCURACY: 0.5,
             metrics.EVALUATION_ACCURACY: accuracy,
             metrics.SECONDS: seconds,
