@@ -20,9 +20,6 @@ DEFAULTS = TaskDefaults(
     model="resnet20",
     norm="group",
     augmentation="crop_flip",
-    image_shape=None,
-    num_classes=None,
-    num_train_examples=None,
     options=("data_dir", "image_size"),
     layout="the folder that holds train/<class>/ and test/<class>/ with .jpg or .png",
 )

@@ -47,9 +47,8 @@ def load(data_dir: str) -> image_data.ImageData:
       DataError: If files are missing or damaged.
     """
     folder = reading.find_folder(data_dir, [_FOLDER], DEFAULTS)
-    reading.require(
-        folder, ["train", "val/images", "val/val_annotations.txt"], DEFAULTS
-    )
+    names = ["train", "val/images", "val/val_annotations.txt"]
+    reading.require(folder, names, DEFAULTS)
     train = os.path.join(folder, "train")
     class_names = reading.folders_in(train)
     if not class_names:

@@ -53,26 +53,6 @@ def test_cost_prints_a_table_and_writes_a_csv(tmp_path):
     assert float(fedprox["stored_params_m"]) == 2 * weights / 1e6
 
 
-@pytest.mark.parametrize(
-    "arguments, said",
-    [
-        ([], "say what to look at"),
-        (["costs"], "say what to look at"),
-        (["cost"], "--processes: it is missing"),
-        (["cost", "--processes=fedavgg"], "'fedavgg'"),
-        (["cost", "--processes=fedavg", "--man_strength=1"], "--man_strength"),
-        (["cost", "--processes=fedavg", "--image_shape=32"], "--image_shape=32"),
-        (["cost", "--processes=fedavg", "--model=alexnet"], "--model"),
-        (["cost", "--processes=fedavg", "--csv=/no/such/x.csv"], "--csv"),
-    ],
-)
-def test_what_is_wrong_is_said_in_one_line(arguments, said):
-    done = run(*arguments)
-    assert done.returncode == 2 and done.stdout == ""
-    assert done.stderr.startswith("bin/analyze: ") and done.stderr.count("\n") == 1
-    assert said in done.stderr
-
-
 @pytest.fixture(scope="module")
 def run_dir(tmp_path_factory):
     """A run of one round."""
@@ -301,6 +281,14 @@ def test_other_weights_have_a_folder_of_their_own(run_dir):
 @pytest.mark.parametrize(
     "arguments, said",
     [
+        ([], "say what to look at"),
+        (["costs"], "say what to look at"),
+        (["cost"], "--processes: it is missing"),
+        (["cost", "--processes=fedavgg"], "'fedavgg'"),
+        (["cost", "--processes=fedavg", "--man_strength=1"], "--man_strength"),
+        (["cost", "--processes=fedavg", "--image_shape=32"], "--image_shape=32"),
+        (["cost", "--processes=fedavg", "--model=alexnet"], "--model"),
+        (["cost", "--processes=fedavg", "--csv=/no/such/x.csv"], "--csv"),
         (["landscape", "--run_dir=RUN", "--points=4"], "--points"),
         (["landscape", "--run_dir=RUN", "--extent=0"], "--extent"),
         (["hessian"], "--run_dir: it is missing"),
@@ -321,7 +309,7 @@ def test_other_weights_have_a_folder_of_their_own(run_dir):
         (["hessian", "--run_dir=RUN", "--recipe=man"], "--recipe: hessian does not"),
     ],
 )
-def test_what_does_not_go_with_a_run_is_said_in_one_line(run_dir, arguments, said):
+def test_what_is_wrong_is_said_in_one_line(run_dir, arguments, said):
     done = run(*(argument.replace("RUN", str(run_dir)) for argument in arguments))
     assert done.returncode == 2 and done.stdout == ""
     assert done.stderr.startswith("bin/analyze: ") and done.stderr.count("\n") == 1

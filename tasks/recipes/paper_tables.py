@@ -770,7 +770,7 @@ _MAN_BASELINES = {
     ),
     "FedSpeed": _set(
         "alpha and radius are not in the paper; here what the authors' script passes,"
-        " 0.01 and 0.01.",
+        " 0.01 and 0.01, though line 109 of their run_exp.sh hints at another radius.",
         process="fedspeed",
         fedspeed_strength=0.01,
         fedspeed_radius=0.01,
@@ -842,7 +842,8 @@ _MAN = Paper(
 )
 _ZETA_CIFAR = _set(
     "What zeta's 0.15 multiplies is open: Eq. 15 adds 0.15 times the sum, the"
-    " authors' code half of that. Here 0.075; --man_scaling=paper is 0.15.",
+    " authors' code half of that. Here 0.075; --man_scaling=paper is 0.15. For the IID"
+    " split their SAM script has 0.6 (0.3) commented out.",
     man_strength=0.15,
     man_scaling="code",
     man_terms="paper",
@@ -980,7 +981,7 @@ _UNIVARFL = Paper(
         "FedAvg": _set(process="fedavg"),
         "FedProx": _set(process="fedprox", fedprox_strength=0.01),
         "MOON": _set(
-            "MOON's temperature is not in the paper; here 0.5.",
+            "MOON's temperature is not in the paper; here 0.5, as in FedUV's code.",
             process="moon",
             moon_strength=1.0,
             moon_temperature=0.5,
@@ -1016,7 +1017,8 @@ _UNIVARFL = Paper(
         | _FOUR_DOMAINS,
         "HAM10000": _set(
             "Clients, domains, network, rounds and image size for HAM10000 are not in"
-            " the paper; here as for PACS, a client a source of the images.",
+            " the paper; here as for PACS, a client a source of the images, of"
+            " which FedUV's code has the same four.",
             task="ham10000",
         )
         | _FOUR_DOMAINS,

@@ -1,6 +1,5 @@
 """A crash at every single step of every write, and what the next run makes of it."""
 
-import json
 import os
 import pathlib
 import shutil
@@ -8,6 +7,7 @@ import shutil
 import numpy as np
 import pytest
 
+from tests.experiment.finished import results
 from tff_reg import experiment
 from tff_reg.experiment import checkpoints, curves, progress, provenance
 
@@ -133,17 +133,6 @@ def run(request, monkeypatch):
     return run_in
 
 
-def results(directory):
-    table = [
-        line.split(",")[:5] + line.split(",")[6:]
-        for line in (directory / "metrics.csv").read_text().splitlines()
-    ]
-    summary = json.loads((directory / "summary.json").read_text())
-    summary = {k: v for k, v in summary.items() if "seconds" not in k}
-    weights = [path.read_bytes() for path in sorted(directory.glob("*_weights.npz"))]
-    return table, summary, weights
-
-
 def crash_everywhere(run, monkeypatch, tmp_path, rounds_before=0, **arguments):
     """Runs with a crash at the first, the second, ... step until there is none.
 
@@ -184,24 +173,17 @@ def crash_everywhere(run, monkeypatch, tmp_path, rounds_before=0, **arguments):
             return step
 
 
-def test_a_crash_at_any_step_of_a_run_changes_nothing(run, monkeypatch, tmp_path):
-    steps = crash_everywhere(run, monkeypatch, tmp_path)
-    assert steps > 60  # It did look at them all.
-
-
-def test_a_crash_at_any_step_of_a_continued_run_changes_nothing(
-    run, monkeypatch, tmp_path
+@pytest.mark.parametrize(
+    "arguments, least",
+    [
+        ({}, 60),
+        (dict(rounds_before=2, rounds_per_checkpoint=2), 20),
+        (dict(rounds_before=2, overwrite=True), 60),
+    ],
+    ids=["a run", "a continued run", "an overwriting run"],
+)
+def test_a_crash_at_any_step_changes_nothing(
+    run, monkeypatch, tmp_path, arguments, least
 ):
-    steps = crash_everywhere(
-        run, monkeypatch, tmp_path, rounds_before=2, rounds_per_checkpoint=2
-    )
-    assert steps > 20
-
-
-def test_a_crash_at_any_step_of_an_overwriting_run_changes_nothing(
-    run, monkeypatch, tmp_path
-):
-    steps = crash_everywhere(
-        run, monkeypatch, tmp_path, rounds_before=2, overwrite=True
-    )
-    assert steps > 60
+    steps = crash_everywhere(run, monkeypatch, tmp_path, **arguments)
+    assert steps > least  # It did look at them all.

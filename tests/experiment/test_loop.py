@@ -1,12 +1,7 @@
 import asyncio
-import csv
 import json
-import os
 import pathlib
-import shutil
 import signal
-import subprocess
-import sys
 import types
 
 import numpy as np
@@ -14,6 +9,9 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tests import commands
+from tests.experiment import finished
+from tests.experiment.finished import Notes, Wrapped, results
 from tff_reg import data, experiment, runtime, tasks, training
 from tff_reg.data import digests
 from tff_reg.experiment import (
@@ -34,16 +32,6 @@ def in_process():
         yield
 
 
-class Notes(progress.Progress):
-    """Keeps what was said."""
-
-    def __init__(self):
-        self.lines = []
-
-    def say(self, line):
-        self.lines.append(line)
-
-
 class StopHere(Exception):
     """Stands for the end of the process."""
 
@@ -57,23 +45,6 @@ class StopsAfter(progress.Progress):
     def after_round(self, round_num, row):
         if round_num == self._last_round:
             raise StopHere
-
-
-class FailingProcess:
-    """A learning process whose `next` fails, or changes its metrics."""
-
-    def __init__(self, process, change):
-        self._process = process
-        self._change = change
-
-    def initialize(self):
-        return self._process.initialize()
-
-    def next(self, state, datasets):
-        return self._change(self._process.next(state, datasets))
-
-    def get_model_weights(self, state):
-        return self._process.get_model_weights(state)
 
 
 @pytest.fixture
@@ -94,21 +65,6 @@ def run(tiny_process, tiny_evaluation, tiny_data, no_pictures):
     return run_with
 
 
-def rows_without_timing(directory):
-    with open(directory / "metrics.csv", newline="") as file:
-        rows = list(csv.reader(file))
-    timing = rows[0].index("round_seconds")
-    return [row[:timing] + row[timing + 1 :] for row in rows]
-
-
-def results(directory):
-    """The bytes that must not depend on interruptions, timings aside."""
-    summary = json.loads((directory / "summary.json").read_text())
-    summary = {k: v for k, v in summary.items() if "seconds" not in k}
-    weights = (directory / "final_weights.npz").read_bytes()
-    return rows_without_timing(directory), summary, weights
-
-
 def test_trains_evaluates_and_writes_every_file(run, tmp_path, monkeypatch):
     monkeypatch.undo()  # With the picture.
     result = run(tmp_path / "a", rounds_per_evaluation=4)
@@ -123,14 +79,14 @@ def test_trains_evaluates_and_writes_every_file(run, tmp_path, monkeypatch):
         "final_weights.npz",
         "checkpoints",
     }
-    with open(tmp_path / "a" / "metrics.csv", newline="") as file:
-        rows = list(csv.reader(file))
-    assert tuple(rows[0][:6]) == metrics.FIRST_COLUMNS
-    assert [row[0] for row in rows[1:]] == list("123456")
+    header = (tmp_path / "a" / "metrics.csv").read_text().splitlines()[0]
+    assert tuple(header.split(",")[:6]) == metrics.FIRST_COLUMNS
+    rows = finished.rows(tmp_path / "a" / "metrics.csv")
+    assert [row["round_num"] for row in rows] == list("123456")
     # Evaluated in round 4 and in the last.
-    assert [row[0] for row in rows[1:] if row[3]] == ["4", "6"]
+    assert [row["round_num"] for row in rows if row["evaluation/loss"]] == ["4", "6"]
     assert result.summary["final_accuracy"] > 0.8
-    assert result.summary["final_accuracy"] == float(rows[-1][4])
+    assert result.summary["final_accuracy"] == float(rows[-1]["evaluation/accuracy"])
     assert result.summary["rounds"] == 6
     with np.load(tmp_path / "a" / "final_weights.npz") as weights:
         assert sorted(weights) == ["trainable/0", "trainable/1"]
@@ -168,50 +124,39 @@ def test_cohorts_can_be_drawn_client_by_client(run, tiny_data, tmp_path):
     assert len({len(cohort) for cohort in cohorts}) > 1
     with pytest.raises(experiment.DirectoryError, match="client_sampling=independent"):
         run(tmp_path / "a", total_rounds=4, seed=5)
-    with pytest.raises(ValueError, match="client_sampling is 'some'"):
-        run(client_sampling="some")
 
 
-def test_the_model_of_the_best_round_is_kept(run, tiny_process, tmp_path):
-    accuracies = iter([0.5, 0.75, 0.75, 0.25])
+@pytest.mark.parametrize(
+    "accuracies, rounds_per_checkpoint, total_rounds, best",
+    [
+        # The first of the best, and not again after the resume.
+        ([0.5, 0.75, 0.75, 0.25], 1, 4, 1),
+        # The third round is not in the checkpoint, and is not asked for again.
+        ([0.5, 0.25, 0.75], 2, 2, 0),
+    ],
+)
+def test_the_model_of_the_best_round_that_was_done_is_kept(
+    run, tmp_path, accuracies, rounds_per_checkpoint, total_rounds, best
+):
     seen = []
 
     def evaluate(weights):
         seen.append([np.array(w) for w in weights.trainable])
-        return {"loss": 1.0, "accuracy": next(accuracies)}
+        return {"loss": 1.0, "accuracy": [*accuracies, 0.5][len(seen) - 1]}
 
-    arguments = dict(total_rounds=4, keep_best=True, evaluate=evaluate)
-    with pytest.raises(StopHere):
-        run(tmp_path / "a", progress=StopsAfter(3), **arguments)
-    run(tmp_path / "a", **arguments)
-    # The first of the best, and not again after the resume.
-    with np.load(tmp_path / "a" / "best_weights.npz") as stored:
-        kept = [stored[name] for name in stored.files]
-    tf.nest.map_structure(np.testing.assert_array_equal, kept, seen[1])
-    assert not np.array_equal(seen[1][0], seen[2][0])
-    accuracies = iter([0.5])
-    run(tmp_path / "a", total_rounds=1, evaluate=evaluate, overwrite=True)
-    assert not (tmp_path / "a" / "best_weights.npz").exists()
-
-
-def test_the_best_round_is_one_that_the_run_has_done(run, tmp_path):
-    accuracies = {1: 0.5, 2: 0.25, 3: 0.75, 4: 0.25}
-    seen = []
-
-    def evaluate(weights):
-        seen.append([np.array(w) for w in weights.trainable])
-        return {"loss": 1.0, "accuracy": accuracies[len(seen)]}
-
-    arguments = dict(keep_best=True, evaluate=evaluate, rounds_per_checkpoint=2)
+    arguments = dict(keep_best=True, evaluate=evaluate)
+    arguments["rounds_per_checkpoint"] = rounds_per_checkpoint
     with pytest.raises(StopHere):
         run(tmp_path / "a", total_rounds=4, progress=StopsAfter(3), **arguments)
-    # The third round is not in the checkpoint, and is not asked for again.
-    run(tmp_path / "a", total_rounds=2, **arguments)
-    for path in (tmp_path / "a", tmp_path / "a" / "checkpoints" / "round_000002"):
+    run(tmp_path / "a", total_rounds=total_rounds, **arguments)
+    newest = tmp_path / "a" / "checkpoints" / f"round_{total_rounds:06d}"
+    for path in (tmp_path / "a", newest):
         with np.load(path / "best_weights.npz") as stored:
             kept = [stored[name] for name in stored.files]
-        tf.nest.map_structure(np.testing.assert_array_equal, kept, seen[0])
-    assert not np.array_equal(seen[0][0], seen[2][0])
+        tf.nest.map_structure(np.testing.assert_array_equal, kept, seen[best])
+    assert not np.array_equal(seen[best][0], seen[2][0])
+    run(tmp_path / "a", total_rounds=1, evaluate=evaluate, overwrite=True)
+    assert not (tmp_path / "a" / "best_weights.npz").exists()
 
 
 @pytest.mark.parametrize("name", ["final_weights.npz", "best_weights.npz"])
@@ -247,7 +192,7 @@ def test_ctrl_c_in_a_round_comes_out_and_the_run_continues(run, tiny_process, tm
         return output
 
     with pytest.raises(KeyboardInterrupt):
-        run(tmp_path / "a", process=FailingProcess(tiny_process, interrupt))
+        run(tmp_path / "a", process=Wrapped(tiny_process, after=interrupt))
     notes = Notes()
     run(tmp_path / "a", progress=notes)
     assert notes.lines == ["Resuming after round 3 of 6."]
@@ -288,30 +233,32 @@ def test_what_on_round_raises_ends_the_run_and_no_round_is_lost(
 
 @pytest.mark.parametrize("rounds_per_checkpoint", [1, 4])
 @pytest.mark.parametrize("stopped_after", [1, 3, 5])
-def test_a_stopped_run_continues_to_the_same_bytes(
-    run, tmp_path, stopped_after, rounds_per_checkpoint
+def test_a_stopped_run_continues_from_its_checkpoint_to_the_same_bytes(
+    run, tiny_data, tmp_path, stopped_after, rounds_per_checkpoint
 ):
     settings = dict(
         rounds_per_checkpoint=rounds_per_checkpoint, rounds_per_evaluation=2
     )
     run(tmp_path / "unbroken", **settings)
     with pytest.raises(StopHere):
-        run(tmp_path / "broken", progress=StopsAfter(stopped_after), **settings)
-    assert not (tmp_path / "broken" / "summary.json").exists()
-    run(tmp_path / "broken", **settings)
-    assert results(tmp_path / "broken") == results(tmp_path / "unbroken")
-
-
-def test_continues_from_the_checkpoint_and_not_from_the_beginning(
-    run, tiny_data, tmp_path
-):
-    with pytest.raises(StopHere):
-        run(tmp_path / "a", progress=StopsAfter(4))
+        run(tmp_path / "a", progress=StopsAfter(stopped_after), **settings)
+    assert not (tmp_path / "a" / "summary.json").exists()
     tiny_data.asked.clear()
     notes = Notes()
-    run(tmp_path / "a", progress=notes)
-    assert len(tiny_data.asked) == 2 * 3
-    assert notes.lines == ["Resuming after round 4 of 6."]
+    run(tmp_path / "a", progress=notes, **settings)
+    assert results(tmp_path / "a") == results(tmp_path / "unbroken")
+    kept = stopped_after // rounds_per_checkpoint * rounds_per_checkpoint
+    assert len(tiny_data.asked) == (6 - kept) * 3
+    assert notes.lines == [f"Resuming after round {kept} of 6."] * bool(kept)
+    # Events have every round once.
+    (path,) = (tmp_path / "a").glob("events.out.tfevents.*")
+    steps = [
+        event.step
+        for event in tf.compat.v1.train.summary_iterator(str(path))
+        for value in event.summary.value
+        if value.tag == "training/loss"
+    ]
+    assert steps == [1, 2, 3, 4, 5, 6]
 
 
 def test_a_damaged_checkpoint_is_reported_and_the_one_before_it_used(run, tmp_path):
@@ -340,15 +287,6 @@ def test_without_any_whole_checkpoint_it_starts_anew(run, tmp_path):
     assert results(tmp_path / "a") == results(tmp_path / "unbroken")
 
 
-def test_more_rounds_continue_a_finished_run(run, tiny_data, tmp_path):
-    run(tmp_path / "whole")
-    run(tmp_path / "a", total_rounds=4)
-    tiny_data.asked.clear()
-    run(tmp_path / "a", total_rounds=6)
-    assert len(tiny_data.asked) == 2 * 3
-    assert results(tmp_path / "a") == results(tmp_path / "whole")
-
-
 @pytest.mark.parametrize("first", [1, 3, 5])
 def test_a_round_evaluated_for_being_the_last_is_not_when_it_is_no_more(
     run, tmp_path, first
@@ -369,12 +307,11 @@ def test_a_round_evaluated_for_being_the_last_is_not_when_it_is_no_more(
             keep_best=True,
             evaluate=evaluate,
         )
-        best = tmp_path / folder / "best_weights.npz"
-        return *results(tmp_path / folder), best.read_bytes()
+        return results(tmp_path / folder)
 
     at_once = files("whole", 6)
     begun = files("a", first)
-    assert begun[0][first][4] != ""
+    assert begun[0][first - 1]["evaluation/accuracy"] != ""
     # As it goes on, up to a round that is not evaluated: the best is what it was.
     with pytest.raises(StopHere):
         run(
@@ -384,35 +321,35 @@ def test_a_round_evaluated_for_being_the_last_is_not_when_it_is_no_more(
             evaluate=lambda weights: {"loss": 1.0, "accuracy": 0.0},
             progress=StopsAfter(first + 1),
         )
-    table = rows_without_timing(tmp_path / "a")
-    assert table[first][3:5] == ["", ""]
-    for number in range(1, first):
-        assert table[number] == at_once[0][number]
+    table = finished.rows(tmp_path / "a" / "metrics.csv")
+    last = table[first - 1]
+    assert last["evaluation/loss"] == last["evaluation/accuracy"] == ""
+    assert table[: first - 1] == at_once[0][: first - 1]
     best = tmp_path / "a" / "best_weights.npz"
-    assert best.exists() and best.read_bytes() != begun[-1]
+    assert best.read_bytes() != begun[-1][pathlib.Path(best.name)]
 
 
-def test_three_rounds_and_four_more_are_seven_at_once(run, tmp_path):
-    for folder, totals in (("a", (3, 7)), ("whole", (7,))):
+def test_three_rounds_and_four_more_are_seven_at_once(run, tiny_data, tmp_path):
+    for folder, totals in (("whole", (7,)), ("a", (3, 7))):
         for rounds in totals:
+            tiny_data.asked.clear()
             run(
                 tmp_path / folder,
                 total_rounds=rounds,
                 rounds_per_evaluation=2,
                 keep_best=True,
             )
+    assert len(tiny_data.asked) == 4 * 3
     assert results(tmp_path / "a") == results(tmp_path / "whole")
-    best = [tmp_path / folder / "best_weights.npz" for folder in ("a", "whole")]
-    assert best[0].read_bytes() == best[1].read_bytes()
 
 
 def test_two_runs_with_one_seed_are_equal_and_with_another_are_not(run, tmp_path):
     run(tmp_path / "a")
     run(tmp_path / "b")
     run(tmp_path / "c", seed=1)
-    assert results(tmp_path / "a") == results(tmp_path / "b")
-    assert rows_without_timing(tmp_path / "a") != rows_without_timing(tmp_path / "c")
-    assert results(tmp_path / "a")[2] != results(tmp_path / "c")[2]
+    first, second, other = (results(tmp_path / name) for name in "abc")
+    assert first == second
+    assert first[0] != other[0] and first[2] != other[2]
 
 
 def test_other_settings_in_the_same_directory_are_refused_by_name(run, tmp_path):
@@ -459,8 +396,6 @@ def test_trains_where_a_programs_context_is_installed(run, tiny_process, tiny_da
 
 
 _PROCESS = """
-import sys
-sys.path.insert(0, {root!r})
 from tff_reg import quiet, runtime, training
 quiet.silence()
 from tests.experiment.conftest import tiny_model_fn
@@ -476,14 +411,8 @@ with runtime.running("in_process"):
 
 def test_a_processs_digest_is_the_same_in_another_python_process():
     def digests(first):
-        code = _PROCESS.format(root=str(pathlib.Path(__file__).parents[2]), first=first)
-        done = subprocess.run(
-            [sys.executable, "-c", code],
-            env={**os.environ, "PYTHONHASHSEED": str(first)},
-            capture_output=True,
-            check=True,
-            text=True,
-        )
+        code = _PROCESS.format(first=first)
+        done = commands.python(code, PYTHONHASHSEED=str(first))
         return [line for line in done.stdout.splitlines() if line.startswith("of ")]
 
     # What was traced before, and how sets are ordered, is no part of it.
@@ -492,11 +421,20 @@ def test_a_processs_digest_is_the_same_in_another_python_process():
     assert one[0].split()[-1] != one[1].split()[-1]
 
 
-def test_fewer_rounds_than_done_are_refused(run, tmp_path):
+def test_fewer_rounds_than_done_are_refused_and_nothing_is_changed(run, tmp_path):
     with pytest.raises(StopHere):
         run(tmp_path / "a", progress=StopsAfter(4))
     with pytest.raises(experiment.DirectoryError, match="has done 4 rounds already"):
         run(tmp_path / "a", total_rounds=3)
+    run(tmp_path / "a")
+    before = {
+        path: path.read_bytes() for path in (tmp_path / "a").iterdir() if path.is_file()
+    }
+    with pytest.raises(experiment.DirectoryError, match="has done 6 rounds already"):
+        run(tmp_path / "a", total_rounds=3)
+    assert {path: path.read_bytes() for path in before} == before
+    # As many are read back.
+    assert run(tmp_path / "a").summary["rounds"] == 6
 
 
 def test_more_rounds_of_a_cosine_schedule_are_refused(run, tmp_path):
@@ -506,11 +444,6 @@ def test_more_rounds_of_a_cosine_schedule_are_refused(run, tmp_path):
         run(tmp_path / "a", total_rounds=3, settings=cosine)
 
 
-def without_digest(process):
-    """The process of somebody whose `next` is no computation of TFF's."""
-    return FailingProcess(process, lambda output: output)
-
-
 def test_a_state_of_another_process_is_refused(run, tmp_path, tiny_model):
     run(tmp_path / "a", total_rounds=1)
     other = tff.learning.algorithms.build_weighted_fed_avg(
@@ -518,8 +451,9 @@ def test_a_state_of_another_process_is_refused(run, tmp_path, tiny_model):
         client_optimizer_fn=tff.learning.optimizers.build_sgdm(0.1),
         server_optimizer_fn=tff.learning.optimizers.build_adam(0.1),
     )
+    # It is no computation of TFF's, and has no digest.
     with pytest.raises(experiment.StateMismatchError, match="another process"):
-        run(tmp_path / "a", total_rounds=2, process=without_digest(other))
+        run(tmp_path / "a", total_rounds=2, process=Wrapped(other))
 
 
 class Remembering:
@@ -724,18 +658,6 @@ def test_runs_inside_a_running_event_loop_and_without_a_directory(run):
     assert [row["round_num"] for row in result.rows] == [1, 2]
 
 
-def test_a_finished_run_is_not_made_one_of_fewer_rounds(run, tmp_path):
-    run(tmp_path / "a")
-    before = {
-        path: path.read_bytes() for path in (tmp_path / "a").iterdir() if path.is_file()
-    }
-    with pytest.raises(experiment.DirectoryError, match="has done 6 rounds already"):
-        run(tmp_path / "a", total_rounds=3)
-    assert {path: path.read_bytes() for path in before} == before
-    # As many are read back, more are done.
-    assert run(tmp_path / "a").summary["rounds"] == 6
-
-
 def made_by(monkeypatch, commit, **versions):
     """What is run from now on is of a commit."""
     own = {"git_commit": commit, "versions": {"tff_reg": "1", **versions}}
@@ -800,27 +722,24 @@ def test_a_run_on_other_data_is_another_where_the_data_have_digests(
         run(tmp_path / "a", total_rounds=3)
 
 
-def test_a_failing_round_is_named(run, tiny_process, tmp_path):
-    def fail(output):
-        raise RuntimeError("All clients were rejected.")
-
-    with pytest.raises(experiment.TrainingError) as caught:
-        run(tmp_path / "a", process=FailingProcess(tiny_process, fail))
-    assert str(caught.value) == (
-        "Round 1 failed: RuntimeError: All clients were rejected."
-    )
-    assert json.loads((tmp_path / "a" / "config.json").read_text())
+def fail(given):
+    raise RuntimeError("no memory")
 
 
-def test_a_failing_evaluation_is_named(run):
-    def fail(weights):
-        raise ValueError("no such label")
-
-    with pytest.raises(experiment.TrainingError) as caught:
-        run(evaluate=fail, rounds_per_evaluation=2)
-    assert str(caught.value) == (
-        "The evaluation after round 2 failed: ValueError: no such label"
-    )
+def test_a_failing_round_and_a_failing_evaluation_are_named(
+    run, tiny_process, tmp_path
+):
+    for arguments, words in (
+        (dict(process=Wrapped(tiny_process, after=fail)), "Round 1 failed"),
+        (
+            dict(evaluate=fail, rounds_per_evaluation=2),
+            "The evaluation after round 2 failed",
+        ),
+    ):
+        with pytest.raises(experiment.TrainingError) as caught:
+            run(tmp_path / "a", overwrite=True, **arguments)
+        assert str(caught.value) == f"{words}: RuntimeError: no memory"
+        assert json.loads((tmp_path / "a" / "config.json").read_text())
 
 
 def test_a_loss_that_is_not_finite_is_reported_and_recorded(
@@ -832,7 +751,7 @@ def test_a_loss_that_is_not_finite_is_reported_and_recorded(
         return output
 
     notes = Notes()
-    process = FailingProcess(tiny_process, spoil)
+    process = Wrapped(tiny_process, after=spoil)
     result = run(tmp_path / "a", process=process, total_rounds=2, progress=notes)
     assert sum("training loss is nan" in line for line in notes.lines) == 1
     assert sum("2 of 3 clients" in line for line in notes.lines) == 2
@@ -853,53 +772,27 @@ def test_a_round_without_accepted_clients_has_no_loss(run, tiny_process):
         return output
 
     notes = Notes()
-    process = FailingProcess(tiny_process, reject_all)
+    process = Wrapped(tiny_process, after=reject_all)
     result = run(process=process, total_rounds=1, progress=notes)
     assert np.isnan(result.rows[0]["training/loss"])
     assert result.summary["final_training_loss"] is None
     assert any("3 of 3 clients" in line for line in notes.lines)
 
 
-@pytest.mark.parametrize("name", ["total_rounds", "rounds_per_evaluation"])
-def test_numbers_below_one_are_refused(run, name):
-    with pytest.raises(ValueError, match=f"{name} is 0"):
-        run(**{name: 0})
-
-
-@pytest.mark.parametrize("name", ["process", "client_data"])
-def test_what_is_of_another_kind_is_refused(run, name):
-    with pytest.raises(TypeError, match=f"^{name} is a list, but must be like"):
-        run(**{name: ["a", "b"]})
-
-
-def test_more_clients_a_round_than_there_are_is_refused(run):
-    with pytest.raises(ValueError, match="only 10 clients"):
-        run(clients_per_round=11)
-
-
-def test_events_have_every_round_once_after_a_resume(run, tmp_path):
-    with pytest.raises(StopHere):
-        run(tmp_path / "a", progress=StopsAfter(3), rounds_per_checkpoint=2)
-    run(tmp_path / "a", rounds_per_checkpoint=2)
-    (path,) = (tmp_path / "a").glob("events.out.tfevents.*")
-    steps = [
-        event.step
-        for event in tf.compat.v1.train.summary_iterator(str(path))
-        for value in event.summary.value
-        if value.tag == "training/loss"
-    ]
-    assert steps == [1, 2, 3, 4, 5, 6]
-
-
-def test_what_killed_processes_leave_is_cleared_away(run, tmp_path):
-    run(tmp_path / "a", total_rounds=2)
-    (tmp_path / "a" / ".tmp-tff_reg-1-metrics.csv").write_text("round_nu")
-    shutil.copytree(
-        tmp_path / "a" / "checkpoints" / "round_000002",
-        tmp_path / "a" / "checkpoints" / ".tmp-tff_reg-1-round_000003",
-    )
-    run(tmp_path / "a", total_rounds=3)
-    assert not list((tmp_path / "a").rglob(".tmp-tff_reg-*"))
+@pytest.mark.parametrize(
+    "wrong, error, words",
+    [
+        (dict(total_rounds=0), ValueError, "total_rounds is 0"),
+        (dict(rounds_per_evaluation=0), ValueError, "rounds_per_evaluation is 0"),
+        (dict(clients_per_round=11), ValueError, "only 10 clients"),
+        (dict(client_sampling="some"), ValueError, "client_sampling is 'some'"),
+        (dict(process=[]), TypeError, "^process is a list, but must be like"),
+        (dict(client_data=[]), TypeError, "^client_data is a list, but must be like"),
+    ],
+)
+def test_what_makes_no_run_is_refused(run, wrong, error, words):
+    with pytest.raises(error, match=words):
+        run(**wrong)
 
 
 def test_the_picture_has_what_was_measured(tmp_path, run, monkeypatch):

@@ -7,6 +7,7 @@ import types
 
 import pytest
 
+from tests.experiment.finished import Notes
 from tff_reg import experiment, runtime, settings, tasks
 from tff_reg.experiment import progress
 
@@ -19,16 +20,6 @@ SMALL = dict(
     partition="iid",
     scale="0.5",
 )
-
-
-class Notes(progress.Progress):
-    """Keeps what was said."""
-
-    def __init__(self):
-        self.lines = []
-
-    def say(self, line):
-        self.lines.append(line)
 
 
 class Signals:
@@ -74,22 +65,17 @@ def test_a_config_is_all_that_a_run_needs(ran):
     stored = experiment.RunDirectory(ran.config.output_dir).config
     assert experiment.ResolvedConfig.load(stored) == ran.config
     assert stored["fedprox_strength"] == 1e-4 and len(stored["class_names"]) == 10
+    # The runtime is the run's own.
+    assert runtime.describe() == ran.before
 
 
-def test_what_is_about_to_run_is_said_before_the_first_round(ran):
+def test_what_is_about_to_run_is_said_and_it_goes_on_where_it_was(ran):
     assert ran.first.lines[0].startswith("Clients run in process")
     assert "process  fedprox (strength 0.0001)" in ran.first.lines
     assert any("rounds   1, seed 0, scale 0.5" in line for line in ran.first.lines)
-
-
-def test_it_goes_on_where_it_was_and_gives_all_rows(ran):
     assert ran.then.lines[-1] == "Resuming after round 1 of 2."
     assert [row["round_num"] for row in ran.rows] == [1, 2]
     assert ran.rows == ran.result.rows
-
-
-def test_the_runtime_is_the_runs_own(ran):
-    assert runtime.describe() == ran.before
 
 
 def test_who_ends_the_process_knows_what_is_kept_and_what_to_end(ran):

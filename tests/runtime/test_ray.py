@@ -513,7 +513,11 @@ def test_the_loss_of_the_drivers_own_node_is_counted_against_no_client(monkeypat
         found.round._lose(found.actor(0), "gone")
 
 
-def test_rays_own_paragraphs_are_not_printed(ray_in_use, capfd):
-    said = {"lines": ["A worker died."], "pid": "raylet", "is_err": False}
+def test_of_rays_own_paragraphs_the_first_sentences_are_logged(
+    ray_in_use, capfd, caplog
+):
+    text = "\nA worker died. To troubleshoot,\n    look.\n"
+    said = {"lines": [text], "pid": "raylet", "is_err": False}
     worker.print_to_stdstream(said, ignore_prefix=False)
-    assert capfd.readouterr() == ("", "")
+    assert [each.getMessage() for each in caplog.records] == ["Ray: A worker died"]
+    assert "\033" not in "".join(capfd.readouterr())

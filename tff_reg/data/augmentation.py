@@ -40,7 +40,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tff_reg.data import keys
-from tff_reg.lazy import tf
+from tff_reg.lazy import np, tf
 
 AugmentFn = Callable[..., Any]  # (images, key) -> float32 images
 
@@ -381,8 +381,7 @@ def normalize(
       AugmentationError: If a deviation or `largest` is not above 0, or a number is
         not finite.
     """
-    means = _numbers(mean)
-    stds = _numbers(std)
+    means, stds = (np.atleast_1d(each).astype(float).tolist() for each in (mean, std))
     if not all(map(math.isfinite, means + stds)):
         raise AugmentationError(f"mean {mean} and std {std} must be finite.")
     if min(stds) <= 0 or not largest > 0:
@@ -396,14 +395,6 @@ def normalize(
         )
 
     return Normalization(tuple(means), tuple(stds), float(largest))
-
-
-def _numbers(value: Any) -> list[float]:
-    """Of one number, or of many."""
-    try:
-        return [float(one) for one in value]
-    except TypeError:
-        return [float(value)]
 
 
 def _uniform(shape, key, minimum=0.0, maximum=1.0, dtype="float32"):

@@ -146,6 +146,12 @@ class BlockModel:
         return [v for block in self.blocks for v in block.non_trainable_variables]
 
     @property
+    def head_variables(self) -> list[tf.Variable]:
+        """What is trained of the last layer; where none is known, of the last block."""
+        layer = self.blocks[-1].linear_layer
+        return (self.blocks[-1] if layer is None else layer).trainable_variables
+
+    @property
     def constants(self) -> list[tf.Variable]:
         """Those of the other variables that no pass changes: all of frozen layers."""
         known = {id(v) for v in self._constants}

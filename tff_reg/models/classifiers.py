@@ -82,25 +82,8 @@ class Projector(layers.ForwardLayer):
         return forward.record(tf.nn.relu(self.norm2(x, forward)))
 
 
-def build_projector(
-    kind: str, in_features: int, *, seeds: layers.Seeds, name: str, dtype: str
-) -> Optional[Projector]:
-    """Makes the projector called `kind`; see the module's docstring.
-
-    Args:
-      kind: One of `names.PROJECTOR_NAMES`.
-      in_features: Features that the network gives.
-      seeds: Where the initialisers' seeds come from.
-      name: Prefix of the variables' names.
-      dtype: 'float32' or 'float64'.
-
-    Returns:
-      The layer, or None for 'none'.
-
-    Raises:
-      ValueError: If `kind` is something else.
-    """
-    options: dict[str, Any] = dict(seeds=seeds, name=name, dtype=dtype)
+def _projector(kind: str, in_features: int, **options: Any) -> Optional[Projector]:
+    """The projector called `kind`, or None for 'none'; see the module's docstring."""
     if kind == "none":
         return None
     if kind == "moon":
@@ -136,7 +119,7 @@ class LinearClassifier(block_model.Classifier):
         Raises:
           ValueError: If the projector is unknown.
         """
-        self.projector = build_projector(
+        self.projector = _projector(
             projector, features, seeds=seeds, name="projector", dtype=self.dtype
         )
         if self.projector is not None:

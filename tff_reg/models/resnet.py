@@ -67,38 +67,28 @@ class Residual(layers.ForwardLayer):
     """
 
     def make(self, kernels, in_channels, branch_index, *, norm, seeds):
-        def pair(*shape, names, **options):
-            conv_name, norm_name = names
-            options.update(name=conv_name, dtype=self.dtype)
-            conv = layers.Conv2D(*shape, seeds, **options)
-            return conv, layers.build_norm(
-                norm, conv.out_channels, name=norm_name, dtype=self.dtype
-            )
+        def convolution(name, *shape, stride):
+            options = dict(stride=stride, padding=shape[-1] // 2, dtype=self.dtype)
+            return layers.Conv2D(*shape, seeds, name=name, **options)
+
+        def normalization(name, channels):
+            return layers.build_norm(norm, channels, name=name, dtype=self.dtype)
 
         self._branch_index = branch_index
         self.convs, self.norms = [], []
         channels, total_stride = in_channels, 1
         for number, (size, out_channels, stride) in enumerate(kernels, start=1):
-            conv, own_norm = pair(
-                channels,
-                out_channels,
-                size,
-                stride=stride,
-                padding=size // 2,
-                names=(f"conv{number}", f"norm{number}"),
-            )
-            self.convs.append(conv)
-            self.norms.append(own_norm)
+            shape = (channels, out_channels, size)
+            self.convs.append(convolution(f"conv{number}", *shape, stride=stride))
+            self.norms.append(normalization(f"norm{number}", out_channels))
             channels, total_stride = out_channels, total_stride * stride
         self.shortcut_conv = self.shortcut_norm = None
         if total_stride != 1 or channels != in_channels:
-            self.shortcut_conv, self.shortcut_norm = pair(
-                in_channels,
-                channels,
-                1,
-                stride=total_stride,
-                names=("shortcut_conv", "shortcut_norm"),
+            shape = (in_channels, channels, 1)
+            self.shortcut_conv = convolution(
+                "shortcut_conv", *shape, stride=total_stride
             )
+            self.shortcut_norm = normalization("shortcut_norm", channels)
 
     def call(self, x, forward: ForwardPass):
         def branch(y=x):

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import importlib
 import importlib.util
-import logging
 import os
 import signal
 import socket
@@ -20,7 +19,7 @@ from collections.abc import Iterator
 from typing import Any, Optional
 
 from tff_reg import scratch
-from tff_reg.lazy import ray
+from tff_reg.lazy import logging, ray
 from tff_reg.runtime import devices, ray_watcher
 from tff_reg.runtime.worker_process import WorkerError
 
@@ -95,6 +94,7 @@ class Cluster:
         for name, value in _ENVIRONMENT.items():
             os.environ.setdefault(name, value)
         self._watcher: Optional[subprocess.Popen] = None
+        self._printing: Any = None
         with _unheard():
             self._is_ours = not ray.is_initialized()
         self.is_local = self._is_ours and address is None
@@ -117,8 +117,7 @@ class Cluster:
                 host, _, port = address.rpartition(":")
                 where = (host.strip("[]"), int(port))
                 socket.create_connection(where, _CONNECT_SECONDS).close()
-            # It would print paragraphs, with colours, of what the rounds say in a line.
-            _set("worker", "_worker_logs_enabled", False)
+            self._printing = _set("worker", "print_to_stdstream", _say)
             # Ray has its own way to end on SIGTERM; ours says how to go on.
             with _handlers_kept(), _unheard(), _loopback(self.is_local):
                 ray.init(
@@ -126,7 +125,7 @@ class Cluster:
                     namespace="tff_reg",
                     log_to_driver=False,
                     configure_logging=False,
-                    logging_level=logging.ERROR,
+                    logging_level=40,  # ERROR
                 )
         except (ConnectionError, OSError, RuntimeError, ValueError) as error:
             self.stop()
@@ -138,7 +137,8 @@ class Cluster:
         """Lets go of the cluster, or ends it if it is ours; nothing of it is left."""
         if self._is_ours:
             ray.shutdown()
-            _set("worker", "_worker_logs_enabled", True)
+            if self._printing is not None:
+                _set("worker", "print_to_stdstream", self._printing)
         if self._watcher is not None:
             assert self._watcher.stdin
             self._watcher.stdin.close()
@@ -191,8 +191,15 @@ def _loopback(is_asked_for: bool) -> Iterator[None]:
         _set("ray_constants", "ENABLE_RAY_CLUSTER", before)
 
 
-def _set(module: str, name: str, value: bool) -> bool:
-    """Sets one of Ray's own switches; returns what it was."""
+def _say(data: dict[str, Any], ignore_prefix: bool) -> None:
+    """Logs the first sentences of what Ray prints: coloured paragraphs."""
+    del ignore_prefix
+    for text in data["lines"]:
+        logging.warning("Ray: %s", text.strip().splitlines()[0].split(". ")[0])
+
+
+def _set(module: str, name: str, value: Any) -> Any:
+    """Sets something of Ray's own; returns what it was."""
     ray_own: Any = importlib.import_module(f"ray._private.{module}")
     before = getattr(ray_own, name)
     setattr(ray_own, name, value)

@@ -112,6 +112,8 @@ class LocalRound:
         )
         self.has_network = method_lib.has_network(self._model)
         self._variables = list(self._model.trainable_variables)
+        head = self._model.network.head_variables if self.has_network else ()
+        self._in_head = tuple(any(v is h for h in head) for v in self._variables)
         self._updater = optimizers.Updater(training.optimizer, self._variables)
         self._sums_gradients = not self._updater.is_plain and any(
             method.needs_gradients for method in training.methods
@@ -347,6 +349,7 @@ class LocalRound:
             cloud=tuple(visit.received.trainable),
             client=visit.client,
             server=visit.server,
+            in_head=self._in_head,
             class_counts=visit.class_counts,
             relative_size=relative_size,
             relative_weight=tf.ones([], dtype) if is_uniform else relative_size,
