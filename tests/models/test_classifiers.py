@@ -174,7 +174,3 @@ def test_unknown_projectors_are_named():
         )
     with pytest.raises(ValueError, match="Unknown projector 'simclr'"):
         cnn.cnn(input_shape=(8, 8, 1), num_classes=3, projector="simclr")
-
-
-def test_the_names_are_those_of_the_package():
-    assert models.PROJECTOR_NAMES == ("none", "moon", "univarfl", "feduv")
