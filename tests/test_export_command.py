@@ -184,5 +184,4 @@ def test_what_is_wrong_is_said_in_a_line(changed, message):
     done = commands.call(
         export_command.main, *(f"--{k}={v}" for k, v in given.items() if v is not None)
     )
-    assert done.returncode == 2
-    assert done.stderr == f"bin/export: {message}\n"
+    assert commands.refusal(done) == f"bin/export: {message}"
