@@ -6,9 +6,10 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Optional
 
-from tff_reg import models, seam
+from tff_reg import lazy, models, seam
 from tff_reg.lazy import keras, tf
-from tff_reg.models import layers
+
+layers = lazy.module("tff_reg.models.layers")  # Which imports TensorFlow.
 
 
 class UnsuitableModelError(TypeError):
