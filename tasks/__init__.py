@@ -8,7 +8,8 @@
 
 `tff_reg.tasks.recipes` has the papers' experiments by name.
 
-A new task is one module with `DEFAULTS` and `load`, and one line in `_MODULES`.
+A new task is one module with `DEFAULTS` and `load`, and one name in `_NAMES`. `load`
+takes what `DEFAULTS.options` name and returns an `image_data.ImageData`.
 """
 
 from __future__ import annotations
@@ -43,23 +44,15 @@ __all__ = [
     "recipes",
 ]
 
-_MODULES = {
-    "digits": "tff_reg.tasks.digits",
-    "cifar10": "tff_reg.tasks.cifar10",
-    "cifar100": "tff_reg.tasks.cifar100",
-    "tiny_imagenet": "tff_reg.tasks.tiny_imagenet",
-    "imagenet200": "tff_reg.tasks.imagenet200",
-    "stl10": "tff_reg.tasks.stl10",
-    "pacs": "tff_reg.tasks.pacs",
-    "ham10000": "tff_reg.tasks.ham10000",
-    "image_folder": "tff_reg.tasks.image_folder",
-    "arrays": "tff_reg.tasks.arrays",
-}
+_NAMES = (
+    *("digits", "cifar10", "cifar100", "tiny_imagenet", "imagenet200", "stl10"),
+    *("pacs", "ham10000", "image_folder", "arrays"),
+)
 
 
 def names() -> tuple[str, ...]:
     """The names of all tasks."""
-    return tuple(_MODULES)
+    return _NAMES
 
 
 def defaults(name: str) -> TaskDefaults:
@@ -149,8 +142,8 @@ def _load(chosen: task_settings.TaskSettings) -> ImageData:
 
 
 def _module(name: str) -> ModuleType:
-    if name not in _MODULES:
+    if name not in _NAMES:
         raise TaskError(
-            f"There is no task named {name!r}; use one of {', '.join(_MODULES)}."
+            f"There is no task named {name!r}; use one of {', '.join(_NAMES)}."
         )
-    return importlib.import_module(_MODULES[name])
+    return importlib.import_module(f"tff_reg.tasks.{name}")

@@ -24,9 +24,6 @@ DEFAULTS = TaskDefaults(
     model="resnet20",
     norm="group",
     augmentation="crop_flip",
-    image_shape=None,
-    num_classes=None,
-    num_train_examples=None,
     num_domains=None,
     options=("data_dir",),
     layout="an .npz file with x_train, y_train, x_test and y_test",
@@ -34,13 +31,7 @@ DEFAULTS = TaskDefaults(
 
 
 def load(data_dir: str) -> image_data.ImageData:
-    """Reads the arrays.
-
-    Args:
-      data_dir: The .npz file.
-
-    Returns:
-      The data, with domains if the file has them.
+    """Reads `data_dir`, the .npz file; the data have domains if the file has them.
 
     Raises:
       DataError: If the file is damaged or its arrays do not fit together.
@@ -73,13 +64,11 @@ def load(data_dir: str) -> image_data.ImageData:
                 f"{where} has {len(domains)} numbers for {len(y_train)} training "
                 "examples; there must be one each."
             )
-    return image_data.ImageData(
-        x_train=x_train,
-        y_train=image_data.check_labels(y_train, len(class_names), data_dir),
-        x_test=x_test,
-        y_test=image_data.check_labels(y_test, len(class_names), data_dir),
-        normalize_fn=image_data.normalization_of(x_train),
-        class_names=class_names,
+    return image_data.of_parts(
+        (x_train, y_train),
+        (x_test, y_test),
+        class_names,
+        data_dir,
         domains=domains,
         domain_names=domain_names,
     )

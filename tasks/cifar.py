@@ -22,25 +22,44 @@ _PIXELS = 3 * 32 * 32
 
 
 @dataclasses.dataclass(frozen=True)
-class Version:
-    """One form in which the data are published."""
+class Files:
+    """The files of a data set, as pickles and in the binary version."""
 
-    # What the download unpacks to.
-    folder: str
-    train_files: Sequence[str]
-    test_file: str
-    # The key of the labels in a pickle; None for the binary version.
-    label_key: str | None
+    # What the downloads unpack to: pickles, then the binary version.
+    folders: tuple[str, str]
+    # Without the .bin of the binary version.
+    train: Sequence[str]
+    test: str
+    # Those with the classes' names: pickle, text.
+    names: tuple[str, str]
+    # In the pickles: the keys of the labels and of the classes' names.
+    label_key: str
+    names_key: str
     # Bytes before an image's pixels, the last of which is the label.
     label_bytes: int
-    # The file with the classes' names, and their key if it is a pickle.
-    names_file: str
-    names_key: str | None = None
+
+
+def defaults(num_classes: int, files: Files) -> TaskDefaults:
+    """The defaults of either task."""
+    return TaskDefaults(
+        name=f"cifar{num_classes}",
+        summary=f"CIFAR-{num_classes}, 60,000 photographs of 32x32 pixels",
+        model="resnet56",
+        norm="batch",
+        augmentation="crop_flip",
+        image_shape=(32, 32, 3),
+        num_classes=num_classes,
+        num_train_examples=50_000,
+        options=("data_dir",),
+        source=f"https://www.cs.toronto.edu/~kriz/cifar-{num_classes}-python.tar.gz",
+        layout="the folder that holds {} (or {})".format(*files.folders),
+        tfds_name=f"cifar{num_classes}",
+    )
 
 
 def load(
     defaults: TaskDefaults,
-    versions: Sequence[Version],
+    files: Files,
     data_dir: str | None,
     *,
     mean: Sequence[float],
@@ -50,8 +69,8 @@ def load(
 
     Args:
       defaults: Of the task.
-      versions: The forms to look for.
-      data_dir: A version's folder, or what holds it; None reads through TFDS.
+      files: Of the data set.
+      data_dir: One of its folders, or what holds it; None reads through TFDS.
       mean: Of each channel, of pixels scaled to [0, 1].
       std: Likewise.
 
@@ -61,56 +80,44 @@ def load(
     Raises:
       DataError: If files are missing, cut off or damaged.
     """
-    if data_dir is None:
-        x_train, y_train = tfds_data.load(defaults, "train")
-        x_test, y_test = tfds_data.load(defaults, "test")
-        class_names = tfds_data.class_names(defaults)
-    else:
-        folder = reading.find_folder(data_dir, [v.folder for v in versions], defaults)
-        version = next(v for v in versions if v.folder == os.path.basename(folder))
-        names = [*version.train_files, version.test_file, version.names_file]
-        reading.require(folder, names, defaults)
-        x_train, y_train = _read(folder, version, version.train_files)
-        x_test, y_test = _read(folder, version, [version.test_file])
-        class_names = _class_names(os.path.join(folder, version.names_file), version)
-    where = data_dir or f"TFDS's {defaults.tfds_name}"
-    if len(class_names) != defaults.num_classes:
-        raise DataError(
-            f"{where} names {len(class_names)} classes; there should be "
-            f"{defaults.num_classes}."
+
+    def read(data_dir):
+        folder = reading.find_folder(data_dir, files.folders, defaults)
+        is_binary = os.path.basename(folder) == files.folders[1]
+        ending = ".bin" if is_binary else ""
+        train, test = (
+            [os.path.join(folder, name + ending) for name in names]
+            for names in (files.train, [files.test])
         )
-    return image_data.ImageData(
-        x_train=x_train,
-        y_train=image_data.check_labels(y_train, len(class_names), where),
-        x_test=x_test,
-        y_test=image_data.check_labels(y_test, len(class_names), where),
-        normalize_fn=augmentation.normalize(mean, std),
-        class_names=class_names,
-    )
+        path = os.path.join(folder, files.names[is_binary])
+        reading.require(folder, map(os.path.basename, [*train, *test, path]), defaults)
+        parts = _read(train, files, is_binary), _read(test, files, is_binary)
+        if is_binary:
+            return *parts, reading.read_lines(path)
+        return *parts, _names_in_pickle(path, files.names_key)
+
+    normalize_fn = augmentation.normalize(mean, std)
+    return tfds_data.load_or_read(defaults, data_dir, read, normalize_fn=normalize_fn)
 
 
 def _read(
-    folder: str, version: Version, names: Sequence[str]
+    paths: Sequence[str], files: Files, is_binary: bool
 ) -> tuple[np.ndarray, np.ndarray]:
     """Images uint8 [n, 32, 32, 3] and labels int64 [n] of some files, in order."""
     images, labels = bytearray(), []
-    for name in names:
-        path = os.path.join(folder, name)
-        if version.label_key is None:
-            planes, own = _read_binary(path, version.label_bytes)
+    for path in paths:
+        if is_binary:
+            rows = reading.read_rows(path, files.label_bytes + _PIXELS)
+            planes = rows[:, files.label_bytes :]
+            own = rows[:, files.label_bytes - 1].astype(np.int64)
         else:
-            planes, own = _read_pickle(path, version.label_key)
+            planes, own = _read_pickle(path, files.label_key)
         # From colour planes to pixels. Grows in place: one file at a time is there
         # twice, never all of them.
         images += planes.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1).tobytes()
         labels.append(own)
     x = np.frombuffer(images, np.uint8).reshape(-1, 32, 32, 3)
     return x, np.concatenate(labels)
-
-
-def _read_binary(path: str, label_bytes: int) -> tuple[np.ndarray, np.ndarray]:
-    rows = reading.read_rows(path, label_bytes + _PIXELS)
-    return rows[:, label_bytes:], rows[:, label_bytes - 1].astype(np.int64)
 
 
 def _read_pickle(path: str, label_key: str) -> tuple[np.ndarray, np.ndarray]:
@@ -131,10 +138,8 @@ def _read_pickle(path: str, label_key: str) -> tuple[np.ndarray, np.ndarray]:
     return planes, np.array(labels, dtype=np.int64)
 
 
-def _class_names(path: str, version: Version) -> tuple[str, ...]:
-    if version.names_key is None:
-        return tuple(reading.read_lines(path))
-    names = pickles.load(path).get(version.names_key)
+def _names_in_pickle(path: str, key: str) -> list[str]:
+    names = pickles.load(path).get(key)
     if not isinstance(names, list) or not all(isinstance(n, str) for n in names):
-        raise DataError(f"{path} must hold a list of texts '{version.names_key}'.")
-    return tuple(names)
+        raise DataError(f"{path} must hold a list of texts '{key}'.")
+    return names

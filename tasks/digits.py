@@ -15,8 +15,7 @@ from __future__ import annotations
 
 from tff_reg.data import augmentation
 from tff_reg.lazy import np, sklearn_datasets
-from tff_reg.tasks import splits
-from tff_reg.tasks.image_data import ImageData
+from tff_reg.tasks import image_data, splits
 from tff_reg.tasks.task_defaults import PROTOCOL, TaskDefaults
 
 # Of the training images' pixels divided by LARGEST_PIXEL.
@@ -53,29 +52,21 @@ DEFAULTS = TaskDefaults(
 
 
 def split(labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The fixed split into training and test positions.
-
-    Args:
-      labels: int [1797], in scikit-learn's order.
-
-    Returns:
-      Two ascending int64 arrays, [1437] and [360], that together are all positions.
-    """
+    """The fixed split of scikit-learn's order: training and test positions."""
     return splits.by_share(labels, NUM_TEST, seed=_SPLIT_SEED)
 
 
-def load() -> ImageData:
+def load() -> image_data.ImageData:
     """Reads the images."""
     digits = sklearn_datasets.load_digits()
     images = digits.images.astype(np.uint8)[..., np.newaxis]
     labels = digits.target.astype(np.int32)
     train, test = split(labels)
-    return ImageData(
-        x_train=images[train],
-        y_train=labels[train],
-        x_test=images[test],
-        y_test=labels[test],
+    return image_data.of_parts(
+        (images[train], labels[train]),
+        (images[test], labels[test]),
+        range(10),
+        "scikit-learn's data set",
         normalize_fn=augmentation.normalize(MEAN, STD, largest=LARGEST_PIXEL),
-        class_names=tuple(map(str, range(10))),
         largest_of_uint8=LARGEST_PIXEL,
     )

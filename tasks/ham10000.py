@@ -49,14 +49,7 @@ DEFAULTS = TaskDefaults(
 
 
 def load(data_dir: str, image_size: int = _IMAGE_SIZE) -> image_data.ImageData:
-    """Reads the images.
-
-    Args:
-      data_dir: Holds the table and the two folders.
-      image_size: Height and width.
-
-    Returns:
-      The data, with domains if the table has them.
+    """Reads the table and the two folders in `data_dir`.
 
     Raises:
       DataError: If files are missing or damaged.
@@ -78,14 +71,11 @@ def load(data_dir: str, image_size: int = _IMAGE_SIZE) -> image_data.ImageData:
         groups, round(first.size * TEST_SHARE), seed=_SPLIT_SEED
     )
     is_test = np.isin(lesions, chosen)
-    x_train = _read(paths, ~is_test, image_size)
-    return image_data.ImageData(
-        x_train=x_train,
-        y_train=image_data.check_labels(y[~is_test], class_names.size, table),
-        x_test=_read(paths, is_test, image_size),
-        y_test=image_data.check_labels(y[is_test], class_names.size, table),
-        normalize_fn=image_data.normalization_of(x_train),
-        class_names=tuple(map(str, class_names)),
+    return image_data.of_parts(
+        (_read(paths, ~is_test, image_size), y[~is_test]),
+        (_read(paths, is_test, image_size), y[is_test]),
+        class_names,
+        table,
         domains=domains[~is_test].astype(np.int32) if sources[0] else None,
         domain_names=tuple(map(str, sources)) if sources[0] else (),
     )

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 from tff_reg.data import augmentation
 from tff_reg.lazy import np
@@ -105,6 +106,42 @@ def normalization_of(images: np.ndarray) -> Callable:
         means.append(mean)
         deviations.append(deviation or 1.0)
     return augmentation.normalize(means, deviations)
+
+
+def of_parts(
+    train: tuple[np.ndarray, np.ndarray],
+    test: tuple[np.ndarray, np.ndarray],
+    class_names: Iterable[Any],
+    *where: str,
+    normalize_fn: Callable | None = None,
+    **options: Any,
+) -> ImageData:
+    """The data of a training and a test part, whose labels are checked.
+
+    Args:
+      train: Images as `ImageData` has them, and whole numbers [n].
+      test: Likewise.
+      class_names: One a class, in the order of the labels.
+      *where: What the parts are read from, for messages: one for both, or one each.
+      normalize_fn: None for the training images' own mean and deviation.
+      **options: The others of `ImageData`.
+
+    Returns:
+      The data.
+
+    Raises:
+      DataError: If there are no labels, or one is none of a class.
+    """
+    names = tuple(map(str, class_names))
+    return ImageData(
+        x_train=train[0],
+        y_train=check_labels(train[1], len(names), where[0]),
+        x_test=test[0],
+        y_test=check_labels(test[1], len(names), where[-1]),
+        normalize_fn=normalize_fn or normalization_of(train[0]),
+        class_names=names,
+        **options,
+    )
 
 
 def check_labels(labels: np.ndarray, num_classes: int, where: str) -> np.ndarray:

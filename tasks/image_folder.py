@@ -20,23 +20,13 @@ DEFAULTS = TaskDefaults(
     model="resnet20",
     norm="group",
     augmentation="crop_flip",
-    image_shape=None,
-    num_classes=None,
-    num_train_examples=None,
     options=("data_dir", "image_size"),
     layout="the folder that holds train/<class>/ and test/<class>/ with .jpg or .png",
 )
 
 
 def load(data_dir: str, image_size: int | None = None) -> image_data.ImageData:
-    """Reads the images.
-
-    Args:
-      data_dir: Holds `train` and `test`.
-      image_size: Height and width; None leaves the images as they are.
-
-    Returns:
-      The data.
+    """Reads `train` and `test` in `data_dir`; without a size images keep theirs.
 
     Raises:
       DataError: If a class has no images in a part, or one is damaged, of another size
@@ -60,21 +50,14 @@ def load(data_dir: str, image_size: int | None = None) -> image_data.ImageData:
                 f"{folder} has no images of the class {name}, a folder elsewhere in "
                 f"{data_dir}; give some, or move that folder away."
             )
-    x_train, y_train = _read(builder, "train", image_size)
-    x_test, y_test = _read(builder, "test", image_size)
-    if x_train.shape[1:] != x_test.shape[1:]:
+    train = _read(builder, "train", image_size)
+    test = _read(builder, "test", image_size)
+    if train[0].shape[1:] != test[0].shape[1:]:
         raise DataError(
             f"{data_dir}: images of train and test have different sizes; give "
             "image_size=N to bring all to one size."
         )
-    return image_data.ImageData(
-        x_train=x_train,
-        y_train=image_data.check_labels(y_train, len(class_names), data_dir),
-        x_test=x_test,
-        y_test=image_data.check_labels(y_test, len(class_names), data_dir),
-        normalize_fn=image_data.normalization_of(x_train),
-        class_names=class_names,
-    )
+    return image_data.of_parts(train, test, class_names, data_dir)
 
 
 def _read(builder, part: str, image_size: int | None) -> tuple[np.ndarray, np.ndarray]:

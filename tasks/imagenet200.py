@@ -60,19 +60,12 @@ def choose_classes(names: list[str]) -> list[str]:
 
 
 def load(
-    data_dir: str,
-    image_size: int = _IMAGE_SIZE,
-    class_list: str | None = None,
+    data_dir: str, image_size: int = _IMAGE_SIZE, class_list: str | None = None
 ) -> image_data.ImageData:
-    """Reads the images.
+    """Reads `train` and `val` in `data_dir`.
 
-    Args:
-      data_dir: Holds `train` and `val`.
-      image_size: Height and width.
-      class_list: A text file with a class, such as n01440764, a line; None draws them.
-
-    Returns:
-      The data.
+    A class list is a text file with a class, such as n01440764, a line; without one the
+    classes are drawn.
 
     Raises:
       DataError: If files are missing or damaged, there are too few classes, or the
@@ -104,14 +97,14 @@ def load(
             f"need {needed / 1e9:.1f} GB, and {available / 1e9:.1f} GB are free; give "
             "a smaller image_size."
         )
-    options = dict(margin=images.IMAGENET_MARGIN)
-    return image_data.ImageData(
-        x_train=images.read(paths, image_size, **options),
-        y_train=image_data.check_labels(y_train, len(class_names), train),
-        x_test=images.read(test_paths, image_size, **options),
-        y_test=image_data.check_labels(y_test, len(class_names), val),
+    margin = images.IMAGENET_MARGIN
+    return image_data.of_parts(
+        (images.read(paths, image_size, margin=margin), y_train),
+        (images.read(test_paths, image_size, margin=margin), y_test),
+        class_names,
+        train,
+        val,
         normalize_fn=augmentation.normalize(MEAN, STD),
-        class_names=tuple(class_names),
     )
 
 

@@ -72,19 +72,7 @@ def list_folder(folder: str) -> list[str]:
 
 
 def read(paths: Sequence[str], size: int | None, *, margin: float = 1.0) -> np.ndarray:
-    """Reads image files.
-
-    Args:
-      paths: The files.
-      size: As for `decode_all`.
-      margin: As for `decode_all`.
-
-    Returns:
-      uint8 [n, height, width, 3].
-
-    Raises:
-      DataError: If a file cannot be read, is damaged or has another size.
-    """
+    """Reads image files as `decode_all` does."""
     return decode_all(((path, None) for path in paths), len(paths), size, margin=margin)
 
 

@@ -43,15 +43,7 @@ DEFAULTS = TaskDefaults(
 
 
 def load(data_dir: str, image_size: int = _IMAGE_SIZE) -> image_data.ImageData:
-    """Reads the images.
-
-    Args:
-      data_dir: `PACS`, or what holds it, or an .npz file, whose images keep their
-        size.
-      image_size: Height and width.
-
-    Returns:
-      The data, with domains.
+    """Reads `data_dir`: `PACS`, what holds it, or an .npz file, which keeps its size.
 
     Raises:
       DataError: If files are missing or damaged.
@@ -64,14 +56,11 @@ def load(data_dir: str, image_size: int = _IMAGE_SIZE) -> image_data.ImageData:
     domains = image_data.check_labels(domains, len(domain_names), data_dir)
     groups = domains * len(class_names) + y
     train, test = splits.by_share(groups, round(y.size * TEST_SHARE), seed=_SPLIT_SEED)
-    x_train = x[train]
-    return image_data.ImageData(
-        x_train=x_train,
-        y_train=y[train],
-        x_test=x[test],
-        y_test=y[test],
-        normalize_fn=image_data.normalization_of(x_train),
-        class_names=class_names,
+    return image_data.of_parts(
+        (x[train], y[train]),
+        (x[test], y[test]),
+        class_names,
+        data_dir,
         domains=domains[train],
         domain_names=domain_names,
     )
@@ -97,7 +86,7 @@ def _read_folders(data_dir: str, image_size: int) -> tuple:
         images.read(paths, image_size),
         np.concatenate(labels),
         np.concatenate(domains),
-        tuple(class_names),
+        class_names,
         tuple(domain_names),
     )
 
@@ -112,4 +101,4 @@ def _read_arrays(path: str) -> tuple:
             f"{path} has {len(x)} images, {len(y)} labels and {len(domains)} domains; "
             "there must be as many of each."
         )
-    return x, y, domains, tuple(map(str, class_names)), tuple(map(str, domain_names))
+    return x, y, domains, class_names, tuple(map(str, domain_names))

@@ -39,42 +39,22 @@ DEFAULTS = TaskDefaults(
 
 
 def load(data_dir: str | None = None) -> image_data.ImageData:
-    """Reads the images.
-
-    Args:
-      data_dir: `stl10_binary`, or what holds it; None reads through TFDS.
-
-    Returns:
-      The data.
+    """Reads `data_dir`: `stl10_binary`, or what holds it; None reads through TFDS.
 
     Raises:
       DataError: If files are missing, cut off or damaged.
     """
-    if data_dir is None:
-        x_train, y_train = tfds_data.load(DEFAULTS, "train")
-        x_test, y_test = tfds_data.load(DEFAULTS, "test")
-        class_names = tfds_data.class_names(DEFAULTS)
-    else:
-        folder = reading.find_folder(data_dir, [_FOLDER], DEFAULTS)
-        names = ["train_X.bin", "train_y.bin", "test_X.bin", "test_y.bin"]
-        reading.require(folder, [*names, "class_names.txt"], DEFAULTS)
-        x_train, y_train, x_test, y_test = (os.path.join(folder, n) for n in names)
-        x_train, y_train = _read(x_train, y_train)
-        x_test, y_test = _read(x_test, y_test)
-        class_names = tuple(reading.read_lines(os.path.join(folder, "class_names.txt")))
-    where = data_dir or "TFDS's stl10"
-    if len(class_names) != DEFAULTS.num_classes:
-        raise DataError(
-            f"{where} names {len(class_names)} classes; there should be 10."
-        )
-    return image_data.ImageData(
-        x_train=x_train,
-        y_train=image_data.check_labels(y_train, len(class_names), where),
-        x_test=x_test,
-        y_test=image_data.check_labels(y_test, len(class_names), where),
-        normalize_fn=image_data.normalization_of(x_train),
-        class_names=class_names,
+    return tfds_data.load_or_read(DEFAULTS, data_dir, _read_files)
+
+
+def _read_files(data_dir: str) -> tuple:
+    folder = reading.find_folder(data_dir, [_FOLDER], DEFAULTS)
+    names = ["train_X.bin", "train_y.bin", "test_X.bin", "test_y.bin"]
+    reading.require(folder, [*names, "class_names.txt"], DEFAULTS)
+    *paths, class_names = (
+        os.path.join(folder, name) for name in [*names, "class_names.txt"]
     )
+    return _read(*paths[:2]), _read(*paths[2:]), reading.read_lines(class_names)
 
 
 def _read(images: str, labels: str) -> tuple[np.ndarray, np.ndarray]:

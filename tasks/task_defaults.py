@@ -74,11 +74,11 @@ class TaskDefaults:
     # A name of tff_reg.data.augmentation.RECIPE_NAMES.
     augmentation: str
     # [height, width, channels] of the images; None where only the data say.
-    image_shape: tuple[int, int, int] | None
+    image_shape: tuple[int, int, int] | None = None
     # How many classes there are; None where only the data say.
-    num_classes: int | None
+    num_classes: int | None = None
     # How many training examples the whole data set has; None where only the data say.
-    num_train_examples: int | None
+    num_train_examples: int | None = None
     # How many domains there are, 0 for none; None where only the data say.
     num_domains: int | None = 0
     # What the task can be told beside its split: data_dir, image_size, class_list.

@@ -2,11 +2,50 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 from tff_reg.lazy import np, requests, tfds
-from tff_reg.tasks.task_defaults import TaskDefaults
+from tff_reg.tasks import image_data
+from tff_reg.tasks.task_defaults import DataError, TaskDefaults
 
 _BATCH_SIZE = 1000
 _PATIENCE_SECONDS = 10
+
+
+def load_or_read(
+    defaults: TaskDefaults,
+    data_dir: str | None,
+    read: Callable[[str], tuple],
+    **options: Any,
+) -> image_data.ImageData:
+    """Reads a task's data set from its own files, or through TFDS.
+
+    Args:
+      defaults: Of the task, with a `tfds_name`.
+      data_dir: Where the files are; None for TFDS.
+      read: From `data_dir` to training images and labels, test images and labels, and
+        the classes' names.
+      **options: Those of `image_data.of_parts`.
+
+    Returns:
+      The data.
+
+    Raises:
+      DataError: If data are missing, cut off or damaged.
+    """
+    if data_dir is None:
+        train, test = load(defaults, "train"), load(defaults, "test")
+        names = _builder(defaults).info.features["label"].names
+    else:
+        train, test, names = read(data_dir)
+    where = data_dir or f"TFDS's {defaults.tfds_name}"
+    if len(names) != defaults.num_classes:
+        raise DataError(
+            f"{where} names {len(names)} classes; there should be "
+            f"{defaults.num_classes}."
+        )
+    return image_data.of_parts(train, test, names, where, **options)
 
 
 def load(defaults: TaskDefaults, split: str) -> tuple[np.ndarray, np.ndarray]:
@@ -40,11 +79,6 @@ def load(defaults: TaskDefaults, split: str) -> tuple[np.ndarray, np.ndarray]:
     if ids.size:
         _sort(x, y, np.argsort(ids, kind="stable"))
     return x, y
-
-
-def class_names(defaults: TaskDefaults) -> tuple[str, ...]:
-    """The names of the classes, in the order of the labels."""
-    return tuple(_builder(defaults).info.features["label"].names)
 
 
 def _builder(defaults: TaskDefaults):

@@ -41,34 +41,27 @@ DEFAULTS = TaskDefaults(
 
 
 def load(data_dir: str) -> image_data.ImageData:
-    """Reads the images.
-
-    Args:
-      data_dir: `tiny-imagenet-200`, or what holds it.
-
-    Returns:
-      The data.
+    """Reads `data_dir`: `tiny-imagenet-200`, or what holds it.
 
     Raises:
       DataError: If files are missing or damaged.
     """
     folder = reading.find_folder(data_dir, [_FOLDER], DEFAULTS)
-    reading.require(
-        folder, ["train", "val/images", "val/val_annotations.txt"], DEFAULTS
-    )
+    names = ["train", "val/images", "val/val_annotations.txt"]
+    reading.require(folder, names, DEFAULTS)
     train = os.path.join(folder, "train")
     class_names = reading.folders_in(train)
     if not class_names:
         raise DEFAULTS.missing(f"{train} has no folders of classes")
     paths, y_train = images.read_classes(train, class_names, below="images")
     test_paths, y_test = _annotated(os.path.join(folder, "val"), class_names)
-    return image_data.ImageData(
-        x_train=_read(paths),
-        y_train=image_data.check_labels(y_train, len(class_names), train),
-        x_test=_read(test_paths),
-        y_test=image_data.check_labels(y_test, len(class_names), f"{folder}/val"),
+    return image_data.of_parts(
+        (_read(paths), y_train),
+        (_read(test_paths), y_test),
+        class_names,
+        train,
+        f"{folder}/val",
         normalize_fn=augmentation.normalize(MEAN, STD),
-        class_names=tuple(class_names),
     )
 
 

@@ -35,23 +35,6 @@ def test_cost_prints_a_table_and_writes_a_csv(tmp_path):
     assert float(fedprox["stored_params_m"]) == 2 * weights / 1e6
 
 
-@pytest.mark.parametrize(
-    "arguments, said",
-    [
-        ([], "say what to look at"),
-        (["costs"], "say what to look at"),
-        (["cost"], "--processes: it is missing"),
-        (["cost", "--processes=fedavgg"], "'fedavgg'"),
-        (["cost", "--processes=fedavg", "--man_strength=1"], "--man_strength"),
-        (["cost", "--processes=fedavg", "--image_shape=32"], "--image_shape=32"),
-        (["cost", "--processes=fedavg", "--model=alexnet"], "--model"),
-        (["cost", "--processes=fedavg", "--csv=/no/such/x.csv"], "--csv"),
-    ],
-)
-def test_what_is_wrong_is_said_in_one_line(arguments, said):
-    assert said in commands.refusal(run(*arguments), "analyze")
-
-
 def train(path, *flags):
     """A run of one round."""
     small = ["--model=cnn", "--norm=group", "--num_clients=3", "--total_rounds=1"]
@@ -252,6 +235,14 @@ def test_other_weights_have_a_folder_of_their_own(run_dir):
 @pytest.mark.parametrize(
     "arguments, said",
     [
+        ([], "say what to look at"),
+        (["costs"], "say what to look at"),
+        (["cost"], "--processes: it is missing"),
+        (["cost", "--processes=fedavgg"], "'fedavgg'"),
+        (["cost", "--processes=fedavg", "--man_strength=1"], "--man_strength"),
+        (["cost", "--processes=fedavg", "--image_shape=32"], "--image_shape=32"),
+        (["cost", "--processes=fedavg", "--model=alexnet"], "--model"),
+        (["cost", "--processes=fedavg", "--csv=/no/such/x.csv"], "--csv"),
         (["landscape", "--run_dir=RUN", "--points=4"], "--points"),
         (["landscape", "--run_dir=RUN", "--extent=0"], "--extent"),
         (["hessian"], "--run_dir: it is missing"),
@@ -272,7 +263,7 @@ def test_other_weights_have_a_folder_of_their_own(run_dir):
         (["hessian", "--run_dir=RUN", "--recipe=man"], "--recipe: hessian does not"),
     ],
 )
-def test_what_does_not_go_with_a_run_is_said_in_one_line(run_dir, arguments, said):
+def test_what_is_wrong_is_said_in_one_line(run_dir, arguments, said):
     done = run(*(argument.replace("RUN", str(run_dir)) for argument in arguments))
     assert said in commands.refusal(done, "analyze")
 

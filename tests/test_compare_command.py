@@ -342,6 +342,20 @@ def test_wrong_flags_are_told_in_one_line_before_anything_starts(
     assert not directory.exists()
 
 
+@pytest.mark.parametrize("status", [1, 2])
+def test_nothing_is_left_where_no_run_could_begin(status, tmp_path):
+    class Failing(commands.InThisProcess):
+        def execute(self, command):
+            return status, "bin/run: there is no TensorFlow Federated."
+
+    directory = tmp_path / "above" / "d"
+    arguments = ["--processes=fedavg", f"--output_dir={directory}"]
+    done = commands.call(compare.main, *arguments, executor=Failing())
+    assert done.returncode == status
+    assert "there is no TensorFlow Federated" in done.stdout + done.stderr
+    assert not directory.parent.exists()
+
+
 def test_other_settings_in_the_same_directory_are_refused(compared, no_tensorflow):
     refused = no_tensorflow(COMPARE, *compared["arguments"], "--batch_size=7")
     said = "fedavg-seed0: it has a run with --batch_size=20, not 7; give"

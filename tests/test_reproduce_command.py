@@ -282,6 +282,15 @@ def test_flags_go_before_the_recipe_and_strengths_to_their_methods(tmp_path):
     assert strengths["fedprox"] == {"fedprox_strength": 0.5}
     assert strengths["fedavg"] == {}
     assert {run.config.local_epochs for run in made.planned} == {2}
+    small = reproduction.Reproduction(
+        artifacts.artifact("fedmlb/table2"),
+        experiment.RunConfig(scale="tiny", total_rounds=3, synthetic_data=True),
+        runs_dir=str(tmp_path),
+    )
+    rounds = {
+        (c.total_rounds, c.local_epochs) for c in (r.config for r in small.planned)
+    }
+    assert rounds == {(3, 1)}
 
 
 def test_univarfls_figure_has_its_iid_reference(tmp_path):

@@ -12,6 +12,7 @@ import pytest
 from tests import commands, documents
 from tests.tasks import layouts
 from tff_reg.commands import run
+from tff_reg.experiment import scale
 from tff_reg.methods import catalogue
 
 # What begins so is not run here, and why, or by which test it is.
@@ -135,6 +136,9 @@ def in_small(name, arguments):
             # These need all of their clients.
             small = ["--total_rounds=1", "--local_epochs=1"]
         else:
+            # What is given beside it would stay as large as it is.
+            sets = {f"--{setting}" for setting in scale.TINY_MOST}
+            arguments = [a for a in arguments if a.partition("=")[0] not in sets]
             small = ["--scale=tiny"]
         if name != "reproduce" and not {"--model", "--recipe"} & given.keys():
             small += ["--model=resnet8"]

@@ -38,11 +38,6 @@ def read(path: pathlib.Path) -> Any:
     return notebook
 
 
-def write(path: pathlib.Path, notebook: Any) -> None:
-    """Writes a notebook."""
-    nbformat.write(notebook, path)
-
-
 def follow_repository(notebook: Any, name: str) -> None:
     """Writes the repository's address into a notebook's install cell and Colab link.
 
@@ -110,10 +105,7 @@ def executed(
         for name in ("PYTHONPATH", "TF_USE_LEGACY_KERAS", "TF_ENABLE_ONEDNN_OPTS"):
             environ.pop(name, None)
     client = nbclient.NotebookClient(
-        notebook,
-        km=km,
-        timeout=_SECONDS_A_CELL,
-        record_timing=False,
+        notebook, km=km, timeout=_SECONDS_A_CELL, record_timing=False
     )
     with client.setup_kernel(env=environ, cwd=str(folder), cleanup_kc=True):
         client.execute()

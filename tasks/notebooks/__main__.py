@@ -3,6 +3,8 @@
 import pathlib
 import tempfile
 
+import nbformat
+
 from tff_reg.tasks import notebooks
 
 if __name__ == "__main__":
@@ -13,5 +15,5 @@ if __name__ == "__main__":
             tempfile.TemporaryDirectory() as folder,
             notebooks.executed(notebook, pathlib.Path(folder)),
         ):
-            notebooks.write(path, notebook)
+            nbformat.write(notebook, path)
         print(f"{path} is executed.")

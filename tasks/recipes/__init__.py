@@ -156,50 +156,33 @@ def _by_name() -> Mapping[str, Recipe]:
 
 
 def _cells(table: paper_tables.Table) -> Iterator[Recipe]:
-    header, *lines = (
-        [cell.strip() for cell in line.split("|")]
-        for line in table.numbers.strip().splitlines()
+    for row, column, is_basic, published in table.cells():
+        whole, beneath = paper_tables.Variant(), paper_tables.Variant()
+        for variant in table.variants(row, column):
+            whole |= variant
+            if variant is table.paper.base or "process" not in variant.settings:
+                beneath |= variant
+        parts = [row, table.part, "" if is_basic else column]
+        cell = "-".join(_slug(part) for part in parts if part)
+        name = f"{table.paper.name}/table{table.number}/{cell}"
+        output_dir = {"output_dir": f"runs/{name}-seed{{seed}}"}
+        yield Recipe(
+            name=name,
+            table=table,
+            row=row,
+            column=column,
+            settings=_without_none({**whole.settings, **output_dir}),
+            beneath=_without_none(beneath.settings),
+            published=published,
+            measure=whole.measure,
+            notes=tuple(dict.fromkeys(whole.notes)),
+        )
+
+
+def _without_none(settings: Mapping[str, Any]) -> Mapping[str, Any]:
+    return types.MappingProxyType(
+        {key: value for key, value in settings.items() if value is not None}
     )
-    for row, *published in lines:
-        for column, numbers in zip(header[1:], published):
-            variants = [
-                table.paper.base,
-                table.base,
-                table.rows[row],
-                table.columns[column],
-                table.exceptions.get((row, column), paper_tables.Variant()),
-            ]
-            chosen, beneath, notes = {}, {}, []
-            for variant in variants:
-                chosen.update(variant.settings)
-                if variant is table.paper.base or "process" not in variant.settings:
-                    beneath.update(variant.settings)
-                notes += [note for note in variant.notes if note not in notes]
-            name = _name(table, row, column)
-            chosen["output_dir"] = f"runs/{name}-seed{{seed}}"
-            yield Recipe(
-                name=name,
-                table=table,
-                row=row,
-                column=column,
-                settings=types.MappingProxyType(
-                    {key: value for key, value in chosen.items() if value is not None}
-                ),
-                beneath=types.MappingProxyType(
-                    {key: value for key, value in beneath.items() if value is not None}
-                ),
-                published=numbers,
-                measure=table.measures.get(column, table.measure),
-                notes=tuple(notes),
-            )
-
-
-def _name(table: paper_tables.Table, row: str, column: str) -> str:
-    parts = [row, table.part]
-    if column != table.basic_column:
-        parts.append(column)
-    cell = "-".join(_slug(part) for part in parts if part)
-    return f"{table.paper.name}/table{table.number}/{cell}"
 
 
 def _slug(name: str) -> str:

@@ -15,7 +15,8 @@ import difflib
 import functools
 import pathlib
 import re
-from collections.abc import Callable, Mapping, Sequence
+import types
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Optional
 
 from tff_reg.experiment.artifact import Artifact, Cell
@@ -209,12 +210,16 @@ def _cell(
     printed = _printed(recipe)
     return Cell(
         row=row or recipe.row,
-        column=column
-        or ", ".join(part for part in (recipe.table.part, recipe.column) if part),
+        column=column or _column(recipe),
         recipes=(recipe.name,),
         quantities=expanded,
         published=tuple(printed.get(quantity) for quantity in expanded),
     )
+
+
+def _column(recipe: recipes.Recipe) -> str:
+    """A recipe's column, of a table of two parts with the part's name."""
+    return ", ".join(part for part in (recipe.table.part, recipe.column) if part)
 
 
 def _quantities(recipe: recipes.Recipe) -> Sequence[str]:
@@ -304,98 +309,137 @@ def _man_table3() -> Artifact:
 # Figures ------------------------------------------------------------------------------
 
 
-def _of_table(
-    name: str, choose: Callable[[recipes.Recipe], bool] = lambda recipe: True
-) -> list[recipes.Recipe]:
-    """The recipes of a table that are chosen."""
+_AFTER = ("ema@500", "ema@1000")
+# The figures write FedAvg+ for FedAvg + FedMLB.
+_FEDAVG_FEDMLB = {"FedMLB": "FedAvg + FedMLB"}
+
+
+def _of_table(name: str, rows: Sequence[str] = ()) -> list[recipes.Recipe]:
+    """The recipes of a table, or of some of its rows."""
     return [
         recipe
         for recipe in recipes.recipes()
-        if recipe.name.startswith(f"{name}/") and choose(recipe)
+        if recipe.name.startswith(f"{name}/") and (not rows or recipe.row in rows)
     ]
 
 
-_AFTER = ("ema@500", "ema@1000")
-_SIZES = (("", "100 clients, 5 %"), ("500 clients", "500 clients, 2 %"))
-_SETTINGS_OF_FEDMLB = (
-    ("Dir(0.3)", "fedmlb/table1"),
-    ("Dir(0.6)", "fedmlb/table10"),
-    ("IID", "fedmlb/table11"),
-)
-
-
-def _fedmlb_panels(data_set: str) -> tuple[Cell, ...]:
-    """FedMLB's Figs. 6 and 7: six settings of a data set."""
-    return tuple(
-        _cell(
-            recipe, _AFTER, row=_fedmlb_name(recipe.row), column=f"{split}, {clients}"
-        )
-        for split, table in _SETTINGS_OF_FEDMLB
-        for part, clients in (
-            ("", "100 clients, 5 %"),
-            ("500 clients", "500 clients, 2 %"),
-        )
-        for recipe in _of_table(
-            table, lambda r, part=part: r.table.part == part and r.column == data_set
-        )
-    )
-
-
-def _fedmlb_name(row: str) -> str:
-    """The figures write FedAvg+ for FedAvg + FedMLB."""
-    return "FedAvg + FedMLB" if row == "FedMLB" else row
-
-
 def _curves(
-    table: str, quantities: Sequence[str], columns: Mapping[str, str], rows=()
+    table: str,
+    quantities: Sequence[str],
+    columns: Mapping[str, str],
+    rows: Sequence[str] = (),
+    names: Mapping[str, str] = types.MappingProxyType({}),
 ) -> tuple[Cell, ...]:
     """Cells of columns of a table, panels by the columns' names there."""
     return tuple(
-        _cell(recipe, quantities, column=title)
+        _cell(recipe, quantities, row=names.get(recipe.row), column=title)
         for name, title in columns.items()
-        for recipe in _of_table(
-            table, lambda r, name=name: r.column == name and (not rows or r.row in rows)
-        )
+        for recipe in _of_table(table, rows)
+        if _column(recipe) == name
     )
 
 
-_MAN_ROWS = tuple(
-    f"{name}{more}" for more in ("", " + MAN") for name in ("FedAvg", "FedDyn", "FedDC")
-)
-_LOST = (
-    "Our text of the paper has lost which of its splits the figure is of; here all"
-    " three."
-)
-_SPECTRUM = {"eigenvalues": 200, "density_samples": 10}
+# What most figures are.
+_figure = functools.partial(Artifact, picture="curves")
+
+
+def _convergence_of_fedmlb(number: int, data_set: str) -> Artifact:
+    """FedMLB's Figs. 6 and 7: six settings of a data set."""
+    return _figure(
+        f"fedmlb/figure{number}",
+        f"Convergence on {data_set} in six settings",
+        tuple(
+            cell
+            for split, table in (("Dir(0.3)", 1), ("Dir(0.6)", 10), ("IID", 11))
+            for cell in _curves(
+                f"fedmlb/table{table}",
+                _AFTER,
+                {
+                    data_set: f"{split}, 100 clients, 5 %",
+                    f"500 clients, {data_set}": f"{split}, 500 clients, 2 %",
+                },
+                names=_FEDAVG_FEDMLB,
+            )
+        ),
+    )
+
+
+def _convergence_of_man(number: int, data_set: str) -> Artifact:
+    """MAN's Figs. 2 and 3."""
+    splits = ("delta = 0.3", "delta = 0.6", "iid")
+    names = ("FedAvg", "FedDyn", "FedDC")
+    return _figure(
+        f"man/figure{number}",
+        f"Convergence on {data_set}, with and without MAN",
+        _curves(
+            "man/table1",
+            ("all_clients", "rounds@*"),
+            {f"{data_set}, {split}": split for split in splits},
+            [*names, *(f"{name} + MAN" for name in names)],
+        ),
+        curve="all_clients",
+        notes=(
+            "Our text of the paper has lost which of its splits the figure is of; here"
+            " all three.",
+        ),
+    )
+
+
+def _curvature_of_man(number: int, title: str, *names: str, **options: Any) -> Artifact:
+    """MAN's Figs. 1 and 4."""
+    rows = [f"{name}{more}" for name in names for more in ("", " + MAN")]
+    columns = {"delta = 0.3": "delta = 0.3"}
+    return _figure(
+        f"man/figure{number}",
+        f"{title}, CIFAR-100, delta = 0.3",
+        _curves("man/table2", ("lambda_max", "trace"), columns, rows),
+        weights="all_clients",
+        **options,
+    )
+
+
+def _paths_of_fedmlb() -> tuple[Cell, ...]:
+    """FedMLB's Fig. 5: all hybrid paths, then each alone."""
+
+    def cell(row, recipe, published):
+        return Cell(row, "CIFAR-100", (recipe,), ("ema",), (published,))
+
+    published = {1: "50.79", 5: "48.45"}
+    alone = {
+        recipe.settings["fedmlb_paths"][0]: recipe.name
+        for recipe in _of_table("fedmlb/table6")
+        if len(recipe.settings["fedmlb_paths"]) == 1
+    }
+    return (
+        cell("FedMLB", "fedmlb/table5/paths-12345", "54.58"),
+        *(
+            cell(f"hybrid path {path}", name, published.get(path))
+            for path, name in alone.items()
+        ),
+    )
 
 
 def _figures() -> list[Artifact]:
     methods = ("FedAvg", "FedLS-NTD", "FedGKD", "FedMLB")
     steps = [
-        *[
-            ("K = 50", recipe)
-            for recipe in _of_table(
-                "fedmlb/table2",
-                lambda r: r.column == "100 clients" and r.row in methods,
-            )
-        ],
-        *[
-            (recipe.column, recipe)
-            for recipe in _of_table("fedmlb/table3", lambda r: r.row in methods)
-        ],
+        ("K = 50" if recipe.column == "100 clients" else recipe.column, recipe)
+        for table in ("fedmlb/table2", "fedmlb/table3")
+        for recipe in _of_table(table, methods)
+        if recipe.column != "500 clients"
     ]
-    paths = [
-        recipe
-        for recipe in _of_table("fedmlb/table6")
-        if len(recipe.settings["fedmlb_paths"]) == 1
-    ]
-    singular = _curves(
-        "univarfl/table1",
+    column = "CIFAR-100, alpha = 0.01"
+    singular = _curves("univarfl/table1", ("accuracy",), {column: column})
+    iid = {"partition": "iid"}
+    reference = (
+        "FedAvg, IID",
+        column,
+        singular[0].recipes,
         ("accuracy",),
-        {"CIFAR-100, alpha = 0.01": "CIFAR-100, alpha = 0.01"},
+        (None,),
+        iid,
     )
     return [
-        Artifact(
+        _figure(
             "fedalign/figure1",
             "Loss landscape of each method's global model, CIFAR-100",
             _curves(
@@ -407,25 +451,22 @@ def _figures() -> list[Artifact]:
             picture="landscape",
             notes=("Of the model of the best round, as Table 1.",),
         ),
-        Artifact(
+        _figure(
             "fedmlb/figure2",
             "FedMLB on four server-side baselines, CIFAR-100, Dir(0.3), 100 clients",
-            tuple(
-                _cell(recipe, _AFTER, row=_fedmlb_name(recipe.row), column="CIFAR-100")
-                for recipe in _of_table(
-                    "fedmlb/table1",
-                    lambda r: r.table.part == "" and r.column == "CIFAR-100",
-                )
+            _curves(
+                "fedmlb/table1",
+                _AFTER,
+                {"CIFAR-100": "CIFAR-100"},
+                names=_FEDAVG_FEDMLB,
             ),
-            picture="curves",
         ),
-        Artifact(
+        _figure(
             "fedmlb/figure3",
             "FedMLB and other local objectives, CIFAR-100, Dir(0.3), 100 clients",
             _curves("fedmlb/table2", _AFTER, {"100 clients": "CIFAR-100"}),
-            picture="curves",
         ),
-        Artifact(
+        _figure(
             "fedmlb/figure4",
             "Accuracy by local computation: K = 50, 100 and 200 local iterations",
             tuple(
@@ -435,50 +476,17 @@ def _figures() -> list[Artifact]:
             picture="compute_time",
             notes=("The paper prints no seconds: they stand in its figure alone.",),
         ),
-        Artifact(
+        _figure(
             "fedmlb/figure5",
             "The benefit of each hybrid path, CIFAR-100, Dir(0.3), 100 clients",
-            (
-                Cell(
-                    "FedMLB",
-                    "CIFAR-100",
-                    ("fedmlb/table5/paths-12345",),
-                    ("ema",),
-                    ("54.58",),
-                ),
-                *(
-                    Cell(
-                        f"hybrid path {recipe.settings['fedmlb_paths'][0]}",
-                        "CIFAR-100",
-                        (recipe.name,),
-                        ("ema",),
-                        (
-                            {1: "50.79", 5: "48.45"}.get(
-                                recipe.settings["fedmlb_paths"][0]
-                            ),
-                        ),
-                    )
-                    for recipe in paths
-                ),
-            ),
-            picture="curves",
+            _paths_of_fedmlb(),
             notes=(
                 "Table 5 prints two of the paths; the others are in the figure alone.",
             ),
         ),
-        Artifact(
-            "fedmlb/figure6",
-            "Convergence on CIFAR-100 in six settings",
-            _fedmlb_panels("CIFAR-100"),
-            picture="curves",
-        ),
-        Artifact(
-            "fedmlb/figure7",
-            "Convergence on Tiny-ImageNet in six settings",
-            _fedmlb_panels("Tiny-ImageNet"),
-            picture="curves",
-        ),
-        Artifact(
+        _convergence_of_fedmlb(6, "CIFAR-100"),
+        _convergence_of_fedmlb(7, "Tiny-ImageNet"),
+        _figure(
             "fedmlb/figure8",
             "FedMLB and other local objectives, CIFAR-100, Dir(0.3)",
             _curves(
@@ -486,74 +494,31 @@ def _figures() -> list[Artifact]:
                 _AFTER,
                 {"100 clients": "100 clients, 5 %", "500 clients": "500 clients, 2 %"},
             ),
-            picture="curves",
         ),
-        Artifact(
+        _figure(
             "fedmlb/figure9",
             "More local iterations, CIFAR-100, Dir(0.3), 100 clients",
             _curves(
                 "fedmlb/table3", _AFTER, {"K = 100": "K = 100", "K = 200": "K = 200"}
             ),
-            picture="curves",
         ),
-        Artifact(
-            "man/figure1",
-            "Loss surface with and without MAN, CIFAR-100, delta = 0.3",
-            _curves(
-                "man/table2",
-                ("lambda_max", "trace"),
-                {"delta = 0.3": "delta = 0.3"},
-                ("FedAvg", "FedAvg + MAN"),
-            ),
-            weights="all_clients",
-            picture="landscape",
+        _curvature_of_man(
+            1, "Loss surface with and without MAN", "FedAvg", picture="landscape"
         ),
-        *(
-            Artifact(
-                f"man/figure{number}",
-                f"Convergence on {data_set}, with and without MAN",
-                _curves(
-                    "man/table1",
-                    ("all_clients", "rounds@*"),
-                    {
-                        f"{data_set}, {split}": split
-                        for split in ("delta = 0.3", "delta = 0.6", "iid")
-                    },
-                    _MAN_ROWS,
-                ),
-                picture="curves",
-                curve="all_clients",
-                notes=(_LOST,),
-            )
-            for number, data_set in ((2, "CIFAR-100"), (3, "Tiny-ImageNet"))
-        ),
-        Artifact(
-            "man/figure4",
-            "Top 200 eigenvalues and spectral density, CIFAR-100, delta = 0.3",
-            _curves(
-                "man/table2",
-                ("lambda_max", "trace"),
-                {"delta = 0.3": "delta = 0.3"},
-                ("FedAvg", "FedAvg + MAN", "FedSAM", "FedSAM + MAN"),
-            ),
-            weights="all_clients",
-            hessian=_SPECTRUM,
+        _convergence_of_man(2, "CIFAR-100"),
+        _convergence_of_man(3, "Tiny-ImageNet"),
+        _curvature_of_man(
+            4,
+            "Top 200 eigenvalues and spectral density",
+            "FedAvg",
+            "FedSAM",
+            hessian={"eigenvalues": 200, "density_samples": 10},
             picture="eigenvalues",
         ),
-        Artifact(
+        _figure(
             "univarfl/figure1",
             "Singular values of the classifier's weights, CIFAR-100",
-            (
-                *singular,
-                Cell(
-                    "FedAvg, IID",
-                    singular[0].column,
-                    singular[0].recipes,
-                    ("accuracy",),
-                    (None,),
-                    {"partition": "iid"},
-                ),
-            ),
+            (*singular, Cell(*reference)),
             picture="singular_values",
             notes=(
                 "The IID reference is FedAvg with the same number of clients, whose"

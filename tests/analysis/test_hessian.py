@@ -558,91 +558,66 @@ def wrapped():
 
 
 X, Y = make_examples()
+_LOST = tf.Variable(1.0, name="v")
+# What is called: `trace` of a perceptron on (X, Y), but where something else stands.
 WRONG = [
-    (lambda m: hessian.trace("model", (X, Y)), "not a str"),
-    (lambda m: hessian.trace(wrapped(), (X, Y)), "not a SimpleNamespace"),
-    (lambda m: hessian.trace(softmax_model(), (X, Y)), "gives probabilities"),
-    (lambda m: hessian.trace(lambda batch: 0.0, (X, Y)), "needs variables"),
+    (dict(model="model"), "not a str"),
+    (dict(model=wrapped), "not a SimpleNamespace"),
+    (dict(model=softmax_model), "gives probabilities"),
+    (dict(loss=0.0), "needs variables"),
+    (dict(loss=0.0, variables=[]), "no variables"),
+    (dict(loss=0.0, variables=[np.ones(2)]), "among them is a ndarray"),
+    (dict(loss=0.0, variables=[tf.Variable(1)]), "float32 or float64"),
+    (dict(loss=np.ones(2), variables=[_LOST]), "one real number"),
+    (dict(loss=0.0, variables=[_LOST], training=True), "are for models"),
+    (dict(variables=[_LOST, _LOST]), "there twice"),
+    (dict(data=X), "not a ndarray"),
+    (dict(data=(X, Y, Y)), "sequence of 3"),
+    (dict(data=dict(a=X)), "mapping of a"),
+    (dict(data=(X, Y[:5])), "one row an example"),
+    (dict(data=(X[:0], Y[:0])), "no examples"),
+    (dict(data=[]), "no examples"),
+    (dict(data=tf.data.Dataset.from_tensor_slices((X, Y))), "is the data batched"),
+    (dict(data=tf.data.Dataset.from_tensors((X, Y)).repeat()), "for ever"),
+    (dict(data=(X, Y.astype(np.float32))), "takes integer labels"),
+    (dict(data=(X, np.stack([Y, Y], 1))), "one label"),
+    (dict(data=(np.nan * X, Y)), "not finite"),
+    (dict(batch_size=0), "batch_size"),
+    (dict(tolerance=0), "tolerance must be positive"),
+    (dict(max_samples=1), "at least 2"),
+    (dict(parts="layers"), '"block", "variable"'),
+    (dict(parts=[[]]), "is empty"),
+    (dict(parts=[[_LOST]]), "v:0"),
+    (dict(what="top_eigenvalues", k=0), "k must be positive"),
+    (dict(what="top_eigenvalues", k=40), "39 eigenvalues, not 40"),
     (
-        lambda m: hessian.trace(lambda batch: 0.0, (X, Y), variables=[]),
-        "no variables",
-    ),
-    (
-        lambda m: hessian.trace(lambda b: 0.0, (X, Y), variables=[np.ones(2)]),
-        "among them is a ndarray",
-    ),
-    (
-        lambda m: hessian.trace(lambda b: 0.0, (X, Y), variables=[tf.Variable(1)]),
-        "float32 or float64",
-    ),
-    (
-        lambda m: hessian.trace(
-            lambda b: m.trainable_variables[1], (X, Y), variables=m.trainable_variables
-        ),
-        "one real number",
-    ),
-    (
-        lambda m: hessian.trace(
-            lambda b: 0.0, (X, Y), variables=m.trainable_variables, training=True
-        ),
-        "are for models",
-    ),
-    (
-        lambda m: hessian.trace(m, (X, Y), variables=2 * m.trainable_variables),
-        "there twice",
-    ),
-    (lambda m: hessian.trace(m, X), "not a ndarray"),
-    (lambda m: hessian.trace(m, (X, Y, Y)), "sequence of 3"),
-    (lambda m: hessian.trace(m, dict(a=X)), "mapping of a"),
-    (lambda m: hessian.trace(m, (X, Y[:5])), "one row an example"),
-    (lambda m: hessian.trace(m, (X[:0], Y[:0])), "no examples"),
-    (lambda m: hessian.trace(m, []), "no examples"),
-    (
-        lambda m: hessian.trace(m, tf.data.Dataset.from_tensor_slices((X, Y))),
-        "is the data batched",
-    ),
-    (
-        lambda m: hessian.trace(m, tf.data.Dataset.from_tensors((X, Y)).repeat()),
-        "for ever",
-    ),
-    (lambda m: hessian.trace(m, (X, Y.astype(np.float32))), "takes integer labels"),
-    (lambda m: hessian.trace(m, (X, np.stack([Y, Y], 1))), "one label"),
-    (lambda m: hessian.trace(m, (X, Y), batch_size=0), "batch_size"),
-    (lambda m: hessian.trace(m, (X, Y), tolerance=0), "tolerance must be positive"),
-    (lambda m: hessian.trace(m, (X, Y), max_samples=1), "at least 2"),
-    (lambda m: hessian.trace(m, (X, Y), parts="layers"), '"block", "variable"'),
-    (lambda m: hessian.trace(m, (X, Y), parts=[[]]), "is empty"),
-    (
-        lambda m: hessian.trace(m, (X, Y), parts=[[tf.Variable(1.0, name="v")]]),
-        "v:0",
-    ),
-    (lambda m: hessian.top_eigenvalues(m, (X, Y), 0), "k must be positive"),
-    (lambda m: hessian.top_eigenvalues(m, (X, Y), 40), "39 eigenvalues, not 40"),
-    (
-        lambda m: hessian.top_eigenvalues(m, (X, Y), 20, parts="block"),
+        dict(what="top_eigenvalues", k=20, parts="block"),
         "15 eigenvalues in 'logits', not 20",
     ),
-    (lambda m: hessian.top_eigenvalues(m, (X, Y), method="qr"), "lanczos, power"),
+    (dict(what="top_eigenvalues", method="qr"), "lanczos, power"),
     (
-        lambda m: hessian.top_eigenvalues(m, (X, Y), max_iterations=0),
+        dict(what="top_eigenvalues", max_iterations=0),
         "max_iterations must be positive",
     ),
-    (lambda m: hessian.diagonal(m, (X, Y), samples=1), "at least 2"),
-    (lambda m: hessian.spectral_density(m, (X, Y), steps=0), "steps"),
-    (lambda m: hessian.spectral_density(m, (X, Y), relative_width=2), "1e-5 to 1"),
-    (lambda m: hessian.hessian_vector_product(m, (X, Y), np.ones(3)), "39 numbers"),
-    (
-        lambda m: hessian.hessian_vector_product(m, (X, Y), [np.ones(3)]),
-        "variables' shapes",
-    ),
-    (lambda m: hessian.trace(m, (np.nan * X, Y)), "not finite"),
+    (dict(what="diagonal", samples=1), "at least 2"),
+    (dict(what="spectral_density", steps=0), "steps"),
+    (dict(what="spectral_density", relative_width=2), "1e-5 to 1"),
+    (dict(what="hessian_vector_product", vector=np.ones(3)), "39 numbers"),
+    (dict(what="hessian_vector_product", vector=[np.ones(3)]), "variables' shapes"),
 ]
 
 
-@pytest.mark.parametrize("call,words", WRONG, ids=[words for _, words in WRONG])
-def test_wrong_input_gives_one_clear_sentence(case, call, words):
+@pytest.mark.parametrize("given,words", WRONG, ids=[words for _, words in WRONG])
+def test_wrong_input_gives_one_clear_sentence(case, given, words):
+    options = {"model": case[0], "data": (X, Y), "what": "trace", **given}
+    model, data, what = (options.pop(name) for name in ("model", "data", "what"))
+    if "loss" in options:
+        value = options.pop("loss")
+        model = lambda batch: tf.constant(value)  # noqa: E731
+    elif model in (wrapped, softmax_model):
+        model = model()
     with pytest.raises((TypeError, ValueError)) as caught:
-        call(case[0])
+        getattr(hessian, what)(model, data, **options)
     message = str(caught.value)
     assert words in message
     assert "\n" not in message and len(message) < 300

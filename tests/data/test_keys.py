@@ -85,7 +85,7 @@ def test_graph_and_eager_mode_agree_with_sizes_and_epochs_as_tensors():
 
 def test_step_keys_and_epoch_keys_are_all_different_int64():
     key = keys.client_key(0, 0, "a")
-    found = [keys.epoch_key(key, n) for n in range(50)]
+    found = [keys.fold_in(key, n) for n in range(50)]
     found += [keys.step_key(key, n) for n in range(50)]
     assert {one.dtype for one in found} == {tf.int64}
     assert len({tuple(one.numpy()) for one in found}) == 100

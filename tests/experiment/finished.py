@@ -64,18 +64,19 @@ def write(directory, values, table):
     run.close()
 
 
-def finish(planned, accuracies, *, all_clients=None, **more):
+def finish(planned, accuracies, *, all_clients=None, loss=1.0, **more):
     """Writes what a planned run leaves when it is finished.
 
     Args:
       planned: The run.
       accuracies: Test accuracy, a share, round by round.
       all_clients: That of the mean of all clients' models.
+      loss: The training's.
       **more: What else its `config.json` has.
     """
     values = {**planned.config.dump(), "total_rounds": len(accuracies), **more}
-    table = table_of(accuracies, all_clients_accuracy=all_clients)
-    write(planned.directory, values, table)
+    columns = {"all_clients_accuracy": all_clients, "training_loss": loss}
+    write(planned.directory, values, table_of(accuracies, **columns))
 
 
 def read_csv(path):

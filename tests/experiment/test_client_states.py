@@ -1,9 +1,10 @@
 import json
+import pathlib
 
 import numpy as np
 import pytest
 
-from tff_reg.experiment import checkpoints, client_states, state_file
+from tff_reg.experiment import checkpoints, client_states, files, state_file
 
 INITIAL = {"previous": [np.zeros(3, np.float32), np.float32(1)]}
 
@@ -63,6 +64,32 @@ def test_an_index_brings_the_states_of_its_moment_back(tmp_path):
     assert len(list((tmp_path / "states").iterdir())) == 2
     with pytest.raises(checkpoints.CheckpointDamagedError, match="is missing"):
         again.verify(tmp_path / "index2")
+
+
+def test_only_a_checkpoint_waits_for_the_disk_and_only_for_what_it_names(
+    tmp_path, monkeypatch
+):
+    synced = []
+
+    def sync(path):
+        assert not (tmp_path / "index").exists()
+        synced.append(pathlib.Path(path).name)
+
+    monkeypatch.setattr(files, "sync", sync)
+    store = client_states.ClientStates(INITIAL, tmp_path / "states")
+    store.store(["a", "b"], [_state(2), _state(3)], 1)
+    store.store(["b", "c"], [_state(4), _state(5)], 2)
+    assert not synced
+    store.write_index(tmp_path / "index")
+    index = json.loads((tmp_path / "index").read_text())
+    assert sorted(synced[:-1]) == sorted(name for name, _ in index.values())
+    assert synced[-1] == "states"
+    # What is there already is not waited for again.
+    (tmp_path / "index").unlink()
+    del synced[:]
+    store.store(["a"], [_state(6)], 3)
+    store.write_index(tmp_path / "index")
+    assert len(synced) == 2 and synced[0].endswith("-000003.npz")
 
 
 def test_damage_is_noticed(tmp_path):

@@ -21,11 +21,17 @@ def test_a_fraction_keeps_the_shape_of_a_run():
 
 
 def test_tiny_is_one_round_of_two_clients_with_a_few_steps():
-    values = resolve(scale="tiny", total_rounds=3)
+    values = resolve(scale="tiny")
     assert (values.total_rounds, values.local_epochs) == (1, 1)
     assert (values.num_clients, values.clients_per_round) == (4, 2)
     assert values.batch_size == 4
     assert scale.parse("tiny")("train_examples", 50_000) == 48
+
+
+def test_what_is_given_is_more_than_tiny_says():
+    values = resolve(scale="tiny", total_rounds=3, clients_per_round=5)
+    assert (values.total_rounds, values.local_epochs) == (3, 1)
+    assert (values.num_clients, values.clients_per_round) == (5, 5)
 
 
 def test_nothing_grows_and_nothing_becomes_zero():

@@ -1,5 +1,6 @@
 """Grids: what each method tries, which is best, and what runs then."""
 
+import math
 import pathlib
 import signal
 import sys
@@ -36,8 +37,8 @@ def config_of(flags):
 class Pretending:
     """An executor whose runs are finished at once."""
 
-    def __init__(self):
-        self.configs = []
+    def __init__(self, diverging=()):
+        self.configs, self._diverging = [], diverging
 
     def execute(self, command):
         asked = config_of(command[command.index("run") + 1 :])
@@ -48,7 +49,9 @@ class Pretending:
         if config.validation_share is not None:
             key = (config.strengths["fedprox_strength"], config.seed)
             accuracy = HELD_OUT[key]
-        finished.finish(planned, [0.1, accuracy])
+        diverges = config.strengths.get("fedprox_strength") in self._diverging
+        loss = math.nan if diverges else 1.0
+        finished.finish(planned, [0.1, accuracy], loss=loss)
         return 0, ""
 
     def stop(self):
@@ -125,6 +128,21 @@ def test_the_best_on_held_out_examples_runs_on_all(tmp_path):
     again = Pretending()
     assert call(*arguments, executor=again).returncode == 0
     assert again.configs == []
+
+
+def test_what_ended_not_finite_is_never_the_best(tmp_path):
+    arguments = ["--processes=fedavg,fedprox", "--total_rounds=2"]
+    arguments += ["--grid=fedprox_strength=0.1,0.01,0.001"]
+    executor = Pretending(diverging=[0.01])
+    done = call(*arguments, f"--output_dir={tmp_path / 'a'}", executor=executor)
+    assert done.returncode == 0, done.stderr
+    assert executor.configs[-1].strengths == {"fedprox_strength": 0.1}
+    assert "50.00 (from 40.00, 3 tried)" in (tmp_path / "a" / "table.md").read_text()
+    executor = Pretending(diverging=[0.1, 0.01, 0.001])
+    done = call(*arguments, f"--output_dir={tmp_path / 'b'}", executor=executor)
+    assert done.returncode == 1
+    assert done.stderr.endswith("fedprox: no setting of the grid ended finite.\n")
+    assert "| fedprox |" not in (tmp_path / "b" / "table.md").read_text()
 
 
 # A run that is finished at once, or, where a file says so, sends itself or its parent a

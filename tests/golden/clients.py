@@ -14,7 +14,7 @@ from tff_reg.methods import method
 from tff_reg.training import local_round
 
 
-def process(sizes, dtype, training, weighting):
+def process(sizes, dtype, training, weighting, server_rate=1.0):
     """The process of what clients do.
 
     Args:
@@ -22,6 +22,7 @@ def process(sizes, dtype, training, weighting):
       dtype: As there.
       training: A `LocalTraining`.
       weighting: A `tff.learning.ClientWeighting`.
+      server_rate: The server's learning rate.
 
     Returns:
       The process.
@@ -30,6 +31,7 @@ def process(sizes, dtype, training, weighting):
         mlp.model_fn(sizes, dtype),
         training.methods,
         training.optimizer,
+        training_lib.build_sgd(server_rate),
         client_weighting=weighting,
         client_data=training.data_form,
         max_gradient_norm=training.max_gradient_norm,

@@ -226,3 +226,44 @@ def write_case(path, configs, x, y, initial):
             kind = "" if is_input else "f64."
             arrays[f"{kind}{variant}.{name}"] = value
     np.savez(path, **arrays)
+
+
+def write_fedcm(path, config):
+    """Writes a file of the form of FedCM's J file, of one variant, `base`."""
+    rng = np.random.default_rng(9)
+    sizes, rate_of_all = config["mlp"], config["local_iteration"] * config["lr"]
+    x = rng.normal(size=(sum(config["sizes"]), sizes[0]))
+    y = rng.integers(0, sizes[-1], len(x))
+    count = sum((inputs + 1) * units for inputs, units in zip(sizes, sizes[1:]))
+    cloud = initial = rng.normal(0, 0.5, count)
+    direction, steps, arrays = np.zeros(count), [], {}
+    ends = np.cumsum(config["sizes"])
+    for number, cohort in enumerate(config["cohorts"]):
+        arrays[f"round{number + 1}.delta_sent"] = direction
+        decay, models = config["lr_decay_per_round"] ** number, []
+        for one in cohort:
+            w = cloud
+            begins = range(ends[one] - config["sizes"][one], ends[one], config["batch"])
+            for begin in [*begins] * config["epochs"]:
+                rows = slice(begin, min(begin + config["batch"], ends[one]))
+                own = gradient(w, x[rows], y[rows], sizes)
+                mixed = config["alpha"] * own + (1 - config["alpha"]) * direction
+                mixed = clip(mixed, config["clip_norm"])
+                w = w - config["lr"] * decay * (mixed + config["weight_decay"] * w)
+                steps.append((w, mixed))
+            models.append(w)
+        moved = np.mean(models, axis=0) - cloud
+        direction = -moved / (rate_of_all * decay)
+        cloud = cloud + config["server_learning_rate"] * moved
+        arrays[f"round{number + 1}.server_params"] = cloud
+    names = ("params_after_each_step", "grad_seen_by_optimizer")
+    for name, values in zip(names, zip(*steps)):
+        arrays[f"trace.{name}"] = np.array(values)
+    np.savez(
+        path,
+        config=np.array(json.dumps({"base": config})),
+        x=x,
+        y=y,
+        initial_params=initial,
+        **{f"f64.base.{name}": value for name, value in arrays.items()},
+    )

@@ -61,16 +61,18 @@ def test_fedmlb_step(name, dtype):
         trainer.check_summary(key, trainer.gradient_of(value, tape))
 
     # The product's own step.
-    assert config["lambda1"] == 1.0
+    # The product has no factor on the first cross-entropy: it is one on all.
+    factor = config["lambda1"]
     term = methods.FedMLB(
-        cross_entropy=config["lambda2"],
-        distillation=config["lambda3"],
+        cross_entropy=config["lambda2"] / factor,
+        distillation=config["lambda3"] / factor,
         temperature=config["temp"],
     )
     gradients, measured = trainer.gradient(
         batch, term, references={"global": received.model}
     )
-    total = float(ce) + measured["fedmlb/term"].numpy()
+    gradients = [factor * gradient for gradient in gradients]
+    total = factor * (float(ce) + measured["fedmlb/term"].numpy())
     case.check("loss_total", total, rtol64=1e-6)  # Measurements are float32.
     case.check("returned_mean_loss", total, rtol64=1e-6)
     clippings = {"": config["clip_norm"], "tightclip.": config.get("tight_clip_norm")}

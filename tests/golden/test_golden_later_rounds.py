@@ -12,7 +12,7 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tests.golden import clients as clients_lib, later, mlp, replay
+from tests.golden import clients as clients_lib, later, mlp, numpy_rounds, replay
 from tff_reg import methods, training as training_lib
 from tff_reg.methods import all_clients, method
 from tff_reg.training import local_training
@@ -85,10 +85,6 @@ def _training(config, own):
     form = training_lib.WholeClientData(**data)
     if _decays_in_epochs(config):
         form = _DecayingData(**data, decay=config["lr_decay_per_round"])
-    # Everyone's K is that of the first client in FedCM's code.
-    steps = config.get("local_iteration")
-    assert steps is None or steps == int(steps)
-    assert config.get("server_learning_rate", 1.0) == 1.0
     return local_training.LocalTraining(
         optimizer=training_lib.build_sgd(
             config["lr"],
@@ -102,7 +98,8 @@ def _training(config, own):
         population=training_lib.Population(
             num_clients=len(sizes),
             mean_examples=float(sizes.mean()),
-            local_steps=steps and int(steps),
+            # Everyone's K is that of the first client in FedCM's code.
+            local_steps=config.get("local_iteration"),
         ),
     )
 
@@ -158,7 +155,31 @@ def test_every_algorithm_is_known(name):
     default="clip|momentum|paper|fixed",
 )
 def test_rounds(name, variant, dtype):
-    case = replay.Case(name, dtype)
+    _check_variant(replay.Case(name, dtype), variant)
+
+
+@pytest.mark.golden
+def test_rounds_with_a_fraction_of_a_step_and_another_server_rate(tmp_path):
+    config = dict(
+        algorithm="FedCM",
+        sizes=[5, 9],
+        cohorts=[[0, 1], [1], [1, 0]],
+        lr=0.1,
+        lr_decay_per_round=0.9,
+        batch=4,
+        epochs=2,
+        weight_decay=1e-3,
+        mlp=[3, 4, 2],
+        alpha=0.2,
+        clip_norm=0.5,
+        server_learning_rate=0.75,
+        local_iteration=2.5,
+    )
+    numpy_rounds.write_fedcm(tmp_path / "J_made.npz", config)
+    _check_variant(replay.Case("J_made", "float64", tmp_path), "base")
+
+
+def _check_variant(case, variant):
     config = case.config[variant]
     own = _METHODS[config["algorithm"]](config)
     training = _training(config, own)
@@ -189,7 +210,11 @@ def _check(case, value, expected, key):
 def _check_rounds(case, key, config, training):
     """Compares all that a round leaves behind; returns each round's `_Start`."""
     process = clients_lib.process(
-        config["mlp"], case.dtype, training, _weighting(config)
+        config["mlp"],
+        case.dtype,
+        training,
+        _weighting(config),
+        config.get("server_learning_rate", 1.0),
     )
     initial = mlp.unflatten(case.plain("initial_params"), config["mlp"], case.dtype)
     state = process.set_model_weights(

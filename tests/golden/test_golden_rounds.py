@@ -53,13 +53,15 @@ def _training(case, config):
     parts = _methods(config)[_algorithm(config)]()
     if config["with_man"]:
         parts.append(methods.MAN(strength=config["mu_mean"]))
-    mean_steps = config["epochs"] * -(-sizes.mean() // config["batch"])
-    # What the authors computed, where the file says it.
-    assert config.get("n_minibatch") in (None, mean_steps)
+    mean_steps = config.get("n_minibatch")
+    if mean_steps is None:
+        mean_steps = config["epochs"] * -(-sizes.mean() // config["batch"])
     takes_mean_steps = any(part.brings.get("same_local_steps") for part in parts)
     return local_training.LocalTraining(
         optimizer=training_lib.build_sgd(
-            config["lr"], weight_decay=config["weight_decay"]
+            config["lr"],
+            config.get("momentum", 0.0),
+            weight_decay=config["weight_decay"],
         ),
         methods=[*parts, all_clients.AllClients()],
         max_gradient_norm=config["clip_norm"],
@@ -73,7 +75,7 @@ def _training(case, config):
         population=training_lib.Population(
             num_clients=len(sizes),
             mean_examples=float(sizes.mean()),
-            local_steps=int(mean_steps),
+            local_steps=mean_steps,
         ),
     )
 

@@ -301,6 +301,13 @@ class _SignDescent(tff.learning.optimizers.Optimizer):
         return state
 
 
+@pytest.mark.parametrize("correction", [methods.FedCM(), methods.MoFedSAM()])
+def test_a_direction_beside_an_adaptive_optimizer_is_warned_of(correction):
+    adam = tff.learning.optimizers.build_adam(0.001)
+    with pytest.warns(UserWarning, match=f"{correction.name} stays far behind FedAvg"):
+        training.build_regularized(linear.model_fn, [correction], adam)
+
+
 @pytest.mark.parametrize("name", CORRECTIONS)
 def test_only_what_needs_gradients_needs_a_learning_rate(name):
     optimizer, correction = _SignDescent(), CORRECTIONS[name]
@@ -324,7 +331,7 @@ def test_only_what_needs_gradients_needs_a_learning_rate(name):
     [
         ({"num_clients": 0}, "num_clients=0: .* at least 1"),
         ({"mean_examples": 0.0}, "mean_examples=0.0: .* greater than 0"),
-        ({"local_steps": 0}, "local_steps=0: .* at least 1"),
+        ({"local_steps": 0.5}, "local_steps=0.5: .* at least 1"),
     ],
 )
 def test_populations_out_of_range_are_refused(changes, message):

@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 import tensorflow as tf
+import tensorflow_federated as tff
 
 from tests.methods import linear, one_weight
 from tff_reg import methods, training
@@ -86,6 +87,25 @@ def test_a_process_has_client_states_only_where_clients_remember():
         process = linear.build(methods.FedLESAM(direction=direction), population=None)
         is_stateful = isinstance(process, training.StatefulLearningProcess)
         assert is_stateful == (direction == "paper")
+
+
+@pytest.mark.parametrize("others", [[], [methods.FedNova()]])
+def test_the_servers_update_is_the_weighted_mean_of_the_scaled_changes(others):
+    process = linear.build(
+        methods.FedLESAM(direction="server"),
+        *others,
+        steps=5,
+        client_weighting=tff.learning.ClientWeighting.NUM_EXAMPLES,
+    )
+    state = process.initialize()
+    data = [
+        linear.whole(*linear.examples(seed, count)) for seed, count in [(0, 8), (1, 4)]
+    ]
+    after = process.next(state, data).state
+    pairs = zip(linear.weights_of(process, after), linear.weights_of(process, state))
+    # FedNova's model moves by the five steps, and each client's change is over them.
+    moved = [(new - old) / (5 if others else 1) for new, old in pairs]
+    linear.assert_close(after.finalizer["memory"]["update"], moved)
 
 
 def test_the_authors_sums_make_sense():

@@ -26,7 +26,8 @@ UNITS = ([[0.6, 0.8], [0.0, 0.0]], [1.0], [[0.0], [1.0]], [0.0])
 
 
 def _displacement(gradient=None, **settings):
-    local = one_weight.local(weights=WEIGHTS, cloud=CLOUD)
+    in_head = (False, False, True, True)
+    local = one_weight.local(weights=WEIGHTS, cloud=CLOUD, in_head=in_head)
     fedsol = methods.FedSOL(radius=0.7, **settings)
     return fedsol.displacement(local, gradient or GRADIENT)
 
@@ -46,6 +47,29 @@ def test_moves_the_last_layer_or_all_others(part, length):
     moves = {"all": (1, 1), "body": (1, 0), "head": (0, 1)}[part]
     assert float(found[0][0, 0]) == pytest.approx(0.7 * 3 / length * moves[0])
     assert float(found[3][0]) == pytest.approx(0.7 * 4 / length * moves[1])
+
+
+@pytest.mark.parametrize(
+    "of_classifier, names",
+    [
+        (methods.FedAvg(), ["classifier/dense/kernel", "classifier/dense/bias"]),
+        (
+            methods.FedETF(),
+            [
+                f"classifier/simplex/{n}"
+                for n in ("scaling", "dense/kernel", "dense/bias")
+            ],
+        ),
+        (methods.Freeze(), []),
+    ],
+)
+def test_the_head_is_what_of_the_last_layer_trains(of_classifier, names):
+    model = training.adapt_model_fn(every_method.model_fn, [of_classifier])()
+    found = [v.name.split(":")[0] for v in model.network.head_variables]
+    assert sorted(found) == sorted(names)
+    if not names:
+        with pytest.raises(ValueError, match="fedsol_part=head: .*freeze"):
+            methods.FedSOL(part="head").check_network(model.network)
 
 
 @pytest.mark.parametrize("perturbation", ["fixed", "adaptive"])

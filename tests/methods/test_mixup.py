@@ -64,7 +64,10 @@ def test_draws_follow_from_the_key_alone():
     assert 0 <= measured["coefficient"] <= 1
 
 
-def test_all_terms_of_a_sum_see_the_mixed_loss():
+@pytest.mark.parametrize(
+    "changing", [methods.Mixup(concentration=1.0), methods.FedLC(), methods.FedRS()]
+)
+def test_all_terms_of_a_sum_see_the_changed_loss(changing):
     model = models.build_model_fn(
         "resnet8", image_shape=(8, 8, 1), num_classes=3, dtype="float64"
     )()
@@ -77,12 +80,13 @@ def test_all_terms_of_a_sum_see_the_mixed_loss():
             seen.append((step.task_loss, step.compute_loss(step.outputs.logits)))
             return super().term(step)
 
-    terms = [methods.Mixup(concentration=1.0), Spy()]
+    terms = [changing, Spy()]
     batch = _batch()
     global_weights = [tf.constant(v) for v in model.trainable_variables]
-    examples = dict(x=batch.features, y=batch.targets[0][0])
+    labels = tf.minimum(batch.targets[0][0], 1)  # The last class lacks.
+    examples = dict(x=batch.features, y=labels)
     local_steps.gradient(model, terms, examples, cloud=global_weights)
     ((task_loss, again),) = seen
     assert float(task_loss) == pytest.approx(float(again))
-    plain = model.loss_fn(batch.targets[0][0], model.network(batch.features).logits)
+    plain = model.loss_fn(labels, model.network(batch.features).logits)
     assert float(task_loss) != pytest.approx(float(plain), rel=1e-6)

@@ -3,7 +3,7 @@ import pytest
 import tensorflow as tf
 
 from tff_reg import models
-from tff_reg.models import cnn, forward
+from tff_reg.models import forward, plain_cnns
 
 TRAIN = forward.ForwardPass(training=True, update_statistics=False)
 
@@ -168,9 +168,8 @@ def test_gradients_reach_every_variable(projector):
 
 
 def test_unknown_projectors_are_named():
+    asked = dict(num_classes=3, projector="simclr")
     with pytest.raises(ValueError, match="Unknown projector 'simclr'.*none, moon, uni"):
-        models.build_model_fn(
-            "cnn", image_shape=(8, 8, 1), num_classes=3, projector="simclr"
-        )
+        models.build_model_fn("cnn", image_shape=(8, 8, 1), **asked)
     with pytest.raises(ValueError, match="Unknown projector 'simclr'"):
-        cnn.cnn(input_shape=(8, 8, 1), num_classes=3, projector="simclr")
+        plain_cnns.cnn(input_shape=(8, 8, 1), norm="none", **asked)

@@ -307,7 +307,7 @@ def test_convolutions_in_groups_have_their_gradients(kind, dtype, step):
 
 def test_shuffled_channels_come_from_all_groups():
     x = tf.reshape(tf.range(12.0), [2, 1, 1, 6])
-    shuffled = layers.shuffle_channels(x, 3)
+    shuffled = layers.ChannelShuffle(3)(x, forward.ForwardPass())
     np.testing.assert_array_equal(shuffled[0, 0, 0], [0, 2, 4, 1, 3, 5])
     np.testing.assert_array_equal(shuffled[1, 0, 0], [6, 8, 10, 7, 9, 11])
 

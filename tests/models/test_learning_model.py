@@ -1,10 +1,12 @@
 import collections
 
 import numpy as np
+import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_reg import models, runtime
+from tff_reg.lazy import keras
 from tff_reg.models import learning_model
 
 MODEL_FN = models.build_model_fn("cnn", image_shape=(6, 6, 1), num_classes=3, seed=4)
@@ -78,3 +80,24 @@ def test_tffs_own_processes_take_it():
     train = output.metrics["client_work"]["train"]
     assert train["num_examples"] == 10
     assert 0.0 < train["loss"] < 10.0
+
+
+@pytest.mark.parametrize(
+    "dtypes, message",
+    [
+        (("mixed_float16",) * 2, "float32, its layers compute in less"),
+        (("mixed_bfloat16", "float32"), "float32, its layers compute in less"),
+        (("float32", "float64"), "float32 and float64: give"),
+        (("float16",) * 2, "float16: give all layers the one dtype"),
+        (("float64",) * 2, None),
+    ],
+)
+def test_layers_of_mixed_precision_are_refused(dtypes, message):
+    made = [keras.layers.Dense(2, dtype=dtype) for dtype in dtypes]
+    network = models.from_keras_blocks(made, input_shape=(3,))
+    model = models.LearningModel(network)
+    if message is None:
+        learning_model.check_model(model)
+    else:
+        with pytest.raises(ValueError, match=message):
+            learning_model.check_model(model)

@@ -18,13 +18,15 @@ def _runtime():
         yield
 
 
-def _received(num_models, values):
+def _received(num_models, values, looks_ahead=False):
     """What a client receives in each round, and the last state."""
     inner = tff.learning.templates.build_broadcast_process(WEIGHTS_TYPE)
     received_type = tff.types.to_type(
         collections.OrderedDict(model=WEIGHTS_TYPE, averaged=WEIGHTS_TYPE.trainable)
     )
-    process = averaging.build_averaging_distributor(inner, received_type, num_models)
+    process = averaging.build_averaging_distributor(
+        inner, received_type, num_models, looks_ahead
+    )
 
     @tff.federated_computation(
         process.next.type_signature.parameter[0],
@@ -42,6 +44,9 @@ def _received(num_models, values):
         weights = tff.learning.models.ModelWeights(
             [np.full(2, value, np.float32)], [np.float32(value)]
         )
+        if looks_ahead:
+            ahead = tff.learning.models.ModelWeights([weights.trainable[0] + 9], [0.0])
+            weights = (ahead, weights)
         state, (at_client,) = next_fn(state, weights, [0])
         received.append(at_client)
     return received, state
@@ -54,8 +59,21 @@ def test_sends_the_model_and_the_mean_of_the_last_ones():
     assert means == [1, 2.5, 4, 4, 4]
 
 
+def test_a_round_that_leaves_the_model_as_it_is_does_not_count():
+    received, state = _received(3, [1, 4, 4, 4, 7])
+    means = [float(r["averaged"][0][1]) for r in received]
+    assert means == [1, 2.5, 2.5, 2.5, 4]
+    assert state[1]["count"] == 3
+
+
+def test_the_mean_is_of_the_models_where_others_are_sent():
+    received, _ = _received(2, [1, 3], looks_ahead=True)
+    assert [float(r["model"].trainable[0][0]) for r in received] == [10, 12]
+    assert [float(r["averaged"][0][0]) for r in received] == [1, 2]
+
+
 def test_with_one_model_the_mean_is_the_model():
     received, state = _received(1, [3, 5])
     assert [float(r["averaged"][0][0]) for r in received] == [3, 5]
     _, history = state
-    assert history["earlier"][0].shape == (0, 2)
+    np.testing.assert_array_equal(history["models"][0], [[5, 5]])

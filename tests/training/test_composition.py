@@ -2,6 +2,7 @@ import collections
 import dataclasses
 import functools
 import gc
+import json
 
 import numpy as np
 import pytest
@@ -64,8 +65,9 @@ _AGGREGATORS = {
 )
 def test_takes_any_aggregator(kind):
     # With BatchNorm, so that statistics go through the aggregator too.
+    norm = "group" if kind == "private" else "batch"
     model_fn = models.build_model_fn(
-        "cnn", image_shape=(4, 4, 1), num_classes=3, norm="batch"
+        "cnn", image_shape=(4, 4, 1), num_classes=3, norm=norm
     )
     aggregator = _AGGREGATORS[kind]()
     process = training.build(
@@ -162,11 +164,11 @@ def test_fedgkd_distils_the_mean_of_the_last_global_models():
         output = process.next(state, clients)
         state = output.state
     # The distributor remembers the model that it sent last, for the next mean.
-    (earlier,) = [
-        s["earlier"] for s in state.distributor if isinstance(s, dict) and "count" in s
+    (kept,) = [
+        s["models"] for s in state.distributor if isinstance(s, dict) and "count" in s
     ]
-    for kept, last in zip(earlier, sent[-1]):
-        np.testing.assert_array_equal(kept[0], last)
+    for both, last in zip(kept, zip(*sent[:0:-1])):
+        np.testing.assert_array_equal(both, last)
     # One global model alone is KD with half the strength.
     kd = training.build_from_settings("kd", CNN_FN, settings, {"kd_strength": 0.1})
     for a, b in zip(_run(build(1), clients, 2)[0], _run(kd, clients, 2)[0]):
@@ -175,6 +177,17 @@ def test_fedgkd_distils_the_mean_of_the_last_global_models():
         not np.array_equal(a, b)
         for a, b in zip(_run(build(2), clients, 2)[0], _run(build(1), clients, 2)[0])
     )
+
+
+def test_fedgkd_averages_the_global_models_and_not_those_that_fedacg_sends():
+    process = _build("fedgkd+fedacg")
+    state, models_ = process.initialize(), []
+    for _ in range(3):
+        models_.append(process.get_model_weights(state).trainable[0])
+        state = process.next(state, random_clients.clients((6, 9))).state
+    history = state.distributor[1]
+    np.testing.assert_array_equal(history["models"][0][:3], models_[::-1])
+    assert history["count"] == 3
 
 
 def test_freeze_leaves_the_classifier_as_it_was():
@@ -262,6 +275,31 @@ def test_means_of_different_numbers_of_models_are_refused():
     both = [methods.FedGKD(), OtherGKD(averaged_rounds=3)]
     with pytest.raises(ValueError, match="the same number"):
         training.build_regularized(CNN_FN, both, training.build_sgd(0.1))
+
+
+def test_hparams_are_matched_by_their_names():
+    process = training.build(
+        "fedavg", CNN_FN, server_optimizer="adam", server_learning_rate=0.01
+    )
+    state = process.initialize()
+    hparams = process.get_hparams(state)
+    loaded = json.loads(json.dumps(hparams, default=float, sort_keys=True))
+    assert list(loaded["finalizer"]) != list(hparams["finalizer"])
+    assert process.get_hparams(process.set_hparams(state, loaded)) == hparams
+    loaded["finalizer"]["lr"] = loaded["finalizer"].pop("learning_rate")
+    with pytest.raises(TypeError, match="'lr'.*learning_rate, beta_1, beta_2, eps"):
+        process.set_hparams(state, loaded)
+
+
+def test_a_server_step_that_build_refuses_cannot_be_set():
+    process = _build("fedacg")
+    state = process.initialize()
+    hparams = process.get_hparams(state)
+    hparams["finalizer"]["learning_rate"] = np.float32(0.5)
+    with pytest.raises(
+        tf.errors.InvalidArgumentError, match="fedacg makes the new model itself"
+    ):
+        process.set_hparams(state, hparams)
 
 
 def test_hparams_can_be_set():

@@ -6,10 +6,8 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Optional
 
-from tff_reg import lazy, models, seam
+from tff_reg import models, seam
 from tff_reg.lazy import keras, tf
-
-layers = lazy.module("tff_reg.models.layers")  # Which imports TensorFlow.
 
 
 class UnsuitableModelError(TypeError):
@@ -167,9 +165,9 @@ def _filter_axes(parts, variables) -> list[tuple[int, ...]]:
     """See `Objective`: all axes but the last, and but those of channels or groups."""
     own = {}
     for layer in (each for part in parts for each in (part, *part.submodules)):
-        if isinstance(layer, layers.GroupedPointwiseConv2D):
+        if isinstance(layer, models.layers.GroupedPointwiseConv2D):
             own[layer.kernel.ref()] = (1,)
-        elif isinstance(layer, layers.DepthwiseConv2D):
+        elif isinstance(layer, models.layers.DepthwiseConv2D):
             own[layer.kernel.ref()] = (0, 1)
         elif (kernel := getattr(layer, "depthwise_kernel", None)) is not None:
             own[kernel.ref()] = tuple(range(kernel.shape.rank - 2))

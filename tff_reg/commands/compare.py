@@ -254,7 +254,7 @@ def main(argv, stop, executor=None):
         done = several.begin(given, first, stop, executor)
     except ValueError as error:
         fail(error)
-    failed, tuned = [], None
+    failed, tuned, lost = [], None, []
     if common is not None:
         print(*shared.lines(), "", sep="\n", flush=True)
     with several.carried_out(done, fail):
@@ -263,6 +263,7 @@ def main(argv, stop, executor=None):
             failed = done.failed
             tuned = tuner.best(done.finished)
             planned = tuner.plan(tuned)
+            lost = sorted({run.config.process for run in tuner.planned} - tuned.keys())
             done = several.begin(given, planned, stop, executor)
         if planned:
             table.of_config(planned[0].config)
@@ -273,3 +274,6 @@ def main(argv, stop, executor=None):
         several.show(given.output_dir, comparison.FILES)
     total = len(planned) + (len(tuner.planned) if tuner else 0)
     several.fail_for_failed([*failed, *done.failed], total, has_table, fail)
+    if lost:
+        why = f"{', '.join(lost)}: no setting of the grid ended finite."
+        fail(why, exit_code=1)

@@ -31,7 +31,8 @@ bin/reproduce PAPER/TABLE [--seeds=N,...] [--scale=X] [--jobs=N] [flags]
   PAPER/TABLE             such as fedalign/table1, fedmlb/table6 or man/figure2
   --seeds=N,...           such as 0,1,2; every cell runs with each [0]
   --scale=X               of the paper's rounds, clients, local epochs and examples, as
-                          0.1; or tiny, minutes: one round that shows that all runs [1]
+                          0.1; or tiny, minutes: one round that shows that all runs,
+                          or as many as --total_rounds says [1]
   --jobs=N                runs at a time, which share this machine's cores and
                           GPUs; their numbers are the same [1]
   --jobs_on=local|slurm|ray  where they run, as of bin/compare, with its flags [local]

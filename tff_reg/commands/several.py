@@ -96,7 +96,7 @@ def begin(given, planned, stop, executor=None, where=None):
     where, setting = (
         (given.output_dir, "output_dir") if where is None else (where, "runs_dir")
     )
-    files.make_directory(where, setting)
+    files.check_writable(where, setting)
     again = "the same command" + (" without --overwrite" if given.overwrite else "")
     stop.say(lambda: done.standing(where, again))
     return done

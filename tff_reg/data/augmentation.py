@@ -36,22 +36,33 @@ import dataclasses
 import functools
 import math
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tff_reg.data import keys
-from tff_reg.lazy import tf
+from tff_reg.lazy import np, tf
 
 AugmentFn = Callable[..., Any]  # (images, key) -> float32 images
 
-RECIPE_NAMES = (
-    "none",
-    "shift",
-    "crop_flip",
-    "rotate_crop_flip",
-    "half_crop_flip",
-    "resized_crop",
-)
+# By name: the parts, given what normalises and the largest value of a pixel.
+_RECIPES: Mapping[str, Callable[[AugmentFn, Any], Sequence[AugmentFn]]] = {
+    "none": lambda normal, _: [normal],
+    "shift": lambda normal, _: [pad_crop(1), normal],
+    "crop_flip": lambda normal, _: [pad_crop(4), horizontal_flip(), normal],
+    "rotate_crop_flip": lambda normal, _: [
+        *(rotate(10), pad_crop(4), horizontal_flip(), normal)
+    ],
+    "half_crop_flip": lambda normal, _: [
+        *(normal, horizontal_flip(), sometimes(0.5, pad_crop(4)))
+    ],
+    "resized_crop": lambda normal, largest: [
+        random_resized_crop(0.08, 1.0),
+        color_jitter(brightness=0.4, contrast=0.4, saturation=0.4, largest=largest),
+        horizontal_flip(),
+        normal,
+    ],
+}
+RECIPE_NAMES = tuple(_RECIPES)
 
 # Of red, green and blue in the brightness of a pixel (ITU-R 601, as Pillow's).
 _LUMA = (0.299, 0.587, 0.114)
@@ -93,31 +104,17 @@ def recipe(name: str, normalize_fn: AugmentFn, *, largest: float | None) -> Augm
     Raises:
       AugmentationError: If the name is unknown, or needs pixels with a range.
     """
-    if name == "none":
-        return compose(normalize_fn)
-    if name == "shift":
-        return compose(pad_crop(1), normalize_fn)
-    if name == "crop_flip":
-        return compose(pad_crop(4), horizontal_flip(), normalize_fn)
-    if name == "rotate_crop_flip":
-        return compose(rotate(10), pad_crop(4), horizontal_flip(), normalize_fn)
-    if name == "half_crop_flip":
-        return compose(normalize_fn, horizontal_flip(), sometimes(0.5, pad_crop(4)))
-    if name == "resized_crop":
-        if largest is None:
-            raise AugmentationError(
-                f"The augmentation {name} varies colours, for which pixels need a "
-                "range, as uint8 has; these are float32: choose another, or give uint8."
-            )
-        jitter = color_jitter(
-            brightness=0.4, contrast=0.4, saturation=0.4, largest=largest
+    if name not in _RECIPES:
+        raise AugmentationError(
+            f"There is no augmentation named {name!r}; use one of "
+            f"{', '.join(RECIPE_NAMES)}."
         )
-        crop = random_resized_crop(0.08, 1.0)
-        return compose(crop, jitter, horizontal_flip(), normalize_fn)
-    raise AugmentationError(
-        f"There is no augmentation named {name!r}; use one of "
-        f"{', '.join(RECIPE_NAMES)}."
-    )
+    if name == "resized_crop" and largest is None:
+        raise AugmentationError(
+            f"The augmentation {name} varies colours, for which pixels need a range, as"
+            " uint8 has; these are float32: choose another, or give uint8."
+        )
+    return compose(*_RECIPES[name](normalize_fn, largest))
 
 
 def sometimes(probability: float, function: AugmentFn) -> AugmentFn:
@@ -131,9 +128,7 @@ def sometimes(probability: float, function: AugmentFn) -> AugmentFn:
 
     def apply(images, key):
         images = tf.cast(images, tf.float32)
-        numbers = tf.random.stateless_uniform(
-            [tf.shape(images)[0], 1, 1, 1], seed=keys.fold_in(key, 0), alg="philox"
-        )
+        numbers = _uniform([tf.shape(images)[0], 1, 1, 1], keys.fold_in(key, 0))
         changed = function(images, keys.fold_in(key, 1))
         return tf.where(numbers < probability, changed, images)
 
@@ -166,14 +161,7 @@ def pad_crop(padding: int) -> AugmentFn:
             return images
         batch, height, width, channels = _sizes(images)
         padded_height, padded_width = height + 2 * padding, width + 2 * padding
-        corners = tf.random.stateless_uniform(
-            [2, batch],
-            seed=key,
-            minval=0,
-            maxval=2 * padding + 1,
-            dtype=tf.int32,
-            alg="philox",
-        )
+        corners = _uniform([2, batch], key, 0, 2 * padding + 1, "int32")
         rows = corners[0][:, tf.newaxis] + tf.range(height)
         columns = corners[1][:, tf.newaxis] + tf.range(width)
         rows += padded_height * tf.range(batch)[:, tf.newaxis]
@@ -191,7 +179,7 @@ def horizontal_flip() -> AugmentFn:
     def flip(images, key):
         images = tf.cast(images, tf.float32)
         batch, height, width, channels = _sizes(images)
-        numbers = tf.random.stateless_uniform([batch, 1], seed=key, alg="philox")
+        numbers = _uniform([batch, 1], key)
         columns = tf.range(width)[tf.newaxis, :]
         columns = tf.where(numbers < 0.5, width - 1 - columns, columns)
         # One gather of pixels: half the time of a reversed copy and a choice.
@@ -220,9 +208,7 @@ def rotate(degrees: float) -> AugmentFn:
         images = tf.cast(images, tf.float32)
         batch, height, width, channels = _sizes(images)
         largest = math.radians(degrees)
-        angles = tf.random.stateless_uniform(
-            [batch, 1, 1], seed=key, minval=-largest, maxval=largest, alg="philox"
-        )
+        angles = _uniform([batch, 1, 1], key, -largest, largest)
         cosines, sines = tf.cos(angles), tf.sin(angles)
         # Of a pixel's centre from the image's, before and after.
         y = tf.range(height, dtype=tf.float32) - (tf.cast(height, tf.float32) - 1) / 2
@@ -264,9 +250,7 @@ def random_resized_crop(least_area: float, largest_area: float) -> AugmentFn:
         images = tf.cast(images, tf.float32)
         batch, height, width, _ = _sizes(images)
         tall, wide = tf.cast(height, tf.float32), tf.cast(width, tf.float32)
-        numbers = tf.random.stateless_uniform(
-            [4, batch, _BOX_DRAWS], seed=key, alg="philox"
-        )
+        numbers = _uniform([4, batch, _BOX_DRAWS], key)
         area = least_area + (largest_area - least_area) * numbers[0]
         ratio = tf.exp((2 * numbers[1] - 1) * math.log(4 / 3))
         rows = tf.round(tf.sqrt(area * tall * wide / ratio))
@@ -330,9 +314,7 @@ def color_jitter(
                 f"Jitter of colours needs 3 channels, but the images have {channels}; "
                 "choose another augmentation."
             )
-        numbers = tf.random.stateless_uniform(
-            [3, batch, 1, 1, 1], seed=key, minval=-1.0, maxval=1.0, alg="philox"
-        )
+        numbers = _uniform([3, batch, 1, 1, 1], key, -1.0, 1.0)
         factors = [1 + strength * numbers[i] for i, strength in enumerate(strengths)]
         images = tf.clip_by_value(images * factors[0], 0.0, largest)
         mean_grey = tf.reduce_mean(_grey(images), [1, 2], True)
@@ -399,8 +381,7 @@ def normalize(
       AugmentationError: If a deviation or `largest` is not above 0, or a number is
         not finite.
     """
-    means = _numbers(mean)
-    stds = _numbers(std)
+    means, stds = (np.atleast_1d(each).astype(float).tolist() for each in (mean, std))
     if not all(map(math.isfinite, means + stds)):
         raise AugmentationError(f"mean {mean} and std {std} must be finite.")
     if min(stds) <= 0 or not largest > 0:
@@ -416,12 +397,11 @@ def normalize(
     return Normalization(tuple(means), tuple(stds), float(largest))
 
 
-def _numbers(value: Any) -> list[float]:
-    """Of one number, or of many."""
-    try:
-        return [float(one) for one in value]
-    except TypeError:
-        return [float(value)]
+def _uniform(shape, key, minimum=0.0, maximum=1.0, dtype="float32"):
+    """Numbers from `minimum` up to `maximum`, which depend on the key alone."""
+    return tf.random.stateless_uniform(
+        shape, key, minimum, maximum, dtype, alg="philox"
+    )
 
 
 def _sizes(images) -> list:

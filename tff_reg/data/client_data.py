@@ -63,7 +63,8 @@ class ArrayClientData(tff.simulation.datasets.ClientData):
     clients cost what 10 cost, but for the names. A client's rows are gathered when
     they are asked for.
 
-    A client's data come in these forms:
+    Methods of a client raise an UnknownClientError if there is none of that id. A
+    client's data come in these forms:
 
     * `client_examples`: NumPy arrays.
     * `create_tf_dataset_for_client` and `serializable_dataset_fn`: single examples,
@@ -163,11 +164,7 @@ class ArrayClientData(tff.simulation.datasets.ClientData):
         return self._positions[self._offsets[row] : self._offsets[row + 1]]
 
     def client_examples(self, client_id: str) -> collections.OrderedDict:
-        """A copy of a client's examples: x [n, ...] as stored, y int32 [n].
-
-        Raises:
-          UnknownClientError: If there is no such client.
-        """
+        """A copy of a client's examples: x [n, ...] as stored, y int32 [n]."""
         positions = self.client_positions(client_id)
         return collections.OrderedDict(x=self._x[positions], y=self._y[positions])
 
@@ -175,9 +172,6 @@ class ArrayClientData(tff.simulation.datasets.ClientData):
         """A client's single examples, in the order of its positions.
 
         Holds this client's examples only, unlike `serializable_dataset_fn`.
-
-        Raises:
-          UnknownClientError: If there is no such client.
         """
         return tf.data.Dataset.from_tensor_slices(self.client_examples(client_id))
 
@@ -233,7 +227,6 @@ class ArrayClientData(tff.simulation.datasets.ClientData):
           with x as stored, also where n is 0. Its attribute `recipe` is its `Recipe`.
 
         Raises:
-          UnknownClientError: If there is no such client.
           ClientDataError: If `key` is not two integers.
         """
         make = functools.partial(_whole_client, _check_key(key))
@@ -298,7 +291,6 @@ class ArrayClientData(tff.simulation.datasets.ClientData):
           `include_key` also `key=int64 [2]`; empty for a client without examples.
 
         Raises:
-          UnknownClientError: If there is no such client.
           ClientDataError: If another argument is out of range.
         """
         if batch_size < 1 or local_epochs < 1:

@@ -85,19 +85,6 @@ def fold_in(key: tf.Tensor, data: Any) -> tf.Tensor:
     )
 
 
-def epoch_key(key: tf.Tensor, epoch: Any) -> tf.Tensor:
-    """The key of one local epoch.
-
-    Args:
-      key: int64 [2], the client's key.
-      epoch: Integer scalar, Python number or tensor, from 0 to 2**31 - 2.
-
-    Returns:
-      int64 [2] tensor.
-    """
-    return fold_in(key, epoch)
-
-
 def epoch_order(key: tf.Tensor, epoch: Any, num_examples: Any) -> tf.Tensor:
     """The order in which a client's examples are visited in one epoch.
 
@@ -106,7 +93,7 @@ def epoch_order(key: tf.Tensor, epoch: Any, num_examples: Any) -> tf.Tensor:
 
     Args:
       key: int64 [2], the client's key (not the epoch's).
-      epoch: Integer scalar, Python number or tensor, from 0.
+      epoch: Integer scalar, Python number or tensor, from 0 to 2**31 - 2.
       num_examples: Integer scalar, Python number or tensor.
 
     Returns:
@@ -114,7 +101,7 @@ def epoch_order(key: tf.Tensor, epoch: Any, num_examples: Any) -> tf.Tensor:
     """
     numbers = tf.random.stateless_uniform(
         [num_examples],
-        seed=epoch_key(key, epoch),
+        seed=fold_in(key, epoch),
         minval=None,
         maxval=None,
         dtype=tf.int64,

@@ -159,17 +159,9 @@ class SeededDataSourceIterator(tff.program.FederatedDataSourceIterator):
         return self._source.federated_type
 
     def select(self, k: Optional[int] = None) -> list[tf.data.Dataset]:
-        """The data sets of the next round's cohort.
+        """The data sets of the next round's cohort, as `SeededDataSource.select`.
 
-        Args:
-          k: How many clients; None for all.
-
-        Returns:
-          One data set a client, in the order of the client data's ids.
-
-        Raises:
-          SamplingError: If `k` is not between 1 and the number of clients; no round is
-            drawn then.
+        If that raises, no round is drawn.
         """
         selected = self._source.select(self._rounds_drawn + 1, k)
         self._rounds_drawn += 1
@@ -211,14 +203,13 @@ class SeededDataSourceIterator(tff.program.FederatedDataSourceIterator):
                 f"The program was begun with seed {found['seed']}, and the seed is now"
                 f" {own['seed']}: give that seed, or another directory."
             )
-        if found["clients"] != own["clients"]:
-            raise DataSourceError(
-                "The program was begun with other clients, or with other examples at"
-                " the clients: give those, or another directory."
-            )
-        if found["examples"] != own["examples"]:
-            raise DataSourceError(
-                "The program was begun with other examples: give those, or another"
-                " directory."
-            )
+        for name, others in (
+            ("clients", "clients, or with other examples at the clients"),
+            ("examples", "examples"),
+        ):
+            if found[name] != own[name]:
+                raise DataSourceError(
+                    f"The program was begun with other {others}: give those, or another"
+                    " directory."
+                )
         return cls(rounds_drawn)

@@ -6,7 +6,8 @@
 A client's file is never changed: a later state is a new file. A checkpoint holds an
 index of the files that were current, with their sums, so the server state and all
 clients' states are committed together, whatever their size, and a crash leaves files
-that no index names. Only the states of a round's cohort are ever in memory.
+that no index names, whole or not: only a checkpoint waits for the disk. Only the states
+of a round's cohort are ever in memory.
 """
 
 from __future__ import annotations
@@ -36,6 +37,8 @@ class ClientStates:
         self._in_memory: dict[str, Any] = {}
         # By client, the name and the sum of its file.
         self._index: dict[str, list[str]] = {}
+        # Names of files that may not be on the disk yet.
+        self._unsynced: set[str] = set()
 
     def load(self, client_ids: Sequence[str]) -> list[Any]:
         """The states of some clients, in their order."""
@@ -63,13 +66,21 @@ class ClientStates:
         self._directory.mkdir(parents=True, exist_ok=True)
         for client_id, state in zip(client_ids, states):
             name = f"{_short_name(client_id)}-{round_num:06d}.npz"
-            with files.atomic_path(self._directory / name) as temporary:
+            path = self._directory / name
+            with files.atomic_path(path, is_waited_for=False) as temporary:
                 state_file.write_state(temporary, state)
                 digest = files.sha256(temporary)
             self._index[client_id] = [name, digest]
+            self._unsynced.add(name)
 
     def write_index(self, path: pathlib.Path) -> None:
-        """Writes which files are current: a part of a checkpoint."""
+        """Writes which files are current, once they are on the disk: a checkpoint's."""
+        if self._directory is not None and self._unsynced:
+            for name, _ in self._index.values():
+                if name in self._unsynced:
+                    files.sync(self._directory / name)
+            files.sync(self._directory)
+            self._unsynced.clear()
         text = json.dumps(self._index, indent=1, sort_keys=True)
         path.write_text(text + "\n", "utf-8")
 

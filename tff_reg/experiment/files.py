@@ -111,11 +111,12 @@ def sync_tree(directory: PathLike) -> None:
 
 
 @contextlib.contextmanager
-def atomic_path(path: PathLike) -> Iterator[pathlib.Path]:
+def atomic_path(path: PathLike, is_waited_for: bool = True) -> Iterator[pathlib.Path]:
     """A path to write a file or a directory to, which becomes `path` on success.
 
     Args:
       path: The final name. A file there is replaced; a directory must not exist.
+      is_waited_for: Whether it is on the disk then; if not, call `sync` later.
 
     Yields:
       A path that does not exist yet, in the same directory. When the block raises,
@@ -129,9 +130,9 @@ def atomic_path(path: PathLike) -> Iterator[pathlib.Path]:
     delete(temporary)
     try:
         yield temporary
-        if temporary.is_dir():
+        if is_waited_for and temporary.is_dir():
             sync_tree(temporary)
-        else:
+        elif is_waited_for:
             sync(temporary)
         os.replace(temporary, path)
     except BaseException as error:
@@ -139,7 +140,8 @@ def atomic_path(path: PathLike) -> Iterator[pathlib.Path]:
         if isinstance(error, OSError) and error.errno and error.filename is None:
             raise OSError(error.errno, error.strerror, str(path)) from error
         raise
-    sync(path.parent)
+    if is_waited_for:
+        sync(path.parent)
 
 
 def write_bytes(path: PathLike, content: bytes) -> None:

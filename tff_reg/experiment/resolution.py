@@ -272,7 +272,7 @@ class _Resolution:
             self._refuse("validation_share", why)
         if values["scale"] is None:
             return
-        values.update(scale_lib.parse(values["scale"]).settings(values))
+        values.update(scale_lib.parse(values["scale"]).settings(values, self._given))
 
     def _settle_privacy(self) -> None:
         values = self._values

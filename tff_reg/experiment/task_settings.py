@@ -40,8 +40,8 @@ class TaskSettings(process_settings.PopulationSettings):
         group=WHAT,
         help="a run in small, 0.1 or tiny: such a fraction of the rounds, clients,"
         " local epochs and examples that other settings say; or tiny, which shows that"
-        " it runs: one round, whatever they say, of at most two clients with 12"
-        " examples each, in batches of 4",
+        " it runs: one round of at most two clients with 12 examples each, in batches"
+        " of 4, but for what is given beside it",
         placeholder="X",
     )
     validation_share: Optional[float] = _of_data(

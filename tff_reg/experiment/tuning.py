@@ -3,7 +3,8 @@
 A grid names settings and the values that are tried. A method tries all combinations of
 those that it has: its strengths, and what every run has. The runs are tested on a share
 of the training examples that nobody trains on (`validation_share`), never on the test
-set; the setting with the best mean over seeds is the method's.
+set; the setting with the best mean over seeds is the method's, of those whose runs all
+ended with finite numbers.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ class Tuned:
       mean: Their accuracy on the held-out examples, a share, mean over seeds; None
         where nothing was tuned.
       deviation: Its sample deviation; None for one seed.
-      lowest: The least mean of all that were tried.
+      lowest: The least mean of those that ended finite.
       tried: How many were.
     """
 
@@ -200,20 +201,23 @@ class Tuning:
             chosen.
 
         Returns:
-          What came of each process, but of those that nothing is known of.
+          What came of each process, but of those of which no setting ended finite.
         """
         there = {run.directory for run in finished}
         found = {}
         for process, tried in self._tried.items():
             if not tried:
                 found[process] = Tuned({})
-            known = []
+            known, count = [], 0
             for settings, runs in tried:
-                if all(run.directory in there for run in runs):
-                    values = [(run.result() or {})["final_accuracy"] for run in runs]
-                    mean = comparison.mean(values)
-                    if mean is not None:
-                        known.append((mean, settings, values))
+                if not all(run.directory in there for run in runs):
+                    continue
+                count += 1
+                results = [run.result() or {} for run in runs]
+                values = [each["final_accuracy"] for each in results]
+                mean = comparison.mean(values)
+                if mean is not None and all(each["ends_finite"] for each in results):
+                    known.append((mean, settings, values))
             if known:
                 mean, settings, values = max(known, key=lambda each: each[0])
                 found[process] = Tuned(
@@ -221,7 +225,7 @@ class Tuning:
                     mean,
                     comparison.deviation(values),
                     min(each[0] for each in known),
-                    len(known),
+                    count,
                 )
         return found
 

@@ -6,6 +6,8 @@ A process name is a sum of methods, such as `fedprox` or `fedalign+man`. `fedavg
 stands for no addition at all, so `fedavg+man` is `man`. Installed packages add methods
 by entry points: a name in the group `tff_reg.methods` that stands for a sub-class of
 `method.Method`.
+
+Functions of a process name raise an `UnknownProcessError` if it is none, as `parse`.
 """
 
 from __future__ import annotations
@@ -226,29 +228,18 @@ def settings(process: str) -> dict[str, Any]:
     Returns:
       By name what the sum's first method has, FedAvg for 'fedavg', with what every
       method of the sum brings along; `settings_from` says whose they are.
-
-    Raises:
-      UnknownProcessError: If the name is not one.
     """
     return with_brought(process, first(process).paper_settings)
 
 
 def settings_from(process: str) -> str:
-    """Whose the settings of `settings` are, in words.
-
-    Raises:
-      UnknownProcessError: If the name is not one.
-    """
+    """Whose the settings of `settings` are, in words."""
     method = first(process)
     return getattr(method.paper_settings, "source", f"the method {method.name}")
 
 
 def first(process: str) -> type[method_lib.Method]:
-    """The method whose settings a process has: its first, FedAvg for 'fedavg'.
-
-    Raises:
-      UnknownProcessError: If the name is not one.
-    """
+    """The method whose settings a process has: its first, FedAvg for 'fedavg'."""
     return _in_order(process)[0]
 
 
@@ -261,9 +252,6 @@ def with_brought(process: str, values: Mapping[str, Any]) -> dict[str, Any]:
 
     Returns:
       All of them.
-
-    Raises:
-      UnknownProcessError: If the name is not one.
     """
     brought = brings(process)
     if values.get("projector", "none") != "none":
@@ -272,11 +260,7 @@ def with_brought(process: str, values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def brings(process: str) -> dict[str, Any]:
-    """What the methods of a process bring along; where two do, the first.
-
-    Raises:
-      UnknownProcessError: If the name is not one.
-    """
+    """What the methods of a process bring along; where two do, the first."""
     brought: dict[str, Any] = {}
     for method in _in_order(process):
         brought = {**method.brings, **brought}
@@ -305,9 +289,6 @@ def strengths(process: Optional[str] = None) -> list[Strength]:
 
     Returns:
       One entry a field of each method's dataclass.
-
-    Raises:
-      UnknownProcessError: If the name is not one.
     """
     chosen = names() if process is None else parse(process)
     return [
@@ -328,7 +309,6 @@ def build(process: str, chosen: Mapping[str, Any]) -> tuple[method_lib.Method, .
       The methods, in the order in which they are added up.
 
     Raises:
-      UnknownProcessError: If the name is not one.
       ValueError: If a strength belongs to no method of the sum or is out of range.
     """
     known = {strength.flag: strength for strength in strengths(process)}

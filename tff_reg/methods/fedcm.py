@@ -19,7 +19,8 @@ stays far behind FedAvg: D has the scale of gradients, which these do not keep.
 
 FL-Simulator, which has FedCM's implementation by others, takes the steps of the first
 client (epochs times examples over batch size, a fraction) as everyone's K. Ours are
-those of a client of mean size, or, where sizes are not known, those that were taken.
+the population's `local_steps`, which may be a fraction: by default those of a client of
+mean size, or, where sizes are not known, those that were taken.
 """
 
 from __future__ import annotations
@@ -47,6 +48,10 @@ class FedCM(method.Method):
     sent = ("direction",)
     uploads = ("count", "step_size", "taken", "weight")
     needs_gradients = True
+    if_adaptive = (
+        "stays far behind FedAvg (digits: 0.333 with Adam, where FedAvg has 0.797), as"
+        " its direction has the scale of gradients"
+    )
 
     share: float = settings.setting(
         0.1,

@@ -10,8 +10,9 @@ w_A = \frac{1}{M} \sum_{m=0}^{M-1} \bar w^{(r-m)}
 $$
 
 The term is (gamma / 2) KL(averaged || local), where the averaged model's weights are
-the mean of those of the last M global models, this round's among them. The server keeps
-them and sends the mean with the model. With M = 1 this is KD. The FedMLB paper, whose
+the mean of those of the last M global models, this round's among them (with FedACG not
+those that it sends), but for rounds in which nobody trained. The server keeps them and
+sends the mean with the model. With M = 1 this is KD. The FedMLB paper, whose
 baseline it is, prints gamma and not M; ours is 5.
 """
 

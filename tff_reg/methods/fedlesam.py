@@ -14,12 +14,15 @@ All of a client's gradients of a round are taken at w + e, in one pass, with e =
 received the last time that it took part, which it remembers. Its first round is plain.
 
 The authors' code has no memory at the clients: it takes the server's last update d, the
-mean of w_i - cloud, for cloud - w_old, and for the norm the sum of those of d's
-tensors. That is `direction='server'`. What it runs is another thing: d is one flat
-vector, of which the k-th weight takes the k-th number as if it were its own part, so
-that each weight moves as a whole. `direction='published'` does that.
+model's change, for cloud - w_old, and for the norm the sum of those of d's tensors.
+That is `direction='server'`, but that d is the clients' mean change, by examples where
+they weigh so and scaled by the step with FedNova: a server rate of 0.8 makes theirs 0.8
+of ours, and an adaptive server another vector. What it runs is another thing: d is one
+flat vector, of which the k-th weight takes the k-th number as if it were its own part,
+so that each weight moves as a whole. `direction='published'` does that.
 
-The authors' sums are `scaffold+fedlesam` and `feddyn+fedlesam`.
+The authors' sums are `feddyn+fedlesam` and, but that they multiply the control variates
+by `lamb`, 0.1 by default, `scaffold+fedlesam`.
 """
 
 from __future__ import annotations

@@ -22,6 +22,9 @@ by the number chosen (`divisor='chosen'`). The average is weighted by examples, 
 their code; the paper's is plain, over splits that are balanced. Their code also turns,
 crops and flips the test images of Tiny-ImageNet; here they are as they are.
 
+With FedLC, FedRS or FedETF the paths' cross-entropy has logits changed as they change
+the network's own, so that classes that a client lacks get no gradient through them.
+
 Table 4's variant, global-to-local, turns the paths round: the global blocks up to m,
 then the local ones.
 """

@@ -19,7 +19,8 @@ moves by l G.
 
 The proximal mu (w - cloud) is added to the gradient after any clipping, as the authors'
 optimiser does; they do not clip. a_i knows nothing of what other methods add, and is
-that of plain momentum where it is Nesterov's, as theirs.
+that of plain momentum where it is Nesterov's, as theirs. What other methods of a sum
+take as the clients' mean change (FedLESAM's `server`) is that of the scaled ones.
 """
 
 from __future__ import annotations

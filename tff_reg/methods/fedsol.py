@@ -69,8 +69,9 @@ class FedSOL(method.Method):
     part: str = settings.setting(
         "all",
         help=(
-            "Which weights are moved: 'all', 'head' the last layer, 'body' all others. "
-            "The norm of p is theirs."
+            "Which weights are moved: 'all', 'head' the last layer (FedETF's with its "
+            "factor; under Freeze there is none), 'body' all others. The norm of p is "
+            "theirs."
         ),
         choices=("all", "head", "body"),
     )
@@ -79,15 +80,22 @@ class FedSOL(method.Method):
     def displaces(self) -> bool:
         return self.radius > 0
 
+    def check_network(self, network: method.BlockModel) -> None:
+        if self.part == "head" and not network.head_variables:
+            why = "nothing of the last layer is trained (freeze)."
+            raise settings.SettingError("fedsol_part", self.part, why)
+
     def displacement_loss(self, step: method.Step) -> tf.Tensor:
         target = step.outputs_of(method.EVALUATED).logits
         return distillation.divergence(target, step.outputs.logits, self.temperature)
 
     def displacement(self, local: method.Local, gradient: Any) -> method.Tensors:
-        gradient = [
-            g if moves else tf.zeros_like(g)
-            for g, moves in zip(gradient, self._moves(gradient))
-        ]
+        if self.part != "all":
+            is_head = self.part == "head"
+            gradient = [
+                g if in_head == is_head else tf.zeros_like(g)
+                for g, in_head in zip(gradient, local.in_head)
+            ]
         norm = fedsam.global_norm(gradient)
         factor = self.radius / (norm + _NORM_EPSILON)
         factor = tf.where(norm < _LEAST_NORM, tf.zeros_like(factor), factor)
@@ -95,13 +103,6 @@ class FedSOL(method.Method):
             return [factor * g for g in gradient]
         distances = [tf.abs(moved) for moved in local.moved]
         return [factor * _unit(d) * g for d, g in zip(distances, gradient)]
-
-    def _moves(self, gradient: method.Tensors) -> list[bool]:
-        """Which weights are moved; the last layer begins with the last kernel."""
-        ranks = [len(g.shape) for g in gradient]
-        first = max((i for i, rank in enumerate(ranks) if rank > 1), default=0)
-        is_head = [i >= first for i in range(len(ranks))]
-        return [self.part in ("all", "head" if head else "body") for head in is_head]
 
 
 def _unit(distances: tf.Tensor) -> tf.Tensor:

@@ -99,6 +99,8 @@ class Method:
         not, a step is one pass.
       needs_gradients: Whether its `finish` reads `local.taken`, the gradients of a
         client's steps.
+      if_adaptive: What becomes of it with an adaptive client optimiser, where that has
+        to be said when a process is built.
       needs_population: Whether its `update_server` has to know how many clients there
         are in all.
       needs_uniform_weighting: Whether it takes the plain mean of the clients' models.
@@ -124,6 +126,7 @@ class Method:
     uploads: ClassVar[tuple[str, ...]] = ()
     displaces_by_gradient: ClassVar[bool] = True
     needs_gradients: ClassVar[bool] = False
+    if_adaptive: ClassVar[str] = ""
     needs_population: ClassVar[bool] = True
     needs_uniform_weighting: ClassVar[bool] = False
     server_step: ClassVar[str] = ""
@@ -206,7 +209,9 @@ class Method:
         return Change(forward, {})
 
     def change_logits(self, logits: tf.Tensor, class_counts: tf.Tensor) -> tf.Tensor:
-        """Changes the logits that the task loss sees; terms and metrics do not.
+        """Changes the logits that the task loss sees, of FedMLB's paths too.
+
+        Terms and metrics see them as they are.
 
         Args:
           logits: float [batch, classes].

@@ -9,7 +9,8 @@ $$
 $$
 
 FedCM's g is taken at w + rho g / (||g|| + 1e-7), with g on the right the gradient of
-the loss at w: not clipped, without D, alpha or weight decay. As in FL-Simulator.
+the loss at w: not clipped, without D, alpha or weight decay. As in FL-Simulator. D is
+FedCM's, a mean in which clients weigh as they do in the model.
 """
 
 from __future__ import annotations

@@ -118,6 +118,7 @@ class Local:
     Attributes:
       weights: w, the trainable weights: variables.
       cloud: The received trainable weights.
+      in_head: Whether each weight is of the last layer, if the model shows its network.
       client: The client's memories by name, lists of tensors.
       server: The memories that the server sent, by name.
       state: What the method keeps during the client's training: at first what `begin`
@@ -131,7 +132,7 @@ class Local:
       weighs_by_examples: Whether clients weigh by their examples.
       hparams: The client optimiser's of this round by name, scalars: `learning_rate`
         after its decay, `momentum` if there is one.
-      local_steps: K: the population's, an int, or the steps taken, an int32 scalar.
+      local_steps: K, a scalar: the population's, or the steps taken, int32.
       step_size: K lr0, a scalar; only at the end of training.
       scaled_gradient_sum: The learning rate after its decay times the sum of the
         gradients that the optimiser followed, one tensor a weight, at the end of
@@ -144,6 +145,7 @@ class Local:
     client: Mapping[str, Sequence[Any]]
     server: Mapping[str, Sequence[Any]]
     state: Any = ()
+    in_head: Sequence[bool] = ()
     class_counts: Any = None
     relative_size: Any = None
     relative_weight: Any = None
@@ -192,7 +194,9 @@ class Server:
       before: The trainable weights of the round's global model.
       weights: Those that the server optimiser made of them.
       memory: What the server remembers, by name.
-      moved: The sum over the clients that trained of w_i - cloud, one tensor a weight.
+      moved: The sum over the clients that trained of w_i - cloud, one tensor a weight:
+        the number of them times the mean, in which they weigh as they do in the model
+        and each has the scale that a method of the sum gives its update.
       uploads: The sums of what clients uploaded, by name.
       count: How many clients trained, an int32 scalar above 0.
       num_clients: N.

@@ -86,6 +86,9 @@ class Classifier(Block):
 class BlockModel:
     """A network of named blocks, the last of which is its classifier.
 
+    What runs a pass raises a MissingCapabilityError if the pass needs what the model's
+    layers lack.
+
     Attributes:
       blocks: The blocks, in order.
       block_names: Their names.
@@ -142,6 +145,12 @@ class BlockModel:
     def non_trainable_variables(self) -> list[tf.Variable]:
         """All blocks' other variables, block by block."""
         return [v for block in self.blocks for v in block.non_trainable_variables]
+
+    @property
+    def head_variables(self) -> list[tf.Variable]:
+        """What is trained of the last layer; where none is known, of the last block."""
+        layer = self.blocks[-1].linear_layer
+        return (self.blocks[-1] if layer is None else layer).trainable_variables
 
     @property
     def constants(self) -> list[tf.Variable]:
@@ -261,9 +270,6 @@ class BlockModel:
 
         Returns:
           The `Outputs` of all blocks.
-
-        Raises:
-          MissingCapabilityError: If the pass needs what the model's layers lack.
         """
         return self.run_from(0, tf.cast(x, self.dtype), forward or ForwardPass())
 
@@ -279,9 +285,6 @@ class BlockModel:
 
         Returns:
           The `Outputs` of the blocks that were run.
-
-        Raises:
-          MissingCapabilityError: If the pass needs what the model's layers lack.
         """
         forward = self._settings_of(forward)
         activations: list[tf.Tensor] = []
@@ -316,9 +319,6 @@ class BlockModel:
 
         Returns:
           The logits [batch, num_classes] of each pair, in their order.
-
-        Raises:
-          MissingCapabilityError: If the pass needs what the model's layers lack.
         """
         if not self.has_independent_examples:
             return [self.run_from(*pair, forward).logits for pair in features]
@@ -345,9 +345,6 @@ class BlockModel:
 
         Returns:
           The block's output.
-
-        Raises:
-          MissingCapabilityError: If the pass needs what the model's layers lack.
         """
         return self.blocks[index](x, self._settings_of(forward))
 

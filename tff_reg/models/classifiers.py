@@ -46,14 +46,12 @@ class Projector(layers.ForwardLayer):
       has_norm: Whether batch norm comes before the ReLU.
       ends_in_relu: Whether batch norm and ReLU come after the second layer, too.
       seeds: Where the initialisers' seeds come from.
-      name: Prefix of the variables' names.
-      dtype: 'float32' or 'float64'.
 
     Attributes:
       features: Features of the output, at every width.
     """
 
-    def __init__(
+    def make(
         self,
         in_features: int,
         hidden: int,
@@ -62,24 +60,18 @@ class Projector(layers.ForwardLayer):
         has_norm: bool,
         ends_in_relu: bool = False,
         seeds: layers.Seeds,
-        name: str,
-        dtype: str,
     ):
-        super().__init__(name=name, dtype=dtype)
         self.features = features
         self.norm = self.norm2 = None
-        with tf.name_scope(name):
-            self.dense1 = layers.Dense(
-                in_features, hidden, seeds, name="dense1", dtype=dtype
-            )
-            if has_norm:
-                self.norm = layers.BatchNorm(hidden, name="norm", dtype=dtype)
-            self.dense2 = layers.Dense(
-                hidden, features, seeds, name="dense2", dtype=dtype
-            )
-            if ends_in_relu:
-                self.norm2 = layers.BatchNorm(features, name="norm2", dtype=dtype)
-        self.built = True
+        dtype = self.dtype
+        self.dense1 = layers.Dense(
+            in_features, hidden, seeds, name="dense1", dtype=dtype
+        )
+        if has_norm:
+            self.norm = layers.BatchNorm(hidden, name="norm", dtype=dtype)
+        self.dense2 = layers.Dense(hidden, features, seeds, name="dense2", dtype=dtype)
+        if ends_in_relu:
+            self.norm2 = layers.BatchNorm(features, name="norm2", dtype=dtype)
 
     def call(self, x, forward: ForwardPass):
         x = self.dense1(x, forward)
@@ -91,25 +83,8 @@ class Projector(layers.ForwardLayer):
         return forward.record(tf.nn.relu(self.norm2(x, forward)))
 
 
-def build_projector(
-    kind: str, in_features: int, *, seeds: layers.Seeds, name: str, dtype: str
-) -> Optional[Projector]:
-    """Makes the projector called `kind`; see the module's docstring.
-
-    Args:
-      kind: One of `names.PROJECTOR_NAMES`.
-      in_features: Features that the network gives.
-      seeds: Where the initialisers' seeds come from.
-      name: Prefix of the variables' names.
-      dtype: 'float32' or 'float64'.
-
-    Returns:
-      The layer, or None for 'none'.
-
-    Raises:
-      ValueError: If `kind` is something else.
-    """
-    options: dict[str, Any] = dict(seeds=seeds, name=name, dtype=dtype)
+def _projector(kind: str, in_features: int, **options: Any) -> Optional[Projector]:
+    """The projector called `kind`, or None for 'none'; see the module's docstring."""
     if kind == "none":
         return None
     if kind == "moon":
@@ -127,8 +102,8 @@ def build_projector(
 class LinearClassifier(block_model.Classifier):
     """Features of a network, an optional projector, and a linear layer.
 
-    A sub-class makes the layers of its features, then calls `add_head` in the same
-    name scope, and defines `extract`.
+    A sub-class makes the layers of its features, then calls `add_head`, and defines
+    `extract`.
     """
 
     def add_head(
@@ -145,7 +120,7 @@ class LinearClassifier(block_model.Classifier):
         Raises:
           ValueError: If the projector is unknown.
         """
-        self.projector = build_projector(
+        self.projector = _projector(
             projector, features, seeds=seeds, name="projector", dtype=self.dtype
         )
         if self.projector is not None:

@@ -1,55 +1,62 @@
-"""Plain CNNs, and their parts: convolutions with what comes after, hidden layers."""
+"""The parts that networks share, and `build`, which makes a network of parts.
+
+A part is made by its maker: a class, or `functools.partial` of a class and some of its
+arguments, which `build` calls with `norm`, `seeds`, `name` and `dtype`.
+"""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Optional
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Optional
 
 import tensorflow as tf
 
 from tff_reg.models import block_model, classifiers, layers
 
 ForwardPass = layers.ForwardPass
+Maker = Callable[..., Any]
+
+# A convolution that is initialised as PyTorch does by default, with a bias.
+torch_conv = functools.partial(
+    functools.partial,
+    layers.Conv2D,
+    use_bias=True,
+    initializer=layers.uniform_fan_in,
+)
 
 
 class ConvUnit(block_model.Block):
     """A convolution, an optional norm, an optional non-linearity, optional pooling.
 
     Args:
-      convolution: Makes the convolution, given its `name` and `dtype`.
-      channels: Its output channels.
+      convolution: Maker of the convolution.
       norm: 'group', 'batch' or 'none'.
+      seeds: Where the initialisers' seeds come from.
       groups: Of group normalisation.
       activation: The non-linearity, whose output is recorded; None for none.
       pool: Function of the activation, or None.
-      name: Prefix of the variables' names.
-      dtype: 'float32' or 'float64'.
     """
 
-    def __init__(
+    def make(
         self,
-        convolution: Callable,
-        channels: int,
+        convolution: Maker,
         *,
         norm: str,
+        seeds: layers.Seeds,
         groups: int = 2,
         activation: Optional[Callable] = tf.nn.relu,
         pool: Optional[Callable] = None,
-        name: str,
-        dtype: str,
     ):
-        super().__init__(name=name, dtype=dtype)
         self._activation = activation
         self._pool = pool
+        self.conv = convolution(seeds=seeds, name="conv", dtype=self.dtype)
         self.norm = None
-        with tf.name_scope(name):
-            self.conv = convolution(name="conv", dtype=dtype)
-            if norm != "none":
-                self.norm = layers.build_norm(
-                    norm, channels, groups=groups, name="norm", dtype=dtype
-                )
-        self.built = True
+        if norm != "none":
+            channels = self.conv.out_channels
+            self.norm = layers.build_norm(
+                norm, channels, groups=groups, name="norm", dtype=self.dtype
+            )
 
     def call(self, x, forward: ForwardPass):
         x = self.conv(x, forward)
@@ -58,6 +65,60 @@ class ConvUnit(block_model.Block):
         if self._activation is not None:
             x = forward.record(self._activation(x))
         return x if self._pool is None else self._pool(x)
+
+
+class Stage(block_model.Block):
+    """Units one after another, called unit1, unit2, ...
+
+    Args:
+      makers: The units' makers.
+      **options: What a maker takes by keyword: norm and seeds.
+    """
+
+    def make(self, makers: Sequence[Maker], **options: Any):
+        self.units = [
+            make(name=f"unit{number}", dtype=self.dtype, **options)
+            for number, make in enumerate(makers, start=1)
+        ]
+
+    def call(self, x, forward: ForwardPass):
+        for unit in self.units:
+            x = unit(x, forward)
+        return x
+
+
+class PoolingClassifier(classifiers.LinearClassifier):
+    """Layers that a network has before, global average pooling, a linear layer.
+
+    Args:
+      features: Channels that are pooled.
+      before: Makers of the layers before, by name.
+      num_classes: Number of logits.
+      projector: One of `names.PROJECTOR_NAMES` (see `classifiers`).
+      norm: 'group', 'batch' or 'none', of the layers before.
+      seeds: Where the initialisers' seeds come from.
+    """
+
+    def make(
+        self,
+        features: int,
+        before: Optional[Mapping[str, Maker]] = None,
+        *,
+        num_classes: int,
+        projector: str,
+        norm: str,
+        seeds: layers.Seeds,
+    ):
+        self.before = [
+            make(norm=norm, seeds=seeds, name=name, dtype=self.dtype)
+            for name, make in (before or {}).items()
+        ]
+        self.add_head(features, num_classes, projector=projector, seeds=seeds)
+
+    def extract(self, x, forward: ForwardPass):
+        for layer in self.before:
+            x = layer(x, forward)
+        return tf.reduce_mean(x, axis=[1, 2])
 
 
 class HiddenLayersClassifier(classifiers.LinearClassifier):
@@ -69,37 +130,38 @@ class HiddenLayersClassifier(classifiers.LinearClassifier):
     Args:
       features: Numbers of an example once flattened.
       hidden: Units of the hidden layers.
+      pool: Function of what is flattened, or None.
       num_classes: Number of logits.
-      projector: 'none', 'moon' or 'univarfl' (see `classifiers`).
+      projector: One of `names.PROJECTOR_NAMES` (see `classifiers`).
+      norm: That of the network; the hidden layers have none.
       seeds: Where the initialisers' seeds come from.
-      name: Prefix of the variables' names.
-      dtype: 'float32' or 'float64'.
     """
 
-    def __init__(
+    def make(
         self,
         features: int,
         hidden: Sequence[int],
-        num_classes: int,
         *,
+        pool: Optional[Callable] = None,
+        num_classes: int,
         projector: str,
+        norm: str,
         seeds: layers.Seeds,
-        name: str,
-        dtype: str,
     ):
-        super().__init__(name=name, dtype=dtype)
+        del norm
+        self._pool = pool
         self.hidden = []
-        with tf.name_scope(name):
-            for number, units in enumerate(hidden, start=1):
-                layer_name = f"hidden{number}" if len(hidden) > 1 else "hidden"
-                self.hidden.append(
-                    layers.Dense(features, units, seeds, name=layer_name, dtype=dtype)
-                )
-                features = units
-            self.add_head(features, num_classes, projector=projector, seeds=seeds)
-        self.built = True
+        for number, units in enumerate(hidden, start=1):
+            name = f"hidden{number}" if len(hidden) > 1 else "hidden"
+            self.hidden.append(
+                layers.Dense(features, units, seeds, name=name, dtype=self.dtype)
+            )
+            features = units
+        self.add_head(features, num_classes, projector=projector, seeds=seeds)
 
     def extract(self, x, forward: ForwardPass):
+        if self._pool is not None:
+            x = self._pool(x)
         features = x.shape[1:].num_elements()
         if features != self.hidden[0].kernel.shape[0]:
             raise block_model.MissingCapabilityError(
@@ -114,97 +176,51 @@ class HiddenLayersClassifier(classifiers.LinearClassifier):
         return x
 
 
-class Convolution(NamedTuple):
-    """A convolution of a plain CNN.
-
-    Attributes:
-      channels: Its output channels.
-      kernel_size: Height and width of the kernel.
-      stride: Of both axes.
-      padding: Zeros added on every side.
-      pool: Function of the activation, or None.
-    """
-
-    channels: int
-    kernel_size: int
-    stride: int = 1
-    padding: int = 0
-    pool: Optional[Callable] = None
-
-
 def build(
-    convolutions: Sequence[Convolution],
-    classifier: Callable[..., block_model.Block],
+    blocks: Mapping[str, Maker],
+    classifier: Maker,
     *,
     input_shape: Sequence[int],
     num_classes: int,
     norm: str,
-    groups: int = 2,
     projector: str = "none",
     seed: int = 0,
     dtype: str = "float32",
-    **options: Any,
+    num_branches: int = 0,
+    supports_width: bool = False,
 ) -> block_model.BlockModel:
-    """Builds a plain CNN.
+    """Builds a network.
 
     Args:
-      convolutions: The convolutions, each with a norm and ReLU.
-      classifier: Makes the last block, given what else it takes by keyword.
+      blocks: Makers of all blocks but the last, by name.
+      classifier: Maker of the last block, which takes `num_classes` and `projector`,
+        too.
       input_shape: (height, width, channels) of an image.
       num_classes: Number of logits.
-      norm: 'group', 'batch' or 'none', after every convolution.
-      groups: Of group normalisation.
+      norm: 'group', 'batch' or 'none'.
       projector: One of `names.PROJECTOR_NAMES` (see `classifiers`).
       seed: Seed of the initial weights; the same seed gives the same weights.
       dtype: 'float32' or 'float64'.
-      **options: Those of `layers.Conv2D`: biases and initialisers.
+      num_branches: Number of residual branches.
+      supports_width: Whether it can run at a fraction of its width.
 
     Returns:
-      A `BlockModel` with the blocks conv1, conv2, ..., classifier. It cannot run at a
-      fraction of its width.
+      A `BlockModel` with these blocks and `classifier`.
     """
-    seeds = layers.Seeds(seed)
-    blocks: list[block_model.Block] = []
-    in_channels = input_shape[-1]
-    for number, each in enumerate(convolutions, start=1):
-        convolution = functools.partial(
-            layers.Conv2D,
-            in_channels,
-            each.channels,
-            each.kernel_size,
-            seeds,
-            stride=each.stride,
-            padding=each.padding,
-            **options,
-        )
-        blocks.append(
-            ConvUnit(
-                convolution,
-                each.channels,
-                norm=norm,
-                groups=groups,
-                pool=each.pool,
-                name=f"conv{number}",
-                dtype=dtype,
-            )
-        )
-        in_channels = each.channels
-    blocks.append(
+    options: dict[str, Any] = dict(norm=norm, seeds=layers.Seeds(seed), dtype=dtype)
+    made = [make(name=name, **options) for name, make in blocks.items()]
+    made.append(
         classifier(
-            num_classes=num_classes,
-            projector=projector,
-            seeds=seeds,
-            name="classifier",
-            dtype=dtype,
+            num_classes=num_classes, projector=projector, name="classifier", **options
         )
     )
     return block_model.BlockModel(
-        blocks,
+        made,
         input_shape=input_shape,
         num_classes=num_classes,
+        num_branches=num_branches,
+        supports_width=supports_width,
         dtype=dtype,
         seed=seed,
         has_independent_examples=norm != "batch",
-        num_branches=0,
-        supports_width=False,
     )

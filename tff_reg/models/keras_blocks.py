@@ -55,10 +55,8 @@ def _run(layers, x, forward: ForwardPass):
 class KerasBlock(block_model.Block):
     """Keras layers one after another."""
 
-    def __init__(self, layers, *, name, dtype):
-        super().__init__(name=name, dtype=dtype)
+    def make(self, layers):
         self.layers = list(layers)
-        self.built = True
 
     def call(self, x, forward: ForwardPass):
         return _run(self.layers, x, forward)
@@ -67,10 +65,8 @@ class KerasBlock(block_model.Block):
 class KerasClassifier(block_model.Classifier):
     """Keras layers of which the last one gives the logits."""
 
-    def __init__(self, layers, *, name, dtype):
-        super().__init__(name=name, dtype=dtype)
+    def make(self, layers):
         self.layers = list(layers)
-        self.built = True
 
     def embed(self, x, forward: ForwardPass):
         return _run(self.layers[:-1], x, forward)

@@ -12,6 +12,7 @@ BatchNorm's running variance is updated with the unbiased batch variance.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any, Optional
 
 import numpy as np
 import tensorflow as tf
@@ -28,10 +29,48 @@ ForwardPass = forward_lib.ForwardPass
 class ForwardLayer(keras.layers.Layer):
     """A Keras layer that is called with its input and a `ForwardPass`.
 
-    Keras keeps its variables in order. Keras's own `__call__` is passed by: it
-    would convert every `call` with AutoGraph, for which there is nothing to do,
-    and that is a third of the tracing time of a ResNet.
+    A sub-class creates its variables and layers in `make`. Keras keeps its variables
+    in order. Keras's own `__call__` is passed by: it would convert every `call` with
+    AutoGraph, for which there is nothing to do, and that is a third of the tracing
+    time of a ResNet.
+
+    Args:
+      *args: Those of the class's `make`.
+      name: Prefix of the variables' names.
+      dtype: 'float32' or 'float64'.
+      **options: Those of the class's `make`.
     """
+
+    def __init__(
+        self,
+        *args: Any,
+        name: Optional[str] = None,
+        dtype: Any = "float32",
+        **options: Any,
+    ):
+        super().__init__(name=name, dtype=dtype)
+        with tf.name_scope(self.name):
+            self.make(*args, **options)
+        self.built = True
+
+    def make(self, *args: Any, **options: Any) -> None:
+        """Creates the variables and layers; the name scope is the layer's."""
+
+    def add_kernel(self, shape, initializer, bias_initializer, bias_size=None):
+        """Creates `kernel`, and `bias` unless its initialiser is None.
+
+        Args:
+          shape: Of the kernel.
+          initializer: Of the kernel.
+          bias_initializer: Of the bias.
+          bias_size: Its size; None for the kernel's last one.
+        """
+        self.kernel = self.add_weight("kernel", shape, initializer=initializer)
+        self.bias: Any = None
+        if bias_initializer is not None:
+            self.bias = self.add_weight(
+                "bias", (bias_size or shape[-1],), initializer=bias_initializer
+            )
 
     def __call__(self, x, forward: ForwardPass):
         return self.call(x, forward)
@@ -96,11 +135,9 @@ class Conv2D(ForwardLayer):
       use_bias: Whether a bias is added.
       initializer: Function of `seeds` giving the kernel's initialiser.
       bias_initializer: Function of `seeds` and the fan-in giving the bias's.
-      name: Prefix of the variables' names.
-      dtype: 'float32' or 'float64'.
     """
 
-    def __init__(
+    def make(
         self,
         in_channels: int,
         out_channels: int,
@@ -112,30 +149,19 @@ class Conv2D(ForwardLayer):
         use_bias: bool = False,
         initializer: Callable = he_normal_fan_out,
         bias_initializer: Callable = uniform_bias,
-        name: str,
-        dtype: str = "float32",
     ):
-        super().__init__(name=name, dtype=dtype)
-        self._out_channels = out_channels
+        self.out_channels = out_channels
         self.stride = stride
         self.padding = _Padding(kernel_size, stride, padding)
         shape = (kernel_size, kernel_size, in_channels, out_channels)
-        with tf.name_scope(name):
-            self.kernel = self.add_weight(
-                name="kernel", shape=shape, initializer=initializer(seeds)
-            )
-            self.bias = None
-            if use_bias:
-                self.bias = self.add_weight(
-                    name="bias",
-                    shape=(out_channels,),
-                    initializer=bias_initializer(seeds, kernel_size**2 * in_channels),
-                )
-        self.built = True
+        fan_in = kernel_size**2 * in_channels
+        of_kernel = initializer(seeds)
+        of_bias = bias_initializer(seeds, fan_in) if use_bias else None
+        self.add_kernel(shape, of_kernel, of_bias)
 
     def call(self, x, forward: ForwardPass):
         kernel, bias = self.kernel, self.bias
-        channels = forward_lib.channels_at_width(self._out_channels, forward.width)
+        channels = forward_lib.channels_at_width(self.out_channels, forward.width)
         is_whole = forward.has_static_width and channels == kernel.shape[3]
         if x.shape[-1] != kernel.shape[2] or not is_whole:
             kernel = kernel[:, :, : forward_lib.number_of_channels(x), :channels]
@@ -161,11 +187,9 @@ class DepthwiseConv2D(ForwardLayer):
       seeds: Where the initialisers' seeds come from.
       stride: Of both axes.
       padding: Zeros added on every side.
-      name: Prefix of the variables' names.
-      dtype: 'float32' or 'float64'.
     """
 
-    def __init__(
+    def make(
         self,
         channels: int,
         kernel_size: int,
@@ -173,23 +197,13 @@ class DepthwiseConv2D(ForwardLayer):
         *,
         stride: int = 1,
         padding: int = 0,
-        name: str,
-        dtype: str = "float32",
     ):
-        super().__init__(name=name, dtype=dtype)
+        self.out_channels = channels
         self.stride = stride
         self.padding = _Padding(kernel_size, stride, padding)
-        fan_in = kernel_size**2
-        with tf.name_scope(name):
-            self.kernel = self.add_weight(
-                name="kernel",
-                shape=(kernel_size, kernel_size, channels, 1),
-                initializer=uniform_bias(seeds, fan_in),
-            )
-            self.bias = self.add_weight(
-                name="bias", shape=(channels,), initializer=uniform_bias(seeds, fan_in)
-            )
-        self.built = True
+        shape = (kernel_size, kernel_size, channels, 1)
+        initial = (uniform_bias(seeds, kernel_size**2) for _ in range(2))
+        self.add_kernel(shape, *initial, bias_size=channels)
 
     def call(self, x, forward: ForwardPass):
         kernel, bias = self.kernel, _first_channels(self.bias, x)
@@ -212,44 +226,24 @@ class GroupedPointwiseConv2D(ForwardLayer):
       out_channels: Channels of the output.
       groups: Number of groups; must divide both.
       seeds: Where the initialisers' seeds come from.
-      name: Prefix of the variables' names.
-      dtype: 'float32' or 'float64'.
 
     Raises:
       ValueError: If `groups` does not divide the channels.
     """
 
-    def __init__(
-        self,
-        in_channels: int,
-        out_channels: int,
-        groups: int,
-        seeds: Seeds,
-        *,
-        name: str,
-        dtype: str = "float32",
-    ):
-        super().__init__(name=name, dtype=dtype)
+    def make(self, in_channels: int, out_channels: int, groups: int, seeds: Seeds):
         if groups < 1 or in_channels % groups or out_channels % groups:
             raise ValueError(
                 "A grouped convolution needs a number of groups that divides its "
                 f"{in_channels} input and {out_channels} output channels, but got "
                 f"groups={groups}."
             )
+        self.out_channels = out_channels
         self.groups = groups
         fan_in = in_channels // groups
-        with tf.name_scope(name):
-            self.kernel = self.add_weight(
-                name="kernel",
-                shape=(groups, fan_in, out_channels // groups),
-                initializer=uniform_bias(seeds, fan_in),
-            )
-            self.bias = self.add_weight(
-                name="bias",
-                shape=(out_channels,),
-                initializer=uniform_bias(seeds, fan_in),
-            )
-        self.built = True
+        shape = (groups, fan_in, out_channels // groups)
+        initial = (uniform_bias(seeds, fan_in) for _ in range(2))
+        self.add_kernel(shape, *initial, bias_size=out_channels)
 
     def call(self, x, forward: ForwardPass):
         grouped = tf.reshape(x, [-1, self.groups, self.kernel.shape[1]])
@@ -258,38 +252,23 @@ class GroupedPointwiseConv2D(ForwardLayer):
         return _at_positions(tf.nn.bias_add(flat, self.bias), x)
 
 
-def shuffle_channels(x, groups: int):
+class ChannelShuffle(ForwardLayer):
     """Deals the channels of each group out to all groups (ShuffleNet).
 
     Channel i of group g moves to position i * groups + g.
 
     Args:
-      x: float [batch, height, width, channels].
-      groups: Number of groups; must divide the channels.
-
-    Returns:
-      A tensor like `x`.
-    """
-    channels = x.shape[-1]
-    grouped = tf.reshape(x, [-1, groups, channels // groups])
-    flat = tf.reshape(tf.transpose(grouped, [0, 2, 1]), [-1, channels])
-    return _at_positions(flat, x)
-
-
-class ChannelShuffle(ForwardLayer):
-    """`shuffle_channels` as a layer.
-
-    Args:
       groups: Number of groups; must divide the channels.
     """
 
-    def __init__(self, groups: int):
-        super().__init__()
+    def make(self, groups: int):
         self.groups = groups
-        self.built = True
 
     def call(self, x, forward: ForwardPass):
-        return shuffle_channels(x, self.groups)
+        channels = x.shape[-1]
+        grouped = tf.reshape(x, [-1, self.groups, channels // self.groups])
+        flat = tf.reshape(tf.transpose(grouped, [0, 2, 1]), [-1, channels])
+        return _at_positions(flat, x)
 
 
 def _at_positions(flat, x):
@@ -326,32 +305,11 @@ class Dense(ForwardLayer):
       in_features: Features of the input at full width.
       out_features: Features of the output at every width.
       seeds: Where the initialisers' seeds come from.
-      name: Prefix of the variables' names.
-      dtype: 'float32' or 'float64'.
     """
 
-    def __init__(
-        self,
-        in_features: int,
-        out_features: int,
-        seeds: Seeds,
-        *,
-        name: str,
-        dtype: str = "float32",
-    ):
-        super().__init__(name=name, dtype=dtype)
-        with tf.name_scope(name):
-            self.kernel = self.add_weight(
-                name="kernel",
-                shape=(in_features, out_features),
-                initializer=uniform_fan_in(seeds),
-            )
-            self.bias = self.add_weight(
-                name="bias",
-                shape=(out_features,),
-                initializer=uniform_bias(seeds, in_features),
-            )
-        self.built = True
+    def make(self, in_features: int, out_features: int, seeds: Seeds):
+        initial = uniform_fan_in(seeds), uniform_bias(seeds, in_features)
+        self.add_kernel((in_features, out_features), *initial)
 
     def call(self, x, forward: ForwardPass):
         kernel = _first_channels(self.kernel, x)
@@ -368,32 +326,18 @@ class BatchNorm(ForwardLayer):
 
     Args:
       channels: Channels at full width.
-      name: Prefix of the variables' names.
-      dtype: 'float32' or 'float64'.
     """
 
-    def __init__(self, channels: int, *, name: str, dtype: str = "float32"):
-        super().__init__(name=name, dtype=dtype)
-        with tf.name_scope(name):
-            self.gamma = self.add_weight(
-                name="gamma", shape=(channels,), initializer="ones"
-            )
-            self.beta = self.add_weight(
-                name="beta", shape=(channels,), initializer="zeros"
-            )
-            self.moving_mean = self.add_weight(
-                name="moving_mean",
-                shape=(channels,),
-                initializer="zeros",
-                trainable=False,
-            )
-            self.moving_variance = self.add_weight(
-                name="moving_variance",
-                shape=(channels,),
-                initializer="ones",
-                trainable=False,
-            )
-        self.built = True
+    def make(self, channels: int):
+        shape = (channels,)
+        self.gamma = self.add_weight("gamma", shape, initializer="ones")
+        self.beta = self.add_weight("beta", shape, initializer="zeros")
+        self.moving_mean = self.add_weight(
+            "moving_mean", shape, initializer="zeros", trainable=False
+        )
+        self.moving_variance = self.add_weight(
+            "moving_variance", shape, initializer="ones", trainable=False
+        )
 
     def call(self, x, forward: ForwardPass):
         gamma, beta = _first_channels(self.gamma, x), _first_channels(self.beta, x)
@@ -439,46 +383,34 @@ class GroupNorm(ForwardLayer):
     Args:
       channels: Channels at full width.
       groups: Number of groups; must divide `channels` at every width used.
-      name: Prefix of the variables' names.
-      dtype: 'float32' or 'float64'.
 
     Raises:
       ValueError: If `groups` does not divide `channels`.
     """
 
-    def __init__(
-        self, channels: int, *, groups: int = 2, name: str, dtype: str = "float32"
-    ):
-        super().__init__(name=name, dtype=dtype)
+    def make(self, channels: int, *, groups: int = 2):
         if groups < 1 or channels % groups:
             raise ValueError(
                 f"GroupNorm needs a number of groups that divides its {channels} "
                 f"channels, but got groups={groups}."
             )
         self.groups = groups
-        with tf.name_scope(name):
-            self.gamma = self.add_weight(
-                name="gamma", shape=(channels,), initializer="ones"
-            )
-            self.beta = self.add_weight(
-                name="beta", shape=(channels,), initializer="zeros"
-            )
-        self.built = True
+        self.gamma = self.add_weight("gamma", (channels,), initializer="ones")
+        self.beta = self.add_weight("beta", (channels,), initializer="zeros")
 
     def call(self, x, forward: ForwardPass):
         gamma, beta = _first_channels(self.gamma, x), _first_channels(self.beta, x)
         return group_norm.normalize(x, gamma, beta, self.groups, NORM_EPSILON)
 
 
-def build_norm(kind: str, channels: int, *, groups: int = 2, name: str, dtype: str):
-    """Makes the normalisation layer called `kind`: 'group' or 'batch'.
+def build_norm(kind: str, channels: int, *, groups: int = 2, **options: Any):
+    """Makes the normalisation layer called `kind`.
 
     Args:
       kind: 'group' or 'batch'.
       channels: Channels at full width.
-      groups: Of group normalisation; two in the FedMLB paper.
-      name: Prefix of the variables' names.
-      dtype: 'float32' or 'float64'.
+      groups: Number of groups of group normalisation; two in the FedMLB paper.
+      **options: Those of `ForwardLayer`.
 
     Returns:
       The layer.
@@ -487,9 +419,9 @@ def build_norm(kind: str, channels: int, *, groups: int = 2, name: str, dtype: s
       ValueError: If `kind` is something else.
     """
     if kind == "group":
-        return GroupNorm(channels, groups=groups, name=name, dtype=dtype)
+        return GroupNorm(channels, groups=groups, **options)
     if kind == "batch":
-        return BatchNorm(channels, name=name, dtype=dtype)
+        return BatchNorm(channels, **options)
     raise ValueError(f"Unknown norm {kind!r}: choose 'group' or 'batch'.")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import importlib
 from collections.abc import Callable, Sequence
 from typing import Any, Optional
 
@@ -10,38 +11,9 @@ import tensorflow as tf
 
 from tff_reg import seam
 from tff_reg.lazy import tff
-from tff_reg.models import (
-    block_model,
-    cnn,
-    mobilenet,
-    names,
-    paper_cnns,
-    resnet,
-    shufflenet,
-    squeezenet,
-    vgg,
-)
+from tff_reg.models import block_model, names
 
 ForwardPass = block_model.ForwardPass
-_BUILDERS = {
-    "cnn": cnn.cnn,
-    "resnet8": resnet.resnet8,
-    "resnet10": resnet.resnet10,
-    "resnet18": resnet.resnet18,
-    "resnet18_imagenet": resnet.resnet18_imagenet,
-    "resnet18_no_maxpool": resnet.resnet18_no_maxpool,
-    "resnet18_feduv": resnet.resnet18_feduv,
-    "resnet20": resnet.resnet20,
-    "resnet56": resnet.resnet56,
-    "vgg9": vgg.vgg9,
-    "mobilenet": mobilenet.mobilenet,
-    "shufflenet": shufflenet.shufflenet,
-    "squeezenet": squeezenet.squeezenet,
-    "feddyn_cnn": paper_cnns.feddyn_cnn,
-    "man_convnet": paper_cnns.man_convnet,
-    "univarfl_cnn": paper_cnns.univarfl_cnn,
-    "feduv_cnn": paper_cnns.feduv_cnn,
-}
 
 
 def sparse_cross_entropy(labels, logits):
@@ -198,6 +170,7 @@ def check_model(model: Any) -> None:
 
     Raises:
       TypeError: If it is no `tff.learning.models.VariableModel`.
+      ValueError: If it does not compute in float32 or float64 alone.
     """
     seam.refuse_keras_3(model)
     if not isinstance(model, tff.learning.models.VariableModel):
@@ -206,6 +179,16 @@ def check_model(model: Any) -> None:
             " tff.learning.models.VariableModel, such as tff_reg.models.LearningModel("
             "tff_reg.models.from_keras_blocks(...)). TFF makes one of a Keras model by"
             " tff.learning.models.from_keras_model."
+        )
+    variables = model.trainable_variables
+    found = {tf.as_dtype(getattr(v, "true_dtype", v.dtype)).name for v in variables}
+    # Keras's variables for mixed precision have another dtype in use.
+    is_mixed = any(hasattr(v, "true_dtype") for v in variables)
+    if is_mixed or len(found) > 1 or not found <= {"float32", "float64"}:
+        raise ValueError(
+            f"The model's weights are {' and '.join(sorted(found))}"
+            f"{', its layers compute in less (mixed precision)' * is_mixed}: give all"
+            " layers the one dtype float32 or float64."
         )
 
 
@@ -262,18 +245,18 @@ def build_model_fn(
         cannot have that norm.
     """
     seam.refuse_keras_3(model_name)
-    if model_name not in _BUILDERS:
-        raise ValueError(
-            f"Unknown model {model_name!r}: choose one of "
-            f"{', '.join(names.MODEL_NAMES)}."
-        )
-    norms = names.norms_of(model_name)
+    norms = names.norms_of(str(model_name))
     if norm is None:
         norm = norms[0]
-    if norm not in names.NORM_NAMES:
-        raise ValueError(
-            f"Unknown norm {norm!r}: choose one of {', '.join(names.NORM_NAMES)}."
-        )
+    for what, value, choices in (
+        ("model", model_name, names.MODEL_NAMES),
+        ("norm", norm, names.NORM_NAMES),
+        ("projector", projector, names.PROJECTOR_NAMES),
+    ):
+        if value not in choices:
+            raise ValueError(
+                f"Unknown {what} {value!r}: choose one of {', '.join(choices)}."
+            )
     if norm not in norms:
         raise ValueError(
             f"The model {model_name!r} cannot have the norm {norm!r}: choose "
@@ -285,14 +268,11 @@ def build_model_fn(
         raise ValueError(
             f"image_shape is {tuple(image_shape)}; give (height, width, channels)."
         )
-    if projector not in names.PROJECTOR_NAMES:
-        raise ValueError(
-            f"Unknown projector {projector!r}: choose one of "
-            f"{', '.join(names.PROJECTOR_NAMES)}."
-        )
+
+    module = importlib.import_module(f"tff_reg.models.{names.MODULES[model_name]}")
 
     def model_fn() -> LearningModel:
-        network = _BUILDERS[model_name](
+        network = getattr(module, model_name)(
             input_shape=tuple(image_shape),
             num_classes=num_classes,
             norm=norm,

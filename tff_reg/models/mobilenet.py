@@ -25,7 +25,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tff_reg.models import block_model, classifiers, conv_units, layers, resnet
+from tff_reg.models import block_model, conv_units, layers
 
 ForwardPass = layers.ForwardPass
 
@@ -43,17 +43,10 @@ _STAGES = (
 _FEATURES = 1280
 
 
-def _pointwise(in_channels, channels, seeds, padding=0):
-    return functools.partial(
-        layers.Conv2D,
-        in_channels,
-        channels,
-        1,
-        seeds,
-        padding=padding,
-        use_bias=True,
-        initializer=layers.uniform_fan_in,
-    )
+def _pointwise(in_channels, channels, activation=tf.nn.relu6, **options):
+    """Maker of a 1x1 convolution with its norm and non-linearity."""
+    convolution = conv_units.torch_conv(in_channels, channels, 1, **options)
+    return functools.partial(conv_units.ConvUnit, convolution, activation=activation)
 
 
 class InvertedResidual(layers.ForwardLayer):
@@ -66,51 +59,21 @@ class InvertedResidual(layers.ForwardLayer):
       expansion: By how much the input is widened.
       branch_index: Position among the model's residual branches; None for a unit that
         adds nothing.
-      norm: 'group', 'batch' or 'none'.
-      seeds: Where the initialisers' seeds come from.
-      name: Prefix of the variables' names.
-      dtype: 'float32' or 'float64'.
+      **options: Norm and seeds.
     """
 
-    def __init__(
-        self,
-        in_channels,
-        channels,
-        stride,
-        expansion,
-        *,
-        branch_index,
-        norm,
-        seeds,
-        name,
-        dtype,
-    ):
-        super().__init__(name=name, dtype=dtype)
+    def make(self, in_channels, channels, stride, expansion, branch_index, **options):
         self._branch_index = branch_index
-        options: dict[str, Any] = dict(norm=norm, dtype=dtype)
         hidden = expansion * in_channels
+        options["dtype"] = self.dtype
+        self.widen = _pointwise(in_channels, hidden)(name="widen", **options)
         depthwise = functools.partial(
-            layers.DepthwiseConv2D, hidden, 3, seeds, stride=stride, padding=1
+            layers.DepthwiseConv2D, hidden, 3, stride=stride, padding=1
         )
-        with tf.name_scope(name):
-            self.widen = conv_units.ConvUnit(
-                _pointwise(in_channels, hidden, seeds),
-                hidden,
-                activation=tf.nn.relu6,
-                name="widen",
-                **options,
-            )
-            self.depthwise = conv_units.ConvUnit(
-                depthwise, hidden, activation=tf.nn.relu6, name="depthwise", **options
-            )
-            self.narrow = conv_units.ConvUnit(
-                _pointwise(hidden, channels, seeds),
-                channels,
-                activation=None,
-                name="narrow",
-                **options,
-            )
-        self.built = True
+        self.depthwise = conv_units.ConvUnit(
+            depthwise, activation=tf.nn.relu6, name="depthwise", **options
+        )
+        self.narrow = _pointwise(hidden, channels, None)(name="narrow", **options)
 
     def call(self, x, forward: ForwardPass):
         def branch():
@@ -122,107 +85,56 @@ class InvertedResidual(layers.ForwardLayer):
         return layers.residual_sum(forward, self._branch_index, x, branch)
 
 
-class MobileNetClassifier(classifiers.LinearClassifier):
-    """The last stage, a 1x1 convolution, global average pooling, a linear layer."""
-
-    def __init__(
-        self, stage, in_channels, num_classes, *, norm, projector, seeds, name, dtype
-    ):
-        super().__init__(name=name, dtype=dtype)
-        self.stage = stage
-        with tf.name_scope(name):
-            self.features = conv_units.ConvUnit(
-                _pointwise(in_channels, _FEATURES, seeds),
-                _FEATURES,
-                norm=norm,
-                activation=tf.nn.relu6,
-                name="features",
-                dtype=dtype,
-            )
-            self.add_head(_FEATURES, num_classes, projector=projector, seeds=seeds)
-        self.built = True
-
-    def extract(self, x, forward: ForwardPass):
-        x = self.features(self.stage(x, forward), forward)
-        return tf.reduce_mean(x, axis=[1, 2])
+def _last_stage(*args, name, **options):
+    # Its variables are called like those of the blocks.
+    with tf.name_scope(""):
+        return conv_units.Stage(*args, name=name, **options)
 
 
 def mobilenet(
-    *,
-    input_shape: Sequence[int],
-    num_classes: int,
-    norm: str = "group",
-    projector: str = "none",
-    seed: int = 0,
-    dtype: str = "float32",
+    *, input_shape: Sequence[int], norm: str = "group", **options: Any
 ) -> block_model.BlockModel:
     """Builds MobileNetV2.
 
     Args:
       input_shape: (height, width, channels) of an image; any size and channels.
-      num_classes: Number of logits.
       norm: 'group', 'batch' or 'none', after every convolution.
-      projector: 'none', 'moon' or 'univarfl' (see `classifiers`).
-      seed: Seed of the initial weights; the same seed gives the same weights.
-      dtype: 'float32' or 'float64'.
+      **options: The others of `conv_units.build`.
 
     Returns:
       A `BlockModel` with the blocks stem, stage1, ..., stage6, classifier. It has 10
       residual branches and can run at a fraction of its width.
     """
-    seeds = layers.Seeds(seed)
-    options: dict[str, Any] = dict(norm=norm, dtype=dtype)
-    blocks = [
-        conv_units.ConvUnit(
-            _pointwise(input_shape[-1], _STEM, seeds, padding=1),
-            _STEM,
-            activation=tf.nn.relu6,
-            name="stem",
-            **options,
-        )
-    ]
+    blocks = {"stem": _pointwise(input_shape[-1], _STEM, padding=1)}
     in_channels, num_branches = _STEM, 0
+    units = []
     for number, (channels, num_units, first_stride, expansion) in enumerate(
         _STAGES, start=1
     ):
         units = []
-        with tf.name_scope(f"stage{number}"):
-            for unit in range(num_units):
-                stride = 1 if unit else first_stride
-                is_residual = stride == 1 and in_channels == channels
-                units.append(
-                    InvertedResidual(
-                        in_channels,
-                        channels,
-                        stride,
-                        expansion,
-                        branch_index=num_branches if is_residual else None,
-                        seeds=seeds,
-                        name=f"unit{unit + 1}",
-                        **options,
-                    )
+        for unit in range(num_units):
+            stride = 1 if unit else first_stride
+            is_residual = stride == 1 and in_channels == channels
+            index = num_branches if is_residual else None
+            units.append(
+                functools.partial(
+                    InvertedResidual, in_channels, channels, stride, expansion, index
                 )
-                num_branches += is_residual
-                in_channels = channels
-        blocks.append(resnet.Stage(units, name=f"stage{number}", dtype=dtype))
-    blocks.append(
-        MobileNetClassifier(
-            blocks.pop(),
-            in_channels,
-            num_classes,
-            projector=projector,
-            seeds=seeds,
-            name="classifier",
-            **options,
-        )
-    )
-    return block_model.BlockModel(
+            )
+            num_branches += is_residual
+            in_channels = channels
+        blocks[f"stage{number}"] = functools.partial(conv_units.Stage, units)
+    del blocks["stage7"]
+    before = {
+        "stage7": functools.partial(_last_stage, units),
+        "features": _pointwise(in_channels, _FEATURES),
+    }
+    return conv_units.build(
         blocks,
+        functools.partial(conv_units.PoolingClassifier, _FEATURES, before),
         input_shape=input_shape,
-        num_classes=num_classes,
+        norm=norm,
         num_branches=num_branches,
         supports_width=True,
-        dtype=dtype,
-        seed=seed,
-        has_independent_examples=norm != "batch",
+        **options,
     )

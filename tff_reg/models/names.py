@@ -1,24 +1,26 @@
 """The names of the models that come with the package (no TensorFlow here)."""
 
-MODEL_NAMES = (
-    "cnn",
-    "resnet8",
-    "resnet10",
-    "resnet18",
-    "resnet18_imagenet",
-    "resnet18_no_maxpool",
-    "resnet18_feduv",
-    "resnet20",
-    "resnet56",
-    "vgg9",
-    "mobilenet",
-    "shufflenet",
-    "squeezenet",
-    "feddyn_cnn",
-    "man_convnet",
-    "univarfl_cnn",
-    "feduv_cnn",
-)
+# By name: the module of the function of that name, which builds the network.
+MODULES = {
+    "cnn": "plain_cnns",
+    "resnet8": "resnet",
+    "resnet10": "resnet",
+    "resnet18": "resnet",
+    "resnet18_imagenet": "resnet",
+    "resnet18_no_maxpool": "resnet",
+    "resnet18_feduv": "resnet",
+    "resnet20": "resnet",
+    "resnet56": "resnet",
+    "vgg9": "plain_cnns",
+    "mobilenet": "mobilenet",
+    "shufflenet": "shufflenet",
+    "squeezenet": "squeezenet",
+    "feddyn_cnn": "plain_cnns",
+    "man_convnet": "plain_cnns",
+    "univarfl_cnn": "plain_cnns",
+    "feduv_cnn": "plain_cnns",
+}
+MODEL_NAMES = tuple(MODULES)
 NORM_NAMES = ("group", "batch", "none")
 PROJECTOR_NAMES = ("none", "moon", "univarfl", "feduv")
 

@@ -28,17 +28,7 @@ def max_pool(x: tf.Tensor, size: int, stride: int, *, padding: int = 0) -> tf.Te
 def average_pool(
     x: tf.Tensor, size: int, stride: int, *, padding: int = 0
 ) -> tf.Tensor:
-    """The mean of each window, the zeros that are added around counted.
-
-    Args:
-      x: float [batch, height, width, channels].
-      size: Height and width of the window.
-      stride: Of both axes.
-      padding: Rows and columns of zeros added on every side.
-
-    Returns:
-      float [batch, (height + 2 padding - size) // stride + 1, ..., channels].
-    """
+    """The mean of each window as of `max_pool`; zeros that are added around count."""
     x = pad(x, padding)
     return tf.nn.avg_pool2d(x, ksize=size, strides=stride, padding="VALID")
 

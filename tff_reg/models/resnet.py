@@ -25,12 +25,14 @@ PyTorch's linear layers.
 
 from __future__ import annotations
 
+import functools
+import itertools
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from tff_reg.models import block_model, classifiers, layers, pooling
+from tff_reg.models import block_model, conv_units, layers, pooling
 
 ForwardPass = layers.ForwardPass
 
@@ -53,31 +55,6 @@ SMALL_STEM = StemShape(kernel_size=3, stride=1, has_pool=False)
 IMAGENET_STEM = StemShape(kernel_size=7, stride=2, has_pool=True)
 
 
-class Stem(block_model.Block):
-    """A convolution, norm and ReLU, and max-pooling if the shape says so."""
-
-    def __init__(self, in_channels, channels, shape, *, norm, seeds, name, dtype):
-        super().__init__(name=name, dtype=dtype)
-        self._has_pool = shape.has_pool
-        with tf.name_scope(name):
-            self.conv = layers.Conv2D(
-                in_channels,
-                channels,
-                shape.kernel_size,
-                seeds,
-                stride=shape.stride,
-                padding=shape.kernel_size // 2,
-                name="conv",
-                dtype=dtype,
-            )
-            self.norm = layers.build_norm(norm, channels, name="norm", dtype=dtype)
-        self.built = True
-
-    def call(self, x, forward: ForwardPass):
-        x = forward.record(tf.nn.relu(self.norm(self.conv(x, forward), forward)))
-        return pooling.max_pool(x, 3, 2, padding=1) if self._has_pool else x
-
-
 class Residual(layers.ForwardLayer):
     """A residual unit: convolutions with norms, added to a shortcut, then ReLU.
 
@@ -87,50 +64,31 @@ class Residual(layers.ForwardLayer):
       branch_index: Position of this unit's branch among the model's branches.
       norm: 'group' or 'batch'.
       seeds: Where the initialisers' seeds come from.
-      name: Prefix of the variables' names.
-      dtype: 'float32' or 'float64'.
     """
 
-    def __init__(self, kernels, in_channels, *, branch_index, norm, seeds, name, dtype):
-        super().__init__(name=name, dtype=dtype)
+    def make(self, kernels, in_channels, branch_index, *, norm, seeds):
+        def convolution(name, *shape, stride):
+            options = dict(stride=stride, padding=shape[-1] // 2, dtype=self.dtype)
+            return layers.Conv2D(*shape, seeds, name=name, **options)
+
+        def normalization(name, channels):
+            return layers.build_norm(norm, channels, name=name, dtype=self.dtype)
+
         self._branch_index = branch_index
         self.convs, self.norms = [], []
         channels, total_stride = in_channels, 1
-        with tf.name_scope(name):
-            for number, (size, out_channels, stride) in enumerate(kernels, start=1):
-                self.convs.append(
-                    layers.Conv2D(
-                        channels,
-                        out_channels,
-                        size,
-                        seeds,
-                        stride=stride,
-                        padding=size // 2,
-                        name=f"conv{number}",
-                        dtype=dtype,
-                    )
-                )
-                self.norms.append(
-                    layers.build_norm(
-                        norm, out_channels, name=f"norm{number}", dtype=dtype
-                    )
-                )
-                channels, total_stride = out_channels, total_stride * stride
-            self.shortcut_conv = self.shortcut_norm = None
-            if total_stride != 1 or channels != in_channels:
-                self.shortcut_conv = layers.Conv2D(
-                    in_channels,
-                    channels,
-                    1,
-                    seeds,
-                    stride=total_stride,
-                    name="shortcut_conv",
-                    dtype=dtype,
-                )
-                self.shortcut_norm = layers.build_norm(
-                    norm, channels, name="shortcut_norm", dtype=dtype
-                )
-        self.built = True
+        for number, (size, out_channels, stride) in enumerate(kernels, start=1):
+            shape = (channels, out_channels, size)
+            self.convs.append(convolution(f"conv{number}", *shape, stride=stride))
+            self.norms.append(normalization(f"norm{number}", out_channels))
+            channels, total_stride = out_channels, total_stride * stride
+        self.shortcut_conv = self.shortcut_norm = None
+        if total_stride != 1 or channels != in_channels:
+            shape = (in_channels, channels, 1)
+            self.shortcut_conv = convolution(
+                "shortcut_conv", *shape, stride=total_stride
+            )
+            self.shortcut_norm = normalization("shortcut_norm", channels)
 
     def call(self, x, forward: ForwardPass):
         def branch(y=x):
@@ -146,33 +104,6 @@ class Residual(layers.ForwardLayer):
         return forward.record(tf.nn.relu(total))
 
 
-class Stage(block_model.Block):
-    """Residual units one after another."""
-
-    def __init__(self, units: Sequence[Residual], *, name, dtype):
-        super().__init__(name=name, dtype=dtype)
-        self.units = list(units)
-        self.built = True
-
-    def call(self, x, forward: ForwardPass):
-        for unit in self.units:
-            x = unit(x, forward)
-        return x
-
-
-class PoolingClassifier(classifiers.LinearClassifier):
-    """Global average pooling and one linear layer."""
-
-    def __init__(self, in_channels, num_classes, *, projector, seeds, name, dtype):
-        super().__init__(name=name, dtype=dtype)
-        with tf.name_scope(name):
-            self.add_head(in_channels, num_classes, projector=projector, seeds=seeds)
-        self.built = True
-
-    def extract(self, x, forward: ForwardPass):
-        return tf.reduce_mean(x, axis=[1, 2])
-
-
 def _basic(planes, stride):
     return [(3, planes, stride), (3, planes, 1)]
 
@@ -186,14 +117,11 @@ def build_resnet(
     units_per_stage: Sequence[int],
     *,
     input_shape: Sequence[int],
-    num_classes: int,
     norm: str = "group",
-    projector: str = "none",
-    seed: int = 0,
-    dtype: str = "float32",
     planes: Sequence[int] = (16, 32, 64),
     stem: StemShape = SMALL_STEM,
     first_stride: int = 1,
+    **options: Any,
 ) -> block_model.BlockModel:
     """Builds a residual network; see the module's docstring for the shapes.
 
@@ -201,98 +129,61 @@ def build_resnet(
       unit_kernels: Function of (planes, stride) giving the unit's convolutions.
       units_per_stage: Number of residual units of each stage.
       input_shape: (height, width, channels) of an image; any size and channels.
-      num_classes: Number of logits.
       norm: 'group' or 'batch'.
-      projector: 'none', 'moon' or 'univarfl' (see `classifiers`).
-      seed: Seed of the initial weights; the same seed gives the same weights.
-      dtype: 'float32' or 'float64'.
       planes: Planes of each stage.
       stem: What comes before the stages.
       first_stride: Of the first stage; the others have 2.
+      **options: The others of `conv_units.build`.
 
     Returns:
       A `BlockModel` with the blocks stem, stage1, ..., classifier.
     """
-    seeds = layers.Seeds(seed)
-    options = dict(norm=norm, seeds=seeds, dtype=dtype)
-    channels = planes[0]
-    blocks = [Stem(input_shape[-1], channels, stem, name="stem", **options)]
-    branch_index = 0
+    convolution = functools.partial(
+        layers.Conv2D,
+        input_shape[-1],
+        planes[0],
+        stem.kernel_size,
+        stride=stem.stride,
+        padding=stem.kernel_size // 2,
+    )
+    pool = functools.partial(pooling.max_pool, size=3, stride=2, padding=1)
+    blocks = {
+        "stem": functools.partial(
+            conv_units.ConvUnit, convolution, pool=pool if stem.has_pool else None
+        )
+    }
+    channels, branches = planes[0], itertools.count()
     for stage, (stage_planes, num_units) in enumerate(zip(planes, units_per_stage)):
         units = []
-        with tf.name_scope(f"stage{stage + 1}"):
-            for unit in range(num_units):
-                stage_stride = 2 if stage else first_stride
-                kernels = unit_kernels(stage_planes, 1 if unit else stage_stride)
-                units.append(
-                    Residual(
-                        kernels,
-                        channels,
-                        branch_index=branch_index,
-                        name=f"unit{unit + 1}",
-                        **options,
-                    )
-                )
-                channels = kernels[-1][1]
-                branch_index += 1
-        blocks.append(Stage(units, name=f"stage{stage + 1}", dtype=dtype))
-    blocks.append(
-        PoolingClassifier(
-            channels,
-            num_classes,
-            projector=projector,
-            seeds=seeds,
-            name="classifier",
-            dtype=dtype,
-        )
-    )
-    return block_model.BlockModel(
+        for unit in range(num_units):
+            stage_stride = 2 if stage else first_stride
+            kernels = unit_kernels(stage_planes, 1 if unit else stage_stride)
+            units.append(functools.partial(Residual, kernels, channels, next(branches)))
+            channels = kernels[-1][1]
+        blocks[f"stage{stage + 1}"] = functools.partial(conv_units.Stage, units)
+    return conv_units.build(
         blocks,
+        functools.partial(conv_units.PoolingClassifier, channels),
         input_shape=input_shape,
-        num_classes=num_classes,
-        num_branches=branch_index,
+        norm=norm,
+        num_branches=next(branches),
         supports_width=True,
-        dtype=dtype,
-        seed=seed,
-        has_independent_examples=norm == "group",
+        **options,
     )
 
 
-def resnet56(**options) -> block_model.BlockModel:
-    """FedML's ResNet-56; options as in `build_resnet`."""
-    return build_resnet(_bottleneck, (6, 6, 6), **options)
-
-
-def resnet20(**options) -> block_model.BlockModel:
-    """ResNet-20; options as in `build_resnet`."""
-    return build_resnet(_basic, (3, 3, 3), **options)
-
-
-def resnet8(**options) -> block_model.BlockModel:
-    """ResNet-8; options as in `build_resnet`."""
-    return build_resnet(_basic, (1, 1, 1), **options)
-
-
-def resnet10(**options) -> block_model.BlockModel:
-    """ResNet-10, narrow; options as in `build_resnet`."""
-    return build_resnet(_basic, (1, 1, 1, 1), planes=(16, 32, 64, 128), **options)
-
-
-def resnet18(**options) -> block_model.BlockModel:
-    """ResNet-18 for small images; options as in `build_resnet`."""
-    return build_resnet(_basic, (2, 2, 2, 2), planes=(64, 128, 256, 512), **options)
-
-
-def resnet18_imagenet(**options) -> block_model.BlockModel:
-    """ResNet-18 with the stem for ImageNet; options as in `build_resnet`."""
-    return resnet18(stem=IMAGENET_STEM, **options)
-
-
-def resnet18_no_maxpool(**options) -> block_model.BlockModel:
-    """ResNet-18 for ImageNet without max-pooling; options as in `build_resnet`."""
-    return resnet18(stem=IMAGENET_STEM._replace(has_pool=False), **options)
-
-
-def resnet18_feduv(**options) -> block_model.BlockModel:
-    """FedUV's ResNet-18; options as in `build_resnet`."""
-    return resnet18(first_stride=2, **options)
+# Options as in `build_resnet`; the module's docstring says which each is.
+resnet56 = functools.partial(build_resnet, _bottleneck, (6, 6, 6))
+resnet20 = functools.partial(build_resnet, _basic, (3, 3, 3))
+resnet8 = functools.partial(build_resnet, _basic, (1, 1, 1))
+resnet10 = functools.partial(
+    build_resnet, _basic, (1, 1, 1, 1), planes=(16, 32, 64, 128)
+)
+resnet18 = functools.partial(
+    build_resnet, _basic, (2, 2, 2, 2), planes=(64, 128, 256, 512)
+)
+resnet18_imagenet = functools.partial(resnet18, stem=IMAGENET_STEM)
+resnet18_no_maxpool = functools.partial(
+    resnet18, stem=IMAGENET_STEM._replace(has_pool=False)
+)
+resnet18_feduv = functools.partial(resnet18, first_stride=2)

@@ -21,11 +21,11 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import Any, Optional
+from typing import Any
 
 import tensorflow as tf
 
-from tff_reg.models import block_model, conv_units, layers, pooling, resnet
+from tff_reg.models import block_model, conv_units, layers, pooling
 
 ForwardPass = layers.ForwardPass
 
@@ -43,59 +43,31 @@ class ShuffleUnit(layers.ForwardLayer):
       channels: Channels of the output.
       branch_index: Position among the model's residual branches; None for a unit that
         halves the resolution and appends its input.
-      norm: 'group', 'batch' or 'none'.
-      seeds: Where the initialisers' seeds come from.
-      name: Prefix of the variables' names.
-      dtype: 'float32' or 'float64'.
+      **options: Norm and seeds.
     """
 
-    def __init__(
-        self,
-        in_channels: int,
-        channels: int,
-        *,
-        branch_index: Optional[int],
-        norm: str,
-        seeds: layers.Seeds,
-        name: str,
-        dtype: str,
-    ):
-        super().__init__(name=name, dtype=dtype)
+    def make(self, in_channels, channels, branch_index, **options):
         self._branch_index = branch_index
         is_residual = branch_index is not None
         hidden = channels // 4
         added = channels if is_residual else channels - in_channels
-        depthwise = functools.partial(
-            layers.DepthwiseConv2D,
-            hidden,
-            3,
-            seeds,
-            stride=1 if is_residual else 2,
-            padding=1,
-        )
+        options["dtype"] = self.dtype
 
-        def pointwise(*channels):
-            return functools.partial(
-                layers.GroupedPointwiseConv2D, *channels, _GROUPS, seeds
+        def pointwise(in_channels, channels, **more):
+            convolution = functools.partial(
+                layers.GroupedPointwiseConv2D, in_channels, channels, _GROUPS
             )
+            return conv_units.ConvUnit(convolution, **more, **options)
 
-        options: dict[str, Any] = dict(norm=norm, dtype=dtype)
         self.shuffle = layers.ChannelShuffle(_GROUPS)
-        with tf.name_scope(name):
-            self.reduce = conv_units.ConvUnit(
-                pointwise(in_channels, hidden), hidden, name="reduce", **options
-            )
-            self.depthwise = conv_units.ConvUnit(
-                depthwise, hidden, activation=None, name="depthwise", **options
-            )
-            self.expand = conv_units.ConvUnit(
-                pointwise(hidden, added),
-                added,
-                activation=None,
-                name="expand",
-                **options,
-            )
-        self.built = True
+        self.reduce = pointwise(in_channels, hidden, name="reduce")
+        depthwise = functools.partial(
+            layers.DepthwiseConv2D, hidden, 3, stride=2 - is_residual, padding=1
+        )
+        self.depthwise = conv_units.ConvUnit(
+            depthwise, activation=None, name="depthwise", **options
+        )
+        self.expand = pointwise(hidden, added, activation=None, name="expand")
 
     def call(self, x, forward: ForwardPass):
         def branch():
@@ -111,77 +83,36 @@ class ShuffleUnit(layers.ForwardLayer):
 
 
 def shufflenet(
-    *,
-    input_shape: Sequence[int],
-    num_classes: int,
-    norm: str = "group",
-    projector: str = "none",
-    seed: int = 0,
-    dtype: str = "float32",
+    *, input_shape: Sequence[int], norm: str = "group", **options: Any
 ) -> block_model.BlockModel:
     """Builds ShuffleNet.
 
     Args:
       input_shape: (height, width, channels) of an image; any size and channels.
-      num_classes: Number of logits.
       norm: 'group', 'batch' or 'none', after every convolution.
-      projector: 'none', 'moon' or 'univarfl' (see `classifiers`).
-      seed: Seed of the initial weights; the same seed gives the same weights.
-      dtype: 'float32' or 'float64'.
+      **options: The others of `conv_units.build`.
 
     Returns:
       A `BlockModel` with the blocks stem, stage2, stage3, stage4, classifier (the
       paper's numbers). It has 13 residual branches; its groups and appended channels
       cannot be cut to a fraction of their width.
     """
-    seeds = layers.Seeds(seed)
-    options: dict[str, Any] = dict(norm=norm, dtype=dtype)
-    stem = functools.partial(
-        layers.Conv2D,
-        input_shape[-1],
-        _STEM,
-        3,
-        seeds,
-        padding=1,
-        use_bias=True,
-        initializer=layers.uniform_fan_in,
-    )
-    blocks = [conv_units.ConvUnit(stem, _STEM, name="stem", **options)]
+    stem = conv_units.torch_conv(input_shape[-1], _STEM, 3, padding=1)
+    blocks = {"stem": functools.partial(conv_units.ConvUnit, stem)}
     in_channels, num_branches = _STEM, 0
     for number, (channels, num_units) in enumerate(_STAGES, start=2):
         units = []
-        with tf.name_scope(f"stage{number}"):
-            for unit in range(num_units):
-                units.append(
-                    ShuffleUnit(
-                        in_channels,
-                        channels,
-                        branch_index=num_branches if unit else None,
-                        seeds=seeds,
-                        name=f"unit{unit + 1}",
-                        **options,
-                    )
-                )
-                num_branches += unit > 0
-                in_channels = channels
-        blocks.append(resnet.Stage(units, name=f"stage{number}", dtype=dtype))
-    blocks.append(
-        resnet.PoolingClassifier(
-            in_channels,
-            num_classes,
-            projector=projector,
-            seeds=seeds,
-            name="classifier",
-            dtype=dtype,
-        )
-    )
-    return block_model.BlockModel(
+        for unit in range(num_units):
+            index = num_branches if unit else None
+            units.append(functools.partial(ShuffleUnit, in_channels, channels, index))
+            num_branches += unit > 0
+            in_channels = channels
+        blocks[f"stage{number}"] = functools.partial(conv_units.Stage, units)
+    return conv_units.build(
         blocks,
+        functools.partial(conv_units.PoolingClassifier, in_channels),
         input_shape=input_shape,
-        num_classes=num_classes,
+        norm=norm,
         num_branches=num_branches,
-        supports_width=False,
-        dtype=dtype,
-        seed=seed,
-        has_independent_examples=norm != "batch",
+        **options,
     )

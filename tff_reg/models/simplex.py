@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import tensorflow as tf
 
@@ -23,14 +21,12 @@ class SimplexClassifier(layers.ForwardLayer):
       dimensions: Of f, d, at least C.
       scaling: g at first.
       seed: Of the linear layer and of M.
-      name: Prefix of the variables' names.
-      dtype: 'float32' or 'float64'.
 
     Raises:
       ValueError: If there are fewer dimensions than classes.
     """
 
-    def __init__(
+    def make(
         self,
         features: int,
         num_classes: int,
@@ -38,32 +34,24 @@ class SimplexClassifier(layers.ForwardLayer):
         scaling: float,
         *,
         seed: int,
-        name: str,
-        dtype: Any,
     ):
-        super().__init__(name=name, dtype=dtype)
         if dimensions < num_classes:
             raise ValueError(
                 f"{num_classes} classes need at least as many dimensions, but there "
                 f"are {dimensions}."
             )
         uniform = np.random.default_rng(seed).random((dimensions, num_classes))
-        with tf.name_scope(name):
-            self.dense = layers.Dense(
-                features, dimensions, layers.Seeds(seed), name="dense", dtype=self.dtype
-            )
-            self.scaling = self.add_weight(
-                name="scaling",
-                shape=(1,),
-                initializer=keras.initializers.Constant(scaling),
-            )
-            self.directions = self.add_weight(
-                name="directions",
-                shape=(dimensions, num_classes),
-                initializer=keras.initializers.Constant(frame(uniform)),
-                trainable=False,
-            )
-        self.built = True
+        self.dense = layers.Dense(
+            features, dimensions, layers.Seeds(seed), name="dense", dtype=self.dtype
+        )
+        constant = keras.initializers.Constant
+        self.scaling = self.add_weight("scaling", (1,), initializer=constant(scaling))
+        self.directions = self.add_weight(
+            "directions",
+            (dimensions, num_classes),
+            initializer=constant(frame(uniform)),
+            trainable=False,
+        )
 
     def call(self, x, forward: layers.ForwardPass):
         outputs = self.dense(x, forward)

@@ -25,7 +25,7 @@ from typing import Any, Optional
 
 import tensorflow as tf
 
-from tff_reg.models import block_model, classifiers, conv_units, layers, pooling
+from tff_reg.models import block_model, conv_units, layers, pooling
 
 ForwardPass = layers.ForwardPass
 
@@ -47,17 +47,10 @@ _POOLED = (4, 8)
 _MINIMUM_SIDE = 8
 
 
-def _convolution(in_channels, channels, kernel_size, seeds):
-    return functools.partial(
-        layers.Conv2D,
-        in_channels,
-        channels,
-        kernel_size,
-        seeds,
-        padding=kernel_size // 2,
-        use_bias=True,
-        initializer=layers.uniform_fan_in,
-    )
+def _unit(in_channels, channels, size, **options):
+    """Maker of a convolution with its norm and ReLU."""
+    convolution = conv_units.torch_conv(in_channels, channels, size, padding=size // 2)
+    return functools.partial(conv_units.ConvUnit, convolution, **options)
 
 
 class Fire(block_model.Block):
@@ -69,13 +62,10 @@ class Fire(block_model.Block):
       channels: Channels of the output, half of them from each convolution.
       branch_index: Position among the model's residual branches; None without bypass.
       pool: Function of the output, or None.
-      norm: 'group', 'batch' or 'none'.
-      seeds: Where the initialisers' seeds come from.
-      name: Prefix of the variables' names.
-      dtype: 'float32' or 'float64'.
+      **options: Norm and seeds.
     """
 
-    def __init__(
+    def make(
         self,
         in_channels: int,
         squeezed: int,
@@ -83,30 +73,15 @@ class Fire(block_model.Block):
         *,
         branch_index: Optional[int] = None,
         pool: Optional[Callable] = None,
-        norm: str,
-        seeds: layers.Seeds,
-        name: str,
-        dtype: str,
+        **options: Any,
     ):
-        super().__init__(name=name, dtype=dtype)
         self._branch_index = branch_index
         self._pool = pool
         half = channels // 2
-        options: dict[str, Any] = dict(norm=norm, dtype=dtype)
-        with tf.name_scope(name):
-            self.squeeze = conv_units.ConvUnit(
-                _convolution(in_channels, squeezed, 1, seeds),
-                squeezed,
-                name="squeeze",
-                **options,
-            )
-            self.expand1 = conv_units.ConvUnit(
-                _convolution(squeezed, half, 1, seeds), half, name="expand1", **options
-            )
-            self.expand3 = conv_units.ConvUnit(
-                _convolution(squeezed, half, 3, seeds), half, name="expand3", **options
-            )
-        self.built = True
+        options["dtype"] = self.dtype
+        self.squeeze = _unit(in_channels, squeezed, 1)(name="squeeze", **options)
+        self.expand1 = _unit(squeezed, half, 1)(name="expand1", **options)
+        self.expand3 = _unit(squeezed, half, 3)(name="expand3", **options)
 
     def call(self, x, forward: ForwardPass):
         def branch():
@@ -121,58 +96,15 @@ class Fire(block_model.Block):
         return y if self._pool is None else self._pool(y)
 
 
-class SqueezeNetClassifier(classifiers.LinearClassifier):
-    """The last fire module, global average pooling, and a linear layer."""
-
-    def __init__(
-        self,
-        in_channels,
-        squeezed,
-        channels,
-        num_classes,
-        *,
-        norm,
-        projector,
-        seeds,
-        name,
-        dtype,
-    ):
-        super().__init__(name=name, dtype=dtype)
-        with tf.name_scope(name):
-            self.fire = Fire(
-                in_channels,
-                squeezed,
-                channels,
-                norm=norm,
-                seeds=seeds,
-                name="fire",
-                dtype=dtype,
-            )
-            self.add_head(channels, num_classes, projector=projector, seeds=seeds)
-        self.built = True
-
-    def extract(self, x, forward: ForwardPass):
-        return tf.reduce_mean(self.fire(x, forward), axis=[1, 2])
-
-
 def squeezenet(
-    *,
-    input_shape: Sequence[int],
-    num_classes: int,
-    norm: str = "group",
-    projector: str = "none",
-    seed: int = 0,
-    dtype: str = "float32",
+    *, input_shape: Sequence[int], norm: str = "group", **options: Any
 ) -> block_model.BlockModel:
     """Builds SqueezeNet.
 
     Args:
       input_shape: (height, width, channels) of an image, from 8x8.
-      num_classes: Number of logits.
       norm: 'group', 'batch' or 'none', after every convolution; the paper has none.
-      projector: 'none', 'moon' or 'univarfl' (see `classifiers`).
-      seed: Seed of the initial weights; the same seed gives the same weights.
-      dtype: 'float32' or 'float64'.
+      **options: The others of `conv_units.build`.
 
     Returns:
       A `BlockModel` with the blocks stem, fire2, ..., fire8, classifier. It has 3
@@ -183,45 +115,26 @@ def squeezenet(
       block_model.ImageSizeError: If the images are smaller than 8x8.
     """
     block_model.check_image_size("squeezenet", input_shape, _MINIMUM_SIDE)
-    seeds = layers.Seeds(seed)
-    options: dict[str, Any] = dict(norm=norm, dtype=dtype)
     pool = functools.partial(pooling.max_pool, size=2, stride=2)
-    stem = _convolution(input_shape[-1], _STEM, 3, seeds)
-    blocks = [conv_units.ConvUnit(stem, _STEM, pool=pool, name="stem", **options)]
+    blocks = {"stem": _unit(input_shape[-1], _STEM, 3, pool=pool)}
     in_channels = _STEM
     for number, (squeezed, channels) in enumerate(_FIRES[:-1], start=_FIRST):
         is_bypassed = number in _BYPASSED
-        blocks.append(
-            Fire(
-                in_channels,
-                squeezed,
-                channels,
-                branch_index=_BYPASSED.index(number) if is_bypassed else None,
-                pool=pool if number in _POOLED else None,
-                seeds=seeds,
-                name=f"fire{number}",
-                **options,
-            )
+        blocks[f"fire{number}"] = functools.partial(
+            Fire,
+            in_channels,
+            squeezed,
+            channels,
+            branch_index=_BYPASSED.index(number) if is_bypassed else None,
+            pool=pool if number in _POOLED else None,
         )
         in_channels = channels
-    blocks.append(
-        SqueezeNetClassifier(
-            in_channels,
-            *_FIRES[-1],
-            num_classes,
-            projector=projector,
-            seeds=seeds,
-            name="classifier",
-            **options,
-        )
-    )
-    return block_model.BlockModel(
+    last = functools.partial(Fire, in_channels, *_FIRES[-1])
+    return conv_units.build(
         blocks,
+        functools.partial(conv_units.PoolingClassifier, _FIRES[-1][1], {"fire": last}),
         input_shape=input_shape,
-        num_classes=num_classes,
+        norm=norm,
         num_branches=len(_BYPASSED),
-        supports_width=False,
-        dtype=dtype,
-        seed=seed,
-        has_independent_examples=norm != "batch",
+        **options,
     )

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import importlib
 import importlib.util
-import logging
 import os
 import signal
 import socket
@@ -20,7 +19,7 @@ from collections.abc import Iterator
 from typing import Any, Optional
 
 from tff_reg import scratch
-from tff_reg.lazy import ray
+from tff_reg.lazy import logging, ray
 from tff_reg.runtime import devices, ray_watcher
 from tff_reg.runtime.worker_process import WorkerError
 
@@ -95,6 +94,7 @@ class Cluster:
         for name, value in _ENVIRONMENT.items():
             os.environ.setdefault(name, value)
         self._watcher: Optional[subprocess.Popen] = None
+        self._printing: Any = None
         with _unheard():
             self._is_ours = not ray.is_initialized()
         self.is_local = self._is_ours and address is None
@@ -117,6 +117,7 @@ class Cluster:
                 host, _, port = address.rpartition(":")
                 where = (host.strip("[]"), int(port))
                 socket.create_connection(where, _CONNECT_SECONDS).close()
+            self._printing = _set("worker", "print_to_stdstream", _say)
             # Ray has its own way to end on SIGTERM; ours says how to go on.
             with _handlers_kept(), _unheard(), _loopback(self.is_local):
                 ray.init(
@@ -124,7 +125,7 @@ class Cluster:
                     namespace="tff_reg",
                     log_to_driver=False,
                     configure_logging=False,
-                    logging_level=logging.ERROR,
+                    logging_level=40,  # ERROR
                 )
         except (ConnectionError, OSError, RuntimeError, ValueError) as error:
             self.stop()
@@ -136,6 +137,8 @@ class Cluster:
         """Lets go of the cluster, or ends it if it is ours; nothing of it is left."""
         if self._is_ours:
             ray.shutdown()
+            if self._printing is not None:
+                _set("worker", "print_to_stdstream", self._printing)
         if self._watcher is not None:
             assert self._watcher.stdin
             self._watcher.stdin.close()
@@ -178,13 +181,29 @@ def _loopback(is_asked_for: bool) -> Iterator[None]:
     Whoever reaches its ports can run programs here. Else Ray replaces that address by
     the machine's own, and listens on all interfaces; its switch is for macOS.
     """
-    constants: Any = importlib.import_module("ray._private.ray_constants")
-    before = constants.ENABLE_RAY_CLUSTER
-    constants.ENABLE_RAY_CLUSTER = before and not is_asked_for
+    if not is_asked_for:
+        yield
+        return
+    before = _set("ray_constants", "ENABLE_RAY_CLUSTER", False)
     try:
         yield
     finally:
-        constants.ENABLE_RAY_CLUSTER = before
+        _set("ray_constants", "ENABLE_RAY_CLUSTER", before)
+
+
+def _say(data: dict[str, Any], ignore_prefix: bool) -> None:
+    """Logs the first sentences of what Ray prints: coloured paragraphs."""
+    del ignore_prefix
+    for text in data["lines"]:
+        logging.warning("Ray: %s", text.strip().splitlines()[0].split(". ")[0])
+
+
+def _set(module: str, name: str, value: Any) -> Any:
+    """Sets something of Ray's own; returns what it was."""
+    ray_own: Any = importlib.import_module(f"ray._private.{module}")
+    before = getattr(ray_own, name)
+    setattr(ray_own, name, value)
+    return before
 
 
 @contextlib.contextmanager
@@ -209,6 +228,12 @@ def kill(node: str, pid: int) -> None:
     if node == ray.get_runtime_context().get_node_id():
         with contextlib.suppress(OSError):
             os.kill(pid, signal.SIGKILL)
+
+
+def own_node_is_lost() -> bool:
+    """Whether Ray's node of this process is dead."""
+    own = ray.get_runtime_context().get_node_id()
+    return not any(node["Alive"] and node["NodeID"] == own for node in ray.nodes())
 
 
 def first_line(error: BaseException) -> str:

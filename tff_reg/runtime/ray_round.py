@@ -12,8 +12,9 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
-from tff_reg.lazy import ray, ray_exceptions
+from tff_reg.lazy import logging, ray, ray_exceptions
 from tff_reg.runtime import parcels, ray_actor, ray_cluster, visits, workers
+from tff_reg.runtime.worker_process import WorkerError
 
 if TYPE_CHECKING:
     from tff_reg.runtime.ray_workers import RayWorkers
@@ -83,7 +84,11 @@ class Round:
         self._cohort = cohort
         self._number = next(actors.numbers)
         self._waiting = list(range(len(cohort)))
-        self._tries: collections.Counter[int] = collections.Counter()
+        self._tries: collections.Counter[Optional[int]] = collections.Counter()
+        # Since an actor last answered when it was asked: the client worked for, the
+        # actor's host and what became of it.
+        self._losses: list[tuple[Optional[int], str, str]] = []
+        self._lost_all = 0
         self._done: dict[int, Any] = {}
         self._yielded = 0
         self._window: Optional[int] = None
@@ -94,7 +99,7 @@ class Round:
 
         Raises:
             ClientError: If a client fails, or has lost two actors.
-            WorkerError: If no actor is left.
+            WorkerError: If no actor is left, or all were lost at once, twice.
         """
         actors = self._workers
         actors.grow()
@@ -234,27 +239,49 @@ class Round:
             self._lose(actor, ray_cluster.first_line(error))
             return
         actor.ping, actor.missed, actor.is_doubted = None, 0, False
+        self._blame()
 
     def _lose(self, actor: Actor, why: str) -> None:
         """Gives an actor's clients to the others; it worked for the first of them."""
         host = actor.hello.host if actor.hello else "?"
-        self._workers.lose(actor)
+        self._workers.lose(actor, why)
+        logging.warning("A Ray actor on %s was lost: %s", host, why)
+        others = self._workers.alive
         # Whatever it was may have happened to others, too.
-        for other in self._workers.alive:
+        for other in others:
             other.ping = other.handle.ping.remote()
             other.is_doubted = True
+        client = None
         for place, given in enumerate(actor.running):
-            if given.round != self._number:
-                continue
-            bisect.insort(self._waiting, given.index)
-            if not place:
-                self._tries[given.index] += 1
-                if self._tries[given.index] == _TRIES:
-                    raise self._cohort.failure(
-                        given.index,
-                        f"the Ray actor that worked for it was lost {_TRIES} times,"
-                        f" the last on {host}: {why}",
-                    )
+            if given.round == self._number:
+                bisect.insort(self._waiting, given.index)
+                client = client if place else given.index
+        self._losses.append((client, host, why))
+        if others:
+            return
+        if len(self._losses) == 1 and not ray_cluster.own_node_is_lost():
+            self._blame()
+            return
+        self._losses.clear()
+        self._lost_all += 1
+        if self._lost_all == _TRIES:
+            raise WorkerError(
+                f"All Ray actors were lost at once, {_TRIES} times, which is no"
+                f" client's fault; the last on {host}: {why}. The same command resumes"
+                " a run."
+            )
+
+    def _blame(self) -> None:
+        """Counts losses against the clients worked for: others were not lost."""
+        while self._losses:
+            index, host, why = self._losses.pop()
+            self._tries[index] += 1
+            if index is not None and self._tries[index] == _TRIES:
+                raise self._cohort.failure(
+                    index,
+                    f"the Ray actor that worked for it was lost {_TRIES} times,"
+                    f" the last on {host}: {why}",
+                )
 
 
 def _refuse(held: parcels.Held) -> Any:

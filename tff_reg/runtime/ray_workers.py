@@ -197,7 +197,8 @@ class RayWorkers:
                 self._failed_starts < _FAILED_STARTS
                 and self._room(ray.cluster_resources())
             )
-            if not possible or time.monotonic() > deadline:
+            too_late = time.monotonic() > deadline
+            if not possible or too_late or ray_cluster.own_node_is_lost():
                 break
             if not starting:
                 self.grow()
@@ -236,16 +237,16 @@ class RayWorkers:
             return
         self._refuse(actor, f"{hello.host} has {hello.versions}, this machine {own}")
 
-    def lose(self, actor: ray_round.Actor) -> None:
-        """Lets go of an actor that is dead or does not answer."""
+    def lose(self, actor: ray_round.Actor, why: str) -> None:
+        """Lets go of an actor that is dead, does not answer, or cannot be used."""
+        self._why_not = f" ({why})"
         self._end(actor)
         self.actors.remove(actor)
 
     def _refuse(self, actor: ray_round.Actor, why: str) -> None:
         self._failed_starts += 1
-        self._why_not = f" ({why})"
         logging.warning("A Ray actor could not be started: %s", why)
-        self.lose(actor)
+        self.lose(actor, why)
 
     def _start(self) -> ray_round.Actor:
         environment = {

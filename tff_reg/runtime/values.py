@@ -10,7 +10,7 @@ from __future__ import annotations
 import collections
 import functools
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Optional
 
 from tff_reg.lazy import np, tf, tff
@@ -69,6 +69,8 @@ def _argument(value, type_spec, function):
     if isinstance(type_spec, tff.SequenceType):
         return _sequence(value, type_spec)
     if isinstance(type_spec, tff.StructType):
+        if isinstance(value, Mapping):
+            value = _by_names(value, type_spec)
         elements = tff.structure.from_container(value)
         if len(elements) != len(type_spec):
             _raise_type_error(value, type_spec)
@@ -122,6 +124,18 @@ def _check_names(value, type_spec) -> None:
                 f"Value {value} does not match type {type_spec}: mismatching tuple "
                 f"element names {name} vs. {type_name}."
             )
+
+
+def _by_names(value: Mapping[str, Any], type_spec: tff.StructType) -> Mapping[str, Any]:
+    """In the order of the type's names, where it has any: TFF goes by position."""
+    names = tff.structure.name_list(type_spec)
+    if not names:
+        return value
+    for name in [*value, *names]:
+        if name not in names or name not in value:
+            what = "is missing" if name in names else "is not one of the names"
+            raise TypeError(f"{name!r} {what}; these are {', '.join(names)}.")
+    return collections.OrderedDict((name, value[name]) for name in names)
 
 
 def _tensor(value: Any, type_spec: tff.TensorType) -> tf.Tensor:

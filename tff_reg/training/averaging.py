@@ -14,32 +14,38 @@ def build_averaging_distributor(
     model_distributor: tff.learning.templates.DistributionProcess,
     received_type: tff.types.Type,
     num_models: int,
+    looks_ahead: bool = False,
 ) -> tff.learning.templates.DistributionProcess:
-    """Builds a distributor that remembers the models it has sent.
+    """Builds a distributor that remembers the last models.
 
     The model itself goes through `model_distributor`, the mean of the last models, this
     round's among them, is broadcast beside it. In the first rounds it is the mean of
-    those that there are.
+    those that there are. A round that left the model as it was, since nobody trained,
+    does not count.
 
     Args:
       model_distributor: How the model reaches the clients.
       received_type: The type of what a client receives: a structure of `model`, the
         model's `ModelWeights`, and one more entry, its trainable weights' mean.
       num_models: How many models the mean is of, at least 1.
+      looks_ahead: Whether something else is sent in the place of the model: the
+        distributor is then given both, that first.
 
     Returns:
       A `tff.learning.templates.DistributionProcess`. Its state holds the trainable
-      weights of `num_models` - 1 earlier models.
+      weights of the last `num_models` models, the newest first.
     """
     model_name, mean_name = tff.structure.name_list(received_type)
     weights_type = received_type[model_name]
-    num_earlier = num_models - 1
+    given_type = weights_type
+    if looks_ahead:
+        given_type = tff.types.to_type((weights_type, weights_type))
 
     @tff.tensorflow.computation
     def no_history() -> collections.OrderedDict[str, Any]:
         return collections.OrderedDict(
-            earlier=[
-                tf.zeros([num_earlier, *t.shape], t.dtype)
+            models=[
+                tf.zeros([num_models, *t.shape], t.dtype)
                 for t in tff.structure.flatten(weights_type.trainable)
             ],
             count=tf.constant(0),
@@ -49,22 +55,25 @@ def build_averaging_distributor(
 
     @tff.tensorflow.computation(history_type, weights_type)
     def add(history: Any, weights: Any) -> collections.OrderedDict[str, Any]:
-        latest = [tf.expand_dims(w, 0) for w in weights.trainable]
-        earlier = [
-            tf.concat([new, old], axis=0)[:num_earlier]
-            for new, old in zip(latest, history["earlier"])
+        pairs = list(zip(weights.trainable, history["models"]))
+        is_same = tf.reduce_all(
+            [tf.reduce_all(tf.equal(w, old[0])) for w, old in pairs]
+        )
+        is_new = tf.logical_or(history["count"] == 0, tf.logical_not(is_same))
+        models = [
+            tf.where(is_new, tf.concat([[w], old], axis=0)[:num_models], old)
+            for w, old in pairs
         ]
-        count = tf.minimum(history["count"] + 1, num_earlier)
-        return collections.OrderedDict(earlier=earlier, count=count)
+        count = history["count"] + tf.cast(is_new, tf.int32)
+        return collections.OrderedDict(
+            models=models, count=tf.minimum(count, num_models)
+        )
 
-    @tff.tensorflow.computation(history_type, weights_type)
-    def mean(history: Any, weights: Any):
+    @tff.tensorflow.computation(history_type)
+    def mean(history: Any):
         # Models that there have not been yet are zeros in the sum.
-        total = [
-            w + tf.reduce_sum(earlier, axis=0)
-            for w, earlier in zip(weights.trainable, history["earlier"])
-        ]
-        return [t / tf.cast(history["count"] + 1, t.dtype) for t in total]
+        total = [m[0] + tf.reduce_sum(m[1:], axis=0) for m in history["models"]]
+        return [t / tf.cast(history["count"], t.dtype) for t in total]
 
     @tff.federated_computation
     def init_fn():
@@ -73,16 +82,17 @@ def build_averaging_distributor(
         )
 
     @tff.federated_computation(
-        init_fn.type_signature.result, tff.FederatedType(weights_type, tff.SERVER)
+        init_fn.type_signature.result, tff.FederatedType(given_type, tff.SERVER)
     )
-    def next_fn(state: Any, weights: Any):
+    def next_fn(state: Any, given: Any):
         distributor_state, history = state
-        output = model_distributor.next(distributor_state, weights)
-        average = tff.federated_broadcast(tff.federated_map(mean, (history, weights)))
+        leaving, weights = given if looks_ahead else (given, given)
+        output = model_distributor.next(distributor_state, leaving)
+        new_history = tff.federated_map(add, (history, weights))
+        average = tff.federated_broadcast(tff.federated_map(mean, new_history))
         received = tff.federated_zip(
             collections.OrderedDict([(model_name, output.result), (mean_name, average)])
         )
-        new_history = tff.federated_map(add, (history, weights))
         return tff.templates.MeasuredProcessOutput(
             tff.federated_zip((output.state, new_history)),
             received,

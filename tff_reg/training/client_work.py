@@ -10,6 +10,7 @@ are the model's own, for each term `method/term` (before its strength) and
 from __future__ import annotations
 
 import collections
+import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple, Optional
 
@@ -157,7 +158,7 @@ def _build_parts(
     hparams = optimizer.get_hparams(
         optimizer.initialize(tf.TensorSpec([], hparams_dtype))
     )
-    _check_learning_rate(training, hparams)
+    _check_optimizer(training, hparams)
 
     @tff.tensorflow.computation
     def initial_state() -> collections.OrderedDict[str, Any]:
@@ -217,7 +218,14 @@ def _build_parts(
     )
 
 
-def _check_learning_rate(training: local_training.LocalTraining, hparams: Any) -> None:
+def _check_optimizer(training: local_training.LocalTraining, hparams: Any) -> None:
+    for method in training.methods:
+        if method.if_adaptive and "epsilon" in hparams:
+            warnings.warn(
+                f"With an adaptive optimiser on clients {method.name}"
+                f" {method.if_adaptive}.",
+                stacklevel=2,
+            )
     if "learning_rate" in hparams:
         return
     needing = [m.name for m in training.methods if m.needs_learning_rate]

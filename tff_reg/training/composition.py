@@ -132,12 +132,16 @@ def build_regularized(
             model_distributor,
             client_work_lib.received_type(weights_type, training),
             training.averaged_rounds,
+            any(method_lib.does(m, "broadcast") for m in training.methods),
         )
     update_type = client_work_lib.update_type(weights_type)
     aggregator = aggregators.create(
         model_aggregator, update_type, has_statistics=description.has_statistics
     )
-    finalizer = finalizer_lib.build_finalizer(server_optimizer_fn, weights_type)
+    stepping = next((m.name for m in training.methods if m.server_step), None)
+    finalizer = finalizer_lib.build_finalizer(
+        server_optimizer_fn, weights_type, stepping
+    )
     build_client_work = client_work_lib.build_client_work
     if training.remembers:
         build_client_work = client_work_lib.build_remembering_client_work
@@ -218,10 +222,7 @@ def _check_server(
                 "client_weighting UNIFORM ('uniform')."
             )
         if method.server_step and dict(hparams) != {"learning_rate": 1.0}:
-            raise ValueError(
-                f"{method.name} makes the new model itself, so a server optimiser has "
-                "no place: leave it SGD with learning rate 1."
-            )
+            raise ValueError(finalizer_lib.NO_OPTIMIZER.format(method.name))
 
 
 def build(name: str, model_fn: Callable[[], Any], **overrides: Any) -> Process:

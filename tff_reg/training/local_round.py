@@ -112,6 +112,8 @@ class LocalRound:
         )
         self.has_network = method_lib.has_network(self._model)
         self._variables = list(self._model.trainable_variables)
+        head = self._model.network.head_variables if self.has_network else ()
+        self._in_head = tuple(any(v is h for h in head) for v in self._variables)
         self._updater = optimizers.Updater(training.optimizer, self._variables)
         self._sums_gradients = not self._updater.is_plain and any(
             method.needs_gradients for method in training.methods
@@ -332,8 +334,9 @@ class LocalRound:
         dtype = self._variables[0].dtype
         relative_size = tf.cast(progress.relative_size, dtype)
         is_uniform = self._weighting == tff.learning.ClientWeighting.UNIFORM
-        population = self._training.population
-        steps = (population and population.local_steps) or progress.num_steps
+        population, steps = self._training.population, progress.num_steps
+        if population and population.local_steps:
+            steps = tf.constant(population.local_steps, dtype)
         step_size = scaled_sum = None
         if is_last and "learning_rate" in visit.hparams:
             rate = tf.cast(visit.hparams["learning_rate"], dtype)
@@ -346,6 +349,7 @@ class LocalRound:
             cloud=tuple(visit.received.trainable),
             client=visit.client,
             server=visit.server,
+            in_head=self._in_head,
             class_counts=visit.class_counts,
             relative_size=relative_size,
             relative_weight=tf.ones([], dtype) if is_uniform else relative_size,

@@ -265,6 +265,10 @@ class LocalStep:
         labels = changed.targets[0][0]
 
         def compute_loss(logits: tf.Tensor):
+            for method in self._methods:
+                if method_lib.does(method, "change_logits"):
+                    counts = locals_[method.name].class_counts
+                    logits = method.change_logits(logits, counts)
             if len(changed.targets) == 1:
                 return model.loss_fn(labels, logits)
             return tf.add_n([w * model.loss_fn(y, logits) for y, w in changed.targets])
@@ -284,12 +288,7 @@ class LocalStep:
             reference = self._reference_models[name].network
             return reference.classify_from(features, _PASSES.get(name, _CONSTANT_PASS))
 
-        task_logits = outputs.logits
-        for method in self._methods:
-            if method_lib.does(method, "change_logits"):
-                counts = locals_[method.name].class_counts
-                task_logits = method.change_logits(task_logits, counts)
-        task_loss = compute_loss(task_logits)
+        task_loss = compute_loss(outputs.logits)
         if is_first:
             model.update_metrics(labels, outputs.logits, task_loss)
         step = method_lib.Step(

@@ -28,12 +28,12 @@ class Population:
       num_clients: N, of all clients, in the cohort or not.
       mean_examples: The mean of n, for wt_i; None takes all clients as equally large.
         With it the client data must be in the whole-client form.
-      local_steps: K; None for the steps that the client took.
+      local_steps: K, perhaps a fraction; None for the steps that the client took.
     """
 
     num_clients: int = settings.setting(help="N", minimum=1)
     mean_examples: Optional[float] = settings.setting(None, help="mean of n", above=0)
-    local_steps: Optional[int] = settings.setting(None, help="K", minimum=1)
+    local_steps: Optional[float] = settings.setting(None, help="K", minimum=1)
 
     def __post_init__(self):
         settings.check(self)

@@ -21,7 +21,7 @@ def build_broadcast(
     memory_type: tff.types.Type,
     weights_type: tff.types.Type,
 ) -> Optional[tff.Computation]:
-    """Builds what makes the weights that are sent of the model.
+    """Builds what makes of the model what the distributor is given.
 
     Args:
       training: The client's half of the process.
@@ -29,7 +29,9 @@ def build_broadcast(
       weights_type: The type of the model's `ModelWeights`.
 
     Returns:
-      A computation from (memory, weights) to weights; None if they are the model's.
+      A computation from (memory, weights) to the weights that are sent, with the
+      model's beside them where the distributor averages these; None if they are what is
+      sent.
     """
     looking = [m for m in training.methods if method_lib.does(m, "broadcast")]
     if not looking:
@@ -40,7 +42,8 @@ def build_broadcast(
         trainable = list(weights.trainable)
         for method in looking:
             trainable = method.broadcast(trainable, memory)
-        return tff.learning.models.ModelWeights(trainable, weights.non_trainable)
+        sent = tff.learning.models.ModelWeights(trainable, weights.non_trainable)
+        return (sent, weights) if training.averaged_rounds else sent
 
     return broadcast
 

@@ -89,7 +89,11 @@ class StatefulLearningProcess(tff.templates.IterativeProcess):
 
     @property
     def set_model_weights(self) -> tff.Computation:
-        """From a state and weights to the state with them."""
+        """From a state and weights to the state with them.
+
+        After the first round what is remembered stays as it is. A fresh start is
+        `set_model_weights(initialize(), weights)`, with new client states.
+        """
         return self._set_model_weights
 
     @property

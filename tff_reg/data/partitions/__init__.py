@@ -92,51 +92,35 @@ class PartitionScheme(NamedTuple):
     """What a caller, or a flag, needs to know about a scheme.
 
     Attributes:
+      name: As in `PARTITIONS`.
       function: The function itself.
       needs: Keyword arguments that it requires beside the seed.
     """
 
+    name: str
     function: Callable[..., list]
     needs: tuple[str, ...]
 
-    @property
-    def name(self) -> str:
-        """As in `PARTITIONS`."""
-        return self.function.__name__
 
-
-def _scheme(function: Callable[..., list]) -> PartitionScheme:
-    arguments = inspect.signature(function).parameters.values()
-    return PartitionScheme(
-        function,
-        tuple(
-            each.name
-            for each in arguments
-            if each.kind is each.KEYWORD_ONLY
-            and each.default is each.empty
-            and each.name != "seed"
-        ),
+def _needs(function: Callable[..., list]) -> tuple[str, ...]:
+    return tuple(
+        name
+        for name, each in inspect.signature(function).parameters.items()
+        if each.kind is each.KEYWORD_ONLY
+        and each.default is each.empty
+        and name != "seed"
     )
 
 
 # By the name that `partition` and --partition take, in the order of the help.
 PARTITIONS: Mapping[str, PartitionScheme] = MappingProxyType(
     {
-        scheme.name: scheme
-        for scheme in map(
-            _scheme,
-            (
-                dirichlet_unbalanced,
-                dirichlet_balanced,
-                dirichlet_sequential,
-                iid,
-                iid_stratified,
-                shards,
-                quantity,
-                domain,
-                split_file,
-            ),
+        name: PartitionScheme(name, function, _needs(function))
+        for function in (
+            *(dirichlet_unbalanced, dirichlet_balanced, dirichlet_sequential),
+            *(iid, iid_stratified, shards, quantity, domain, split_file),
         )
+        for name in [function.__name__]
     }
 )
 

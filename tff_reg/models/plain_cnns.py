@@ -1,0 +1,221 @@
+"""CNNs of convolutions one after another, most with hidden layers.
+
+* `cnn`: quick to train, with everything that methods ask for: two 3x3 convolutions of
+  32 and 64 channels, each with ReLU and 2x2 max-pooling, a hidden layer of 128 units.
+  Any size of images; without a norm the convolutions have biases.
+* `vgg9`: a backbone of the FedMLB paper (Table 9): six 3x3 convolutions with biases,
+  each with a norm and ReLU, every second one with 2x2 max-pooling; then averages over
+  4x4 windows, two hidden layers of 512 units (Simonyan and Zisserman, ICLR 2015, as cut
+  down for CIFAR by FedMA: without a norm and with 10 classes it has FedMA's 3,491,530
+  parameters). FedMLB's public code has only ResNet-18. This is the VGG-9 that the same
+  group published with FedACG (CVPR 2024): GroupNorm of two groups after every
+  convolution and no dropout, with FedMLB's cut into M = 7 blocks: every convolution,
+  and the classifier with the hidden layers. Convolutions are initialised as there,
+  normally with variance 2 / (9 output channels) and with zero biases, linear layers as
+  PyTorch does.
+* `feddyn_cnn`: FedDyn's network for CIFAR, which the MAN paper uses: two 5x5
+  convolutions of 64 channels without padding, each followed by ReLU and 2x2
+  max-pooling, hidden layers of 384 and 192 units, no norm (797,962 parameters with 10
+  classes and images of 32x32x3).
+* `man_convnet`: the MAN authors' ConvNet for Tiny-ImageNet: three 3x3 convolutions of
+  64 channels, each with GroupNorm of 4 groups, ReLU and 2x2 max-pooling, hidden layers
+  of 512 and 384 units.
+* `univarfl_cnn`: the UniVarFL paper describes its small CNN in an appendix that we do
+  not have. This is an ASSUMPTION, which the recipes do not make: the simple CNN of MOON
+  and of most of this line of work, which is LeNet-5 with ReLU: two 5x5 convolutions of
+  6 and 16 channels without padding, each with ReLU and 2x2 max-pooling, hidden layers
+  of 120 and 84 units, no norm (62,006 parameters with 10 classes and images of
+  32x32x3).
+* `feduv_cnn`: the small CNN of FedUV's code, which UniVarFL follows: eight convolutions
+  without padding or biases, each with BatchNorm and ReLU, 3x3 and 1x1 of 16 channels,
+  3x3 (stride 2), 3x3 and 1x1 of 32, the same of 64; global average pooling (161,594
+  parameters with 10 classes and the projector `feduv`).
+
+The last four are initialised as PyTorch does by default, as in these authors' code:
+uniform within 1/sqrt(fan-in), kernels and biases alike; the convolutions of the first
+three of them have biases, with a norm too. Pooling drops the last row or column of an
+odd number, but in `cnn`. Each takes images from its `minimum_side` on, and none can run
+at a fraction of its width.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Optional
+
+import tensorflow as tf
+
+from tff_reg.models import block_model, conv_units, layers, pooling
+
+
+class Convolution(NamedTuple):
+    """A convolution of a plain CNN.
+
+    Attributes:
+      channels: Its output channels.
+      kernel_size: Height and width of the kernel.
+      stride: Of both axes.
+      padding: Zeros added on every side.
+      pool: TensorFlow's padding of the 2x2 max-pooling that follows; None without.
+    """
+
+    channels: int
+    kernel_size: int
+    stride: int = 1
+    padding: int = 0
+    pool: Optional[str] = None
+
+    def side(self, side: int) -> int:
+        """Height or width of the output, given that of the input."""
+        side = (side + 2 * self.padding - self.kernel_size) // self.stride + 1
+        if self.pool is None:
+            return side
+        return side // 2 if self.pool == "VALID" else (side + 1) // 2
+
+
+def _pool(x, padding: str):
+    return tf.nn.max_pool2d(x, ksize=2, strides=2, padding=padding)
+
+
+def build_cnn(
+    model_name: str,
+    convolutions: Sequence[Convolution],
+    hidden: Sequence[int],
+    *,
+    input_shape: Sequence[int],
+    norm: str,
+    minimum_side: int,
+    final_side: Optional[int] = None,
+    groups: int = 2,
+    use_bias: Optional[bool] = None,
+    initializers: Sequence[Any] = (layers.uniform_fan_in, layers.uniform_bias),
+    **options: Any,
+) -> block_model.BlockModel:
+    """Builds a plain CNN; see the module's docstring for the shapes.
+
+    Args:
+      model_name: For the message about images that are too small.
+      convolutions: The convolutions, each with a norm and ReLU.
+      hidden: Units of the hidden layers; none for global average pooling.
+      input_shape: (height, width, channels) of an image.
+      norm: 'group', 'batch' or 'none', after every convolution.
+      minimum_side: The smallest height and width of an image.
+      final_side: Rows and columns that the classifier averages its input to; None
+        leaves it as it is.
+      groups: Of group normalisation.
+      use_bias: Whether convolutions have biases; None for only without a norm.
+      initializers: Of the convolutions' kernels and biases, as `layers.Conv2D` takes
+        them.
+      **options: The others of `conv_units.build`.
+
+    Returns:
+      A `BlockModel` with the blocks conv1, conv2, ..., classifier; the classifier
+      holds the hidden layers.
+
+    Raises:
+      block_model.ImageSizeError: If the images are smaller than the network takes.
+    """
+    block_model.check_image_size(model_name, input_shape, minimum_side)
+    *sides, channels = input_shape
+    blocks = {}
+    for number, each in enumerate(convolutions, start=1):
+        convolution = functools.partial(
+            layers.Conv2D,
+            channels,
+            each.channels,
+            each.kernel_size,
+            stride=each.stride,
+            padding=each.padding,
+            use_bias=norm == "none" if use_bias is None else use_bias,
+            initializer=initializers[0],
+            bias_initializer=initializers[1],
+        )
+        pool = functools.partial(_pool, padding=each.pool) if each.pool else None
+        blocks[f"conv{number}"] = functools.partial(
+            conv_units.ConvUnit, convolution, groups=groups, pool=pool
+        )
+        channels, sides = each.channels, [each.side(side) for side in sides]
+    if not hidden:
+        classifier = functools.partial(conv_units.PoolingClassifier, channels)
+    else:
+        pool = None
+        if final_side is not None:
+            sides = [final_side, final_side]
+            pool = functools.partial(
+                pooling.adaptive_average_pool, height=final_side, width=final_side
+            )
+        classifier = functools.partial(
+            conv_units.HiddenLayersClassifier,
+            channels * math.prod(sides),
+            hidden,
+            pool=pool,
+        )
+    return conv_units.build(
+        blocks, classifier, input_shape=input_shape, norm=norm, **options
+    )
+
+
+def _convolutions(channels: Sequence[int], *shape: Any, **options: Any):
+    return [Convolution(each, *shape, **options) for each in channels]
+
+
+cnn = functools.partial(
+    build_cnn,
+    "cnn",
+    _convolutions((32, 64), 3, padding=1, pool="SAME"),
+    (128,),
+    minimum_side=1,
+    initializers=(layers.he_normal_fan_out, layers.uniform_bias),
+)
+vgg9 = functools.partial(
+    build_cnn,
+    "vgg9",
+    [
+        Convolution(channels, 3, padding=1, pool=pool)
+        for channels, pool in zip((32, 64, 128, 128, 256, 256), (None, "VALID") * 3)
+    ],
+    (512, 512),
+    minimum_side=8,
+    final_side=4,
+    use_bias=True,
+    initializers=(layers.he_normal_fan_out, layers.zero_bias),
+)
+feddyn_cnn = functools.partial(
+    build_cnn,
+    "feddyn_cnn",
+    _convolutions((64, 64), 5, pool="VALID"),
+    (384, 192),
+    minimum_side=16,
+    use_bias=True,
+)
+man_convnet = functools.partial(
+    build_cnn,
+    "man_convnet",
+    _convolutions((64, 64, 64), 3, padding=1, pool="VALID"),
+    (512, 384),
+    minimum_side=8,
+    groups=4,
+    use_bias=True,
+)
+univarfl_cnn = functools.partial(
+    build_cnn,
+    "univarfl_cnn",
+    _convolutions((6, 16), 5, pool="VALID"),
+    (120, 84),
+    minimum_side=16,
+    use_bias=True,
+)
+feduv_cnn = functools.partial(
+    build_cnn,
+    "feduv_cnn",
+    [
+        *(Convolution(16, 3), Convolution(16, 1)),
+        *(Convolution(32, 3, 2), Convolution(32, 3), Convolution(32, 1)),
+        *(Convolution(64, 3, 2), Convolution(64, 3), Convolution(64, 1)),
+    ],
+    (),
+    minimum_side=21,
+    use_bias=False,
+)
