@@ -142,10 +142,7 @@ def build_regularized(
     finalizer = finalizer_lib.build_finalizer(
         server_optimizer_fn, weights_type, stepping
     )
-    build_client_work = client_work_lib.build_client_work
-    if training.remembers:
-        build_client_work = client_work_lib.build_remembering_client_work
-    client_work = build_client_work(
+    client_work = client_work_lib.build_client_work(
         model_fn,
         training=training,
         client_weighting=client_weighting,
@@ -362,7 +359,9 @@ def _build(
             weight_decay=settings.client_weight_decay,
         ),
         "server_optimizer_fn": _server_optimizer(settings),
-        "client_weighting": _client_weighting(settings),
+        "client_weighting": tff.learning.ClientWeighting[
+            settings.client_weighting.upper()
+        ],
         "max_gradient_norm": settings.max_gradient_norm or None,
         "learning_rate_schedule": _schedule(settings),
         "population": local_training.Population(settings.num_clients),
@@ -393,10 +392,3 @@ def _server_optimizer(settings: ProcessSettings) -> tff.learning.optimizers.Opti
         beta2=settings.server_beta2,
         epsilon=settings.server_epsilon,
     )
-
-
-def _client_weighting(settings: ProcessSettings) -> tff.learning.ClientWeighting:
-    return {
-        "num_examples": tff.learning.ClientWeighting.NUM_EXAMPLES,
-        "uniform": tff.learning.ClientWeighting.UNIFORM,
-    }[settings.client_weighting]

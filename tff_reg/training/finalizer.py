@@ -29,8 +29,7 @@ def build_finalizer(
     BatchNorm's running statistics, is set to the clients' weighted average, if that is
     finite: an optimiser's step would have no meaning there. It is one TFF computation
     without a condition; TFF's, and another one for the statistics, take twice as long
-    to build. The optimiser's hyperparameters are float32, also beside float64 weights:
-    a rate of 0.7 is 2e-9 of it off.
+    to build. The optimiser's hyperparameters are float32, beside float64 weights, too.
 
     Args:
       server_optimizer: The server optimiser; SGD with learning rate 1 sets the model
