@@ -9,6 +9,7 @@ states and take new ones home; between rounds their driver keeps them, as
 from __future__ import annotations
 
 import collections
+from collections.abc import Callable
 from typing import Any, NamedTuple, Optional, Union
 
 import tensorflow as tf
@@ -41,6 +42,9 @@ class StatefulLearningProcess(tff.templates.IterativeProcess):
     never took part is `initial_client_state(state)`, of the state that training began
     with.
     """
+
+    # Makes the model whose weights these are, where `tff_reg.training` knows it.
+    model_fn: Optional[Callable[[], Any]] = None
 
     def __init__(
         self,
