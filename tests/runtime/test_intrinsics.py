@@ -8,6 +8,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tests.comparison import assert_same
+from tff_reg.runtime import visits
 
 
 def _clients(member):
@@ -159,8 +160,36 @@ def test_a_secure_sum_refuses_what_is_larger_than_allowed(in_process):
     def secure(values):
         return tff.federated_secure_sum(values, 10)
 
-    with pytest.raises(tf.errors.InvalidArgumentError, match="larger than maximum"):
-        secure([1, 11])
+    words = "(?s)Client 1 failed: InvalidArgumentError.*larger than maximum"
+    with pytest.raises(visits.ClientError, match=words):
+        secure([1, 11, 2])
+    assert secure([1, 10, 2]) == 13
+
+
+def test_distributed_differential_privacy_runs(both):
+    """Its secure sum is nested more deeply than protobuf's messages may be."""
+    type_ = tff.to_type([(np.float32, (10,))])
+    sums = tff.learning.ddp_secure_aggregator(1e-2, 2).create(type_)
+    values = [[np.full(10, size, np.float32)] for size in (0.1, 0.2)]
+    for found in both(lambda: sums.next(sums.initialize(), values).result):
+        # Both are cut to the norm 0.1.
+        np.testing.assert_allclose(found[0], np.full(10, 0.1 / 10**0.5), atol=0.003)
+
+
+def test_nothing_times_what_is_not_a_number_is_not_a_number(in_process):
+    """TFF's worker, and TensorFlow 2.14's constant folding, say that it is 0."""
+
+    @tff.tensorflow.computation(np.float32)
+    def beside_a_loop(x):
+        steps = tf.while_loop(lambda i: i < 2, lambda i: i + 1, [0])
+        return x * 0.0 + tf.cast(steps[0], tf.float32)
+
+    @tff.tensorflow.computation(tff.SequenceType(np.float32))
+    def in_a_loop(sequence):
+        return sequence.reduce(0.0, lambda total, x: total + x * 0.0)
+
+    for x in (np.nan, np.inf):
+        assert np.isnan((beside_a_loop(x), in_a_loop([1.0, x]))).all()
 
 
 @pytest.mark.parametrize("names", [("key", "row"), ("row", "key")])
