@@ -49,15 +49,6 @@ def test_results_have_the_same_values_dtypes_and_containers(both):
     assert_same(*both(lambda: many_kinds(3)))
 
 
-def test_hello_world_without_arguments(both):
-    @tff.federated_computation
-    def hello():
-        return "Hello, world!"
-
-    native, ours = both(hello)
-    assert native == ours == b"Hello, world!"
-
-
 def test_sums_means_minima_maxima_and_the_values_themselves(both):
     @tff.federated_computation(_clients(_PAIR), _clients(np.int32))
     def statistics(pairs, weights):

@@ -57,8 +57,7 @@ def build_finalizer(
         try:
             stepped = server_optimizer.next(state, trainable, update)
         except tf.errors.OperatorNotAllowedInGraphError:  # As by `if tensor:`.
-            of_class = type(server_optimizer).next  # pyright: ignore[reportUnknownMemberType]
-            step = tf.autograph.to_graph(of_class)
+            step = tf.autograph.to_graph(type(server_optimizer).next)  # pyright: ignore
             stepped = step(server_optimizer, state, trainable, update)
         new_state, new_trainable = local_round.where(
             is_finite, stepped, (state, trainable)
