@@ -350,8 +350,7 @@ def test_a_result_given_to_the_next_round_is_not_copied(in_process):
 
 def test_it_computes_while_its_caller_builds_a_graph(in_process):
     with tf.Graph().as_default():
-        found = _training()(0.0, _NUMBERS)
-    np.testing.assert_allclose(found, _expected(0.0, _NUMBERS), rtol=1e-6)
+        np.testing.assert_allclose(_training()(0.0, [[1.0]]), 0.1, rtol=1e-6)
 
 
 def test_what_is_only_waited_for_need_not_be_given(both):

@@ -235,9 +235,7 @@ def program_context():
 
 @contextlib.contextmanager
 def outside_programs() -> Iterator[None]:
-    """Has computations give values in it, where a program's context is installed.
-
-    In that, they give what is to be awaited, in an event loop that runs meanwhile.
+    """Has computations give values in it, also where a program's context is installed.
 
     Raises:
         RuntimeError: If one is installed, and no runtime is in use.
@@ -263,12 +261,11 @@ def _is_in_ray() -> bool:
 
 
 def _create(kind: str, options: Options) -> _Runtime:
-    create = {
+    return {
         "in_process": _create_in_process,
         "native": _create_native,
         "ray": _create_ray,
-    }
-    return create[kind](options)
+    }[kind](options)
 
 
 def _create_native(options: Options) -> _Runtime:

@@ -83,5 +83,4 @@ class InProcessAsyncContext(tff.framework.AsyncContext):
         self._context = context
 
     async def invoke(self, comp: tff.framework.ConcreteComputation, arg: Any) -> Any:
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(None, self._context.invoke, comp, arg)
+        return await asyncio.to_thread(self._context.invoke, comp, arg)
