@@ -92,6 +92,7 @@ def test_what_a_process_can_be_asked_is_kept_with_it(tmp_path):
         kept, own = getattr(second, name), getattr(first, name)
         assert kept is not own
         assert str(kept.type_signature) == str(own.type_signature), name
+    assert type(second.model_fn()) is type(first.model_fn())
     state = second.initialize()
     assert type(state).__name__ == "LearningAlgorithmState"
     hparams = second.get_hparams(state)

@@ -85,6 +85,39 @@ def test_a_correction_has_to_know_how_many_clients_there_are():
         training.build("feddyn+man", CNN_FN)
 
 
+@pytest.mark.parametrize("name", every_method.ADAPTING)
+def test_an_evaluation_is_of_the_model_that_the_process_trains(name):
+    process = every_method.build(name)
+    (client,) = random_clients.clients((8,))
+    state = process.next(process.initialize(), [client]).state
+    weights = process.get_model_weights(state)
+    evaluation = training.build_evaluation(process)
+    state = evaluation.set_model_weights(evaluation.initialize(), weights)
+    (element,) = client
+    batches = tf.data.Dataset.from_tensor_slices(
+        collections.OrderedDict(x=element["x"], y=element["y"])
+    ).batch(8)
+    metrics = evaluation.next(state, [batches]).metrics["client_work"]["eval"]
+    model = training.adapt_model_fn(
+        every_method.model_fn, [catalogue.methods()[name]()]
+    )()
+    weights.assign_weights_to(model)
+    logits = model.predict_on_batch(element["x"], False).numpy()
+    exponents = np.exp(logits - logits.max(-1, keepdims=True))
+    shares = exponents / exponents.sum(-1, keepdims=True)
+    losses = -np.log(shares[np.arange(8), element["y"]])
+    found = metrics["current_round_metrics"]["loss"]
+    np.testing.assert_allclose(found, losses.mean(), rtol=1e-5)
+
+
+def test_an_evaluation_is_refused_of_processes_of_others():
+    process = tff.learning.algorithms.build_weighted_fed_avg(
+        CNN_FN, tff.learning.optimizers.build_sgdm(0.1)
+    )
+    with pytest.raises(TypeError, match="did not build; .*build_fed_eval.model_fn"):
+        training.build_evaluation(process)
+
+
 def test_moon_keeps_each_clients_last_model():
     process = _build("moon")
     assert isinstance(process, training.StatefulLearningProcess)

@@ -101,7 +101,8 @@ def build_regularized(
       A `tff.learning.templates.LearningProcess`; a `StatefulLearningProcess` if
       clients remember something (MOON, drift corrections). Clients' statistics that
       are not trained (BatchNorm's) are averaged with the weights. The weights are those
-      of the models of `adapt_model_fn(model_fn, methods)`.
+      of the models that its attribute `model_fn` makes, which may be other than the
+      argument's: see `adapt_model_fn`, and `build_evaluation`.
 
     Raises:
       TypeError: If `model_fn` does not fit a method, or the aggregator changes the type
@@ -158,10 +159,12 @@ def build_regularized(
         finalizer,
     )
     if not training.remembers:
-        return tff.learning.templates.compose_learning_process(*parts)
+        process = tff.learning.templates.compose_learning_process(*parts)
+        process.model_fn = model_fn
+        return process
     uploads_type = client_work.next.type_signature.result.uploads.member
     memory_type = client_work.initial_server_memory.type_signature.result
-    return remembering.compose_remembering_process(
+    process = remembering.compose_remembering_process(
         *parts,
         aggregators.build_upload_aggregator(model_aggregator, uploads_type),
         memory_lib.build_memory_update(
@@ -170,6 +173,8 @@ def build_regularized(
         memory_lib.build_broadcast(training, memory_type, weights_type),
         clients_remember=training.clients_remember,
     )
+    process.model_fn = model_fn
+    return process
 
 
 def _check_kinds(

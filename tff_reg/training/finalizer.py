@@ -62,10 +62,13 @@ def build_finalizer(
                 local_round.all_finite(steps), averages, statistics
             )
         is_finite = local_round.all_finite(update)
+        try:
+            stepped = server_optimizer.next(state, trainable, update)
+        except tf.errors.OperatorNotAllowedInGraphError:  # As by `if tensor:`.
+            step = tf.autograph.to_graph(type(server_optimizer).next)  # pyright: ignore
+            stepped = step(server_optimizer, state, trainable, update)
         new_state, new_trainable = local_round.where(
-            is_finite,
-            server_optimizer.next(state, trainable, update),
-            (state, trainable),
+            is_finite, stepped, (state, trainable)
         )
         measurements: dict[str, Any] = collections.OrderedDict(
             update_non_finite=tf.cast(tf.logical_not(is_finite), tf.int32)

@@ -9,6 +9,7 @@ states and take new ones home; between rounds their driver keeps them, as
 from __future__ import annotations
 
 import collections
+from collections.abc import Callable
 from typing import Any, NamedTuple, Optional, Union
 
 import tensorflow as tf
@@ -55,6 +56,9 @@ class StatefulLearningProcess(tff.templates.IterativeProcess):
         the server model's other variables are beside them. None where the server does
         not keep it.
     """
+
+    # Makes the model whose weights these are, where `tff_reg.training` knows it.
+    model_fn: Optional[Callable[[], Any]] = None
 
     def __init__(
         self,
