@@ -8,6 +8,8 @@ as bytes (`Program.dump`).
 
 from __future__ import annotations
 
+import ctypes
+import itertools
 import pickle
 from collections.abc import Sequence
 from typing import Any, Optional
@@ -16,6 +18,14 @@ from tff_reg.lazy import tff
 from tff_reg.runtime import intrinsics, values
 from tff_reg.runtime.interpreter import AtClient, Interpreter
 from tff_reg.seam import internals
+
+
+# After so many visits what they have freed goes back to the system.
+_VISITS_A_TRIM = 100
+_visits = itertools.count(1)
+# glibc's. Its threads' arenas keep what is freed between what is not: up to 11 KB more
+# a visit, for good.
+_malloc_trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
 
 
 class ClientError(RuntimeError):
@@ -97,6 +107,8 @@ class Program:
             signature = call.function.type_signature
             at_client = intrinsics.AT_CLIENTS[call.function.uri](value, signature)
             bindings[name] = AtClient(at_client)
+        if next(_visits) % _VISITS_A_TRIM == 0 and _malloc_trim is not None:
+            _malloc_trim(0)
         kept = [_alone(bindings[name]) for name in self._kept]
         return [kept, [_alone(evaluate(block, bindings)) for block in self._folded]]
 
