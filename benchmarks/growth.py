@@ -1,8 +1,9 @@
 """How a round's time and memory grow.
 
 With the clients held, the clients of a round, the size of the model, the clients at a
-time, and the visits of clients before it. Everything else is small: what is measured is what stands around the
-training. Each point is a process of its own; its memory is what was resident at most.
+time, and the visits of clients before it. Everything else is small: what is measured is
+what stands around the training. Each point is a process of its own; its memory is what
+was resident at most.
 """
 
 from __future__ import annotations

@@ -9,7 +9,6 @@ as bytes (`Program.dump`).
 from __future__ import annotations
 
 import ctypes
-import itertools
 import pickle
 from collections.abc import Sequence
 from typing import Any, Optional
@@ -19,13 +18,19 @@ from tff_reg.runtime import intrinsics, values
 from tff_reg.runtime.interpreter import AtClient, Interpreter
 from tff_reg.seam import internals
 
-
-# After so many visits what they have freed goes back to the system.
 _VISITS_A_TRIM = 100
-_visits = itertools.count(1)
-# glibc's. Its threads' arenas keep what is freed between what is not: up to 11 KB more
-# a visit, for good.
+_visits = 0
+# glibc's. Its arenas keep what is freed between what is not: 11 KB more a visit.
 _malloc_trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+
+
+def give_back(count: int) -> None:
+    """Gives freed memory back to the system, before visits, once in a hundred."""
+    global _visits
+    _visits += count
+    if _visits >= _VISITS_A_TRIM and _malloc_trim is not None:
+        _visits = 0
+        _malloc_trim(0)
 
 
 class ClientError(RuntimeError):
@@ -107,8 +112,6 @@ class Program:
             signature = call.function.type_signature
             at_client = intrinsics.AT_CLIENTS[call.function.uri](value, signature)
             bindings[name] = AtClient(at_client)
-        if next(_visits) % _VISITS_A_TRIM == 0 and _malloc_trim is not None:
-            _malloc_trim(0)
         kept = [_alone(bindings[name]) for name in self._kept]
         return [kept, [_alone(evaluate(block, bindings)) for block in self._folded]]
 
@@ -131,6 +134,7 @@ class Cohort:
     def __init__(
         self, program: Program, bindings: dict[str, Any], argument: Any, count: int
     ):
+        give_back(count)
         self.program = program
         self._at_clients: list[values.ClientValues] = []
         self.common = {name: self._marked(each) for name, each in bindings.items()}
