@@ -1,9 +1,8 @@
 """How a round's time and memory grow.
 
-With the clients held, the clients of a round, the size of the model, the clients at a
-time, and the visits of clients before it. Everything else is small: what is measured is
-what stands around the training. Each point is a process of its own; its memory is what
-was resident at most.
+With the clients held, the clients of a round, the size of the model, and the clients
+at a time. Everything else is small: what is measured is what stands around the
+training. Each point is a process of its own; its memory is what was resident at most.
 """
 
 from __future__ import annotations
@@ -25,14 +24,12 @@ class Point(NamedTuple):
       clients_per_round: Of them in a round.
       megabytes: Size of the model, in 10^6 bytes.
       clients_in_parallel: Clients at a time.
-      visits: Of clients, in the rounds before it.
     """
 
     clients_held: int = 1000
     clients_per_round: int = 10
     megabytes: float = 1.0
     clients_in_parallel: int = 1
-    visits: int = 0
 
 
 # What grows, and the points; with `--quick` all but the largest of each.
@@ -44,9 +41,6 @@ SWEEPS: dict[str, list[Point]] = {
         Point(clients_per_round=16, megabytes=10.0, clients_in_parallel=n)
         for n in (1, 2, 4, 8)
     ],
-    "visits": [
-        Point(10000, 100, 0.1, 2, visits=n) for n in (1000, 2500, 5000, 10000, 20000)
-    ],
 }
 _ROUNDS = 5
 
@@ -54,7 +48,7 @@ _ROUNDS = 5
 def measure(
     *, quick: bool = False, report: Callable[[str], None] = lambda line: None
 ) -> list[dict[str, Any]]:
-    """Times rounds; takes about ten minutes, or five if `quick`.
+    """Times rounds; takes about five minutes, or three if `quick`.
 
     Args:
       quick: Without the largest point of each sweep.
@@ -67,10 +61,8 @@ def measure(
     for sweep, points in SWEEPS.items():
         for point in points[:-1] if quick else points:
             command = [sys.executable, "-m", "benchmarks.shared.growing"]
-            own = map(str, point[:-1])
-            with asking.Program([*command, *own]) as program:
-                for _ in range(max(1, point.visits // point.clients_per_round)):
-                    program.ask("round")
+            with asking.Program([*command, *map(str, point)]) as program:
+                program.ask("round")
                 seconds = [program.ask("round") for _ in range(_ROUNDS)]
                 peak = program.ask("peak")
             rows.append(
@@ -152,7 +144,6 @@ SUBJECT = subject.Subject(
     help="""\
 bin/bench growth [--quick] [--json=FILE] [--plot=PNG]
   Seconds and memory of rounds of a small network for 10 to 10,000 clients held, 10 to
-  1,000 a round, models of 0.1 to 100 megabytes, 1 to 8 clients at a time, and after
-  1,000 to 20,000 visits. Ten minutes, or five with --quick, which leaves the largest
-  out.""",
+  1,000 a round, models of 0.1 to 100 megabytes, 1 to 8 clients at a time. Five minutes,
+  or three with --quick, which leaves the largest out.""",
 )

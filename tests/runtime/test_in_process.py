@@ -164,15 +164,6 @@ def test_300_rounds_need_no_more_than_10_megabytes(in_process):
     assert _resident_megabytes() - before < 10
 
 
-def test_what_visits_free_goes_back_to_the_system_once_in_100(monkeypatch):
-    trims = []
-    monkeypatch.setattr(visits, "_visits", 0)
-    monkeypatch.setattr(visits, "_malloc_trim", trims.append)
-    for count in range(1, 26):
-        visits.Cohort(visits.Program(None, [], [], []), {}, None, 10)
-        assert trims == [0] * (count // 10)
-
-
 @pytest.mark.slow
 def test_50_processes_one_after_another_need_no_more_than_30_megabytes(in_process):
     """Each has a megabyte of constants: to keep them would need 100 and more."""

@@ -125,7 +125,6 @@ class Actor:
         """
         # What goes wrong is returned: Ray cannot pass on every exception.
         try:
-            visits.give_back(1)
             for name in forget:
                 self._held.pop(name, None)
             with tf.device("CPU:0"):

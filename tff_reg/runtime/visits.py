@@ -8,7 +8,6 @@ as bytes (`Program.dump`).
 
 from __future__ import annotations
 
-import ctypes
 import pickle
 from collections.abc import Sequence
 from typing import Any, Optional
@@ -17,20 +16,6 @@ from tff_reg.lazy import tff
 from tff_reg.runtime import intrinsics, values
 from tff_reg.runtime.interpreter import AtClient, Interpreter
 from tff_reg.seam import internals
-
-_VISITS_A_TRIM = 100
-_visits = 0
-# glibc's. Its arenas keep what is freed between what is not: 11 KB more a visit.
-_malloc_trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-
-
-def give_back(count: int) -> None:
-    """Gives freed memory back to the system, before visits, once in a hundred."""
-    global _visits
-    _visits += count
-    if _visits >= _VISITS_A_TRIM and _malloc_trim is not None:
-        _visits = 0
-        _malloc_trim(0)
 
 
 class ClientError(RuntimeError):
@@ -134,7 +119,6 @@ class Cohort:
     def __init__(
         self, program: Program, bindings: dict[str, Any], argument: Any, count: int
     ):
-        give_back(count)
         self.program = program
         self._at_clients: list[values.ClientValues] = []
         self.common = {name: self._marked(each) for name, each in bindings.items()}
