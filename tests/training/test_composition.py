@@ -305,7 +305,11 @@ def test_hparams_are_matched_by_their_names():
     )
     state = process.initialize()
     hparams = process.get_hparams(state)
-    assert set(hparams["client_work"]) == {"learning_rate"}
+    assert set(hparams["client_work"]) == {
+        "learning_rate",
+        "momentum",
+        "weight_decay",
+    }
     hparams["finalizer"]["learning_rate"] = np.float32(0.0)
     loaded = json.loads(json.dumps(hparams, default=float, sort_keys=True))
     assert list(loaded["finalizer"]) != list(hparams["finalizer"])
