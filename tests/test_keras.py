@@ -1,14 +1,12 @@
 """Keras 2 is taken from one place, whatever `tf.keras` is, and Keras 3 is refused."""
 
 import json
-import os
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests import commands
 from tff_reg import analysis, experiment, models, seam, training
 from tff_reg.lazy import keras
 
@@ -56,14 +54,8 @@ KERAS_3_FIRST = "import keras; keras.layers.Dense(3)(tf.zeros([1, 2])); tf.keras
 def test_where_keras_3_is_in_use_already_training_gives_the_same_digits():
     outputs = []
     for first in ("", KERAS_3_FIRST):
-        done = subprocess.run(
-            [sys.executable, "-c", TRAINING.format(first=first)],
-            capture_output=True,
-            text=True,
-            check=False,
-            env={k: v for k, v in os.environ.items() if k != "TF_USE_LEGACY_KERAS"},
-        )
-        assert done.returncode == 0, done.stderr[-2000:]
+        program = TRAINING.format(first=first)
+        done = commands.python(program, TF_USE_LEGACY_KERAS=None)
         outputs.append(json.loads(done.stdout.splitlines()[-1]))
     assert [each[0] for each in outputs] == [
         "tf_keras.api._v2.keras",

@@ -1,14 +1,12 @@
 """`bin/reproduce`: every table and figure of the papers, in small; what is refused."""
 
-import csv
 import json
-import subprocess
-import sys
 
 import pytest
 
 from tests import commands
 from tests.experiment import finished
+from tests.experiment.finished import read_csv
 from tff_reg import experiment
 from tff_reg.analysis import figures
 from tff_reg.commands import reproduce
@@ -29,11 +27,6 @@ NUMBERED = {
 
 def call(*arguments):
     return commands.call(reproduce.main, *arguments, executor=commands.InThisProcess())
-
-
-def read_csv(path):
-    with open(path, newline="", encoding="utf-8") as file:
-        return list(csv.DictReader(file))
 
 
 def test_every_table_and_figure_that_shows_results_is_there():
@@ -129,13 +122,7 @@ assert not {"tensorflow", "tensorflow_federated"} & sys.modules.keys()
 
 
 def test_all_of_them_can_be_planned_in_small_without_tensorflow(tmp_path):
-    done = subprocess.run(
-        [sys.executable, "-c", PLAN_ALL, str(tmp_path / "runs")],
-        capture_output=True,
-        text=True,
-        cwd=commands.ROOT,
-    )
-    assert done.returncode == 0, done.stderr
+    done = commands.python(PLAN_ALL, tmp_path / "runs")
     counts = dict(line.split() for line in done.stdout.splitlines())
     assert list(counts) == [each.name for each in ALL]
     # Two seeds of three rows: in small, 100 and 500 clients are the same.
@@ -388,9 +375,6 @@ def test_a_run_that_was_not_measured_makes_a_question_mark(monkeypatch):
 def test_wrong_flags_are_told_in_one_line(arguments, words, tmp_path, no_tensorflow):
     directory = tmp_path / "d"
     refused = no_tensorflow(f"--output_dir={directory}", *arguments)
-    assert (refused.returncode, refused.stdout) == (2, "")
-    (line,) = refused.stderr.splitlines()
-    assert line.startswith("bin/reproduce: ")
-    for word in words:
-        assert word in line
+    line = commands.refusal(refused, "reproduce")
+    assert all(word in line for word in words), line
     assert not directory.exists()

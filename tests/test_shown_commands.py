@@ -104,16 +104,7 @@ def write_data(folder):
 def a_method(tmp_path_factory, monkeypatch):
     """The tutorial's package is installed."""
     folder = tmp_path_factory.mktemp("installed")
-    module = documents.ROOT / "docs" / "examples" / "anchors" / "anchors.py"
-    (folder / "anchors.py").write_text(module.read_text("utf-8"), "utf-8")
-    known = folder / "anchors-0.1.dist-info"
-    known.mkdir()
-    (known / "METADATA").write_text(
-        "Metadata-Version: 2.1\nName: anchors\nVersion: 0.1\n"
-    )
-    (known / "entry_points.txt").write_text(
-        "[tff_reg.methods]\nanchor = anchors:Anchor\n"
-    )
+    documents.install_tutorials_method(folder)
     monkeypatch.syspath_prepend(folder)
     catalogue.methods.cache_clear()
     yield

@@ -111,10 +111,7 @@ def build(config):
             " trains it."
         )
         raise SettingError("process", config.process, reason)
-    evaluation = tff.learning.algorithms.build_fed_eval(
-        runs.build_model_fn(config, task)
-    )
-    return task, training, evaluation
+    return task, training, training_lib.build_evaluation(training)
 
 
 def build_test_source(task, seed):

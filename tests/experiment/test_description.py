@@ -7,10 +7,10 @@ def resolve(**requested):
     return RunConfig.of({"process": "fedalign", **requested}).resolved()
 
 
-def header(**requested):
+def header(num_weights=77754, **requested):
     return "\n".join(
         description.header(
-            resolve(**requested), num_train=1437, num_test=360, num_weights=77754
+            resolve(**requested), num_train=1437, num_test=360, num_weights=num_weights
         )
     )
 
@@ -107,13 +107,7 @@ def test_nothing_is_said_of_what_is_not_there(process):
     [(25, "0.2 kB a client, 20.0 kB"), (11_000_000, "88.0 MB a client, 8.8 GB for")],
 )
 def test_sizes_are_readable(num_weights, words):
-    lines = description.header(
-        resolve(process="feddyn"),
-        num_train=1437,
-        num_test=360,
-        num_weights=num_weights,
-    )
-    assert words in "\n".join(lines).replace("\n         ", " ")
+    assert words in header(num_weights, process="feddyn").replace("\n         ", " ")
 
 
 @pytest.mark.parametrize(

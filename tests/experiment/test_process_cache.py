@@ -62,13 +62,7 @@ def key(process="fedavg", **settings):
         "feddyn",
         *(
             pytest.param(name, marks=pytest.mark.slow)
-            for name in (
-                "moon",
-                "fedgkd",
-                "fedacg+man",
-                "freeze",
-                "fedetf",
-            )
+            for name in ("moon", "fedgkd", "fedacg+man", "freeze", "fedetf")
         ),
     ],
 )
@@ -98,6 +92,7 @@ def test_what_a_process_can_be_asked_is_kept_with_it(tmp_path):
         kept, own = getattr(second, name), getattr(first, name)
         assert kept is not own
         assert str(kept.type_signature) == str(own.type_signature), name
+    assert type(second.model_fn()) is type(first.model_fn())
     state = second.initialize()
     assert type(state).__name__ == "LearningAlgorithmState"
     hparams = second.get_hparams(state)
@@ -183,10 +178,7 @@ def test_those_used_last_are_kept_and_other_files_left_alone(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "aggregator",
-    ["secure", "robust", "compressed"],
-)
+@pytest.mark.parametrize("aggregator", ["secure", "robust", "compressed"])
 def test_processes_with_other_aggregators_are_kept(aggregator, folder, built, tmp_path):
     for seed in (0, 1):
         directory = str(tmp_path / str(seed))

@@ -2,7 +2,6 @@
 
 import asyncio
 import concurrent.futures
-import csv
 import os
 
 import numpy as np
@@ -10,6 +9,7 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tests.experiment import finished
 from tff_reg import data, models, runtime, training
 from tff_reg.experiment import evaluation, programs
 
@@ -87,8 +87,7 @@ class Program:
 
             with tff.framework.get_context_stack().install(self.context):
                 asyncio.run(main())
-        with open(metrics_file, newline="") as file:
-            return released.values(), list(csv.DictReader(file))
+        return released.values(), finished.read_csv(metrics_file)
 
 
 @pytest.fixture(scope="module")

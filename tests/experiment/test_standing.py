@@ -3,13 +3,12 @@
 import json
 import os
 import shutil
-import subprocess
-import sys
 import types
 
 import numpy as np
 import pytest
 
+from tests import commands
 from tests.experiment import finished
 from tff_reg import experiment, tasks
 from tff_reg.data import digests
@@ -77,13 +76,7 @@ def test_a_config_has_digests_that_need_no_tensorflow_to_be_made_again(ran):
         "found = tasks.digests(**ast.literal_eval(sys.argv[1]))\n"
         "assert 'tensorflow' not in sys.modules; print(json.dumps(found))"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program, repr(settings)],
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout) == found
+    assert json.loads(commands.python(program, repr(settings)).stdout) == found
 
 
 def test_a_finished_run_is_finished_on_the_same_data_wherever_they_are(ran, tmp_path):

@@ -149,9 +149,13 @@ def test_the_best_weights_are_those_of_the_best_round(run):
     assert np.mean(predicted == y) == pytest.approx(best)
 
 
-def test_weights_that_a_run_has_not_are_said(run, tmp_path):
-    copy = tmp_path / "copy"
-    shutil.copytree(run, copy)
+@pytest.fixture
+def copy(run, tmp_path):
+    """One that a test may damage."""
+    return shutil.copytree(run, tmp_path / "copy")
+
+
+def test_weights_that_a_run_has_not_are_said(copy):
     # A run without keep_best has none among its checkpoints' parts.
     manifest = copy / "checkpoints" / "round_000002" / "manifest.json"
     content = json.loads(manifest.read_text("utf-8"))
@@ -191,11 +195,7 @@ def test_images_of_another_form_are_refused(run, change):
         experiment.predict(run, change(images))
 
 
-def test_a_run_that_does_not_say_how_its_images_are_normalised_is_refused(
-    run, tmp_path
-):
-    copy = tmp_path / "copy"
-    shutil.copytree(run, copy)
+def test_a_run_that_does_not_say_how_its_images_are_normalised_is_refused(copy):
     config = json.loads((copy / "config.json").read_text("utf-8"))
     del config["images"]
     (copy / "config.json").write_text(json.dumps(config))
@@ -211,9 +211,7 @@ def test_clients_are_not_measured_with_other_weights(run, tmp_path):
         curvature.measure(found, curvature.Settings(clients=2), tmp_path)
 
 
-def test_a_damaged_checkpoint_is_passed_over_and_kept(run, tmp_path):
-    copy = tmp_path / "copy"
-    shutil.copytree(run, copy)
+def test_a_damaged_checkpoint_is_passed_over_and_kept(copy):
     newest = copy / "checkpoints" / "round_000002" / "server_state.npz"
     newest.write_bytes(newest.read_bytes()[:-1])
     assert trained.load(copy, tasks=tasks).round_num == 1

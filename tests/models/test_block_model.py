@@ -1,5 +1,3 @@
-import functools
-
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -159,13 +157,6 @@ def test_evaluations_of_the_learning_model_scale_the_branches():
     assert np.abs(half - training).max() > 1e-3
 
 
-def test_raises_on_evaluation_scales_that_do_not_fit():
-    with pytest.raises(models.MissingCapabilityError, match="no residual branches"):
-        _network("cnn").evaluation_branch_scales = (0.5,)
-    with pytest.raises(ValueError, match="3 residual branches, .* holds 2 numbers"):
-        _network("resnet8").evaluation_branch_scales = (0.5, 1.0)
-
-
 def test_models_without_width_or_branches_say_so():
     network = _network("cnn")
     x = _images(1, 12, 12, 3)
@@ -173,35 +164,36 @@ def test_models_without_width_or_branches_say_so():
         network(x, forward.ForwardPass(width=0.5))
     with pytest.raises(models.MissingCapabilityError, match="no residual branches"):
         network(x, forward.ForwardPass(branch_scales=tf.ones([1])))
+    with pytest.raises(models.MissingCapabilityError, match="no residual branches"):
+        network.evaluation_branch_scales = (0.5,)
+    with pytest.raises(ValueError, match="3 residual branches, .* holds 2 numbers"):
+        _network("resnet8").evaluation_branch_scales = (0.5, 1.0)
 
 
-def test_unknown_models_and_norms_are_named():
-    with pytest.raises(ValueError, match="Unknown model 'vgg'.*resnet8"):
-        _network("vgg")
-    with pytest.raises(ValueError, match="Unknown norm 'layer'.*group"):
-        _network("cnn", norm="layer")
-    with pytest.raises(
-        ValueError, match="'resnet8' cannot have the norm 'none'.*group"
-    ):
-        _network("resnet8", norm="none")
-    with pytest.raises(ValueError, match="'feddyn_cnn' cannot have the norm 'batch'"):
-        _network("feddyn_cnn", norm="batch")
+@pytest.mark.parametrize(
+    "name, options, words",
+    [
+        ("vgg", {}, "Unknown model 'vgg'.*resnet8"),
+        ("cnn", {"norm": "layer"}, "Unknown norm 'layer'.*group"),
+        ("resnet8", {"norm": "none"}, "'resnet8' cannot have the norm 'none'.*group"),
+        ("feddyn_cnn", {"norm": "batch"}, "'feddyn_cnn' cannot have the norm 'batch'"),
+    ],
+)
+def test_unknown_models_and_norms_are_named(name, options, words):
+    with pytest.raises(ValueError, match=words):
+        _network(name, **options)
 
 
-def test_a_model_needs_a_classifier_at_its_end():
+def test_a_model_needs_a_classifier_at_its_end_and_different_names():
     blocks = _network("resnet8").blocks
-    build = functools.partial(
-        models.BlockModel,
-        input_shape=(8, 8, 1),
-        num_classes=10,
-        has_independent_examples=True,
-        num_branches=0,
-        supports_width=False,
-    )
-    with pytest.raises(ValueError, match="classifier last"):
-        build(blocks[:-1])
-    with pytest.raises(ValueError, match="names must be different"):
-        build([blocks[0], blocks[0], blocks[-1]])
+    of_model = dict(input_shape=(8, 8, 1), num_classes=10, num_branches=0)
+    of_model.update(has_independent_examples=True, supports_width=False)
+    for chosen, words in (
+        (blocks[:-1], "classifier last"),
+        ([blocks[0], blocks[0], blocks[-1]], "names must be different"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            models.BlockModel(chosen, **of_model)
 
 
 def test_a_pass_that_is_made_twice_records_each_time_its_own():

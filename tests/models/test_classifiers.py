@@ -173,7 +173,3 @@ def test_unknown_projectors_are_named():
         models.build_model_fn("cnn", image_shape=(8, 8, 1), **asked)
     with pytest.raises(ValueError, match="Unknown projector 'simclr'"):
         plain_cnns.cnn(input_shape=(8, 8, 1), norm="none", **asked)
-
-
-def test_the_names_are_those_of_the_package():
-    assert models.PROJECTOR_NAMES == ("none", "moon", "univarfl", "feduv")

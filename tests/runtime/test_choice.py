@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import threading
+from concurrent import futures
 
 import numpy as np
 import pytest
@@ -30,14 +31,15 @@ def _increment():
         (dict(kind="in_process", clients_in_parallel=1.5), "found 1.5"),
         (dict(kind="in_process", clients_in_parallel=True), "found True"),
         (dict(kind="in_process", intra_op_threads=0), "intra_op_threads must be"),
+        (dict(kind="in_process", default_num_clients=-1), "at least 0, found -1"),
         (dict(kind="in_process", devices=[]), "is empty"),
         (dict(kind="in_process", devices="TPU:0"), "or GPU:1, found 'TPU:0'"),
         (dict(kind="in_process", devices="CPU:x"), "found 'CPU:x'"),
         (dict(kind="in_process", devices=["CPU:0", "cpu:0"]), "named twice"),
         (dict(kind="in_process", devices="CPU:77"), "no device CPU:77; it has CPU:0"),
         (dict(kind="native", devices="CPU:0"), "takes no devices"),
-        (dict(kind="native", require_gpu=True), "cannot use a GPU"),
-        (dict(kind="native", intra_op_threads=1), "threads of its own"),
+        (dict(kind="native", require_gpu=True), "takes no require_gpu, found True"),
+        (dict(kind="native", intra_op_threads=1), "takes no intra_op_threads"),
         (dict(kind="native", ray_address="a:1"), "native runtime takes no ray_address"),
         (dict(kind="in_process", data_on_nodes=True), "takes no data_on_nodes"),
         (dict(kind="ray", ray_address="a"), "host:port, found 'a'"),
@@ -74,6 +76,28 @@ def test_tffs_worker_is_refused_where_it_does_not_run(monkeypatch):
         runtime.use("native")
     assert runtime.describe() == before
     assert _increment()(1) == 2
+
+
+@pytest.mark.parametrize("kind", ["in_process", "native"])
+def test_computations_without_clients_values_have_the_default_number(kind):
+    @tff.federated_computation(tff.FederatedType(np.float32, tff.SERVER))
+    def shared(x):
+        sent = tff.federated_broadcast(x)
+        return sent, tff.federated_sum(sent)
+
+    @tff.federated_computation
+    def count():
+        return tff.federated_sum(tff.federated_value(1, tff.CLIENTS))
+
+    @tff.federated_computation(tff.FederatedType(np.int32, tff.CLIENTS))
+    def total(values):
+        return tff.federated_sum(values)
+
+    with runtime.running(kind, default_num_clients=3):
+        assert shared(1.5) == (1.5, 4.5)
+        assert (count(), total([]), total([1, 1])) == (3, 0, 2)
+    with runtime.running(kind):
+        assert count() == 0
 
 
 def test_describe_says_where_clients_run():
@@ -124,8 +148,8 @@ def test_a_block_that_a_thread_enters_holds_for_all_threads_until_it_is_left():
     assert "in process" in runtime.describe() and _runs_here()
     leave.set()
     thread.join()
-    with runtime.running("in_process"):
-        assert _runs_here()
+    with runtime.running("in_process"), futures.ThreadPoolExecutor(1) as pool:
+        assert _runs_here() and pool.submit(_runs_here).result()
     assert tff.framework.get_context_stack().current is original
     assert original.invoke.__self__ is original
 

@@ -76,7 +76,6 @@ _SCRIPT = textwrap.dedent("""
             report[case] = {
                 "names": names,
                 "result": np.asarray(result).tobytes().hex(),
-                "describe": runtime.describe(),
             }
     print(json.dumps(report))
 """)
@@ -168,10 +167,3 @@ def test_input_pipelines_stay_on_the_first_cpu(report, loop):
 
 def test_results_are_equal_to_the_bit_on_any_number_of_devices(report):
     assert len({found["result"] for found in report.values()}) == 1
-
-
-def test_describe_names_the_devices(report):
-    assert (
-        report["reduce 4"]["describe"]
-        == "clients run in process on 4 CPU devices (1 at a time on each)"
-    )

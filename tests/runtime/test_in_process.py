@@ -1,6 +1,5 @@
 """What users of the in-process runtime rely on besides its results."""
 
-import asyncio
 import collections
 import gc
 import signal
@@ -15,7 +14,6 @@ import tensorflow as tf
 import tensorflow_federated as tff
 from tensorflow.python.eager import context
 
-from tff_reg import runtime
 from tff_reg.runtime import (
     context as context_lib,
     tensorflow_function,
@@ -207,28 +205,6 @@ def test_calls_at_the_same_time_do_not_share_variables(contexts):
         np.testing.assert_allclose(models, expected[index], rtol=1e-4, atol=1e-6)
 
 
-def test_use_holds_for_threads_that_start_later():
-    next_round = _training()
-    with runtime.running("in_process"):
-        found = []
-        thread = threading.Thread(target=lambda: found.append(next_round(0.0, [[1.0]])))
-        thread.start()
-        thread.join()
-    np.testing.assert_allclose(found, [0.1], rtol=1e-6)
-
-
-def test_it_works_inside_a_running_event_loop(in_process):
-    next_round = _training()
-
-    async def notebook():
-        first = next_round(0.0, _NUMBERS)
-        other = asyncio.get_running_loop().time()
-        return first, other
-
-    model, _ = asyncio.run(notebook())
-    np.testing.assert_allclose(model, _expected(0.0, _NUMBERS), rtol=1e-6)
-
-
 @pytest.mark.parametrize("kind", ["in_process", "two_at_a_time"])
 def test_a_failing_client_is_named_and_the_context_stays_usable(contexts, kind):
     @tff.tensorflow.computation(_DATA)
@@ -372,6 +348,11 @@ def test_a_result_given_to_the_next_round_is_not_copied(in_process):
         first[0] = 0
 
 
+def test_it_computes_while_its_caller_builds_a_graph(in_process):
+    with tf.Graph().as_default():
+        np.testing.assert_allclose(_training()(0.0, [[1.0]]), 0.1, rtol=1e-6)
+
+
 def test_what_is_only_waited_for_need_not_be_given(both):
     """As TFF's secure sums do with what they are given and do not use."""
 
@@ -415,18 +396,6 @@ def test_no_function_of_pythons_runs_when_a_result_dies(in_process):
     finally:
         sys.setprofile(None)
     assert calls and not [name for event, name in calls if event == "call"]
-
-
-def test_async_callers_get_the_same(in_process):
-    next_round = _training()
-    context = tff.framework.get_context_stack().current
-
-    async def call():
-        return await context_lib.InProcessAsyncContext(context).invoke(
-            next_round, tff.structure.Struct([(None, 0.0), (None, _NUMBERS)])
-        )
-
-    np.testing.assert_allclose(asyncio.run(call()), next_round(0.0, _NUMBERS))
 
 
 @pytest.mark.skipif(tf.__version__ > "2.16", reason="TFF's JAX is left out there")

@@ -13,7 +13,6 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tests.comparison import assert_equal, assert_same
-from tff_reg import runtime
 
 _FEATURES, _CLASSES = 5, 3
 _ELEMENT = collections.OrderedDict(
@@ -174,80 +173,6 @@ def test_one_round_gives_what_it_gives_natively(contexts, name):
     assert_equal(ours, two)
 
 
-def test_compression_reaches_the_same_loss(contexts):
-    """Its rounding is random, in either runtime: the values are near, not equal."""
-    process = _algorithms.build_weighted_fed_avg(
-        _keras_model,
-        _sgd(0.1),
-        _sgd(1.0),
-        model_aggregator=tff.learning.compression_aggregator(),
-    )
-    data = _client_data()
-    outputs = {}
-    for kind in ("native", "in_process"):
-        with contexts(kind):
-            outputs[kind] = process.next(process.initialize(), data)
-    weights = {
-        kind: process.get_model_weights(output.state).trainable
-        for kind, output in outputs.items()
-    }
-    assert_same(weights["native"], weights["in_process"], atol=0.05)
-    assert_same(
-        outputs["native"].metrics["client_work"],
-        outputs["in_process"].metrics["client_work"],
-    )
-
-
-def test_evaluation_gives_what_it_gives_natively(both):
-    training = _PROCESSES["fed_avg_keras_reduce"]()
-    evaluation = _algorithms.build_fed_eval(_keras_model)
-
-    def evaluate():
-        weights = training.get_model_weights(training.initialize())
-        state = evaluation.set_model_weights(evaluation.initialize(), weights)
-        return evaluation.next(state, _client_data())
-
-    native, ours = both(evaluate)
-    assert_same(native, ours)
-    assert ours.metrics["client_work"]["eval"]["current_round_metrics"]["loss"] > 0
-
-
-def test_client_states_go_in_and_come_out(both):
-    """The pattern of TFF's stateful_clients example."""
-    state_type = tff.to_type(collections.OrderedDict(visits=np.int32, sum=np.float32))
-    data_type = tff.SequenceType(np.float32)
-
-    @tff.tensorflow.computation(np.float32, data_type, state_type)
-    def update(model, dataset, state):
-        total = dataset.reduce(0.0, lambda s, x: s + x * model)
-        new = collections.OrderedDict(
-            visits=state["visits"] + 1, sum=state["sum"] + total
-        )
-        return total, new
-
-    @tff.federated_computation(
-        tff.FederatedType(np.float32, tff.SERVER),
-        tff.FederatedType(data_type, tff.CLIENTS),
-        tff.FederatedType(state_type, tff.CLIENTS),
-    )
-    def next_fn(model, datasets, states):
-        totals, new_states = tff.federated_map(
-            update, (tff.federated_broadcast(model), datasets, states)
-        )
-        return tff.federated_mean(totals), new_states
-
-    start = collections.OrderedDict(visits=np.int32(0), sum=np.float32(0))
-
-    def two_rounds():
-        datasets = [[1.0, 2.0], [5.0], [0.5]]
-        model, states = next_fn(2.0, datasets, [start] * 3)
-        return next_fn(model, datasets[::-1], states)
-
-    native, ours = both(two_rounds)
-    assert_same(native, ours)
-    assert [state["visits"] for state in ours[1]] == [2, 2, 2]
-
-
 def test_run_training_process(both):
     process = _PROCESSES["fed_avg_keras_reduce"]()
     evaluation = _algorithms.build_fed_eval(_keras_model)
@@ -277,81 +202,3 @@ def test_run_training_process(both):
         asyncio.set_event_loop(None)
         loop.close()
     assert_same(native, ours, rtol=1e-4, atol=1e-5)
-
-
-def _data_type():
-    element = tff.types.tensorflow_to_type(_ELEMENT)
-    return tff.FederatedType(tff.SequenceType(element), tff.CLIENTS)
-
-
-class _Source(tff.program.FederatedDataSource):
-    """Always the same clients."""
-
-    @property
-    def federated_type(self):
-        return _data_type()
-
-    @property
-    def capabilities(self):
-        return [tff.program.Capability.SUPPORTS_REUSE]
-
-    def iterator(self):
-        return _SourceIterator()
-
-
-class _SourceIterator(tff.program.FederatedDataSourceIterator):
-    @classmethod
-    def from_bytes(cls, data):
-        raise NotImplementedError(data)
-
-    def to_bytes(self):
-        return b""
-
-    @property
-    def federated_type(self):
-        return _data_type()
-
-    def select(self, k=None):
-        return _client_data(k)
-
-
-class _Metrics(tff.program.ReleaseManager):
-    """Keeps what the program releases."""
-
-    def __init__(self):
-        self.released = {}
-
-    async def release(self, value, key):
-        self.released[key] = await tff.program.materialize_value(value)
-
-
-def test_a_learning_program(contexts, tmp_path):
-    process = _PROCESSES["fed_avg_keras_reduce"]()
-    metrics, models = _Metrics(), _Metrics()
-    with contexts("in_process"):
-        initial = process.initialize()
-        after_one = process.next(initial, _client_data(3)).state
-        expected = process.next(after_one, _client_data(3))
-    with (
-        runtime.running("in_process"),
-        tff.framework.get_context_stack().install(runtime.program_context()),
-    ):
-        asyncio.run(
-            tff.learning.programs.train_model(
-                train_process=process,
-                initial_train_state=initial,
-                train_data_source=_Source(),
-                train_per_round_clients=3,
-                train_total_rounds=2,
-                program_state_manager=tff.program.FileProgramStateManager(tmp_path),
-                model_output_manager=models,
-                train_metrics_manager=metrics,
-                evaluation_manager=None,
-                evaluation_periodicity=10,
-            )
-        )
-    released = metrics.released[2]["model_metrics"]
-    train = expected.metrics["client_work"]["train"]
-    assert released["num_examples"] == train["num_examples"]
-    np.testing.assert_allclose(released["loss"], train["loss"], rtol=1e-5)
-    assert models.released

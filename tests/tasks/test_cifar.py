@@ -1,13 +1,12 @@
 """CIFAR-10 and CIFAR-100: both published forms, and TFDS's."""
 
 import pickle
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 import tensorflow_datasets as tfds
 
+from tests import commands
 from tests.tasks import layouts
 from tff_reg import tasks
 from tff_reg.tasks import cifar10, cifar100
@@ -27,13 +26,7 @@ def test_reads_the_images_that_are_in_the_files_in_their_order(
     )
     (folder,) = tmp_path.iterdir()
     data = MODULES[num_classes].load(str(folder if inside else tmp_path))
-    for part, x, y in (
-        ("train", data.x_train, data.y_train),
-        ("test", data.x_test, data.y_test),
-    ):
-        images, labels = written[part]
-        assert x.dtype == np.uint8 and np.array_equal(x, images)
-        assert y.dtype == np.int32 and np.array_equal(y, labels)
+    layouts.assert_holds(data, written)
     assert data.class_names[:2] == ("class 0", "class 1")
     assert len(data.class_names) == num_classes and data.domains is None
 
@@ -57,31 +50,34 @@ def test_the_numbers_of_cifar_10_are_those_of_real_images():
     np.testing.assert_allclose(images.std((0, 1, 2)), cifar10.STD, atol=0.01)
 
 
-@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL))
-def test_reads_pickles_of_all_protocols_but_the_newest(tmp_path, protocol):
-    written = layouts.write_cifar(tmp_path, binary=False, num_classes=10)
-    path = tmp_path / "cifar-10-batches-py" / "test_batch"
-    content = pickle.loads(path.read_bytes())
-    path.write_bytes(pickle.dumps(content, protocol=protocol))
-    assert np.array_equal(cifar10.load(str(tmp_path)).x_test, written["test"][0])
-
-
 @pytest.mark.parametrize(
-    "binary, file, length, words",
+    "binary, file, change, words",
     [
-        (True, "data_batch_3.bin", 3073 * 20 - 1, "not a whole number of records"),
-        (True, "test_batch.bin", 0, "has 0 bytes"),
-        (False, "data_batch_3", 5000, "damaged or no pickle"),
-        (False, "batches.meta", 0, "damaged or no pickle"),
+        (True, "data_batch_3.bin", lambda c: c[:-1], "3.bin.* not a whole number"),
+        (True, "test_batch.bin", lambda c: b"", "test_batch.bin has 0 bytes"),
+        (
+            False,
+            "data_batch_3",
+            lambda c: c[:5000],
+            "data_batch_3.* damaged or no pickle",
+        ),
+        (False, "batches.meta", lambda c: b"", "batches.meta.* damaged or no pi"),
+        (
+            True,
+            "data_batch_2.bin",
+            lambda c: c[:3073] + b"\x0a" + c[3074:],
+            "labels from 0 to 10",
+        ),
+        (True, "batches.meta.txt", lambda c: b"cat\ndog\n", "names 2 classes"),
     ],
 )
-def test_raises_on_a_file_that_is_cut_off(tmp_path, binary, file, length, words):
+def test_raises_on_a_file_that_is_damaged(tmp_path, binary, file, change, words):
     layouts.write_cifar(tmp_path, binary=binary, num_classes=10)
     (path,) = tmp_path.rglob(file)
-    path.write_bytes(path.read_bytes()[:length])
+    path.write_bytes(change(path.read_bytes()))
     with pytest.raises(tasks.DataError, match=words) as caught:
         cifar10.load(str(tmp_path))
-    assert file in str(caught.value) and "\n" not in str(caught.value)
+    assert "\n" not in str(caught.value)
 
 
 def test_raises_on_a_missing_file_and_says_where_to_get_it(tmp_path):
@@ -91,16 +87,6 @@ def test_raises_on_a_missing_file_and_says_where_to_get_it(tmp_path):
         cifar10.load(str(tmp_path))
     with pytest.raises(tasks.DataError, match="no cifar-100-python or cifar-100-bin"):
         cifar100.load(str(tmp_path))
-
-
-def test_raises_on_a_label_that_no_class_has(tmp_path):
-    layouts.write_cifar(tmp_path, binary=True, num_classes=10)
-    path = tmp_path / "cifar-10-batches-bin" / "data_batch_2.bin"
-    content = bytearray(path.read_bytes())
-    content[3073] = 10
-    path.write_bytes(content)
-    with pytest.raises(tasks.DataError, match="labels from 0 to 10"):
-        cifar10.load(str(tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -122,13 +108,6 @@ def test_raises_on_a_pickle_of_other_things(tmp_path, change):
     content = {**pickle.loads(path.read_bytes()), **change}
     path.write_bytes(pickle.dumps(content, protocol=2))
     with pytest.raises(tasks.DataError, match="must hold uint8 'data'"):
-        cifar10.load(str(tmp_path))
-
-
-def test_raises_on_too_few_names_of_classes(tmp_path):
-    layouts.write_cifar(tmp_path, binary=True, num_classes=10)
-    (tmp_path / "cifar-10-batches-bin" / "batches.meta.txt").write_text("cat\ndog\n")
-    with pytest.raises(tasks.DataError, match="names 2 classes"):
         cifar10.load(str(tmp_path))
 
 
@@ -178,13 +157,7 @@ def test_all_of_cifar_costs_less_than_300_mb_even_while_it_is_read(tmp_path, bin
             content["data"] = np.tile(content["data"], (500, 1))
             content["labels"] *= 500
             path.write_bytes(pickle.dumps(content, protocol=2))
-    done = subprocess.run(
-        [sys.executable, "-c", _MEASURE, str(tmp_path)],
-        env={"PYTHONPATH": ":".join(sys.path)},
-        check=True,
-        capture_output=True,
-        text=True,
-    )
-    resident, peak = map(int, done.stdout.split())
+    printed = commands.python(_MEASURE, tmp_path).stdout
+    resident, peak = map(int, printed.split())
     # The images alone are 184 MB.
     assert 184e6 < resident <= peak < 300e6

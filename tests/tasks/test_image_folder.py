@@ -17,6 +17,11 @@ def folder(tmp_path):
     return tmp_path
 
 
+def write(name, *shape):
+    """Makes a black image somewhere in the folder."""
+    return lambda folder: layouts.write_image(folder / name, np.zeros(shape, np.uint8))
+
+
 def test_reads_both_parts_with_the_classes_of_the_folders(folder):
     data = image_folder.load(str(folder))
     assert data.class_names == ("cat", "dog")
@@ -33,23 +38,40 @@ def test_reads_both_parts_with_the_classes_of_the_folders(folder):
 
 
 def test_an_image_size_brings_all_to_one(folder):
-    layouts.write_image(folder / "train/cat/wide.png", np.zeros((9, 30, 3), np.uint8))
+    write("train/cat/wide.png", 9, 30, 3)(folder)
     with pytest.raises(tasks.DataError, match="give image_size=N"):
         image_folder.load(str(folder))
     data = image_folder.load(str(folder), image_size=6)
     assert data.x_train.shape == (13, 6, 6, 3) and data.x_test.shape == (4, 6, 6, 3)
 
 
-def test_raises_where_train_and_test_have_different_sizes(folder):
+def resize_tests(folder):
     for path in (folder / "test").rglob("*.jpg"):
         layouts.write_image(path, np.zeros((9, 9, 3), np.uint8))
-    with pytest.raises(tasks.DataError, match="different sizes; give image_size=N"):
-        image_folder.load(str(folder))
 
 
-def test_raises_on_a_damaged_image_and_names_it(folder):
+def damage(folder):
     (folder / "train" / "dog" / "0003.jpg").write_bytes(b"no image")
-    with pytest.raises(tasks.DataError, match="dog/0003.jpg is missing or no image"):
+
+
+@pytest.mark.parametrize(
+    "change, words",
+    [
+        (resize_tests, "different sizes; give image_size=N"),
+        (damage, "dog/0003.jpg is missing or no image"),
+        (write("test/dog/1.webp", 8, 8, 3), "dog/1.webp is an image of a kind that is"),
+        (write("train/cat/1.TIFF", 8, 8, 3), "cat/1.TIFF is an image of a kind that"),
+        (
+            write("test/Dog/1.png", 8, 8, 3),
+            "train has no images of the class Dog, a folder elsewhere",
+        ),
+        (write("val/owl/1.png", 8, 8, 3), "train has no images of the class owl"),
+        (write("train/.hidden/1.png", 8, 8, 3), "no images of the class .hidden"),
+    ],
+)
+def test_raises_on_what_does_not_fit_and_names_it(folder, change, words):
+    change(folder)
+    with pytest.raises(tasks.DataError, match=words):
         image_folder.load(str(folder))
 
 
@@ -74,27 +96,6 @@ def test_raises_on_a_folder_of_another_form(tmp_path):
     (tmp_path / "train" / "cat").mkdir()
     with pytest.raises(tasks.DataError, match="train/cat has no images"):
         image_folder.load(str(tmp_path))
-
-
-@pytest.mark.parametrize("name", ["test/dog/1.webp", "train/cat/1.TIFF"])
-def test_raises_on_an_image_that_would_be_passed_over(folder, name):
-    layouts.write_image(folder / name, np.zeros((8, 8, 3), np.uint8))
-    with pytest.raises(tasks.DataError, match=f"{name} is an image of a kind that is"):
-        image_folder.load(str(folder))
-
-
-@pytest.mark.parametrize(
-    "name, words",
-    [
-        ("test/Dog", "train has no images of the class Dog, a folder elsewhere"),
-        ("val/owl", "train has no images of the class owl"),
-        ("train/.hidden", "train has no images of the class .hidden"),
-    ],
-)
-def test_raises_on_a_class_that_is_not_in_both_parts(folder, name, words):
-    layouts.write_image(folder / name / "1.png", np.zeros((8, 8, 3), np.uint8))
-    with pytest.raises(tasks.DataError, match=words):
-        image_folder.load(str(folder))
 
 
 def test_greys_of_16_bits_come_through(folder):

@@ -39,6 +39,9 @@ def test_a_part_has_its_share_of_every_class_and_is_always_the_same():
     assert (np.abs(np.bincount(part.y_train) - expected) <= 1).all()
     again = reduced_data.subset(whole, scale.parse("0.25"))
     assert np.array_equal(part.x_train, again.x_train)
+    part = reduced_data.subset(whole, scale.parse("1"))
+    assert np.array_equal(part.x_train, whole.x_train)
+    assert np.array_equal(part.y_test, whole.y_test)
 
 
 def test_images_labels_and_domains_stay_together():
@@ -57,13 +60,6 @@ def test_of_few_examples_only_the_first_classes_appear():
     assert np.bincount(part.y_train).tolist() == [4] * 12
     assert set(part.y_test) <= set(range(12))
     assert len(part.class_names) == 100
-
-
-def test_the_whole_is_left_alone():
-    whole = digits.load()
-    part = reduced_data.subset(whole, scale.parse("1"))
-    assert np.array_equal(part.x_train, whole.x_train)
-    assert np.array_equal(part.y_test, whole.y_test)
 
 
 @pytest.mark.parametrize(
@@ -87,31 +83,21 @@ def test_random_images_have_the_shapes_of_the_task(name):
     assert abs(images.mean()) < 0.05 and abs(images.std() - 1) < 0.05
 
 
-def test_random_images_can_have_another_size():
-    data = reduced_data.synthetic(tasks.defaults("pacs"), TINY, image_size=16)
-    assert data.x_train.shape == (48, 16, 16, 3)
-
-
-def test_a_task_of_random_images_needs_no_data(tmp_path):
+def test_tasks_of_random_images_or_of_part_of_the_data_are_small(tmp_path):
     options = dict(partition="domain", num_clients=4, seed=0, scale="tiny")
-    task = tasks.build("pacs", synthetic_data=True, **options)
+    task = tasks.build("pacs", synthetic_data=True, image_size=16, **options)
     assert [len(part) for part in task.partition] == [12] * 4
+    assert task.image_shape == (16, 16, 3)
     with pytest.raises(tasks.DataError, match="There are no data: download"):
         tasks.build("pacs", **options)
-
-
-def test_a_task_of_part_of_the_data():
-    task = tasks.build("digits", partition="iid", num_clients=4, seed=0, scale="tiny")
+    task = tasks.build("digits", **{**options, "partition": "iid"})
     assert task.client_data.client_sizes.sum() == 48
     assert len(task.test_arrays()[1]) == 24
 
 
-def test_raises_where_only_the_data_know_their_shape():
+def test_raises_where_only_the_data_know_their_shape_or_there_is_no_room():
     with pytest.raises(tasks.TaskError, match="no synthetic data for the task arrays"):
         reduced_data.synthetic(tasks.defaults("arrays"), TINY)
-
-
-def test_raises_where_there_is_no_room():
     known = tasks.defaults("imagenet200")
     with pytest.raises(tasks.TaskError, match="17 GB; give a smaller scale"):
         reduced_data.synthetic(known, scale.parse("1"))

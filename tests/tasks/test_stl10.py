@@ -12,13 +12,7 @@ from tff_reg.tasks import stl10
 def test_reads_images_and_labels(tmp_path):
     written = layouts.write_stl10(tmp_path)
     data = stl10.load(str(tmp_path))
-    for part, x, y in (
-        ("train", data.x_train, data.y_train),
-        ("test", data.x_test, data.y_test),
-    ):
-        images, labels = written[part]
-        assert x.dtype == np.uint8 and np.array_equal(x, images)
-        assert y.dtype == np.int32 and np.array_equal(y, labels)
+    layouts.assert_holds(data, written)
     assert data.class_names == tuple(f"c{i}" for i in range(10))
     normal = data.normalize_fn(data.x_train).numpy()
     np.testing.assert_allclose(normal.std((0, 1, 2)), 1, atol=1e-4)

@@ -13,10 +13,7 @@ def test_reads_train_and_the_annotated_val(tmp_path, inside):
     written = layouts.write_tiny_imagenet(tmp_path)
     folder = tmp_path / "tiny-imagenet-200" if inside else tmp_path
     data = tiny_imagenet.load(str(folder))
-    assert np.array_equal(data.x_train, written["train"][0])
-    assert np.array_equal(data.y_train, written["train"][1])
-    assert np.array_equal(data.x_test, written["test"][0])
-    assert np.array_equal(data.y_test, written["test"][1])
+    layouts.assert_holds(data, written)
     assert data.class_names == ("n00000000", "n00000001", "n00000002")
 
 

@@ -1,6 +1,5 @@
 """The example of a program: killed, it goes on to the weights that `bin/run` has."""
 
-import csv
 import signal
 import subprocess
 import sys
@@ -9,17 +8,13 @@ import numpy as np
 import pytest
 
 from tests import commands
+from tests.experiment.finished import read_csv
 from tff_reg import experiment, runtime, settings
 from tff_reg.experiment import progress
 from tff_reg.tasks.examples import train_program
 
 GIVEN = dict(total_rounds=4, clients_per_round=2, local_epochs=1)
 SEED = 3
-
-
-def _rows(path):
-    with open(path, newline="") as file:
-        return list(csv.DictReader(file))
 
 
 @pytest.mark.slow
@@ -69,7 +64,7 @@ def test_killed_by_kill_9_it_goes_on_to_the_weights_of_a_run(tmp_path, capfd):
     for a, b in zip(arrays, weights):
         np.testing.assert_array_equal(a, b)
     for name in ("training", "evaluation"):
-        rows = _rows(tmp_path / f"{name}.csv")
+        rows = read_csv(tmp_path / f"{name}.csv")
         assert [int(row["round_num"]) for row in rows] == [1, 2, 3, 4]
         for row, wanted in zip(rows, expected.rows):
             for metric in ("loss", "accuracy"):

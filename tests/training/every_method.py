@@ -12,6 +12,8 @@ SIZE = 4
 NAMES = catalogue.names()
 CLASSES = catalogue.methods()
 STATEFUL = [n for n in NAMES if method.does(CLASSES[n], "initial_client_memory")]
+# Whose networks are not those that `model_fn` makes.
+ADAPTING = [n for n in NAMES if method.does(CLASSES[n], "adapt_network")]
 # All but FedAvg that can have its settings.
 REGULARIZERS = [
     n

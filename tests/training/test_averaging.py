@@ -52,28 +52,23 @@ def _received(num_models, values, looks_ahead=False):
     return received, state
 
 
-def test_sends_the_model_and_the_mean_of_the_last_ones():
-    received, _ = _received(3, [1, 4, 7, 1, 4])
-    assert [float(r["model"].trainable[0][0]) for r in received] == [1, 4, 7, 1, 4]
-    means = [float(r["averaged"][0][1]) for r in received]
-    assert means == [1, 2.5, 4, 4, 4]
-
-
-def test_a_round_that_leaves_the_model_as_it_is_does_not_count():
-    received, state = _received(3, [1, 4, 4, 4, 7])
-    means = [float(r["averaged"][0][1]) for r in received]
-    assert means == [1, 2.5, 2.5, 2.5, 4]
-    assert state[1]["count"] == 3
+@pytest.mark.parametrize(
+    "num_models, values, means",
+    [
+        (3, [1, 4, 7, 1, 4], [1, 2.5, 4, 4, 4]),
+        # A round that leaves the model as it is does not count.
+        (3, [1, 4, 4, 4, 7], [1, 2.5, 2.5, 2.5, 4]),
+        (1, [3, 5], [3, 5]),
+    ],
+)
+def test_sends_the_model_and_the_mean_of_the_last_ones(num_models, values, means):
+    received, state = _received(num_models, values)
+    assert [float(r["model"].trainable[0][0]) for r in received] == values
+    assert [float(r["averaged"][0][1]) for r in received] == means
+    assert state[1]["count"] == num_models
 
 
 def test_the_mean_is_of_the_models_where_others_are_sent():
     received, _ = _received(2, [1, 3], looks_ahead=True)
     assert [float(r["model"].trainable[0][0]) for r in received] == [10, 12]
     assert [float(r["averaged"][0][0]) for r in received] == [1, 2]
-
-
-def test_with_one_model_the_mean_is_the_model():
-    received, state = _received(1, [3, 5])
-    assert [float(r["averaged"][0][0]) for r in received] == [3, 5]
-    _, history = state
-    np.testing.assert_array_equal(history["models"][0], [[5, 5]])

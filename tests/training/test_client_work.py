@@ -73,6 +73,10 @@ def test_both_forms_and_both_loops_train_alike(loop):
     key = data.client_key(1, 2, "3")
     (client_id,) = arrays.client_ids
     batched = arrays.batched_dataset(client_id, key, batch_size=4, local_epochs=2)
+    empty = batched.take(1).map(
+        lambda b: collections.OrderedDict(b, x=b["x"][:0], y=b["y"][:0])
+    )
+    batched = empty.concatenate(batched)  # Which ends no process, and is no step.
     forms = [
         (training.WholeClientData(batch_size=4, local_epochs=2), _whole(10, key)),
         (training.BatchedData(keyed="key" in batched.element_spec), batched),

@@ -85,6 +85,39 @@ def test_a_correction_has_to_know_how_many_clients_there_are():
         training.build("feddyn+man", CNN_FN)
 
 
+@pytest.mark.parametrize("name", every_method.ADAPTING)
+def test_an_evaluation_is_of_the_model_that_the_process_trains(name):
+    process = every_method.build(name)
+    (client,) = random_clients.clients((8,))
+    state = process.next(process.initialize(), [client]).state
+    weights = process.get_model_weights(state)
+    evaluation = training.build_evaluation(process)
+    state = evaluation.set_model_weights(evaluation.initialize(), weights)
+    (element,) = client
+    batches = tf.data.Dataset.from_tensor_slices(
+        collections.OrderedDict(x=element["x"], y=element["y"])
+    ).batch(8)
+    metrics = evaluation.next(state, [batches]).metrics["client_work"]["eval"]
+    model = training.adapt_model_fn(
+        every_method.model_fn, [catalogue.methods()[name]()]
+    )()
+    weights.assign_weights_to(model)
+    logits = model.predict_on_batch(element["x"], False).numpy()
+    exponents = np.exp(logits - logits.max(-1, keepdims=True))
+    shares = exponents / exponents.sum(-1, keepdims=True)
+    losses = -np.log(shares[np.arange(8), element["y"]])
+    found = metrics["current_round_metrics"]["loss"]
+    np.testing.assert_allclose(found, losses.mean(), rtol=1e-5)
+
+
+def test_an_evaluation_is_refused_of_processes_of_others():
+    process = tff.learning.algorithms.build_weighted_fed_avg(
+        CNN_FN, tff.learning.optimizers.build_sgdm(0.1)
+    )
+    with pytest.raises(TypeError, match="did not build; .*build_fed_eval.model_fn"):
+        training.build_evaluation(process)
+
+
 def test_moon_keeps_each_clients_last_model():
     process = _build("moon")
     assert isinstance(process, training.StatefulLearningProcess)
@@ -157,18 +190,7 @@ def test_fedgkd_distils_the_mean_of_the_last_global_models():
             "fedgkd", CNN_FN, settings, {"fedgkd_averaged_rounds": rounds}
         )
 
-    clients, process = random_clients.clients((6, 9)), build(2)
-    state, sent = process.initialize(), []
-    for _ in range(3):
-        sent.append(process.get_model_weights(state).trainable)
-        output = process.next(state, clients)
-        state = output.state
-    # The distributor remembers the model that it sent last, for the next mean.
-    (kept,) = [
-        s["models"] for s in state.distributor if isinstance(s, dict) and "count" in s
-    ]
-    for both, last in zip(kept, zip(*sent[:0:-1])):
-        np.testing.assert_array_equal(both, last)
+    clients = random_clients.clients((6, 9))
     # One global model alone is KD with half the strength.
     kd = training.build_from_settings("kd", CNN_FN, settings, {"kd_strength": 0.1})
     for a, b in zip(_run(build(1), clients, 2)[0], _run(kd, clients, 2)[0]):
@@ -279,13 +301,23 @@ def test_means_of_different_numbers_of_models_are_refused():
 
 def test_hparams_are_matched_by_their_names():
     process = training.build(
-        "fedavg", CNN_FN, server_optimizer="adam", server_learning_rate=0.01
+        "fedavg", CNN_FN, client_data=WHOLE, server_optimizer="adam"
     )
     state = process.initialize()
     hparams = process.get_hparams(state)
+    assert set(hparams["client_work"]) == {
+        "learning_rate",
+        "momentum",
+        "weight_decay",
+    }
+    hparams["finalizer"]["learning_rate"] = np.float32(0.0)
     loaded = json.loads(json.dumps(hparams, default=float, sort_keys=True))
     assert list(loaded["finalizer"]) != list(hparams["finalizer"])
-    assert process.get_hparams(process.set_hparams(state, loaded)) == hparams
+    changed = process.set_hparams(state, loaded)
+    assert process.get_hparams(changed) == hparams
+    after = process.next(changed, random_clients.clients((6, 9))).state
+    for a, b in zip(*(process.get_model_weights(s).trainable for s in (after, state))):
+        np.testing.assert_array_equal(a, b)
     loaded["finalizer"]["lr"] = loaded["finalizer"].pop("learning_rate")
     with pytest.raises(TypeError, match="'lr'.*learning_rate, beta_1, beta_2, eps"):
         process.set_hparams(state, loaded)
@@ -300,22 +332,6 @@ def test_a_server_step_that_build_refuses_cannot_be_set():
         tf.errors.InvalidArgumentError, match="fedacg makes the new model itself"
     ):
         process.set_hparams(state, hparams)
-
-
-def test_hparams_can_be_set():
-    process = _build("fedprox")
-    state = process.initialize()
-    hparams = process.get_hparams(state)
-    assert set(hparams["client_work"]) == {"learning_rate", "momentum", "weight_decay"}
-    assert hparams["finalizer"]["learning_rate"] == 1.0
-    hparams["finalizer"]["learning_rate"] = np.float32(0.0)
-    state = process.set_hparams(state, hparams)
-    output = process.next(state, random_clients.clients((6, 9)))
-    for a, b in zip(
-        process.get_model_weights(output.state).trainable,
-        process.get_model_weights(state).trainable,
-    ):
-        np.testing.assert_array_equal(a, b)
 
 
 @pytest.mark.parametrize("server", ["sgd", "adam", "yogi", "adagrad"])

@@ -123,3 +123,30 @@ def test_what_is_not_finite_leaves_its_part_as_it_was(part):
             np.testing.assert_array_equal(new, old - step)
     for old, new in zip(tf.nest.flatten(state), tf.nest.flatten(output.state)):
         assert is_rejected == np.array_equal(old, new) or np.ndim(old) == 0
+
+
+class _Halving(tff.learning.optimizers.Optimizer):
+    """Goes half the way where the first update points up, and all of it elsewhere."""
+
+    def initialize(self, specs):
+        return tf.constant(0)
+
+    def next(self, state, weights, gradients):
+        if tf.reduce_sum(gradients[0]) < 0:  # Which is a tensor.
+            gradients = tf.nest.map_structure(lambda g: g / 2, gradients)
+        return state + 1, tf.nest.map_structure(tf.subtract, weights, gradients)
+
+
+def test_a_server_optimizer_may_decide_by_a_tensor():
+    finalizer = training.build_finalizer(
+        _Halving(), tff.learning.models.weights_type_from_model(BATCH_NORM)
+    )
+    process = _process()
+    weights = process.get_model_weights(process.initialize())
+    for sign, step in ((1, 1), (-1, -0.5)):
+        ones = tf.nest.map_structure(np.ones_like, weights)
+        update = tf.nest.map_structure(functools.partial(np.multiply, sign), ones)
+        output = finalizer.next(finalizer.initialize(), weights, update)
+        assert output.state == 1
+        for old, new in zip(weights.trainable, output.result.trainable):
+            np.testing.assert_array_equal(new, old - np.float32(step))

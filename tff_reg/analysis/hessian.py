@@ -29,8 +29,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
-import inspect
 from collections.abc import Callable, Sequence
 from typing import Any, Optional, Union
 
@@ -488,28 +486,121 @@ class Hessian:
                 self._products.after_product = None
 
 
-def _shorthand(method: Callable[..., Any]) -> Callable[..., Any]:
-    """A function that makes a `Hessian` and calls a method of it."""
+def hessian_vector_product(model_or_loss_fn, data, vector: Vector, **options) -> Vector:
+    """Multiplies the Hessian of a mean loss with a vector.
 
-    @functools.wraps(method)
-    def of_hessian(model_or_loss_fn: Any, data: Any, *arguments: Any, **options: Any):
-        names = ("loss_fn", "variables", "training", "batch_size")
-        own = {name: options.pop(name) for name in names if name in options}
-        return method(Hessian(model_or_loss_fn, data, **own), *arguments, **options)
+    Args:
+      model_or_loss_fn: A `keras.Model`, a `BlockModel`, a `LearningModel`, or a
+        function of a batch giving its mean loss, a scalar.
+      data: The examples: arrays (x [n, ...], y int [n]), or a `tf.data.Dataset` or a
+        list of such batches.
+      vector: [size], a number a weight, or a list of arrays shaped like the variables.
+      **options: `loss_fn`, `variables`, `training` and `batch_size`, as of `Hessian`.
 
-    del of_hessian.__wrapped__  # Whose first argument is another.
-    of_hessian.__doc__ = (
-        f"{inspect.getdoc(method)}\n\nThe model or loss function and the data come"
-        " first, and the other arguments of `Hessian` may be among the options."
-    )
-    return of_hessian
+    Returns:
+      The product in the vector's form, float64.
+
+    Raises:
+      UnsuitableModelError, UnsuitableDataError: As of `Hessian`.
+      ValueError, NonFiniteError, NoSecondDerivativeError: As of `Hessian.product`.
+    """
+    return Hessian(model_or_loss_fn, data, **options).product(vector)
 
 
-hessian_vector_product = _shorthand(Hessian.product)
-top_eigenvalues = _shorthand(Hessian.top_eigenvalues)
-trace = _shorthand(Hessian.trace)
-diagonal = _shorthand(Hessian.diagonal)
-spectral_density = _shorthand(Hessian.spectral_density)
+def top_eigenvalues(model_or_loss_fn, data, k: int = 1, **options):
+    """Finds the k eigenvalues of largest magnitude of the Hessian of a mean loss.
+
+    Args:
+      model_or_loss_fn: As of `hessian_vector_product`.
+      data: As of `hessian_vector_product`.
+      k: How many.
+      **options: `loss_fn`, `variables`, `training` and `batch_size`, as of `Hessian`;
+        `method` ("lanczos" or "power"), `tolerance` (the values' relative error,
+        1e-5), `max_iterations`, `parts`, `seed` and `progress`, as of its method.
+
+    Returns:
+      `Eigenpairs`: values, float64 [k], and vectors, float64 [k, size]; or those of
+      each of the `parts`.
+
+    Raises:
+      ValueError: If an argument cannot be, with the errors of
+        `hessian_vector_product`.
+    """
+    options, own = _split(options)
+    return Hessian(model_or_loss_fn, data, **options).top_eigenvalues(k, **own)
+
+
+def trace(model_or_loss_fn, data, **options):
+    """Estimates the trace of the Hessian of a mean loss.
+
+    Args:
+      model_or_loss_fn: As of `hessian_vector_product`.
+      data: As of `hessian_vector_product`.
+      **options: `loss_fn`, `variables`, `training` and `batch_size`, as of `Hessian`;
+        `tolerance` (the standard error, as a share of the trace, 0.01), `max_samples`
+        (200 random vectors), `parts`, `seed` and `progress`, as of its method.
+
+    Returns:
+      A `TraceEstimate`: mean and standard error, floats, and the number of samples;
+      or one of each of the `parts`.
+
+    Raises:
+      ValueError: If an argument cannot be, with the errors of
+        `hessian_vector_product`.
+    """
+    options, own = _split(options)
+    return Hessian(model_or_loss_fn, data, **options).trace(**own)
+
+
+def diagonal(model_or_loss_fn, data, **options):
+    """Computes the diagonal of the Hessian of a mean loss, estimated or exact.
+
+    Args:
+      model_or_loss_fn: As of `hessian_vector_product`.
+      data: As of `hessian_vector_product`.
+      **options: `loss_fn`, `variables`, `training` and `batch_size`, as of `Hessian`;
+        `exact` (a product a weight), `samples` (100 random vectors), `parts`, `seed`
+        and `progress`, as of its method.
+
+    Returns:
+      A `DiagonalEstimate`: values and standard errors, float64 [size], and the number
+      of samples; or one of each of the `parts`.
+
+    Raises:
+      ValueError: If an argument cannot be, with the errors of
+        `hessian_vector_product`.
+    """
+    options, own = _split(options)
+    return Hessian(model_or_loss_fn, data, **options).diagonal(**own)
+
+
+def spectral_density(model_or_loss_fn, data, **options):
+    """Estimates the density of the eigenvalues of the Hessian of a mean loss.
+
+    Args:
+      model_or_loss_fn: As of `hessian_vector_product`.
+      data: As of `hessian_vector_product`.
+      **options: `loss_fn`, `variables`, `training` and `batch_size`, as of `Hessian`;
+        `steps` (80 of Lanczos for each random vector), `samples` (8 of them),
+        `relative_width` (0.005), `parts`, `seed` and `progress`, as of its method.
+
+    Returns:
+      A `SpectralDensity`: the grid and the density there, float64 [points]; or one of
+      each of the `parts`.
+
+    Raises:
+      ValueError: If an argument cannot be, with the errors of
+        `hessian_vector_product`.
+    """
+    options, own = _split(options)
+    return Hessian(model_or_loss_fn, data, **options).spectral_density(**own)
+
+
+def _split(options: dict) -> tuple[dict, dict]:
+    """The options of `Hessian`, and the others."""
+    names = ("loss_fn", "variables", "training", "batch_size")
+    ours = {name: options[name] for name in names if name in options}
+    return ours, {name: options[name] for name in options if name not in ours}
 
 
 def _check_positive(**arguments) -> None:

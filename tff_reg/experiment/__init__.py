@@ -7,7 +7,7 @@
 
 does what `bin/run` does. For a process and data of one's own:
 
-    evaluate = experiment.CentralEvaluation(model_fn, x_test, y_test)
+    evaluate = experiment.CentralEvaluation(process.model_fn, x_test, y_test)
     result = experiment.train(
         process, client_data, total_rounds=20, clients_per_round=4,
         evaluate=evaluate, output_dir="runs/mine")

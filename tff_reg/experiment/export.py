@@ -116,6 +116,7 @@ def _replace(layer: Any) -> None:
         models.layers.DepthwiseConv2D: _depthwise_conv,
         models.layers.GroupedPointwiseConv2D: _grouped_conv,
         models.layers.Dense: _dense,
+        models.simplex.SimplexClassifier: _simplex,
         models.layers.BatchNorm: _batch_norm,
         models.layers.GroupNorm: _group_norm,
         models.layers.ChannelShuffle: _channel_shuffle,
@@ -173,6 +174,13 @@ def _channel_shuffle(layer, x):
 def _dense(layer, x):
     keras_layer = keras.layers.Dense(layer.kernel.shape[1])
     return _with_weights(x, keras_layer, layer.kernel, layer.bias)
+
+
+def _simplex(layer, x):
+    directions = layer.directions * layer.scaling
+    keras_layer = keras.layers.Dense(directions.shape[1], use_bias=False)
+    unit = keras.layers.UnitNormalization()(_dense(layer.dense, x))
+    return _with_weights(unit, keras_layer, directions)
 
 
 def _batch_norm(layer, x):

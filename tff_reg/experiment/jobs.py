@@ -1,13 +1,14 @@
 """Where the commands of a series run: here in processes of their own.
 
-Jobs that run side by side share the cores and the GPUs, and have as many threads for
-an operation as one alone, so that their bytes are the same. `cluster_jobs` has other
-places. All of them `execute` commands, in as many threads as there are jobs, until they
-are to `stop`.
+Jobs that run side by side share the cores, those that are left all of them, and the
+GPUs, and have as many threads for an operation as one alone, so that their bytes are
+the same. `cluster_jobs` has other places. All of them `execute` commands, in as many
+threads as there are jobs, until they are to `stop`.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pathlib
 import re
@@ -17,7 +18,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Optional
 
 from tff_reg.runtime import devices
@@ -93,7 +94,7 @@ class ChildProcesses:
         self._is_watched = is_watched
         self._jobs = jobs
         self._free = list(range(jobs))
-        self._processes: set[subprocess.Popen] = set()
+        self._processes: list[subprocess.Popen] = []
         self._is_stopped = False
         self._lock = threading.Lock()
 
@@ -117,15 +118,17 @@ class ChildProcesses:
                 place = self._free.pop()
                 process = start(
                     command,
-                    ",".join(self._shared(_cores(), place)),
+                    "",
                     env=self._environment(place),
                     **({} if self._is_watched else quiet),
                 )
-                self._processes.add(process)
+                self._processes.append(process)
+                self._share_cores()
             status = process.wait()
             with self._lock:
                 self._processes.remove(process)
                 self._free.append(place)
+                self._share_cores()
                 if self._is_stopped:
                     # Whatever the status: an interpreter that was still starting
                     # ends with one of its own.
@@ -135,20 +138,23 @@ class ChildProcesses:
             raise Interrupted(INTERRUPTED[status])
         return status, said
 
-    def _shared(self, all_of_them: list[str], place: int) -> list[str]:
-        """A job's part among several; nothing for all."""
-        if self._jobs == 1 or not all_of_them:
-            return []
-        return all_of_them[place :: self._jobs] or [
-            all_of_them[place % len(all_of_them)]
-        ]
+    def _share_cores(self) -> None:
+        """Divides them among the commands under way, when one has begun or ended."""
+        if self._jobs == 1 or not hasattr(os, "sched_getaffinity"):
+            return
+        cores = [str(core) for core in sorted(os.sched_getaffinity(0))]
+        for index, process in enumerate(self._processes):
+            share = _part(cores, index, len(self._processes))
+            for thread in _threads_under(process.pid):
+                with contextlib.suppress(OSError):  # It has just ended.
+                    os.sched_setaffinity(thread, map(int, share))
 
     def _environment(self, place: int) -> Optional[dict[str, str]]:
         if self._jobs == 1:
             return None
         environment = {**os.environ, **threads()}
-        if gpus := self._shared(_gpus(), place):
-            environment[_VISIBLE_GPUS] = ",".join(gpus)
+        if gpus := _gpus():
+            environment[_VISIBLE_GPUS] = ",".join(_part(gpus, place, self._jobs))
         return environment
 
     def stop(self) -> None:
@@ -166,11 +172,18 @@ class ChildProcesses:
                 process.kill()
 
 
-def _cores() -> list[str]:
-    """This process's; nothing where the system does not say."""
-    if not hasattr(os, "sched_getaffinity"):
-        return []
-    return [str(core) for core in sorted(os.sched_getaffinity(0))]
+def _part(all_of_them: list[str], place: int, number: int) -> list[str]:
+    """What one of several has of them."""
+    return all_of_them[place::number] or [all_of_them[place % len(all_of_them)]]
+
+
+def _threads_under(pid: int) -> Iterator[int]:
+    """The threads of a process and of those that it has started."""
+    for task in pathlib.Path(f"/proc/{pid}/task").glob("*"):
+        yield int(task.name)
+        with contextlib.suppress(OSError):
+            for child in (task / "children").read_text().split():
+                yield from _threads_under(int(child))
 
 
 def _gpus() -> list[str]:

@@ -177,7 +177,9 @@ def _beginning_with(model_fn: Callable[[], Any], process: Process) -> Process:
         weights = tff.federated_eval(initial_weights, tff.SERVER)
         return tff.federated_map(process.set_model_weights, (state, weights))
 
-    return _made({**_parts(process), "initialize": initialize})
+    made = _made({**_parts(process), "initialize": initialize})
+    made.model_fn = model_fn
+    return made
 
 
 class _Pickler(pickle.Pickler):

@@ -99,8 +99,7 @@ class Method:
         not, a step is one pass.
       needs_gradients: Whether its `finish` reads `local.taken`, the gradients of a
         client's steps.
-      if_adaptive: What becomes of it with an adaptive client optimiser, where that has
-        to be said when a process is built.
+      if_adaptive: What a warning says becomes of it with an adaptive client optimiser.
       needs_population: Whether its `update_server` has to know how many clients there
         are in all.
       needs_uniform_weighting: Whether it takes the plain mean of the clients' models.

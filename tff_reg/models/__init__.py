@@ -22,5 +22,6 @@ __getattr__, __dir__, __all__ = lazy.exports(
         "names": ["MODEL_NAMES", "NORM_NAMES", "PROJECTOR_NAMES", "norms_of"],
         "pooling": [],
         "resize": ["resize_bilinear"],
+        "simplex": [],
     },
 )

@@ -192,17 +192,6 @@ def check_model(model: Any) -> None:
         )
 
 
-def has_statistics(model: Any) -> bool:
-    """Whether training may change variables of a model that are not trained.
-
-    Of a model that does not show its network all count as such.
-    """
-    constants = []
-    if isinstance(model, LearningModel):
-        constants = model.network.constants
-    return len(model.non_trainable_variables) > len(constants)
-
-
 def finalize_ratio(sums: Sequence[tf.Tensor]) -> tf.Tensor:
     """Turns [sum, count] into their ratio; 0 where the count is 0."""
     return tf.math.divide_no_nan(sums[0], sums[1])

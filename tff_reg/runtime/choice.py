@@ -20,8 +20,13 @@ internals = lazy.module("tff_reg.seam.internals")
 workers_lib = lazy.module("tff_reg.runtime.workers")
 
 KINDS = ("in_process", "native", "ray")
-# What only the last of them takes.
+# What only the last of them takes, and what each does not take.
 _OF_RAY = ("ray_address", "gpus_per_client", "cpus_per_client", "data_on_nodes")
+_NOT_TAKEN = {
+    "in_process": _OF_RAY,
+    "native": (*_OF_RAY, "devices", "require_gpu", "intra_op_threads"),
+    "ray": ("devices", "intra_op_threads"),
+}
 
 # One string with commas, or a list.
 Names = Union[str, Sequence[str], None]
@@ -57,6 +62,8 @@ class Options:
             of its own). None: one on a GPU; on a CPU the number of cores, at most 8; in
             a Ray cluster, as many as there is room for.
         require_gpu: Refuse to run on anything but GPUs.
+        default_num_clients: How many clients there are for a computation whose argument
+            has nothing of theirs, such as a broadcast alone.
         intra_op_threads: In process only. TensorFlow's threads for one operation,
             which can be set before TensorFlow has started only. None: what was
             set before, else the number of cores divided by the default of
@@ -76,6 +83,7 @@ class Options:
     devices: Names = None
     clients_in_parallel: Optional[int] = None
     require_gpu: bool = False
+    default_num_clients: int = 0
     intra_op_threads: Optional[int] = None
     ray_address: Optional[str] = None
     gpus_per_client: float = 0.25
@@ -99,14 +107,19 @@ class Options:
                     f"{name} must be a whole number of at least 1 (or None for the "
                     f"default), found {value!r}."
                 )
-        if kind != "ray":
-            for name in _OF_RAY:
-                value = getattr(self, name)
-                if value != getattr(Options, name):  # Its default.
-                    raise ValueError(
-                        f"The {kind} runtime takes no {name}, found {value!r}; "
-                        "it is for the ray runtime."
-                    )
+        if type(self.default_num_clients) is not int or self.default_num_clients < 0:
+            raise ValueError(
+                "default_num_clients must be a whole number of at least 0, found "
+                f"{self.default_num_clients!r}."
+            )
+        for name in _NOT_TAKEN[kind]:
+            value = getattr(self, name)
+            if value != getattr(Options, name):  # Its default.
+                other = "ray" if name in _OF_RAY else "in_process"
+                raise ValueError(
+                    f"The {kind} runtime takes no {name}, found {value!r}; it is for"
+                    f" the {other} runtime."
+                )
         if not 0 <= self.gpus_per_client <= 1:
             raise ValueError(
                 "gpus_per_client must be a part of a GPU, from 0 to 1, found "
@@ -137,7 +150,8 @@ def use(kind: str, **options: Any) -> None:
             or if TFF's C++ worker does not run on this platform.
     """
     with _lock:
-        checked = _checked(kind, options)
+        checked = Options(**options)
+        checked.check(kind)
         if kind == "ray" and _is_in_ray():
             shutdown()  # Its actors have the room.
         runtime = _create(kind, checked)
@@ -163,7 +177,8 @@ def running(kind: str, **options: Any) -> Iterator[None]:
         ValueError, NoGpuError, WorkerError: As of `use`. And if Ray is in use already.
     """
     with _lock:
-        checked = _checked(kind, options)
+        checked = Options(**options)
+        checked.check(kind)
         if kind == "ray" and _is_in_ray():
             raise ValueError("The ray runtime is in use already, and has the room.")
         runtime = _create(kind, checked)
@@ -220,9 +235,7 @@ def program_context():
 
 @contextlib.contextmanager
 def outside_programs() -> Iterator[None]:
-    """Has computations give values in it, where a program's context is installed.
-
-    In that, they give what is to be awaited, in an event loop that runs meanwhile.
+    """Has computations give values in it, also where a program's context is installed.
 
     Raises:
         RuntimeError: If one is installed, and no runtime is in use.
@@ -243,46 +256,23 @@ def _in_force() -> _Runtime:
     return _chosen[-1]
 
 
-def _checked(kind: str, options: dict[str, Any]) -> Options:
-    """The options, which go with the kind."""
-    checked = Options(**options)
-    checked.check(kind)
-    return checked
-
-
 def _is_in_ray() -> bool:
     return any(each.kind == "ray" for each in _chosen)
 
 
 def _create(kind: str, options: Options) -> _Runtime:
-    create = {
+    return {
         "in_process": _create_in_process,
         "native": _create_native,
         "ray": _create_ray,
-    }
-    return create[kind](options)
+    }[kind](options)
 
 
 def _create_native(options: Options) -> _Runtime:
-    if options.devices is not None:
-        raise ValueError(
-            "The native runtime runs on the CPU only and takes no devices, found "
-            f"{options.devices!r}; use the in_process runtime to choose devices."
-        )
-    if options.require_gpu:
-        raise ValueError(
-            "The native runtime cannot use a GPU: use the in_process runtime with "
-            "require_gpu."
-        )
-    if options.intra_op_threads is not None:
-        raise ValueError(
-            "The native runtime's worker has threads of its own: intra_op_threads is "
-            "for the in_process runtime."
-        )
     worker_process.check_platform()
-    limit = options.clients_in_parallel
+    limit, clients = options.clients_in_parallel, options.default_num_clients
     worker = native.Worker(limit)
-    context = native.create_context(worker)
+    context = native.create_context(worker, clients)
 
     def stop():
         context.close()
@@ -293,7 +283,7 @@ def _create_native(options: Options) -> _Runtime:
         "native",
         f"clients run in TFF's C++ worker, on the CPU{at_a_time}",
         context,
-        native.create_async_context(worker),
+        internals.NativeAsyncContext(worker.stub, clients),
         stop,
         lambda: worker.pid,
     )
@@ -308,7 +298,7 @@ def _create_in_process(options: Options) -> _Runtime:
     if at_a_time is None:
         at_a_time = devices_lib.default_clients_in_parallel(names)
     workers = workers_lib.ClientWorkers(names, at_a_time)
-    context = context_lib.InProcessContext(workers)
+    context = context_lib.InProcessContext(workers, options.default_num_clients)
     return _Runtime(
         "in_process",
         devices_lib.description(names, at_a_time),
@@ -319,12 +309,6 @@ def _create_in_process(options: Options) -> _Runtime:
 
 
 def _create_ray(options: Options) -> _Runtime:
-    for name in ("devices", "intra_op_threads"):
-        if getattr(options, name) is not None:
-            raise ValueError(
-                f"The ray runtime takes no {name}, found {getattr(options, name)!r}: "
-                "Ray gives its actors devices, and threads are as in process."
-            )
     if options.ray_address is not None:
         ray_cluster.check_address(options.ray_address)
     ray_cluster.check_installed()
@@ -339,7 +323,7 @@ def _create_ray(options: Options) -> _Runtime:
         ),
         options.require_gpu,
     )
-    context = context_lib.InProcessContext(workers)
+    context = context_lib.InProcessContext(workers, options.default_num_clients)
     return _Runtime(
         "ray",
         workers.describe(),

@@ -8,6 +8,8 @@ import threading
 import weakref
 from typing import Any
 
+from tensorflow.python.eager import context  # There is no public way.
+
 from tff_reg.lazy import tff
 from tff_reg.runtime import values
 from tff_reg.runtime.plan import Plan
@@ -57,17 +59,21 @@ PLANS = PlanCache()
 class InProcessContext(tff.framework.SyncContext):
     """Runs computations here; safe to call from several threads."""
 
-    def __init__(self, workers: Workers):
+    def __init__(self, workers: Workers, default_num_clients: int = 0):
         self._workers = workers
+        self._default_num_clients = default_num_clients
 
     def invoke(self, comp: tff.framework.ConcreteComputation, arg: Any) -> Any:
-        plan = PLANS.plan(comp)
-        parameter_type = plan.type_signature.parameter
-        number_of_clients = internals.number_of_clients(arg, parameter_type)
-        if arg is not None:
-            arg = values.argument(arg, parameter_type, plan.function_value)
-        result = plan.execute(arg, number_of_clients, self._workers)
-        return values.result(result, plan.type_signature.result)
+        with context.eager_mode():  # Whatever graph the caller builds.
+            plan = PLANS.plan(comp)
+            parameter_type = plan.type_signature.parameter
+            number_of_clients = internals.number_of_clients(
+                arg, parameter_type, self._default_num_clients
+            )
+            if arg is not None:
+                arg = values.argument(arg, parameter_type, plan.function_value)
+            result = plan.execute(arg, number_of_clients, self._workers)
+            return values.result(result, plan.type_signature.result)
 
 
 class InProcessAsyncContext(tff.framework.AsyncContext):
@@ -77,7 +83,4 @@ class InProcessAsyncContext(tff.framework.AsyncContext):
         self._context = context
 
     async def invoke(self, comp: tff.framework.ConcreteComputation, arg: Any) -> Any:
-        if asyncio.iscoroutine(arg):
-            arg = await arg
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(None, self._context.invoke, comp, arg)
+        return await asyncio.to_thread(self._context.invoke, comp, arg)

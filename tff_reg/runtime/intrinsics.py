@@ -173,7 +173,7 @@ class Aggregation:
 
 
 class _Reduction(Aggregation):
-    """`operation` between the values; `empty` of a dtype when there is no client."""
+    """TensorFlow's `operation` between values; `empty` of a dtype without clients."""
 
     def __init__(self, settings, type_spec, *, operation, empty):
         super().__init__(settings, type_spec)
@@ -185,7 +185,8 @@ class _Reduction(Aggregation):
         if self._total is None:
             self._total = value
         else:
-            self._total = values.map_tensors(self._operation, self._total, value)
+            operation = getattr(tf, self._operation)
+            self._total = values.map_tensors(operation, self._total, value)
 
     def result(self):
         if self._total is None:
@@ -262,28 +263,18 @@ def _smallest(dtype):
     return np.iinfo(dtype.as_numpy_dtype).min if dtype.is_integer else dtype.min
 
 
-def _add(a, b):
-    return tf.add(a, b)
-
-
-def _minimum(a, b):
-    return tf.minimum(a, b)
-
-
-def _maximum(a, b):
-    return tf.maximum(a, b)
-
-
 # Those whose argument is <clients' values, settings...>, not the values alone.
 WITH_SETTINGS = frozenset(("federated_aggregate",))
 
 AGGREGATIONS: dict[str, Callable[[list, tff.FunctionType], Aggregation]] = {
     "federated_aggregate": _Aggregate,
-    "federated_max": functools.partial(_Reduction, operation=_maximum, empty=_smallest),
+    "federated_max": functools.partial(
+        _Reduction, operation="maximum", empty=_smallest
+    ),
     "federated_mean": _Mean,
-    "federated_min": functools.partial(_Reduction, operation=_minimum, empty=_largest),
+    "federated_min": functools.partial(_Reduction, operation="minimum", empty=_largest),
     "federated_sum": functools.partial(
-        _Reduction, operation=_add, empty=lambda dtype: 0
+        _Reduction, operation="add", empty=lambda dtype: 0
     ),
     "federated_weighted_mean": _WeightedMean,
 }

@@ -121,11 +121,6 @@ class Worker:
             process.wait(_STOP_TIMEOUT_SECONDS)
 
 
-def create_context(worker: Worker) -> internals.NativeContext:
-    """Returns a `tff.framework.SyncContext` that runs computations in `worker`."""
-    return internals.NativeContext(worker.stub, on_interrupt=worker.stop)
-
-
-def create_async_context(worker: Worker) -> internals.NativeAsyncContext:
-    """Returns the `tff.framework.AsyncContext` of the same, for `tff.program`."""
-    return internals.NativeAsyncContext(worker.stub)
+def create_context(worker: Worker, clients: int = 0) -> internals.NativeContext:
+    """The context that computes in `worker`; `clients` where an argument has none."""
+    return internals.NativeContext(worker.stub, clients, worker.stop)

@@ -64,10 +64,9 @@ class Plan:
     ):
         # Compiling loses the result's Python containers.
         self.type_signature = comp.type_signature
-        block = internals.building_block_of(comp)
-        if internals.contains_secure_intrinsics(block):
-            comp = internals.replace_secure_intrinsics(comp)
-            block = internals.building_block_of(comp)
+        block, _ = internals.without_secure_intrinsics(
+            internals.building_block_of(comp)
+        )
         self._parameter_name, locals_, self._result = _call_dominant(block)
         self._interpreter = Interpreter(lock, on_build)
         self._stages = _staged(locals_, self._parameter_name, self._result)
@@ -145,11 +144,12 @@ class Plan:
         needed = {name: bindings[name] for name in stage.needed & bindings.keys()}
         cohort = visits.Cohort(stage.program, needed, argument, number_of_clients)
         kept = {name: [] for name in stage.kept}
-        for kept_values, to_fold in workers.results(cohort):
+        for index, (kept_values, to_fold) in enumerate(workers.results(cohort)):
             for name, value in zip(stage.kept, kept_values):
                 kept[name].append(value)
-            for fold, value in zip(folds, to_fold):
-                fold.accumulate(value)
+            with cohort.naming(index):  # A secure sum refuses what is above its bound.
+                for fold, value in zip(folds, to_fold):
+                    fold.accumulate(value)
             # Else the last client's values would live as long as the next client's.
             kept_values = to_fold = value = None
         for name, members in kept.items():

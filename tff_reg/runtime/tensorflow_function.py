@@ -17,6 +17,7 @@ from typing import Any, Optional
 # There is no public way.
 from tensorflow.python.eager import cancellation, context, execute
 
+from tff_reg import seam
 from tff_reg.lazy import tf, tff
 from tff_reg.runtime import graph_rewrites
 from tff_reg.seam import internals
@@ -191,6 +192,8 @@ def _options(
     rewriter = config.graph_options.rewrite_options
     rewriter.disable_meta_optimizer = not has_loops
     rewriter.meta_optimizer_iterations = rewriter.ONE
+    if not seam.FINDER.is_today:  # In TensorFlow 2.14 NaN * 0 is 0 by it.
+        rewriter.constant_folding = rewriter.OFF
     rewriter.disable_tfg_optimizer = True
     if not num_gpus:
         rewriter.memory_optimization = rewriter.NO_MEM_OPT

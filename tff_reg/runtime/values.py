@@ -174,19 +174,9 @@ def _raise_type_error(value: Any, type_spec: tff.Type) -> None:
 
 def to_numpy(value: Any) -> Any:
     """`value` with its tensors as arrays, its containers as they are."""
-    if isinstance(value, tf.Variable):
-        return value.read_value().numpy()
-    if tf.is_tensor(value):
-        return value.numpy()
-    if isinstance(value, list):
-        return [to_numpy(v) for v in value]
-    if isinstance(value, tuple) and not hasattr(value, "_fields"):
-        return tuple(to_numpy(v) for v in value)
-    if isinstance(value, collections.OrderedDict):
-        return collections.OrderedDict((k, to_numpy(v)) for k, v in value.items())
-    if isinstance(value, dict):
-        return {k: to_numpy(v) for k, v in value.items()}
-    return value
+    return tf.nest.map_structure(
+        lambda leaf: leaf.numpy() if tf.is_tensor(leaf) else leaf, value
+    )
 
 
 def result(value: Any, type_spec: tff.Type) -> Any:

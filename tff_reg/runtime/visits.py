@@ -8,8 +8,9 @@ as bytes (`Program.dump`).
 
 from __future__ import annotations
 
+import contextlib
 import pickle
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Optional
 
 from tff_reg.lazy import tff
@@ -138,8 +139,14 @@ class Cohort:
         Raises:
             ClientError: If that fails.
         """
-        try:
+        with self.naming(index):
             return self.program.run(self.common, self.members(index))
+
+    @contextlib.contextmanager
+    def naming(self, index: int) -> Iterator[None]:
+        """Has what fails in it fail with the name of client `index`."""
+        try:
+            yield
         except Exception as error:
             failed = self.failure(index, reason(error))
             raise failed from error

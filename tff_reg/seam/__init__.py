@@ -237,10 +237,8 @@ class _Finder:
 
     # Whether today's TensorFlow is there, which TFF's loader finds out.
     is_today = False
-
-    def default_context(self) -> Any:
-        """The context that TFF's import made; None where that is gone."""
-        return None
+    # Gives the context that TFF's import made; None where that is gone.
+    default_context: Any = staticmethod(lambda: None)
 
     def find_spec(self, name, path=None, target=None):
         """What `importlib` asks; None where we have nothing to say."""

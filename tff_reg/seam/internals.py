@@ -22,9 +22,6 @@ import portpicker
 import tensorflow as tf
 import tensorflow_federated as tff
 from tensorflow_federated.proto.v0 import computation_pb2
-from tensorflow_federated.python.core.backends.mapreduce import (
-    intrinsics as mapreduce_intrinsics,
-)
 from tensorflow_federated.python.core.backends.native import compiler
 from tensorflow_federated.python.core.backends.test import (
     compiler as simulated_secure_compiler,
@@ -32,7 +29,7 @@ from tensorflow_federated.python.core.backends.test import (
 from tensorflow_federated.python.core.environments.tensorflow_frontend import (
     tensorflow_computation,
 )
-from tensorflow_federated.python.core.impl.compiler import array, intrinsic_defs
+from tensorflow_federated.python.core.impl.compiler import array
 from tensorflow_federated.python.core.impl.executors import (
     cardinalities_utils,
     value_serialization,
@@ -113,8 +110,10 @@ def connect(channel: grpc.Channel):
 
 def compile_for_worker(comp):
     """TFF's compiler for its worker, with the secure intrinsics simulated."""
-    if contains_secure_intrinsics(comp.to_building_block()):
-        comp = replace_secure_intrinsics(comp)
+    block, has_secure = without_secure_intrinsics(comp.to_building_block())
+    if has_secure:
+        proto = tff.framework.to_call_dominant(block).proto
+        comp = tff.framework.deserialize_computation(proto)
     return compiler.desugar_and_transform_to_native(comp)
 
 
@@ -125,8 +124,9 @@ class _WorkerContexts:
     started anew, so is the context.
     """
 
-    def __init__(self, get_stub: Callable[[], object]):
+    def __init__(self, get_stub: Callable[[], object], default_num_clients: int):
         self._get_stub = get_stub
+        self._default_num_clients = default_num_clients
         self._stub: Any = None
         self._context: Any = None
         self._lock = threading.Lock()
@@ -135,7 +135,7 @@ class _WorkerContexts:
         with self._lock:
             stub = self._get_stub()
             if stub is not self._stub:
-                self._context = _create_worker_context(stub)
+                self._context = _create_worker_context(stub, self._default_num_clients)
                 self._stub = stub
             return self._context
 
@@ -153,9 +153,9 @@ class _WorkerContexts:
             raise
 
 
-def _create_worker_context(stub):
+def _create_worker_context(stub, default_num_clients):
     def stack(cardinalities):
-        cardinalities.setdefault(tff.CLIENTS, 0)
+        cardinalities.setdefault(tff.CLIENTS, default_num_clients)
         executor = tff.framework.RemoteExecutor(stub, stream_structs=False)
         executor.set_cardinalities(cardinalities)
         return executor
@@ -171,8 +171,8 @@ def _create_worker_context(stub):
 class NativeAsyncContext(tff.framework.AsyncContext):
     """Runs computations in the worker that `get_stub` connects to."""
 
-    def __init__(self, get_stub: Callable[[], object]):
-        self._contexts = _WorkerContexts(get_stub)
+    def __init__(self, get_stub: Callable[[], object], default_num_clients: int):
+        self._contexts = _WorkerContexts(get_stub, default_num_clients)
 
     async def invoke(self, comp, arg):
         return await self._contexts.invoke(comp, arg)
@@ -182,9 +182,12 @@ class NativeContext(tff.framework.SyncContext):
     """The same for callers that do not await; `on_interrupt` is for Ctrl-C."""
 
     def __init__(
-        self, get_stub: Callable[[], object], on_interrupt: Callable[[], None]
+        self,
+        get_stub: Callable[[], object],
+        default_num_clients: int,
+        on_interrupt: Callable[[], None],
     ):
-        self._contexts = _WorkerContexts(get_stub)
+        self._contexts = _WorkerContexts(get_stub, default_num_clients)
         self._on_interrupt = on_interrupt
         self._loop: Optional[asyncio.AbstractEventLoop] = None
         self._lock = threading.Lock()
@@ -220,32 +223,13 @@ class NativeContext(tff.framework.SyncContext):
 
 # --- the secure intrinsics' simulated bodies -----------------------------------
 
-_SECURE_URIS = frozenset(
-    (
-        intrinsic_defs.FEDERATED_SECURE_SUM.uri,
-        intrinsic_defs.FEDERATED_SECURE_SUM_BITWIDTH.uri,
-        intrinsic_defs.FEDERATED_SECURE_SELECT.uri,
-        mapreduce_intrinsics.FEDERATED_SECURE_MODULAR_SUM.uri,
-    )
-)
 
-
-def contains_secure_intrinsics(building_block) -> bool:
-    """Whether there is a secure sum or the like in it."""
-    found = []
-
-    def look(block):
-        if isinstance(block, tff.framework.Intrinsic) and block.uri in _SECURE_URIS:
-            found.append(block.uri)
-        return block, False
-
-    tff.framework.transform_postorder(building_block, look)
-    return bool(found)
-
-
-def replace_secure_intrinsics(comp):
-    """`comp` with plain sums and selects instead of the secure ones."""
-    return simulated_secure_compiler.replace_secure_intrinsics_with_bodies(comp)
+def without_secure_intrinsics(block) -> tuple[Any, bool]:
+    """A block with plain sums and selects for the secure ones; were there any."""
+    # TFF's public function makes a proto of the result, which protobuf refuses where
+    # it is nested deeply, as that of distributed differential privacy is.
+    replace = simulated_secure_compiler._replace_secure_intrinsics_with_insecure_bodies
+    return replace(block)
 
 
 # --- types and values ------------------------------------------------------------
@@ -348,9 +332,9 @@ def raise_type_error(value, type_spec) -> None:
     tff.framework.serialize_value(value, type_spec)
 
 
-def number_of_clients(argument, parameter_type) -> int:
+def number_of_clients(argument, parameter_type, default: int) -> int:
     """How many clients `argument` has values for; TFF's errors if it is unclear."""
     if argument is None:
-        return 0
+        return default
     cardinalities = cardinalities_utils.infer_cardinalities(argument, parameter_type)
-    return cardinalities.get(tff.CLIENTS, 0)
+    return cardinalities.get(tff.CLIENTS, default)

@@ -5,7 +5,7 @@ from tff_reg import lazy
 __getattr__, __dir__, __all__ = lazy.exports(
     __name__,
     {
-        "adaptation": ["adapt_model_fn"],
+        "adaptation": ["adapt_model_fn", "build_evaluation"],
         "aggregators": [],
         "client_work": ["build_client_work"],
         "composition": ["build", "build_from_settings", "build_regularized"],

@@ -541,7 +541,6 @@ def _of_trainable(
     aggregator: tff.templates.AggregationProcess, update_type: Any
 ) -> tff.templates.AggregationProcess:
     """An aggregation of trainable weights for whole updates, the rest of which is 0."""
-    make_update = tff.learning.models.ModelWeights
 
     @tff.tensorflow.computation(update_type)
     def trainable_part(update: Any):
@@ -549,8 +548,9 @@ def _of_trainable(
 
     @tff.tensorflow.computation(update_type.trainable)
     def whole(trainable: Any):
-        types = tff.structure.flatten(update_type.non_trainable)
-        return make_update(trainable, [tf.zeros(t.shape, t.dtype) for t in types])
+        rest = tff.structure.flatten(update_type.non_trainable)
+        zeros = [tf.zeros(t.shape, t.dtype) for t in rest]
+        return tff.learning.models.ModelWeights(trainable, zeros)
 
     @tff.federated_computation(
         aggregator.initialize.type_signature.result,
@@ -560,10 +560,9 @@ def _of_trainable(
     def next_fn(state: Any, updates: Any, weights: Any):
         own = tff.federated_map(trainable_part, updates)
         output = aggregator.next(state, own, weights)
+        result = tff.federated_map(whole, output.result)
         return tff.templates.MeasuredProcessOutput(
-            output.state,
-            tff.federated_map(whole, output.result),
-            output.measurements,
+            output.state, result, output.measurements
         )
 
     return tff.templates.AggregationProcess(aggregator.initialize, next_fn)

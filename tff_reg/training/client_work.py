@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import collections
 import warnings
-from collections.abc import Callable
-from typing import Any, NamedTuple, Optional
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Optional, Union
 
 import tensorflow as tf
 
@@ -114,12 +114,15 @@ def describe(
         for name in local_step.measurement_names:
             finalizers[name] = learning_model.finalize_ratio
         finalizers[local_round.REJECTED] = learning_model.finalize_identity
+        # Of a model that does not show its network all may change.
+        shows = method_lib.has_network(model)
+        constants = len(model.network.constants) if shows else 0
         is_double = any(v.dtype == tf.float64 for v in model.trainable_variables)
         found.update(
             input_spec=model.input_spec,
             metric_finalizers=finalizers,
             hparams_dtype=tf.float64 if is_double else tf.float32,
-            has_statistics=learning_model.has_statistics(model),
+            has_statistics=len(model.non_trainable_variables) > constants,
         )
         return tff.learning.models.ModelWeights.from_model(model)
 
@@ -221,11 +224,8 @@ def _build_parts(
 def _check_optimizer(training: local_training.LocalTraining, hparams: Any) -> None:
     for method in training.methods:
         if method.if_adaptive and "epsilon" in hparams:
-            warnings.warn(
-                f"With an adaptive optimiser on clients {method.name}"
-                f" {method.if_adaptive}.",
-                stacklevel=2,
-            )
+            said = f"{method.name} {method.if_adaptive}."
+            warnings.warn(f"With an adaptive client optimiser {said}", stacklevel=2)
     if "learning_rate" in hparams:
         return
     needing = [m.name for m in training.methods if m.needs_learning_rate]
@@ -250,8 +250,8 @@ def build_client_work(
         tff.learning.LoopImplementation.DATASET_ITERATOR
     ),
     description: Optional[Description] = None,
-) -> tff.learning.templates.ClientWorkProcess:
-    """Builds the client work of methods that remember nothing.
+) -> Union[tff.learning.templates.ClientWorkProcess, RememberingClientWork]:
+    """Builds the client work.
 
     Args:
       model_fn: Makes the model, as `adaptation.adapt_model_fn` leaves it.
@@ -263,7 +263,8 @@ def build_client_work(
       description: What `describe` gave for the model, if that is at hand.
 
     Returns:
-      The client work. Clients receive what `received_type` says, and their update is
+      The client work, a `RememberingClientWork` if the methods remember something from
+      round to round. Clients receive what `received_type` says, and their update is
       what `update_type` says.
 
     Raises:
@@ -279,6 +280,8 @@ def build_client_work(
         loop_implementation,
         description,
     )
+    if training.remembers:
+        return _remembering(parts, training.methods)
     state_type = parts.initialize.type_signature.result
 
     @tff.tensorflow.computation(state_type.member, parts.received_type, parts.data_type)
@@ -350,42 +353,9 @@ class RememberingClientWorkOutput(NamedTuple):
     measurements: Any
 
 
-def build_remembering_client_work(
-    model_fn: Callable[[], tff.learning.models.VariableModel],
-    *,
-    training: local_training.LocalTraining,
-    client_weighting: tff.learning.ClientWeighting,
-    metrics_aggregator: Optional[Callable[..., Any]],
-    loop_implementation: tff.learning.LoopImplementation,
-    description: Description,
+def _remembering(
+    parts: _Parts, methods: Sequence[method_lib.Method]
 ) -> RememberingClientWork:
-    """Builds the client work of methods that remember something.
-
-    Args:
-      model_fn: As for `build_client_work`, and so are the others.
-      training: What a client does.
-      client_weighting: How clients weigh.
-      metrics_aggregator: What aggregates metrics; None for sums.
-      loop_implementation: How clients go through their data.
-      description: What `describe` gave for the model.
-
-    Returns:
-      The client work.
-
-    Raises:
-      TypeError: As `build_client_work`.
-      ValueError: As `build_client_work`.
-    """
-    parts = _build_parts(
-        model_fn,
-        training,
-        client_weighting,
-        metrics_aggregator,
-        loop_implementation,
-        description,
-    )
-    methods = training.methods
-
     @tff.tensorflow.computation(parts.weights_type)
     def initial_client_memory(weights: Any) -> method_lib.Memory:
         memory: dict[str, Any] = collections.OrderedDict()

@@ -101,7 +101,8 @@ def build_regularized(
       A `tff.learning.templates.LearningProcess`; a `StatefulLearningProcess` if
       clients remember something (MOON, drift corrections). Clients' statistics that
       are not trained (BatchNorm's) are averaged with the weights. The weights are those
-      of the models of `adapt_model_fn(model_fn, methods)`.
+      of the models that its attribute `model_fn` makes, which may be other than the
+      argument's: see `adapt_model_fn`, and `build_evaluation`.
 
     Raises:
       TypeError: If `model_fn` does not fit a method, or the aggregator changes the type
@@ -142,10 +143,7 @@ def build_regularized(
     finalizer = finalizer_lib.build_finalizer(
         server_optimizer_fn, weights_type, stepping
     )
-    build_client_work = client_work_lib.build_client_work
-    if training.remembers:
-        build_client_work = client_work_lib.build_remembering_client_work
-    client_work = build_client_work(
+    client_work = client_work_lib.build_client_work(
         model_fn,
         training=training,
         client_weighting=client_weighting,
@@ -161,10 +159,12 @@ def build_regularized(
         finalizer,
     )
     if not training.remembers:
-        return tff.learning.templates.compose_learning_process(*parts)
+        process = tff.learning.templates.compose_learning_process(*parts)
+        process.model_fn = model_fn
+        return process
     uploads_type = client_work.next.type_signature.result.uploads.member
     memory_type = client_work.initial_server_memory.type_signature.result
-    return remembering.compose_remembering_process(
+    process = remembering.compose_remembering_process(
         *parts,
         aggregators.build_upload_aggregator(model_aggregator, uploads_type),
         memory_lib.build_memory_update(
@@ -173,6 +173,8 @@ def build_regularized(
         memory_lib.build_broadcast(training, memory_type, weights_type),
         clients_remember=training.clients_remember,
     )
+    process.model_fn = model_fn
+    return process
 
 
 def _check_kinds(
@@ -362,7 +364,9 @@ def _build(
             weight_decay=settings.client_weight_decay,
         ),
         "server_optimizer_fn": _server_optimizer(settings),
-        "client_weighting": _client_weighting(settings),
+        "client_weighting": tff.learning.ClientWeighting[
+            settings.client_weighting.upper()
+        ],
         "max_gradient_norm": settings.max_gradient_norm or None,
         "learning_rate_schedule": _schedule(settings),
         "population": local_training.Population(settings.num_clients),
@@ -393,10 +397,3 @@ def _server_optimizer(settings: ProcessSettings) -> tff.learning.optimizers.Opti
         beta2=settings.server_beta2,
         epsilon=settings.server_epsilon,
     )
-
-
-def _client_weighting(settings: ProcessSettings) -> tff.learning.ClientWeighting:
-    return {
-        "num_examples": tff.learning.ClientWeighting.NUM_EXAMPLES,
-        "uniform": tff.learning.ClientWeighting.UNIFORM,
-    }[settings.client_weighting]

@@ -29,8 +29,7 @@ def build_finalizer(
     BatchNorm's running statistics, is set to the clients' weighted average, if that is
     finite: an optimiser's step would have no meaning there. It is one TFF computation
     without a condition; TFF's, and another one for the statistics, take twice as long
-    to build. The optimiser's hyperparameters are float32, also beside float64 weights:
-    a rate of 0.7 is 2e-9 of it off.
+    to build. The optimiser's hyperparameters are float32, beside float64 weights, too.
 
     Args:
       server_optimizer: The server optimiser; SGD with learning rate 1 sets the model
@@ -63,10 +62,13 @@ def build_finalizer(
                 local_round.all_finite(steps), averages, statistics
             )
         is_finite = local_round.all_finite(update)
+        try:
+            stepped = server_optimizer.next(state, trainable, update)
+        except tf.errors.OperatorNotAllowedInGraphError:  # As by `if tensor:`.
+            step = tf.autograph.to_graph(type(server_optimizer).next)  # pyright: ignore
+            stepped = step(server_optimizer, state, trainable, update)
         new_state, new_trainable = local_round.where(
-            is_finite,
-            server_optimizer.next(state, trainable, update),
-            (state, trainable),
+            is_finite, stepped, (state, trainable)
         )
         measurements: dict[str, Any] = collections.OrderedDict(
             update_non_finite=tf.cast(tf.logical_not(is_finite), tf.int32)

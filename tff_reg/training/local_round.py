@@ -422,8 +422,9 @@ def build_client_update(
             element = as_written(training.data_form.element)(data)
             progress = train_on_element(progress, element)
         else:
+            batches = data.filter(as_written(_has_examples))
             progress = _reduce_elements(
-                loop_implementation, train_on_element, data, progress
+                loop_implementation, train_on_element, batches, progress
             )
         return as_written(local_round.finish)(visit, progress)
 
@@ -499,6 +500,11 @@ def _reduce_elements(
     for element in iter(data):
         state = step_fn(state, element)
     return state
+
+
+def _has_examples(*batch: Any) -> tf.Tensor:
+    """Whether a batch has any; oneDNN's convolutions end the process at none."""
+    return tf.reduce_all([tf.size(part) > 0 for part in tf.nest.flatten(batch)])
 
 
 def _assign(variable: tf.Variable, value: tf.Tensor) -> None:

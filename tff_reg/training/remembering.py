@@ -9,6 +9,7 @@ states and take new ones home; between rounds their driver keeps them, as
 from __future__ import annotations
 
 import collections
+from collections.abc import Callable
 from typing import Any, NamedTuple, Optional, Union
 
 import tensorflow as tf
@@ -40,7 +41,24 @@ class StatefulLearningProcess(tff.templates.IterativeProcess):
     data sets and returns a `StatefulLearningProcessOutput`. The state of a client that
     never took part is `initial_client_state(state)`, of the state that training began
     with.
+
+    Attributes:
+      initial_client_state: From the state that training begins with to that of a
+        client.
+      get_model_weights: From a state to its `tff.learning.models.ModelWeights`.
+      set_model_weights: From a state and weights to the state with them. After the
+        first round what is remembered stays as it is: a fresh start is
+        `set_model_weights(initialize(), weights)`, with new client states.
+      get_hparams: From a state to its hyper-parameters.
+      set_hparams: From a state and hyper-parameters to the state with them.
+      get_all_clients_weights: From a state to the mean of all clients' last models, a
+        `ModelWeights`: clients that never took part count with the initial weights, and
+        the server model's other variables are beside them. None where the server does
+        not keep it.
     """
+
+    # Makes the model whose weights these are, where `tff_reg.training` knows it.
+    model_fn: Optional[Callable[[], Any]] = None
 
     def __init__(
         self,
@@ -54,66 +72,27 @@ class StatefulLearningProcess(tff.templates.IterativeProcess):
         set_hparams: tff.Computation,
         get_all_clients_weights: Optional[tff.Computation] = None,
     ):
-        """Keeps the computations.
+        """Keeps the computations; unplaced but for the first two.
 
         Args:
           initialize_fn: () -> S at the server.
           next_fn: (S at the server, data at the clients, C at the clients) ->
             `StatefulLearningProcessOutput`.
-          initial_client_state: S -> C, unplaced.
-          get_model_weights: S -> weights, unplaced.
-          set_model_weights: (S, weights) -> S, unplaced.
-          get_hparams: S -> hparams, unplaced.
-          set_hparams: (S, hparams) -> S, unplaced.
-          get_all_clients_weights: S -> weights, unplaced; None where the server does
-            not keep the mean of all clients' last models.
+          initial_client_state: S -> C.
+          get_model_weights: S -> weights.
+          set_model_weights: (S, weights) -> S.
+          get_hparams: S -> hparams.
+          set_hparams: (S, hparams) -> S.
+          get_all_clients_weights: S -> weights, or None.
         """
         # TFF's class is Any to the checker.
         super().__init__(initialize_fn, next_fn)  # pyright: ignore[reportUnknownMemberType]
-        self._initial_client_state = initial_client_state
-        self._get_model_weights = get_model_weights
-        self._set_model_weights = set_model_weights
-        self._get_hparams = get_hparams
-        self._set_hparams = set_hparams
-        self._get_all_clients_weights = get_all_clients_weights
-
-    @property
-    def initial_client_state(self) -> tff.Computation:
-        """From the state that training begins with to that of a client."""
-        return self._initial_client_state
-
-    @property
-    def get_model_weights(self) -> tff.Computation:
-        """From a state to its `tff.learning.models.ModelWeights`."""
-        return self._get_model_weights
-
-    @property
-    def set_model_weights(self) -> tff.Computation:
-        """From a state and weights to the state with them.
-
-        After the first round what is remembered stays as it is. A fresh start is
-        `set_model_weights(initialize(), weights)`, with new client states.
-        """
-        return self._set_model_weights
-
-    @property
-    def get_hparams(self) -> tff.Computation:
-        """From a state to its hyper-parameters."""
-        return self._get_hparams
-
-    @property
-    def set_hparams(self) -> tff.Computation:
-        """From a state and hyper-parameters to the state with them."""
-        return self._set_hparams
-
-    @property
-    def get_all_clients_weights(self) -> Optional[tff.Computation]:
-        """From a state to the mean of all clients' last models, or None.
-
-        `ModelWeights`: the mean of the trainable weights, clients that never took part
-        counting with the initial ones, and the server model's other variables.
-        """
-        return self._get_all_clients_weights
+        self.initial_client_state = initial_client_state
+        self.get_model_weights = get_model_weights
+        self.set_model_weights = set_model_weights
+        self.get_hparams = get_hparams
+        self.set_hparams = set_hparams
+        self.get_all_clients_weights = get_all_clients_weights
 
 
 def compose_remembering_process(
