@@ -26,7 +26,9 @@ def uniform_fan_in(seed: int) -> Initializer:
     """U(-1/sqrt(fan_in), 1/sqrt(fan_in)), PyTorch's default for weights."""
 
     def draw(shape: Sequence[int], dtype: tf.DType) -> tf.Tensor:
-        return uniform(math.sqrt(3 * (1 / 3 / math.prod(shape[:-1]))), seed)(shape, dtype)
+        # Rounded as Keras does.
+        limit = math.sqrt(3 * (1 / 3 / math.prod(shape[:-1])))
+        return uniform(limit, seed)(shape, dtype)
 
     return draw
 
