@@ -23,7 +23,6 @@ from ray._private import worker
 from tests.comparison import assert_equal
 from tests.runtime.test_in_process import (  # noqa: F401
     test_calls_at_the_same_time_do_not_share_variables,
-    test_it_works_inside_a_running_event_loop,
 )
 from tests.runtime.test_intrinsics import (  # noqa: F401
     test_aggregate_folds_in_the_order_of_the_clients,
