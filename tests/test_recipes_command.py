@@ -88,7 +88,8 @@ Differences from the paper, and what it leaves open:
   - The paper runs it three times: --seed=0, 1 and 2.
   - The radius is not in the paper; here the authors' code's.
   - What zeta's 0.15 multiplies is open: Eq. 15 adds 0.15 times the sum, the authors'
-    code half of that. Here 0.075; --man_scaling=paper is 0.15.
+    code half of that. Here 0.075; --man_scaling=paper is 0.15. For the IID split their
+    SAM script has 0.6 (0.3) commented out.
 """
     )
 

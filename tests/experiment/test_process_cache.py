@@ -188,7 +188,7 @@ def test_processes_with_other_aggregators_are_kept(aggregator, folder, built, tm
 
 def test_what_cannot_be_kept_is_built_again(folder, built, tmp_path):
     # The classes of its event are made when it is built.
-    private = dict(aggregator="dp", dp_clipping="fixed", dp_clip_norm=0.1)
+    private = dict(aggregator="dp", dp_clipping="fixed", dp_clip_norm=0.1, norm="group")
     run(process="fedavg", **private, output_dir=str(tmp_path / "run"))
     assert len(built) == 1 and not folder.exists()
 
