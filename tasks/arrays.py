@@ -64,7 +64,7 @@ def load(data_dir: str) -> image_data.ImageData:
                 f"{where} has {len(domains)} numbers for {len(y_train)} training "
                 "examples; there must be one each."
             )
-    return image_data.of_parts(
+    found = image_data.of_parts(
         (x_train, y_train),
         (x_test, y_test),
         class_names,
@@ -72,6 +72,18 @@ def load(data_dir: str) -> image_data.ImageData:
         domains=domains,
         domain_names=domain_names,
     )
+    _check_scale(found, data_dir)
+    return found
+
+
+def _check_scale(data: image_data.ImageData, data_dir: str) -> None:
+    """Checks that the test images have the scale of the training images."""
+    train, test = (float(np.abs(x).max()) for x in (data.x_train, data.x_test))
+    if data.x_train.dtype == np.float32 and not train / 10 <= test <= 10 * train:
+        raise DataError(
+            f"{data_dir}: x_train reaches up to {train:g} and x_test up to {test:g};"
+            " give both on one scale."
+        )
 
 
 def _names(names: np.ndarray | None, *numbers: np.ndarray) -> tuple[str, ...]:

@@ -208,6 +208,17 @@ def test_one_seed_has_no_deviation_and_one_method_no_best(tmp_path):
     assert curves[1:] == ["fedavg,1,0.5,", "fedavg,2,0.75,"]
 
 
+def test_missing_runs_are_named_and_nothing_is_in_bold(tmp_path):
+    runs = [write_run(tmp_path / p, [0.5], process=p) for p in ("fedavg", "fedprox")]
+    experiment.compare(runs, tmp_path, missing=["moon, seed 0", "moon, seed 1"])
+    text = " ".join(text_of(tmp_path).split())
+    assert "**" not in text and "Runs are missing, so nothing is in bold." in text
+    assert (
+        "2 of 4 runs are finished; there are no results of moon, seed 0; moon, seed 1."
+        in text
+    )
+
+
 def test_equal_means_are_both_in_bold(tmp_path):
     runs = [
         write_run(tmp_path / name, [0.75], process=name) for name in ("fedavg", "man")

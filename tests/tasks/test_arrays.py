@@ -94,6 +94,13 @@ def test_float_images_are_not_normalised_again(tmp_path):
         ({"domain": np.arange(12) % 2, "domain_names": ["x", "x"]}, "2 domain names"),
         ({"x_train": np.zeros((12, 3, 5, 6), np.uint8)}, r"last: np.transpose\(images"),
         ({"x_train": np.zeros((12, 1, 5, 6), np.float32)}, "channels before height"),
+        (
+            {
+                "x_train": np.full((12, 5, 6, 3), 0.5, np.float32),
+                "x_test": np.full((4, 5, 6, 3), 128, np.float32),
+            },
+            "x_train reaches up to 0.5 and x_test up to 128; give both on one scale",
+        ),
         ({"domain": np.arange(3)}, "3 numbers for 12 training"),
         ({"domain": np.arange(12) - 1}, "domain in .* has labels from -1"),
         ({"x_test": np.array([None] * 4)}, "no .npz file of plain arrays"),

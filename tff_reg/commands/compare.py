@@ -181,6 +181,7 @@ class Table:
             columns=columns,
             weights=self._weights,
             tuned=tuned or {},
+            missing=done.missing,
         )
         return True
 

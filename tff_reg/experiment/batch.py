@@ -140,6 +140,12 @@ class Batch:
         """The runs that are finished, in the order of the planned ones."""
         return [self._planned[number] for number in sorted(self._finished)]
 
+    @property
+    def missing(self) -> list[str]:
+        """The names of the planned runs that are not finished."""
+        planned = enumerate(self._planned)
+        return [run.name for number, run in planned if number not in self._finished]
+
     def _command(self, asked: Any) -> list[str]:
         more = [] if self._verbosity is None else [f"--verbosity={self._verbosity}"]
         return [*self._start, "run", *more, *command_line.as_flags(asked)]

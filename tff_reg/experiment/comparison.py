@@ -88,6 +88,7 @@ def compare(
     columns: Sequence[str] = (),
     weights: str = finished_runs.WEIGHTS.default,
     tuned: Mapping[str, Tuned] = {},
+    missing: Sequence[str] = (),
 ) -> list[Row]:
     """Compares finished runs and writes their table and their curves.
 
@@ -109,6 +110,8 @@ def compare(
         What runs' analyses have to say for them is in `table.csv` too.
       weights: Of which of the runs' weights the Hessian's eigenvalue and trace are.
       tuned: What came of tuning groups, by the groups' names.
+      missing: Names of runs that belong to the comparison and have not finished: they
+        are named below the table, and nothing is in bold.
 
     Returns:
       The rows of `table.csv`, numbers by column, None where a cell is empty.
@@ -149,12 +152,21 @@ def compare(
     protocol = _protocol(groups, tuned)
     directory = files.make_directory(output_dir, "output_dir")
     files.delete_leftovers(directory)
-    notes = _notes(groups, rows)
+    notes = _notes(groups, rows, missing)
     note = " ".join([protocol.in_short(), *notes])
     _write_curves(directory, groups, note)
     _write_compute(directory / "compute.png", groups, note)
     text = _markdown(
-        groups, rows, rounds, targets, columns, weights, reaching, protocol, notes
+        groups,
+        rows,
+        rounds,
+        targets,
+        columns,
+        weights,
+        reaching,
+        protocol,
+        notes,
+        is_bold=protocol.is_one and not missing,
     )
     files.write_text(directory / "table.md", text)
     files.write_text(directory / "table.csv", tables.to_csv(rows))
@@ -324,8 +336,8 @@ def _markdown(
     reaching: str,
     protocol: protocol_lib.Protocol,
     notes: Sequence[str],
+    is_bold: bool,
 ) -> str:
-    is_one = protocol.is_one
     cells = {
         "method": [row["process"] for row in rows],
         "seeds": [str(row["runs"]) for row in rows],
@@ -337,7 +349,7 @@ def _markdown(
     for name in columns or _usual(rows):
         if name in _SHARES:
             head, key = _SHARES[name]
-            cells[head] = _percents(rows, key, is_one)
+            cells[head] = _percents(rows, key, is_bold)
         elif name in HESSIAN_COLUMNS:
             cells[HESSIAN_COLUMNS[name]] = _numbers(rows, name)
         elif name in COST_COLUMNS:
@@ -348,15 +360,15 @@ def _markdown(
     last = [group[0].summary["rounds"] for group in groups.values()]
     for number in rounds:
         cells[f"EMA at {number} (%)"] = _percents(
-            rows, f"ema_accuracy_at_{number}", is_one
+            rows, f"ema_accuracy_at_{number}", is_bold
         )
     for target in targets:
-        cells[f"rounds to {100 * target:g} %"] = _rounds_to(rows, target, last, is_one)
+        cells[f"rounds to {100 * target:g} %"] = _rounds_to(rows, target, last, is_bold)
     if not columns or "seconds" in columns:
         cells["s a round"] = [f"{row['seconds_per_round']:.2f}" for row in rows]
     lines = tables.to_markdown(cells)
     caption = _caption(
-        groups, last, columns or _usual(rows), weights, reaching, protocol
+        groups, last, columns or _usual(rows), weights, reaching, protocol, is_bold
     )
     if is_tuned:
         caption += "\n" + textwrap.fill(_TUNED, _WIDTH)
@@ -365,11 +377,20 @@ def _markdown(
 
 
 def _notes(
-    groups: Mapping[str, Sequence[finished_runs.Run]], rows: Sequence[Row]
+    groups: Mapping[str, Sequence[finished_runs.Run]],
+    rows: Sequence[Row],
+    missing: Sequence[str],
 ) -> list[str]:
     """What is not well with runs, and whether other code made them, in sentences."""
+    there = sum(map(len, groups.values()))
     found = {str(row["process"]): description.troubles(row) for row in rows}
     notes = [f"{name}: {text}." for name, text in found.items() if text]
+    if missing:
+        notes.insert(
+            0,
+            f"{there} of {there + len(missing)} runs are finished; there are no results"
+            f" of {'; '.join(missing)}.",
+        )
     made: dict[str, dict[str, None]] = {}
     for name, group in groups.items():
         for run in group:
@@ -421,7 +442,8 @@ def _percents(rows: Sequence[Row], name: str, is_bold: bool) -> list[str]:
         for row, text in zip(rows, shown)
         if text != "-" and not row["not_finite"]
     ]
-    best = max(measured) if is_bold and measured and len(rows) > 1 else None
+    is_comparison = sum(text != "-" for text in shown) > 1
+    best = max(measured) if is_bold and measured and is_comparison else None
     texts = []
     for row, text in zip(rows, shown):
         spread = row.get(f"{name}_std")
@@ -504,6 +526,7 @@ def _caption(
     weights: str,
     reaching: str,
     protocol: protocol_lib.Protocol,
+    is_bold: bool,
 ) -> str:
     text = (
         f"{_accuracy(groups)} after {progress.count(_range(last), 'round')},"
@@ -524,6 +547,8 @@ def _caption(
             best = "They have no common protocol, so nothing"
         elif protocol.unknown:
             best = "Whether they have one protocol is not known, so nothing"
+        elif not is_bold:
+            best = "Runs are missing, so nothing"
         text += f" {best} is in bold."
     if HESSIAN_COLUMNS.keys() & set(columns):
         text += (

@@ -355,7 +355,11 @@ def _whole_checkpoint(
     if weights == "best" and round_num is not None:
         why = "the best round has weights of its own; leave round_num out."
         raise SettingError("weights", weights, why)
-    directory = directory_lib.RunDirectory(path)
+    try:
+        directory = directory_lib.RunDirectory(path)
+    except directory_lib.DirectoryError as error:
+        why = "there is no run with a readable config.json."
+        raise directory_lib.DirectoryError("run_dir", path, why) from error
     if directory.config is None:
         raise TrainedRunError(f"{path} has no run; give the directory of one.")
     problems = []
