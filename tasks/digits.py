@@ -52,7 +52,7 @@ DEFAULTS = TaskDefaults(
 
 
 def split(labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The fixed split of scikit-learn's order: training and test positions."""
+    """Training and test positions of the fixed split, in scikit-learn's order."""
     return splits.by_share(labels, NUM_TEST, seed=_SPLIT_SEED)
 
 

@@ -116,7 +116,7 @@ def of_parts(
     normalize_fn: Callable | None = None,
     **options: Any,
 ) -> ImageData:
-    """The data of a training and a test part, whose labels are checked.
+    """Makes a data set of a training and a test part, and checks their labels.
 
     Args:
       train: Images as `ImageData` has them, and whole numbers [n].

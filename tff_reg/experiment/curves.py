@@ -31,7 +31,7 @@ _POINTS_PER_INCH = 72
 
 @dataclasses.dataclass(frozen=True)
 class Curve:
-    """Accuracies of a model or of a method.
+    """The accuracy curve of one model or method.
 
     Attributes:
       name: Its name in the picture.

@@ -1,4 +1,4 @@
-"""The parts that networks share, and `build`, which makes a network of parts.
+"""The parts that networks share, and `build`, which makes a network from them.
 
 A part is made by its maker: a class, or `functools.partial` of a class and some of its
 arguments, which `build` calls with `norm`, `seeds`, `name` and `dtype`.

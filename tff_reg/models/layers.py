@@ -51,12 +51,12 @@ class ForwardLayer(tf.Module):
 
     @property
     def trainable_variables(self) -> list[tf.Variable]:
-        """Its own, as they were created, then those of the layers in it."""
+        """The layer's own variables in creation order, then its inner layers'."""
         return self._variables("trainable_variables")
 
     @property
     def non_trainable_variables(self) -> list[tf.Variable]:
-        """The others, in the same order."""
+        """The variables that are not trained, in the same order."""
         return self._variables("non_trainable_variables")
 
     def _variables(self, kind: str) -> list[tf.Variable]:
