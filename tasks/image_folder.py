@@ -26,7 +26,7 @@ DEFAULTS = TaskDefaults(
 
 
 def load(data_dir: str, image_size: int | None = None) -> image_data.ImageData:
-    """Reads `train` and `test` in `data_dir`; images keep their size unless one is given.
+    """Reads `train` and `test` in `data_dir`; images keep their size by default.
 
     Raises:
       DataError: If a class has no images in a part, or one is damaged, of another size
