@@ -68,14 +68,8 @@ def test_where_keras_3_is_in_use_already_training_gives_the_same_digits():
     assert outputs[1][2] == losses
 
 
-def _from_keras_blocks(keras_3):
-    layers = [keras_3.layers.Flatten(), keras_3.layers.Dense(3)]
-    models.from_keras_blocks(layers, input_shape=(2, 2, 1))
-
-
-def _from_a_sequential_block(keras_3):
-    block = keras_3.Sequential([keras_3.layers.Flatten()])
-    models.from_keras_blocks([block, keras.layers.Dense(3)], input_shape=(2, 2, 1))
+def _model(keras_3):
+    return keras_3.Sequential([keras_3.Input([4]), keras_3.layers.Dense(3)])
 
 
 def _build_regularized(keras_3):
@@ -87,44 +81,53 @@ def _central_evaluation(keras_3):
     experiment.CentralEvaluation(lambda: _model(keras_3), images, np.zeros(2, int))
 
 
-def _hessian(keras_3):
-    batch = (np.zeros((2, 4), np.float32), np.zeros(2, np.int32))
-    analysis.Hessian(_model(keras_3), batch)
-
-
-def _model(keras_3):
-    return keras_3.Sequential([keras_3.Input([4]), keras_3.layers.Dense(3)])
-
-
 DOORS = {
-    "from_keras_blocks": _from_keras_blocks,
-    "a Sequential as a block": _from_a_sequential_block,
     "LearningModel": lambda keras_3: models.LearningModel(_model(keras_3)),
-    "build_model_fn": lambda keras_3: models.build_model_fn(
-        _model(keras_3), image_shape=(8, 8, 1), num_classes=3
+    "model_fn": lambda keras_3: training.build_regularized(
+        _model(keras_3), [], training.build_sgd(0.1)
     ),
-    "build_regularized": _build_regularized,
+    "what model_fn makes": _build_regularized,
     "CentralEvaluation": _central_evaluation,
-    "Hessian": _hessian,
-    "singular values": lambda keras_3: analysis.spectra.classifier_singular_values(
-        _model(keras_3)
-    ),
 }
 
 
 @needs_keras_3
 @pytest.mark.parametrize("door", DOORS)
-def test_keras_3_is_refused_in_one_sentence_that_says_what_to_do(door):
+def test_where_a_keras_model_is_given_itself_it_is_said_which_call_takes_it(door):
     import keras as keras_3  # noqa: PLC0415
 
-    with pytest.raises(TypeError) as raised:
+    with pytest.raises(TypeError, match=r"tff_reg\.models\.from_keras\(model\)"):
         DOORS[door](keras_3)
-    words = str(raised.value)
-    assert words.endswith(
-        " is of Keras 3, and tff_reg takes models and layers of Keras 2: build it with"
-        " tf_keras (import tf_keras as keras)."
-    )
-    assert words.split()[0] in ("Sequential", "Flatten")
+
+
+@needs_keras_3
+def test_layers_of_two_kerases_are_no_network():
+    import keras as keras_3  # noqa: PLC0415
+
+    with pytest.raises(TypeError, match="The layers are of "):
+        models.from_keras_blocks(
+            [keras_3.layers.Flatten(), keras.layers.Dense(3)], input_shape=(2, 2, 1)
+        )
+
+
+@needs_keras_3
+def test_a_hessian_of_either_keras_is_the_same():
+    import keras as keras_3  # noqa: PLC0415
+
+    generator = np.random.default_rng(0)
+    weights = [generator.normal(size=s).astype(np.float32) for s in ((4, 3), (3,))]
+    batch = generator.normal(size=(6, 4)).astype(np.float32), np.arange(6) % 3
+    found = []
+    for each in (keras, keras_3):
+        model = _model(each)
+        model.set_weights(weights)
+        values = analysis.top_eigenvalues(model, batch, 2)
+        found.append(values[0] if isinstance(values, tuple) else values)
+        singular = analysis.spectra.classifier_singular_values(model)
+        np.testing.assert_allclose(
+            singular, np.linalg.svd(weights[0], compute_uv=False), rtol=1e-5
+        )
+    np.testing.assert_allclose(np.asarray(found[0]), np.asarray(found[1]), rtol=1e-5)
 
 
 @needs_keras_3

@@ -189,7 +189,7 @@ def test_a_model_needs_a_classifier_at_its_end_and_different_names():
     of_model = dict(input_shape=(8, 8, 1), num_classes=10, num_branches=0)
     of_model.update(has_independent_examples=True, supports_width=False)
     for chosen, words in (
-        (blocks[:-1], "classifier last"),
+        (blocks[:-1], "last block is its classifier"),
         ([blocks[0], blocks[0], blocks[-1]], "names must be different"),
     ):
         with pytest.raises(ValueError, match=words):

@@ -221,5 +221,5 @@ def test_classifiers_without_a_kernel_say_so():
     pooled = models.from_keras_blocks(
         [L.Conv2D(3, 3), L.GlobalAveragePooling2D()], input_shape=(6, 6, 1)
     )
-    with pytest.raises(models.MissingCapabilityError, match="GlobalAveragePooling2D"):
+    with pytest.raises(models.MissingCapabilityError, match="unknown"):
         pooled.freeze_classifier()

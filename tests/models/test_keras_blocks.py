@@ -76,7 +76,7 @@ def test_says_that_width_is_missing():
     [
         ([[L.Flatten(), L.Dense(3)]], "at least two blocks"),
         ([[L.Flatten()], []], r"blocks of \[1, 0\] layers"),
-        ([[L.Flatten()], [L.Dense(3, "softmax")]], "leave its softmax out"),
+        ([[L.Flatten()], [L.Dense(3, "tanh")]], "has the activation tanh"),
         ([[L.ReLU()], [L.Dense(3)]], "one logit a class"),
     ],
 )

@@ -85,8 +85,8 @@ def test_tffs_own_processes_take_it():
 @pytest.mark.parametrize(
     "dtypes, message",
     [
-        (("mixed_float16",) * 2, "float32, its layers compute in less"),
-        (("mixed_bfloat16", "float32"), "float32, its layers compute in less"),
+        (("mixed_float16",) * 2, "computes in float16"),
+        (("mixed_bfloat16", "float32"), "computes in bfloat16"),
         (("float32", "float64"), "float32 and float64: give"),
         (("float16",) * 2, "float16: give all layers the one dtype"),
         (("float64",) * 2, None),
@@ -94,10 +94,9 @@ def test_tffs_own_processes_take_it():
 )
 def test_layers_of_mixed_precision_are_refused(dtypes, message):
     made = [keras.layers.Dense(2, dtype=dtype) for dtype in dtypes]
-    network = models.from_keras_blocks(made, input_shape=(3,))
-    model = models.LearningModel(network)
     if message is None:
-        learning_model.check_model(model)
+        network = models.from_keras_blocks(made, input_shape=(3,))
+        learning_model.check_model(models.LearningModel(network))
     else:
         with pytest.raises(ValueError, match=message):
-            learning_model.check_model(model)
+            models.from_keras_blocks(made, input_shape=(3,))

@@ -6,8 +6,9 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Optional
 
-from tff_reg import models, seam
+from tff_reg import models
 from tff_reg.lazy import keras, tf
+from tff_reg.models import keras_calls
 
 
 class UnsuitableModelError(TypeError):
@@ -114,8 +115,9 @@ def build(
 
 
 def network_of(model):
-    """The `BlockModel` that a model is or, as a `LearningModel`, has; or None."""
-    seam.refuse_keras_3(model)
+    """The `BlockModel` that a model is, has, or, of Keras 3, gives; or None."""
+    if keras_calls.is_keras_3(model):
+        return models.from_keras(model)().network
     if isinstance(model, models.LearningModel):
         return model.network
     return model if isinstance(model, models.BlockModel) else None

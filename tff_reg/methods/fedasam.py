@@ -24,7 +24,7 @@ from tff_reg import settings
 from tff_reg.lazy import tf
 from tff_reg.methods import fedsam, method
 
-SCALED = {"code": r"(kernel|gamma)(_\d+)?:0$", "kernels": r"kernel(_\d+)?:0$"}
+SCALED = ("code", "kernels")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,14 +53,19 @@ class FedASAM(fedsam.FedSAM):
             "Which weights are measured by their size: 'code' kernels and the scales "
             "of norms, 'kernels' kernels alone."
         ),
-        choices=tuple(SCALED),
+        choices=SCALED,
     )
+
+    def _is_scaled(self, weight: tf.Variable) -> bool:
+        # Whatever its name: biases have one axis, as have the scales of norms.
+        is_scale = re.search(r"gamma(_\d+)?:0$", weight.name) is not None
+        return weight.shape.rank > 1 or (is_scale and self.scaled == "code")
 
     def displacement(
         self, local: method.Local, gradient: method.Tensors
     ) -> method.Tensors:
         scales = [
-            tf.abs(v) + self.offset if re.search(SCALED[self.scaled], v.name) else None
+            tf.abs(v) + self.offset if self._is_scaled(v) else None
             for v in local.weights
         ]
         scaled = [g if t is None else t * g for t, g in zip(scales, gradient)]

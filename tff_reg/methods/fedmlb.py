@@ -103,6 +103,11 @@ class FedMLB(method.Method):
 
     def check_network(self, network: method.BlockModel) -> None:
         num_paths = len(network.blocks) - 1
+        if not num_paths:
+            raise ValueError(
+                "fedmlb runs one model's blocks on another's features, and this model"
+                " shows one block only."
+            )
         if max(self.paths, default=0) > num_paths:
             raise settings.SettingError(
                 "fedmlb_paths",

@@ -425,11 +425,27 @@ def check_model(method: Method, model: tff.learning.models.VariableModel) -> Non
     if looks_inside(method) and not has_network(model):
         raise TypeError(
             f"{method.name} looks inside the network: model_fn must return a "
-            f"tff_reg.models.LearningModel, but returned {type(model).__name__}. See "
-            "tff_reg.models.from_keras_blocks."
+            f"tff_reg.models.LearningModel with its own forward_pass, but returned "
+            f"{type(model).__name__}. See tff_reg.models.from_keras."
         )
     if has_network(model):
+        if model.network.num_classes is None and reads_logits(method):
+            raise ValueError(
+                f"{method.name} needs a classifier, one logit a class and integer"
+                " labels, and this model's loss is another: without one it can train"
+                " by the methods that look at weights and gradients alone."
+            )
         method.check_network(model.network)
+
+
+def reads_logits(method: Method) -> bool:
+    """Whether a method makes sense for a classifier only."""
+    return (
+        (method.needs_network and does(method, "term"))
+        or method.needs_class_counts
+        or method.needs_one_label
+        or any(does(method, what) for what in ("change_batch", "change_logits"))
+    )
 
 
 def looks_inside(method: Method) -> bool:
@@ -449,6 +465,8 @@ def looks_inside(method: Method) -> bool:
 def has_network(model: tff.learning.models.VariableModel) -> bool:
     """Whether a model shows its network, which is to be a `LearningModel`.
 
-    What wraps one shows none, else its own forward pass would be passed over.
+    What wraps one, or has its own `forward_pass`, shows none, else that would be passed
+    over.
     """
-    return isinstance(model, models.LearningModel)
+    own = models.LearningModel
+    return isinstance(model, own) and type(model).forward_pass is own.forward_pass

@@ -114,10 +114,10 @@ class BlockModel:
         dtype: str = "float32",
         seed: int = 0,
     ):
-        if len(blocks) < 2 or not isinstance(blocks[-1], Classifier):
+        if not blocks or not isinstance(blocks[-1], Classifier):
             raise ValueError(
-                "A BlockModel needs at least one block before its classifier, and "
-                f"the classifier last; got {[type(b).__name__ for b in blocks]}."
+                "A BlockModel's last block is its classifier; got "
+                f"{[type(b).__name__ for b in blocks]}."
             )
         self.blocks = list(blocks)
         self.block_names = [block.name for block in blocks]
@@ -134,6 +134,14 @@ class BlockModel:
         self.has_independent_examples = has_independent_examples
         self._evaluation_branch_scales = None
         self._constants: list[tf.Variable] = []
+
+    # Whether a pass in training mode draws random numbers.
+    is_random = False
+
+    @property
+    def input_spec(self):
+        """The `tf.TensorSpec` of a batch of examples."""
+        return tf.TensorSpec([None, *self.input_shape], self.dtype)
 
     @property
     def trainable_variables(self) -> list[tf.Variable]:

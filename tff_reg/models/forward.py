@@ -29,6 +29,9 @@ class ForwardPass:
         0 or 1 in training, the keeping probability in evaluation).
       record_activations: Whether the outputs of the non-linearities are kept.
       keep: Called with each of them; the network that runs the pass sets it.
+      key: int64 [2], what a layer draws in training hangs on; None draws anew.
+      keep_loss: Called with each loss that the network adds by itself, a scalar
+        (Keras's regularisers and `add_loss`).
 
     Raises:
       ValueError: If the width is a tensor but no float64 scalar.
@@ -40,6 +43,8 @@ class ForwardPass:
     branch_scales: Optional[tf.Tensor] = None
     record_activations: bool = False
     keep: Optional[Callable[[tf.Tensor], None]] = None
+    key: Optional[tf.Tensor] = None
+    keep_loss: Optional[Callable[[tf.Tensor], None]] = None
 
     def __post_init__(self):
         width: Any = self.width

@@ -9,9 +9,8 @@ from typing import Any, Optional
 
 import tensorflow as tf
 
-from tff_reg import seam
 from tff_reg.lazy import tff
-from tff_reg.models import block_model, names
+from tff_reg.models import block_model, keras_calls, names
 
 ForwardPass = block_model.ForwardPass
 
@@ -53,12 +52,15 @@ class LearningModel(tff.learning.models.VariableModel):
     It is a `tff.learning.models.VariableModel`, so that TFF's own processes,
     evaluations and programs take it too; our client work uses `network` beside it.
 
-    Its metrics are `loss` and `accuracy` (means over examples) and `num_examples`.
+    Its metrics are `loss` and `accuracy` (means over examples) and `num_examples`;
+    without `accuracy` where the network's output is no vector of logits.
 
     Args:
       network: The `BlockModel`.
       loss_fn: Function of (labels, logits) giving the batch's mean loss.
       label_dtype: Data type of the labels in `input_spec`.
+      label_spec: `tf.TensorSpec` of the labels, or a structure of them, if they are no
+        classes.
     """
 
     def __init__(
@@ -67,16 +69,16 @@ class LearningModel(tff.learning.models.VariableModel):
         *,
         loss_fn: Callable = sparse_cross_entropy,
         label_dtype: tf.DType = tf.int32,
+        label_spec: Any = None,
     ):
-        seam.refuse_keras_3(network)
         if not isinstance(network, block_model.BlockModel):
             raise TypeError(
                 f"A LearningModel takes a BlockModel, not a {type(network).__name__}:"
-                " tff_reg.models.from_keras_blocks makes one of Keras layers."
+                " tff_reg.models.from_keras(model) gives the model_fn of a Keras model."
             )
         self.network = network
         self.loss_fn = loss_fn
-        self._label_dtype = label_dtype
+        self._label_spec = label_spec or tf.TensorSpec([None], label_dtype)
         with tf.name_scope("metrics"):
             self._loss_sum = tf.Variable(0.0, trainable=False, name="loss_sum")
             self._correct = tf.Variable(0, False, name="correct", dtype=tf.int64)
@@ -95,55 +97,59 @@ class LearningModel(tff.learning.models.VariableModel):
         return [self._loss_sum, self._correct, self._examples]
 
     @property
+    def _has_accuracy(self) -> bool:
+        return self.network.num_classes is not None
+
+    @property
     def input_spec(self):
-        return collections.OrderedDict(
-            x=tf.TensorSpec([None, *self.network.input_shape], self.network.dtype),
-            y=tf.TensorSpec([None], self._label_dtype),
-        )
+        return collections.OrderedDict(x=self.network.input_spec, y=self._label_spec)
 
     def predict_on_batch(self, x, training: bool = True):
         return self.network(x, ForwardPass(training=training)).logits
 
     def forward_pass(self, batch_input, training: bool = True):
-        logits = self.predict_on_batch(batch_input["x"], training)
+        added: list[tf.Tensor] = []
+        forward = ForwardPass(training=training, keep_loss=added.append)
+        logits = self.network(batch_input["x"], forward).logits
         loss = self.loss_fn(batch_input["y"], logits)
+        if added and training:
+            loss += tf.add_n(added)
         self.update_metrics(batch_input["y"], logits, loss)
+        count = tf.shape(tf.nest.flatten(logits)[0])[0]
         return tff.learning.models.BatchOutput(
-            loss=loss, predictions=logits, num_examples=tf.shape(logits)[0]
+            loss=loss, predictions=logits, num_examples=count
         )
 
     def update_metrics(self, labels, logits, loss):
         """Adds a batch to the metrics.
 
         Args:
-          labels: int [batch].
-          logits: float [batch, num_classes].
+          labels: int [batch], or what `loss_fn` takes.
+          logits: float [batch, num_classes], or what the network gives.
           loss: The batch's mean loss, a scalar.
         """
-        correct = count_correct(labels, logits)
-        count = tf.size(labels, out_type=tf.int64)
+        count = tf.shape(tf.nest.flatten(labels)[0], out_type=tf.int64)[0]
         mean_loss = tf.cast(loss, tf.float32)
         self._loss_sum.assign_add(mean_loss * tf.cast(count, tf.float32))
-        self._correct.assign_add(correct)
+        if self._has_accuracy:
+            self._correct.assign_add(count_correct(labels, logits))
         self._examples.assign_add(count)
 
     def report_local_unfinalized_metrics(self):
         examples = self._examples.read_value()
-        return collections.OrderedDict(
-            loss=[self._loss_sum.read_value(), tf.cast(examples, tf.float32)],
-            accuracy=[
-                tf.cast(self._correct, tf.float32),
-                tf.cast(examples, tf.float32),
-            ],
-            num_examples=examples,
-        )
+        count = tf.cast(examples, tf.float32)
+        sums = collections.OrderedDict(loss=[self._loss_sum.read_value(), count])
+        if self._has_accuracy:
+            sums["accuracy"] = [tf.cast(self._correct, tf.float32), count]
+        sums["num_examples"] = examples
+        return sums
 
     def metric_finalizers(self):
-        return collections.OrderedDict(
-            loss=finalize_ratio,
-            accuracy=finalize_ratio,
-            num_examples=finalize_identity,
-        )
+        finalizers = collections.OrderedDict(loss=finalize_ratio)
+        if self._has_accuracy:
+            finalizers["accuracy"] = finalize_ratio
+        finalizers["num_examples"] = finalize_identity
+        return finalizers
 
     def reset_metrics(self):
         for variable in self.local_variables:
@@ -156,13 +162,16 @@ def check_model_fn(model_fn: Any) -> None:
     Raises:
       TypeError: If it is not.
     """
-    seam.refuse_keras_3(model_fn)
     models = (tff.learning.models.VariableModel, tf.Module)
-    if not callable(model_fn) or isinstance(model_fn, models):
-        raise TypeError(
-            f"model_fn is a {type(model_fn).__name__}; give a function without"
-            " arguments that makes the model, a new one at each call."
+    is_keras = keras_calls.is_keras_3(model_fn) or keras_calls.is_keras_2(model_fn)
+    if not callable(model_fn) or is_keras or isinstance(model_fn, models):
+        what = (
+            "tff_reg.models.from_keras(model) gives the model_fn of a Keras model"
+            if is_keras
+            else "give a function without arguments that makes the model, a new one at"
+            " each call"
         )
+        raise TypeError(f"model_fn is a {type(model_fn).__name__}; {what}.")
 
 
 def check_model(model: Any) -> None:
@@ -172,15 +181,22 @@ def check_model(model: Any) -> None:
       TypeError: If it is no `tff.learning.models.VariableModel`.
       ValueError: If it does not compute in float32 or float64 alone.
     """
-    seam.refuse_keras_3(model)
     if not isinstance(model, tff.learning.models.VariableModel):
         raise TypeError(
             f"model_fn returned a {type(model).__name__}; it must make a"
-            " tff.learning.models.VariableModel, such as tff_reg.models.LearningModel("
-            "tff_reg.models.from_keras_blocks(...)). TFF makes one of a Keras model by"
-            " tff.learning.models.from_keras_model."
+            " tff.learning.models.VariableModel, such as a"
+            " tff_reg.models.LearningModel. tff_reg.models.from_keras(model) is the"
+            " model_fn of a Keras model."
         )
-    variables = model.trainable_variables
+    check_dtypes(model.trainable_variables)
+
+
+def check_dtypes(variables: Sequence[Any]) -> None:
+    """Checks that weights are all float32 or all float64.
+
+    Raises:
+      ValueError: If they are not.
+    """
     found = {tf.as_dtype(getattr(v, "true_dtype", v.dtype)).name for v in variables}
     # Keras's variables for mixed precision have another dtype in use.
     is_mixed = any(hasattr(v, "true_dtype") for v in variables)
@@ -233,7 +249,6 @@ def build_model_fn(
       ValueError: If the name, the norm or the projector is unknown, or the model
         cannot have that norm.
     """
-    seam.refuse_keras_3(model_name)
     norms = names.norms_of(str(model_name))
     if norm is None:
         norm = norms[0]

@@ -184,19 +184,9 @@ def keras() -> types.ModuleType:
     return importlib.import_module(_KERAS_2)
 
 
-def refuse_keras_3(model: Any) -> None:
-    """Checks that something is no model or layer of Keras 3.
-
-    Raises:
-      TypeError: If it is.
-    """
-    # Keras 2 has it in `layers` alone.
-    layer = getattr(sys.modules.get("keras"), "Layer", None)
-    if layer is not None and isinstance(model, layer):
-        raise TypeError(
-            f"{type(model).__name__} is of Keras 3, and tff_reg takes models and layers"
-            f" of Keras 2: build it with {_KERAS_2} (import {_KERAS_2} as keras)."
-        )
+def has_keras() -> bool:
+    """Whether Keras 2 is installed."""
+    return _tensorflow() < _TODAY or _found(_KERAS_2, None) is not None
 
 
 class StandIn(types.ModuleType):

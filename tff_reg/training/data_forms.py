@@ -98,11 +98,17 @@ class WholeClientData:
 
     def element_spec(self, input_spec: Any) -> collections.OrderedDict[str, Any]:
         """The spec of one element, given the model's `input_spec`."""
-        x, y = input_spec["x"], input_spec["y"]
-        shape = x.shape[1:] if self.example_shape is None else self.example_shape
+
+        def of_features(x: tf.TensorSpec) -> tf.TensorSpec:
+            shape = x.shape[1:] if self.example_shape is None else self.example_shape
+            return tf.TensorSpec([None, *shape], self.example_dtype or x.dtype)
+
+        def of_labels(y: tf.TensorSpec) -> tf.TensorSpec:
+            return tf.TensorSpec([None, *y.shape[1:]], y.dtype)
+
         return collections.OrderedDict(
-            x=tf.TensorSpec([None, *shape], self.example_dtype or x.dtype),
-            y=tf.TensorSpec([None, *y.shape[1:]], y.dtype),
+            x=tf.nest.map_structure(of_features, input_spec["x"]),
+            y=tf.nest.map_structure(of_labels, input_spec["y"]),
             key=tf.TensorSpec([2], tf.int64),
         )
 
@@ -128,16 +134,15 @@ class WholeClientData:
             "A client's data in the whole-client form are one element, but here is "
             "another one: give all of its examples as one.",
         )
-        tf.debugging.assert_equal(
-            tf.shape(element["x"])[0],
-            tf.shape(element["y"])[0],
-            "A client's x and y have different numbers of examples.",
-        )
+        first_size, *sizes = (tf.shape(v)[0] for v in _examples_of(element))
+        for size in sizes:
+            what = "A client's x and y have different numbers of examples."
+            tf.debugging.assert_equal(size, first_size, what)
         return element
 
     def num_examples(self, element: dict[str, Any]):
         """The number of a client's examples, an int32 scalar."""
-        return tf.shape(element["y"])[0]
+        return tf.shape(_examples_of(element)[0])[0]
 
     def class_counts(self, data: Any, num_classes: int):
         """How many examples of each class a client has; int32 [num_classes]."""
@@ -146,7 +151,7 @@ class WholeClientData:
     def run(self, step_fn: Callable[..., Any], state: Any, element: dict[str, Any]):
         """Calls `step_fn(state, batch, compute_key)` for all batches of all epochs."""
         features, labels, key = element["x"], element["y"], element["key"]
-        num_examples = tf.shape(labels)[0]
+        num_examples = self.num_examples(element)
         steps_per_epoch = num_examples // self.batch_size
         if not self.drop_remainder:
             steps_per_epoch = -(-num_examples // self.batch_size)
@@ -165,9 +170,13 @@ class WholeClientData:
                 order = tf.cond(tf.equal(i, 0), new_order, lambda: order)
             chosen = order[i * self.batch_size : (i + 1) * self.batch_size]
             step_key = keys.step_key(key, step)
-            batch: dict[str, tf.Tensor] = collections.OrderedDict(
-                x=self._preprocess(tf.gather(features, chosen), step_key),
-                y=tf.gather(labels, chosen),
+
+            def rows(values: tf.Tensor) -> tf.Tensor:
+                return tf.gather(values, chosen)
+
+            batch: dict[str, Any] = collections.OrderedDict(
+                x=self._preprocess(tf.nest.map_structure(rows, features), step_key),
+                y=tf.nest.map_structure(rows, labels),
             )
             return step + 1, order, step_fn(state, batch, lambda: step_key)
 
@@ -184,6 +193,11 @@ class WholeClientData:
             return features
         # A function, so that AutoGraph looks at what may be somebody else's.
         return tf.function(self.preprocess_fn)(features, step_key)
+
+
+def _examples_of(element: dict[str, Any]) -> list[tf.Tensor]:
+    """The tensors of a client's labels and features."""
+    return tf.nest.flatten([element["y"], element["x"]])
 
 
 DataForm = Union[BatchedData, WholeClientData]

@@ -13,13 +13,11 @@ import tensorflow as tf
 from tff_reg.data import keys
 from tff_reg.lazy import tff
 from tff_reg.methods import method as method_lib
-from tff_reg.models import forward as forward_lib, learning_model
-
-# Reference models train as local ones do, on the batch's statistics, but keep none.
-_CONSTANT_PASS = forward_lib.ForwardPass(training=True, update_statistics=False)
-_PASSES = {method_lib.EVALUATED: forward_lib.ForwardPass(training=False)}
+from tff_reg.models import block_model, forward as forward_lib, learning_model
 
 # By the methods' names: where the client stands, and the keys of what is random.
+# The network's own key is not a method's.
+_NETWORK = "the network's layers"
 Locals = Mapping[str, method_lib.Local]
 PartKeys = Mapping[str, Any]
 
@@ -57,6 +55,7 @@ class LocalStep:
         self._apart = [m for m in with_term if self._has_network and m.is_measured_only]
         self._in_step = [m for m in with_term if m not in self._apart]
         self._displacing = next((m for m in methods if m.displaces), None)
+        self._draws = self._has_network and model.network.is_random
 
     @property
     def measurement_names(self) -> list[str]:
@@ -82,9 +81,9 @@ class LocalStep:
             random.
 
         Returns:
-          The gradients in the order of the model's trainable variables (zeros where
-          the loss does not reach), the number of examples (int64), and an
-          `OrderedDict` of measurements, scalar means over the batch.
+          The gradients in the order of the model's trainable variables, the number of
+          examples (int64), and an `OrderedDict` of measurements, scalar means over the
+          batch.
         """
         part_keys = self._part_keys(compute_key)
         measured_apart = self._measure_apart(batch, locals_, part_keys)
@@ -152,9 +151,17 @@ class LocalStep:
             ):
                 own = self._step_of(rule, step, locals_, part_keys)
                 of = rule.displacement_loss(own)
-        gradients = tape.gradient(
-            of, weights, unconnected_gradients=tf.UnconnectedGradients.ZERO
-        )
+        gradients = tape.gradient(of, weights)
+        unreached = [v.name for v, g in zip(weights, gradients) if g is None]
+        if unreached and of is total:
+            raise ValueError(
+                f"The loss does not reach the weights {', '.join(unreached)}, so that"
+                " they would never be trained: leave them out of the model, or make"
+                " them not trainable."
+            )
+        gradients = [
+            tf.zeros_like(v) if g is None else g for v, g in zip(weights, gradients)
+        ]
         for method, term in zip(self._in_step, terms):
             share = tf.math.divide_no_nan(term.weighted, total)
             own = dict(term=term.raw, share=share, **term.measurements)
@@ -196,10 +203,15 @@ class LocalStep:
         part_keys: PartKeys,
     ):
         """The `Term` of each of the methods."""
-        return [
-            method.term(self._step_of(method, step, locals_, part_keys))
-            for method in methods
-        ]
+        terms = []
+        for method in methods:
+            try:
+                own = self._step_of(method, step, locals_, part_keys)
+                terms.append(method.term(own))
+            except block_model.MissingCapabilityError as error:
+                what = f"{method.name}: {error}"
+                raise block_model.MissingCapabilityError(what) from None
+        return terms
 
     def _step_of(
         self,
@@ -222,6 +234,8 @@ class LocalStep:
         """The key of every method, None for those that draw nothing."""
         part_keys = dict.fromkeys((m.name for m in self._methods), None)
         random = [m.name for m in self._methods if m.is_random]
+        if self._draws:
+            random.append(_NETWORK)
         if random:
             key = compute_key()
             for name in random:
@@ -251,11 +265,20 @@ class LocalStep:
         """Runs the local network for the terms of some methods."""
         model, network = self._model, self._model.network
         changed = method_lib.Batch(batch["x"], [(batch["y"], 1.0)])
+        added: list[tf.Tensor] = []
         forward = forward_lib.ForwardPass(
             training=True,
             update_statistics=is_first,
             record_activations=any(m.records_activations for m in with_term),
+            key=part_keys.get(_NETWORK),
+            keep_loss=added.append,
         )
+        # Reference models train as local ones do, on the batch's statistics, but keep
+        # none.
+        constant_pass = forward_lib.ForwardPass(
+            training=True, update_statistics=False, key=forward.key
+        )
+        passes = {method_lib.EVALUATED: forward_lib.ForwardPass(training=False)}
         for method in self._methods:
             key = part_keys[method.name]
             changed, from_batch = method.change_batch(changed, key)
@@ -277,18 +300,23 @@ class LocalStep:
         def outputs_of(name: str):
             with tape.stop_recording():  # No gradient is ever taken through them.
                 reference = self._reference_models[name].network
-                return reference(changed.features, _PASSES.get(name, _CONSTANT_PASS))
+                return reference(changed.features, passes.get(name, constant_pass))
 
         def classify_from(name: str, features: Any):
             if name == method_lib.LOCAL:
                 again = dataclasses.replace(
-                    forward, update_statistics=False, record_activations=False
+                    forward,
+                    update_statistics=False,
+                    record_activations=False,
+                    keep_loss=None,
                 )
                 return network.classify_from(features, again)
             reference = self._reference_models[name].network
-            return reference.classify_from(features, _PASSES.get(name, _CONSTANT_PASS))
+            return reference.classify_from(features, passes.get(name, constant_pass))
 
         task_loss = compute_loss(outputs.logits)
+        if added:  # The network's own, of its weights and activities.
+            task_loss += tf.add_n(added)
         if is_first:
             model.update_metrics(labels, outputs.logits, task_loss)
         step = method_lib.Step(
@@ -301,4 +329,4 @@ class LocalStep:
             outputs_of=outputs_of,
             classify_from=classify_from,
         )
-        return step, tf.shape(outputs.logits)[0]
+        return step, tf.shape(tf.nest.flatten(outputs.logits)[0])[0]

@@ -1,0 +1,397 @@
+"""`from_keras` trains as a plain loop of Keras does, and all methods train it."""
+
+import collections
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.models import keras_zoo
+from tff_reg import methods, models, runtime, training
+from tff_reg.data import keys
+from tff_reg.lazy import keras as keras_2
+from tff_reg.models import keras_calls
+
+if tf.__version__ > "2.16":
+    import keras as keras_3
+
+    KERASES = {"keras 3": keras_3, "keras 2": keras_2}
+else:
+    KERASES = {"keras 2": keras_2}
+RATE, MOMENTUM, BATCH, STEPS = 0.1, 0.9, 4, 3
+KEY = np.array([5, 7], np.int64)
+
+
+@pytest.fixture(params=KERASES)
+def keras(request):
+    return KERASES[request.param]
+
+
+def _made(keras, entry, seed=1):
+    keras.utils.set_random_seed(seed)
+    model = entry.build(keras)
+    return model, models.from_keras(model, input_spec=entry.input_spec)
+
+
+def _client(spec, integers, examples=BATCH * STEPS):
+    x = keras_zoo.batch(spec, examples, 2, integers)
+    y = np.random.default_rng(3).integers(0, keras_zoo.CLASSES, examples)
+    return collections.OrderedDict(x=x, y=y.astype(np.int32), key=KEY)
+
+
+def _trained(model_fn, client, chosen=(), rounds=1, **options):
+    """Weights and metrics after rounds of one client."""
+    process = training.build_regularized(
+        model_fn,
+        list(chosen),
+        training.build_sgd(RATE, momentum=MOMENTUM),
+        client_data=training.WholeClientData(
+            batch_size=BATCH, local_epochs=1, shuffle=False
+        ),
+        **options,
+    )
+    with runtime.running("in_process"):
+        state = process.initialize()
+        for _ in range(rounds):
+            dataset = tf.data.Dataset.from_tensors(client)
+            output = process.next(state, [dataset])
+            state = output.state
+    return process.get_model_weights(state), output.metrics["client_work"]["train"]
+
+
+def _train_by_keras(model, client, steps=STEPS):
+    """Keras's own loop: the loss with the model's losses, SGD with momentum."""
+    loss_fn = tf.nn.sparse_softmax_cross_entropy_with_logits
+    variables = model.trainable_weights
+    velocities = [np.zeros(v.shape, np.float32) for v in variables]
+    is_softmax = _ends_in_softmax(model)
+    for step in range(steps):
+        rows = slice(step * BATCH, (step + 1) * BATCH)
+        x = tf.nest.map_structure(
+            lambda a, rows=rows: tf.constant(a[rows]), client["x"]
+        )
+        key = keys.part_key(keys.step_key(KEY, step), "the network's layers")
+        for number, seed in enumerate(keras_calls.seeds_of(model)):
+            own = tf.random.experimental.stateless_fold_in(key, number)
+            seed.assign(tf.cast(own, seed.dtype))
+        with tf.GradientTape() as tape:
+            output = model(x, training=True)
+            if is_softmax:
+                output = tf.math.log(output)
+            loss = tf.reduce_mean(loss_fn(client["y"][rows], output))
+            loss += sum(model.losses)
+        values = [getattr(v, "value", v) for v in variables]
+        values = [v() if callable(v) else v for v in values]
+        watched = [
+            v if isinstance(v, tf.Variable) else w for v, w in zip(values, variables)
+        ]
+        gradients = tape.gradient(loss, watched)
+        for n, (variable, gradient) in enumerate(zip(variables, gradients)):
+            velocities[n] = MOMENTUM * velocities[n] + np.asarray(
+                tf.convert_to_tensor(gradient)
+            )
+            variable.assign(np.asarray(variable) - RATE * velocities[n])
+
+
+def _ends_in_softmax(model):
+    last = model.layers[-1]
+    activation = getattr(getattr(last, "activation", None), "__name__", "")
+    return type(last).__name__ == "Softmax" or activation == "softmax"
+
+
+def _assert_as_keras(model, model_fn, client, tolerance=1e-6, steps=STEPS):
+    start = [np.asarray(v) for v in model.weights]
+    weights, _ = _trained(model_fn, client)
+    assert all(np.array_equal(a, b) for a, b in zip(start, model.weights))
+    _train_by_keras(model, client, steps)
+    # Integers (Normalization's count) stay where they are.
+    others = [v for v in model.non_trainable_weights if "int" not in str(v.dtype)]
+    wanted = [*model.trainable_weights, *others]
+    pairs = list(zip(wanted, [*weights.trainable, *weights.non_trainable]))
+    assert len(weights.trainable) == len(model.trainable_weights)
+    assert len(pairs) == len(wanted) >= len(model.weights) - 1
+    for expected, found in pairs:
+        scale = max(1.0, float(np.max(np.abs(expected), initial=0)))
+        np.testing.assert_allclose(
+            found, np.asarray(expected), rtol=0, atol=tolerance * scale
+        )
+    changed = [not np.array_equal(a, b) for a, b in zip(start, model.weights)]
+    assert any(changed)
+
+
+@pytest.mark.parametrize("name", keras_zoo.NETWORKS)
+def test_three_steps_are_keras_own(keras, name):
+    entry = keras_zoo.NETWORKS[name]
+    if keras is keras_2 and name == "dropout and noise":
+        pytest.skip("Keras 2 takes no key; its layers' draws have a test of their own")
+    model, model_fn = _made(keras, entry)
+    client = _client(model_fn().input_spec["x"], entry.integers)
+    _assert_as_keras(model, model_fn, client)
+
+
+def _bytes(weights):
+    return [
+        np.asarray(v).tobytes() for v in [*weights.trainable, *weights.non_trainable]
+    ]
+
+
+@pytest.mark.parametrize("strength", [0.0, 0.1])
+def test_two_passes_of_a_step_draw_once_and_move_the_statistics_once(keras, strength):
+    """FedSAM takes the gradient twice; at radius 0 it is FedAvg, to the bit."""
+    L = keras.layers
+
+    def build(_):
+        layers = [L.Conv2D(4, 3), L.BatchNormalization(momentum=0.5), L.ReLU()]
+        rest = [L.Dropout(0.5), L.Flatten(), L.Dense(keras_zoo.CLASSES)]
+        return keras.Sequential([keras.Input((8, 8, 3)), *layers, *rest])
+
+    _, model_fn = _made(keras, keras_zoo.Entry(build))
+    client = _client(keras_zoo.IMAGE, 0, examples=BATCH)
+    plain, _ = _trained(model_fn, client)
+    again, _ = _trained(model_fn, client)
+    assert _bytes(plain) == _bytes(again)
+    sharp, _ = _trained(model_fn, client, [methods.FedSAM(strength)])
+    if strength == 0:
+        assert _bytes(plain) == _bytes(sharp)
+    else:
+        assert _bytes(plain)[0] != _bytes(sharp)[0]
+    for one, other in zip(plain.non_trainable, sharp.non_trainable):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_what_layers_draw_differs_from_step_to_step_and_is_the_clients(keras):
+    L = keras.layers
+
+    def build(_):
+        layers = [keras.Input((8, 8, 3)), L.Flatten(), L.Dropout(0.5)]
+        return keras.Sequential([*layers, L.Dense(keras_zoo.CLASSES)])
+
+    _, model_fn = _made(keras, keras_zoo.Entry(build))
+    network = model_fn().network
+    assert network.is_random
+    x = np.ones((2, 8, 8, 3), np.float32)
+
+    def logits(*key):
+        key = tf.constant(key, tf.int64)
+        return network(x, models.ForwardPass(training=True, key=key)).logits.numpy()
+
+    np.testing.assert_array_equal(logits(1, 2), logits(1, 2))
+    assert not np.allclose(logits(1, 2), logits(1, 3))
+    np.testing.assert_array_equal(network(x).logits, network(x).logits)
+
+
+def test_a_teacher_is_the_received_model_frozen_layers_and_draws_among_it(keras):
+    """In a client's first step it says what the student says: KD's term is 0."""
+    L = keras.layers
+
+    def build(_):
+        base = keras.Sequential([keras.Input((8, 8, 3)), L.Conv2D(4, 3)])
+        base.add(L.BatchNormalization())
+        base.trainable = False
+        layers = [keras.Input((8, 8, 3)), base, L.Flatten(), L.Dropout(0.3)]
+        return keras.Sequential([*layers, L.Dense(5, "relu"), L.Dense(3)])
+
+    _, model_fn = _made(keras, keras_zoo.Entry(build))
+    client = _client(keras_zoo.IMAGE, 0, examples=BATCH)
+    _, metrics = _trained(model_fn, client, [methods.KD(0.5)])
+    assert abs(metrics["kd/term"]) < 1e-6
+
+
+def test_activations_of_nested_models_are_seen(keras):
+    _, model_fn = _made(keras, keras_zoo.NETWORKS["nested BatchNorm"])
+    network = model_fn().network
+    x = keras_zoo.batch(keras_zoo.IMAGE, 2, 0)
+    passed = network(x, models.ForwardPass(record_activations=True))
+    assert [a.shape.as_list() for a in passed.activations] == [[2, 6, 6, 4], [2, 6]]
+
+
+@pytest.mark.parametrize("name", ["residual", "residual by +", "shared layer"])
+def test_blocks_are_found_where_one_tensor_carries_everything(keras, name):
+    _, model_fn = _made(keras, keras_zoo.NETWORKS[name])
+    network = model_fn().network
+    x = keras_zoo.batch(keras_zoo.IMAGE, 2, 0)
+    whole = network(x)
+    count = {"residual": 4, "residual by +": 4, "shared layer": 2}[name]
+    if keras is not keras_2 and name == "residual by +":
+        count = 3  # What Keras 3 adds by `+` is no layer that a block could end at.
+    assert len(network.blocks) == len(whole.block_outputs) == count
+    feature = x
+    for index in range(count):
+        rest = network.run_from(index, feature, models.ForwardPass())
+        np.testing.assert_allclose(rest.logits, whole.logits, rtol=1e-4, atol=1e-5)
+        feature = network.run_block(index, feature, models.ForwardPass())
+        np.testing.assert_allclose(
+            feature, whole.block_outputs[index], rtol=1e-4, atol=1e-5
+        )
+    inside = [v for block in network.blocks for v in block.trainable_variables]
+    assert {id(v) for v in inside} == {id(v) for v in network.trainable_variables}
+
+
+def test_blocks_can_be_named(keras):
+    L = keras.layers
+    layers = [L.Conv2D(4, 3, name="stem"), L.ReLU(name="stage1")]
+    layers += [L.Conv2D(4, 3, name="stage2"), L.Flatten(), L.Dense(3, name="head")]
+    model = keras.Sequential([keras.Input((8, 8, 3)), *layers])
+    names = ["stage1", "stage2", "head"]
+    network = models.from_keras(model, blocks=names)().network
+    assert network.block_names == ["stage1", "stage2", "classifier"]
+    with pytest.raises(ValueError, match=r"can end at \['stage3'\].* stem, stage1"):
+        models.from_keras(model, blocks=["stage1", "stage3"])
+
+
+def test_the_keras_model_comes_back_with_the_weights(keras):
+    model, model_fn = _made(keras, keras_zoo.NETWORKS["sequential"])
+    client = _client(keras_zoo.IMAGE, 0)
+    for chosen in ([], [methods.Freeze()]):
+        weights, _ = _trained(model_fn, client, chosen)
+        assert model_fn.keras_model(weights) is model
+        if not chosen:
+            for one, other in zip(model.trainable_weights, weights.trainable):
+                np.testing.assert_array_equal(one, other)
+        probabilities = np.asarray(model(client["x"]))
+        np.testing.assert_allclose(probabilities.sum(-1), 1, rtol=1e-5)
+        network = model_fn().network
+        if chosen:
+            network.freeze_classifier()
+        pairs = [
+            *zip(network.trainable_variables, weights.trainable),
+            *zip(network.non_trainable_variables, weights.non_trainable),
+        ]
+        for variable, value in pairs:
+            variable.assign(value)
+        logits = network(client["x"]).logits
+        np.testing.assert_allclose(tf.nn.softmax(logits), probabilities, atol=1e-5)
+    with pytest.raises(ValueError, match="are not of the model 'sequential"):
+        model_fn.keras_model(tf.nest.map_structure(lambda v: v[:1], weights))
+
+
+def test_several_outputs_have_the_loss_that_the_model_was_compiled_with(keras):
+    L = keras.layers
+    inputs = keras.Input((8, 8, 3))
+    x = L.Dense(5, activation="tanh")(L.Flatten()(inputs))
+    outputs = {"size": L.Dense(1, name="size")(x), "kind": L.Dense(2, name="kind")(x)}
+    model = keras.Model(inputs, outputs)
+    model.compile(
+        loss={"size": "mse", "kind": "mae"}, loss_weights={"size": 2.0, "kind": 0.5}
+    )
+    model_fn = models.from_keras(model)
+    spec = model_fn().input_spec
+    assert {n: s.shape.as_list() for n, s in spec["y"].items()} == {
+        "size": [None, 1],
+        "kind": [None, 2],
+    }
+    x = keras_zoo.batch(keras_zoo.IMAGE, BATCH, 0)
+    y = keras_zoo.batch(spec["y"], BATCH, 1)
+    client = collections.OrderedDict(x=x, y=y, key=KEY)
+    start = [np.asarray(v) for v in model.trainable_weights]
+    given = model(x)
+    size = np.mean(np.square(given["size"] - y["size"]))
+    kind = np.mean(np.abs(given["kind"] - y["kind"]))
+    weights, metrics = _trained(model_fn, client, [methods.FedProx(0.1)])
+    np.testing.assert_allclose(metrics["loss"], 2 * size + kind / 2, rtol=1e-5)
+    assert "accuracy" not in metrics
+    assert all(not np.array_equal(a, b) for a, b in zip(start, weights.trainable))
+    with pytest.raises(ValueError, match="moon needs a classifier"):
+        _trained(model_fn, client, [methods.MOON(1.0)])
+
+
+def test_a_model_with_its_own_forward_pass_is_trained_by_it():
+    class Doubled(models.LearningModel):
+        def forward_pass(self, batch_input, training=True):
+            given = super().forward_pass(batch_input, training)
+            return given._replace(loss=2 * given.loss)
+
+    plain = models.build_model_fn("cnn", image_shape=(8, 8, 3), num_classes=3)
+    client = _client(keras_zoo.IMAGE, 0, examples=BATCH)
+
+    def moved(model_fn):
+        weights, _ = _trained(model_fn, client)
+        start = models.initial_weights(model_fn).trainable
+        return [np.asarray(w) - s for w, s in zip(weights.trainable, start)]
+
+    once, twice = moved(plain), moved(lambda: Doubled(plain().network))
+    for one, other in zip(once, twice):
+        np.testing.assert_allclose(2 * one, other, rtol=1e-3, atol=1e-5)
+    with pytest.raises(TypeError, match="with its own forward_pass"):
+        _trained(lambda: Doubled(plain().network), client, [methods.MOON(1.0)])
+
+
+def test_weights_that_the_loss_does_not_reach_are_named(keras):
+    L = keras.layers
+
+    class Idle(L.Layer):
+        def build(self, shape):
+            self.idle = self.add_weight(shape=(3,), initializer="zeros", name="idle")
+
+        def call(self, x):
+            return x
+
+    layers = [keras.Input((8, 8, 3)), L.Flatten(), Idle(name="one"), L.Dense(3)]
+    model_fn = models.from_keras(keras.Sequential(layers))
+    with pytest.raises(ValueError, match="does not reach the weights .*idle"):
+        _trained(model_fn, _client(keras_zoo.IMAGE, 0))
+
+
+def _of(keras, *layers, **options):
+    return keras.Sequential([keras.Input((8, 8, 3)), *layers], **options)
+
+
+BAD = {
+    "no weights yet": (
+        lambda k: k.Sequential([k.layers.Flatten(), k.layers.Dense(3)]),
+        "give input_spec",
+    ),
+    "nothing is trained": (
+        lambda k: _of(k, k.layers.Flatten(), k.layers.Dense(3, trainable=False)),
+        "Nothing of the model .* is trained",
+    ),
+    "no vector of logits": (
+        lambda k: _of(k, k.layers.Dense(3)),
+        "flatten before the last layer",
+    ),
+    "sigmoid": (
+        lambda k: _of(k, k.layers.Flatten(), k.layers.Dense(3, "sigmoid")),
+        "has the activation sigmoid",
+    ),
+    "constraint": (
+        lambda k: _of(
+            k, k.layers.Flatten(), k.layers.Dense(3, kernel_constraint="max_norm")
+        ),
+        "has a constraint",
+    ),
+    "mixed precision": (
+        lambda k: _of(k, k.layers.Flatten(), k.layers.Dense(3, dtype="mixed_float16")),
+        "mixed precision",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", BAD)
+def test_bad_models_are_refused_in_one_sentence(keras, what):
+    build, message = BAD[what]
+    with pytest.raises(ValueError, match=message) as raised:
+        models.from_keras(build(keras))
+    assert "\n" not in str(raised.value)
+
+
+def test_a_loss_that_does_not_fit_the_softmax_is_refused(keras):
+    sparse = keras.losses.SparseCategoricalCrossentropy
+    for activation, from_logits, is_right in (
+        (None, True, True),
+        ("softmax", False, True),
+        (None, False, False),
+        ("softmax", True, False),
+    ):
+        layers = [keras.layers.Flatten(), keras.layers.Dense(3, activation=activation)]
+        model = _of(keras, *layers)
+        model.compile(loss=sparse(from_logits=from_logits))
+        if is_right:
+            models.from_keras(model)
+            continue
+        with pytest.raises(ValueError, match=f"from_logits={not from_logits}"):
+            models.from_keras(model)
+
+
+def test_what_is_no_keras_model_is_refused():
+    with pytest.raises(TypeError, match="takes a Keras model, not a list"):
+        models.from_keras([1])

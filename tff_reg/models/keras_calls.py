@@ -1,0 +1,383 @@
+"""One call of a Keras model on variables of ours, as Keras itself calls it.
+
+For Keras 3 and Keras 2 (`tf_keras`, and the Keras of TensorFlow 2.14). The model and
+its own variables stay as they are: Keras 3 computes in a `StatelessScope`; in a model
+of Keras 2 our variables stand in the place of its own for as long as the call takes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Optional
+
+import tensorflow as tf
+
+from tff_reg import seam
+
+_NON_LINEAR_LAYERS = ("ReLU", "LeakyReLU", "PReLU", "ELU", "ThresholdedReLU")
+
+
+@dataclasses.dataclass(frozen=True)
+class LayerCall:
+    """One call of a layer.
+
+    Attributes:
+      layer: The layer.
+      inputs: What it was given, tensors and else, flattened.
+      output: What it gave.
+    """
+
+    layer: Any
+    inputs: Sequence[Any]
+    output: Any
+
+
+@dataclasses.dataclass(frozen=True)
+class Call:
+    """What a call of a model gave.
+
+    Attributes:
+      output: The model's output, a tensor or a structure of them.
+      layer_calls: The calls of the layers inside, in the order in which they ended.
+      losses: The model's own losses, scalars: of weights, of activities, `add_loss`.
+      new_values: The new value of each variable, in the order of those given; None of
+        one that stays, and of all of Keras 2, which has changed the variables.
+    """
+
+    output: Any
+    layer_calls: Sequence[LayerCall]
+    losses: Sequence[tf.Tensor]
+    new_values: Sequence[Optional[tf.Tensor]]
+
+
+def is_keras_3(layer: Any) -> bool:
+    """Whether it is a layer or model of Keras 3."""
+    known = getattr(sys.modules.get("keras"), "Layer", None)
+    return known is not None and isinstance(layer, known)
+
+
+def is_keras_2(layer: Any) -> bool:
+    """Whether it is a layer or model of Keras 2."""
+    if "tf_keras" not in sys.modules and "keras" not in sys.modules:
+        return False
+    return seam.has_keras() and isinstance(layer, seam.keras().layers.Layer)
+
+
+def keras_of(model: Any) -> Any:
+    """The Keras that a model is of."""
+    return sys.modules["keras"] if is_keras_3(model) else seam.keras()
+
+
+def layers_of(model: Any) -> list[Any]:
+    """A model and all layers inside it, at any depth, each once."""
+    found = model._flatten_layers(include_self=True, recursive=True)
+    return list({id(layer): layer for layer in found}.values())
+
+
+def seeds_of(model: Any) -> list[Any]:
+    """The states of what draws random numbers in a model of Keras 3, integers [2]."""
+    generators = [
+        generator
+        for layer in layers_of(model)
+        for generator in getattr(layer, "_seed_generators", ())
+    ]
+    return list({id(g.state): g.state for g in generators}.values())
+
+
+def is_random(model: Any) -> bool:
+    """Whether a pass in training mode draws random numbers by Keras's own layers."""
+    if is_keras_3(model):
+        return bool(seeds_of(model))
+    return any(_GENERATOR in vars(layer) for layer in layers_of(model))
+
+
+def call(
+    model: Any,
+    x: Any,
+    values: Sequence[tuple[Any, Any]],
+    *,
+    whole: Any,
+    training: bool,
+    key: Optional[tf.Tensor] = None,
+) -> Call:
+    """Calls a model.
+
+    Args:
+      model: A model of Keras, all of whose weights exist, or a part of one.
+      x: Its input.
+      values: Pairs of a variable of the model and what stands for it: our variable,
+        which a model of Keras 2 also changes.
+      whole: The model that `model` is, or is a part of.
+      training: Whether in training mode.
+      key: int64 [2], what is random hangs on; drawn without one.
+
+    Returns:
+      The `Call`.
+    """
+    layers = list({id(v): v for v in [*layers_of(whole), model]}.values())
+    layer_calls: list[LayerCall] = []
+    run = _call_keras_3 if is_keras_3(model) else _call_keras_2
+    with _as_numpy(layers), _recorded(layers, layer_calls):
+        output, losses, new_values = run(model, whole, x, values, training, key)
+    return Call(output, layer_calls, losses, new_values)
+
+
+def is_linear(layer: Any) -> bool:
+    """Whether a layer has no activation."""
+    activation = getattr(layer, "activation", None)
+    return activation is None or getattr(activation, "__name__", "") == "linear"
+
+
+def is_non_linear(layer: Any) -> bool:
+    """Whether a layer's output is the output of a non-linearity."""
+    kinds = {kind.__name__ for kind in type(layer).__mro__}
+    return not kinds.isdisjoint(_NON_LINEAR_LAYERS) or not is_linear(layer)
+
+
+def is_softmax(layer: Any) -> bool:
+    """Whether a layer is a softmax and nothing else."""
+    kinds = {kind.__name__ for kind in type(layer).__mro__}
+    activation = getattr(getattr(layer, "activation", None), "__name__", "")
+    return "Softmax" in kinds or ("Activation" in kinds and activation == "softmax")
+
+
+def producer(tensor: Any, call: Call) -> Optional[LayerCall]:
+    """The innermost call of a layer that gave a tensor."""
+    return next((c for c in call.layer_calls if c.output is tensor), None)
+
+
+def logits_call_of(call: Call) -> Optional[LayerCall]:
+    """The call that gave the output, or what a last softmax layer read."""
+    found = producer(call.output, call)
+    if found is not None and is_softmax(found.layer):
+        return producer(found.inputs[0], call)
+    return found
+
+
+def logits_of(call: Call) -> tf.Tensor:
+    """The output, or what a last softmax layer read."""
+    found = producer(call.output, call)
+    if found is not None and is_softmax(found.layer):
+        return found.inputs[0]
+    return call.output
+
+
+def output_of(layer: Any, call: Call) -> tf.Tensor:
+    """What a layer gave when it was first called."""
+    return next(c.output for c in call.layer_calls if c.layer is layer)
+
+
+def input_of(layer: Any, call: Call) -> tf.Tensor:
+    """What a layer was given when it was first called."""
+    return next(c.inputs[0] for c in call.layer_calls if c.layer is layer)
+
+
+def name_of(variable: Any) -> str:
+    """A variable's name with its layer's: 'dense/kernel'."""
+    return getattr(variable, "path", variable.name).split(":")[0]
+
+
+def _key_of(key: Optional[tf.Tensor], number: int) -> tf.Tensor:
+    if key is None:
+        key = tf.random.uniform([2], maxval=2**62, dtype=tf.int64)
+    return tf.random.experimental.stateless_fold_in(key, number)
+
+
+def _call_keras_3(
+    model: Any, whole: Any, x: Any, values: Any, training: bool, key: Any
+) -> Any:
+    mapping = [(variable, tf.convert_to_tensor(value)) for variable, value in values]
+    for number, seed in enumerate(seeds_of(whole)):
+        if training:
+            mapping.append((seed, tf.cast(_key_of(key, number), seed.dtype)))
+    with keras_of(model).StatelessScope(mapping, collect_losses=True) as scope:
+        output = model(x, training=training)
+        losses = list(model.losses)
+    new_values = []
+    for variable, given in mapping[: len(values)]:
+        value = scope.get_current_value(variable)
+        new_values.append(None if value is given else value)
+    return output, losses, new_values
+
+
+def _call_keras_2(
+    model: Any, whole: Any, x: Any, values: Any, training: bool, key: Any
+) -> Any:
+    standing_for = {id(variable): value for variable, value in values}
+    with contextlib.ExitStack() as stack:
+        for module in {id(m): m for m in (model, whole, *whole.submodules)}.values():
+            stack.enter_context(_replaced(vars(module), standing_for))
+        for number, layer in enumerate(layers_of(whole)):
+            # In TFF's graphs, Keras 2 adds to those of the passes before.
+            stack.enter_context(_set(vars(layer), "_losses", []))
+            if training and _GENERATOR in vars(layer):
+                generator = _KeyedGenerator(_key_of(key, number))
+                stack.enter_context(_set(vars(layer), _GENERATOR, generator))
+        output = model(x, training=training)
+        losses = list(model.losses)
+    return output, losses, [None] * len(values)
+
+
+_GENERATOR = "_random_generator"
+
+
+class _KeyedGenerator:
+    """Draws for a layer of Keras 2, in the place of its `RandomGenerator`."""
+
+    def __init__(self, key: tf.Tensor):
+        self._key = key
+        self._draws = 0
+
+    def _seed(self) -> tf.Tensor:
+        self._draws += 1
+        return tf.random.experimental.stateless_fold_in(self._key, self._draws)
+
+    def dropout(self, inputs: Any, rate: float, noise_shape: Any = None):
+        """As `tf.nn.dropout`."""
+        return tf.nn.experimental.stateless_dropout(
+            inputs, rate, seed=self._seed(), noise_shape=noise_shape
+        )
+
+    def random_normal(
+        self,
+        shape: Any,
+        mean: Any = 0.0,
+        stddev: Any = 1.0,
+        dtype: Any = None,
+        **_: Any,
+    ):
+        """As `tf.random.normal`."""
+        return tf.random.stateless_normal(
+            shape, self._seed(), mean, stddev, dtype or tf.float32
+        )
+
+    def random_uniform(
+        self,
+        shape: Any,
+        minval: Any = 0.0,
+        maxval: Any = None,
+        dtype: Any = None,
+        **_: Any,
+    ):
+        """As `tf.random.uniform`."""
+        return tf.random.stateless_uniform(
+            shape, self._seed(), minval, maxval, dtype or tf.float32
+        )
+
+    def truncated_normal(
+        self,
+        shape: Any,
+        mean: Any = 0.0,
+        stddev: Any = 1.0,
+        dtype: Any = None,
+        **_: Any,
+    ):
+        """As `tf.random.truncated_normal`."""
+        return tf.random.stateless_truncated_normal(
+            shape, self._seed(), mean, stddev, dtype or tf.float32
+        )
+
+
+@contextlib.contextmanager
+def _set(attributes: dict[str, Any], name: str, value: Any) -> Iterator[None]:
+    """Has an attribute hold something else meanwhile, behind Keras's tracking."""
+    missing = object()
+    before = attributes.get(name, missing)
+    attributes[name] = value
+    try:
+        yield
+    finally:
+        if before is missing:
+            del attributes[name]
+        else:
+            attributes[name] = before
+
+
+@contextlib.contextmanager
+def _recorded(layers: Sequence[Any], calls: list[LayerCall]) -> Iterator[None]:
+    """Has the calls of layers written down meanwhile."""
+
+    def recording(layer: Any, function: Callable[..., Any]):
+        @functools.wraps(function)
+        def record(*args: Any, **kwargs: Any):
+            output = function(*args, **kwargs)
+            inputs = tf.nest.flatten([args, kwargs])
+            calls.append(LayerCall(layer, inputs, output))
+            return output
+
+        return record
+
+    with contextlib.ExitStack() as stack:
+        for layer in layers:
+            new = recording(layer, layer.call)
+            stack.enter_context(_set(vars(layer), "call", new))
+        yield
+
+
+@contextlib.contextmanager
+def _as_numpy(layers: Sequence[Any]) -> Iterator[None]:
+    """Has constant tensors be arrays meanwhile, which any graph takes.
+
+    Those of the layers and of their regularisers.
+    """
+    with contextlib.ExitStack() as stack:
+        regularizers = [
+            getattr(source, name, None)
+            for layer in layers
+            for source in (layer, *getattr(layer, "_trainable_variables", ()))
+            for name in ("regularizer", "activity_regularizer")
+        ]
+        holders = {id(each): each for each in (*layers, *regularizers)}
+        for holder in holders.values():
+            attributes = getattr(holder, "__dict__", {})
+            for name, value in list(attributes.items()):
+                if isinstance(value, tf.Tensor) and hasattr(value, "numpy"):
+                    stack.enter_context(_set(attributes, name, value.numpy()))
+        yield
+
+
+@contextlib.contextmanager
+def _replaced(container: Any, standing_for: dict[int, Any]) -> Iterator[None]:
+    """Puts variables in the place of others in a dict or list, and what is inside."""
+    is_dict = isinstance(container, dict)
+    with contextlib.ExitStack() as stack:
+        for name, value in list(container.items() if is_dict else enumerate(container)):
+            new = _replacement(value, standing_for)
+            if new is not value:
+                stack.enter_context(_set_item(container, name, new))
+            elif isinstance(value, (dict, list)) and not _is_internal(name):
+                stack.enter_context(_replaced(value, standing_for))
+        yield
+
+
+def _is_internal(name: Any) -> bool:
+    """Whether an attribute is one of TensorFlow's, such as what it tracks."""
+    return isinstance(name, str) and name.startswith("_self_")
+
+
+def _replacement(value: Any, standing_for: dict[int, Any]) -> Any:
+    if isinstance(value, tf.Variable):
+        return standing_for.get(id(value), value)
+    if isinstance(value, functools.partial):  # A weight's regulariser.
+        args = [_replacement(each, standing_for) for each in value.args]
+        return functools.partial(value.func, *args, **value.keywords)
+    if type(value) is tuple:
+        new = tuple(_replacement(each, standing_for) for each in value)
+        return new if any(n is not v for n, v in zip(new, value)) else value
+    return value
+
+
+@contextlib.contextmanager
+def _set_item(container: Any, name: Any, value: Any) -> Iterator[None]:
+    """Has a dict or list hold something else meanwhile, also one that is tracked."""
+    kind: Any = dict if isinstance(container, dict) else list
+    before = container[name]
+    kind.__setitem__(container, name, value)
+    try:
+        yield
+    finally:
+        kind.__setitem__(container, name, before)

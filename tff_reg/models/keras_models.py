@@ -1,0 +1,483 @@
+"""Anybody's Keras model, of Keras 3 or Keras 2, as a model that all methods train."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import dataclasses
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any, Optional
+
+import numpy as np
+import tensorflow as tf
+
+from tff_reg.models import (
+    block_model,
+    keras_calls,
+    keras_network,
+    keras_parts,
+    learning_model as learning_model_lib,
+)
+
+_DRAWS = (
+    *("RandomUniform", "RandomUniformInt", "RandomStandardNormal", "TruncatedNormal"),
+    *("RandomShuffle", "RandomGamma", "RandomPoissonV2", "Multinomial"),
+)
+
+
+class KerasModelFn:
+    """Makes the `LearningModel`s of a Keras model; what `from_keras` returns.
+
+    Args:
+      plan: What was found of the model; kept as `plan`.
+      loss_fn: Function of (labels, outputs) giving a batch's mean loss.
+      label_spec: `tf.TensorSpec`s of the labels, the batch axis first.
+    """
+
+    def __init__(self, plan: keras_network.Plan, loss_fn: Callable, label_spec: Any):
+        self.plan = plan
+        self._loss_fn = loss_fn
+        self._label_spec = label_spec
+
+    def __call__(self) -> learning_model_lib.LearningModel:
+        return learning_model_lib.LearningModel(
+            keras_network.KerasNetwork(self.plan),
+            loss_fn=self._loss_fn,
+            label_spec=self._label_spec,
+        )
+
+    def keras_model(self, weights: Any) -> Any:
+        """The Keras model with weights of training.
+
+        Args:
+          weights: A `tff.learning.models.ModelWeights`, such as
+            `process.get_model_weights(state)`.
+
+        Returns:
+          The model that `from_keras` was given, its weights set to these.
+
+        Raises:
+          ValueError: If these are weights of another model.
+        """
+        plan, count = self.plan, self.plan.num_trainable
+        trainable = [np.asarray(v) for v in weights.trainable]
+        others = [np.asarray(v) for v in weights.non_trainable]
+        frozen = count - len(trainable)
+        if frozen and plan.head is not None:  # A method froze the last layer.
+            variables = list(plan.variables)
+            at = {id(v): n for n, v in enumerate(variables)}
+            own = [v for v in (plan.head.kernel, plan.head.bias) if v is not None]
+            positions = [at[id(v)] for v in own]
+            if frozen == len(positions):
+                others, fixed = others[:-frozen], others[-frozen:]
+                for position, value in sorted(zip(positions, fixed)):
+                    trainable.insert(position, value)
+        values = [*trainable, *others]
+        shapes = [v.shape for v in values]
+        if shapes != [v.shape for v in plan.values]:
+            raise ValueError(
+                f"These {len(values)} weights are not of the model"
+                f" {plan.model.name!r}, which has {len(plan.values)}: their numbers or"
+                " shapes differ. A method that replaces the last layer (fedetf) leaves"
+                " no weights for it."
+            )
+        for variable, value in zip(plan.variables, values):
+            variable.assign(value)
+        return plan.model
+
+
+def from_keras(
+    model: Any,
+    *,
+    blocks: Optional[Sequence[str]] = None,
+    loss_fn: Optional[Callable] = None,
+    input_spec: Any = None,
+    label_spec: Any = None,
+) -> KerasModelFn:
+    """Makes a `model_fn` of a Keras model, of Keras 3 or Keras 2.
+
+    The model is called as Keras calls it. Its weights at the time of this call are the
+    initial ones; the model itself is not changed by training.
+
+    For example
+
+        model_fn = tff_reg.models.from_keras(keras.applications.MobileNetV2(...))
+        process = tff_reg.training.build_regularized(model_fn, ...)
+
+    Args:
+      model: A `keras.Model`: Sequential, functional or sub-classed.
+      blocks: Names of layers of a Sequential or functional model: each ends a block,
+        and what is left is the classifier. Without them a model is taken apart where
+        one tensor carries everything, into at most six blocks.
+      loss_fn: Function of (labels, outputs) giving a batch's mean loss. Without it the
+        loss that the model was compiled with, else the cross-entropy of integer labels
+        and the logits before a last softmax.
+      input_spec: `tf.TensorSpec` of the input, batch axis first, or a structure of
+        them; only for a model that does not know it: sub-classed, or not built.
+      label_spec: The same of the labels; by default int32 [None] for cross-entropy
+        of integer labels, else as the output.
+
+    Returns:
+      A `KerasModelFn`: a function without arguments that makes a `LearningModel`. Its
+      `keras_model(weights)` gives the Keras model back.
+
+    Raises:
+      TypeError: If it is no Keras model.
+      ValueError: If the model cannot be trained as Keras would, and why.
+    """
+    keras = _check_is_keras(model)
+    input_spec = _spec_of(model, input_spec)
+    _check_weights(model)
+    variables, num_trainable = _weights_of(model)
+    trial = _try(model, input_spec, variables, num_trainable)
+    loss = _loss_of(model, loss_fn, keras)
+    output = trial.call.output
+    is_vector = tf.is_tensor(output) and output.shape.rank == 2
+    is_classifier = loss is None
+    logits_call = keras_calls.logits_call_of(trial.call) if is_vector else None
+    if is_classifier:
+        _check_gives_logits(model, output, logits_call, keras)
+        loss = learning_model_lib.sparse_cross_entropy
+    head = last = None
+    if is_classifier and logits_call is not None:
+        head = last = _head_of(logits_call, trial.call, keras)
+        gives_all = logits_call.output is output
+        if head is None and gives_all and keras_calls.is_linear(logits_call.layer):
+            last = logits_call.layer
+    parts, ends = keras_parts.parts_of(
+        model, trial, head, last, blocks, input_spec, keras
+    )
+    variables = _floats(variables, trial)
+    in_place = {id(v) for v in variables}
+    if label_spec is None:
+        label_spec = tf.TensorSpec([None], tf.int32)
+        if not is_classifier:
+            label_spec = tf.nest.map_structure(_batched_spec, output)
+    label_spec = keras_parts.in_order(label_spec)
+    fixed = [v for v in model.variables if id(v) not in in_place]
+    seeds = {id(v) for v in keras_calls.seeds_of(model)}
+    plan = keras_network.Plan(
+        model=model,
+        input_spec=input_spec,
+        variables=variables,
+        values=[np.asarray(v) for v in variables],
+        num_trainable=num_trainable,
+        fixed=[(v, np.asarray(v)) for v in fixed if id(v) not in seeds],
+        constants=frozenset(
+            n
+            for n, v in enumerate(variables)
+            if n >= num_trainable and id(v) not in trial.changed
+        ),
+        head=head,
+        parts=parts,
+        ends=ends,
+        num_classes=output.shape[-1] if is_classifier else None,
+        is_random=keras_calls.is_random(model),
+    )
+    return KerasModelFn(plan, loss, label_spec)
+
+
+def from_keras_blocks(
+    blocks: Sequence, *, input_shape: Sequence[int]
+) -> block_model.BlockModel:
+    """Makes a `BlockModel` of lists of Keras layers, one after another.
+
+    The short form of `from_keras` for a Sequential model whose blocks are listed.
+
+    For example
+
+        from_keras_blocks(
+            [
+                [keras.layers.Conv2D(32, 3, activation="relu")],
+                [keras.layers.Flatten(), keras.layers.Dense(10)],
+            ],
+            input_shape=(28, 28, 1),
+        )
+
+    Args:
+      blocks: A list with one entry a block: a Keras layer, or a list of them. The
+        last layer of the last block gives the logits; what enters it is the embedding.
+      input_shape: Shape of one example, without the batch axis.
+
+    Returns:
+      The `BlockModel`; its blocks are called block1, block2, ..., classifier.
+
+    Raises:
+      ValueError: If there are fewer than two blocks, a block is empty, or the last
+        layer does not give one logit a class.
+    """
+    lists = [list(b) if isinstance(b, (list, tuple)) else [b] for b in blocks]
+    if len(lists) < 2 or not all(lists):
+        raise ValueError(
+            "from_keras_blocks needs at least two blocks with at least one layer "
+            f"each, but got blocks of {[len(b) for b in lists]} layers."
+        )
+
+    flat = [layer for each in lists for layer in each]
+    kerases = {_check_is_keras(layer).__name__ for layer in flat}
+    if len(kerases) > 1:
+        raise TypeError(f"The layers are of {' and '.join(sorted(kerases))}.")
+    keras = keras_calls.keras_of(flat[0])
+    is_eager = tf.executing_eagerly()
+
+    def plan() -> keras_network.Plan:
+        used = flat
+        if not is_eager:
+            # In a graph, Keras 2 makes layers of TensorFlow 1.
+            used = [type(each).from_config(each.get_config()) for each in flat]
+        inputs = keras.Input(tuple(input_shape), dtype=flat[-1].compute_dtype)
+        model = keras.Sequential([inputs, *used])
+        found = from_keras(model, blocks=[each[-1].name for each in lists]).plan
+        names = [f"block{n}" for n in range(1, len(lists))]
+        parts = [
+            dataclasses.replace(part, name=name)
+            for part, name in zip(found.parts, [*names, "classifier"])
+        ]
+        return dataclasses.replace(found, parts=parts)
+
+    if is_eager:
+        return keras_network.KerasNetwork(plan())
+    # A thread of its own is outside of the graph that is being built.
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        made = pool.submit(plan).result()
+    return keras_network.KerasNetwork(made)
+
+
+def _check_is_keras(model: Any) -> Any:
+    """Returns the Keras that a model is of."""
+    is_3 = keras_calls.is_keras_3(model)
+    if not is_3 and not keras_calls.is_keras_2(model):
+        raise TypeError(
+            f"from_keras takes a Keras model, not a {type(model).__name__}."
+        )
+    keras = keras_calls.keras_of(model)
+    if is_3 and keras.config.backend() != "tensorflow":
+        raise ValueError(
+            f"Keras computes with {keras.config.backend()} here, and TensorFlow"
+            " Federated trains TensorFlow alone: set KERAS_BACKEND=tensorflow."
+        )
+    return keras
+
+
+def _batched_spec(tensor: Any) -> tf.TensorSpec:
+    return tf.TensorSpec([None, *tensor.shape[1:]], tensor.dtype)
+
+
+def _spec_of(model: Any, given: Any) -> Any:
+    """The specs of a model's input; builds a model that has no weights yet."""
+    spec = given
+    if spec is None and getattr(model, "inputs", None):
+        spec = tf.nest.map_structure(_batched_spec, keras_parts.input_of(model))
+    if spec is None:
+        raise ValueError(
+            f"The model {model.name!r} does not know what it takes: give input_spec,"
+            " for example tf.TensorSpec([None, 28, 28, 1])."
+        )
+    if any(s.dtype == tf.string for s in tf.nest.flatten(spec)):
+        raise ValueError(
+            f"The model {model.name!r} takes strings, which no client's data set in"
+            " arrays can hold: vectorise the text before, and give the model the ids."
+        )
+    if given is not None:
+        model(keras_parts.example(spec, np.zeros))
+    return keras_parts.in_order(spec)
+
+
+def _check_weights(model: Any) -> None:
+    name = repr(model.name)
+    if not model.built or not model.weights:
+        raise ValueError(
+            f"The model {name} has no weights yet: call it on a batch, or give"
+            " input_spec=tf.TensorSpec([None, ...])."
+        )
+    if not model.trainable_weights:
+        raise ValueError(
+            f"Nothing of the model {name} is trained: set trainable=True on a layer."
+        )
+    bound = [v for v in model.trainable_weights if getattr(v, "constraint", None)]
+    if bound:
+        raise ValueError(
+            f"{keras_calls.name_of(bound[0])} has a constraint, which Keras's"
+            " optimisers apply after each step and clients here do not: leave it out."
+        )
+    for layer in keras_calls.layers_of(model):
+        if (
+            layer.weights
+            and layer.compute_dtype != layer.variable_dtype
+            and layer is not model
+        ):
+            raise ValueError(
+                f"The layer {layer.name!r} has {layer.variable_dtype} weights and"
+                f" computes in {layer.compute_dtype} (mixed precision): give all layers"
+                " the one dtype float32 or float64."
+            )
+    learning_model_lib.check_dtypes(model.trainable_weights)
+
+
+def _weights_of(model: Any) -> tuple[list[Any], int]:
+    """A model's weights, those that are trained first, each once."""
+    trained = list({id(v): v for v in model.trainable_weights}.values())
+    known = {id(v) for v in trained}
+    others = {id(v): v for v in model.non_trainable_weights if id(v) not in known}
+    return [*trained, *others.values()], len(trained)
+
+
+def _try(
+    model: Any, spec: Any, variables: Sequence[Any], num_trainable: int
+) -> keras_parts.Trial:
+    """Traces a training pass in a graph of its own, as TFF will."""
+    found: dict[str, Any] = {}
+    with tf.Graph().as_default():
+        ours = [
+            tf.Variable(tf.zeros(tuple(v.shape), v.dtype), n < num_trainable)
+            for n, v in enumerate(variables)
+        ]
+        others = [v for v in model.variables if all(v is not w for w in variables)]
+        seeds = {id(v) for v in keras_calls.seeds_of(model)}
+
+        def run(*x: Any):
+            features = tf.nest.pack_sequence_as(spec, x)
+            fixed = [
+                (v, tf.zeros(tuple(v.shape), v.dtype))
+                for v in others
+                if id(v) not in seeds
+            ]
+            found["features"] = x
+            found["call"] = keras_calls.call(
+                model,
+                features,
+                [*zip(variables, ours), *fixed],
+                whole=model,
+                training=True,
+                key=tf.zeros([2], tf.int64),
+            )
+            return tf.nest.flatten(found["call"].output)
+
+        try:
+            function = tf.function(run, autograph=False)
+            traced = function.get_concrete_function(*tf.nest.flatten(spec))
+        except Exception as error:
+            why = str(error).strip().splitlines()[0] if str(error) else ""
+            raise ValueError(
+                f"The model {model.name!r} cannot be called in a graph of TensorFlow"
+                f" with variables that stand for its own: {type(error).__name__}: {why}"
+            ) from error
+        graph = traced.graph
+    draws = [op for op in graph.get_operations() if op.type in _DRAWS]
+    if draws:
+        warnings.warn(
+            f"The model {model.name!r} draws random numbers by {draws[0].name!r}, not"
+            " by a layer of Keras or a keras.random.SeedGenerator: they depend on no"
+            " seed, and a run cannot be repeated to the bit.",
+            stacklevel=3,
+        )
+    call = found["call"]
+    changed = {n for n, v in enumerate(call.new_values[: len(ours)]) if v is not None}
+    inner = {id(external): internal for external, internal in graph.captures}
+    handles = {
+        id(inner[id(v.handle)]): n for n, v in enumerate(ours) if id(v.handle) in inner
+    }
+    for op in graph.get_operations():
+        if op.type.startswith("Assign") or op.type.endswith("PartitionedCall"):
+            changed.update(handles[id(x)] for x in op.inputs if id(x) in handles)
+    changed_ids = frozenset(id(variables[n]) for n in changed)
+    return keras_parts.Trial(call, found["features"], changed_ids)
+
+
+def _floats(variables: Sequence[Any], trial: keras_parts.Trial) -> list[Any]:
+    """The weights that travel; integers that no pass changes stay where they are."""
+    integers = [v for v in variables if not tf.as_dtype(v.dtype).is_floating]
+    changed = [keras_calls.name_of(v) for v in integers if id(v) in trial.changed]
+    if changed:
+        raise ValueError(
+            f"Training changes {', '.join(changed)}, which holds no floating-point"
+            " numbers, so that clients' values have no mean: make it float32, or leave"
+            " it out."
+        )
+    left_out = {id(v) for v in integers}
+    return [v for v in variables if id(v) not in left_out]
+
+
+def _loss_of(model: Any, given: Optional[Callable], keras: Any) -> Optional[Callable]:
+    """The loss; None for cross-entropy of integer labels and logits."""
+    if given is not None:
+        return None if given is learning_model_lib.sparse_cross_entropy else given
+    loss = getattr(model, "loss", None) if getattr(model, "compiled", True) else None
+    if loss is None or loss == "sparse_categorical_crossentropy":
+        return None
+    sparse = keras.losses.SparseCategoricalCrossentropy
+    is_mean = getattr(loss, "reduction", None) in ("sum_over_batch_size", "auto")
+    if (
+        isinstance(loss, sparse)
+        and is_mean
+        and loss.get_config().get("ignore_class") is None
+    ):
+        return None
+    config = getattr(model, "get_compile_config", dict)() or {}
+    weights = config.get("loss_weights")
+
+    def one(each: Any, labels: Any, outputs: Any):
+        return tf.reduce_mean(keras.losses.get(each)(labels, outputs))
+
+    def total(labels: Any, outputs: Any):
+        if not isinstance(loss, (dict, list, tuple)):
+            return one(loss, labels, outputs)
+        names = list(loss) if isinstance(loss, dict) else range(len(loss))
+        scales = dict.fromkeys(names, 1.0)
+        if weights is not None:
+            pairs = weights.items() if isinstance(weights, dict) else enumerate(weights)
+            scales.update(pairs)
+        return tf.add_n(
+            [scales[n] * one(loss[n], labels[n], outputs[n]) for n in names]
+        )
+
+    return total
+
+
+def _check_gives_logits(
+    model: Any, output: Any, found: Optional[keras_calls.LayerCall], keras: Any
+) -> None:
+    """Checks that cross-entropy of integer labels fits the output."""
+    if not tf.is_tensor(output) or output.shape.rank != 2 or output.shape[-1] is None:
+        shapes = [str(tuple(x.shape)) for x in tf.nest.flatten(output)]
+        raise ValueError(
+            f"The model {model.name!r} gives {' and '.join(shapes)}, and cross-entropy"
+            " of integer labels takes one logit a class: flatten before the last layer,"
+            " or compile the model with its loss, or give loss_fn."
+        )
+    layer = None if found is None else found.layer
+    activation = getattr(getattr(layer, "activation", None), "__name__", "linear")
+    if activation not in ("linear", "softmax"):
+        raise ValueError(
+            f"The last layer, {layer.name!r}, has the activation {activation}, and"
+            " cross-entropy of integer labels takes logits or a softmax's output:"
+            " compile the model with its loss, or give loss_fn."
+        )
+    loss = getattr(model, "loss", None)
+    if loss is None:
+        return
+    takes_logits = not isinstance(loss, str) and loss.get_config()["from_logits"]
+    is_softmax = activation == "softmax" or found.output is not output
+    if takes_logits == is_softmax:
+        what = "a softmax" if is_softmax else "no softmax"
+        raise ValueError(
+            f"The model {model.name!r} ends in {what}, and was compiled with a loss"
+            f" that has from_logits={takes_logits}: compile it with"
+            f" from_logits={not takes_logits}."
+        )
+
+
+def _head_of(found: keras_calls.LayerCall, call: keras_calls.Call, keras: Any) -> Any:
+    """The `Dense` layer that gives the logits; None if it is another layer."""
+    layer, x = found.layer, found.inputs[0]
+    is_dense = isinstance(layer, keras.layers.Dense)
+    if not is_dense or type(layer).__call__ is not keras.layers.Dense.__call__:
+        return None
+    is_plain = (
+        type(layer).call is keras.layers.Dense.call
+        and getattr(layer, "activity_regularizer", None) is None
+        and not getattr(layer, "lora_enabled", False)
+        and getattr(layer, "quantization_mode", None) is None
+    )
+    times = sum(each.layer is layer for each in call.layer_calls)
+    return layer if is_plain and times == 1 and x.shape.rank == 2 else None

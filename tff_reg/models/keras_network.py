@@ -1,0 +1,360 @@
+"""A Keras model on variables of ours, as a `BlockModel`.
+
+A pass through the whole network calls the model as Keras does (`keras_calls`). What
+methods look at is found in that call: the outputs of the layers where a block ends,
+what enters the last `Dense` layer, the outputs of non-linear layers. To run a part
+alone, there are functional models between two such tensors (`keras_parts`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+from typing import Any, Optional
+
+import numpy as np
+import tensorflow as tf
+
+from tff_reg.models import block_model, forward as forward_lib, keras_calls, layers
+
+ForwardPass = forward_lib.ForwardPass
+MissingCapabilityError = block_model.MissingCapabilityError
+
+_WHOLE = (
+    "This Keras model shows {what}: its output is not that of a Dense layer which reads"
+    " [batch, features] once. End it in one, with or without softmax."
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """A block of a Keras model.
+
+    Attributes:
+      name: The block's.
+      model: The functional model that computes it; None for the identity.
+    """
+
+    name: str
+    model: Any
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """What `from_keras` has found of a model, before any variable of ours is made.
+
+    Attributes:
+      model: The Keras model.
+      input_spec: `tf.TensorSpec`s of its input, the batch axis first.
+      variables: Its weights: those that are trained, then the others.
+      values: Their values, arrays.
+      num_trainable: How many are trained.
+      fixed: Pairs of other variables (of metrics, for example) and their values.
+      constants: Positions in `variables` of those that no pass changes.
+      head: The `Dense` layer that gives the logits; None where there is none.
+      parts: The blocks before the head's input; the last one leads to it.
+      ends: The layers whose outputs are those of `parts`, but of the last one.
+      num_classes: None where the output is no vector of logits.
+      is_random: Whether a pass in training mode draws random numbers.
+    """
+
+    model: Any
+    input_spec: Any
+    variables: Sequence[Any]
+    values: Sequence[np.ndarray]
+    num_trainable: int
+    fixed: Sequence[tuple[Any, np.ndarray]]
+    constants: frozenset[int]
+    head: Any
+    parts: Sequence[Part]
+    ends: Sequence[Any]
+    num_classes: Optional[int]
+    is_random: bool
+
+
+class WholeOutputs:
+    """The outputs of a network whose last layer is no linear one.
+
+    Attributes:
+      logits: What the model gives: a tensor or a structure of them.
+      activations: As of `Outputs`.
+    """
+
+    def __init__(
+        self,
+        logits: Any,
+        activations: Sequence[tf.Tensor],
+        block_outputs: Sequence[tf.Tensor],
+    ):
+        self.logits = logits
+        self.activations = activations
+        self._block_outputs = block_outputs
+
+    @property
+    def embedding(self):
+        """Raises a MissingCapabilityError."""
+        raise MissingCapabilityError(_WHOLE.format(what="no embedding"))
+
+    @property
+    def block_outputs(self):
+        """As of `Outputs`; raises a MissingCapabilityError where there is one block."""
+        if len(self._block_outputs) < 2:
+            raise MissingCapabilityError(_WHOLE.format(what="no blocks"))
+        return self._block_outputs
+
+
+class KerasDense(layers.ForwardLayer):
+    """The last layer of a Keras model, on variables of ours, without its softmax.
+
+    Attributes:
+      kernel: [features, classes].
+      bias: [classes], or None.
+    """
+
+    def make(self, kernel: tf.Variable, bias: Optional[tf.Variable]):
+        self.kernel = kernel
+        self.bias = bias
+
+    def call(self, x, forward: ForwardPass):
+        y = tf.linalg.matmul(x, self.kernel)
+        return y if self.bias is None else tf.nn.bias_add(y, self.bias)
+
+
+class KerasBlock(block_model.Block):
+    """One block of a `KerasNetwork`."""
+
+    def make(self, network: KerasNetwork, part: Part):
+        self._network = [network]  # In a list that `tf.Module` does not look into.
+        self._part = (part,)
+
+    @property
+    def trainable_variables(self) -> list[tf.Variable]:
+        return self._network[0].variables_of(self._part[0].model, True)
+
+    @property
+    def non_trainable_variables(self) -> list[tf.Variable]:
+        return self._network[0].variables_of(self._part[0].model, False)
+
+    def call(self, x, forward: ForwardPass):
+        return self._network[0].run_part(self._part[0].model, x, forward)
+
+
+class KerasClassifier(block_model.Classifier, KerasBlock):
+    """The last block of a `KerasNetwork`: to the head's input, and the head."""
+
+    def make(self, network: KerasNetwork, part: Part, head: Optional[KerasDense]):
+        super().make(network, part)
+        self.head = head
+
+    @property
+    def trainable_variables(self) -> list[tf.Variable]:
+        own = [] if self.head is None else self.head.trainable_variables
+        return [*super().trainable_variables, *own]
+
+    @property
+    def non_trainable_variables(self) -> list[tf.Variable]:
+        own = [] if self.head is None else self.head.non_trainable_variables
+        return [*super().non_trainable_variables, *own]
+
+    @property
+    def linear_layer(self):
+        return self.head
+
+    def replace_linear_layer(self, layer: layers.ForwardLayer) -> None:
+        self.head = layer
+
+    def embed(self, x, forward: ForwardPass):
+        return self._network[0].run_part(self._part[0].model, x, forward)
+
+    def classify(self, embedding, forward: ForwardPass):
+        return embedding if self.head is None else self.head(embedding, forward)
+
+
+class KerasNetwork(block_model.BlockModel):
+    """A Keras model on variables of ours.
+
+    Args:
+      plan: What `from_keras` has found.
+    """
+
+    def __init__(self, plan: Plan):
+        self._plan = plan
+        made = []
+        for number, (variable, value) in enumerate(zip(plan.variables, plan.values)):
+            made.append(
+                tf.Variable(
+                    functools.partial(tf.constant, value),
+                    trainable=number < plan.num_trainable,
+                    name=keras_calls.name_of(variable),
+                    dtype=value.dtype,
+                )
+            )
+        self._made = made
+        self._head_positions: list[int] = []
+        head = None
+        if plan.head is not None:
+            at = {id(v): n for n, v in enumerate(plan.variables)}
+            kernel = at[id(plan.head.kernel)]
+            self._head_positions = [kernel]
+            bias = None
+            if plan.head.bias is not None:
+                bias = at[id(plan.head.bias)]
+                self._head_positions.append(bias)
+            head = KerasDense(
+                made[kernel], None if bias is None else made[bias], name="head"
+            )
+        *first, last = plan.parts
+        spec = plan.input_spec
+        shape = spec.shape[1:] if isinstance(spec, tf.TensorSpec) else ()
+        super().__init__(
+            [
+                *(KerasBlock(self, part, name=part.name) for part in first),
+                KerasClassifier(self, last, head, name=last.name),
+            ],
+            input_shape=shape,
+            num_classes=plan.num_classes,
+            # A user's layers may look at the whole batch.
+            has_independent_examples=False,
+            num_branches=0,
+            supports_width=False,
+            dtype=plan.values[0].dtype.name,
+        )
+        self._constants = [made[n] for n in sorted(plan.constants)]
+
+    @property
+    def input_spec(self):
+        return self._plan.input_spec
+
+    @property
+    def is_random(self) -> bool:
+        return self._plan.is_random
+
+    @property
+    def trainable_variables(self) -> list[tf.Variable]:
+        """In the order of the Keras model's; those of a replaced head come last."""
+        return [v for v in self._held() if v.trainable]
+
+    @property
+    def non_trainable_variables(self) -> list[tf.Variable]:
+        """In the order of the Keras model's; those of a frozen head come last."""
+        return [v for v in self._held() if not v.trainable]
+
+    def _held(self) -> list[tf.Variable]:
+        kept = [v for n, v in enumerate(self._made) if n not in self._head_positions]
+        head = self.blocks[-1].linear_layer
+        if head is None:
+            return self._made
+        own = [*head.trainable_variables, *head.non_trainable_variables]
+        in_place = [self._made[n] for n in self._head_positions]
+        if [id(v) for v in own] == [id(v) for v in in_place]:
+            return self._made
+        return [*kept, *own]
+
+    @property
+    def constants(self) -> list[tf.Variable]:
+        held = {id(v) for v in self._constants}
+        return [v for v in self.non_trainable_variables if id(v) in held]
+
+    def variables_of(self, model: Any, trainable: bool) -> list[tf.Variable]:
+        """Our variables of a part of the model but its head, in the model's order."""
+        if model is None:
+            return []
+        inside = {id(v) for v in model.weights}
+        return [
+            ours
+            for n, (own, ours) in enumerate(zip(self._plan.variables, self._made))
+            if id(own) in inside
+            and n not in self._head_positions
+            and ours.trainable == trainable
+        ]
+
+    @tf.autograph.experimental.do_not_convert
+    def __call__(self, x, forward: Optional[ForwardPass] = None):
+        """Runs the whole network; see `BlockModel`."""
+        forward = forward or ForwardPass()
+        self.check_supports(forward)
+        plan = self._plan
+        call = self._call(plan.model, _cast(x, plan.input_spec), forward)
+        activations = [
+            c.output
+            for c in call.layer_calls
+            if keras_calls.is_non_linear(c.layer) and c.layer is not plan.head
+        ]
+        recorded = tuple(activations) if forward.record_activations else ()
+        ended = [keras_calls.output_of(layer, call) for layer in plan.ends]
+        if plan.head is None:
+            logits = (
+                call.output if plan.num_classes is None else keras_calls.logits_of(call)
+            )
+            return WholeOutputs(logits, recorded, [*ended, logits])
+        embedding = keras_calls.input_of(plan.head, call)
+        ended = ended or [embedding]
+        logits = self.blocks[-1].classify(embedding, forward)
+        return forward_lib.Outputs(
+            block_outputs=[*ended, logits],
+            embedding=embedding,
+            logits=logits,
+            activations=recorded,
+        )
+
+    def run_part(self, model: Any, x: Any, forward: ForwardPass) -> Any:
+        """Runs a part of the model, or, as it is, what has no graph, to its embedding.
+
+        Args:
+          model: The part; None for the identity.
+          x: Its input.
+          forward: The pass's settings.
+
+        Returns:
+          Its output.
+        """
+        if model is None:
+            return x
+        call = self._call(model, x, forward)
+        for each in call.layer_calls:
+            if (
+                keras_calls.is_non_linear(each.layer)
+                and each.layer is not self._plan.head
+            ):
+                forward.record(each.output)
+        if model is self._plan.model and self._plan.head is not None:
+            return keras_calls.input_of(self._plan.head, call)
+        return call.output
+
+    def _call(self, model: Any, x: Any, forward: ForwardPass) -> keras_calls.Call:
+        plan = self._plan
+        values = list(zip(plan.variables, self._made))
+        head = self.blocks[-1].linear_layer
+        for n, name in zip(self._head_positions, ("kernel", "bias")):
+            standing = getattr(head, name, None)
+            if isinstance(standing, tf.Variable):
+                values[n] = (plan.variables[n], standing)
+        before = None
+        if not keras_calls.is_keras_3(model) and not forward.updates_statistics:
+            before = [tf.identity(v) for v in self._made[plan.num_trainable :]]
+        call = keras_calls.call(
+            model,
+            x,
+            [*values, *plan.fixed],
+            whole=plan.model,
+            training=forward.training,
+            key=forward.key,
+        )
+        if before is not None and forward.training:
+            for variable, value in zip(self._made[plan.num_trainable :], before):
+                variable.assign(value)
+        if forward.updates_statistics:
+            for (_, ours), new in zip(values, call.new_values):
+                if new is not None:
+                    ours.assign(new)
+        if forward.keep_loss is not None:
+            for loss in call.losses:
+                forward.keep_loss(loss)
+        return call
+
+
+def _cast(x: Any, spec: Any) -> Any:
+    """Input as the model takes it."""
+    flat = zip(tf.nest.flatten(x), tf.nest.flatten(spec))
+    return tf.nest.pack_sequence_as(spec, [tf.cast(v, s.dtype) for v, s in flat])

@@ -1,0 +1,227 @@
+"""A Keras model taken apart: where one tensor carries everything, a block may end."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any, Optional
+
+import numpy as np
+import tensorflow as tf
+
+from tff_reg.models import keras_calls
+from tff_reg.models.keras_network import Part
+
+# A network that is taken apart by itself has at most so many blocks, as the papers' do.
+_MOST_BLOCKS = 6
+
+
+@dataclasses.dataclass(frozen=True)
+class Trial:
+    """A pass in training mode, traced only.
+
+    Attributes:
+      call: The call.
+      features: What the model was given.
+      changed: The `id`s of the weights that it changes.
+    """
+
+    call: keras_calls.Call
+    features: Any
+    changed: frozenset[int]
+
+
+def in_order(spec: Any) -> Any:
+    """A structure of specs whose dicts are as TFF takes them."""
+    if isinstance(spec, dict):
+        pairs = ((name, in_order(spec[name])) for name in sorted(spec))
+        return collections.OrderedDict(pairs)
+    if isinstance(spec, (list, tuple)):
+        return tuple(in_order(each) for each in spec)
+    return spec
+
+
+def example(spec: Any, make: Callable[..., Any]) -> Any:
+    """Input of two examples; axes whose size is open have 32."""
+
+    def one(s: tf.TensorSpec):
+        shape = [2, *(32 if n is None else n for n in s.shape[1:])]
+        return tf.constant(make(shape), s.dtype)
+
+    return tf.nest.map_structure(one, spec)
+
+
+def input_of(model: Any) -> Any:
+    """The symbolic input of a model with a graph; of one in a list, that one."""
+    # In Keras 3 a Sequential's `input` is that of a layer.
+    is_sequential = "Sequential" in {kind.__name__ for kind in type(model).__mro__}
+    found = model.inputs if is_sequential else model.input
+    is_one = isinstance(found, (list, tuple)) and len(found) == 1
+    return found[0] if is_one else found
+
+
+def parts_of(
+    model: Any,
+    trial: Trial,
+    head: Any,
+    last: Any,
+    names: Optional[Sequence[str]],
+    spec: Any,
+    keras: Any,
+) -> tuple[list[Part], list[Any]]:
+    """The parts of a model before its head, and the layers that end all but the last.
+
+    Args:
+      model: The model.
+      trial: A pass through it.
+      head: Its head, or None.
+      last: The layer that gives the logits, or None where none does alone.
+      names: The layers that end blocks, where they are given.
+      spec: Of the model's input.
+      keras: The model's Keras.
+    """
+    has_graph = bool(getattr(model, "inputs", None)) and last is not None
+    if names is not None and not has_graph:
+        why = "does not end in logits" if last is None else "shows no graph"
+        raise ValueError(
+            f"The model {model.name!r} {why}, so that it has no blocks to be named."
+        )
+    whole = [Part("body", model), Part("classifier", None)]
+    if head is None:
+        whole = [Part("whole", model)]
+    if not has_graph:
+        return whole, []
+    cuts = _cuts(model, trial, last)
+    if names is None:
+        ends = _chosen(model, trial, cuts)
+    else:
+        by_name = {layer.name: layer for layer in cuts}
+        wanted = [
+            name for name in names if name not in (last.name, model.layers[-1].name)
+        ]
+        unknown = [name for name in wanted if name not in by_name]
+        if unknown or not wanted:
+            raise ValueError(
+                f"No block of {model.name!r} can end at {unknown or list(names)}."
+                " Blocks end where one layer's output carries everything: after"
+                f" {', '.join(by_name)}."
+            )
+        ends = [layer for layer in cuts if layer.name in wanted]
+    if not ends:
+        return whole, []
+    nodes = _nodes_of(model)
+    tensors = [_only(nodes[id(layer)], "output") for layer in ends]
+    starts = [input_of(model), *tensors]
+    goal = model.output if head is None else _only(nodes[id(head)], "input")
+    parts = []
+    for number, (start, end) in enumerate(zip(starts, [*tensors, goal]), start=1):
+        is_last = number == len(starts)
+        name = "classifier" if is_last else f"block{number}"
+        if names is not None and not is_last:
+            name = ends[number - 1].name
+        part = None if start is end else keras.Model(start, end)
+        parts.append(Part(name, part))
+    if not _computes_the_same(model, parts, head, spec):
+        if names is not None:
+            raise ValueError(
+                f"The blocks of {model.name!r}, one after another, do not compute what"
+                " the model does (a mask that travels with a tensor, for example):"
+                " leave blocks out."
+            )
+        return whole, []
+    return parts, ends
+
+
+def _nodes_of(model: Any) -> dict[int, Any]:
+    """The nodes of a model's graph by the `id` of the layer that is called there."""
+    graph = getattr(model, "_functional", None) or model
+    nodes = [node for each in graph._nodes_by_depth.values() for node in each]
+    return {id(getattr(n, "operation", None) or n.layer): n for n in nodes}
+
+
+def _only(node: Any, kind: str) -> Any:
+    """The one symbolic tensor that a node reads ('input') or gives ('output')."""
+    return tf.nest.flatten(getattr(node, f"{kind}_tensors"))[0]
+
+
+def _cuts(model: Any, trial: Trial, last: Any) -> list[Any]:
+    """The layers before the last whose output carries everything, in order."""
+    calls = _own_calls(model, trial)
+    entries = {x.op for x in trial.features}
+    layers = [each.layer for each in trial.call.layer_calls]
+    cuts = []
+    for each in calls:
+        if each.layer is last:
+            break
+        is_once = sum(layer is each.layer for layer in layers) == 1
+        is_new = tf.is_tensor(each.output) and each.output.op not in entries
+        if (
+            is_once
+            and is_new
+            and _is_cut(each.output.op, trial.call.output.op, entries)
+        ):
+            cuts.append(each.layer)
+    return cuts
+
+
+def _own_calls(model: Any, trial: Trial) -> list[keras_calls.LayerCall]:
+    """The calls of a model's own layers, without those inside of them."""
+    own = {id(layer) for layer in model.layers}
+    return [c for c in trial.call.layer_calls if id(c.layer) in own]
+
+
+def _is_cut(cut: tf.Operation, last: tf.Operation, entries: set[tf.Operation]) -> bool:
+    """Whether all that leads from the input to the last operation goes through one."""
+    seen, to_see = {cut}, [last]
+    if last is cut:
+        return False
+    while to_see:
+        op = to_see.pop()
+        if op in seen:
+            continue
+        if op in entries:
+            return False
+        seen.add(op)
+        to_see += [x.op for x in op.inputs]
+    return True
+
+
+def _chosen(model: Any, trial: Trial, cuts: Sequence[Any]) -> list[Any]:
+    """After which layers a model is cut: before layers with weights, evenly."""
+
+    def rank(layer: Any) -> int:
+        return max((len(v.shape) for v in layer.weights), default=0)
+
+    layers = [each.layer for each in _own_calls(model, trial)]
+    ends = []
+    has_kernel = False
+    for layer, following in zip(layers, layers[1:]):
+        has_kernel = has_kernel or rank(layer) > 1
+        # A norm belongs to the layer before it.
+        starts = rank(following) > 1 or (rank(following) == 1 and rank(layer) < 2)
+        if has_kernel and starts and any(layer is cut for cut in cuts):
+            ends.append(layer)
+            has_kernel = False
+    most = _MOST_BLOCKS - 1
+    if len(ends) > most:
+        at = np.linspace(0, len(ends) - 1, most + 1).round().astype(int)[1:]
+        ends = [ends[n] for n in at]
+    return ends
+
+
+def _computes_the_same(model: Any, parts: Any, head: Any, spec: Any) -> bool:
+    """Whether the parts, one after another, give the head's input, or the output."""
+    generator = np.random.default_rng(0)
+
+    def make(shape: Sequence[int]) -> np.ndarray:
+        return generator.uniform(0, 2, shape)
+
+    x = example(spec, make)
+    values = [(v, v) for v in model.variables]
+    whole = keras_calls.call(model, x, values, whole=model, training=False)
+    for part in (part.model for part in parts if part.model is not None):
+        x = keras_calls.call(part, x, values, whole=model, training=False).output
+    wanted = whole.output if head is None else keras_calls.input_of(head, whole)
+    size = tf.reduce_max(tf.abs(wanted))
+    return bool(tf.reduce_all(tf.abs(x - wanted) <= 1e-4 * (1 + size)))
