@@ -72,7 +72,9 @@ class Settings:
     diagonal_samples: int = setting(
         30, help="random vectors for a client's diagonal", minimum=2
     )
-    seed: int = setting(0, help="of the examples and the vectors", minimum=0)
+    seed: int = setting(
+        0, help="of the examples and the vectors", minimum=0, maximum=keys.LARGEST_SEED
+    )
 
     def __post_init__(self):
         """Checks all of them.

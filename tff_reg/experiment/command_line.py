@@ -176,10 +176,7 @@ class _Reader:
         self._setting = setting
 
     def parse(self, text: str) -> Any:
-        try:
-            return self._setting.read(text)
-        except SettingError as error:
-            raise ValueError(error.reason) from None
+        return self._setting.read(text)
 
     def flag_type(self) -> str:
         return self._setting.kind
@@ -293,17 +290,17 @@ def parse(
     lists = "--help=all" if "scale" in given else "--help"
     try:
         words = given([command, *_written_out(argv)])[1:]
-    except SettingError as error:
-        fail(error, command=command)
     except flags.UnrecognizedFlagError as error:
         name, near = error.flagname, near_names(error.flagname, list(given), "--")
         fail(
             f"--{name}: there is no such flag{near}; {lists} lists them.",
             command=command,
         )
-    except flags.Error as error:
-        # absl: "flag --batch_size=x: it must be a whole number."
-        fail(str(error).removeprefix("flag "), command=command)
+    except (flags.Error, ValueError) as error:
+        # absl raises its own while it handles ours.
+        ours = error if isinstance(error, SettingError) else error.__context__
+        text = str(error).removeprefix("flag ")
+        fail(ours if isinstance(ours, SettingError) else text, command=command)
     if words and not takes_words:
         fail(f"{words[0]} is not a flag; {lists} lists them.", command=command)
     return words

@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Optional
 
 from tff_reg import lazy
+from tff_reg.data import keys
 from tff_reg.experiment import (
     config as config_lib,
     directory as directory_lib,
@@ -37,7 +38,15 @@ class WrongFlagsError(ValueError):
 # Stands for every method.
 ALL = "all"
 # What a series is asked for beside what its runs have in common.
-SEEDS = Setting("seeds", int, (0,), "each runs with each", is_tuple=True, minimum=0)
+SEEDS = Setting(
+    "seeds",
+    int,
+    (0,),
+    "each runs with each",
+    is_tuple=True,
+    minimum=0,
+    maximum=keys.LARGEST_SEED,
+)
 SETTINGS = (
     Setting("processes", str, (), "methods, or sums of methods", is_tuple=True),
     SEEDS,
