@@ -52,6 +52,9 @@ _FIRST = (
     "overwrite",
 )
 _ALL_FLAGS = ("--help=all", "--helpfull")
+VERBOSITY = Setting(
+    "verbosity", int, None, "0 shows what TensorFlow says and tracebacks"
+)
 _HELP_FLAGS = ("--help", "-help", "-h", "--h", "-?", "--helpshort", *_ALL_FLAGS)
 
 
@@ -185,25 +188,19 @@ class _Reader:
 def define_flags(
     flag_values: flags.FlagValues, settings: Optional[Iterable[Setting]] = None
 ) -> None:
-    """Defines a flag for every setting, and `--verbosity`.
+    """Defines a flag for every setting.
 
     All of them are None unless given, so that it is known what was.
 
     Args:
       flag_values: Gets the flags.
-      settings: The settings; None for all of a run.
+      settings: The settings; None for all of a run, and `VERBOSITY`.
     """
-    define_verbosity(flag_values)
-    for each in config_lib.listed() if settings is None else settings:
+    for each in settings or [*config_lib.listed(), VERBOSITY]:
         is_truth = each.type is bool
         reader: Any = _Reader(each)
         flag = flags.Flag(reader, None, each.name, None, each.help, boolean=is_truth)
         flags.DEFINE_flag(flag, flag_values)
-
-
-def define_verbosity(flag_values: flags.FlagValues) -> None:
-    """Defines `--verbosity`."""
-    flags.DEFINE_integer("verbosity", None, "See the help.", flag_values=flag_values)
 
 
 def requested(flag_values: flags.FlagValues) -> dict[str, Any]:
@@ -298,9 +295,8 @@ def parse(
         )
     except (flags.Error, ValueError) as error:
         # absl raises its own while it handles ours.
-        ours = error if isinstance(error, SettingError) else error.__context__
-        text = str(error).removeprefix("flag ")
-        fail(ours if isinstance(ours, SettingError) else text, command=command)
+        cause = error.__context__
+        fail(cause if isinstance(cause, SettingError) else error, command=command)
     if words and not takes_words:
         fail(f"{words[0]} is not a flag; {lists} lists them.", command=command)
     return words
@@ -475,11 +471,7 @@ def _all_flags(process: Optional[str], values: Mapping[str, Any]) -> list[str]:
         "",
         "Others:",
         *_entry(Setting("flagfile", str, None, "reads flags from a file, one a line")),
-        *_entry(
-            Setting(
-                "verbosity", int, None, "0 shows what TensorFlow says and tracebacks"
-            )
-        ),
+        *_entry(VERBOSITY),
     ]
 
 
