@@ -110,11 +110,7 @@ def command(
 def answer_help(
     argv: Sequence[str], help_: Union[str, Callable[[Sequence[str]], str]]
 ) -> None:
-    """Prints a command's help if it is asked for.
-
-    Args:
-      argv: The arguments after the command's name.
-      help_: As for `command`.
+    """Prints a command's help, which is as of `command`, if it is asked for.
 
     Raises:
       Ended: If it was.
@@ -188,13 +184,9 @@ class _Reader:
 def define_flags(
     flag_values: flags.FlagValues, settings: Optional[Iterable[Setting]] = None
 ) -> None:
-    """Defines a flag for every setting.
+    """Defines a flag for every setting; by default for all of a run, and `VERBOSITY`.
 
     All of them are None unless given, so that it is known what was.
-
-    Args:
-      flag_values: Gets the flags.
-      settings: The settings; None for all of a run, and `VERBOSITY`.
     """
     for each in settings or [*config_lib.listed(), VERBOSITY]:
         is_truth = each.type is bool
@@ -270,19 +262,10 @@ def parse(
     command: str = "bin/run",
     takes_words: bool = False,
 ) -> list[str]:
-    """Parses the arguments of a command.
-
-    Args:
-      argv: The arguments after the command's name.
-      given: The flags, which get their values.
-      command: Who says that something is wrong.
-      takes_words: Whether there may be arguments that are not flags.
-
-    Returns:
-      What is not a flag.
+    """Parses the arguments after a command's name; gives back what is not a flag.
 
     Raises:
-      Ended: If the flags are wrong (2).
+      Ended: If the flags are wrong (2), which `command` says.
     """
     lists = "--help=all" if "scale" in given else "--help"
     try:
@@ -304,12 +287,6 @@ def parse(
 
 def help_of_run(argv: Sequence[str]) -> str:
     """What `bin/run ... --help` prints.
-
-    Args:
-      argv: The arguments.
-
-    Returns:
-      The text.
 
     Raises:
       Ended: If a setting among the arguments cannot be (2).

@@ -197,16 +197,7 @@ def build_model_fn(config: ResolvedConfig, task: Any) -> Callable[[], LearningMo
 
 
 def build_process(config: ResolvedConfig, task: Any, **arguments: Any) -> Process:
-    """Builds the process of a run.
-
-    Args:
-      config: What the run does.
-      task: Its task.
-      **arguments: Further arguments of `training.build_from_settings`.
-
-    Returns:
-      The process.
-    """
+    """Builds the process of a run; more arguments as of `build_from_settings`."""
     return training.build_from_settings(
         config.process,
         task.model_fn,

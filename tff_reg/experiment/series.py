@@ -119,11 +119,7 @@ def plan(
 def process_names(processes: Sequence[str]) -> list[str]:
     """The names of processes in the one way in which runs are named.
 
-    Args:
-      processes: Methods, or sums of methods; `all` alone stands for every method.
-
-    Returns:
-      As many names, or those of all.
+    `all` alone stands for every method.
 
     Raises:
       SettingError: If one is no process, or is there twice.
@@ -251,13 +247,7 @@ class Series:
         self._is_first = True
 
     def run(self, planned: PlannedRun) -> Optional[str]:
-        """Runs one to its end.
-
-        Args:
-          planned: The run.
-
-        Returns:
-          None, or why it failed, in one line.
+        """Runs one to its end; None, or why it failed, in one line.
 
         Raises:
           jobs.Interrupted: If somebody stopped it.
@@ -275,17 +265,7 @@ class Series:
         return _why(status, said)
 
     def run_command(self, command: Sequence[str]) -> Optional[str]:
-        """Runs another command to its end, which is stopped as a run is.
-
-        Args:
-          command: The command and its arguments.
-
-        Returns:
-          None, or why it failed, in one line.
-
-        Raises:
-          jobs.Interrupted: If somebody stopped it.
-        """
+        """Runs another command to its end, as `run` does."""
         status, said = self._executor.execute(command)
         return _why(status, said) if status else None
 
