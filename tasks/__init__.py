@@ -3,7 +3,8 @@
     names()         the tasks there are
     defaults(name)  what a task says about itself; loads no TensorFlow
     check_data(..)  whether its data can be there; loads no TensorFlow either
-    digests(..)     whether its data are the same; loads it for data of TFDS alone
+    read(name, ..)  its data, dealt out; loads it for data of TFDS alone
+    digests(..)     whether its data are the same; likewise
     build(name, ..) the task with its data, a `tff.simulation.baselines.BaselineTask`
 
 `tff_reg.tasks.recipes` has the papers' experiments by name.
@@ -21,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from tff_reg import lazy
 from tff_reg.experiment import scale as scale_lib, task_settings
+from tff_reg.lazy import logging
 from tff_reg.settings import settings_of
 from tff_reg.tasks import dealt, recipes, reduced_data
 from tff_reg.tasks.task_defaults import DataError, Override, TaskDefaults, TaskError
@@ -41,6 +43,7 @@ __all__ = [
     "defaults",
     "digests",
     "names",
+    "read",
     "recipes",
 ]
 
@@ -83,7 +86,7 @@ def check_data(name: str, data_dir: str | None) -> None:
         raise known.missing("There are no data")
 
 
-def build(task: str, **settings: Any) -> Task:
+def read(task: str, **settings: Any) -> tuple[ImageData, list]:
     """Loads a task's data and deals its training examples out to clients.
 
     The split into training and test examples is the task's own and does not depend on
@@ -94,29 +97,47 @@ def build(task: str, **settings: Any) -> Task:
       **settings: The other fields of `tff_reg.experiment.task_settings.TaskSettings`.
 
     Returns:
-      The task.
+      The data and each client's positions in the training examples.
 
     Raises:
-      TaskError: If there is no task of that name, or it cannot be built so.
+      TaskError: If there is no task of that name, or it has no such option.
       DataError: If the data are not there, or not what they should be.
       tff_reg.data.partitions.PartitionError: If the examples cannot be dealt so.
       TypeError: If there is no such setting.
-      ValueError: If a setting cannot be, or the model cannot have the norm.
+      SettingError: If a setting cannot be.
     """
     chosen = task_settings.TaskSettings(task=task, **settings)
-    return task_lib.build(defaults(task), _load(chosen), chosen)
+    return dealt.deal(_load(chosen), chosen)
 
 
 def digests(task: str, **settings: Any) -> dict[str, str]:
-    """The digests of a task's data and of their split; see `build` for the arguments.
-
-    TensorFlow is loaded for data of TFDS alone.
+    """The digests of a task's data and of their split; see `read` for the arguments.
 
     Returns:
       By names of `tff_reg.data.digests.NAMES`.
     """
+    return dealt.digests(*read(task, **settings))
+
+
+def build(
+    task: str, *, examples: tuple[ImageData, list] | None = None, **settings: Any
+) -> Task:
+    """Builds a task.
+
+    Args:
+      task: One of `names()`.
+      examples: What `read` gives for the same arguments, if it was asked before.
+      **settings: As of `read`.
+
+    Returns:
+      The task.
+
+    Raises:
+      ValueError: If the model cannot have the norm; and what `read` raises.
+    """
+    examples = examples or read(task, **settings)
     chosen = task_settings.TaskSettings(task=task, **settings)
-    return dealt.digests(_load(chosen), chosen)
+    return task_lib.build(defaults(task), examples, chosen)
 
 
 def _load(chosen: task_settings.TaskSettings) -> ImageData:
@@ -136,6 +157,14 @@ def _load(chosen: task_settings.TaskSettings) -> ImageData:
         )
     check_data(chosen.task, chosen.data_dir)
     data = module.load(**given)
+    expected = module.DEFAULTS.num_train_examples
+    if expected not in (None, len(data.y_train)):
+        logging.warning(
+            "The whole data set %s has %d training examples; here are %d.",
+            chosen.task,
+            expected,
+            len(data.y_train),
+        )
     if chosen.scale is not None:
         data = reduced_data.subset(data, scale_lib.parse(chosen.scale))
     return data

@@ -111,7 +111,8 @@ def read_npz(
       The arrays by name.
 
     Raises:
-      DataError: If the file is damaged, lacks an array, or holds pickled objects.
+      DataError: If the file is damaged, lacks an array, holds pickled objects, or a
+        single value.
     """
     try:
         content = files.read_npz(path, {*names, *extras}.__contains__)
@@ -120,6 +121,9 @@ def read_npz(
     for name in names:
         if name not in content:
             raise DataError(f"{path} has no array {name}.")
+    for name, array in content.items():
+        if not array.ndim:
+            raise DataError(f"{path} has one value as {name}; it must be an array.")
     return content
 
 

@@ -55,17 +55,16 @@ def _with_validation(data: ImageData, share: float, seed: int) -> ImageData:
     )
 
 
-def digests(data: ImageData, settings: TaskSettings) -> dict[str, str]:
+def digests(data: ImageData, positions: list[np.ndarray]) -> dict[str, str]:
     """The digests that a run on the data has in its `config.json`.
 
     Args:
       data: The task's.
-      settings: How they are dealt out.
+      positions: Each client's in the training examples.
 
     Returns:
       By names of `tff_reg.data.digests.NAMES`.
     """
-    data, positions = deal(data, settings)
     labels = data.y_train.astype(np.int32, copy=False)
     names = digests_lib.client_ids(len(positions))
     return {

@@ -30,12 +30,6 @@ IMAGENET_MARGIN = 256 / 224
 def list_folder(folder: str) -> list[str]:
     """Lists the paths of a folder's images, sorted by name.
 
-    Args:
-      folder: The folder.
-
-    Returns:
-      The paths.
-
     Raises:
       DataError: If it cannot be read, or has what is named like an image and is no
         file, or images of another kind, or a folder, or no images.

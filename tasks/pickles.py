@@ -137,11 +137,7 @@ class _Unpickler(pickle.Unpickler):
 def load(path: str) -> dict[str, Any]:
     """Reads a pickled dict of arrays and containers.
 
-    Args:
-      path: The file.
-
-    Returns:
-      The dict; Python 2's texts are `str`, arrays are read-only.
+    Python 2's texts are `str`, arrays are read-only.
 
     Raises:
       DataError: If the file cannot be read, is cut off, is no pickled dict, or wants

@@ -9,7 +9,6 @@ from typing import Optional
 import attrs
 import numpy as np
 import tensorflow as tf
-from absl import logging
 
 from tff_reg import models
 from tff_reg.data import (
@@ -18,7 +17,6 @@ from tff_reg.data import (
 )
 from tff_reg.experiment.task_settings import TaskSettings
 from tff_reg.lazy import tff
-from tff_reg.tasks import dealt
 from tff_reg.tasks.image_data import ImageData
 from tff_reg.tasks.task_defaults import TaskDefaults
 
@@ -68,26 +66,22 @@ class Task(tff.simulation.baselines.BaselineTask):
         return self._test_arrays
 
 
-def build(defaults: TaskDefaults, data: ImageData, settings: TaskSettings) -> Task:
-    """Makes a task of loaded data; see `tff_reg.tasks.build` for the errors.
+def build(
+    defaults: TaskDefaults,
+    examples: tuple[ImageData, list[np.ndarray]],
+    settings: TaskSettings,
+) -> Task:
+    """Makes a task of its examples; see `tff_reg.tasks.build` for the errors.
 
     Args:
       defaults: The task's.
-      data: The task's.
-      settings: How the data are dealt out, and of what the model is made.
+      examples: The task's data, and each client's positions in those for training.
+      settings: How they were dealt out, and of what the model is made.
 
     Returns:
       The task.
     """
-    expected = defaults.num_train_examples
-    if expected not in (None, len(data.y_train)):
-        logging.warning(
-            "The whole data set %s has %d training examples; here are %d.",
-            defaults.name,
-            expected,
-            len(data.y_train),
-        )
-    data, positions = dealt.deal(data, settings)
+    data, positions = examples
     image_shape = data.x_train.shape[1:]
     normalize_fn = data.normalize_fn
     if settings.pixel_mean or settings.pixel_std:

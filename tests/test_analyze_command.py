@@ -1,5 +1,7 @@
 """`bin/analyze` as a user meets it: tables, files, exit codes."""
 
+import shutil
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -50,7 +52,7 @@ def run_dir(tmp_path_factory):
     return train(path, "--process=man", "--man_strength=0.1", "--keep_best")
 
 
-def test_a_runs_curvature_is_measured_once(run_dir):
+def test_a_runs_curvature_is_measured_once(run_dir, tmp_path):
     before = set(run_dir.rglob("*"))
     arguments = (
         "hessian",
@@ -100,6 +102,12 @@ def test_a_runs_curvature_is_measured_once(run_dir):
     assert again.stdout == done.stdout
     # Nothing was computed again.
     assert "eigenvalues" in done.stderr and "eigenvalues" not in again.stderr
+    kept = (folder / "hessian.json").read_text()
+    for changed in (kept.replace('"rows"', '"lines"'), kept.replace("0.", "1.", 1)):
+        (tmp_path / "hessian.json").write_text(changed)
+        assert curvature.read(tmp_path) is None
+    shutil.copy(folder / "hessian.json", tmp_path)
+    assert set(curvature.read(tmp_path)) == {"of", "results"}
 
 
 def test_clients_that_do_not_move_have_no_direction(run_dir, tmp_path, monkeypatch):

@@ -180,7 +180,8 @@ def test_preprocessing_that_is_no_scale_and_shift_is_refused():
         (dict(format="onnx"), "--format=onnx: choose one of keras, saved_model."),
         (
             dict(weights="last"),
-            "--weights=last: choose one of server, all_clients, best.",
+            "--weights=last: there is no such weights; choose one of server,"
+            " all_clients, best.",
         ),
         (dict(output="model.h5"), "--output=model.h5: its name must end in .keras."),
         (dict(output="no/m.keras"), "--output=no/m.keras: there is no such directory."),

@@ -116,6 +116,7 @@ def test_what_is_shown_of_a_recipe_are_flags_of_its_run(tmp_path):
         (["fedalign/tabel2"], "No recipe's name matches 'fedalign/tabel2'"),
         (["one", "two"], "one two: give one PATTERN, in quotes if it has a * in it."),
         (["moon", "--show=man"], "--show takes the place of a PATTERN and of --names;"),
+        (["--names=x"], "--names=x: it must be true or false."),
         (["--names", "--show=man"], "--show takes the place of a PATTERN and of"),
         (
             ["--shw=man"],

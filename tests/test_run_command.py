@@ -319,6 +319,7 @@ def test_sigterm_while_it_starts_ends_it_with_143(tmp_path):
         (["--process=fedavg", "--batchsize=3"], ["--batchsize", "--batch_size"]),
         (["--process=fedavg", "--batch_size=many"], ["--batch_size=many", "number"]),
         (["--process=fedavg", "--seed=-1"], ["--seed=-1"]),
+        (["--process=fedavg", f"--seed={2**53}"], [f"at most {2**53 - 1}."]),
         (["--process=fedavg", "--total_rounds=0"], ["--total_rounds=0"]),
         (
             ["--process=fedavg", "--participation=0.5", "--clients_per_round=5"],
@@ -347,6 +348,22 @@ def test_wrong_flags_are_told_in_one_line_before_tensorflow_loads(
     line = commands.refusal(no_tensorflow(f"--output_dir={output_dir}", *arguments))
     assert all(word in line for word in words), line
     assert not output_dir.exists()
+
+
+def test_wrong_data_are_told_before_tensorflow_loads(tmp_path):
+    wrong, output_dir = tmp_path / "a.npz", tmp_path / "run"
+    wrong.write_bytes(b"text")
+    with commands.OtherProcess("tensorflow", "tensorflow_federated") as process:
+        for arguments, words in (
+            (["--task=arrays", f"--data_dir={wrong}"], "no .npz file"),
+            (["--task=cifar10", f"--data_dir={tmp_path}"], "no cifar-10-batches-py"),
+            (["--partition=split_file", f"--split_file={wrong}"], "a.npz"),
+            (["--partition=shards", "--classes_per_client=11"], "only 10 classes"),
+        ):
+            arguments = ["--process=fedavg", f"--output_dir={output_dir}", *arguments]
+            done = process.call("tff_reg.commands.run", *arguments)
+            assert words in commands.refusal(done, "run")
+            assert not output_dir.exists()
 
 
 def test_tffs_worker_is_refused_in_one_line_where_it_does_not_run(

@@ -8,7 +8,7 @@ import pytest
 
 from tff_reg import settings
 
-NOT_FINITE = "it must be a finite number."
+NOT_FINITE = "it must be a finite number, up to 3.4e38."
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,6 +44,8 @@ def test_fields_say_what_they_are():
         ({"strength": float("nan")}, f"m_strength=nan: {NOT_FINITE}"),
         ({"strength": np.float32("nan")}, f"m_strength=nan: {NOT_FINITE}"),
         ({"strength": 10**309}, f"m_strength=1{'0' * 198}...: {NOT_FINITE}"),
+        ({"strength": 3.5e38}, f"m_strength=3.5e+38: {NOT_FINITE}"),
+        ({"seed": 2**31}, f"m_seed={2**31}: it must be at most {2**31 - 1}."),
         ({"strength": "1"}, "m_strength=1: it must be a number, not '1'."),
         ({"width": 0}, "m_width=0: it must be greater than 0."),
         ({"width": 1}, "m_width=1: it must be less than 1."),

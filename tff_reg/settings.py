@@ -23,6 +23,8 @@ from typing import Any, Optional, Union
 _METADATA = "tff_reg"
 # What an error shows of a value, in characters.
 _LONGEST_SHOWN = 200
+# What int32 and float32 hold, of a setting that says nothing else.
+_LARGEST_INT, _LARGEST_FLOAT = 2**31 - 1, float.fromhex("0x1.fffffep+127")
 _KINDS = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
 _TRUTHS = {
     **dict.fromkeys(("true", "t", "1"), True),
@@ -71,7 +73,7 @@ class Setting:
       is_optional: Whether it may be None.
       minimum: The least value; None for none.
       above: The value that it must be greater than; None for none.
-      maximum: The greatest value; None for none.
+      maximum: The greatest value; None for that of int32 or float32.
       below: The value that it must be less than; None for none.
       choices: What it may be; None for anything.
       placeholder: What stands for its value in a help, such as DIR.
@@ -198,13 +200,16 @@ class Setting:
             what = self.name.replace("_", " ")
             return f"there is no such {what}{near}; choose one of {listed}."
         if self.type is float and not _finite(item):
-            return "it must be a finite number."
+            return "it must be a finite number, up to 3.4e38."
         if self.minimum is not None and item < self.minimum:
             return f"it must be at least {self.minimum}."
         if self.above is not None and item <= self.above:
             return f"it must be greater than {self.above}."
-        if self.maximum is not None and item > self.maximum:
-            return f"it must be at most {self.maximum}."
+        maximum = self.maximum
+        if maximum is None and self.type is int:
+            maximum = _LARGEST_INT
+        if maximum is not None and item > maximum:
+            return f"it must be at most {maximum}."
         if self.below is not None and item >= self.below:
             return f"it must be less than {self.below}."
         return None
@@ -328,7 +333,7 @@ def check_names(kind: type, given: Iterable[str]) -> None:
 
 def _finite(number: Any) -> bool:
     try:
-        return math.isfinite(number)
+        return math.isfinite(number) and abs(number) <= _LARGEST_FLOAT
     except OverflowError:  # A whole number beyond any float.
         return False
 

@@ -62,7 +62,7 @@ def read_config(argv):
     """
     given = flags.FlagValues()
     taken = [each for each in config_lib.listed() if each.name in _TAKEN]
-    command_line.define_flags(given, taken)
+    command_line.define_flags(given, [*taken, command_line.VERBOSITY])
     command_line.parse(argv, given, command=_COMMAND)
     command_line.be_quiet(given)
     asked = {name: given[name].value for name in _TAKEN}

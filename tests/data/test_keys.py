@@ -24,11 +24,11 @@ def test_client_key_is_the_same_in_another_process():
 def test_client_keys_differ_in_each_argument():
     found = {
         tuple(keys.client_key(seed, round_num, client_id))
-        for seed in (0, 1, 11, -1, 2**70)
+        for seed in (0, 1, 11, 2**32, 2**32 + 1, keys.LARGEST_SEED)
         for round_num in (0, 1, 11)
         for client_id in ("", "1", "11", "a", '1", 1')
     }
-    assert len(found) == 5 * 3 * 5
+    assert len(found) == 6 * 3 * 5
 
 
 def test_client_key_takes_numpy_integers_and_refuses_fractions():

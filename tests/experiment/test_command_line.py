@@ -137,6 +137,11 @@ def test_a_tilde_is_the_home_folder(tmp_path, monkeypatch):
             "--accuracy_at_rounds=5,x",
             "--accuracy_at_rounds=5,x: it must be whole numbers joined by commas.",
         ),
+        ("--nooverwrite=3", "--nooverwrite=3 does not take an argument"),
+        (
+            f"--batch_size={'9' * 5000}",
+            f"--batch_size={'9' * 199}...: it must be a whole number.",
+        ),
         ("word", "word is not a flag; --help=all lists them."),
     ],
 )

@@ -62,6 +62,20 @@ def test_the_clients_models_average_to_the_next_rounds_model(run):
             np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
 
 
+def test_clients_are_not_trained_from_states_that_are_not_theirs(run, tmp_path):
+    copied = shutil.copytree(run, tmp_path / "run")
+    states = sorted((copied / "client_states").glob("*-000002.npz"))
+    assert bool(states) == (run.name == "moon")
+    for path in states[1:]:
+        shutil.copy(states[0], path)
+    found = trained.load(copied, tasks=tasks)
+    if states:
+        with pytest.raises(trained.TrainedRunError, match="npz has changed since .*=0"):
+            found.train_clients(found.task.client_data.client_ids)
+    else:
+        found.check_client_states()
+
+
 @pytest.mark.parametrize("process, look_ahead", [("fednova", 0.0), ("fedacg", 0.85)])
 def test_clients_say_where_they_began_and_ended(process, look_ahead, tmp_path):
     """FedNova scales uploads, FedACG sends another model: both train as FedAvg does."""

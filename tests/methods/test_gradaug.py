@@ -74,6 +74,12 @@ def test_the_whole_networks_predictions_are_constants():
     assert tape.gradient(value, outputs.logits) is None
 
 
+def test_a_model_of_one_size_of_images_is_refused_whatever_the_width():
+    flattening = models.build_model_fn("cnn", image_shape=(8, 8, 1), num_classes=3)
+    with pytest.raises(models.MissingCapabilityError, match="images of one size"):
+        methods.GradAug(minimum_width=1.0).check_network(flattening().network)
+
+
 @pytest.mark.parametrize(
     "changes, message",
     [

@@ -34,6 +34,7 @@ def _increment():
         (dict(kind="in_process", default_num_clients=-1), "at least 0, found -1"),
         (dict(kind="in_process", devices=[]), "is empty"),
         (dict(kind="in_process", devices="TPU:0"), "or GPU:1, found 'TPU:0'"),
+        (dict(kind="in_process", devices="GPU:²"), "or GPU:1, found .GPU:²"),
         (dict(kind="in_process", devices="CPU:x"), "found 'CPU:x'"),
         (dict(kind="in_process", devices=["CPU:0", "cpu:0"]), "named twice"),
         (dict(kind="in_process", devices="CPU:77"), "no device CPU:77; it has CPU:0"),

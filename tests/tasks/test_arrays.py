@@ -89,6 +89,8 @@ def test_float_images_are_not_normalised_again(tmp_path):
         ({"y_train": np.full(12, "cat")}, "dtype <U3"),
         ({"y_train": np.arange(12) - 1}, "labels from -1"),
         ({"y_train": np.full(12, 10**9)}, "number them from 0"),
+        ({"y_test": np.int64(3)}, "has one value as y_test; it must be an array"),
+        ({"class_names": np.array("abcd")}, "has one value as class_names"),
         ({"class_names": np.array(["a", "b"])}, "must be in 0 to 1"),
         ({"class_names": np.array(["a", "b", "a", "c"])}, "are 2 class names 'a'"),
         ({"domain": np.arange(12) % 2, "domain_names": ["x", "x"]}, "2 domain names"),

@@ -98,9 +98,12 @@ def test_raises_on_arrays_that_do_not_fit(tmp_path):
         class_names=np.array(["a", "b"]),
         domain_names=np.array(["c", "d"]),
     )
-    np.savez(tmp_path / "p.npz", **arrays)
-    with pytest.raises(tasks.DataError, match="3 images, 3 labels and 2 domains"):
-        pacs.load(str(tmp_path / "p.npz"))
-    np.savez(tmp_path / "p.npz", **{**arrays, "domain": np.array([0, 1, 2])})
-    with pytest.raises(tasks.DataError, match="labels from 0 to 2"):
-        pacs.load(str(tmp_path / "p.npz"))
+    for changes, words in (
+        ({}, "3 images, 3 labels and 2 domains"),
+        ({"domain": np.array([0, 1, 2])}, "labels from 0 to 2"),
+        ({"y": np.int64(1)}, "has one value as y; it must be an array"),
+        ({"domain_names": np.array("c")}, "has one value as domain_names"),
+    ):
+        np.savez(tmp_path / "p.npz", **{**arrays, **changes})
+        with pytest.raises(tasks.DataError, match=words):
+            pacs.load(str(tmp_path / "p.npz"))

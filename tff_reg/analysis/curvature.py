@@ -25,6 +25,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import hashlib
 import json
 import pathlib
 from collections.abc import Callable
@@ -36,7 +37,7 @@ from tff_reg.experiment import files, finished_runs, tables, trained
 from tff_reg.lazy import np, tf
 from tff_reg.settings import SettingError, check, setting
 
-_FILE = "hessian.json"
+_FILE, _SUM = "hessian.json", "sum"
 _DIAGONALS = "client_diagonals"
 _BATCH_SIZE = 64
 
@@ -72,7 +73,9 @@ class Settings:
     diagonal_samples: int = setting(
         30, help="random vectors for a client's diagonal", minimum=2
     )
-    seed: int = setting(0, help="of the examples and the vectors", minimum=0)
+    seed: int = setting(
+        0, help="of the examples and the vectors", minimum=0, maximum=keys.LARGEST_SEED
+    )
 
     def __post_init__(self):
         """Checks all of them.
@@ -109,12 +112,14 @@ def measure(
     Raises:
       SettingError: If clients are asked for with other weights than the server's, or
         nothing can be written to `output_dir`.
-      TrainedRunError: If a client's training is not finite.
+      TrainedRunError: If a client's state is damaged, or its training is not finite.
       NonFiniteError: If a loss has no finite Hessian.
     """
     if settings.clients and run.kind != "server":
         reason = f"it must be 0 with weights={run.kind}: they train the server's model."
         raise SettingError("clients", settings.clients, reason)
+    if settings.clients:
+        run.check_client_states()
     return _Measuring(run, settings, pathlib.Path(output_dir), report, progress).all()
 
 
@@ -124,10 +129,12 @@ def read(output_dir: files.PathLike) -> Optional[dict[str, Any]]:
         found = files.read_json(pathlib.Path(output_dir) / _FILE)
     except files.DamagedError:
         return None
-    parts = found.get("results")
-    if "of" not in found or not isinstance(parts, dict):
-        return None
-    return found if all(isinstance(part, dict) for part in parts.values()) else None
+    return found if found.pop(_SUM, None) == _sum(found) else None
+
+
+def _sum(found: dict[str, Any]) -> str:
+    """What tells whether somebody has changed the results."""
+    return hashlib.sha256(json.dumps(found).encode()).hexdigest()
 
 
 def global_examples(
@@ -186,7 +193,8 @@ class _Measuring:
         if name not in self._found["results"]:
             self._report(f"{name} of round {self._run.round_num}")
             self._found["results"][name] = compute()
-            text = json.dumps(self._found, indent=2, allow_nan=False)
+            kept = {**self._found, _SUM: _sum(self._found)}
+            text = json.dumps(kept, indent=2, allow_nan=False)
             files.write_text(self._directory / _FILE, text + "\n")
 
     # What is slow to make is made when it is first needed, and once.

@@ -13,6 +13,7 @@ import json
 import pathlib
 
 from tff_reg.analysis import curvature, hessian as hessian_lib, landscape
+from tff_reg.data import keys
 from tff_reg.experiment import files, tables, trained
 from tff_reg.lazy import np
 from tff_reg.settings import SettingError, check, setting
@@ -37,7 +38,9 @@ class Settings:
     examples: int = setting(
         512, help="training examples whose mean loss it is", minimum=1
     )
-    seed: int = setting(0, help="of examples and directions", minimum=0)
+    seed: int = setting(
+        0, help="of examples and directions", minimum=0, maximum=keys.LARGEST_SEED
+    )
 
     def __post_init__(self):
         """Checks all of them.

@@ -473,9 +473,7 @@ def main(argv, stop):
     (subject,) = words
     analyse, taken = _SUBJECTS[subject]
     given = {
-        flag: values[flag].value
-        for flag in values
-        if values[flag].value is not None and flag != "verbosity"
+        flag: values[flag].value for flag in values if values[flag].value is not None
     }
     for flag in given.keys() - set(taken):
         fail(f"--{flag}: {subject} does not take it; --help lists what it does.")

@@ -109,6 +109,7 @@ def read_flags(argv):
         _RUN_DIRS,
         comparison.COLUMNS_SETTING,
         finished_runs.WEIGHTS,
+        command_line.VERBOSITY,
     ]
     command_line.define_flags(given, [*config_lib.listed(), *own])
     command_line.parse(argv, given, command=_COMMAND)

@@ -4,8 +4,10 @@ The thin end of `tff_reg.experiment.export`.
 """
 
 from tff_reg import quiet
-from tff_reg.experiment import command_line, export, trained
+from tff_reg.commands import several
+from tff_reg.experiment import command_line, export, finished_runs, trained
 from tff_reg.lazy import flags, logging
+from tff_reg.settings import Setting
 
 _COMMAND = "bin/export"
 _HELP = """\
@@ -25,6 +27,16 @@ bin/export --run_dir=DIR --format=keras|saved_model --output=PATH
   The names of the classes are in PATH.metadata.json (keras) or PATH/metadata.json."""
 
 
+_SETTINGS = (
+    *(
+        Setting(name, str, None, "see above")
+        for name in ("run_dir", "format", "output")
+    ),
+    Setting("round_num", int, None, "of a checkpoint"),
+    finished_runs.WEIGHTS,
+)
+
+
 def fail(message, exit_code=2):
     """Ends the command with one line."""
     command_line.fail(message, exit_code=exit_code, command=_COMMAND)
@@ -35,11 +47,7 @@ def main(argv, stop):
     """Exports the run that the flags say."""
     stop.say(lambda: "nothing was written")
     given = flags.FlagValues()
-    flags.DEFINE_string("run_dir", None, "The run.", given)
-    flags.DEFINE_string("format", None, "keras or saved_model.", given)
-    flags.DEFINE_string("output", None, "File or directory to write.", given)
-    flags.DEFINE_integer("round_num", None, "Round.", flag_values=given)
-    flags.DEFINE_string("weights", "server", "Which weights.", given)
+    command_line.define_flags(given, _SETTINGS)
     command_line.parse(argv, given, command=_COMMAND)
     quiet.silence()
     logging.set_verbosity(logging.ERROR)
@@ -48,7 +56,9 @@ def main(argv, stop):
             command_line.needed(name, given[name].value)
         export.check(given.format, given.output)
         run = trained.load(
-            given.run_dir, round_num=given.round_num, weights=given.weights
+            given.run_dir,
+            round_num=given.round_num,
+            weights=several.value_of(given, finished_runs.WEIGHTS),
         )
         metadata = export.export(run, given.format, given.output)
     except ValueError as error:

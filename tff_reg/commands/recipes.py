@@ -7,7 +7,7 @@ import textwrap
 
 from tff_reg.experiment import command_line, config
 from tff_reg.lazy import flags
-from tff_reg.settings import as_text
+from tff_reg.settings import Setting, as_text
 from tff_reg.tasks import recipes
 
 _COMMAND = "bin/recipes"
@@ -24,6 +24,12 @@ bin/recipes [PATTERN] [--names]
 bin/recipes --show=NAME
   A recipe's settings, the paper and the cell that it comes from, the published number,
   and in what it differs from the paper."""
+
+
+_SETTINGS = (
+    Setting("show", str, None, "a recipe's name"),
+    Setting("names", bool, False, "names alone"),
+)
 
 
 def fail(message):
@@ -82,8 +88,7 @@ def main(argv, stop):
     """Lists recipes, or shows one."""
     del stop  # Nothing is left half done.
     given = flags.FlagValues()
-    flags.DEFINE_string("show", None, "A recipe's name.", given)
-    flags.DEFINE_boolean("names", False, "Names alone.", given)
+    command_line.define_flags(given, _SETTINGS)
     patterns = command_line.parse(argv, given, command=_COMMAND, takes_words=True)
     if len(patterns) > 1:
         fail(f"{' '.join(patterns)}: give one PATTERN, in quotes if it has a * in it.")

@@ -60,6 +60,7 @@ _BASIS = (
     " ResNet-56, batches of 64); nobody has measured this package on a GPU. Divide the"
     " work by what yours does in an hour of one of the recipes."
 )
+_LIST = Setting("list", bool, False, "names alone")
 _RUNS_DIR = Setting("runs_dir", str, None, "where the runs are", is_optional=True)
 
 
@@ -119,9 +120,8 @@ def main(argv, stop, executor=None):
       executor: Runs the commands; by default in processes of their own.
     """
     given = flags.FlagValues()
-    own = [series.SEEDS, *jobs.SETTINGS, _RUNS_DIR]
+    own = [series.SEEDS, *jobs.SETTINGS, _RUNS_DIR, _LIST, command_line.VERBOSITY]
     command_line.define_flags(given, [*config_lib.listed(), *own])
-    flags.DEFINE_boolean("list", False, "Names alone.", given)
     words = command_line.parse(argv, given, command=_COMMAND, takes_words=True)
     if len(words) > 1 or (not words and not given.list):
         found = " ".join(words) or "nothing"

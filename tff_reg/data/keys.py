@@ -30,6 +30,8 @@ from typing import Any, Union
 
 from tff_reg.lazy import np, tf
 
+# What a seed is at most: files of JSON and keys of int64 hold it as it is.
+LARGEST_SEED = 2**53 - 1
 # Step keys live under a branch of the client's key that no epoch can have.
 _STEPS_BRANCH = 2**31 - 1
 

@@ -53,13 +53,7 @@ class ClientStates:
         return state_file.read_state(path, like=self._initial_state)
 
     def store(self, client_ids: Sequence[str], states: Sequence[Any], round_num: int):
-        """Keeps the states that clients had after a round.
-
-        Args:
-          client_ids: The clients.
-          states: Their states, in the same order.
-          round_num: The round.
-        """
+        """Keeps the states that clients had after a round, in the clients' order."""
         if self._directory is None:
             self._in_memory.update(zip(client_ids, states))
             return

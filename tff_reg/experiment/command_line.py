@@ -52,6 +52,9 @@ _FIRST = (
     "overwrite",
 )
 _ALL_FLAGS = ("--help=all", "--helpfull")
+VERBOSITY = Setting(
+    "verbosity", int, None, "0 shows what TensorFlow says and tracebacks"
+)
 _HELP_FLAGS = ("--help", "-help", "-h", "--h", "-?", "--helpshort", *_ALL_FLAGS)
 
 
@@ -107,11 +110,7 @@ def command(
 def answer_help(
     argv: Sequence[str], help_: Union[str, Callable[[Sequence[str]], str]]
 ) -> None:
-    """Prints a command's help if it is asked for.
-
-    Args:
-      argv: The arguments after the command's name.
-      help_: As for `command`.
+    """Prints a command's help, which is as of `command`, if it is asked for.
 
     Raises:
       Ended: If it was.
@@ -176,10 +175,7 @@ class _Reader:
         self._setting = setting
 
     def parse(self, text: str) -> Any:
-        try:
-            return self._setting.read(text)
-        except SettingError as error:
-            raise ValueError(error.reason) from None
+        return self._setting.read(text)
 
     def flag_type(self) -> str:
         return self._setting.kind
@@ -188,25 +184,15 @@ class _Reader:
 def define_flags(
     flag_values: flags.FlagValues, settings: Optional[Iterable[Setting]] = None
 ) -> None:
-    """Defines a flag for every setting, and `--verbosity`.
+    """Defines a flag for every setting; by default for all of a run, and `VERBOSITY`.
 
     All of them are None unless given, so that it is known what was.
-
-    Args:
-      flag_values: Gets the flags.
-      settings: The settings; None for all of a run.
     """
-    define_verbosity(flag_values)
-    for each in config_lib.listed() if settings is None else settings:
+    for each in settings or [*config_lib.listed(), VERBOSITY]:
         is_truth = each.type is bool
         reader: Any = _Reader(each)
         flag = flags.Flag(reader, None, each.name, None, each.help, boolean=is_truth)
         flags.DEFINE_flag(flag, flag_values)
-
-
-def define_verbosity(flag_values: flags.FlagValues) -> None:
-    """Defines `--verbosity`."""
-    flags.DEFINE_integer("verbosity", None, "See the help.", flag_values=flag_values)
 
 
 def requested(flag_values: flags.FlagValues) -> dict[str, Any]:
@@ -276,34 +262,24 @@ def parse(
     command: str = "bin/run",
     takes_words: bool = False,
 ) -> list[str]:
-    """Parses the arguments of a command.
-
-    Args:
-      argv: The arguments after the command's name.
-      given: The flags, which get their values.
-      command: Who says that something is wrong.
-      takes_words: Whether there may be arguments that are not flags.
-
-    Returns:
-      What is not a flag.
+    """Parses the arguments after a command's name; gives back what is not a flag.
 
     Raises:
-      Ended: If the flags are wrong (2).
+      Ended: If the flags are wrong (2), which `command` says.
     """
     lists = "--help=all" if "scale" in given else "--help"
     try:
         words = given([command, *_written_out(argv)])[1:]
-    except SettingError as error:
-        fail(error, command=command)
     except flags.UnrecognizedFlagError as error:
         name, near = error.flagname, near_names(error.flagname, list(given), "--")
         fail(
             f"--{name}: there is no such flag{near}; {lists} lists them.",
             command=command,
         )
-    except flags.Error as error:
-        # absl: "flag --batch_size=x: it must be a whole number."
-        fail(str(error).removeprefix("flag "), command=command)
+    except (flags.Error, ValueError) as error:
+        # absl raises its own while it handles ours.
+        cause = error.__context__
+        fail(cause if isinstance(cause, SettingError) else error, command=command)
     if words and not takes_words:
         fail(f"{words[0]} is not a flag; {lists} lists them.", command=command)
     return words
@@ -311,12 +287,6 @@ def parse(
 
 def help_of_run(argv: Sequence[str]) -> str:
     """What `bin/run ... --help` prints.
-
-    Args:
-      argv: The arguments.
-
-    Returns:
-      The text.
 
     Raises:
       Ended: If a setting among the arguments cannot be (2).
@@ -478,11 +448,7 @@ def _all_flags(process: Optional[str], values: Mapping[str, Any]) -> list[str]:
         "",
         "Others:",
         *_entry(Setting("flagfile", str, None, "reads flags from a file, one a line")),
-        *_entry(
-            Setting(
-                "verbosity", int, None, "0 shows what TensorFlow says and tracebacks"
-            )
-        ),
+        *_entry(VERBOSITY),
     ]
 
 

@@ -55,17 +55,10 @@ def write_curves(
     across: str = plot.ROUNDS,
     note: str = "",
 ) -> None:
-    """Draws curves with bands and writes a PNG of 1440 x 900 pixels.
+    """Draws curves, at least one, with bands, in a PNG of 1440 x 900 pixels.
 
-    Each curve's name and last value stand to the right of its end.
-
-    Args:
-      path: The file.
-      curves: At least one.
-      title: What is compared.
-      subtitle: How.
-      across: What the horizontal axis shows.
-      note: What stands below, in small letters.
+    Each curve's name and last value stand to the right of its end, the `note` below in
+    small letters; `across` is what the horizontal axis shows.
     """
     axes = plot.new_axes()
     bounds = _draw(axes, curves)
@@ -103,15 +96,9 @@ def write_panels(
     across: str = plot.ROUNDS,
     has_points: bool = False,
 ) -> None:
-    """Draws curves in panels, one or two side by side, and writes a PNG.
+    """Draws curves in panels by name, one or two side by side, and writes a PNG.
 
-    Args:
-      path: The file.
-      panels: Curves, at least one, by what the panel is called.
-      title: What is shown.
-      subtitle: How.
-      across: What the horizontal axes show.
-      has_points: Whether each point is marked.
+    `across` is what the horizontal axes show, `has_points` whether points are marked.
     """
     if len(panels) == 1 and not has_points:
         ((name, drawn),) = panels.items()

@@ -20,16 +20,9 @@ _BYTES_OF_A_WEIGHT = 4  # float32, as all models that tasks make.
 def header(
     config: ResolvedConfig, *, num_train: int, num_test: int, num_weights: int
 ) -> list[str]:
-    """What is about to run, in a few lines.
+    """What is about to run, in lines of at most 88 characters, where words allow.
 
-    Args:
-      config: What runs.
-      num_train: Training examples.
-      num_test: Test examples.
-      num_weights: Trainable numbers of the model.
-
-    Returns:
-      Lines of at most 88 characters, where words allow; some have a line break.
+    `num_weights` are the model's trainable numbers. Some lines have a line break.
     """
     strengths = config.strengths
     names = {name: name.split("_", 1)[1] for name in strengths}

@@ -294,12 +294,7 @@ class RunDirectory:
         files.write_text(self._file("metrics.csv"), table.text())
 
     def write_weights(self, arrays: Mapping[str, Any], name: str = WEIGHTS) -> None:
-        """Writes arrays by the name of their variable.
-
-        Args:
-          arrays: The arrays.
-          name: The file, `WEIGHTS`, `ALL_CLIENTS_WEIGHTS` or `BEST_WEIGHTS`.
-        """
+        """Writes arrays by the name of their variable to a file such as `WEIGHTS`."""
         files.write_bytes(self._file(name), files.npz(arrays))
 
     def restore_best_weights(self, kept: Optional[pathlib.Path]) -> None:

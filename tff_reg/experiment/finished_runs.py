@@ -144,14 +144,14 @@ def is_analysed(
     """
     try:
         made = read(path, {}, columns, weights).analyses.get(HOW, {})
-    except ComparisonError:
+        return all(
+            made.get(name, value) >= value
+            if name in _AT_LEAST
+            else made.get(name, value) == value
+            for name, value in settings.items()
+        )
+    except (ComparisonError, TypeError):  # Of a file that somebody has changed.
         return False
-    return all(
-        made.get(name, value) >= value
-        if name in _AT_LEAST
-        else made.get(name, value) == value
-        for name, value in settings.items()
-    )
 
 
 def analysis_folder(path: files.PathLike, weights: str) -> pathlib.Path:

@@ -101,9 +101,6 @@ class ChildProcesses:
     def execute(self, command: Sequence[str]) -> tuple[int, str]:
         """Runs a command to its end, in a thread that lives as long.
 
-        Args:
-          command: The command and its arguments.
-
         Returns:
           Its exit status and its last line of errors.
 

@@ -18,16 +18,9 @@ def new_axes() -> Any:
 
 
 def new_figure(width: float = 9.6, height: float = 6.0) -> mpl_figure.Figure:
-    """A figure of 150 pixels an inch.
+    """A figure without axes, of so many inches and 150 pixels an inch.
 
     By the object-oriented interface: no pyplot, so no window system, no global state.
-
-    Args:
-      width: In inches.
-      height: In inches.
-
-    Returns:
-      The figure, without axes.
     """
     figure = mpl_figure.Figure(figsize=(width, height), dpi=150, facecolor="white")
     mpl_agg.FigureCanvasAgg(figure)
@@ -43,15 +36,9 @@ def style(
     subtitle: str,
     across: str = ROUNDS,
 ) -> None:
-    """Gives axes their limits, labels, grid and titles.
+    """Gives axes from `new_axes` their limits, labels, grid and titles.
 
-    Args:
-      axes: From `new_axes`.
-      rounds: The rounds that are shown, or what else is across.
-      values: The accuracies that are shown, in percent.
-      title: What was run.
-      subtitle: How.
-      across: What the horizontal axis shows.
+    Shown are the `values`, in percent, of the `rounds` or what else is `across`.
     """
     first, final = min(rounds), max(rounds)
     margin = max((final - first) * 0.02, 0.5 if across == ROUNDS else 0.02 * final)

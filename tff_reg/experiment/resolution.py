@@ -265,8 +265,8 @@ class _Resolution:
 
     def _settle_scale(self) -> None:
         values = self._values
-        if values["synthetic_data"]:
-            self._refuse("data_dir", "synthetic_data takes the place of all data.")
+        for name in ("data_dir", "class_list") if values["synthetic_data"] else ():
+            self._refuse(name, "synthetic_data takes the place of all data.")
         if values["partition"] == "split_file":
             why = "the partition split_file deals out all of a data set, never a part."
             self._refuse("scale", why)

@@ -74,12 +74,14 @@ def run(
     stop = stop or interruption.Interruption()
     config = check(config, tasks)
     stop.say(functools.partial(description.resumption, config))
+    examples = _read(config, tasks)
     with _running(config):
         # Not before it runs: it would be waited for.
         stop.before_exit(runtime.shutdown)
         progress = progress or progress_lib.for_this_output(config.total_rounds)
         stop.before_exit(progress.close)
-        return prepare(config, tasks=tasks, progress=progress).run(on_round)
+        prepared = prepare(config, tasks=tasks, progress=progress, examples=examples)
+        return prepared.run(on_round)
 
 
 async def run_async(
@@ -158,9 +160,21 @@ def finished(
     return summary_lib.refresh(directory, config.dump())
 
 
-def build_task(config: ResolvedConfig, tasks: Any = lazy.tasks) -> Any:
+def build_task(
+    config: ResolvedConfig, tasks: Any = lazy.tasks, **arguments: Any
+) -> Any:
     """Builds the task of a run, with its data; see `tasks.build` for the errors."""
-    return tasks.build(**config.part(TaskSettings))
+    return tasks.build(**config.part(TaskSettings), **arguments)
+
+
+def _read(config: ResolvedConfig, tasks: Any) -> Any:
+    """The examples of a run, where they need no TensorFlow: errors come at once."""
+    is_given = config.data_dir is not None or config.synthetic_data
+    if not hasattr(tasks, "read") or not (
+        is_given or tasks.defaults(config.task).tfds_name is None
+    ):
+        return None
+    return tasks.read(**config.part(TaskSettings))
 
 
 def _client_data(build: Callable[..., Any], settings: dict[str, Any]) -> Any:
@@ -183,16 +197,7 @@ def build_model_fn(config: ResolvedConfig, task: Any) -> Callable[[], LearningMo
 
 
 def build_process(config: ResolvedConfig, task: Any, **arguments: Any) -> Process:
-    """Builds the process of a run.
-
-    Args:
-      config: What the run does.
-      task: Its task.
-      **arguments: Further arguments of `training.build_from_settings`.
-
-    Returns:
-      The process.
-    """
+    """Builds the process of a run; more arguments as of `build_from_settings`."""
     return training.build_from_settings(
         config.process,
         task.model_fn,
@@ -210,6 +215,7 @@ def prepare(
     *,
     tasks: Any = lazy.tasks,
     progress: Optional[progress_lib.Progress] = None,
+    examples: Any = None,
 ) -> loop.Training:
     """Loads the data of a run and builds its process, for the runtime in use.
 
@@ -217,6 +223,7 @@ def prepare(
       config: What the run does.
       tasks: The module `tasks`, or what has its functions.
       progress: As of `Training`; told what is about to run.
+      examples: The run's data, if they were read before.
 
     Returns:
       The rounds, of which none is done.
@@ -229,7 +236,7 @@ def prepare(
     progress.tested = metrics.tested(config.dump())
     where = runtime.describe()
     progress.say(where[0].upper() + where[1:])
-    task = build_task(config, tasks)
+    task = build_task(config, tasks, **({"examples": examples} if examples else {}))
     largest = max(task.client_data.client_sizes)
     if config.drop_remainder and largest < config.batch_size:
         raise SettingError(

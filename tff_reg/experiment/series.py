@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Optional
 
 from tff_reg import lazy
+from tff_reg.data import keys
 from tff_reg.experiment import (
     config as config_lib,
     directory as directory_lib,
@@ -37,7 +38,15 @@ class WrongFlagsError(ValueError):
 # Stands for every method.
 ALL = "all"
 # What a series is asked for beside what its runs have in common.
-SEEDS = Setting("seeds", int, (0,), "each runs with each", is_tuple=True, minimum=0)
+SEEDS = Setting(
+    "seeds",
+    int,
+    (0,),
+    "each runs with each",
+    is_tuple=True,
+    minimum=0,
+    maximum=keys.LARGEST_SEED,
+)
 SETTINGS = (
     Setting("processes", str, (), "methods, or sums of methods", is_tuple=True),
     SEEDS,
@@ -110,11 +119,7 @@ def plan(
 def process_names(processes: Sequence[str]) -> list[str]:
     """The names of processes in the one way in which runs are named.
 
-    Args:
-      processes: Methods, or sums of methods; `all` alone stands for every method.
-
-    Returns:
-      As many names, or those of all.
+    `all` alone stands for every method.
 
     Raises:
       SettingError: If one is no process, or is there twice.
@@ -242,13 +247,7 @@ class Series:
         self._is_first = True
 
     def run(self, planned: PlannedRun) -> Optional[str]:
-        """Runs one to its end.
-
-        Args:
-          planned: The run.
-
-        Returns:
-          None, or why it failed, in one line.
+        """Runs one to its end; None, or why it failed, in one line.
 
         Raises:
           jobs.Interrupted: If somebody stopped it.
@@ -266,17 +265,7 @@ class Series:
         return _why(status, said)
 
     def run_command(self, command: Sequence[str]) -> Optional[str]:
-        """Runs another command to its end, which is stopped as a run is.
-
-        Args:
-          command: The command and its arguments.
-
-        Returns:
-          None, or why it failed, in one line.
-
-        Raises:
-          jobs.Interrupted: If somebody stopped it.
-        """
+        """Runs another command to its end, as `run` does."""
         status, said = self._executor.execute(command)
         return _why(status, said) if status else None
 

@@ -208,13 +208,6 @@ def _wanted(settings: Mapping[str, Any]) -> dict[str, Any]:
 def refresh(directory: Any, settings: Mapping[str, Any]) -> Optional[dict[str, Any]]:
     """The same, and `summary.json` is written anew if it says something else.
 
-    Args:
-      directory: The `RunDirectory`.
-      settings: As for `of_finished_run`.
-
-    Returns:
-      As `of_finished_run`.
-
     Raises:
       DirectoryError: If `summary.json` has to be written and cannot be.
     """

@@ -9,7 +9,7 @@ import dataclasses
 import functools
 from typing import Optional
 
-from tff_reg.data import augmentation as augmentation_lib, partitions
+from tff_reg.data import augmentation as augmentation_lib, keys, partitions
 from tff_reg.models import names
 from tff_reg.settings import check, setting
 from tff_reg.training import process_settings
@@ -33,7 +33,11 @@ class TaskSettings(process_settings.PopulationSettings):
 
     task: str = setting("digits", group=WHAT, help="data set and model")
     seed: int = setting(
-        0, group=WHAT, help="everything random follows from it", minimum=0
+        0,
+        group=WHAT,
+        help="everything random follows from it; 0 to 2^53 - 1",
+        minimum=0,
+        maximum=keys.LARGEST_SEED,
     )
     scale: Optional[str] = setting(
         None,

@@ -166,6 +166,24 @@ class TrainedRun:
         x = np.asarray(self.task.normalize_fn(examples["x"][:count]))
         return x, np.asarray(examples["y"][:count])
 
+    def check_client_states(self) -> None:
+        """Checks that what clients remember is what they had at the checkpoint.
+
+        Raises:
+          TrainedRunError: If a file is missing, or has changed.
+        """
+        index = self.checkpoint.part(loop.CLIENT_STATES)
+        if not index.exists():
+            return
+        kept = client_states.ClientStates(None, self.directory.client_states)
+        try:
+            kept.verify(index)
+        except checkpoints.CheckpointDamagedError as error:
+            raise TrainedRunError(
+                f"{self.directory.path}: {error}, so clients cannot be trained; with"
+                " clients=0 only the server's model is looked at."
+            ) from error
+
     def train_clients(self, client_ids: Sequence[str]) -> tuple[Any, dict[str, Any]]:
         """Trains clients for one more round.
 
@@ -180,8 +198,9 @@ class TrainedRun:
           ends with, by its id.
 
         Raises:
-          TrainedRunError: If a client's training is not finite.
+          TrainedRunError: If its state is damaged, or its training is not finite.
         """
+        self.check_client_states()
         telling_task = types.SimpleNamespace(
             model_fn=_telling(self.task.model_fn),
             client_data=self.task.client_data,

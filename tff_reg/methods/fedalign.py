@@ -78,6 +78,7 @@ class FedAlign(method.Method):
         10,
         help="Steps of the power iteration for the spectral norm.",
         minimum=1,
+        maximum=1000,
     )
 
     def check_network(self, network: method.BlockModel) -> None:

@@ -53,6 +53,7 @@ class FedETF(method.Method):
         symbol="d",
         help="d, at least the number of classes, which it is by default.",
         minimum=1,
+        maximum=2**16,
     )
 
     def adapt_network(self, network: method.BlockModel) -> None:

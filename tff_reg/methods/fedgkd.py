@@ -50,6 +50,7 @@ class FedGKD(method.Method):
         symbol="M",
         help="M, how many global models are averaged, at least 1.",
         minimum=1,
+        maximum=1000,
     )
 
     def term(self, step: method.Step) -> method.Term:

@@ -55,6 +55,7 @@ class GradAug(method.Method):
         symbol="n",
         help="n, at least 1.",
         minimum=1,
+        maximum=100,
     )
     minimum_width: float = settings.setting(
         0.8,
@@ -81,6 +82,7 @@ class GradAug(method.Method):
 
     def check_network(self, network: method.BlockModel) -> None:
         network.check_supports(forward_lib.ForwardPass(width=self.minimum_width))
+        network.check_takes_any_size()
 
     def draw(
         self, image_shape: Sequence[int], key: tf.Tensor

@@ -59,7 +59,13 @@ class Block(layers.ForwardLayer):
 
 
 class Classifier(Block):
-    """The last block: from features to an embedding, and from that to logits."""
+    """The last block: from features to an embedding, and from that to logits.
+
+    Attributes:
+      takes_any_size: Whether images may be larger or smaller than the model's.
+    """
+
+    takes_any_size = True
 
     @property
     def linear_layer(self) -> Optional[tf.Module]:
@@ -384,6 +390,18 @@ class BlockModel:
             )
         if forward.branch_scales is not None:
             self._check_has_branches()
+
+    def check_takes_any_size(self) -> None:
+        """Checks that images may be larger or smaller than the model's.
+
+        Raises:
+          MissingCapabilityError: If they may not.
+        """
+        if not getattr(self.blocks[-1], "takes_any_size", True):
+            raise MissingCapabilityError(
+                "This model flattens its features, so it takes images of one size only."
+                " Take a model that pools, for example 'resnet8'."
+            )
 
     def _check_has_branches(self):
         if not self.num_branches:

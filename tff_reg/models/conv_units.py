@@ -137,6 +137,8 @@ class HiddenLayersClassifier(classifiers.LinearClassifier):
       seeds: Where the initialisers' seeds come from.
     """
 
+    takes_any_size = False
+
     def make(
         self,
         features: int,

@@ -54,7 +54,7 @@ def parse(devices: Union[str, Sequence[str], None]) -> Optional[list[str]]:
         short = text.upper().replace("/DEVICE:", "").lstrip("/")
         kind, _, number = short.partition(":")
         number = number or "0"
-        if kind not in ("CPU", "GPU") or not number.isdigit():
+        if kind not in ("CPU", "GPU") or not number.isdecimal():
             raise ValueError(
                 f"A device must be named like CPU:0 or GPU:1, found {text!r}."
             )

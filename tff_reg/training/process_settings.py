@@ -42,12 +42,8 @@ class ProcessSettings(PopulationSettings):
     """What a process is built from; the defaults are for who knows no better."""
 
     total_rounds: int = _of_rounds(25, help="rounds", minimum=1)
-    local_epochs: int = _of_clients(
-        5, help="passes over a client's data", minimum=1, maximum=2**31 - 1
-    )
-    batch_size: int = _of_clients(
-        50, help="examples of a step", minimum=1, maximum=2**31 - 1
-    )
+    local_epochs: int = _of_clients(5, help="passes over a client's data", minimum=1)
+    batch_size: int = _of_clients(50, help="examples of a step", minimum=1)
     drop_remainder: bool = _of_clients(
         False,
         help="whether the shorter last batch of a pass is left out; a client with fewer"
