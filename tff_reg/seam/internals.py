@@ -226,8 +226,7 @@ class NativeContext(tff.framework.SyncContext):
 
 def without_secure_intrinsics(block) -> tuple[Any, bool]:
     """A block with plain sums and selects for the secure ones; were there any."""
-    # TFF's public function makes a proto of the result, which protobuf refuses where
-    # it is nested deeply, as that of distributed differential privacy is.
+    # TFF's public function makes a proto of the result, which nobody here needs.
     replace = simulated_secure_compiler._replace_secure_intrinsics_with_insecure_bodies
     return replace(block)
 
