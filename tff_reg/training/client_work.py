@@ -23,6 +23,7 @@ from tff_reg.training import (
     local_round,
     local_step as local_step_lib,
     local_training,
+    optimizers,
     schedules,
 )
 
@@ -188,7 +189,7 @@ def _build_parts(
 
     @tff.tensorflow.computation(state_type, state_type["hparams"])
     def set_hparams(state: Any, hparams: Any) -> collections.OrderedDict[str, Any]:
-        return collections.OrderedDict(state, hparams=hparams)
+        return collections.OrderedDict(state, hparams=optimizers.check(hparams))
 
     def update(
         state: Any, received: Any, data: Any, client: Any, server: Any
@@ -222,6 +223,7 @@ def _build_parts(
 
 
 def _check_optimizer(training: local_training.LocalTraining, hparams: Any) -> None:
+    optimizers.check(hparams)
     for method in training.methods:
         if method.if_adaptive and "epsilon" in hparams:
             said = f"{method.name} {method.if_adaptive}."

@@ -219,7 +219,9 @@ def _check_server(
     """Checks that methods have the server that they need."""
     is_uniform = client_weighting == tff.learning.ClientWeighting.UNIFORM
     spec = tf.TensorSpec([], tf.float32)
-    hparams = server_optimizer.get_hparams(server_optimizer.initialize(spec))
+    hparams = optimizers.check(
+        server_optimizer.get_hparams(server_optimizer.initialize(spec))
+    )
     for method in methods:
         if method.needs_uniform_weighting and not is_uniform:
             raise ValueError(

@@ -8,7 +8,7 @@ from typing import Any, Optional
 import tensorflow as tf
 
 from tff_reg.lazy import tff
-from tff_reg.training import client_work, local_round
+from tff_reg.training import client_work, local_round, optimizers
 
 NO_OPTIMIZER = (
     "{} makes the new model itself, so a server optimiser has no place: leave it SGD"
@@ -96,18 +96,12 @@ def build_finalizer(
 
     @tff.tensorflow.computation(state_type, get_hparams.type_signature.result)
     def set_hparams(state: Any, hparams: Any):
+        hparams = optimizers.check(hparams)
         if stepping:
-            rate = hparams["learning_rate"]
-            with tf.control_dependencies(
-                [
-                    tf.debugging.Assert(
-                        tf.equal(rate, 1.0), [NO_OPTIMIZER.format(stepping)]
-                    )
-                ]
-            ):
-                return server_optimizer.set_hparams(
-                    state, dict(learning_rate=tf.identity(rate))
-                )
+            is_one = tf.equal(hparams["learning_rate"], 1.0)
+            said = [NO_OPTIMIZER.format(stepping)]
+            with tf.control_dependencies([tf.debugging.Assert(is_one, said)]):
+                hparams["learning_rate"] = tf.identity(hparams["learning_rate"])
         return server_optimizer.set_hparams(state, hparams)
 
     return tff.learning.templates.FinalizerProcess(
