@@ -36,12 +36,17 @@ def update_type(model_weights_type: Any) -> tff.types.Type:
 
     Returns:
       The trainable weights' type, as in TFF's own processes, if the model has no
-      others; else the type of the whole `ModelWeights`, since statistics such as
-      BatchNorm's are averaged too.
+      other floats; else that of a `ModelWeights` with all floats, since statistics such
+      as BatchNorm's are averaged too.
     """
-    if tff.structure.flatten(model_weights_type.non_trainable):
-        return model_weights_type
-    return model_weights_type.trainable
+    statistics = local_round.floats(
+        tff.structure.flatten(model_weights_type.non_trainable)
+    )
+    if not statistics:
+        return model_weights_type.trainable
+    return tff.types.to_type(
+        tff.learning.models.ModelWeights(model_weights_type.trainable, statistics)
+    )
 
 
 def received_type(
@@ -123,7 +128,9 @@ def describe(
             input_spec=model.input_spec,
             metric_finalizers=finalizers,
             hparams_dtype=tf.float64 if is_double else tf.float32,
-            has_statistics=len(model.non_trainable_variables) > constants,
+            has_statistics=(
+                len(local_round.floats(model.non_trainable_variables)) > constants
+            ),
         )
         return tff.learning.models.ModelWeights.from_model(model)
 

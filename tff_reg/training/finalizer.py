@@ -43,7 +43,7 @@ def build_finalizer(
       its update is a `ModelWeights` (see `tff_reg.training.client_work.update_type`).
     """
     update_type = client_work.update_type(model_weights_type)
-    has_statistics = update_type is model_weights_type
+    has_statistics = update_type is not model_weights_type.trainable
 
     @tff.tensorflow.computation
     def initial_state() -> Any:
@@ -57,10 +57,10 @@ def build_finalizer(
         trainable, statistics = weights.trainable, weights.non_trainable
         if has_statistics:
             steps, update = update.non_trainable, update.trainable
-            averages = tf.nest.map_structure(tf.subtract, statistics, steps)
-            statistics = local_round.where(
-                local_round.all_finite(steps), averages, statistics
-            )
+            old = local_round.floats(statistics)
+            averages = [s - step for s, step in zip(old, steps, strict=True)]
+            new = iter(local_round.where(local_round.all_finite(steps), averages, old))
+            statistics = [next(new) if s.dtype.is_floating else s for s in statistics]
         is_finite = local_round.all_finite(update)
         try:
             stepped = server_optimizer.next(state, trainable, update)
