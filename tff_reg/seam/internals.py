@@ -90,6 +90,20 @@ def _context_of_a_new_thread():
     return found[0]
 
 
+def refuse_tracing() -> None:
+    """Raises where a `tf.function` is traced.
+
+    Raises:
+      RuntimeError: If so.
+    """
+    if tf.inside_function():
+        raise RuntimeError(
+            "A TFF computation was called while TensorFlow traces a function, of which"
+            " its result would be a constant: call it outside of tf.function and"
+            " Dataset.map, or in tf.init_scope() if that is meant."
+        )
+
+
 # --- the C++ worker ------------------------------------------------------------
 
 
@@ -193,6 +207,7 @@ class NativeContext(tff.framework.SyncContext):
         self._lock = threading.Lock()
 
     def invoke(self, comp, arg):
+        refuse_tracing()
         future = asyncio.run_coroutine_threadsafe(
             self._contexts.invoke(comp, arg), self._running_loop()
         )
