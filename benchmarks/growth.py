@@ -1,15 +1,16 @@
 """How a round's time and memory grow.
 
-With the clients held, the clients of a round, the size of the model, and the clients
-at a time. Everything else is small: what is measured is what stands around the
-training. Each point is a process of its own; its memory is what was resident at most.
+With the clients held, the clients of a round, the size of the model, the clients at a
+time, and the visits of clients. Everything else is small: what is measured is what
+stands around the training. Each point is a process of its own, but visits go on in one;
+its memory is what was resident at most.
 """
 
 from __future__ import annotations
 
 import statistics
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from benchmarks.shared import asking, subject
@@ -42,15 +43,23 @@ SWEEPS: dict[str, list[Point]] = {
         for n in (1, 2, 4, 8)
     ],
 }
+_VISITS = "visits"  # A sweep of SCAFFOLD, whose clients remember something.
+_SHARES_OF_VISITS = (0.1, 0.2, 0.5, 1.0)
 _ROUNDS = 5
 
 
 def measure(
-    *, quick: bool = False, report: Callable[[str], None] = lambda line: None
+    *,
+    sweeps: Sequence[str] = (*SWEEPS, _VISITS),
+    visits: int = 10000,
+    quick: bool = False,
+    report: Callable[[str], None] = lambda line: None,
 ) -> list[dict[str, Any]]:
-    """Times rounds; takes about five minutes, or three if `quick`.
+    """Times rounds; takes about ten minutes, or five if `quick`.
 
     Args:
+      sweeps: Which of them.
+      visits: How many clients train in all, in the sweep of visits.
       quick: Without the largest point of each sweep.
       report: Called with a line now and then, to show progress.
 
@@ -58,25 +67,58 @@ def measure(
       JSON values by name, for each point of each sweep.
     """
     rows = []
-    for sweep, points in SWEEPS.items():
-        for point in points[:-1] if quick else points:
-            command = [sys.executable, "-m", "benchmarks.shared.growing"]
-            with asking.Program([*command, *map(str, point)]) as program:
-                program.ask("round")
-                seconds = [program.ask("round") for _ in range(_ROUNDS)]
-                peak = program.ask("peak")
-            rows.append(
-                {
-                    "sweep": sweep,
-                    **point._asdict(),
-                    "seconds_median": round(statistics.median(seconds), 4),
-                    "seconds_min": round(min(seconds), 4),
-                    "seconds_max": round(max(seconds), 4),
-                    "peak_mb": round(peak),
-                }
+    for sweep in sweeps:
+        if sweep == _VISITS:
+            found = _measure_visits(visits, quick)
+        else:
+            points = SWEEPS[sweep][:-1] if quick else SWEEPS[sweep]
+            found = (_measure_point(sweep, point) for point in points)
+        for row in found:
+            rows.append(row)
+            report(
+                f"{sweep} {row[sweep]}: {row['seconds_median']} s a round,"
+                f" {row['peak_mb']} MB"
             )
-            report(f"{sweep} {rows[-1][sweep]}: {rows[-1]['seconds_median']} s a round")
     return rows
+
+
+def _program(point: Point, *method: str) -> asking.Program:
+    command = [sys.executable, "-m", "benchmarks.shared.growing", *map(str, point)]
+    return asking.Program([*command, *method])
+
+
+def _measure_point(sweep: str, point: Point) -> dict[str, Any]:
+    with _program(point) as program:
+        program.ask("round")
+        seconds = [program.ask("round") for _ in range(_ROUNDS)]
+        return _row(sweep, point, seconds, program)
+
+
+def _measure_visits(visits: int, quick: bool) -> Iterator[dict[str, Any]]:
+    shares = _SHARES_OF_VISITS[:-1] if quick else _SHARES_OF_VISITS
+    cohort = max(1, min(100, round(visits * shares[0])))
+    point = Point(max(10000, cohort), cohort, clients_in_parallel=2)
+    seconds: list[float] = []
+    with _program(point, "in_process", "scaffold") as program:
+        for share in shares:
+            while len(seconds) * cohort < round(visits * share):
+                seconds.append(program.ask("round"))
+            row = _row(_VISITS, point, seconds[-_ROUNDS:], program)
+            yield {**row, _VISITS: len(seconds) * cohort}
+
+
+def _row(
+    sweep: str, point: Point, seconds: Sequence[float], program: asking.Program
+) -> dict[str, Any]:
+    return {
+        "sweep": sweep,
+        **point._asdict(),
+        "seconds_median": round(statistics.median(seconds), 4),
+        "seconds_min": round(min(seconds), 4),
+        "seconds_max": round(max(seconds), 4),
+        "resident_mb": round(program.ask("resident")),
+        "peak_mb": round(program.ask("peak")),
+    }
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -128,7 +170,14 @@ def plot(rows: Sequence[Mapping[str, Any]], path: str) -> None:
 
 
 def _run(given: flags.FlagValues) -> None:
-    rows = measure(quick=given.quick, report=subject.say)
+    if given.visits < 1:
+        raise subject.RefusedError(f"--visits={given.visits}: give at least 1.")
+    rows = measure(
+        sweeps=given.sweeps,
+        visits=given.visits,
+        quick=given.quick,
+        report=subject.say,
+    )
     if given.plot:
         plot(rows, given.plot)
     subject.finish(given, rows, table(rows))
@@ -136,14 +185,26 @@ def _run(given: flags.FlagValues) -> None:
 
 def _define_flags(given: flags.FlagValues) -> None:
     flags.DEFINE_string("plot", None, "PNG to draw.", flag_values=given)
+    flags.DEFINE_multi_enum(
+        "sweeps",
+        [*SWEEPS, _VISITS],
+        [*SWEEPS, _VISITS],
+        "What grows.",
+        flag_values=given,
+    )
+    flags.DEFINE_integer(
+        "visits", 10000, "Most visits of clients in a run.", flag_values=given
+    )
 
 
 SUBJECT = subject.Subject(
     run=_run,
     define_flags=_define_flags,
     help="""\
-bin/bench growth [--quick] [--json=FILE] [--plot=PNG]
+bin/bench growth [--sweeps=NAME] [--visits=N] [--quick] [--json=FILE] [--plot=PNG]
   Seconds and memory of rounds of a small network for 10 to 10,000 clients held, 10 to
-  1,000 a round, models of 0.1 to 100 megabytes, 1 to 8 clients at a time. Five minutes,
-  or three with --quick, which leaves the largest out.""",
+  1,000 a round, models of 0.1 to 100 megabytes, 1 to 8 clients at a time, and along
+  10,000 visits of clients of SCAFFOLD. Ten minutes, or five with --quick, which leaves
+  the largest out. Sweeps: clients_held, clients_per_round, megabytes,
+  clients_in_parallel, visits; --sweeps may be given several times.""",
 )

@@ -276,8 +276,6 @@ def test_an_aggregator_gets_the_strengths_that_it_has():
         "compressed_bits": 4,
         "compressed_threshold": 20000,
     }
-    plain = dict(aggregator_zeroing=False, aggregator_clipping=False)
-    assert resolve(process="fednova", aggregator="robust", **plain)
     private = resolve(aggregator="dp", dp_clipping="fixed").aggregation()
     assert private.keys() == {
         "kind",
@@ -309,14 +307,6 @@ def test_an_aggregator_gets_the_strengths_that_it_has():
         ({"local_epochs": 2**70}, "it must be at most 2147483647"),
         ({"devices": "GPU:0"}, "devices=GPU:0: it must be a tuple of texts"),
         ({"dp_clip_norm": 1.0}, "it is for aggregator=dp, not mean."),
-        (
-            {"process": "fednova", "aggregator": "robust"},
-            "aggregator=robust: fednova divides by sums of uploads, which it changes",
-        ),
-        (
-            {"process": "fedcm+fedlc", "aggregator": "dp"},
-            "aggregator=dp: fedcm divides by sums of uploads, which it changes",
-        ),
         ({"aggregator": "dp", "compressed_bits": 4}, "aggregator=compressed, not dp."),
         ({"clients_per_round": 17}, "clients_per_round=17: there are only 16 clients"),
         ({"client_nesterov": True, "client_momentum": 0.0}, "client_nesterov=true"),

@@ -353,6 +353,18 @@ def test_it_computes_while_its_caller_builds_a_graph(in_process):
         np.testing.assert_allclose(_training()(0.0, [[1.0]]), 0.1, rtol=1e-6)
 
 
+@pytest.mark.parametrize("kind", ["in_process", "native"])
+def test_while_a_function_is_traced_it_refuses_what_would_be_a_constant(contexts, kind):
+    @tff.tensorflow.computation
+    def draw():
+        return tf.random.uniform([])
+
+    with contexts(kind):
+        with pytest.raises(RuntimeError, match="would be a constant: call it outside"):
+            tf.function(draw)()
+        assert 0 <= draw() < 1
+
+
 def test_what_is_only_waited_for_need_not_be_given(both):
     """As TFF's secure sums do with what they are given and do not use."""
 

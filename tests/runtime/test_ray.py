@@ -50,6 +50,9 @@ from tff_reg.runtime import (
 @pytest.fixture(scope="module")
 def ray_in_use():
     found = ray_workers.RayWorkers(ray_workers.Options(actors=2))
+    # Nobody has waited: data are read and processes traced meanwhile.
+    assert found.describe() == "clients run in 2 Ray actors (starting)"
+    found.wait(everyone=True)
     yield found
     found.stop()
 

@@ -76,8 +76,8 @@ def test_machines_come_and_go(
 ):
     first = cluster.add_node(num_cpus=1)
     runtime.use("ray", ray_address=cluster.address)
-    assert runtime.describe() == "clients run in 1 Ray actor on 1 node (CPU)"
     assert_equal(expected, next_round(_MODEL, _DATA))
+    assert runtime.describe() == "clients run in 1 Ray actor on 1 node (CPU)"
 
     # One joins: another directory, no data. It takes part when it is ready.
     monkeypatch.chdir(tmp_path)
@@ -115,9 +115,11 @@ def test_a_client_has_a_part_of_a_gpu():
     ray.init(address="local", num_cpus=4, num_gpus=2, include_dashboard=False)
     try:
         runtime.use("ray", gpus_per_client=0.5)
+        _workers().wait(everyone=True)
         gpus = [actor.hello.gpus for actor in _workers().alive]
         assert sorted(gpus) == [("0",), ("0",), ("1",), ("1",)]
         runtime.use("ray", gpus_per_client=1.0, clients_in_parallel=1)
+        _workers().wait(everyone=True)
         (actor,) = _workers().alive
         assert actor.hello.gpus in [("0",), ("1",)]
         with pytest.raises(runtime.NoGpuError):
@@ -133,6 +135,7 @@ def test_actors_leave_nothing_on_a_node(cluster, tmp_path, monkeypatch):
         patch.setenv("TMPDIR", str(tmp_path))
         cluster.add_node(num_cpus=1)
     runtime.use("ray", ray_address=cluster.address)
+    _workers().wait(everyone=True)
     (folder,) = tmp_path.glob("tff_reg-*")
     runtime.shutdown()
     assert not folder.exists()

@@ -49,8 +49,14 @@ def _client(seed, count):
     )
 
 
-def _build(name, kind, model_fn=_model_fn, **strengths):
+def _build(name, kind, model_fn=_model_fn, given=None, **strengths):
     cohort = len(COUNTS)
+    arguments = dict(
+        model_aggregator=aggregators.build_model_aggregator(
+            kind, clients_per_round=cohort, largest_weight=1, **strengths
+        ),
+        metrics_aggregator=aggregators.build_metrics_aggregator(kind),
+    )
     return training.build(
         name,
         model_fn,
@@ -58,10 +64,7 @@ def _build(name, kind, model_fn=_model_fn, **strengths):
         num_clients=NUM_CLIENTS,
         client_learning_rate=0.3,
         client_weighting="uniform",
-        model_aggregator=aggregators.build_model_aggregator(
-            kind, clients_per_round=cohort, largest_weight=1, **strengths
-        ),
-        metrics_aggregator=aggregators.build_metrics_aggregator(kind),
+        **{**arguments, **(given or {})},
     )
 
 
@@ -195,10 +198,29 @@ def test_private_noise_has_the_deviation_of_its_multiplier_and_is_new_every_time
     assert np.std(first - second) == pytest.approx(math.sqrt(2) * expected, rel=0.03)
 
 
-@pytest.mark.parametrize("name, frozen", [("freeze", False), ("fedavg", True)])
-def test_noise_keeps_off_weights_that_do_not_train(name, frozen):
+def _tree_aggregation(shapes):
+    return tff.aggregators.DifferentiallyPrivateFactory.tree_aggregation(
+        noise_multiplier=0.1,
+        clients_per_round=2,
+        l2_norm_clip=1.0,
+        record_specs=[tf.TensorSpec(shape) for shape in shapes],
+    )
+
+
+@pytest.mark.parametrize(
+    "name, frozen, aggregator",
+    [
+        ("freeze", False, None),
+        ("fedavg", True, None),
+        ("fedavg", True, _tree_aggregation([[3, 3], [3]])),
+        ("fedavg", True, tff.learning.ddp_secure_aggregator(0.1, 20)),
+    ],
+    ids=["freeze", "dp", "tree", "ddp"],
+)
+def test_noise_keeps_off_weights_that_do_not_train(name, frozen, aggregator):
     model_fn = functools.partial(_model_fn, norm=False, frozen=frozen)
-    process = _build(name, "dp", model_fn, dp_noise_multiplier=0.1)
+    given = {"model_aggregator": aggregator} if aggregator else {}
+    process = _build(name, "dp", model_fn, given, dp_noise_multiplier=0.1)
     before = process.get_model_weights(process.initialize())
     after = process.get_model_weights(_train(process).state)
     for old, new in zip(before.non_trainable, after.non_trainable, strict=True):
@@ -207,13 +229,77 @@ def test_noise_keeps_off_weights_that_do_not_train(name, frozen):
     assert all(np.any(w != b) for w, b in zip(after.trainable, before.trainable))
 
 
-@pytest.mark.parametrize("ours", [True, False])
-def test_noise_on_running_variances_is_refused(ours):
-    aggregator = tff.learning.dp_aggregator(0.1, 5)
-    if ours:
-        aggregator = aggregators.PrivateMeanFactory(0.1, 5)
+class _Noisy(tff.aggregators.UnweightedAggregationFactory):
+    """A sum with noise of somebody's own."""
+
+    def create(self, value_type):
+        @tff.tensorflow.computation(value_type)
+        def noisy(value):
+            def one(tensor):
+                return tensor + tf.random.stateless_binomial(
+                    [], [1, 2], 9, 0.5, tf.float32
+                )
+
+            return tf.nest.map_structure(one, value)
+
+        @tff.federated_computation
+        def initialize():
+            return tff.federated_value((), tff.SERVER)
+
+        @tff.federated_computation(
+            initialize.type_signature.result, tff.FederatedType(value_type, tff.CLIENTS)
+        )
+        def next_fn(state, values):
+            noised = tff.federated_map(noisy, tff.federated_sum(values))
+            return tff.templates.MeasuredProcessOutput(state, noised, state)
+
+        return tff.templates.AggregationProcess(initialize, next_fn)
+
+
+@pytest.mark.parametrize(
+    "aggregator",
+    [
+        aggregators.PrivateMeanFactory(0.1, 5),
+        tff.learning.dp_aggregator(0.1, 5),
+        _tree_aggregation([[4, 3], [3, 3], [3]]),
+        _Noisy(),
+    ],
+    ids=["ours", "TFF's", "tree", "one's own"],
+)
+def test_noise_on_running_variances_is_refused(aggregator):
     with pytest.raises(ValueError, match="adds noise.*running variances.*'group'"):
         training.build("fedavg", _model_fn, model_aggregator=aggregator)
+
+
+@pytest.mark.parametrize(
+    "name, kind, changes",
+    [
+        ("fednova", "robust", dict(clipping=False)),
+        ("fednova", "secure", dict(zeroing=False, clipping=False)),
+        ("fedcm+fedlc", "dp", dict(dp_noise_multiplier=0.0)),
+        ("mofedsam", "compressed", dict(zeroing=False)),
+        ("fedavg", "robust", {}),
+    ],
+)
+def test_who_needs_exact_sums_of_uploads_refuses_aggregators_that_change_them(
+    name, kind, changes
+):
+    model_fn = functools.partial(_model_fn, norm=False)
+    averages = name == "fedavg"
+    whose = "all_clients" if averages else name.partition("+")[0]
+    with pytest.raises(ValueError, match=f"{whose} needs exact sums .*zeroes or adds"):
+        _build(name, kind, model_fn, dict(averages_all_clients=averages), **changes)
+
+
+def test_an_aggregator_that_is_made_for_updates_alone_refuses_uploads():
+    given = dict(model_aggregator=_tree_aggregation([[4, 3], [3, 3], [3]]))
+    with pytest.raises(ValueError, match="updates alone, and clients upload s besides"):
+        _build("scaffold", "mean", functools.partial(_model_fn, norm=False), given)
+
+
+@pytest.mark.parametrize("kind", ["robust", "compressed"])
+def test_who_needs_exact_sums_takes_aggregators_that_only_add(kind):
+    assert _build("fednova", kind, **EXACT[kind][0])
 
 
 def test_private_sums_clip_each_client_and_divide_by_the_cohort():

@@ -7,6 +7,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_reg import data, methods, models, runtime, training
+from tff_reg.lazy import keras
 from tff_reg.runtime import visits
 from tff_reg.training import local_round
 
@@ -280,3 +281,43 @@ def test_a_teacher_has_the_received_models_frozen_layers(names):
     train = process.next(state, [_whole(4)]).metrics["client_work"]["train"]
     # In the only step the client is still what it received.
     np.testing.assert_allclose(train["kd/term"], 0, atol=1e-6)
+
+
+class _TimesSeen(keras.layers.Layer):
+    """Multiplies by the number of batches that it has seen before."""
+
+    def build(self, input_shape):
+        self.seen = self.add_weight("seen", (), tf.int64, "zeros", trainable=False)
+
+    def compute_output_shape(self, input_shape):
+        return input_shape
+
+    def call(self, inputs, training=None):
+        factor = tf.identity(self.seen)
+        if training:
+            self.seen.assign_add(1)
+        return inputs * tf.cast(factor, inputs.dtype)
+
+
+@pytest.mark.parametrize("seen, moves", [(0, False), (5, True)])
+def test_a_counter_is_the_servers_for_every_client_and_stays_so(seen, moves):
+    def model_fn():
+        layers = [keras.layers.Flatten(), keras.layers.Dense(3), _TimesSeen()]
+        norm = [keras.layers.BatchNormalization(), keras.layers.Dense(3)]
+        network = models.from_keras_blocks([layers, norm], input_shape=(4, 4, 1))
+        return models.LearningModel(network)
+
+    process = training.build_regularized(
+        model_fn, [], SGD, client_data=training.WholeClientData(batch_size=10)
+    )
+    state = process.initialize()
+    before = process.get_model_weights(state)
+    before.non_trainable[0] = np.int64(seen)
+    state = process.set_model_weights(state, before)
+    state = process.next(state, [_whole(10), _whole(10, seed=1)]).state
+    after = process.get_model_weights(state)
+    assert after.non_trainable[0] == seen and after.non_trainable[0].dtype == np.int64
+    # One step: the first layer's gradient is times the factor.
+    kernels = [weights.trainable[0] for weights in (before, after)]
+    assert np.allclose(*kernels, atol=2e-3) != moves
+    assert not np.allclose(*(w.non_trainable[2] for w in (before, after)))

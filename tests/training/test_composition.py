@@ -14,7 +14,7 @@ from tests.training import every_method
 from tff_reg import methods, models, runtime, training
 from tff_reg.lazy import keras
 from tff_reg.methods import catalogue
-from tff_reg.training import composition
+from tff_reg.training import composition, optimizers
 
 CNN_FN = models.build_model_fn("cnn", image_shape=(4, 4, 1), num_classes=3)
 WHOLE = training.WholeClientData(batch_size=4)
@@ -25,6 +25,7 @@ def _runtime():
     with runtime.running("in_process"):
         yield
     _build.cache_clear()
+    _with_adam.cache_clear()
 
 
 def _run(process, clients, rounds):
@@ -299,10 +300,13 @@ def test_means_of_different_numbers_of_models_are_refused():
         training.build_regularized(CNN_FN, both, training.build_sgd(0.1))
 
 
+@functools.cache
+def _with_adam():
+    return training.build("fedavg", CNN_FN, client_data=WHOLE, server_optimizer="adam")
+
+
 def test_hparams_are_matched_by_their_names():
-    process = training.build(
-        "fedavg", CNN_FN, client_data=WHOLE, server_optimizer="adam"
-    )
+    process = _with_adam()
     state = process.initialize()
     hparams = process.get_hparams(state)
     assert set(hparams["client_work"]) == {
@@ -332,6 +336,37 @@ def test_a_server_step_that_build_refuses_cannot_be_set():
         tf.errors.InvalidArgumentError, match="fedacg makes the new model itself"
     ):
         process.set_hparams(state, hparams)
+
+
+_SGDM, _ADAM = tff.learning.optimizers.build_sgdm, tff.learning.optimizers.build_adam
+
+
+@pytest.mark.parametrize(
+    "part, name, value, words, build",
+    [
+        ("finalizer", "beta_1", 1.5, r"beta_1 must be in \[0, 1\), but is.*1.5", None),
+        ("finalizer", "epsilon", 0.0, "epsilon must be above 0 and finite", _ADAM),
+        ("finalizer", "learning_rate", np.nan, "learning_rate must .* is.*nan", None),
+        ("client_work", "learning_rate", -1.0, "learning_rate must be at least", None),
+        ("client_work", "momentum", 1.0, r"momentum must be in \[0, 1\)", _SGDM),
+    ],
+)
+def test_hparams_out_of_range_are_refused_by_setting_and_by_building(
+    part, name, value, words, build
+):
+    process = _with_adam()
+    hparams = process.get_hparams(process.initialize())
+    hparams[part][name] = np.float32(value)
+    with pytest.raises(tf.errors.InvalidArgumentError, match=words):
+        process.set_hparams(process.initialize(), hparams)
+    if build is None:
+        changed = {"learning_rate": 0.1, name.replace("_1", "1"): value}
+        with pytest.raises(ValueError, match=words):
+            optimizers.build_adaptive("adam", **changed)
+    else:
+        made = [build(0.1, **{name: value})] * 2
+        with pytest.raises(ValueError, match=words):
+            training.build_regularized(CNN_FN, [], *made)
 
 
 @pytest.mark.parametrize("server", ["sgd", "adam", "yogi", "adagrad"])

@@ -100,6 +100,7 @@ def test_hparams_are_what_is_not_zero_and_can_be_set():
     [
         (dict(learning_rate=-1.0), "learning_rate must be at least 0"),
         (dict(learning_rate=float("nan")), "learning_rate must be at least 0"),
+        (dict(learning_rate=float("inf")), "at least 0 and finite, but is inf"),
         (dict(learning_rate=0.1, momentum=1.0), r"momentum must be in \[0, 1\)"),
         (dict(learning_rate=0.1, weight_decay=-1.0), "weight_decay must be"),
         (dict(learning_rate=0.1, nesterov=True), "needs a momentum"),
@@ -137,8 +138,8 @@ def test_adaptive_steps_by_hand(kind, second_moments):
     "arguments, message",
     [
         (dict(kind="lamb"), "adam, yogi or adagrad, but is 'lamb'"),
-        (dict(beta1=1.0), r"beta1 must be in \[0, 1\)"),
-        (dict(beta2=-0.1), r"beta2 must be in \[0, 1\)"),
+        (dict(beta1=1.0), r"beta_1 must be in \[0, 1\)"),
+        (dict(beta2=-0.1), r"beta_2 must be in \[0, 1\)"),
         (dict(epsilon=0.0), "epsilon must be above 0"),
         (dict(initial_v=-1.0), "initial_v must be at least 0"),
         (dict(learning_rate=-1.0), "learning_rate must be at least 0"),

@@ -135,7 +135,6 @@ class _Resolution:
         self._settle_targets()
         self._settle_what_does_not_apply()
         self._settle_scale()
-        self._check_uploads()
         self._settle_privacy()
         self._check_ray_address()
         values = self._values
@@ -274,22 +273,6 @@ class _Resolution:
         if values["scale"] is None:
             return
         values.update(scale_lib.parse(values["scale"]).settings(values, self._given))
-
-    def _check_uploads(self) -> None:
-        """Refuses aggregators that change sums which a method divides by."""
-        values, known = self._values, catalogue.methods()
-        kind = values["aggregator"]
-        changes = values["aggregator_zeroing"] or values["aggregator_clipping"]
-        for name in catalogue.parse(values["process"]):
-            if known[name].divides_by_uploads and (kind == "dp" or changes):
-                remedy = "take another aggregator."
-                if kind != "dp":
-                    off = [
-                        f"aggregator_{each}=false" for each in ("zeroing", "clipping")
-                    ]
-                    remedy = f"give {' and '.join(off)}."
-                why = f"{name} divides by sums of uploads, which it changes; {remedy}"
-                raise SettingError("aggregator", kind, why)
 
     def _settle_privacy(self) -> None:
         values = self._values

@@ -20,6 +20,7 @@ class AllClients(method.Method):
 
     name = NAME
     title = "The mean of all clients' last models"
+    needs_exact_uploads = True
     needs_network = False
     uploads = (NAME,)
 

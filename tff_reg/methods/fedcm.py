@@ -43,7 +43,7 @@ class FedCM(method.Method):
     paper_settings = papers.MAN
     brings = {"client_weighting": "uniform"}
     claims = (method.DRIFT,)
-    divides_by_uploads = True
+    needs_exact_uploads = True
     needs_network = False
     needs_population = False
     sent = ("direction",)

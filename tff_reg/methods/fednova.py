@@ -42,7 +42,7 @@ class FedNova(method.Method):
     paper = "Wang et al., NeurIPS 2020"
     paper_settings = papers.FEDNOVA
     claims = (method.DRIFT, method.SERVER)
-    divides_by_uploads = True
+    needs_exact_uploads = True
     needs_network = False
     needs_population = False
     uploads = ("steps",)

@@ -95,8 +95,8 @@ class Method:
         client has.
       sent: The server's memories that are sent with the model.
       uploads: Names of what clients may upload beside their update, all of them.
-      divides_by_uploads: Whether its `update_server` divides by a sum of uploads, which
-        aggregators that clip or add noise change.
+      needs_exact_uploads: Whether sums of uploads that are clipped or noisy make wrong
+        numbers of its `update_server`, as where it divides by one.
       displaces_by_gradient: Whether `displacement` needs a gradient at the weights. If
         not, a step is one pass.
       needs_gradients: Whether its `finish` reads `local.taken`, the gradients of a
@@ -125,7 +125,7 @@ class Method:
     needs_class_counts: ClassVar[bool] = False
     sent: ClassVar[tuple[str, ...]] = ()
     uploads: ClassVar[tuple[str, ...]] = ()
-    divides_by_uploads: ClassVar[bool] = False
+    needs_exact_uploads: ClassVar[bool] = False
     displaces_by_gradient: ClassVar[bool] = True
     needs_gradients: ClassVar[bool] = False
     if_adaptive: ClassVar[str] = ""

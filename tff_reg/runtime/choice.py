@@ -37,7 +37,7 @@ class _Runtime:
     """One chosen runtime: its contexts, and how to end it."""
 
     kind: str
-    description: str
+    describe: Callable[[], str]
     context: Any
     async_context: Any
     stop: Callable[[], None]
@@ -198,7 +198,7 @@ def describe() -> str:
     """One line that says where clients run."""
     if not _chosen:
         return "clients run in TFF's own default context (its C++ worker, on the CPU)"
-    return _chosen[-1].description
+    return _chosen[-1].describe()
 
 
 def worker_pid() -> Optional[int]:
@@ -281,7 +281,7 @@ def _create_native(options: Options) -> _Runtime:
     at_a_time = "" if limit is None else f" ({limit} at a time)"
     return _Runtime(
         "native",
-        f"clients run in TFF's C++ worker, on the CPU{at_a_time}",
+        lambda: f"clients run in TFF's C++ worker, on the CPU{at_a_time}",
         context,
         internals.NativeAsyncContext(worker.stub, clients),
         stop,
@@ -301,7 +301,7 @@ def _create_in_process(options: Options) -> _Runtime:
     context = context_lib.InProcessContext(workers, options.default_num_clients)
     return _Runtime(
         "in_process",
-        devices_lib.description(names, at_a_time),
+        lambda: devices_lib.description(names, at_a_time),
         context,
         context_lib.InProcessAsyncContext(context),
         workers.stop,
@@ -326,7 +326,7 @@ def _create_ray(options: Options) -> _Runtime:
     context = context_lib.InProcessContext(workers, options.default_num_clients)
     return _Runtime(
         "ray",
-        workers.describe(),
+        workers.describe,
         context,
         context_lib.InProcessAsyncContext(context),
         workers.stop,

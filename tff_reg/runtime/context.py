@@ -64,6 +64,7 @@ class InProcessContext(tff.framework.SyncContext):
         self._default_num_clients = default_num_clients
 
     def invoke(self, comp: tff.framework.ConcreteComputation, arg: Any) -> Any:
+        internals.refuse_tracing()
         with context.eager_mode():  # Whatever graph the caller builds.
             plan = PLANS.plan(comp)
             parameter_type = plan.type_signature.parameter

@@ -110,7 +110,8 @@ class RayWorkers:
             if self._cluster.is_local and not gpus:
                 self._most = here
             self.grow()
-            self.wait(everyone=True)
+            if not self.actors:  # Those that start are waited for in the first round.
+                self.wait()
         except BaseException:
             self.stop()
             raise
@@ -118,6 +119,9 @@ class RayWorkers:
     def describe(self) -> str:
         """One line that says where clients run."""
         hellos = [actor.hello for actor in self.actors if actor.hello]
+        if not hellos:
+            count = len(self.actors)
+            return f"clients run in {count} Ray actor{'s' * (count != 1)} (starting)"
         nodes = len({hello.node for hello in hellos})
         kinds = {hello.device.split(":")[0] for hello in hellos}
         return (

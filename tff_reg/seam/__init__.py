@@ -295,6 +295,7 @@ class _TffLoader(importlib.abc.Loader):
         if importlib.util.find_spec("distutils") is None:
             importlib.import_module("setuptools")
         FINDER.is_today = found >= _TODAY
+        _read_deep_protos()
         self._loader.exec_module(module)
         if not has_native_worker_platform():  # Which TFF would start by itself.
             _set_no_default_context(why_no_native_worker())
@@ -350,6 +351,16 @@ def _check_tff(spec) -> None:
             f"tff_reg knows TensorFlow Federated {TFF_VERSION}, and {version} is in"
             f" {folder}; this installs the one that it knows: {install_command()}"
         )
+
+
+def _read_deep_protos() -> None:
+    """Has protobuf read messages of any depth: distributed DP's are above its 100."""
+    with contextlib.suppress(
+        ImportError
+    ):  # In C, the only one that PyPI's wheels have.
+        from google._upb import _message  # noqa: PLC0415
+
+        _message.SetAllowOversizeProtos(True)
 
 
 def _make_event_loop() -> None:

@@ -90,6 +90,20 @@ def _context_of_a_new_thread():
     return found[0]
 
 
+def refuse_tracing() -> None:
+    """Raises where a `tf.function` is traced.
+
+    Raises:
+      RuntimeError: If so.
+    """
+    if tf.inside_function():
+        raise RuntimeError(
+            "A TFF computation was called while TensorFlow traces a function, of which"
+            " its result would be a constant: call it outside of tf.function and"
+            " Dataset.map, or in tf.init_scope() if that is meant."
+        )
+
+
 # --- the C++ worker ------------------------------------------------------------
 
 
@@ -193,6 +207,7 @@ class NativeContext(tff.framework.SyncContext):
         self._lock = threading.Lock()
 
     def invoke(self, comp, arg):
+        refuse_tracing()
         future = asyncio.run_coroutine_threadsafe(
             self._contexts.invoke(comp, arg), self._running_loop()
         )
@@ -226,8 +241,7 @@ class NativeContext(tff.framework.SyncContext):
 
 def without_secure_intrinsics(block) -> tuple[Any, bool]:
     """A block with plain sums and selects for the secure ones; were there any."""
-    # TFF's public function makes a proto of the result, which protobuf refuses where
-    # it is nested deeply, as that of distributed differential privacy is.
+    # TFF's public function makes a proto of the result, which nobody here needs.
     replace = simulated_secure_compiler._replace_secure_intrinsics_with_insecure_bodies
     return replace(block)
 

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import collections
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Optional, Union
 
 import numpy as np
@@ -41,6 +41,17 @@ _UNWEIGHTED = tff.aggregators.UnweightedAggregationFactory
 
 # What a client's sum of a metric may be in secure summation, up or down: TFF's bound.
 _LARGEST_METRIC = 2**20 - 1
+
+# In the names of TensorFlow's operations that draw noise. What is uniform rotates and
+# rounds, too.
+_NOISE = (
+    b"StandardNormal",
+    b"RandomNormal",
+    b"TruncatedNormal",
+    b"RandomPoisson",
+    b"RandomBinomial",
+    b"RandomGamma",
+)
 
 
 class PrivateMeanFactory(tff.aggregators.UnweightedAggregationFactory):
@@ -411,6 +422,9 @@ def build_upload_aggregator(
       no weights, of the cohort, which it divides by, or 0 if none trained. With a
       private one it is the noisy sum, and the number is the cohort's size, which is no
       secret.
+
+    Raises:
+      ValueError: If the aggregator does not take the uploads' type.
     """
     values = tff.FederatedType(uploads_type, tff.CLIENTS)
     flags = tff.FederatedType(np.int32, tff.CLIENTS)
@@ -451,9 +465,16 @@ def build_upload_aggregator(
         return tff.templates.AggregationProcess(no_state, sum_fn)
     if isinstance(model_aggregator, SecureMeanFactory):
         model_aggregator = model_aggregator.of_ones()
-    mean = _as_weighted(model_aggregator).create(
-        uploads_type, tff.TensorType(np.float32)
-    )
+    try:
+        mean = _as_weighted(model_aggregator).create(
+            uploads_type, tff.TensorType(np.float32)
+        )
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            "The model_aggregator is made for updates alone, and clients upload"
+            f" {', '.join(tff.structure.name_list(uploads_type))} besides: take one for"
+            " values of any type, or a method without uploads."
+        ) from error
 
     @tff.tensorflow.computation(uploads_type, np.int32)
     def times(uploads: Any, count: Any):
@@ -485,6 +506,7 @@ def create(
     update_type: Any,
     *,
     has_statistics: bool = False,
+    needing_exact: Sequence[str] = (),
 ) -> tff.templates.AggregationProcess:
     """Builds the aggregation of the clients' updates.
 
@@ -494,47 +516,72 @@ def create(
       update_type: The type of a client's update.
       has_statistics: Whether training changes some of the weights that it does not
         train. If not, an aggregator that adds noise has the others alone.
+      needing_exact: Names of the methods that need exact sums of uploads.
 
     Returns:
       The process.
 
     Raises:
       TypeError: If the aggregator changes the type of the update.
-      ValueError: If it adds noise, and there are statistics.
+      ValueError: If it adds noise, and there are statistics; or if it clips, zeroes or
+        adds noise, and a method needs exact sums.
     """
     factory = _as_weighted(model_aggregator or tff.aggregators.MeanFactory())
     weight_type = tff.TensorType(np.float32)
-    aggregator = factory.create(update_type, weight_type)
+    is_whole = getattr(update_type, "python_container", None) is (
+        tff.learning.models.ModelWeights
+    )
+    aggregator = None
+    if model_aggregator is not None:
+        # Of what trains, as TFF's tree aggregation is made for one structure.
+        trained_type = update_type.trainable if is_whole else update_type
+        aggregator = factory.create(trained_type, weight_type)
+        if needing_exact and _changes_sums(aggregator):
+            raise ValueError(
+                f"{needing_exact[0]} needs exact sums of what clients upload, and the"
+                " aggregator clips, zeroes or adds noise: take the mean, or robust or"
+                " compressed without zeroing and clipping (--noaggregator_zeroing"
+                " --noaggregator_clipping)."
+            )
+        if is_whole and _adds_noise(model_aggregator, aggregator):
+            if has_statistics:
+                raise ValueError(
+                    "The aggregator adds noise, and running variances with noise become"
+                    " negative: take a network that keeps no statistics, such as one"
+                    " with the norm 'group', or no noise."
+                )
+            return _of_trainable(aggregator, update_type)
+    if aggregator is None or is_whole:
+        aggregator = factory.create(update_type, weight_type)
     aggregated_type = aggregator.next.type_signature.result.result.member
     if not update_type.is_assignable_from(aggregated_type):
         raise TypeError(
             "The model_aggregator must keep the type of the clients' updates, "
             f"{update_type}, but makes {aggregated_type} of it."
         )
-    is_whole = getattr(update_type, "python_container", None) is (
-        tff.learning.models.ModelWeights
-    )
-    if is_whole and _adds_noise(model_aggregator, aggregator):
-        if has_statistics:
-            raise ValueError(
-                "The aggregator adds noise, and running variances with noise become"
-                " negative: take a network that keeps no statistics, such as one with"
-                " the norm 'group', or no noise."
-            )
-        return _of_trainable(
-            factory.create(update_type.trainable, weight_type), update_type
-        )
     return aggregator
 
 
 def _adds_noise(
-    factory: Optional[AggregationFactory], aggregator: tff.templates.AggregationProcess
+    factory: AggregationFactory, aggregator: tff.templates.AggregationProcess
 ) -> bool:
-    if factory is None or isinstance(factory, PrivateMeanFactory):
-        return factory is not None and factory.adds_noise
-    # TFF's own say it nowhere else.
+    if isinstance(factory, PrivateMeanFactory):
+        return factory.adds_noise
+    if _is_private(aggregator):
+        return True
     dumped = tff.framework.serialize_computation(aggregator.next).SerializeToString()
-    return b"RandomStandardNormal" in dumped
+    return any(each in dumped for each in _NOISE)
+
+
+def _is_private(aggregator: tff.templates.AggregationProcess) -> bool:
+    """Whether TFF's `DifferentiallyPrivateFactory` is in it, whatever its noise."""
+    return "dp_event=" in str(aggregator.initialize.type_signature.result)
+
+
+def _changes_sums(aggregator: tff.templates.AggregationProcess) -> bool:
+    """Whether it clips, zeroes or adds noise: TFF's measure how many they clip."""
+    measured = str(aggregator.next.type_signature.result.measurements)
+    return _is_private(aggregator) or "clip" in measured or "zeroed" in measured
 
 
 def _of_trainable(

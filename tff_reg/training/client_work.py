@@ -23,6 +23,7 @@ from tff_reg.training import (
     local_round,
     local_step as local_step_lib,
     local_training,
+    optimizers,
     schedules,
 )
 
@@ -35,12 +36,17 @@ def update_type(model_weights_type: Any) -> tff.types.Type:
 
     Returns:
       The trainable weights' type, as in TFF's own processes, if the model has no
-      others; else the type of the whole `ModelWeights`, since statistics such as
-      BatchNorm's are averaged too.
+      other floats; else that of a `ModelWeights` with all floats, since statistics such
+      as BatchNorm's are averaged too.
     """
-    if tff.structure.flatten(model_weights_type.non_trainable):
-        return model_weights_type
-    return model_weights_type.trainable
+    statistics = local_round.floats(
+        tff.structure.flatten(model_weights_type.non_trainable)
+    )
+    if not statistics:
+        return model_weights_type.trainable
+    return tff.types.to_type(
+        tff.learning.models.ModelWeights(model_weights_type.trainable, statistics)
+    )
 
 
 def received_type(
@@ -122,7 +128,9 @@ def describe(
             input_spec=model.input_spec,
             metric_finalizers=finalizers,
             hparams_dtype=tf.float64 if is_double else tf.float32,
-            has_statistics=len(model.non_trainable_variables) > constants,
+            has_statistics=(
+                len(local_round.floats(model.non_trainable_variables)) > constants
+            ),
         )
         return tff.learning.models.ModelWeights.from_model(model)
 
@@ -188,7 +196,7 @@ def _build_parts(
 
     @tff.tensorflow.computation(state_type, state_type["hparams"])
     def set_hparams(state: Any, hparams: Any) -> collections.OrderedDict[str, Any]:
-        return collections.OrderedDict(state, hparams=hparams)
+        return collections.OrderedDict(state, hparams=optimizers.check(hparams))
 
     def update(
         state: Any, received: Any, data: Any, client: Any, server: Any
@@ -222,6 +230,7 @@ def _build_parts(
 
 
 def _check_optimizer(training: local_training.LocalTraining, hparams: Any) -> None:
+    optimizers.check(hparams)
     for method in training.methods:
         if method.if_adaptive and "epsilon" in hparams:
             said = f"{method.name} {method.if_adaptive}."

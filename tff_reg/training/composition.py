@@ -108,8 +108,8 @@ def build_regularized(
       TypeError: If `model_fn` does not fit a method, or the aggregator changes the type
         of the update.
       ValueError: If the model's layers cannot do what a method asks, the sum makes no
-        sense, a method does not go with the server optimiser or the weighting, or the
-        aggregator adds noise to running statistics.
+        sense, a method does not go with the server optimiser, the weighting or the
+        aggregator, or the aggregator adds noise to running statistics.
     """
     _check_kinds(model_fn, methods, client_optimizer_fn, server_optimizer_fn)
     training = local_training.LocalTraining(
@@ -137,7 +137,10 @@ def build_regularized(
         )
     update_type = client_work_lib.update_type(weights_type)
     aggregator = aggregators.create(
-        model_aggregator, update_type, has_statistics=description.has_statistics
+        model_aggregator,
+        update_type,
+        has_statistics=description.has_statistics,
+        needing_exact=[m.name for m in training.methods if m.needs_exact_uploads],
     )
     stepping = next((m.name for m in training.methods if m.server_step), None)
     finalizer = finalizer_lib.build_finalizer(
@@ -216,7 +219,9 @@ def _check_server(
     """Checks that methods have the server that they need."""
     is_uniform = client_weighting == tff.learning.ClientWeighting.UNIFORM
     spec = tf.TensorSpec([], tf.float32)
-    hparams = server_optimizer.get_hparams(server_optimizer.initialize(spec))
+    hparams = optimizers.check(
+        server_optimizer.get_hparams(server_optimizer.initialize(spec))
+    )
     for method in methods:
         if method.needs_uniform_weighting and not is_uniform:
             raise ValueError(

@@ -8,7 +8,7 @@ from typing import Any, Optional
 import tensorflow as tf
 
 from tff_reg.lazy import tff
-from tff_reg.training import client_work, local_round
+from tff_reg.training import client_work, local_round, optimizers
 
 NO_OPTIMIZER = (
     "{} makes the new model itself, so a server optimiser has no place: leave it SGD"
@@ -43,7 +43,7 @@ def build_finalizer(
       its update is a `ModelWeights` (see `tff_reg.training.client_work.update_type`).
     """
     update_type = client_work.update_type(model_weights_type)
-    has_statistics = update_type is model_weights_type
+    has_statistics = update_type is not model_weights_type.trainable
 
     @tff.tensorflow.computation
     def initial_state() -> Any:
@@ -57,10 +57,10 @@ def build_finalizer(
         trainable, statistics = weights.trainable, weights.non_trainable
         if has_statistics:
             steps, update = update.non_trainable, update.trainable
-            averages = tf.nest.map_structure(tf.subtract, statistics, steps)
-            statistics = local_round.where(
-                local_round.all_finite(steps), averages, statistics
-            )
+            old = local_round.floats(statistics)
+            averages = [s - step for s, step in zip(old, steps, strict=True)]
+            new = iter(local_round.where(local_round.all_finite(steps), averages, old))
+            statistics = [next(new) if s.dtype.is_floating else s for s in statistics]
         is_finite = local_round.all_finite(update)
         try:
             stepped = server_optimizer.next(state, trainable, update)
@@ -96,18 +96,12 @@ def build_finalizer(
 
     @tff.tensorflow.computation(state_type, get_hparams.type_signature.result)
     def set_hparams(state: Any, hparams: Any):
+        hparams = optimizers.check(hparams)
         if stepping:
-            rate = hparams["learning_rate"]
-            with tf.control_dependencies(
-                [
-                    tf.debugging.Assert(
-                        tf.equal(rate, 1.0), [NO_OPTIMIZER.format(stepping)]
-                    )
-                ]
-            ):
-                return server_optimizer.set_hparams(
-                    state, dict(learning_rate=tf.identity(rate))
-                )
+            is_one = tf.equal(hparams["learning_rate"], 1.0)
+            said = [NO_OPTIMIZER.format(stepping)]
+            with tf.control_dependencies([tf.debugging.Assert(is_one, said)]):
+                hparams["learning_rate"] = tf.identity(hparams["learning_rate"])
         return server_optimizer.set_hparams(state, hparams)
 
     return tff.learning.templates.FinalizerProcess(

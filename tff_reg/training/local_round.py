@@ -267,7 +267,11 @@ class LocalRound:
         num_examples = progress.num_examples
         locals_ = self._locals(visit, progress, is_last=True)
         weights = tff.learning.models.ModelWeights.from_model(model)
-        update = tf.nest.map_structure(tf.subtract, visit.received, weights)
+        before, after = (
+            tff.learning.models.ModelWeights(w.trainable, floats(w.non_trainable))
+            for w in (visit.received, weights)
+        )
+        update = tf.nest.map_structure(tf.subtract, before, after)
         for method in training.methods:
             if method_lib.does(method, "scale"):
                 factor = method.scale(locals_[method.name])
@@ -296,7 +300,7 @@ class LocalRound:
                 tf.where(is_finite, examples, 0.0),
             ]
         metrics[REJECTED] = tf.cast(tf.logical_not(is_finite), tf.int32)
-        if not weights.non_trainable:
+        if not after.non_trainable:
             update = update.trainable
         new_memory: dict[str, Any] = {}
         uploads: dict[str, Any] = {}
@@ -444,6 +448,15 @@ def clip_by_global_norm(gradients: Sequence[tf.Tensor], max_norm: float):
     norm = tf.sqrt(tf.add_n([tf.reduce_sum(tf.square(g)) for g in gradients]))
     factor = tf.minimum(max_norm / (norm + _CLIP_EPSILON), 1.0)
     return [g * factor for g in gradients], norm
+
+
+def floats(values: Sequence[Any]) -> list[Any]:
+    """Those of variables, tensors or their types that are of a floating-point type.
+
+    Others that do not train, such as counters, are the server's for every client and in
+    every round, as in TFF's own processes: there is no mean of them.
+    """
+    return [v for v in values if tf.as_dtype(v.dtype).is_floating]
 
 
 def all_finite(structure: Any) -> tf.Tensor:

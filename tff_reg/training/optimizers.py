@@ -8,12 +8,52 @@ Optimization". Any other `tff.learning.optimizers.Optimizer` can stand in their 
 from __future__ import annotations
 
 import collections
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from typing import Any, Optional
 
+import numpy as np
 import tensorflow as tf
 
 from tff_reg.lazy import tff
+
+# What hparams of these names may be, of any optimiser: from, below, in words.
+_FRACTION = (0.0, 1.0, "in [0, 1)")
+_AT_LEAST_0 = (0.0, math.inf, "at least 0 and finite")
+_RANGES = {
+    "learning_rate": _AT_LEAST_0,
+    "momentum": _FRACTION,
+    "weight_decay": _AT_LEAST_0,
+    "beta_1": _FRACTION,
+    "beta_2": _FRACTION,
+    "decay": _FRACTION,
+    "epsilon": (float(np.finfo(np.float32).tiny), math.inf, "above 0 and finite"),
+}
+
+
+def check(hparams: Mapping[str, Any]) -> collections.OrderedDict[str, Any]:
+    """Returns hparams, which are refused where one is out of range.
+
+    Args:
+      hparams: Numbers by name; in a graph scalars, which are looked at when it runs.
+
+    Raises:
+      ValueError: If a number is out of range.
+    """
+    checked = collections.OrderedDict(hparams)
+    for name, value in hparams.items():
+        if name not in _RANGES:
+            continue
+        least, below, words = _RANGES[name]
+        said = f"{name} must be {words}, but is"
+        is_fine = (value >= least) & (value < below)
+        if not tf.is_tensor(value) or tf.executing_eagerly():
+            if not is_fine:
+                raise ValueError(f"{said} {value}.")
+            continue
+        with tf.control_dependencies([tf.debugging.Assert(is_fine, [said, value])]):
+            checked[name] = tf.identity(value)
+    return checked
 
 
 class _Optimizer(tff.learning.optimizers.Optimizer):
@@ -38,13 +78,15 @@ class _SGD(_Optimizer):
     def __init__(
         self, learning_rate: float, momentum: float, nesterov: bool, weight_decay: float
     ):
-        self._hparams: dict[str, float] = collections.OrderedDict(
-            learning_rate=learning_rate
+        given: dict[str, float] = collections.OrderedDict(
+            learning_rate=learning_rate, momentum=momentum, weight_decay=weight_decay
         )
-        if momentum:
-            self._hparams["momentum"] = momentum
-        if weight_decay:
-            self._hparams["weight_decay"] = weight_decay
+        check(given)
+        self._hparams = collections.OrderedDict(
+            (name, value)
+            for name, value in given.items()
+            if value or name == "learning_rate"
+        )
         self._nesterov = nesterov
 
     def initialize(self, specs: Any):
@@ -276,12 +318,6 @@ def build_sgd(
     Raises:
       ValueError: If a value is out of range.
     """
-    if not learning_rate >= 0.0:
-        raise ValueError(f"learning_rate must be at least 0, but is {learning_rate!r}.")
-    if not 0.0 <= momentum < 1.0:
-        raise ValueError(f"momentum must be in [0, 1), but is {momentum!r}.")
-    if not weight_decay >= 0.0:
-        raise ValueError(f"weight_decay must be at least 0, but is {weight_decay!r}.")
     if nesterov and not momentum:
         raise ValueError("Nesterov's form needs a momentum above 0.")
     return _SGD(learning_rate, momentum, nesterov, weight_decay)
@@ -326,21 +362,15 @@ def build_adaptive(
     """
     if kind not in ("adam", "yogi", "adagrad"):
         raise ValueError(f"kind must be adam, yogi or adagrad, but is {kind!r}.")
-    if not learning_rate >= 0.0:
-        raise ValueError(f"learning_rate must be at least 0, but is {learning_rate!r}.")
-    for name, beta in (("beta1", beta1), ("beta2", beta2)):
-        if not 0.0 <= beta < 1.0:
-            raise ValueError(f"{name} must be in [0, 1), but is {beta!r}.")
-    if not epsilon > 0.0:
-        raise ValueError(f"epsilon must be above 0, but is {epsilon!r}.")
+    hparams = check(
+        collections.OrderedDict(
+            learning_rate=learning_rate, beta_1=beta1, beta_2=beta2, epsilon=epsilon
+        )
+    )
     if initial_v is None:
         initial_v = epsilon**2
     if not initial_v >= 0.0:
         raise ValueError(f"initial_v must be at least 0, but is {initial_v!r}.")
-    hparams: dict[str, float] = collections.OrderedDict(
-        learning_rate=learning_rate, beta_1=beta1
-    )
-    if kind != "adagrad":
-        hparams["beta_2"] = beta2
-    hparams["epsilon"] = epsilon
+    if kind == "adagrad":
+        del hparams["beta_2"]
     return _Adaptive(kind, hparams, initial_v)
