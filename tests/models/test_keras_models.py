@@ -104,12 +104,12 @@ def _assert_as_keras(model, model_fn, client, tolerance=1e-6, steps=STEPS):
     weights, _ = _trained(model_fn, client)
     assert all(np.array_equal(a, b) for a, b in zip(start, model.weights))
     _train_by_keras(model, client, steps)
-    # Integers (Normalization's count) stay where they are.
-    others = [v for v in model.non_trainable_weights if "int" not in str(v.dtype)]
-    wanted = [*model.trainable_weights, *others]
-    pairs = list(zip(wanted, [*weights.trainable, *weights.non_trainable]))
+    pairs = [
+        *zip(model.trainable_weights, weights.trainable),
+        *zip(model.non_trainable_weights, weights.non_trainable),
+    ]
     assert len(weights.trainable) == len(model.trainable_weights)
-    assert len(pairs) == len(wanted) >= len(model.weights) - 1
+    assert len(pairs) == len(model.weights)
     for expected, found in pairs:
         scale = max(1.0, float(np.max(np.abs(expected), initial=0)))
         np.testing.assert_allclose(

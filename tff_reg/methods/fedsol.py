@@ -107,5 +107,7 @@ class FedSOL(method.Method):
 
 def _unit(distances: tf.Tensor) -> tf.Tensor:
     """Scaled to length 1 along the last axis; zeros stay."""
+    if distances.shape.rank == 0:
+        return tf.sign(distances)
     norm = tf.norm(distances, axis=-1, keepdims=True)
     return distances / tf.maximum(norm, _NORM_EPSILON)

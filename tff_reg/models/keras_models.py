@@ -147,7 +147,6 @@ def from_keras(
     parts, ends = keras_parts.parts_of(
         model, trial, head, last, blocks, input_spec, keras
     )
-    variables = _floats(variables, trial)
     in_place = {id(v) for v in variables}
     if label_spec is None:
         label_spec = tf.TensorSpec([None], tf.int32)
@@ -382,20 +381,6 @@ def _try(
             changed.update(handles[id(x)] for x in op.inputs if id(x) in handles)
     changed_ids = frozenset(id(variables[n]) for n in changed)
     return keras_parts.Trial(call, found["features"], changed_ids)
-
-
-def _floats(variables: Sequence[Any], trial: keras_parts.Trial) -> list[Any]:
-    """The weights that travel; integers that no pass changes stay where they are."""
-    integers = [v for v in variables if not tf.as_dtype(v.dtype).is_floating]
-    changed = [keras_calls.name_of(v) for v in integers if id(v) in trial.changed]
-    if changed:
-        raise ValueError(
-            f"Training changes {', '.join(changed)}, which holds no floating-point"
-            " numbers, so that clients' values have no mean: make it float32, or leave"
-            " it out."
-        )
-    left_out = {id(v) for v in integers}
-    return [v for v in variables if id(v) not in left_out]
 
 
 def _loss_of(model: Any, given: Optional[Callable], keras: Any) -> Optional[Callable]:

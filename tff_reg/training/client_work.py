@@ -207,9 +207,16 @@ def _build_parts(
             model_fn, training, client_weighting, loop_implementation
         )
         rate_factor = training.learning_rate_schedule(state["round_num"])
-        return client_update(
-            state["hparams"], rate_factor, received, data, client, server
-        )
+        try:
+            return client_update(
+                state["hparams"], rate_factor, received, data, client, server
+            )
+        except (TypeError, ValueError) as error:
+            # Of what AutoGraph says, the last paragraph is the error.
+            *before, last = str(error).split("\n\n")
+            if not before or not before[0].startswith("in user code:"):
+                raise
+            raise type(error)(last.strip().partition(": ")[2]) from error
 
     def measure(metrics: Any):
         return tff.federated_zip(

@@ -209,8 +209,8 @@ class LocalStep:
                 own = self._step_of(method, step, locals_, part_keys)
                 terms.append(method.term(own))
             except block_model.MissingCapabilityError as error:
-                what = f"{method.name}: {error}"
-                raise block_model.MissingCapabilityError(what) from None
+                # AutoGraph passes on the exceptions that Python has, no others.
+                raise ValueError(f"{method.name}: {error}") from None
         return terms
 
     def _step_of(

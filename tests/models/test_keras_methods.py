@@ -1,0 +1,79 @@
+"""Every method trains a Keras model, or says in a sentence what it lacks."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.models import keras_zoo
+from tff_reg import data, experiment, models, runtime, training
+from tff_reg.experiment import progress
+from tff_reg.lazy import keras
+from tff_reg.methods import catalogue
+
+if tf.__version__ > "2.16":
+    import keras
+
+_WIDTH = dict.fromkeys(("fedalign", "gradaug"), "cannot (run at|be cut)|one block")
+_WIDTH["fedalign"] = "cannot be cut to their first channels|needs .* blocks"
+_WIDTH["gradaug"] = "cannot be cut to their first channels|any size|looks at images"
+_BRANCHES = {"stochdepth": "no residual branches"}
+_HEAD = {
+    **dict.fromkeys(("moon", "feddecorr", "feduv", "univarfl"), "shows no embedding"),
+    **dict.fromkeys(("freeze", "fedetf"), "no linear layer"),
+    "fedmlb": "shows one block",
+    "fitnet": "shows no blocks",
+}
+# By network: what is refused, and the words that say why. The table is in the docs.
+REFUSED = {
+    "residual": {**_WIDTH, **_BRANCHES},
+    "text transformer": {**_WIDTH, **_BRANCHES},
+    "sub-classed": {**_WIDTH, **_BRANCHES},
+    "sub-classed, no training argument": {
+        **_WIDTH,
+        **_BRANCHES,
+        **_HEAD,
+        "man": "no non-linear layer",
+    },
+}
+SLOW = ("text transformer", "sub-classed")
+CASES = [
+    pytest.param(network, name, marks=[pytest.mark.slow] if network in SLOW else [])
+    for network in REFUSED
+    for name in catalogue.names()
+]
+
+
+@pytest.mark.parametrize("network, name", CASES)
+def test_a_method_trains_it_or_says_what_it_lacks(network, name):
+    entry = keras_zoo.NETWORKS[network]
+    keras.utils.set_random_seed(0)
+    model_fn = models.from_keras(entry.build(keras), input_spec=entry.input_spec)
+    x = keras_zoo.batch(model_fn().input_spec["x"], 12, 1, entry.integers)
+    y = np.arange(12, dtype=np.int32) % keras_zoo.CLASSES
+    clients = data.ArrayClientData(x, y, np.array_split(np.arange(12), 2))
+
+    def train():
+        process = training.build(
+            name,
+            model_fn,
+            num_clients=2,
+            client_data=training.WholeClientData(batch_size=4),
+        )
+        with runtime.running("in_process"):
+            return experiment.train(
+                process,
+                clients,
+                total_rounds=2,
+                clients_per_round=2,
+                progress=progress.Silence(),
+            )
+
+    why = REFUSED[network].get(name)
+    if why is not None:
+        with pytest.raises((ValueError, TypeError), match=why):
+            train()
+        return
+    weights = train().weights.trainable
+    start = models.initial_weights(model_fn).trainable
+    assert all(np.all(np.isfinite(w)) for w in weights)
+    assert any(not np.array_equal(a, b) for a, b in zip(start, weights))
