@@ -274,10 +274,3 @@ def test_other_weights_have_a_folder_of_their_own(run_dir):
 def test_what_is_wrong_is_said_in_one_line(run_dir, arguments, said):
     done = run(*(argument.replace("RUN", str(run_dir)) for argument in arguments))
     assert said in commands.refusal(done, "analyze")
-
-
-def test_help_names_every_subject():
-    done = run("--help")
-    assert done.returncode == 0
-    for subject in ("cost", "partition", "hessian", "landscape", "singular_values"):
-        assert f"bin/analyze {subject} " in done.stdout

@@ -461,12 +461,3 @@ def test_a_job_that_is_killed_goes_on_with_the_same_command(
             for folder in (tmp_path / "d", compared["directory"])
         )
         assert ours == alone
-
-
-def test_help_says_what_it_does(no_tensorflow):
-    told = no_tensorflow(COMPARE, "--help")
-    assert told.returncode == 0 and told.stderr == ""
-    text = " ".join(told.stdout.split())
-    for words in ("--processes=", "--seeds=", "--output_dir=", "table.csv", "(n - 1)"):
-        assert words in text
-    assert max(len(line) for line in told.stdout.splitlines()) <= 88

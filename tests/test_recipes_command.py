@@ -127,11 +127,3 @@ def test_what_is_shown_of_a_recipe_are_flags_of_its_run(tmp_path):
 def test_what_is_wrong_is_said_in_one_line_with_exit_code_2(arguments, message):
     line = commands.refusal(call(*arguments))
     assert line.startswith(f"bin/recipes: {message}")
-
-
-def test_help_says_what_it_does(no_libraries):
-    done = no_libraries("--help")
-    assert (done.returncode, done.stderr) == (0, "")
-    for words in ("PATTERN", "--show=NAME", "--names", "bin/run --recipe=NAME"):
-        assert words in done.stdout
-    assert max(len(line) for line in done.stdout.splitlines()) <= 88

@@ -314,13 +314,7 @@ def test_sigterm_while_it_starts_ends_it_with_143(tmp_path):
         ([], ["--process", "fedalign"]),
         (["--process=fedalgin"], ["--process=fedalgin", "fedalign"]),
         (["--process=fedavg", "--task=digit"], ["--task=digit", "digits"]),
-        (["--process=fedavg", "--partition=idd"], ["--partition=idd", "iid"]),
-        (["--process=fedavg", "--model=resnet"], ["--model=resnet", "resnet20"]),
-        (["--process=fedavg", "--batchsize=3"], ["--batchsize", "--batch_size"]),
-        (["--process=fedavg", "--batch_size=many"], ["--batch_size=many", "number"]),
-        (["--process=fedavg", "--seed=-1"], ["--seed=-1"]),
         (["--process=fedavg", f"--seed={2**53}"], [f"at most {2**53 - 1}."]),
-        (["--process=fedavg", "--total_rounds=0"], ["--total_rounds=0"]),
         (
             ["--process=fedavg", "--participation=0.5", "--clients_per_round=5"],
             ["--clients_per_round=5", "--participation"],
@@ -329,8 +323,6 @@ def test_sigterm_while_it_starts_ends_it_with_143(tmp_path):
             ["--process=fedavg", "--output_dir=/proc/x"],
             ["--output_dir=/proc/x", "cannot be written to"],
         ),
-        (["--process=fedavg", "digits"], ["digits", "flag"]),
-        (["--process=fedavg", "--flagfile=/does/not/exist"], ["flagfile"]),
         (
             ["--recipe=fedalign/table2/mixap"],
             ["--recipe=fedalign/table2/mixap", "mean fedalign/table2/mixup,"],
@@ -357,6 +349,7 @@ def test_wrong_data_are_told_before_tensorflow_loads(tmp_path):
         for arguments, words in (
             (["--task=arrays", f"--data_dir={wrong}"], "no .npz file"),
             (["--task=cifar10", f"--data_dir={tmp_path}"], "no cifar-10-batches-py"),
+            (["--task=pacs"], "bin/run: There are no data: download https://"),
             (["--partition=split_file", f"--split_file={wrong}"], "a.npz"),
             (["--partition=shards", "--classes_per_client=11"], "only 10 classes"),
         ):

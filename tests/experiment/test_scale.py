@@ -73,6 +73,10 @@ def test_refuses_a_part_of_a_given_split_and_a_folder_for_random_images():
             dict(task="cifar10", synthetic_data=True, data_dir="there"),
             "data_dir=there: synthetic",
         ),
+        (
+            dict(task="imagenet200", synthetic_data=True, class_list="f"),
+            "class_list=f: synthetic",
+        ),
     ):
         with pytest.raises(settings.SettingError, match=words):
             resolve(**asked)

@@ -65,14 +65,6 @@ def test_without_data_a_task_says_what_to_download_and_where_to_put_it(name, tmp
         tasks.check_data(name, None)
 
 
-def test_the_command_says_so_in_one_line_with_exit_code_2():
-    done = commands.call(run.main, "--process=fedavg", "--task=pacs")
-    assert done.returncode == 2 and done.stdout == ""
-    assert done.stderr.startswith("bin/run: There are no data: download https://")
-    assert " give --data_dir=DIR, " in done.stderr
-    assert done.stderr.count("\n") == 1
-
-
 def test_the_site_has_every_task_with_its_model_and_every_partition():
     text = (documents.PAGES / "data.md").read_text("utf-8")
     for name in tasks.names():

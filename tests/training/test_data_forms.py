@@ -115,12 +115,9 @@ def test_a_client_without_examples_takes_none_of_the_local_steps():
     assert _visited(data_forms.WholeClientData(batch_size=4, local_steps=3), 0) == []
 
 
-def test_local_steps_below_1_are_refused():
+def test_numbers_below_1_and_beyond_int32_are_refused():
     with pytest.raises(ValueError, match="local_steps must be at least 1, but is 0"):
         data_forms.WholeClientData(batch_size=4, local_steps=0)
-
-
-def test_batches_beyond_int32_are_refused():
     with pytest.raises(ValueError, match="must be below 2"):
         data_forms.WholeClientData(batch_size=2**31)
 
