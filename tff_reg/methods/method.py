@@ -469,4 +469,5 @@ def has_network(model: tff.learning.models.VariableModel) -> bool:
     over.
     """
     own = models.LearningModel
-    return isinstance(model, own) and type(model).forward_pass is own.forward_pass
+    given: Any = type(model)
+    return isinstance(model, own) and given.forward_pass is own.forward_pass

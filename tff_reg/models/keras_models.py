@@ -430,7 +430,7 @@ def _check_gives_logits(
             " of integer labels takes one logit a class: flatten before the last layer,"
             " or compile the model with its loss, or give loss_fn."
         )
-    layer = None if found is None else found.layer
+    layer: Any = None if found is None else found.layer
     activation = getattr(getattr(layer, "activation", None), "__name__", "linear")
     if activation not in ("linear", "softmax"):
         raise ValueError(
@@ -442,7 +442,8 @@ def _check_gives_logits(
     if loss is None:
         return
     takes_logits = not isinstance(loss, str) and loss.get_config()["from_logits"]
-    is_softmax = activation == "softmax" or found.output is not output
+    is_read = found is not None and found.output is not output
+    is_softmax = activation == "softmax" or is_read
     if takes_logits == is_softmax:
         what = "a softmax" if is_softmax else "no softmax"
         raise ValueError(

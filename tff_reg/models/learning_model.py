@@ -145,7 +145,7 @@ class LearningModel(tff.learning.models.VariableModel):
         return sums
 
     def metric_finalizers(self):
-        finalizers = collections.OrderedDict(loss=finalize_ratio)
+        finalizers: dict[str, Any] = collections.OrderedDict(loss=finalize_ratio)
         if self._has_accuracy:
             finalizers["accuracy"] = finalize_ratio
         finalizers["num_examples"] = finalize_identity
