@@ -468,6 +468,6 @@ def has_network(model: tff.learning.models.VariableModel) -> bool:
     What wraps one, or has its own `forward_pass`, shows none, else that would be passed
     over.
     """
-    own = models.LearningModel
-    given: Any = type(model)
-    return isinstance(model, own) and given.forward_pass is own.forward_pass
+    own: Any = models.LearningModel
+    passes = [getattr(kind, "forward_pass", None) for kind in (type(model), own)]
+    return isinstance(model, own) and passes[0] is passes[1]
