@@ -468,6 +468,6 @@ def has_network(model: tff.learning.models.VariableModel) -> bool:
     What wraps one, or has its own `forward_pass`, shows none, else that would be passed
     over.
     """
-    own: Any = models.LearningModel
-    passes = [getattr(kind, "forward_pass", None) for kind in (type(model), own)]
-    return isinstance(model, own) and passes[0] is passes[1]
+    if not isinstance(model, models.LearningModel):
+        return False
+    return model.has_plain_forward_pass

@@ -97,6 +97,11 @@ class LearningModel(tff.learning.models.VariableModel):
         return [self._loss_sum, self._correct, self._examples]
 
     @property
+    def has_plain_forward_pass(self) -> bool:
+        """Whether no sub-class has a `forward_pass` of its own."""
+        return type(self).forward_pass is LearningModel.forward_pass
+
+    @property
     def _has_accuracy(self) -> bool:
         return self.network.num_classes is not None
 
