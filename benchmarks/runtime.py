@@ -25,6 +25,7 @@ _WAYS = (
     ("hand_written", 1),
     ("in_process", 1),
     ("in_process_whole_client", 1),
+    ("in_process_from_keras", 1),
     ("native", 1),
     ("native_iterator", 1),
     ("in_process", 2),
@@ -34,6 +35,7 @@ _NAMES = {
     "hand_written": "in a tf.function loop by hand, without TFF",
     "in_process": "in process",
     "in_process_whole_client": "in process, whole-client data",
+    "in_process_from_keras": "that of the Keras model, by from_keras",
     "native": "in TFF's worker, its default loop",
     "native_iterator": "in TFF's worker, DATASET_ITERATOR",
 }

@@ -177,15 +177,15 @@ def _model_fn(build_keras_model: Callable) -> Callable:
 # --- the ways to run a round --------------------------------------------------------
 
 
-def our_model(case: str):
-    """The same network as a `tff_reg.models.LearningModel`."""
+def our_model_fn(case: str) -> Callable:
+    """Makes the same network as a `tff_reg.models.LearningModel`."""
     if case == "cnn":
-        *features, flatten, hidden, logits = _keras_cnn().layers
-        blocks = [features[:2], features[2:], [flatten, hidden, logits]]
-        network = models.from_keras_blocks(blocks, input_shape=_IMAGE)
-        return models.LearningModel(network)
-    model_fn = models.build_model_fn(case, image_shape=_IMAGE, num_classes=_CLASSES)
-    return model_fn()
+        return _from_keras(case)
+    return models.build_model_fn(case, image_shape=_IMAGE, num_classes=_CLASSES)
+
+
+def _from_keras(case: str) -> Callable:
+    return models.from_keras(_KERAS_MODELS[case]())
 
 
 def _hand_written(case: str, parallel: int) -> Callable[[], list]:
@@ -274,11 +274,15 @@ def _in_process(case: str, parallel: int) -> Callable[[], None]:
 
 
 def _in_process_whole_client(case: str, parallel: int) -> Callable[[], None]:
-    return _whole_client(case, _in_process_context(parallel))
+    return _whole_client(our_model_fn(case), _in_process_context(parallel))
+
+
+def _in_process_from_keras(case: str, parallel: int) -> Callable[[], None]:
+    return _whole_client(_from_keras(case), _in_process_context(parallel))
 
 
 def _ray_whole_client(case: str, parallel: int) -> Callable[[], None]:
-    return _whole_client(case, _ray_context(parallel))
+    return _whole_client(our_model_fn(case), _ray_context(parallel))
 
 
 @functools.cache
@@ -288,10 +292,10 @@ def _ray_context(actors: int):
     return context.InProcessContext(in_ray)
 
 
-def _whole_client(case: str, in_context) -> Callable[[], None]:
+def _whole_client(model_fn: Callable, in_context) -> Callable[[], None]:
     """This package all through: its model, optimiser, process and form of data."""
     process = training.build_regularized(
-        functools.partial(our_model, case),
+        model_fn,
         [],
         training.build_sgd(_LEARNING_RATE, _MOMENTUM),
         client_data=training.WholeClientData(batch_size=_BATCH),
@@ -333,6 +337,7 @@ _WAYS: dict[str, Callable[[str, int], Callable[[], object]]] = {
     "hand_written": _hand_written,
     "in_process": _in_process,
     "in_process_whole_client": _in_process_whole_client,
+    "in_process_from_keras": _in_process_from_keras,
     "native": _native,
     "native_iterator": _native_iterator,
     "ray_whole_client": _ray_whole_client,

@@ -8,8 +8,8 @@ FedAvg, on this package's network.
 from __future__ import annotations
 
 import collections
-import functools
 import sys
+from collections.abc import Callable
 
 from tff_reg import quiet
 
@@ -27,10 +27,10 @@ from tff_reg.methods import catalogue
 from tff_reg.runtime import devices
 
 
-def model_fn(case: serving.Case):
-    """Makes the model of a case; its initial weights are the same at every call."""
+def model_fn_of(case: serving.Case) -> Callable:
+    """The `model_fn` of a case; its initial weights are the same at every call."""
     if case.network == "cnn":
-        return rounds.our_model("cnn")
+        return rounds.our_model_fn("cnn")
     options = {"projector": "moon"} if case.method == "moon" else {}
     return models.build_model_fn(
         case.network,
@@ -38,7 +38,7 @@ def model_fn(case: serving.Case):
         num_classes=10,
         norm=case.norm,
         **options,
-    )()
+    )
 
 
 def _trainable(model) -> list[np.ndarray]:
@@ -49,7 +49,7 @@ def main(path: str, kind: str, parallel: str) -> None:
     """Answers questions about the case in a file."""
     case = serving.read(path)
     threads = max(1, devices.cores() // int(parallel))
-    build = functools.partial(model_fn, case)
+    build = model_fn_of(case)
     if kind == "weights":
         serving.serve(lambda: None, lambda: _trainable(build()))
         return

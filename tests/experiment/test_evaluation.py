@@ -120,7 +120,9 @@ def test_a_keras_model_is_refused_with_a_sentence(data):
 
     with pytest.raises(TypeError, match="model_fn returned a Sequential; it must make"):
         experiment.CentralEvaluation(model_fn, *data)
-    with pytest.raises(TypeError, match="model_fn is a Sequential; give a function"):
+    with pytest.raises(
+        TypeError, match="model_fn is a Sequential; tff_reg.models.from_keras"
+    ):
         experiment.CentralEvaluation(model_fn(), *data)
     with pytest.raises(TypeError, match="takes a BlockModel, not a Sequential: tff_r"):
         models.LearningModel(model_fn())

@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from tests.models import keras_zoo
-from tff_reg import methods, models, runtime, training
+from tff_reg import experiment, methods, models, runtime, training
 from tff_reg.data import keys
 from tff_reg.models import keras_calls
 
@@ -349,3 +349,19 @@ def test_weights_that_the_loss_does_not_reach_are_named(keras):
     model_fn = models.from_keras(keras.Sequential(layers))
     with pytest.raises(ValueError, match="does not reach the weights .*idle"):
         _trained(model_fn, _client(keras_zoo.IMAGE, 0))
+
+
+def test_a_central_evaluation_takes_several_inputs_and_any_loss(keras):
+    L = keras.layers
+    inputs = {name: keras.Input((2,), name=name) for name in ("b", "a")}
+    size = L.Dense(1)(L.Concatenate()([inputs["a"], inputs["b"]]))
+    model = keras.Model(inputs, size)
+    model.compile(loss="mse")
+    model_fn = models.from_keras(model)
+    spec = model_fn().input_spec
+    x, y = keras_zoo.batch(spec["x"], 7, 0), keras_zoo.batch(spec["y"], 7, 1)
+    evaluate = experiment.CentralEvaluation(model_fn, x, y, batch_size=3)
+    found = evaluate(models.initial_weights(model_fn))
+    expected = np.mean(np.square(np.asarray(model(x)) - y))
+    assert list(found) == ["loss"]
+    np.testing.assert_allclose(found["loss"], expected, rtol=1e-5)

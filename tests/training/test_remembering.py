@@ -74,18 +74,6 @@ def test_the_mean_of_all_clients_is_that_of_their_last_models(name):
     )
 
 
-def test_a_mean_weighted_like_the_cohort_counts_clients_by_their_examples():
-    counts = [6, 9, 4, 7, 5]
-    population = training.Population(NUM_CLIENTS, mean_examples=np.mean(counts))
-    process = _build("fedavg", averages_all_clients=True, population=population)
-    state, remembered = _train(process, [[0, 2], [1, 3, 4]], counts)
-    found = process.get_all_clients_weights(state)
-    for index, mean in enumerate(found.trainable):
-        models_ = [client_state["previous"][index] for client_state in remembered]
-        expected = np.average(models_, axis=0, weights=counts)
-        np.testing.assert_allclose(mean, expected, rtol=0, atol=1e-6)
-
-
 def test_the_mean_begins_as_the_initial_model_and_has_the_models_type():
     process = _build("feddyn")
     state = process.initialize()

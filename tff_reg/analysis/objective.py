@@ -8,7 +8,6 @@ from typing import Any, Optional
 
 from tff_reg import models
 from tff_reg.lazy import keras, tf
-from tff_reg.models import keras_calls
 
 
 class UnsuitableModelError(TypeError):
@@ -116,7 +115,7 @@ def build(
 
 def network_of(model):
     """The `BlockModel` that a model is, has, or, of Keras 3, gives; or None."""
-    if keras_calls.is_keras_3(model):
+    if models.keras_calls.is_keras_3(model):
         return models.from_keras(model)().network
     if isinstance(model, models.LearningModel):
         return model.network

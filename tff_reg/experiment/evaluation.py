@@ -34,12 +34,12 @@ class CentralEvaluation:
         """Builds the model.
 
         Args:
-          model_fn: Makes a `tff.learning.models.VariableModel` for classification
-            (its predictions are logits or probabilities [batch, classes], its loss
-            the mean over the batch). It is run with `training=False`, so BatchNorm
+          model_fn: Makes a `tff.learning.models.VariableModel`, its loss the mean over
+            the batch; for classification with predictions [batch, classes] that are
+            logits or probabilities. It is run with `training=False`, so BatchNorm
             uses its moving statistics.
-          x: Examples [n, ...].
-          y: Labels int [n].
+          x: Examples [n, ...], or a dict or tuple of such.
+          y: Labels int [n]; for another loss, what the model's takes.
           preprocess_fn: Applied to a batch of `x` in TensorFlow, for instance the
             normalisation of images; None for none.
           batch_size: Examples at a time; it changes memory and speed only.
@@ -47,12 +47,13 @@ class CentralEvaluation:
         Raises:
           ValueError: If there are no examples, or not one label an example.
         """
-        if not len(x) or len(x) != len(y):
+        self._x, self._y = _arrays(x), _arrays(y)
+        counts = [len(each) for each in tf.nest.flatten([self._x, self._y])]
+        if not counts[0] or len(set(counts)) > 1:
             raise ValueError(
                 f"A test set needs one label an example and at least one of them;"
-                f" this one has {len(x)} examples and {len(y)} labels."
+                f" this one has {counts[0]} examples and {counts[-1]} labels."
             )
-        self._x, self._y = np.asarray(x), np.asarray(y)
         self._batch_size = batch_size
         learning_model.check_model_fn(model_fn)
         self._model = model_fn()
@@ -60,20 +61,21 @@ class CentralEvaluation:
         self._weights = tff.learning.models.ModelWeights.from_model(self._model)
 
         @tf.function(
-            input_signature=[
-                tf.TensorSpec([None, *self._x.shape[1:]], self._x.dtype),
-                tf.TensorSpec([None, *self._y.shape[1:]], self._y.dtype),
-            ]
+            input_signature=tf.nest.map_structure(
+                lambda array: tf.TensorSpec([None, *array.shape[1:]], array.dtype),
+                [self._x, self._y],
+            )
         )
         def batch_totals(x, y):
             features = x if preprocess_fn is None else preprocess_fn(x)
             batch = collections.OrderedDict(x=features, y=y)
             output = self._model.forward_pass(batch, training=False)
-            correct = learning_model.count_correct(y, output.predictions)
+            correct = tf.zeros([], tf.int64)
+            if self._has_accuracy:
+                correct = learning_model.count_correct(y, output.predictions)
             return tf.cast(output.loss, tf.float64), correct
 
-        # Traced now: Keras layers made in eager mode cannot be called any more once
-        # others of their class were made in a graph, as TFF does for a process.
+        self._has_accuracy = getattr(self._model, "has_accuracy", True)
         self._batch_totals = batch_totals.get_concrete_function()
 
     @functools.cached_property
@@ -111,16 +113,31 @@ class CentralEvaluation:
 
         Returns:
           `loss` (float, mean over the examples) and `accuracy` (float, share of the
-          examples whose most probable class is the label, 0 to 1). A prediction that
-          is not a number is wrong.
+          examples whose most probable class is the label, 0 to 1), which only a
+          classifier has. A prediction that is not a number is wrong.
         """
         weights.assign_weights_to(self._model)
-        count = len(self._x)
+        count = len(tf.nest.flatten(self._y)[0])
         loss, correct = 0.0, 0
         for start in range(0, count, self._batch_size):
-            x = self._x[start : start + self._batch_size]
-            y = self._y[start : start + self._batch_size]
+            end = min(start + self._batch_size, count)
+            x, y = tf.nest.map_structure(
+                lambda array, rows=slice(start, end): array[rows], [self._x, self._y]
+            )
             batch_loss, batch_correct = self._batch_totals(x, y)
-            loss += float(batch_loss) * len(x)
+            loss += float(batch_loss) * (end - start)
             correct += int(batch_correct)
-        return collections.OrderedDict(loss=loss / count, accuracy=correct / count)
+        totals = collections.OrderedDict(loss=loss / count)
+        if self._has_accuracy:
+            totals["accuracy"] = correct / count
+        return totals
+
+
+def _arrays(values: Any) -> Any:
+    """Arrays, in the dict or tuple in which they are given, if they are in one."""
+    if isinstance(values, dict):
+        pairs = ((name, np.asarray(values[name])) for name in sorted(values))
+        return collections.OrderedDict(pairs)
+    if isinstance(values, tuple):
+        return tuple(np.asarray(each) for each in values)
+    return np.asarray(values)

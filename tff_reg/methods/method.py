@@ -468,5 +468,6 @@ def has_network(model: tff.learning.models.VariableModel) -> bool:
     What wraps one, or has its own `forward_pass`, shows none, else that would be passed
     over.
     """
-    own = models.LearningModel
-    return isinstance(model, own) and type(model).forward_pass is own.forward_pass
+    if not isinstance(model, models.LearningModel):
+        return False
+    return model.has_plain_forward_pass

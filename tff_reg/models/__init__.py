@@ -16,6 +16,7 @@ __getattr__, __dir__, __all__ = lazy.exports(
             "MissingCapabilityError",
         ],
         "forward": ["ForwardPass", "Outputs"],
+        "keras_calls": [],
         "keras_models": ["KerasModelFn", "from_keras", "from_keras_blocks"],
         "layers": [],
         "learning_model": ["LearningModel", "build_model_fn", "initial_weights"],

@@ -98,7 +98,7 @@ class BlockModel:
       blocks: The blocks, in order.
       block_names: Their names.
       input_shape: Shape of one example, without the batch axis.
-      num_classes: Number of logits.
+      num_classes: Number of logits; None where the output is something else.
       num_branches: Number of residual branches (what `ForwardPass.branch_scales`
         scales); 0 if the model has none that can be dropped.
       supports_width: Whether passes below full width are possible.
@@ -113,7 +113,7 @@ class BlockModel:
         blocks: Sequence[Block],
         *,
         input_shape: Sequence[int],
-        num_classes: int,
+        num_classes: Optional[int],
         has_independent_examples: bool,
         num_branches: int,
         supports_width: bool,
@@ -132,7 +132,7 @@ class BlockModel:
                 f"The blocks' names must be different, but are {self.block_names}."
             )
         self.input_shape = tuple(input_shape)
-        self.num_classes = num_classes
+        self.num_classes: Any = num_classes
         self.num_branches = num_branches
         self.supports_width = supports_width
         self.dtype = tf.as_dtype(dtype)

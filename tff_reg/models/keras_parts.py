@@ -98,7 +98,9 @@ def parts_of(
     else:
         by_name = {layer.name: layer for layer in cuts}
         wanted = [
-            name for name in names if name not in (last.name, model.layers[-1].name)
+            name
+            for name in names
+            if name not in (getattr(last, "name", None), model.layers[-1].name)
         ]
         unknown = [name for name in wanted if name not in by_name]
         if unknown or not wanted:

@@ -97,7 +97,13 @@ class LearningModel(tff.learning.models.VariableModel):
         return [self._loss_sum, self._correct, self._examples]
 
     @property
-    def _has_accuracy(self) -> bool:
+    def has_plain_forward_pass(self) -> bool:
+        """Whether no sub-class has a `forward_pass` of its own."""
+        return type(self).forward_pass is LearningModel.forward_pass
+
+    @property
+    def has_accuracy(self) -> bool:
+        """Whether the model is a classifier, one logit a class."""
         return self.network.num_classes is not None
 
     @property
@@ -131,7 +137,7 @@ class LearningModel(tff.learning.models.VariableModel):
         count = tf.shape(tf.nest.flatten(labels)[0], out_type=tf.int64)[0]
         mean_loss = tf.cast(loss, tf.float32)
         self._loss_sum.assign_add(mean_loss * tf.cast(count, tf.float32))
-        if self._has_accuracy:
+        if self.has_accuracy:
             self._correct.assign_add(count_correct(labels, logits))
         self._examples.assign_add(count)
 
@@ -139,14 +145,14 @@ class LearningModel(tff.learning.models.VariableModel):
         examples = self._examples.read_value()
         count = tf.cast(examples, tf.float32)
         sums = collections.OrderedDict(loss=[self._loss_sum.read_value(), count])
-        if self._has_accuracy:
+        if self.has_accuracy:
             sums["accuracy"] = [tf.cast(self._correct, tf.float32), count]
         sums["num_examples"] = examples
         return sums
 
     def metric_finalizers(self):
-        finalizers = collections.OrderedDict(loss=finalize_ratio)
-        if self._has_accuracy:
+        finalizers: dict[str, Any] = collections.OrderedDict(loss=finalize_ratio)
+        if self.has_accuracy:
             finalizers["accuracy"] = finalize_ratio
         finalizers["num_examples"] = finalize_identity
         return finalizers

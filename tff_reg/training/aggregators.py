@@ -30,6 +30,7 @@ import numpy as np
 import tensorflow as tf
 
 from tff_reg.lazy import tff
+from tff_reg.methods import all_clients
 from tff_reg.training import process_settings
 
 AggregationFactory = Union[
@@ -537,11 +538,14 @@ def create(
         trained_type = update_type.trainable if is_whole else update_type
         aggregator = factory.create(trained_type, weight_type)
         if needing_exact and _changes_sums(aggregator):
+            without = (
+                "averages_all_clients" if needing_exact[0] == all_clients.NAME else "it"
+            )
             raise ValueError(
                 f"{needing_exact[0]} needs exact sums of what clients upload, and the"
                 " aggregator clips, zeroes or adds noise: take the mean, or robust or"
                 " compressed without zeroing and clipping (--noaggregator_zeroing"
-                " --noaggregator_clipping)."
+                f" --noaggregator_clipping), or do without {without}."
             )
         if is_whole and _adds_noise(model_aggregator, aggregator):
             if has_statistics:

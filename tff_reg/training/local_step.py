@@ -203,7 +203,7 @@ class LocalStep:
         part_keys: PartKeys,
     ):
         """The `Term` of each of the methods."""
-        terms = []
+        terms: list[Any] = []
         for method in methods:
             try:
                 own = self._step_of(method, step, locals_, part_keys)
