@@ -3,6 +3,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.models import keras_zoo
 from tff_reg import analysis, models
 from tff_reg.analysis import hessian, landscape
 
@@ -92,19 +93,22 @@ def _check_filters(curvature, direction, axes):
         np.testing.assert_allclose(np.sum(part**2, along), expected, rtol=1e-5)
 
 
-def test_depthwise_and_grouped_kernels_have_a_filter_an_output():
-    model = tf.keras.Sequential(
+@pytest.mark.parametrize("name", keras_zoo.KERASES)
+def test_depthwise_grouped_and_transposed_kernels_have_a_filter_an_output(name):
+    keras = keras_zoo.KERASES[name]
+    model = keras.Sequential(
         [
-            tf.keras.Input([5, 5, 3]),
-            tf.keras.layers.DepthwiseConv2D(2, depth_multiplier=2),
-            tf.keras.layers.Conv2D(4, 2, groups=2),
-            tf.keras.layers.Flatten(),
-            tf.keras.layers.Dense(4),
+            keras.Input([5, 5, 3]),
+            keras.layers.DepthwiseConv2D(2, depth_multiplier=2),
+            keras.layers.Conv2D(4, 2, groups=2),
+            keras.layers.Conv2DTranspose(5, 2),
+            keras.layers.Flatten(),
+            keras.layers.Dense(4),
         ]
     )
     curvature = hessian.Hessian(model, (np.ones([2, 5, 5, 3]), np.zeros(2, int)))
     (direction, _) = analysis.random_directions(curvature)
-    axes = [(0, 1), None, (0, 1, 2), None, (0,), None]
+    axes = [(0, 1), None, (0, 1, 2), None, (0, 1, 3), None, (0,), None]
     _check_filters(curvature, direction, axes)
 
 

@@ -9,6 +9,15 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from tff_reg.lazy import keras as keras_2
+
+if tf.__version__ > "2.16":
+    import keras as keras_3
+
+    KERASES = {"keras 3": keras_3, "keras 2": keras_2}
+else:
+    KERASES = {"keras 2": keras_2}
+
 IMAGE = tf.TensorSpec([None, 8, 8, 3])
 CLASSES = 3
 
@@ -272,6 +281,42 @@ def _custom_layer(keras):
     return keras.Sequential(layers)
 
 
+def _containers(keras):
+    """Layers and weights in lists, dicts and tuples, one in another."""
+    L = keras.layers
+
+    class Network(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.parts = {"a": [L.Dense(4), {"b": (L.BatchNormalization(),)}]}
+            one = dict(shape=(4,), initializer="ones")
+            self.scales = [self.add_weight(name=name, **one) for name in "cd"]
+            self.others = ({"e": self.add_weight(name="e", **one)},)
+            self.out = L.Dense(CLASSES)
+
+        def call(self, x):
+            x = self.parts["a"][0](tf.reshape(x, [-1, 192]))
+            x = self.parts["a"][1]["b"][0](x) * self.scales[0] + self.scales[1]
+            return self.out(x * self.others[0]["e"])
+
+    return Network()
+
+
+def _spectral(keras):
+    """A layer that sets a trained weight while it is called."""
+    L = keras.layers
+    conv = L.SpectralNormalization(L.Conv2D(4, 3))
+    return keras.Sequential(
+        [keras.Input((8, 8, 3)), conv, L.Flatten(), L.Dense(CLASSES)]
+    )
+
+
+def _regularised_softmax(keras):
+    L = keras.layers
+    last = L.Dense(CLASSES, activation="softmax", activity_regularizer="l2")
+    return keras.Sequential([keras.Input((8, 8, 3)), L.Flatten(), last])
+
+
 def _subclassed(keras):
     L = keras.layers
 
@@ -341,6 +386,9 @@ NETWORKS = {
     "custom layers": Entry(_custom_layer),
     "sub-classed": Entry(_subclassed, IMAGE),
     "sub-classed, no training argument": Entry(_subclassed_without_training, IMAGE),
+    "containers": Entry(_containers, IMAGE),
+    "spectral normalization": Entry(_spectral),
+    "softmax of a regularised layer": Entry(_regularised_softmax),
     "dropout and noise": Entry(_random),
 }
 

@@ -107,7 +107,7 @@ def build(
     return Objective(
         _mean_loss(predict, loss_fn or own_loss or _cross_entropy),
         chosen,
-        _filter_axes(parts, chosen),
+        _filter_axes(parts, chosen, network),
         _blocks_of({part.name: part.trainable_variables for part in parts}, chosen),
         list(model.non_trainable_variables) if training else (),
     )
@@ -162,7 +162,19 @@ def _checked(variables) -> list:
     return variables
 
 
-def _filter_axes(parts, variables) -> list[tuple[int, ...]]:
+def _of_keras(layer) -> Optional[tuple[Any, tuple[int, ...]]]:
+    """The kernel of a Keras layer whose outputs are not its last axis, and its axes."""
+    names = " ".join(kind.__name__ for kind in type(layer).__mro__)
+    kernel = getattr(layer, "depthwise_kernel", None)
+    is_depthwise = kernel is not None or "DepthwiseConv" in names
+    kernel = getattr(layer, "kernel", None) if kernel is None else kernel
+    if kernel is None or not (is_depthwise or "Transpose" in names):
+        return None
+    before = tuple(range(len(kernel.shape) - 2))
+    return kernel, before if is_depthwise else (*before, len(kernel.shape) - 1)
+
+
+def _filter_axes(parts, variables, network: Any = None) -> list[tuple[int, ...]]:
     """See `Objective`: all axes but the last, and but those of channels or groups."""
     own = {}
     for layer in (each for part in parts for each in (part, *part.submodules)):
@@ -170,8 +182,11 @@ def _filter_axes(parts, variables) -> list[tuple[int, ...]]:
             own[layer.kernel.ref()] = (1,)
         elif isinstance(layer, models.layers.DepthwiseConv2D):
             own[layer.kernel.ref()] = (0, 1)
-        elif (kernel := getattr(layer, "depthwise_kernel", None)) is not None:
-            own[kernel.ref()] = tuple(range(kernel.shape.rank - 2))
+        elif (found := _of_keras(layer)) is not None:
+            own[found[0].ref()] = found[1]
+    for layer in getattr(network, "keras_layers", ()):
+        if (found := _of_keras(layer)) is not None:
+            own[network.standing_for(found[0]).ref()] = found[1]
     return [own.get(v.ref(), tuple(range(v.shape.rank - 1))) for v in variables]
 
 

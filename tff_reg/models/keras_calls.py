@@ -159,11 +159,11 @@ def logits_call_of(call: Call) -> Optional[LayerCall]:
 
 
 def logits_of(call: Call) -> tf.Tensor:
-    """The output, or what a last softmax layer read."""
+    """The output, or what a last softmax read, a layer or an activation."""
     found = producer(call.output, call)
     if found is not None and is_softmax(found.layer):
         return found.inputs[0]
-    return call.output
+    return getattr(call.output, "_keras_logits", call.output)
 
 
 def output_of(layer: Any, call: Call) -> tf.Tensor:
@@ -195,6 +195,18 @@ def _call_keras_3(
         if training:
             mapping.append((seed, tf.cast(_key_of(key, number), seed.dtype)))
     with keras_of(model).StatelessScope(mapping, collect_losses=True) as scope:
+        add_update = scope.add_update
+
+        def assign(update: Any):
+            """As a variable: what was read before gets no gradient by the new value."""
+            variable, value = update
+            value = tf.stop_gradient(value)
+            if variable.trainable:
+                before = scope.get_current_value(variable)
+                value += before - tf.stop_gradient(before)
+            add_update((variable, value))
+
+        scope.add_update = assign
         output = model(x, training=training)
         losses = list(model.losses)
     new_values = []
@@ -209,7 +221,7 @@ def _call_keras_2(
 ) -> Any:
     standing_for = {id(variable): value for variable, value in values}
     with contextlib.ExitStack() as stack:
-        for module in {id(m): m for m in (model, whole, *whole.submodules)}.values():
+        for module in {id(m): m for m in (model, *_modules_of(whole))}.values():
             stack.enter_context(_replaced(vars(module), standing_for))
         for number, layer in enumerate(layers_of(whole)):
             # In TFF's graphs, Keras 2 adds to those of the passes before.
@@ -220,6 +232,14 @@ def _call_keras_2(
         output = model(x, training=training)
         losses = list(model.losses)
     return output, losses, [None] * len(values)
+
+
+def _modules_of(model: Any) -> Iterator[Any]:
+    """A model of Keras 2, its layers and the `tf.Module`s that these hold."""
+    for module in model._flatten_modules(include_self=True, recursive=True):
+        yield module
+        if not is_keras_2(module):  # A layer's `submodules` fail at cached masks.
+            yield from module.submodules
 
 
 _GENERATOR = "_random_generator"
@@ -236,10 +256,15 @@ class _KeyedGenerator:
         self._draws += 1
         return tf.random.experimental.stateless_fold_in(self._key, self._draws)
 
+    make_seed_for_stateless_op = _seed
+
     def dropout(self, inputs: Any, rate: float, noise_shape: Any = None):
         """As `tf.nn.dropout`."""
         return tf.nn.experimental.stateless_dropout(
-            inputs, rate, seed=self._seed(), noise_shape=noise_shape
+            inputs,
+            rate,
+            seed=self._seed(),
+            noise_shape=noise_shape,
         )
 
     def random_normal(
@@ -265,7 +290,11 @@ class _KeyedGenerator:
     ):
         """As `tf.random.uniform`."""
         return tf.random.stateless_uniform(
-            shape, self._seed(), minval, maxval, dtype or tf.float32
+            shape,
+            self._seed(),
+            minval,
+            maxval,
+            dtype or tf.float32,
         )
 
     def truncated_normal(
@@ -347,9 +376,10 @@ def _replaced(container: Any, standing_for: dict[int, Any]) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         for name, value in list(container.items() if is_dict else enumerate(container)):
             new = _replacement(value, standing_for)
-            if new is not value:
+            value = _untracked(value)
+            if new is not value and not isinstance(container, tuple):
                 stack.enter_context(_set_item(container, name, new))
-            elif isinstance(value, (dict, list)) and not _is_internal(name):
+            if isinstance(value, (dict, list, tuple)) and not _is_internal(name):
                 stack.enter_context(_replaced(value, standing_for))
         yield
 
@@ -359,7 +389,16 @@ def _is_internal(name: Any) -> bool:
     return isinstance(name, str) and name.startswith("_self_")
 
 
+def _untracked(value: Any) -> Any:
+    """The dict, list or tuple in one that TensorFlow has wrapped to track it."""
+    if isinstance(value, list):
+        return getattr(value, "_storage", value)
+    is_other = isinstance(value, (dict, tuple))
+    return getattr(value, "__wrapped__", value) if is_other else value
+
+
 def _replacement(value: Any, standing_for: dict[int, Any]) -> Any:
+    value = _untracked(value)
     if isinstance(value, tf.Variable):
         return standing_for.get(id(value), value)
     if isinstance(value, functools.partial):  # A weight's regulariser.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import dataclasses
+import re
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, Optional
@@ -14,6 +15,7 @@ import tensorflow as tf
 from tff_reg.models import (
     block_model,
     keras_calls,
+    keras_losses,
     keras_network,
     keras_parts,
     learning_model as learning_model_lib,
@@ -126,17 +128,18 @@ def from_keras(
       ValueError: If the model cannot be trained as Keras would, and why.
     """
     keras = _check_is_keras(model)
+    _check_layers(model)
     input_spec = _spec_of(model, input_spec)
     _check_weights(model)
     variables, num_trainable = _weights_of(model)
     trial = _try(model, input_spec, variables, num_trainable)
-    loss = _loss_of(model, loss_fn, keras)
     output = trial.call.output
+    loss = keras_losses.loss_of(model, output, loss_fn, keras)
     is_vector = tf.is_tensor(output) and output.shape.rank == 2
     is_classifier = loss is None
     logits_call = keras_calls.logits_call_of(trial.call) if is_vector else None
     if is_classifier:
-        _check_gives_logits(model, output, logits_call, keras)
+        keras_losses.check_gives_logits(model, trial.call, logits_call)
         loss = learning_model_lib.sparse_cross_entropy
     head = last = None
     if is_classifier and logits_call is not None:
@@ -282,6 +285,21 @@ def _spec_of(model: Any, given: Any) -> Any:
     return keras_parts.in_order(spec)
 
 
+def _check_layers(model: Any) -> None:
+    for layer in keras_calls.layers_of(model):
+        if getattr(layer, "stateful", False) is True and hasattr(layer, "cell"):
+            raise ValueError(
+                f"The layer {layer.name!r} keeps its state from batch to batch, of one"
+                " number of examples alone: make it with stateful=False."
+            )
+        first = "[A-Za-z0-9.]" if layer is model else ""
+        if not re.fullmatch(first + r"[\w.\\/>-]*", layer.name, re.ASCII):
+            raise ValueError(
+                f"TensorFlow's graphs take no name like {layer.name!r}: name layers and"
+                " models with letters a to z, digits, '_', '.' and '-'."
+            )
+
+
 def _check_weights(model: Any) -> None:
     name = repr(model.name)
     if not model.built or not model.weights:
@@ -352,6 +370,7 @@ def _try(
             )
             return tf.nest.flatten(found["call"].output)
 
+        count = len(model.weights)
         try:
             function = tf.function(run, autograph=False)
             traced = function.get_concrete_function(*tf.nest.flatten(spec))
@@ -362,6 +381,11 @@ def _try(
                 f" with variables that stand for its own: {type(error).__name__}: {why}"
             ) from error
         graph = traced.graph
+    if len(model.weights) > count:
+        raise ValueError(
+            f"The model {model.name!r} makes weights in its first pass in training"
+            " mode: make it anew, and call it on a batch with training=True before."
+        )
     draws = [op for op in graph.get_operations() if op.type in _DRAWS]
     if draws:
         warnings.warn(
@@ -381,76 +405,6 @@ def _try(
             changed.update(handles[id(x)] for x in op.inputs if id(x) in handles)
     changed_ids = frozenset(id(variables[n]) for n in changed)
     return keras_parts.Trial(call, found["features"], changed_ids)
-
-
-def _loss_of(model: Any, given: Optional[Callable], keras: Any) -> Optional[Callable]:
-    """The loss; None for cross-entropy of integer labels and logits."""
-    if given is not None:
-        return None if given is learning_model_lib.sparse_cross_entropy else given
-    loss = getattr(model, "loss", None) if getattr(model, "compiled", True) else None
-    if loss is None or loss == "sparse_categorical_crossentropy":
-        return None
-    sparse = keras.losses.SparseCategoricalCrossentropy
-    is_mean = getattr(loss, "reduction", None) in ("sum_over_batch_size", "auto")
-    if (
-        isinstance(loss, sparse)
-        and is_mean
-        and loss.get_config().get("ignore_class") is None
-    ):
-        return None
-    config = getattr(model, "get_compile_config", dict)() or {}
-    weights = config.get("loss_weights")
-
-    def one(each: Any, labels: Any, outputs: Any):
-        return tf.reduce_mean(keras.losses.get(each)(labels, outputs))
-
-    def total(labels: Any, outputs: Any):
-        if not isinstance(loss, (dict, list, tuple)):
-            return one(loss, labels, outputs)
-        names = list(loss) if isinstance(loss, dict) else range(len(loss))
-        scales = dict.fromkeys(names, 1.0)
-        if weights is not None:
-            pairs = weights.items() if isinstance(weights, dict) else enumerate(weights)
-            scales.update(pairs)
-        return tf.add_n(
-            [scales[n] * one(loss[n], labels[n], outputs[n]) for n in names]
-        )
-
-    return total
-
-
-def _check_gives_logits(
-    model: Any, output: Any, found: Optional[keras_calls.LayerCall], keras: Any
-) -> None:
-    """Checks that cross-entropy of integer labels fits the output."""
-    if not tf.is_tensor(output) or output.shape.rank != 2 or output.shape[-1] is None:
-        shapes = [str(tuple(x.shape)) for x in tf.nest.flatten(output)]
-        raise ValueError(
-            f"The model {model.name!r} gives {' and '.join(shapes)}, and cross-entropy"
-            " of integer labels takes one logit a class: flatten before the last layer,"
-            " or compile the model with its loss, or give loss_fn."
-        )
-    layer: Any = None if found is None else found.layer
-    activation = getattr(getattr(layer, "activation", None), "__name__", "linear")
-    if activation not in ("linear", "softmax"):
-        raise ValueError(
-            f"The last layer, {layer.name!r}, has the activation {activation}, and"
-            " cross-entropy of integer labels takes logits or a softmax's output:"
-            " compile the model with its loss, or give loss_fn."
-        )
-    loss = getattr(model, "loss", None)
-    if loss is None:
-        return
-    takes_logits = not isinstance(loss, str) and loss.get_config()["from_logits"]
-    is_read = found is not None and found.output is not output
-    is_softmax = activation == "softmax" or is_read
-    if takes_logits == is_softmax:
-        what = "a softmax" if is_softmax else "no softmax"
-        raise ValueError(
-            f"The model {model.name!r} ends in {what}, and was compiled with a loss"
-            f" that has from_logits={takes_logits}: compile it with"
-            f" from_logits={not takes_logits}."
-        )
 
 
 def _head_of(found: keras_calls.LayerCall, call: keras_calls.Call, keras: Any) -> Any:

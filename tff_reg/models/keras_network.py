@@ -256,6 +256,16 @@ class KerasNetwork(block_model.BlockModel):
         held = {id(v) for v in self._constants}
         return [v for v in self.non_trainable_variables if id(v) in held]
 
+    @property
+    def keras_layers(self) -> list[Any]:
+        """The Keras model and its layers, at any depth."""
+        return keras_calls.layers_of(self._plan.model)
+
+    def standing_for(self, variable: Any) -> tf.Variable:
+        """Our variable for one of the Keras model's."""
+        known = [id(v) for v in self._plan.variables]
+        return self._made[known.index(id(variable))]
+
     def variables_of(self, model: Any, trainable: bool) -> list[tf.Variable]:
         """Our variables of a part of the model but its head, in the model's order."""
         if model is None:

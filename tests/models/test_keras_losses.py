@@ -1,0 +1,182 @@
+"""What a Keras model is trained by, and which models `from_keras` refuses, and why."""
+
+import collections
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.models import keras_zoo
+from tff_reg import models
+
+
+@pytest.fixture(params=keras_zoo.KERASES)
+def keras(request):
+    return keras_zoo.KERASES[request.param]
+
+
+VECTOR, COLUMN = tf.TensorSpec([None]), tf.TensorSpec([None, 1])
+# By case: the loss, its weights and the labels' spec.
+LOSSES = {
+    "labels without the last axis": ("mse", None, VECTOR),
+    "whole numbers as labels": (
+        "binary_crossentropy",
+        None,
+        tf.TensorSpec([None], tf.int32),
+    ),
+    "one for all outputs": ("mse", None, (COLUMN, COLUMN)),
+    "by name": ({"a": "mse", "b": "mae"}, None, (COLUMN, COLUMN)),
+    "weights by name": (["mse", "mae"], {"b": 0.5, "a": 2.0}, (COLUMN, COLUMN)),
+    "of one output": (["mse", None], None, (COLUMN, COLUMN)),
+}
+
+
+@pytest.mark.parametrize("what", LOSSES)
+def test_a_compiled_loss_is_what_keras_evaluates(keras, what):
+    loss, loss_weights, spec = LOSSES[what]
+    inputs = keras.Input((5,))
+    outputs = [keras.layers.Dense(1, "sigmoid", name=name)(inputs) for name in "ab"]
+    model = keras.Model(inputs, outputs if isinstance(spec, tuple) else outputs[0])
+    model.compile(loss=loss, loss_weights=loss_weights)
+    x = keras_zoo.batch(tf.TensorSpec([None, 5]), 6, 1)
+    y = tf.nest.map_structure(
+        lambda s: (
+            np.random.default_rng(2)
+            .integers(0, 2, (6, *s.shape[1:]))
+            .astype(s.dtype.as_numpy_dtype)
+        ),
+        spec,
+    )
+    labels = list(y) if isinstance(spec, tuple) else y
+    expected = np.ravel(model.evaluate(x, labels, verbose=0))[0]
+    learned = models.from_keras(model, label_spec=spec)()
+    found = learned.forward_pass(collections.OrderedDict(x=x, y=y), training=False)
+    np.testing.assert_allclose(found.loss, expected, rtol=1e-5)
+
+
+def _of(keras, *layers, **options):
+    return keras.Sequential([keras.Input((8, 8, 3)), *layers], **options)
+
+
+def _own(keras, name):
+    """A model that overrides a method."""
+    kind = type("Own", (keras.Model,), {name: lambda *_, **__: None})
+    inputs = keras.Input((5,))
+    return kind(inputs, keras.layers.Dense(3)(inputs))
+
+
+def _compiled(keras, loss):
+    inputs = keras.Input((5,))
+    outputs = [keras.layers.Dense(1, name=name)(inputs) for name in "ab"]
+    model = keras.Model(inputs, outputs)
+    model.compile(loss=loss)
+    return model
+
+
+def _stateful(keras):
+    inputs = keras.Input(batch_shape=(4, 8, 3))
+    x = keras.layers.LSTM(4, stateful=True)(inputs)
+    return keras.Model(inputs, keras.layers.Dense(3)(x))
+
+
+BAD = {
+    "train_step": (lambda k: _own(k, "train_step"), "has a train_step of its own"),
+    "compute_loss": (lambda k: _own(k, "compute_loss"), "has a compute_loss of its"),
+    "losses of others": (
+        lambda k: _compiled(k, {"a": "mse", "c": "mse"}),
+        r"losses of \['a', 'c'\], and its outputs are \['a', 'b'\]",
+    ),
+    "too few losses": (lambda k: _compiled(k, ["mse"]), "losses of 1, and its"),
+    "stateful": (_stateful, "keeps its state from batch to batch"),
+    "softmax of no layer": (
+        lambda k: _of(
+            k, k.layers.Flatten(), k.layers.Dense(3), k.layers.Lambda(tf.nn.softmax)
+        ),
+        "ends in a softmax that is no layer's",
+    ),
+    "no weights yet": (
+        lambda k: k.Sequential([k.layers.Flatten(), k.layers.Dense(3)]),
+        "give input_spec",
+    ),
+    "nothing is trained": (
+        lambda k: _of(k, k.layers.Flatten(), k.layers.Dense(3, trainable=False)),
+        "Nothing of the model .* is trained",
+    ),
+    "no vector of logits": (
+        lambda k: _of(k, k.layers.Dense(3)),
+        "flatten before the last layer",
+    ),
+    "sigmoid": (
+        lambda k: _of(k, k.layers.Flatten(), k.layers.Dense(3, "sigmoid")),
+        "has the activation sigmoid",
+    ),
+    "constraint": (
+        lambda k: _of(
+            k, k.layers.Flatten(), k.layers.Dense(3, kernel_constraint="max_norm")
+        ),
+        "has a constraint",
+    ),
+    "mixed precision": (
+        lambda k: _of(k, k.layers.Flatten(), k.layers.Dense(3, dtype="mixed_float16")),
+        "mixed precision",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", BAD)
+def test_bad_models_are_refused_in_one_sentence(keras, what):
+    build, message = BAD[what]
+    with pytest.raises(ValueError, match=message) as raised:
+        models.from_keras(build(keras))
+    assert "\n" not in str(raised.value)
+
+
+def test_a_loss_that_does_not_fit_the_softmax_is_refused(keras):
+    sparse = keras.losses.SparseCategoricalCrossentropy
+    for activation, from_logits, is_right in (
+        (None, True, True),
+        ("softmax", False, True),
+        (None, False, False),
+        ("softmax", True, False),
+    ):
+        layers = [keras.layers.Flatten(), keras.layers.Dense(3, activation=activation)]
+        model = _of(keras, *layers)
+        model.compile(loss=sparse(from_logits=from_logits))
+        if is_right:
+            models.from_keras(model)
+            continue
+        with pytest.raises(ValueError, match=f"from_logits={not from_logits}"):
+            models.from_keras(model)
+
+
+@pytest.mark.skipif(
+    "keras 3" not in keras_zoo.KERASES, reason="Keras 2 refuses the names itself"
+)
+def test_names_that_no_graph_takes_are_refused_before_anything_is_traced():
+    keras_3 = keras_zoo.KERASES["keras 3"]
+    L = keras_3.layers
+    for model in (
+        _of(keras_3, L.Flatten(), L.Dense(3), name="My net"),
+        _of(keras_3, L.Flatten(), L.Dense(3, name="größe")),
+    ):
+        with pytest.raises(ValueError, match="take no name like '(My net|größe)'"):
+            models.from_keras(model)
+    models.from_keras(_of(keras_3, L.Flatten(), L.Dense(3, name="_classes")))
+
+
+def test_weights_that_are_made_in_training_alone_are_refused(keras):
+    class Late(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.one, self.other = keras.layers.Dense(3), keras.layers.Dense(3)
+
+        def call(self, x, training=False):
+            return self.one(x) + self.other(x) if training else self.one(x)
+
+    with pytest.raises(ValueError, match="makes weights in its first pass in training"):
+        models.from_keras(Late(), input_spec=tf.TensorSpec([None, 5]))
+
+
+def test_what_is_no_keras_model_is_refused():
+    with pytest.raises(TypeError, match="takes a Keras model, not a list"):
+        models.from_keras([1])

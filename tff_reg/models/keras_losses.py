@@ -1,0 +1,164 @@
+"""What a Keras model is trained by: the loss that it was compiled with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Optional
+
+import tensorflow as tf
+
+from tff_reg.models import keras_calls, learning_model as learning_model_lib
+
+_SOFTMAX = ("softmax", "softmax_v2")  # Keras's and TensorFlow's.
+
+
+def loss_of(
+    model: Any, output: Any, given: Optional[Callable], keras: Any
+) -> Optional[Callable]:
+    """Finds the function of (labels, outputs) that gives a batch's loss.
+
+    Args:
+      model: The model.
+      output: What it gives, a tensor or a structure of them.
+      given: The user's; None for what the model was compiled with.
+      keras: The model's Keras.
+
+    Returns:
+      The function; None for the cross-entropy of integer labels and logits.
+
+    Raises:
+      ValueError: If the model has a training step of its own, or its losses are not
+        those of its outputs.
+    """
+    if given is not None:
+        return None if given is learning_model_lib.sparse_cross_entropy else given
+    for name in ("train_step", "compute_loss"):
+        own = getattr(type(model), name, None)
+        bases = (keras.Sequential, keras.Model)
+        if own not in [getattr(base, name, None) for base in bases]:
+            raise ValueError(
+                f"The model {model.name!r} has a {name} of its own, which clients do"
+                " not run: give loss_fn, if its loss of labels and outputs is all."
+            )
+    loss = getattr(model, "loss", None) if getattr(model, "compiled", True) else None
+    if loss is None or _is_plain_cross_entropy(loss, keras):
+        return None
+    config = getattr(model, "get_compile_config", dict)() or {}
+    names = _names_of(model, output)
+    losses = _each(model, "losses", loss, names, loss)
+    scales = _each(model, "loss_weights", config.get("loss_weights"), names, 1.0)
+
+    def total(labels: Any, outputs: Any):
+        if names is None:
+            return _mean(keras.losses.get(losses[0]), labels, outputs)
+        pairs = [
+            [y[name] if isinstance(y, dict) else y[n] for y in (labels, outputs)]
+            for n, name in enumerate(names)
+        ]
+        return tf.add_n(
+            [
+                scale * _mean(keras.losses.get(each), *pair)
+                for each, scale, pair in zip(losses, scales, pairs)
+                if each is not None
+            ]
+        )
+
+    return total
+
+
+def _is_plain_cross_entropy(loss: Any, keras: Any) -> bool:
+    """Whether it is the mean cross-entropy of integer labels."""
+    if isinstance(loss, str):
+        return loss == "sparse_categorical_crossentropy"
+    return (
+        isinstance(loss, keras.losses.SparseCategoricalCrossentropy)
+        and getattr(loss, "reduction", None) in ("sum_over_batch_size", "auto")
+        and loss.get_config().get("ignore_class") is None
+    )
+
+
+def _names_of(model: Any, output: Any) -> Optional[list[Any]]:
+    """The names of the outputs, in order; None of a single one."""
+    if isinstance(output, dict):
+        return list(output)
+    if not isinstance(output, (list, tuple)):
+        return None
+    names = getattr(model, "output_names", None) or []
+    return list(names) if len(names) == len(output) else list(range(len(output)))
+
+
+def _each(
+    model: Any, what: str, given: Any, names: Optional[list[Any]], default: Any
+) -> list[Any]:
+    """What was given for each of the outputs, as `compile` takes it."""
+    if not isinstance(given, (dict, list, tuple)):
+        return [default] * len(names or [None])
+    wanted = names or [*(getattr(model, "output_names", None) or [None])][:1]
+    missing = None if default is given else default
+    if isinstance(given, dict) and set(given) <= set(wanted):
+        return [given.get(name, missing) for name in wanted]
+    if not isinstance(given, dict) and len(given) == len(wanted):
+        return list(given)
+    raise ValueError(
+        f"The model {model.name!r} was compiled with {what} of"
+        f" {list(given) if isinstance(given, dict) else len(given)}, and its outputs"
+        f" are {wanted}."
+    )
+
+
+def _mean(loss: Callable, labels: Any, outputs: Any):
+    """The mean loss of labels that may lack the outputs' last axis, of size 1."""
+    labels, rank = tf.convert_to_tensor(labels), outputs.shape.rank
+    if rank and labels.shape.rank == rank - 1 and outputs.shape[-1] == 1:
+        labels = labels[..., tf.newaxis]
+    return tf.reduce_mean(loss(labels, outputs))
+
+
+def check_gives_logits(
+    model: Any, call: keras_calls.Call, found: Optional[keras_calls.LayerCall]
+) -> None:
+    """Checks that cross-entropy of integer labels fits the output.
+
+    Args:
+      model: The model.
+      call: A call of it that was traced.
+      found: What gave the logits in it.
+
+    Raises:
+      ValueError: If it does not.
+    """
+    output = call.output
+    if not tf.is_tensor(output) or output.shape.rank != 2 or output.shape[-1] is None:
+        shapes = [str(tuple(x.shape)) for x in tf.nest.flatten(output)]
+        raise ValueError(
+            f"The model {model.name!r} gives {' and '.join(shapes)}, and cross-entropy"
+            " of integer labels takes one logit a class: flatten before the last layer,"
+            " or compile the model with its loss, or give loss_fn."
+        )
+    layer: Any = None if found is None else found.layer
+    activation = getattr(getattr(layer, "activation", None), "__name__", "linear")
+    if activation not in ("linear", *_SOFTMAX):
+        raise ValueError(
+            f"The last layer, {layer.name!r}, has the activation {activation}, and"
+            " cross-entropy of integer labels takes logits or a softmax's output:"
+            " compile the model with its loss, or give loss_fn."
+        )
+    logits = keras_calls.logits_of(call)
+    is_softmax = activation in _SOFTMAX or logits is not output
+    if output.op.type == "Softmax" and not is_softmax:
+        raise ValueError(
+            f"The model {model.name!r} ends in a softmax that is no layer's: end in a"
+            " Dense layer with activation='softmax', in keras.layers.Softmax, or in"
+            " logits."
+        )
+    loss = getattr(model, "loss", None)
+    if loss is None:
+        return
+    takes_logits = not isinstance(loss, str) and loss.get_config()["from_logits"]
+    if takes_logits == is_softmax:
+        what = "a softmax" if is_softmax else "no softmax"
+        raise ValueError(
+            f"The model {model.name!r} ends in {what}, and was compiled with a loss"
+            f" that has from_logits={takes_logits}: compile it with"
+            f" from_logits={not takes_logits}."
+        )
