@@ -549,13 +549,15 @@ class _SquaredLoss(tf.keras.losses.Loss):
 
 def _keras_model_fn():
     """A model that does not show its network."""
+    # Before the layer: Keras 2 has one class of layers in graphs and one outside.
+    input_spec = linear.model_fn().input_spec
     layer = tf.keras.layers.Dense(
         linear.CLASSES, input_shape=[linear.FEATURES], dtype="float64"
     )
     return tff.learning.models.from_keras_model(
         tf.keras.Sequential([layer]),
         loss=_SquaredLoss(),
-        input_spec=linear.model_fn().input_spec,
+        input_spec=input_spec,
         metrics=[tff.learning.metrics.NumExamplesCounter()],
     )
 
