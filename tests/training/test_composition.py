@@ -207,7 +207,10 @@ def _keras_model():
     "changes, message",
     [
         (dict(model_fn=_keras_model), "model_fn returned a Sequential; it must make"),
-        (dict(model_fn=_keras_model()), "model_fn is a Sequential; give a function"),
+        (
+            dict(model_fn=_keras_model()),
+            "model_fn is a Sequential; tff_reg.models.from",
+        ),
         (dict(model_fn=CNN_FN()), "model_fn is a LearningModel; give a function"),
         (dict(methods=["fedprox"]), r"is \['fedprox'\]; give a list of methods, such"),
         (dict(methods="fedprox"), "methods is 'fedprox'; give a list of methods, such"),

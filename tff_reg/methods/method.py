@@ -423,10 +423,11 @@ def check_model(method: Method, model: tff.learning.models.VariableModel) -> Non
       ValueError: If the network lacks what the method needs.
     """
     if looks_inside(method) and not has_network(model):
+        is_own = isinstance(model, models.LearningModel)
         raise TypeError(
             f"{method.name} looks inside the network: model_fn must return a "
-            f"tff_reg.models.LearningModel with its own forward_pass, but returned "
-            f"{type(model).__name__}. See tff_reg.models.from_keras."
+            f"tff_reg.models.LearningModel, but returned {type(model).__name__}"
+            f"{' with its own forward_pass' * is_own}. See tff_reg.models.from_keras."
         )
     if has_network(model):
         if model.network.num_classes is None and reads_logits(method):
