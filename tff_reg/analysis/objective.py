@@ -114,7 +114,11 @@ def build(
 
 
 def network_of(model):
-    """The `BlockModel` that a model is, has, or, of Keras 3, gives; or None."""
+    """Returns a model's `BlockModel`; None if it has none.
+
+    A `BlockModel` is its own, a `LearningModel` has one, and one is made of a Keras 3
+    model.
+    """
     if models.keras_calls.is_keras_3(model):
         return models.from_keras(model)().network
     if isinstance(model, models.LearningModel):

@@ -167,12 +167,12 @@ def logits_of(call: Call) -> tf.Tensor:
 
 
 def output_of(layer: Any, call: Call) -> tf.Tensor:
-    """What a layer gave when it was first called."""
+    """Returns the output of a layer's first call."""
     return next(c.output for c in call.layer_calls if c.layer is layer)
 
 
 def input_of(layer: Any, call: Call) -> tf.Tensor:
-    """What a layer was given when it was first called."""
+    """Returns the first argument of a layer's first call."""
     return next(c.inputs[0] for c in call.layer_calls if c.layer is layer)
 
 
@@ -313,7 +313,7 @@ class _KeyedGenerator:
 
 @contextlib.contextmanager
 def _set(attributes: dict[str, Any], name: str, value: Any) -> Iterator[None]:
-    """Has an attribute hold something else meanwhile, behind Keras's tracking."""
+    """Within the context, sets an attribute without Keras tracking it."""
     missing = object()
     before = attributes.get(name, missing)
     attributes[name] = value
@@ -328,7 +328,7 @@ def _set(attributes: dict[str, Any], name: str, value: Any) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _recorded(layers: Sequence[Any], calls: list[LayerCall]) -> Iterator[None]:
-    """Has the calls of layers written down meanwhile."""
+    """Within the context, appends each call of these layers to `calls`."""
 
     def recording(layer: Any, function: Callable[..., Any]):
         @functools.wraps(function)
@@ -349,9 +349,9 @@ def _recorded(layers: Sequence[Any], calls: list[LayerCall]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _as_numpy(layers: Sequence[Any]) -> Iterator[None]:
-    """Has constant tensors be arrays meanwhile, which any graph takes.
+    """Within the context, replaces eager tensors by NumPy arrays.
 
-    Those of the layers and of their regularisers.
+    Those are attributes of layers and regularisers; a graph of TFF takes arrays only.
     """
     with contextlib.ExitStack() as stack:
         regularizers = [
@@ -390,7 +390,7 @@ def _is_internal(name: Any) -> bool:
 
 
 def _untracked(value: Any) -> Any:
-    """The dict, list or tuple in one that TensorFlow has wrapped to track it."""
+    """Returns the plain container inside one of TensorFlow's tracking wrappers."""
     if isinstance(value, list):
         return getattr(value, "_storage", value)
     is_other = isinstance(value, (dict, tuple))
@@ -412,7 +412,7 @@ def _replacement(value: Any, standing_for: dict[int, Any]) -> Any:
 
 @contextlib.contextmanager
 def _set_item(container: Any, name: Any, value: Any) -> Iterator[None]:
-    """Has a dict or list hold something else meanwhile, also one that is tracked."""
+    """Within the context, sets an item of a dict or list without tracking it."""
     kind: Any = dict if isinstance(container, dict) else list
     before = container[name]
     kind.__setitem__(container, name, value)

@@ -67,7 +67,7 @@ def loss_of(
 
 
 def _is_plain_cross_entropy(loss: Any, keras: Any) -> bool:
-    """Whether it is the mean cross-entropy of integer labels."""
+    """Whether a loss is the mean cross-entropy of integer labels."""
     if isinstance(loss, str):
         return loss == "sparse_categorical_crossentropy"
     return (

@@ -42,7 +42,7 @@ class Part:
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """What `from_keras` has found of a model, before any variable of ours is made.
+    """The structure of a Keras model, as `from_keras` analysed it.
 
     Attributes:
       model: The Keras model.
@@ -286,12 +286,7 @@ class KerasNetwork(block_model.BlockModel):
         self.check_supports(forward)
         plan = self._plan
         call = self._call(plan.model, _cast(x, plan.input_spec), forward)
-        activations = [
-            c.output
-            for c in call.layer_calls
-            if keras_calls.is_non_linear(c.layer) and c.layer is not plan.head
-        ]
-        recorded = tuple(activations) if forward.record_activations else ()
+        recorded = self._activations(call) if forward.record_activations else ()
         ended = [keras_calls.output_of(layer, call) for layer in plan.ends]
         if plan.head is None:
             logits = (
@@ -322,15 +317,20 @@ class KerasNetwork(block_model.BlockModel):
         if model is None:
             return x
         call = self._call(model, x, forward)
-        for each in call.layer_calls:
-            if (
-                keras_calls.is_non_linear(each.layer)
-                and each.layer is not self._plan.head
-            ):
-                forward.record(each.output)
+        for activation in self._activations(call):
+            forward.record(activation)
         if model is self._plan.model and self._plan.head is not None:
             return keras_calls.input_of(self._plan.head, call)
         return call.output
+
+    def _activations(self, call: keras_calls.Call) -> tuple[Any, ...]:
+        """The outputs of the non-linear layers before the head."""
+        return tuple(
+            each.output
+            for each in call.layer_calls
+            if keras_calls.is_non_linear(each.layer)
+            and each.layer is not self._plan.head
+        )
 
     def _call(self, model: Any, x: Any, forward: ForwardPass) -> keras_calls.Call:
         plan = self._plan

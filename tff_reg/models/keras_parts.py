@@ -70,7 +70,9 @@ def parts_of(
     spec: Any,
     keras: Any,
 ) -> tuple[list[Part], list[Any]]:
-    """The parts of a model before its head, and the layers that end all but the last.
+    """Divides a model into blocks.
+
+    Returns the blocks before the head, and the layers at which all but the last end.
 
     Args:
       model: The model.

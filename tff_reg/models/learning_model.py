@@ -103,7 +103,7 @@ class LearningModel(tff.learning.models.VariableModel):
 
     @property
     def has_accuracy(self) -> bool:
-        """Whether the model is a classifier, one logit a class."""
+        """Whether the model is a classifier, so that its accuracy is measured."""
         return self.network.num_classes is not None
 
     @property
