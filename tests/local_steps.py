@@ -1,9 +1,11 @@
 """Local steps, one at a time, as a client takes them."""
 
+import dataclasses
+
 import tensorflow as tf
 
-from tff_reg.methods import method as method_lib
-from tff_reg.training import local_step
+from tff_reg.methods import memories, method as method_lib
+from tff_reg.training import local_step, local_training, optimizers, trial
 
 
 def key():
@@ -23,25 +25,42 @@ def gradient(model, methods, batch, *, cloud=(), references=None, compute_key=ke
       compute_key: Gives the step's key.
 
     Returns:
-      As `LocalStep.gradient`.
+      As `LocalStep.gradient`, the measurements by `<method>/<name>`.
     """
-    step = local_step.LocalStep(model, references or {}, methods)
+    needs = _needs(model, methods)
+    step = local_step.LocalStep(model, references or {}, methods, needs)
     weights, class_counts = list(model.trainable_variables), None
-    if any(each.needs_class_counts for each in methods):
+    if needs.class_counts:
         classes = model.network.num_classes
         class_counts = tf.math.bincount(
             batch["y"], minlength=classes, maxlength=classes
         )
-    client, server = {}, {}
+    locals_ = {}
     for each in methods:
-        client.update(each.initial_client_memory(weights))
-        server.update(each.initial_server_memory(weights))
-    local = method_lib.Local(
-        weights=weights,
-        cloud=cloud,
-        client=client,
-        server=server,
-        class_counts=class_counts,
-    )
-    locals_ = {each.name: local.with_state(each.begin(local)) for each in methods}
-    return step.gradient(batch, locals_, compute_key)
+        local = method_lib.Local(
+            weights=weights,
+            start=cloud,
+            global_weights=cloud,
+            memory=_first(each, each.client_memory, weights),
+            server_memory=_first(each, each.server_memory, weights),
+            class_counts=class_counts,
+        )
+        locals_[each.name] = dataclasses.replace(local, state=each.begin(local))
+    gradients, num_examples, measured = step.gradient(batch, locals_, compute_key)
+    return gradients, num_examples, named(measured)
+
+
+def named(measured):
+    """Measurements as rounds report them, by `<method>/<name>`."""
+    return {f"{m}/{name}": v for m, own in measured.items() for name, v in own.items()}
+
+
+def _first(method, declarations, weights):
+    first = memories.initial(method.name, declarations, weights)
+    return memories.own(method.name, declarations, first)
+
+
+def _needs(model, methods):
+    """What the methods need on such a model."""
+    training = local_training.LocalTraining(optimizers.build_sgd(0.1), methods)
+    return trial.find_needs(lambda: model, training)

@@ -13,9 +13,10 @@ def local(**changes):
     """The `Local`, with changes."""
     fields = {
         "weights": [3.0],
-        "cloud": [1.0],
-        "client": {"h": [0.5], "s": [0.25]},
-        "server": {"s": [2.0]},
+        "start": [1.0],
+        "global_weights": [1.0],
+        "memory": {"h": [0.5], "s": [0.25]},
+        "server_memory": {"s": [2.0]},
         "relative_size": tf.constant(4.0, tf.float64),
         "step_size": tf.constant(0.8, tf.float64),
         **changes,

@@ -10,7 +10,7 @@ from typing import Any, Optional
 
 from tff_reg.experiment import directory, files, metrics, privacy, progress
 from tff_reg.experiment.config import ResolvedConfig
-from tff_reg.methods import all_clients, method as method_lib
+from tff_reg.methods import all_clients, memories, method as method_lib
 from tff_reg.settings import as_text
 
 _WIDTH = 88
@@ -183,8 +183,13 @@ def _server(config: ResolvedConfig) -> str:
     steps = [m.server_step for m in methods if m.server_step]
     text = steps[0] if steps else _averaging(config)
     for method in methods:
-        if method.sent:
-            text += f"; {method.name}'s {' and '.join(method.sent)} is sent along"
+        sent = [
+            name
+            for name, memory in method.server_memory.items()
+            if memories.declared(memory).is_sent
+        ]
+        if sent:
+            text += f"; {method.name}'s {' and '.join(sent)} is sent along"
     if any(method.name == all_clients.NAME for method in methods):
         text += "; the mean of all clients' last models is tested too"
     return text

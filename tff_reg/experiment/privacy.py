@@ -49,8 +49,7 @@ def releases_of(methods: Sequence[Method]) -> Releases:
     """What the clients of a sum of methods release."""
     return Releases(
         remembers=any(
-            [*m.initial_client_memory([]), *m.initial_server_memory([])]
-            for m in methods
+            bool(m.client_memory or m.server_memory) for m in methods
         ),
         uploads=any(m.uploads for m in methods),
     )

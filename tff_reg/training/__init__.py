@@ -15,7 +15,8 @@ __getattr__, __dir__, __all__ = lazy.exports(
         "local_training": ["LocalTraining", "Population"],
         "optimizers": ["build_sgd"],
         "process_settings": ["ProcessSettings"],
-        "remembering": ["StatefulLearningProcess", "StatefulLearningProcessOutput"],
+        "stateful": ["StatefulLearningProcess", "StatefulLearningProcessOutput"],
         "schedules": ["constant", "cosine", "exponential"],
+        "trial": [],
     },
 )

@@ -24,13 +24,13 @@ from tff_reg.training import (
     local_training,
     memory as memory_lib,
     optimizers,
-    remembering,
+    stateful,
     schedules,
 )
 from tff_reg.training.process_settings import ProcessSettings
 
 Process = Union[
-    tff.learning.templates.LearningProcess, remembering.StatefulLearningProcess
+    tff.learning.templates.LearningProcess, stateful.StatefulLearningProcess
 ]
 
 
@@ -140,7 +140,9 @@ def build_regularized(
         model_aggregator,
         update_type,
         has_statistics=description.has_statistics,
-        needing_exact=[m.name for m in training.methods if m.needs_exact_uploads],
+        needing_exact=[
+            m.name for m in training.methods if method_lib.EXACT_UPLOADS in m.needs
+        ],
     )
     stepping = next((m.name for m in training.methods if m.server_step), None)
     finalizer = finalizer_lib.build_finalizer(
@@ -161,13 +163,13 @@ def build_regularized(
         aggregator,
         finalizer,
     )
-    if not training.remembers:
+    if not training.is_stateful:
         process = tff.learning.templates.compose_learning_process(*parts)
         process.model_fn = model_fn
         return process
     uploads_type = client_work.next.type_signature.result.uploads.member
     memory_type = client_work.initial_server_memory.type_signature.result
-    process = remembering.compose_remembering_process(
+    process = stateful.compose_stateful_process(
         *parts,
         aggregators.build_upload_aggregator(model_aggregator, uploads_type),
         memory_lib.build_memory_update(
@@ -223,7 +225,8 @@ def _check_server(
         server_optimizer.get_hparams(server_optimizer.initialize(spec))
     )
     for method in methods:
-        if method.needs_uniform_weighting and not is_uniform:
+        needs_uniform = method_lib.UNIFORM_WEIGHTING in method.needs
+        if needs_uniform and not is_uniform:
             raise ValueError(
                 f"{method.name} takes the plain mean of the clients' models: give "
                 "client_weighting UNIFORM ('uniform')."
@@ -289,13 +292,10 @@ def build(name: str, model_fn: Callable[[], Any], **overrides: Any) -> Process:
                 f" methods ({', '.join(own.values()) or 'none'}), fields of"
                 f" ProcessSettings, and {', '.join(sorted(arguments))}."
             )
-    methods = catalogue.build(name, strengths)
-    counts = any(map(method_lib.counts_clients, methods))
-    if counts and not ("num_clients" in chosen or "population" in rest):
-        raise TypeError(
-            f"{name} has to know how many clients there are in all, in a round or not: "
-            "give num_clients, or a population."
-        )
+    catalogue.build(name, strengths)
+    # The number of clients of the paper's settings says nothing of this population.
+    if "num_clients" not in chosen:
+        rest.setdefault("population", None)
     settings = ProcessSettings.of(name, **chosen)
     return _build(name, model_fn, settings, strengths, rest)
 

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import collections
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Optional
 
 import tensorflow as tf
 
 from tff_reg.lazy import tff
-from tff_reg.methods import method as method_lib
+from tff_reg.methods import contract, memories, method as method_lib
 from tff_reg.training import (
     data_forms,
     local_step as local_step_lib,
     local_training,
+    needs as needs_lib,
     optimizers,
 )
 
 REJECTED = "rejected_clients"
+# Clients that only a method's own numbers made rejected, `<method>/not_finite`.
+NOT_FINITE = "not_finite"
 # What the server sends, where that is more than the model.
 MODEL = "model"
 # Added to the norm in the clipping factor, as PyTorch's clip_grad_norm_ does.
@@ -29,6 +32,7 @@ class Visit(NamedTuple):
 
     Attributes:
       received: The model's `ModelWeights`.
+      start: The trainable weights that the client begins with.
       client: The client's memories, by name.
       server: The memories that the server sent, by name.
       class_counts: int32 [classes], or None where no method needs them.
@@ -37,6 +41,7 @@ class Visit(NamedTuple):
     """
 
     received: Any
+    start: Sequence[Any]
     client: Mapping[str, Sequence[Any]]
     server: Mapping[str, Any]
     class_counts: Any
@@ -92,6 +97,8 @@ class LocalRound:
       model_fn: Makes the model.
       training: What the client does.
       weighting: A `tff.learning.ClientWeighting`.
+      needs: What the methods' hooks need.
+      reads: Where a trial notes what the hooks read; None if this is no trial.
 
     Attributes:
       has_network: Whether the model shows its network.
@@ -102,22 +109,39 @@ class LocalRound:
         model_fn: Callable[[], Any],
         training: local_training.LocalTraining,
         weighting: tff.learning.ClientWeighting,
+        needs: needs_lib.Needs,
+        reads: Optional[needs_lib.Reads] = None,
     ):
         self._training = training
         self._weighting = weighting
-        self._model = model_fn()
-        self._references = {name: model_fn() for name in training.reference_models}
-        self._local_step = local_step_lib.LocalStep(
-            self._model, self._references, training.methods
-        )
-        self.has_network = method_lib.has_network(self._model)
+        self._by_name = {method.name: method for method in training.methods}
+        self._needs = needs
+        self._reads = reads
+        self._model = model_fn() if reads is None else reads.model
+        self._references: Mapping[str, Any] = {
+            name: model_fn() for name in needs.references
+        }
+        if reads is None:
+            self._local_step = local_step_lib.LocalStep(
+                self._model, self._references, training.methods, needs
+            )
+        else:
+            names = needs_lib.reference_names(
+                training.methods, self._model.trainable_variables
+            )
+            self._local_step = local_step_lib.LocalStep(
+                self._model,
+                needs_lib.References(self._model, names, reads),
+                training.methods,
+                needs,
+                reads.watch_step,
+            )
+        self.has_network = self._local_step.has_network
         self._variables = list(self._model.trainable_variables)
         head = self._model.network.head_variables if self.has_network else ()
         self._in_head = tuple(any(v is h for h in head) for v in self._variables)
         self._updater = optimizers.Updater(training.optimizer, self._variables)
-        self._sums_gradients = not self._updater.is_plain and any(
-            method.needs_gradients for method in training.methods
-        )
+        self._sums_gradients = needs.gradient_sum and not self._updater.is_plain
 
     def begin(
         self,
@@ -142,7 +166,9 @@ class LocalRound:
           What stays as it is during the training, and what does not.
         """
         weights = tff.learning.models.ModelWeights.from_model(self._model)
-        tf.nest.map_structure(_assign, weights, received[MODEL])
+        tf.nest.map_structure(
+            _assign, tf.nest.flatten(weights), tf.nest.flatten(received[MODEL])
+        )
         values = {
             method_lib.GLOBAL: tuple(received[MODEL].trainable),
             method_lib.EVALUATED: tuple(received[MODEL].trainable),
@@ -158,20 +184,37 @@ class LocalRound:
             ):
                 variable.assign(value)
         class_counts = None
-        if self._training.needs_class_counts:
+        if self._needs.class_counts:
             num_classes = self._model.network.num_classes
             class_counts = self._training.data_form.class_counts(data, num_classes)
-        zero_sums = collections.OrderedDict(
-            (name, tf.constant(0.0)) for name in self._local_step.measurement_names
+        visit = Visit(
+            received=received[MODEL],
+            start=tuple(received[MODEL].trainable),
+            client=client,
+            server=server,
+            class_counts=class_counts,
+            hparams=hparams,
+            decayed=_scaled(hparams, rate_factor),
         )
-        decayed = _scaled(hparams, rate_factor)
-        visit = Visit(received[MODEL], client, server, class_counts, hparams, decayed)
-        progress = Progress(
-            optimizer=self._updater.begin(decayed),
+        progress = self._at_first(visit)
+        visit = self._start(visit, progress)
+        locals_ = self._locals(visit, progress)
+        kept = collections.OrderedDict(
+            (method.name, contract.call(method, "begin", locals_[method.name]))
+            for method in self._training.methods
+        )
+        return visit, progress._replace(kept=kept)
+
+    def _at_first(self, visit: Visit) -> Progress:
+        """No steps so far."""
+        return Progress(
+            optimizer=self._updater.begin(visit.decayed),
             num_examples=tf.constant(0, tf.int64),
             num_steps=tf.constant(0),
             relative_size=tf.constant(1.0, tf.float64),
-            sums=zero_sums,
+            sums=collections.OrderedDict(
+                (name, tf.constant(0.0)) for name in self._local_step.measurement_names
+            ),
             gradient_sum=(
                 tuple(tf.zeros_like(v) for v in self._variables)
                 if self._sums_gradients
@@ -179,12 +222,19 @@ class LocalRound:
             ),
             kept={},
         )
-        locals_ = self._locals(visit, progress)
-        kept = collections.OrderedDict(
-            (method.name, method.begin(locals_[method.name]))
-            for method in self._training.methods
-        )
-        return visit, progress._replace(kept=kept)
+
+    def _start(self, visit: Visit, progress: Progress) -> Visit:
+        """Takes the client where the method that says so lets it begin."""
+        for method in self._training.methods:
+            if method_lib.does(method, "start"):
+                local = self._locals(visit, progress)[method.name]
+                start = contract.call(method, "start", local)
+                start = contract.check_like(method, "start", start, visit.start)
+                # Variables, read before they change.
+                start = tuple(tf.identity(value) for value in start)
+                tf.nest.map_structure(_assign, tuple(self._variables), start)
+                visit = visit._replace(start=start)
+        return visit
 
     def enter(self, progress: Progress, element: Any) -> Progress:
         """Looks at an element of the data set before it is trained on."""
@@ -215,37 +265,67 @@ class LocalRound:
           How far the training is then.
         """
         locals_ = self._locals(visit, progress)
-        gradients, batch_examples, measurements = self._local_step.gradient(
+        gradients, batch_examples, measured = self._local_step.gradient(
             batch, locals_, compute_key
         )
-        for method in self._training.methods:
-            gradients = method.correct(locals_[method.name], gradients)
+        gradients = self._corrected("correct", locals_, gradients)
         if self._training.max_gradient_norm is not None:
             gradients, _ = clip_by_global_norm(
                 gradients, self._training.max_gradient_norm
             )
         kept = collections.OrderedDict(
-            (method.name, method.keep(locals_[method.name], gradients))
-            for method in self._training.methods
+            (name, self._keep(method, locals_[name], gradients))
+            for name, method in self._by_name.items()
         )
-        for method in self._training.methods:
-            gradients = method.correct_clipped(locals_[method.name], gradients)
+        gradients = self._corrected("correct_clipped", locals_, gradients)
         gradient_sum = progress.gradient_sum
         if self._sums_gradients:
             followed = self._updater.followed(progress.optimizer, gradients)
             gradient_sum = tuple(t + g for t, g in zip(gradient_sum, followed))
-        scale = tf.cast(batch_examples, tf.float32)
-        sums = collections.OrderedDict(
-            (name, total + scale * measurements[name])
-            for name, total in progress.sums.items()
-        )
         return progress._replace(
             optimizer=self._updater.step(progress.optimizer, gradients),
             num_examples=progress.num_examples + batch_examples,
             num_steps=progress.num_steps + 1,
-            sums=sums,
+            sums=self._summed(progress.sums, measured, batch_examples),
             gradient_sum=gradient_sum,
             kept=kept,
+        )
+
+    def _corrected(self, hook: str, locals_: Any, gradients: Any) -> Any:
+        for name, method in self._by_name.items():
+            if method_lib.does(method, hook):
+                gradients = contract.call(method, hook, locals_[name], gradients)
+                gradients = contract.check_like(
+                    method, hook, gradients, self._variables
+                )
+        return gradients
+
+    def _keep(self, method: method_lib.Method, local: Any, gradients: Any) -> Any:
+        if not method_lib.does(method, "keep"):
+            return local.state
+        kept = contract.call(method, "keep", local, gradients)
+        return contract.check_structure(method, "keep", "the state", kept, local.state)
+
+    def _summed(self, sums: Any, measured: Any, batch_examples: Any) -> Any:
+        """The measurements' sums with those of one more batch."""
+        if self._reads is not None:
+            self._reads.measured = measured
+            return sums
+        scale = tf.cast(batch_examples, tf.float32)
+        named = {
+            f"{method}/{name}": value
+            for method, own in measured.items()
+            for name, value in own.items()
+        }
+        for method in self._training.methods:
+            names = [*measured[method.name]]
+            if sorted(names) != sorted(self._needs.measurements[method.name]):
+                raise contract.refuse(
+                    method, "term", "its measurements differ from call to call."
+                )
+        return collections.OrderedDict(
+            (name, total + scale * tf.cast(named[name], tf.float32))
+            for name, total in sums.items()
         )
 
     def finish(self, visit: Visit, progress: Progress) -> ClientOutput:
@@ -256,66 +336,35 @@ class LocalRound:
           progress: How far the training came.
 
         Returns:
-          The client's output. A client whose update is not finite counts as
-          `rejected_clients` and in nothing else, and keeps what it remembers, as one
+          The client's output. A client whose update, memory, upload or term is not
+          finite counts as `rejected_clients`, and as `<method>/not_finite` where only a
+          method's part is not; it counts in nothing else, and keeps its memory, as one
           without examples does.
 
         Raises:
-          ValueError: If a method uploads what it does not declare.
+          HookError: If a hook fails or returns what it must not.
         """
-        model, training = self._model, self._training
-        num_examples = progress.num_examples
-        locals_ = self._locals(visit, progress, is_last=True)
-        weights = tff.learning.models.ModelWeights.from_model(model)
-        before, after = (
-            tff.learning.models.ModelWeights(w.trainable, floats(w.non_trainable))
-            for w in (visit.received, weights)
-        )
-        update = tf.nest.map_structure(tf.subtract, before, after)
-        for method in training.methods:
-            if method_lib.does(method, "scale"):
-                factor = method.scale(locals_[method.name])
-                # Without a step there is nothing to scale, perhaps by 1 / 0.
-                factor = tf.where(progress.num_steps > 0, factor, tf.ones_like(factor))
-                scaled = [factor * u for u in update.trainable]
-                update = tff.learning.models.ModelWeights(scaled, update.non_trainable)
+        finished = self._finished(visit, progress)
+        update = self._update(visit, progress, finished)
         is_finite = all_finite(update)
+        blamed = {
+            name: tf.logical_and(
+                is_finite, tf.logical_not(self._all_finite(name, own, progress))
+            )
+            for name, own in finished.items()
+            if self._has_part(name)
+        }
+        is_finite = tf.reduce_all([is_finite, *map(tf.logical_not, blamed.values())])
         update = zero_unless(is_finite, update)
-
-        def reset_metrics():
-            model.reset_metrics()
-            return tf.no_op()
-
-        tf.cond(is_finite, tf.no_op, reset_metrics)
-        if self._weighting == tff.learning.ClientWeighting.UNIFORM:
-            weight = tf.cast(num_examples > 0, tf.float32)
-        else:
-            weight = tf.cast(num_examples, tf.float32)
-        weight = tf.where(is_finite, weight, 0.0)
-        metrics = collections.OrderedDict(model.report_local_unfinalized_metrics())
-        for name, total in progress.sums.items():
-            examples = tf.cast(num_examples, tf.float32)
-            metrics[name] = [
-                tf.where(is_finite, total, 0.0),
-                tf.where(is_finite, examples, 0.0),
-            ]
-        metrics[REJECTED] = tf.cast(tf.logical_not(is_finite), tf.int32)
-        if not after.non_trainable:
-            update = update.trainable
-        new_memory: dict[str, Any] = {}
         uploads: dict[str, Any] = {}
-        for method in training.methods:
-            own_memory, own_uploads = method.finish(locals_[method.name])
-            if unknown := sorted({*own_uploads} - {*method.uploads}):
-                raise ValueError(
-                    f"{method.name} uploads {', '.join(unknown)}, which its `uploads`"
-                    " does not name: add it, so that noise and epsilon cover it."
-                )
-            new_memory.update(own_memory)
-            uploads.update(own_uploads)
-        has_trained = tf.logical_and(is_finite, num_examples > 0)
+        new_memory: dict[str, Any] = {}
+        for name, own in finished.items():
+            keys = memories.keys(name, self._by_name[name].client_memory)
+            new_memory.update((keys[each], own.memory[each]) for each in own.memory)
+            uploads.update((f"{name}/{each}", own.upload[each]) for each in own.upload)
+        has_trained = tf.logical_and(is_finite, progress.num_examples > 0)
         client = collections.OrderedDict(
-            (name, where(has_trained, list(new_memory.get(name, old)), list(old)))
+            (name, where(has_trained, new_memory.get(name, old), old))
             for name, old in visit.client.items()
         )
         uploads = collections.OrderedDict(
@@ -323,18 +372,111 @@ class LocalRound:
         )
         return ClientOutput(
             result=tff.learning.templates.ClientResult(
-                update=update, update_weight=weight
+                update=update, update_weight=self._client_weight(progress, is_finite)
             ),
-            metrics=metrics,
+            metrics=self._metrics(progress, is_finite, blamed),
             client=client,
             uploads=uploads,
             has_trained=tf.cast(has_trained, tf.int32),
         )
 
+    def _finished(
+        self, visit: Visit, progress: Progress
+    ) -> dict[str, method_lib.Finished]:
+        """What each method's `finish` returns, by the method's name."""
+        locals_ = self._locals(visit, progress, is_last=True)
+        found: dict[str, method_lib.Finished] = {}
+        for name, method in self._by_name.items():
+            own = method_lib.Finished()
+            if method_lib.does(method, "finish"):
+                own = contract.call(method, "finish", locals_[name])
+            found[name] = _checked_finished(
+                method, own, memories.own(name, method.client_memory, visit.client)
+            )
+        return found
+
+    def _update(
+        self,
+        visit: Visit,
+        progress: Progress,
+        finished: Mapping[str, method_lib.Finished],
+    ) -> Any:
+        """a_i - w_i of weights and statistics, scaled as the methods say."""
+        weights = tff.learning.models.ModelWeights.from_model(self._model)
+        start = tf.nest.pack_sequence_as(visit.received.trainable, visit.start)
+        before, after = (
+            tff.learning.models.ModelWeights(trainable, floats(w.non_trainable))
+            for trainable, w in (
+                (start, visit.received),
+                (weights.trainable, weights),
+            )
+        )
+        update = tf.nest.map_structure(tf.subtract, before, after)
+        for own in finished.values():
+            if own.scale is not None:
+                # Without a step there is nothing to scale, perhaps by 1 / 0.
+                one = tf.ones_like(own.scale)
+                factor = tf.where(progress.num_steps > 0, own.scale, one)
+                scaled = [factor * u for u in update.trainable]
+                update = tff.learning.models.ModelWeights(scaled, update.non_trainable)
+        return update if after.non_trainable else update.trainable
+
+    def _has_part(self, name: str) -> bool:
+        """Whether a method has something by itself that may not be finite."""
+        method = self._by_name[name]
+        has_term = method_lib.does(method, "term") and not method.is_measured_only
+        return has_term or bool(method.client_memory or method.uploads)
+
+    def _all_finite(self, name: str, own: method_lib.Finished, progress: Progress):
+        parts: list[Any] = [own.memory, own.upload]
+        if f"{name}/term" in progress.sums and not self._by_name[name].is_measured_only:
+            parts.append(progress.sums[f"{name}/term"])
+        return all_finite(parts)
+
+    def _client_weight(self, progress: Progress, is_finite: tf.Tensor) -> tf.Tensor:
+        if self._weighting == tff.learning.ClientWeighting.UNIFORM:
+            weight = tf.cast(progress.num_examples > 0, tf.float32)
+        else:
+            weight = tf.cast(progress.num_examples, tf.float32)
+        return tf.where(is_finite, weight, 0.0)
+
+    def _metrics(
+        self, progress: Progress, is_finite: tf.Tensor, blamed: Mapping[str, tf.Tensor]
+    ) -> dict[str, Any]:
+        """The client's metrics, none where it is rejected."""
+        model = self._model
+
+        def reset_metrics():
+            model.reset_metrics()
+            return tf.no_op()
+
+        tf.cond(is_finite, tf.no_op, reset_metrics)
+        metrics = collections.OrderedDict(model.report_local_unfinalized_metrics())
+        for name, total in progress.sums.items():
+            examples = tf.cast(progress.num_examples, tf.float32)
+            metrics[name] = [
+                tf.where(is_finite, total, 0.0),
+                tf.where(is_finite, examples, 0.0),
+            ]
+        for name, is_blamed in blamed.items():
+            metrics[f"{name}/{NOT_FINITE}"] = tf.cast(is_blamed, tf.int32)
+        metrics[REJECTED] = tf.cast(tf.logical_not(is_finite), tf.int32)
+        return metrics
+
+    @property
+    def measurement_names(self) -> list[str]:
+        """Names of what the methods measure, `<method>/<name>`."""
+        return self._local_step.measurement_names
+
+    @property
+    def blamed(self) -> list[str]:
+        """Names of the methods that have a metric `<method>/not_finite`."""
+        return [name for name in self._by_name if self._has_part(name)]
+
     def _locals(
         self, visit: Visit, progress: Progress, is_last: bool = False
     ) -> dict[str, method_lib.Local]:
-        """Where the client stands, for each method."""
+        """The client, as each method sees it."""
         dtype = self._variables[0].dtype
         relative_size = tf.cast(progress.relative_size, dtype)
         is_uniform = self._weighting == tff.learning.ClientWeighting.UNIFORM
@@ -348,33 +490,75 @@ class LocalRound:
         if is_last and self._sums_gradients:
             decayed = tf.cast(visit.decayed["learning_rate"], dtype)
             scaled_sum = [decayed * total for total in progress.gradient_sum]
-        local = method_lib.Local(
-            weights=self._variables,
-            cloud=tuple(visit.received.trainable),
-            client=visit.client,
-            server=visit.server,
-            in_head=self._in_head,
-            class_counts=visit.class_counts,
-            relative_size=relative_size,
-            relative_weight=tf.ones([], dtype) if is_uniform else relative_size,
-            num_steps=progress.num_steps,
-            num_examples=progress.num_examples,
-            weighs_by_examples=not is_uniform,
-            hparams=visit.decayed,
-            local_steps=steps,
-            step_size=step_size,
-            scaled_gradient_sum=scaled_sum,
-        )
-        return {
-            method.name: local.with_state(progress.kept.get(method.name, ()))
-            for method in self._training.methods
+        locals_ = {
+            name: method_lib.Local(
+                weights=self._variables,
+                start=visit.start,
+                global_weights=tuple(visit.received.trainable),
+                memory=memories.own(name, method.client_memory, visit.client),
+                server_memory=memories.own(name, method.server_memory, visit.server),
+                state=progress.kept.get(name, ()),
+                in_head=self._in_head,
+                class_counts=visit.class_counts,
+                relative_size=relative_size,
+                relative_weight=tf.ones([], dtype) if is_uniform else relative_size,
+                num_steps=progress.num_steps,
+                num_examples=progress.num_examples,
+                weighs_by_examples=not is_uniform,
+                hparams=visit.decayed,
+                local_steps=steps,
+                step_size=step_size,
+                scaled_gradient_sum=scaled_sum,
+            )
+            for name, method in self._by_name.items()
         }
+        if self._reads is None:
+            return locals_
+        return {
+            name: self._reads.watch_local(self._by_name[name], local)
+            for name, local in locals_.items()
+        }
+
+
+def _checked_finished(
+    method: method_lib.Method, own: Any, memory: Mapping[str, Any]
+) -> method_lib.Finished:
+    """What `finish` returned, as it must be.
+
+    Args:
+      method: The method.
+      own: What it returned.
+      memory: The client's memories of the method so far.
+
+    Returns:
+      The same, with memories packed as before.
+    """
+    if not isinstance(own, method_lib.Finished):
+        raise contract.refuse(
+            method, "finish", f"it must return Finished(...), not {contract.spec(own)}."
+        )
+    contract.check_names(method, "finish", "memory", own.memory, [*memory])
+    contract.check_names(method, "finish", "upload", own.upload, method.uploads)
+    if missing := [name for name in method.uploads if name not in own.upload]:
+        raise contract.refuse(
+            method, "finish", f"it never uploads {', '.join(missing)}, of `uploads`."
+        )
+    if own.scale is not None:
+        contract.check_scalar(method, "finish", "scale", own.scale)
+    packed = {
+        name: contract.check_structure(
+            method, "finish", f"memory {name!r}", value, memory[name]
+        )
+        for name, value in own.memory.items()
+    }
+    return method_lib.Finished(packed, own.upload, own.scale)
 
 
 def build_client_update(
     model_fn: Callable[[], Any],
     training: local_training.LocalTraining,
     weighting: tff.learning.ClientWeighting,
+    needs: needs_lib.Needs,
     loop_implementation: tff.learning.LoopImplementation,
 ) -> Callable[..., Any]:
     """Makes the models and returns the `tf.function` that a client runs.
@@ -383,12 +567,13 @@ def build_client_update(
       model_fn: Makes the model.
       training: What the client does.
       weighting: How clients weigh.
+      needs: What the methods' hooks need.
       loop_implementation: How a client goes through its data.
 
     Returns:
       A function of the arguments of `LocalRound.begin` giving a `ClientOutput`.
     """
-    local_round = LocalRound(model_fn, training, weighting)
+    local_round = LocalRound(model_fn, training, weighting, needs)
     # AutoGraph has nothing to convert here but in a model of somebody else's, and
     # looking for it is a quarter of the time that tracing takes.
     as_written = tf.autograph.experimental.do_not_convert
@@ -405,7 +590,7 @@ def build_client_update(
         client: Any,
         server: Any,
     ):
-        if training.needs_class_counts:
+        if needs.class_counts:
             # Counted and trained on are the same examples, also where a data set gives
             # others in every pass.
             data = data.cache()
@@ -527,8 +712,8 @@ def _assign(variable: tf.Variable, value: tf.Tensor) -> None:
 def _scaled(hparams: Any, rate_factor: Any):
     """The hparams with the learning rate times the schedule's factor."""
     if "learning_rate" not in hparams:
-        return hparams
-    scaled = collections.OrderedDict(hparams)
+        return needs_lib.HParams(hparams)
+    scaled = needs_lib.HParams(hparams)
     rate = scaled["learning_rate"]
     scaled["learning_rate"] = rate * tf.cast(rate_factor, rate.dtype)
     return scaled
