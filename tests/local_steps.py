@@ -41,8 +41,8 @@ def gradient(model, methods, batch, *, cloud=(), references=None, compute_key=ke
             weights=weights,
             start=cloud,
             global_weights=cloud,
-            memory=_first(each, each.client_memory, weights),
-            server_memory=_first(each, each.server_memory, weights),
+            memory=_first(each, "client_memory", weights),
+            server_memory=_first(each, "server_memory", weights),
             class_counts=class_counts,
         )
         locals_[each.name] = dataclasses.replace(local, state=each.begin(local))
@@ -55,9 +55,9 @@ def named(measured):
     return {f"{m}/{name}": v for m, own in measured.items() for name, v in own.items()}
 
 
-def _first(method, declarations, weights):
-    first = memories.initial(method.name, declarations, weights)
-    return memories.own(method.name, declarations, first)
+def _first(method, attribute, weights):
+    first = memories.initial(method, attribute, weights)
+    return memories.own(method.name, getattr(method, attribute), first)
 
 
 def _needs(model, methods):
