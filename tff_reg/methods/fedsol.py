@@ -85,14 +85,14 @@ class FedSOL(method.Method):
         if not self.radius:
             return gradient_at()
         proximal = gradient_at(loss=self.proximal_loss)
-        return gradient_at(self.perturbation(local, proximal))
+        return gradient_at(self.perturbation_of(local, proximal))
 
     def proximal_loss(self, step: method.Step) -> tf.Tensor:
         """The divergence from the global model's predictions, a scalar."""
         target = step.outputs_of(method.EVALUATED).logits
         return distillation.divergence(target, step.outputs.logits, self.temperature)
 
-    def perturbation(
+    def perturbation_of(
         self, local: method.Local, gradient: method.Tensors
     ) -> method.Tensors:
         """e of the equations, one tensor a weight.
