@@ -34,9 +34,7 @@ class AllClients(method.Method):
             tf.cast(local.relative_weight, new.dtype) * (new - old)
             for new, old in zip(last, before)
         ]
-        return method.Finished(
-            memory={method.PREVIOUS: last}, upload={"change": moved}
-        )
+        return method.Finished(memory={method.PREVIOUS: last}, upload={"change": moved})
 
     def update_memory(self, server: method.Server) -> method.Memory:
         mean, change = server.memory["mean"], server.uploads["change"]

@@ -1,5 +1,6 @@
-"""Checks that a method is written as `Method` says: when its class is made, and when
-its hooks are called.
+"""Checks that a method is written as `Method` says.
+
+Names are checked when the class is made, results when a hook is called.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import inspect
 import linecache
 import os
 import traceback
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from tff_reg import settings
@@ -83,13 +84,13 @@ def near(name: str, names: Iterable[str]) -> str:
     return f"; did you mean {close[0]!r}?" if close else ""
 
 
-def check_class(cls: type, base: type, sets: Mapping[str, Iterable[str]]) -> None:
+def check_class(cls: type, base: type, sets: Mapping[str, Mapping[str, str]]) -> None:
     """Checks the names that a method's class has.
 
     Args:
       cls: The class.
       base: `Method`.
-      sets: By an attribute's name, the values that it may hold.
+      sets: By an attribute's name, the constants that it may hold, by their names.
 
     Raises:
       ContractError: If one is of the old contract, or looks like a misspelt one, a hook
@@ -118,19 +119,11 @@ def check_class(cls: type, base: type, sets: Mapping[str, Iterable[str]]) -> Non
             _check_signature(where, name, value, hook)
     for name, allowed in sets.items():
         value = getattr(cls, name)
-        for item in () if isinstance(value, property) else value:
-            if item not in tuple(allowed):
-                raise ContractError(
-                    f"{where}: {name} holds {item!r}, which does not exist: take"
-                    f" constants of tff_reg.methods, of {_constants(allowed)}."
-                )
-
-
-def _constants(values: Iterable[str]) -> str:
-    from tff_reg.methods import method
-
-    named = {value: name for name, value in vars(method).items() if name.isupper()}
-    return ", ".join(named[value] for value in values)
+        if isinstance(value, str) or any(i not in allowed.values() for i in value):
+            raise ContractError(
+                f"{where}: {name} = {value!r}; give a tuple of constants of"
+                f" tff_reg.methods: {', '.join(allowed)}."
+            )
 
 
 def _check_signature(where: str, name: str, given: Any, hook: Any) -> None:
@@ -238,9 +231,8 @@ def check_like(
       HookError: If their number, a shape or a data type is another.
     """
     if not isinstance(values, (list, tuple)):
-        raise refuse(
-            method, hook, f"it must return a list, a tensor a {what}, not {spec(values)}."
-        )
+        why = f"it must return a list, a tensor a {what}, not {spec(values)}."
+        raise refuse(method, hook, why)
     if len(values) != len(expected):
         raise refuse(
             method,
@@ -312,14 +304,12 @@ def check_names(
         raise refuse(
             method, hook, f"{what} must be a mapping of names, not {spec(given)}."
         )
+    known = list(declared)
     for name in given:
-        if name not in declared:
-            raise refuse(
-                method,
-                hook,
-                f"{what} has {name!r}, which the class does not declare"
-                f"{near(name, declared) or '; it declares ' + (', '.join(declared) or 'none')}.",
-            )
+        if name not in known:
+            hint = near(name, known) or f"; it declares {', '.join(known) or 'none'}."
+            why = f"{what} has {name!r}, which the class does not declare{hint}"
+            raise refuse(method, hook, why)
 
 
 def check_scalar(
@@ -335,10 +325,9 @@ def check_scalar(
     """
     if isinstance(value, (bool, int, float)):
         return tf.constant(value, dtype or tf.float32)
-    is_scalar = hasattr(value, "dtype") and tf.TensorShape(value.shape).rank in (0, None)
+    has_type = hasattr(value, "dtype")
+    is_scalar = has_type and tf.TensorShape(value.shape).rank in (0, None)
     if not is_scalar or (dtype is not None and value.dtype != dtype):
         kind = "a number" if dtype is None else f"a {tf.as_dtype(dtype).name} scalar"
         raise refuse(method, hook, f"{what} must be {kind}, is {spec(value)}.")
     return value
-
-

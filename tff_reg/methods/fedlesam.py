@@ -69,12 +69,12 @@ class FedLESAM(method.Method):
         return self.direction == "paper"
 
     @property
-    def client_memory(self) -> method.Declarations:  # pyright: ignore[reportIncompatibleVariableOverride]
+    def client_memory(self) -> method.Declarations:  # pyright: ignore
         # No model that was received is all zeros.
         return {"received": memories.zeros} if self._is_local else {}
 
     @property
-    def server_memory(self) -> method.Declarations:  # pyright: ignore[reportIncompatibleVariableOverride]
+    def server_memory(self) -> method.Declarations:  # pyright: ignore
         return {} if self._is_local else {"update": memories.sent(memories.zeros)}
 
     def begin(self, local: method.Local) -> tuple[Any, ...]:
@@ -92,7 +92,9 @@ class FedLESAM(method.Method):
             update = _first_numbers(update)
         norm = tf.add_n([tf.norm(u) for u in update]) + _NORM_EPSILON
         factor = -self.radius / norm
-        return tuple(factor * u * tf.ones_like(c) for u, c in zip(update, local.global_weights))
+        return tuple(
+            factor * u * tf.ones_like(c) for u, c in zip(update, local.global_weights)
+        )
 
     def gradient(
         self, local: method.Local, gradient_at: method.GradientAt

@@ -61,7 +61,7 @@ class FedNova(method.Method):
     )
 
     @property
-    def server_memory(self) -> method.Declarations:  # pyright: ignore[reportIncompatibleVariableOverride]
+    def server_memory(self) -> method.Declarations:  # pyright: ignore
         return {"momentum": memories.zeros} if self.server_momentum else {}
 
     def begin(self, local: method.Local) -> Any:

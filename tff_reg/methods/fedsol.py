@@ -25,7 +25,6 @@ mode.
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 from tff_reg import settings
 from tff_reg.lazy import tf
@@ -85,24 +84,22 @@ class FedSOL(method.Method):
         if not self.radius:
             return gradient_at()
         proximal = gradient_at(loss=self.proximal_loss)
-        return gradient_at(self.perturbation_of(local, proximal))
+        return gradient_at(self.ascent(local, proximal))
 
     def proximal_loss(self, step: method.Step) -> tf.Tensor:
         """The divergence from the global model's predictions, a scalar."""
         target = step.outputs_of(method.EVALUATED).logits
         return distillation.divergence(target, step.outputs.logits, self.temperature)
 
-    def perturbation_of(
-        self, local: method.Local, gradient: method.Tensors
-    ) -> method.Tensors:
-        """e of the equations, one tensor a weight.
+    def ascent(self, local: method.Local, gradient: method.Tensors) -> method.Tensors:
+        """The perturbation e of the equations.
 
         Args:
           local: The client.
           gradient: p, one tensor a weight.
 
         Returns:
-          What is added to the weights.
+          What is added to the weights, one tensor each.
         """
         if self.part != "all":
             is_head = self.part == "head"

@@ -41,7 +41,7 @@ from tff_reg.methods.states import (
     Server,
     Step,
     Tensors,
-    Term,
+    Term as Term,
 )
 from tff_reg.models import forward as forward_lib
 
@@ -78,8 +78,20 @@ _BY_HOOK = {
 ONE_LABEL = "examples with one label each"
 UNIFORM_WEIGHTING = "the plain mean of the clients' models"
 EXACT_UPLOADS = "sums of uploads without clipping and noise"
-NEEDS = (ONE_LABEL, UNIFORM_WEIGHTING, EXACT_UPLOADS)
 
+_CONSTANTS = {
+    "exclusive": {
+        "DRIFT": DRIFT,
+        "SERVER": SERVER,
+        "FEATURES": FEATURES,
+        "CLASSIFIER": CLASSIFIER,
+    },
+    "needs": {
+        "ONE_LABEL": ONE_LABEL,
+        "UNIFORM_WEIGHTING": UNIFORM_WEIGHTING,
+        "EXACT_UPLOADS": EXACT_UPLOADS,
+    },
+}
 _IN_NETWORK = ("adapt_network", "change_batch", "change_pass", "change_logits")
 # By name, a memory's first value.
 Declarations = Mapping[str, memories.Declaration]
@@ -138,8 +150,7 @@ class Method:
     def __init_subclass__(cls, **arguments: Any) -> None:
         """Refuses names that no method has; see `contract.check_class`."""
         super().__init_subclass__(**arguments)
-        sets = {"exclusive": EXCLUSIVE, "needs": NEEDS}
-        contract.check_class(cls, Method, sets)
+        contract.check_class(cls, Method, _CONSTANTS)
 
     def __new__(cls, *args: Any, **given: Any) -> Method:
         """Refuses arguments that are no settings; see `settings.check_names`."""

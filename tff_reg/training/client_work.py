@@ -20,9 +20,12 @@ from tff_reg.lazy import tff
 from tff_reg.methods import memories, method as method_lib
 from tff_reg.models import learning_model
 from tff_reg.training import (
+    client_states,
+    client_update as client_update_lib,
     local_round,
     local_training,
     needs as needs_lib,
+    numbers,
     optimizers,
     schedules,
     trial,
@@ -40,9 +43,7 @@ def update_type(model_weights_type: Any) -> tff.types.Type:
       other floats; else that of a `ModelWeights` with all floats, since statistics such
       as BatchNorm's are averaged too.
     """
-    statistics = local_round.floats(
-        tff.structure.flatten(model_weights_type.non_trainable)
-    )
+    statistics = numbers.floats(tff.structure.flatten(model_weights_type.non_trainable))
     if not statistics:
         return model_weights_type.trainable
     return tff.types.to_type(
@@ -137,7 +138,7 @@ def describe(
             metric_finalizers=finalizers,
             hparams_dtype=tf.float64 if is_double else tf.float32,
             has_statistics=(
-                len(local_round.floats(model.non_trainable_variables)) > constants
+                len(numbers.floats(model.non_trainable_variables)) > constants
             ),
         )
         return tff.learning.models.ModelWeights.from_model(model)
@@ -208,10 +209,10 @@ def _build_parts(
 
     def update(
         state: Any, received: Any, data: Any, client: Any, server: Any
-    ) -> local_round.ClientOutput:
+    ) -> client_states.ClientOutput:
         if not training.averaged_rounds:
             received = {local_round.MODEL: received}
-        client_update = local_round.build_client_update(
+        client_update = client_update_lib.build_client_update(
             model_fn,
             training,
             client_weighting,

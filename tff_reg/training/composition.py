@@ -24,8 +24,8 @@ from tff_reg.training import (
     local_training,
     memory as memory_lib,
     optimizers,
-    stateful,
     schedules,
+    stateful,
 )
 from tff_reg.training.process_settings import ProcessSettings
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import collections
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, Optional
+from collections.abc import Callable, Mapping
+from typing import Any, Optional
 
 import tensorflow as tf
 
@@ -12,82 +12,20 @@ from tff_reg.lazy import tff
 from tff_reg.methods import contract, memories, method as method_lib
 from tff_reg.training import (
     data_forms,
+    hook_results,
     local_step as local_step_lib,
     local_training,
     needs as needs_lib,
+    numbers,
     optimizers,
 )
+from tff_reg.training.client_states import ClientOutput, Progress, Visit
 
 REJECTED = "rejected_clients"
 # Clients that only a method's own numbers made rejected, `<method>/not_finite`.
 NOT_FINITE = "not_finite"
 # What the server sends, where that is more than the model.
 MODEL = "model"
-# Added to the norm in the clipping factor, as PyTorch's clip_grad_norm_ does.
-_CLIP_EPSILON = 1e-6
-
-
-class Visit(NamedTuple):
-    """What a client has before it trains.
-
-    Attributes:
-      received: The model's `ModelWeights`.
-      start: The trainable weights that the client begins with.
-      client: The client's memories, by name.
-      server: The memories that the server sent, by name.
-      class_counts: int32 [classes], or None where no method needs them.
-      hparams: The client optimiser's, before any decay.
-      decayed: The same with the round's learning rate.
-    """
-
-    received: Any
-    start: Sequence[Any]
-    client: Mapping[str, Sequence[Any]]
-    server: Mapping[str, Any]
-    class_counts: Any
-    hparams: Mapping[str, Any]
-    decayed: Mapping[str, Any]
-
-
-class Progress(NamedTuple):
-    """How far a client's training is.
-
-    Attributes:
-      optimizer: The optimiser's state.
-      num_examples: int64, examples trained on, counted in every epoch.
-      num_steps: int32, steps taken.
-      relative_size: float64, wt_i.
-      sums: Measurements, summed over examples, by name.
-      gradient_sum: The sum of the gradients that the optimiser followed, one tensor a
-        weight, where a method needs it and how far the client moved does not say it.
-      kept: What each method keeps, by its name.
-    """
-
-    optimizer: Any
-    num_examples: Any
-    num_steps: Any
-    relative_size: Any
-    sums: Mapping[str, Any]
-    gradient_sum: Sequence[Any]
-    kept: Mapping[str, Any]
-
-
-class ClientOutput(NamedTuple):
-    """What a client gives.
-
-    Attributes:
-      result: A `tff.learning.templates.ClientResult`.
-      metrics: Unfinalised, by name.
-      client: The client's new memories, by name.
-      uploads: What is summed for the server's memory, by name.
-      has_trained: 1 or 0, int32.
-    """
-
-    result: Any
-    metrics: Mapping[str, Any]
-    client: Mapping[str, Any]
-    uploads: Mapping[str, Any]
-    has_trained: Any
 
 
 class LocalRound:
@@ -270,7 +208,7 @@ class LocalRound:
         )
         gradients = self._corrected("correct", locals_, gradients)
         if self._training.max_gradient_norm is not None:
-            gradients, _ = clip_by_global_norm(
+            gradients, _ = numbers.clip_by_global_norm(
                 gradients, self._training.max_gradient_norm
             )
         kept = collections.OrderedDict(
@@ -346,7 +284,7 @@ class LocalRound:
         """
         finished = self._finished(visit, progress)
         update = self._update(visit, progress, finished)
-        is_finite = all_finite(update)
+        is_finite = numbers.all_finite(update)
         blamed = {
             name: tf.logical_and(
                 is_finite, tf.logical_not(self._all_finite(name, own, progress))
@@ -355,7 +293,7 @@ class LocalRound:
             if self._has_part(name)
         }
         is_finite = tf.reduce_all([is_finite, *map(tf.logical_not, blamed.values())])
-        update = zero_unless(is_finite, update)
+        update = numbers.zero_unless(is_finite, update)
         uploads: dict[str, Any] = {}
         new_memory: dict[str, Any] = {}
         for name, own in finished.items():
@@ -364,11 +302,12 @@ class LocalRound:
             uploads.update((f"{name}/{each}", own.upload[each]) for each in own.upload)
         has_trained = tf.logical_and(is_finite, progress.num_examples > 0)
         client = collections.OrderedDict(
-            (name, where(has_trained, new_memory.get(name, old), old))
+            (name, numbers.where(has_trained, new_memory.get(name, old), old))
             for name, old in visit.client.items()
         )
         uploads = collections.OrderedDict(
-            (name, zero_unless(has_trained, uploads[name])) for name in sorted(uploads)
+            (name, numbers.zero_unless(has_trained, uploads[name]))
+            for name in sorted(uploads)
         )
         return ClientOutput(
             result=tff.learning.templates.ClientResult(
@@ -390,7 +329,7 @@ class LocalRound:
             own = method_lib.Finished()
             if method_lib.does(method, "finish"):
                 own = contract.call(method, "finish", locals_[name])
-            found[name] = _checked_finished(
+            found[name] = hook_results.finished(
                 method, own, memories.own(name, method.client_memory, visit.client)
             )
         return found
@@ -405,7 +344,7 @@ class LocalRound:
         weights = tff.learning.models.ModelWeights.from_model(self._model)
         start = tf.nest.pack_sequence_as(visit.received.trainable, visit.start)
         before, after = (
-            tff.learning.models.ModelWeights(trainable, floats(w.non_trainable))
+            tff.learning.models.ModelWeights(trainable, numbers.floats(w.non_trainable))
             for trainable, w in (
                 (start, visit.received),
                 (weights.trainable, weights),
@@ -431,7 +370,7 @@ class LocalRound:
         parts: list[Any] = [own.memory, own.upload]
         if f"{name}/term" in progress.sums and not self._by_name[name].is_measured_only:
             parts.append(progress.sums[f"{name}/term"])
-        return all_finite(parts)
+        return numbers.all_finite(parts)
 
     def _client_weight(self, progress: Progress, is_finite: tf.Tensor) -> tf.Tensor:
         if self._weighting == tff.learning.ClientWeighting.UNIFORM:
@@ -518,191 +457,6 @@ class LocalRound:
             name: self._reads.watch_local(self._by_name[name], local)
             for name, local in locals_.items()
         }
-
-
-def _checked_finished(
-    method: method_lib.Method, own: Any, memory: Mapping[str, Any]
-) -> method_lib.Finished:
-    """What `finish` returned, as it must be.
-
-    Args:
-      method: The method.
-      own: What it returned.
-      memory: The client's memories of the method so far.
-
-    Returns:
-      The same, with memories packed as before.
-    """
-    if not isinstance(own, method_lib.Finished):
-        raise contract.refuse(
-            method, "finish", f"it must return Finished(...), not {contract.spec(own)}."
-        )
-    contract.check_names(method, "finish", "memory", own.memory, [*memory])
-    contract.check_names(method, "finish", "upload", own.upload, method.uploads)
-    if missing := [name for name in method.uploads if name not in own.upload]:
-        raise contract.refuse(
-            method, "finish", f"it never uploads {', '.join(missing)}, of `uploads`."
-        )
-    if own.scale is not None:
-        contract.check_scalar(method, "finish", "scale", own.scale)
-    packed = {
-        name: contract.check_structure(
-            method, "finish", f"memory {name!r}", value, memory[name]
-        )
-        for name, value in own.memory.items()
-    }
-    return method_lib.Finished(packed, own.upload, own.scale)
-
-
-def build_client_update(
-    model_fn: Callable[[], Any],
-    training: local_training.LocalTraining,
-    weighting: tff.learning.ClientWeighting,
-    needs: needs_lib.Needs,
-    loop_implementation: tff.learning.LoopImplementation,
-) -> Callable[..., Any]:
-    """Makes the models and returns the `tf.function` that a client runs.
-
-    Args:
-      model_fn: Makes the model.
-      training: What the client does.
-      weighting: How clients weigh.
-      needs: What the methods' hooks need.
-      loop_implementation: How a client goes through its data.
-
-    Returns:
-      A function of the arguments of `LocalRound.begin` giving a `ClientOutput`.
-    """
-    local_round = LocalRound(model_fn, training, weighting, needs)
-    # AutoGraph has nothing to convert here but in a model of somebody else's, and
-    # looking for it is a quarter of the time that tracing takes.
-    as_written = tf.autograph.experimental.do_not_convert
-    run, step = training.data_form.run, local_round.step
-    if local_round.has_network:
-        run, step = as_written(run), as_written(step)
-
-    @tf.function
-    def client_update(
-        hparams: Any,
-        rate_factor: Any,
-        received: Any,
-        data: Any,
-        client: Any,
-        server: Any,
-    ):
-        if needs.class_counts:
-            # Counted and trained on are the same examples, also where a data set gives
-            # others in every pass.
-            data = data.cache()
-        visit, progress = as_written(local_round.begin)(
-            hparams, rate_factor, received, data, client, server
-        )
-
-        def train_on_batch(
-            state: Any, batch: Any, compute_key: Callable[[], tf.Tensor]
-        ):
-            return step(visit, state, batch, compute_key)
-
-        def train_on_element(state: Any, element: Any):
-            state = as_written(local_round.enter)(state, element)
-            return run(train_on_batch, state, element)
-
-        if isinstance(training.data_form, data_forms.WholeClientData):
-            element = as_written(training.data_form.element)(data)
-            progress = train_on_element(progress, element)
-        else:
-            batches = data.filter(as_written(_has_examples))
-            progress = _reduce_elements(
-                loop_implementation, train_on_element, batches, progress
-            )
-        return as_written(local_round.finish)(visit, progress)
-
-    return client_update
-
-
-def clip_by_global_norm(gradients: Sequence[tf.Tensor], max_norm: float):
-    """Scales gradients down so that their joint norm is at most `max_norm`.
-
-    Args:
-      gradients: Tensors of one data type.
-      max_norm: The bound.
-
-    Returns:
-      The scaled gradients and their norm before scaling.
-    """
-    norm = tf.sqrt(tf.add_n([tf.reduce_sum(tf.square(g)) for g in gradients]))
-    factor = tf.minimum(max_norm / (norm + _CLIP_EPSILON), 1.0)
-    return [g * factor for g in gradients], norm
-
-
-def floats(values: Sequence[Any]) -> list[Any]:
-    """Those of variables, tensors or their types that are of a floating-point type.
-
-    Others that do not train, such as counters, are the server's for every client and in
-    every round, as in TFF's own processes: there is no mean of them.
-    """
-    return [v for v in values if tf.as_dtype(v.dtype).is_floating]
-
-
-def all_finite(structure: Any) -> tf.Tensor:
-    """Whether all numbers of a structure of tensors are finite, a bool scalar."""
-    tensors = tf.nest.flatten(structure)
-    # Without its axes each reduction would make a constant of them: hundreds.
-    axes = {rank: tf.range(rank) for rank in {u.shape.rank for u in tensors}}
-    return tf.reduce_all(
-        [tf.reduce_all(tf.math.is_finite(u), axes[u.shape.rank]) for u in tensors]
-    )
-
-
-def where(condition: tf.Tensor, new: Any, old: Any) -> Any:
-    """A structure of tensors where the bool scalar holds, else another one like it."""
-
-    def one(new: tf.Tensor, old: tf.Tensor) -> tf.Tensor:
-        return tf.where(condition, new, old)
-
-    return tf.nest.map_structure(one, new, old)
-
-
-def zero_unless(condition: tf.Tensor, structure: Any) -> Any:
-    """A structure of tensors where the bool scalar holds, else zeros."""
-
-    def one(value: tf.Tensor) -> tf.Tensor:
-        return tf.where(condition, value, tf.zeros([], value.dtype))
-
-    return tf.nest.map_structure(one, structure)
-
-
-def _reduce_elements(
-    loop_implementation: tff.learning.LoopImplementation,
-    step_fn: Callable[..., Any],
-    data: Any,
-    state: Any,
-):
-    """Folds `step_fn(state, element)` over a data set."""
-    if loop_implementation == tff.learning.LoopImplementation.DATASET_REDUCE:
-        if tf.config.functions_run_eagerly():
-            raise ValueError(
-                "DATASET_REDUCE trains nothing under run_functions_eagerly: call"
-                " tf.config.run_functions_eagerly(False), or take another"
-                " loop_implementation."
-            )
-
-        @tf.function  # AutoGraph does not reach what reduce calls.
-        def flat_step_fn(flat: Any, element: Any):
-            new_state = step_fn(tf.nest.pack_sequence_as(state, flat), element)
-            return tuple(tf.nest.flatten(new_state))
-
-        # Flat, as reduce takes a list for a tensor.
-        flat = data.reduce(tuple(tf.nest.flatten(state)), flat_step_fn)
-        return tf.nest.pack_sequence_as(state, flat)
-    for element in iter(data):
-        state = step_fn(state, element)
-    return state
-
-
-def _has_examples(*batch: Any) -> tf.Tensor:
-    """Whether a batch has any; oneDNN's convolutions end the process at none."""
-    return tf.reduce_all([tf.size(part) > 0 for part in tf.nest.flatten(batch)])
 
 
 def _assign(variable: tf.Variable, value: tf.Tensor) -> None:

@@ -13,7 +13,7 @@ from tff_reg.data import keys
 from tff_reg.lazy import tff
 from tff_reg.methods import contract, memories, method as method_lib
 from tff_reg.models import forward as forward_lib, learning_model
-from tff_reg.training import needs as needs_lib
+from tff_reg.training import hook_results, needs as needs_lib
 
 # By the methods' names: the client, and the keys of what is random.
 # The network's own key is not a method's.
@@ -241,7 +241,7 @@ class LocalStep:
     ):
         """The `Term` of each of the methods."""
         return [
-            _checked_term(
+            hook_results.term(
                 method,
                 contract.call(
                     method, "term", self._step_of(method, step, locals_, part_keys)
@@ -336,8 +336,12 @@ class LocalStep:
         passes = {method_lib.EVALUATED: forward_lib.ForwardPass(training=False)}
         for method in self._methods:
             key = part_keys[method.name]
-            changed, from_batch = _changed(method, "change_batch", changed, key)
-            forward, from_pass = _changed(method, "change_pass", forward, network, key)
+            changed, from_batch = hook_results.changed(
+                method, "change_batch", changed, key
+            )
+            forward, from_pass = hook_results.changed(
+                method, "change_pass", forward, network, key
+            )
             measured[method.name] = {**from_batch, **from_pass}
         outputs = network(changed.features, forward)
         labels = changed.targets[0][0]
@@ -423,38 +427,3 @@ class _GradientAt:
         if is_first:
             self.num_examples, self.measured = num_examples, measured
         return gradients
-
-
-def _checked_term(method: method_lib.Method, term: Any, dtype: tf.DType):
-    """The term in full; a scalar alone is what is added to the loss."""
-    if not isinstance(term, method_lib.Term):
-        term = method_lib.Term(term)
-    weighted = contract.check_scalar(
-        method, "term", "the term", term.weighted, dtype
-    )
-    raw = contract.check_scalar(method, "term", "the term's raw value", term.raw)
-    _check_measurements(method, "term", term.measurements)
-    return method_lib.Term(raw, weighted, term.measurements)
-
-
-def _changed(method: method_lib.Method, hook: str, value: Any, *arguments: Any):
-    """The result of `change_batch` or `change_pass`: the value and measurements."""
-    if not method_lib.does(method, hook):
-        return value, {}
-    result = contract.call(method, hook, value, *arguments)
-    if not isinstance(result, method_lib.Change) or not isinstance(
-        result.value, type(value)
-    ):
-        raise contract.refuse(
-            method,
-            hook,
-            f"it must return Change({type(value).__name__}, measurements), not"
-            f" {contract.spec(result)}.",
-        )
-    _check_measurements(method, hook, result.measurements)
-    return result
-
-
-def _check_measurements(method: method_lib.Method, hook: str, given: Any) -> None:
-    for name, value in given.items():
-        contract.check_scalar(method, hook, f"the measurement {name!r}", value)

@@ -14,6 +14,7 @@ from tff_reg.training import (
     client_work as client_work_lib,
     local_round,
     local_training,
+    numbers,
 )
 
 
@@ -94,10 +95,10 @@ def build_memory_update(
     ):
         if isinstance(mean_update, tff.learning.models.ModelWeights):
             mean_update = mean_update.trainable
-        has_update = tf.logical_and(local_round.all_finite(mean_update), count > 0)
+        has_update = tf.logical_and(numbers.all_finite(mean_update), count > 0)
         # The update is a_i - w_i.
         total = [-tf.cast(count, u.dtype) * u for u in mean_update]
-        total = local_round.zero_unless(has_update, total)
+        total = numbers.zero_unless(has_update, total)
         new_memory: dict[str, Any] = {}
         new_weights = list(weights.trainable)
         broken: dict[str, Any] = collections.OrderedDict()
@@ -117,7 +118,7 @@ def build_memory_update(
             keys = memories.keys(method.name, method.server_memory)
             new_memory.update((keys[name], value) for name, value in changed.items())
             if changed or made is not None:
-                is_finite = local_round.all_finite([changed, made or []])
+                is_finite = numbers.all_finite([changed, made or []])
                 is_broken = tf.logical_and(has_update, tf.logical_not(is_finite))
                 broken[f"{method.name}/{local_round.NOT_FINITE}"] = is_broken
             new_weights = new_weights if made is None else made
@@ -125,16 +126,16 @@ def build_memory_update(
         counts = has_update
         has_update = tf.logical_and(has_update, is_whole)
         new_memory = collections.OrderedDict(
-            (name, local_round.where(has_update, new_memory.get(name, old), old))
+            (name, numbers.where(has_update, new_memory.get(name, old), old))
             for name, old in memory.items()
         )
         # Without clients the server optimiser's step stands, as in TFF's processes.
-        old_weights = local_round.where(
+        old_weights = numbers.where(
             tf.logical_and(counts, tf.logical_not(is_whole)),
             list(before.trainable),
             list(weights.trainable),
         )
-        trainable = local_round.where(has_update, new_weights, old_weights)
+        trainable = numbers.where(has_update, new_weights, old_weights)
         new_weights = tff.learning.models.ModelWeights(trainable, weights.non_trainable)
         said = collections.OrderedDict(
             (name, tf.cast(value, tf.int32)) for name, value in broken.items()

@@ -58,12 +58,8 @@ def _run(
     model = reads.model
     shows = method_lib.has_network(model)
     classes = model.network.num_classes if shows else None
-    everything = needs_lib.Needs(
-        class_counts=False,
-        gradient_sum=True,
-        keys=frozenset(m.name for m in training.methods),
-        activations=frozenset(m.name for m in training.methods) if shows else frozenset(),
-    )
+    names = frozenset(method.name for method in training.methods)
+    everything = needs_lib.Needs(gradient_sum=True, keys=names, activations=names)
     trial = local_round.LocalRound(
         lambda: model,
         training,
@@ -110,7 +106,7 @@ def _needs_of(
 
     def doing(*hooks: str) -> set[str]:
         return {
-            m.name for m in training.methods if any(method_lib.does(m, h) for h in hooks)
+            m.name for m in training.methods for h in hooks if method_lib.does(m, h)
         }
 
     return needs_lib.Needs(
