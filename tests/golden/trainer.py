@@ -8,7 +8,7 @@ from tests import local_steps
 from tests.golden import replay
 from tff_reg import methods
 from tff_reg.models import forward
-from tff_reg.training import local_round
+from tff_reg.training import numbers
 
 
 class Trainer:
@@ -97,7 +97,7 @@ class Trainer:
         """Compares a clipped gradient, and returns it."""
         if max_norm is None:
             return gradients
-        clipped, norm = local_round.clip_by_global_norm(gradients, max_norm)
+        clipped, norm = numbers.clip_by_global_norm(gradients, max_norm)
         key = f"{prefix}clip_total_norm"
         self.case.check(key, norm, step=step, rtol64=1e-8, rtol32=rtol32)
         self.check_summary(f"{prefix}grad_postclip", clipped, step=step)
