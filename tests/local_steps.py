@@ -41,8 +41,8 @@ def gradient(model, methods, batch, *, start=(), references=None, compute_key=ke
             weights=weights,
             start=start,
             global_weights=start,
-            memory=first_memory(each, each.client_memory, weights),
-            server_memory=first_memory(each, each.server_memory, weights),
+            memory=first_memory(each, "client_memory", weights),
+            server_memory=first_memory(each, "server_memory", weights),
             class_counts=class_counts,
         )
         locals_[each.name] = dataclasses.replace(local, state=each.begin(local))
@@ -55,10 +55,10 @@ def named(measured):
     return {f"{m}/{name}": v for m, own in measured.items() for name, v in own.items()}
 
 
-def first_memory(method, declarations, weights):
+def first_memory(method, attribute, weights):
     """The first values of a method's declared memories, by its own names."""
-    first = memories.initial(method.name, declarations, weights)
-    return memories.own(method.name, declarations, first)
+    first = memories.initial(method, attribute, weights)
+    return memories.own(method.name, getattr(method, attribute), first)
 
 
 def find_needs(model, methods):

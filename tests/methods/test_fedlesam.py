@@ -35,8 +35,8 @@ def test_a_first_round_or_an_unchanged_model_displaces_nothing(direction):
     method = methods.FedLESAM(direction=direction)
     first = one_weight.local(
         global_weights=RECEIVED,
-        memory=local_steps.first_memory(method, method.client_memory, RECEIVED),
-        server_memory=local_steps.first_memory(method, method.server_memory, RECEIVED),
+        memory=local_steps.first_memory(method, "client_memory", RECEIVED),
+        server_memory=local_steps.first_memory(method, "server_memory", RECEIVED),
     )
     same = dataclasses.replace(first, memory={"received": RECEIVED})
     for local in (first, same):

@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Union
 
 from tff_reg.lazy import tf
+from tff_reg.methods import contract
 
 Initial = Callable[[Sequence[Any]], Any]
 
@@ -86,14 +87,33 @@ def own(
     return {name: values[key] for name, key in found.items() if key in values}
 
 
-def initial(
-    method: str, declarations: Mapping[str, Declaration], weights: Sequence[Any]
-) -> dict[str, Any]:
-    """The first values of a method's memories, by their names among all methods'."""
-    return collections.OrderedDict(
-        (key, declared(declarations[name]).initial(list(weights)))
-        for name, key in keys(method, declarations).items()
-    )
+def initial(method: Any, attribute: str, weights: Sequence[Any]) -> dict[str, Any]:
+    """The first values of a method's memories, by their names among all methods'.
+
+    Args:
+      method: The method.
+      attribute: Which of them: `client_memory` or `server_memory`.
+      weights: The trainable weights that training begins with.
+
+    Returns:
+      Structures of tensors.
+
+    Raises:
+      HookError: If a declaration is no function, or fails.
+    """
+    declarations = getattr(method, attribute)
+    found: dict[str, Any] = collections.OrderedDict()
+    for name, key in keys(method.name, declarations).items():
+        function = declared(declarations[name]).initial
+        where = f"{attribute} {name!r}"
+        if not callable(function):
+            why = "must be a function of the initial weights, such as methods.zeros"
+            raise contract.HookError(
+                f"{method.name}.{where} {why}, not {contract.spec(function)}."
+            )
+        value = contract.run(method, where, function, list(weights))
+        found[key] = tf.nest.map_structure(tf.convert_to_tensor, value)
+    return found
 
 
 def sent_keys(method: str, declarations: Mapping[str, Declaration]) -> list[str]:

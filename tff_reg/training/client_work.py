@@ -386,14 +386,14 @@ def _stateful(
     def initial_client_memory(weights: Any) -> method_lib.Memory:
         memory: dict[str, Any] = collections.OrderedDict()
         for m in methods:
-            memory.update(memories.initial(m.name, m.client_memory, weights.trainable))
+            memory.update(memories.initial(m, "client_memory", weights.trainable))
         return memory
 
     @tff.tensorflow.computation(parts.weights_type)
     def initial_server_memory(weights: Any) -> method_lib.Memory:
         memory: dict[str, Any] = collections.OrderedDict()
         for m in methods:
-            memory.update(memories.initial(m.name, m.server_memory, weights.trainable))
+            memory.update(memories.initial(m, "server_memory", weights.trainable))
         return memory
 
     client_type = initial_client_memory.type_signature.result

@@ -138,8 +138,8 @@ class LocalRound:
         visit = self._start(visit, progress)
         locals_ = self._locals(visit, progress)
         kept = collections.OrderedDict(
-            (method.name, contract.call(method, "begin", locals_[method.name]))
-            for method in self._training.methods
+            (name, _tensors(contract.call(method, "begin", locals_[name])))
+            for name, method in self._by_name.items()
         )
         return visit, progress._replace(kept=kept)
 
@@ -257,7 +257,7 @@ class LocalRound:
         }
         for method in self._training.methods:
             names = [*measured[method.name]]
-            if sorted(names) != sorted(self._needs.measurements[method.name]):
+            if sorted(names) != sorted(self._needs.measurements.get(method.name, ())):
                 raise contract.refuse(
                     method, "term", "its measurements differ from call to call."
                 )
@@ -457,6 +457,10 @@ class LocalRound:
             name: self._reads.watch_local(self._by_name[name], local)
             for name, local in locals_.items()
         }
+
+
+def _tensors(structure: Any) -> Any:
+    return tf.nest.map_structure(tf.convert_to_tensor, structure)
 
 
 def _assign(variable: tf.Variable, value: tf.Tensor) -> None:

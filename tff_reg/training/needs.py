@@ -165,7 +165,7 @@ def reference_names(
         names.append(method_lib.AVERAGED)
     shapes = [tuple(w.shape) for w in weights]
     for method in methods:
-        first = memories.initial(method.name, method.client_memory, weights)
+        first = memories.initial(method, "client_memory", weights)
         for name, value in first.items():
             flat = tf.nest.flatten(value)
             if [tuple(v.shape) for v in flat] == shapes and name not in names:

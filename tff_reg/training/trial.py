@@ -42,14 +42,15 @@ def find_needs(
       NetworkNeededError: If a hook looks inside the network and the model shows none.
       ClassifierNeededError: If the network is no classifier, and a hook needs one.
     """
-    if not any(
-        method_lib.does(method, hook)
-        for method in training.methods
-        for hook in _HOOKS_OF_CLIENTS
-    ):
+    if not any(map(_has_client_part, training.methods)):
         return needs_lib.Needs()
     with tf.init_scope():
         return _run(needs_lib.Reads(model_fn()), training)
+
+
+def _has_client_part(method: method_lib.Method) -> bool:
+    declares = method.client_memory or method.uploads
+    return bool(declares) or any(method_lib.does(method, h) for h in _HOOKS_OF_CLIENTS)
 
 
 def _run(
@@ -71,9 +72,9 @@ def _run(
     client: dict[str, Any] = {}
     server: dict[str, Any] = {}
     for method in training.methods:
-        client.update(memories.initial(method.name, method.client_memory, weights))
+        client.update(memories.initial(method, "client_memory", weights))
         sent = memories.sent_keys(method.name, method.server_memory)
-        first = memories.initial(method.name, method.server_memory, weights)
+        first = memories.initial(method, "server_memory", weights)
         server.update({name: first[name] for name in sent})
     received = tff.learning.models.ModelWeights(
         weights, [tf.identity(v) for v in model.non_trainable_variables]
