@@ -31,7 +31,7 @@ def test_goes_back_to_the_model_that_was_received_before():
 
 
 @pytest.mark.parametrize("direction", ["paper", "server", "published"])
-def test_a_first_round_or_an_unchanged_model_displaces_nothing(direction):
+def test_a_first_round_or_an_unchanged_model_moves_nothing(direction):
     method = methods.FedLESAM(direction=direction)
     first = one_weight.local(
         global_weights=RECEIVED,
