@@ -22,6 +22,7 @@ from tff_reg.models import learning_model
 from tff_reg.training import (
     client_states,
     client_update as client_update_lib,
+    debugging,
     local_round,
     local_training,
     needs as needs_lib,
@@ -86,6 +87,9 @@ class Description(NamedTuple):
       hparams_dtype: Data type of the client optimiser's hparams.
       has_statistics: Whether training may change weights that it does not train.
       needs: What the methods' hooks need.
+      output_spec: The `tf.TensorSpec`s of a client's output; None without
+        `debug_eager`.
+      kept: Python functions that graphs call in `debug_eager`.
     """
 
     initial_weights: tff.Computation
@@ -94,6 +98,8 @@ class Description(NamedTuple):
     hparams_dtype: tf.DType
     has_statistics: bool
     needs: needs_lib.Needs
+    output_spec: Any
+    kept: list[Any]
 
 
 def describe(
@@ -114,7 +120,9 @@ def describe(
       ValueError: If the model's layers cannot do what a method asks.
     """
     needs = trial.find_needs(model_fn, training)
-    found: dict[str, Any] = {"needs": needs}
+    found: dict[str, Any] = {"needs": needs, "kept": [], "output_spec": None}
+    if training.debug_eager:
+        found["output_spec"] = debugging.output_spec(model_fn, training, needs)
 
     @tff.tensorflow.computation
     def initial_weights() -> tff.learning.models.ModelWeights:
@@ -212,13 +220,15 @@ def _build_parts(
     ) -> client_states.ClientOutput:
         if not training.averaged_rounds:
             received = {local_round.MODEL: received}
-        client_update = client_update_lib.build_client_update(
-            model_fn,
-            training,
-            client_weighting,
-            description.needs,
-            loop_implementation,
-        )
+        own = (model_fn, training, client_weighting, description.needs)
+        if training.debug_eager:
+            client_update = debugging.build_client_update(
+                *own, description.output_spec, description.kept
+            )
+        else:
+            client_update = client_update_lib.build_client_update(
+                *own, loop_implementation
+            )
         rate_factor = training.learning_rate_schedule(state["round_num"])
         try:
             return client_update(

@@ -66,6 +66,7 @@ def build_regularized(
     max_gradient_norm: Optional[float] = None,
     learning_rate_schedule: schedules.Schedule = schedules.constant(),
     population: Optional[local_training.Population] = None,
+    debug_eager: bool = False,
 ) -> Process:
     """Builds federated averaging with any sum of methods.
 
@@ -96,6 +97,8 @@ def build_regularized(
       max_gradient_norm: Global-norm clipping of the gradient; None for none.
       learning_rate_schedule: Factor on the client learning rate by round.
       population: What the methods know of all clients; some need it.
+      debug_eager: Whether hooks run eagerly, so that `print`, `breakpoint()` and `if`
+        on values work inside them: slow, and in the in-process runtime only.
 
     Returns:
       A `tff.learning.templates.LearningProcess`; a `StatefulLearningProcess` if
@@ -119,6 +122,7 @@ def build_regularized(
         learning_rate_schedule=learning_rate_schedule,
         data_form=client_data,
         population=population,
+        debug_eager=debug_eager,
     )
     model_fn = adaptation.adapt_model_fn(model_fn, training.methods)
     if server_optimizer_fn is None:
@@ -165,7 +169,7 @@ def build_regularized(
     )
     if not training.is_stateful:
         process = tff.learning.templates.compose_learning_process(*parts)
-        process.model_fn = model_fn
+        process.model_fn, process.debug_functions = model_fn, description.kept
         return process
     uploads_type = client_work.next.type_signature.result.uploads.member
     memory_type = client_work.initial_server_memory.type_signature.result
@@ -173,12 +177,14 @@ def build_regularized(
         *parts,
         aggregators.build_upload_aggregator(model_aggregator, uploads_type),
         memory_lib.build_memory_update(
-            training, client_work, weights_type, update_type
+            training, client_work, weights_type, update_type, description.kept
         ),
-        memory_lib.build_broadcast(training, memory_type, weights_type),
+        memory_lib.build_broadcast(
+            training, memory_type, weights_type, description.kept
+        ),
         clients_remember=training.clients_remember,
     )
-    process.model_fn = model_fn
+    process.model_fn, process.debug_functions = model_fn, description.kept
     return process
 
 

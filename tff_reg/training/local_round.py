@@ -96,7 +96,7 @@ class LocalRound:
           hparams: The client optimiser's.
           rate_factor: The round's factor on its learning rate.
           received: The model and the other weights that the server sent, by name.
-          data: The client's `tf.data.Dataset`.
+          data: The client's `tf.data.Dataset`; None in a trial.
           client: The client's memories, by name.
           server: The memories that the server sent, by name.
 
@@ -122,7 +122,7 @@ class LocalRound:
             ):
                 variable.assign(value)
         class_counts = None
-        if self._needs.class_counts:
+        if self._needs.class_counts and data is not None:
             num_classes = self._model.network.num_classes
             class_counts = self._training.data_form.class_counts(data, num_classes)
         visit = Visit(
@@ -401,6 +401,11 @@ class LocalRound:
             metrics[f"{name}/{NOT_FINITE}"] = tf.cast(is_blamed, tf.int32)
         metrics[REJECTED] = tf.cast(tf.logical_not(is_finite), tf.int32)
         return metrics
+
+    @property
+    def is_trial(self) -> bool:
+        """Whether reads are noted."""
+        return self._reads is not None
 
     @property
     def measurement_names(self) -> list[str]:

@@ -47,6 +47,7 @@ class LocalTraining:
       data_form: The form of the client data.
       population: What the methods know of all clients; needed where one reads the
         number of them.
+      debug_eager: Whether hooks run eagerly, for a debugger; see `debugging`.
 
     Raises:
       IncompatibleMethodsError: If the sum of methods makes no sense.
@@ -60,6 +61,7 @@ class LocalTraining:
     learning_rate_schedule: schedules.Schedule = schedules.constant()
     data_form: data_forms.DataForm = data_forms.BatchedData()
     population: Optional[Population] = None
+    debug_eager: bool = False
 
     def __post_init__(self):
         if self.max_gradient_norm is not None and not self.max_gradient_norm > 0:

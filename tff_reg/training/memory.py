@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import functools
+from collections.abc import Mapping
 from typing import Any, Optional
 
 import tensorflow as tf
@@ -12,16 +14,20 @@ from tff_reg.lazy import tff
 from tff_reg.methods import contract, memories, method as method_lib
 from tff_reg.training import (
     client_work as client_work_lib,
+    debugging,
     local_round,
     local_training,
     numbers,
 )
+
+_AT_SERVER = ("update_memory", "next_model")
 
 
 def build_broadcast(
     training: local_training.LocalTraining,
     memory_type: tff.types.Type,
     weights_type: tff.types.Type,
+    kept: list[Any],
 ) -> Optional[tff.Computation]:
     """Builds what makes of the model what the distributor is given.
 
@@ -29,6 +35,7 @@ def build_broadcast(
       training: The client's half of the process.
       memory_type: The type of the server's memory.
       weights_type: The type of the model's `ModelWeights`.
+      kept: As for `debugging.eagerly`.
 
     Returns:
       A computation from (memory, weights) to the weights that are sent, with the
@@ -39,13 +46,21 @@ def build_broadcast(
     if not looking:
         return None
 
-    @tff.tensorflow.computation(memory_type, weights_type)
-    def broadcast(memory: Any, weights: Any):
-        trainable = list(weights.trainable)
+    def sent_weights(memory: Any, trainable: list[Any]) -> list[Any]:
         for method in looking:
             own = memories.own(method.name, method.server_memory, memory)
             sent = contract.call(method, "broadcast", trainable, own)
             trainable = contract.check_like(method, "broadcast", sent, trainable)
+        return trainable
+
+    @tff.tensorflow.computation(memory_type, weights_type)
+    def broadcast(memory: Any, weights: Any):
+        trainable = list(weights.trainable)
+        run = sent_weights
+        if training.debug_eager:
+            spec = tf.nest.map_structure(tf.TensorSpec.from_tensor, trainable)
+            run = debugging.eagerly(sent_weights, spec, kept)
+        trainable = run(memory, trainable)
         sent = tff.learning.models.ModelWeights(trainable, weights.non_trainable)
         return (sent, weights) if training.averaged_rounds else sent
 
@@ -57,6 +72,7 @@ def build_memory_update(
     client_work: client_work_lib.StatefulClientWork,
     weights_type: tff.types.Type,
     update_type: tff.types.Type,
+    kept: list[Any],
 ) -> tff.Computation:
     """Builds what the server does when the model is new.
 
@@ -68,6 +84,7 @@ def build_memory_update(
       client_work: The client work built from it.
       weights_type: The TFF type of the model's `ModelWeights`.
       update_type: The type of the clients' mean update.
+      kept: As for `debugging.eagerly`.
 
     Returns:
       A computation from (memory, weights before, new weights, mean update, summed
@@ -80,7 +97,6 @@ def build_memory_update(
     """
     memory_type = client_work.initial_server_memory.type_signature.result
     uploads_type = client_work.next.type_signature.result.uploads.member
-    num_clients = training.population.num_clients if training.population else None
 
     @tff.tensorflow.computation(
         memory_type, weights_type, weights_type, update_type, uploads_type, tf.int32
@@ -99,50 +115,77 @@ def build_memory_update(
         # The update is a_i - w_i.
         total = [-tf.cast(count, u.dtype) * u for u in mean_update]
         total = numbers.zero_unless(has_update, total)
-        new_memory: dict[str, Any] = {}
-        new_weights = list(weights.trainable)
-        broken: dict[str, Any] = collections.OrderedDict()
-        for method in training.methods:
-            own = memories.own(method.name, method.server_memory, memory)
-            server = _Server(
-                before=list(before.trainable),
-                weights=new_weights,
-                memory=own,
-                old_memory=own,
-                delta_sum=total,
-                uploads=_uploads_of(method, uploads),
-                count=count,
-                num_clients=num_clients,  # pyright: ignore[reportArgumentType]
-            )
-            changed, made = _at_server(method, server)
-            keys = memories.keys(method.name, method.server_memory)
-            new_memory.update((keys[name], value) for name, value in changed.items())
-            if changed or made is not None:
-                is_finite = numbers.all_finite([changed, made or []])
-                is_broken = tf.logical_and(has_update, tf.logical_not(is_finite))
-                broken[f"{method.name}/{local_round.NOT_FINITE}"] = is_broken
-            new_weights = new_weights if made is None else made
-        is_whole = tf.logical_not(tf.reduce_any([False, *broken.values()]))
-        counts = has_update
-        has_update = tf.logical_and(has_update, is_whole)
-        new_memory = collections.OrderedDict(
-            (name, numbers.where(has_update, new_memory.get(name, old), old))
-            for name, old in memory.items()
-        )
-        # Without clients the server optimiser's step stands, as in TFF's processes.
-        old_weights = numbers.where(
-            tf.logical_and(counts, tf.logical_not(is_whole)),
+        run = functools.partial(_after_round, training)
+        arguments = (
+            collections.OrderedDict(memory),
             list(before.trainable),
             list(weights.trainable),
+            total,
+            uploads,
+            count,
         )
-        trainable = numbers.where(has_update, new_weights, old_weights)
+        if training.debug_eager:
+            told = collections.OrderedDict(
+                (f"{m.name}/{local_round.NOT_FINITE}", tf.constant(False))
+                for m in training.methods
+                if any(method_lib.does(m, hook) for hook in _AT_SERVER)
+            )
+            spec = tf.nest.map_structure(
+                tf.TensorSpec.from_tensor, (arguments[0], arguments[2], told)
+            )
+            run = debugging.eagerly(run, spec, kept)
+        new_memory, new_weights, broken = run(*arguments)
+        is_whole = tf.logical_not(tf.reduce_any([False, *broken.values()]))
+        kept_whole = tf.logical_and(has_update, is_whole)
+        new_memory = numbers.where(kept_whole, new_memory, arguments[0])
+        # Without clients the server optimiser's step stands, as in TFF's processes.
+        is_broken = tf.logical_and(has_update, tf.logical_not(is_whole))
+        old_weights = numbers.where(is_broken, arguments[1], arguments[2])
+        trainable = numbers.where(kept_whole, new_weights, old_weights)
         new_weights = tff.learning.models.ModelWeights(trainable, weights.non_trainable)
         said = collections.OrderedDict(
-            (name, tf.cast(value, tf.int32)) for name, value in broken.items()
+            (name, tf.cast(tf.logical_and(has_update, value), tf.int32))
+            for name, value in broken.items()
         )
         return new_memory, new_weights, said
 
     return update_memory
+
+
+def _after_round(
+    training: local_training.LocalTraining,
+    memory: Mapping[str, Any],
+    before: list[Any],
+    weights: list[Any],
+    delta_sum: list[Any],
+    uploads: Mapping[str, Any],
+    count: Any,
+) -> tuple[Mapping[str, Any], list[Any], Mapping[str, Any]]:
+    """The new memory and weights, and which methods' numbers are not finite."""
+    population = training.population
+    new_memory = collections.OrderedDict(memory)
+    broken: dict[str, Any] = collections.OrderedDict()
+    for method in training.methods:
+        if not any(method_lib.does(method, hook) for hook in _AT_SERVER):
+            continue
+        own = memories.own(method.name, method.server_memory, memory)
+        server = _Server(
+            before=before,
+            weights=weights,
+            memory=own,
+            old_memory=own,
+            delta_sum=delta_sum,
+            uploads=_uploads_of(method, uploads),
+            count=count,
+            num_clients=population.num_clients if population else None,  # pyright: ignore
+        )
+        changed, made = _at_server(method, server)
+        keys = memories.keys(method.name, method.server_memory)
+        new_memory.update((keys[name], value) for name, value in changed.items())
+        is_finite = numbers.all_finite([changed, made or []])
+        broken[f"{method.name}/{local_round.NOT_FINITE}"] = tf.logical_not(is_finite)
+        weights = weights if made is None else made
+    return new_memory, weights, broken
 
 
 class _Server(method_lib.Server):

@@ -10,7 +10,12 @@ import tensorflow as tf
 
 from tff_reg.lazy import tff
 from tff_reg.methods import memories, method as method_lib
-from tff_reg.training import local_round, local_training, needs as needs_lib
+from tff_reg.training import (
+    client_states,
+    local_round,
+    local_training,
+    needs as needs_lib,
+)
 
 _HOOKS_OF_CLIENTS = (
     "term",
@@ -56,29 +61,49 @@ def _has_client_part(method: method_lib.Method) -> bool:
 def _run(
     reads: needs_lib.Reads, training: local_training.LocalTraining
 ) -> needs_lib.Needs:
-    model = reads.model
-    shows = method_lib.has_network(model)
-    classes = model.network.num_classes if shows else None
     names = frozenset(method.name for method in training.methods)
     everything = needs_lib.Needs(gradient_sum=True, keys=names, activations=names)
     trial = local_round.LocalRound(
-        lambda: model,
+        lambda: reads.model,
         training,
         tff.learning.ClientWeighting.NUM_EXAMPLES,
         everything,
         reads,
     )
+    run(trial, reads.model, training)
+    return _needs_of(reads, training)
+
+
+def run(
+    trial: local_round.LocalRound, model: Any, training: local_training.LocalTraining
+) -> client_states.ClientOutput:
+    """Runs a client's round of one step on two random examples.
+
+    Args:
+      trial: The round.
+      model: A model like the round's; its weights are sent.
+      training: What a client does.
+
+    Returns:
+      The client's output.
+    """
+    shows = method_lib.has_network(model)
+    classes = model.network.num_classes if shows else None
     weights = [tf.identity(v) for v in model.trainable_variables]
-    client: dict[str, Any] = {}
+    client: dict[str, Any] = collections.OrderedDict()
     server: dict[str, Any] = {}
     for method in training.methods:
         client.update(memories.initial(method, "client_memory", weights))
         sent = memories.sent_keys(method.name, method.server_memory)
         first = memories.initial(method, "server_memory", weights)
         server.update({name: first[name] for name in sent})
-    received = tff.learning.models.ModelWeights(
-        weights, [tf.identity(v) for v in model.non_trainable_variables]
-    )
+    received: dict[str, Any] = {
+        local_round.MODEL: tff.learning.models.ModelWeights(
+            weights, [tf.identity(v) for v in model.non_trainable_variables]
+        )
+    }
+    if training.averaged_rounds:
+        received[method_lib.AVERAGED] = weights
     dtype = tf.float64 if weights[0].dtype == tf.float64 else tf.float32
     hparams = collections.OrderedDict(
         (name, tf.constant(value, dtype))
@@ -86,17 +111,15 @@ def _run(
             training.optimizer.initialize(tf.TensorSpec([], dtype))
         ).items()
     )
-    visit, progress = trial.begin(
-        hparams, 1.0, {local_round.MODEL: received}, None, client, server
-    )
+    visit, progress = trial.begin(hparams, 1.0, received, None, client, server)
     if classes is not None:
-        counts = tf.ones([classes], tf.int32)
-        visit = visit._replace(class_counts=counts)
-    batch = needs_lib.random_batch(model.input_spec, classes) if shows else None
+        visit = visit._replace(class_counts=tf.ones([classes], tf.int32))
+    batch = None
+    if shows or not trial.is_trial:
+        batch = needs_lib.random_batch(model.input_spec, classes)
     key = tf.constant([1, 2], tf.int64)
     progress = trial.step(visit, progress, batch, lambda: key)
-    trial.finish(visit, progress)
-    return _needs_of(reads, training)
+    return trial.finish(visit, progress)
 
 
 def _needs_of(
