@@ -13,21 +13,21 @@ def key():
     return tf.constant([3, 5], tf.int64)
 
 
-def gradient(model, methods, batch, *, cloud=(), references=None, compute_key=key):
+def gradient(model, methods, batch, *, start=(), references=None, compute_key=key):
     """Takes the gradient of one batch, as a client's first step does.
 
     Args:
       model: The model.
       methods: Those of the sum.
       batch: What the model's `input_spec` says.
-      cloud: The received trainable weights.
+      start: The received trainable weights, which the client begins with.
       references: The models that terms read beside the local one, by name.
       compute_key: Gives the step's key.
 
     Returns:
       As `LocalStep.gradient`, the measurements by `<method>/<name>`.
     """
-    needs = _needs(model, methods)
+    needs = find_needs(model, methods)
     step = local_step.LocalStep(model, references or {}, methods, needs)
     weights, class_counts = list(model.trainable_variables), None
     if needs.class_counts:
@@ -39,10 +39,10 @@ def gradient(model, methods, batch, *, cloud=(), references=None, compute_key=ke
     for each in methods:
         local = method_lib.Local(
             weights=weights,
-            start=cloud,
-            global_weights=cloud,
-            memory=_first(each, "client_memory", weights),
-            server_memory=_first(each, "server_memory", weights),
+            start=start,
+            global_weights=start,
+            memory=first_memory(each, "client_memory", weights),
+            server_memory=first_memory(each, "server_memory", weights),
             class_counts=class_counts,
         )
         locals_[each.name] = dataclasses.replace(local, state=each.begin(local))
@@ -55,12 +55,23 @@ def named(measured):
     return {f"{m}/{name}": v for m, own in measured.items() for name, v in own.items()}
 
 
-def _first(method, attribute, weights):
+def first_memory(method, attribute, weights):
+    """The first values of a method's declared memories, by its own names."""
     first = memories.initial(method, attribute, weights)
     return memories.own(method.name, getattr(method, attribute), first)
 
 
-def _needs(model, methods):
-    """What the methods need on such a model."""
+def find_needs(model, methods):
+    """What the methods need on such a model, which stays as it was."""
     training = local_training.LocalTraining(optimizers.build_sgd(0.1), methods)
-    return trial.find_needs(lambda: model, training)
+    with tf.init_scope():
+        variables = [
+            *model.trainable_variables,
+            *model.non_trainable_variables,
+            *model.local_variables,
+        ]
+        before = [tf.identity(v) for v in variables]
+        needs = trial.find_needs(lambda: model, training)
+        for variable, value in zip(variables, before):
+            variable.assign(value)
+    return needs

@@ -178,7 +178,7 @@ def test_the_page_on_deployment_names_the_methods_whose_clients_remember():
     assert re.findall(r"`(\w+)`", row) == [
         name
         for name, method in overview.ours().items()
-        if method_lib.does(method, "initial_client_memory")
+        if method().client_memory
     ]
 
 

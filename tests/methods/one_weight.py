@@ -3,6 +3,8 @@
 w = 3, cloud = 1, h_i = 0.5, s_i = 0.25, s = 2, wt_i = 4, K lr0 = 0.8.
 """
 
+import dataclasses
+
 import pytest
 import tensorflow as tf
 
@@ -22,6 +24,34 @@ def local(**changes):
         **changes,
     }
     return method.Local(**fields)
+
+
+def perturbation(one, local, gradient):
+    """Where a method takes the last gradient of a client's first step.
+
+    Args:
+      one: The method.
+      local: The client, without state.
+      gradient: What each pass gives.
+
+    Returns:
+      What is added to the weights, one tensor each, or None.
+    """
+    local = dataclasses.replace(local, state=one.begin(local))
+    return perturbation_then(one, local, gradient)
+
+
+def perturbation_then(one, local, gradient):
+    """As `perturbation`, in a later step: the client has its state."""
+    asked = []
+
+    def gradient_at(perturbation=None, loss=None):
+        del loss
+        asked.append(perturbation)
+        return gradient
+
+    one.gradient(local, gradient_at)
+    return asked[-1]
 
 
 def assert_adds(correct, expected):

@@ -124,11 +124,12 @@ def _memory(config: ResolvedConfig, num_weights: int) -> Optional[str]:
     """What a client remembers from round to round; None for nothing."""
     kept, texts = set(), []
     for method in config.methods:
-        names = method.initial_client_memory([]).keys() - kept
-        own = sorted(names - {method_lib.PREVIOUS})
+        keys = memories.keys(method.name, method.client_memory)
+        seen = {*kept, method_lib.PREVIOUS}
+        own = sorted(name for name, key in keys.items() if key not in seen)
         if own:
             texts.append(f"{method.name}'s {' and '.join(own)}")
-        kept |= names
+        kept.update(keys.values())
     if method_lib.PREVIOUS in kept:
         texts.append("its last model's weights")
     if not kept:
