@@ -155,7 +155,9 @@ def test_the_mean_gradient_of_a_client_is_that_of_any_optimizers_steps(
         clients = [process.initial_client_state(state)] * 2
         output = process.next(state, data_sets, clients)
         for own, mean in zip(output.client_states, means):
-            linear.assert_close(own[f"{correction.name}/s"], [decay_of_rate * g for g in mean], atol)
+            linear.assert_close(
+                own[f"{correction.name}/s"], [decay_of_rate * g for g in mean], atol
+            )
     for weighting in tff.learning.ClientWeighting:
         arguments["client_weighting"] = weighting
         process, state = run_of(methods.FedCM(share=1.0))
@@ -262,9 +264,7 @@ def test_those_that_make_the_model_refuse_a_weighted_mean(name):
 def test_what_refuses_a_server_or_a_mean_makes_the_model():
     making = {"feddyn", "feddc", "fedspeed"}
     assert {m.name for m in _CLASSES if m.server_step} == {*making, "fednova"}
-    assert {
-        m.name for m in _CLASSES if method.UNIFORM_WEIGHTING in m.needs
-    } == making
+    assert {m.name for m in _CLASSES if method.UNIFORM_WEIGHTING in m.needs} == making
 
 
 _COUNTING = ("scaffold", "feddyn", "feddc", "fedspeed", "fedgamma")
