@@ -42,7 +42,7 @@ def _message_of(error, build):
         ({"exclusive": ("DRFT",)}, "constants of tff_reg.methods: DRIFT, SERVER"),
         ({"exclusive": "DRIFT"}, "give a tuple of constants"),
         ({"needs": ("NETWORK",)}, "ONE_LABEL, UNIFORM_WEIGHTING, EXACT_UPLOADS"),
-        ({"claims": ()}, "before version 1.2: in its place is exclusive"),
+        ({"claims": ()}, "before version 0.2: in its place is exclusive"),
         ({"needs_class_counts": True}, "in its place is nothing: step.class_counts"),
         (
             {"update_server": lambda self, server: ({}, [])},

@@ -17,7 +17,7 @@ from tff_reg import settings
 from tff_reg.lazy import tf
 
 PAGE = "docs/pages/tutorials/add_a_method.md"
-# Names of the contract up to version 1.1, and what stands in their place.
+# Names of the contract of version 0.1, and what stands in their place.
 _REPLACED = {
     "initial_client_memory": "client_memory",
     "initial_server_memory": "server_memory",
@@ -105,7 +105,7 @@ def check_class(cls: type, base: type, sets: Mapping[str, Mapping[str, str]]) ->
         is_field = name in cls.__dict__.get("__annotations__", {})
         if name in _REPLACED and not is_field:
             raise ContractError(
-                f"{where} has {name!r}, of the contract for methods before version 1.2:"
+                f"{where} has {name!r}, of the contract for methods before version 0.2:"
                 f" in its place is {_REPLACED[name]}. See {PAGE}."
             )
         inherited = any(hasattr(parent, name) for parent in cls.__bases__)
