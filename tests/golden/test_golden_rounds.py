@@ -56,7 +56,9 @@ def _training(case, config):
     mean_steps = config.get("n_minibatch")
     if mean_steps is None:
         mean_steps = config["epochs"] * -(-sizes.mean() // config["batch"])
-    takes_mean_steps = any(part.required_settings.get("same_local_steps") for part in parts)
+    takes_mean_steps = any(
+        part.required_settings.get("same_local_steps") for part in parts
+    )
     return local_training.LocalTraining(
         optimizer=training_lib.build_sgd(
             config["lr"],

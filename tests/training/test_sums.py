@@ -22,16 +22,19 @@ CORRECTIONS = DOING[method.DRIFT]
 RULES = DOING[method.GRADIENT] - CORRECTIONS
 SERVERS = DOING[method.SERVER] - CORRECTIONS
 TERMS = sorted(every_method.REGULARIZERS)
-NEEDING_ONE_LABEL = {name for name in CLASSES if method.ONE_LABEL in CLASSES[name].needs}
+NEEDING_ONE_LABEL = {
+    name for name in CLASSES if method.ONE_LABEL in CLASSES[name].needs
+}
 
 
 def test_who_corrects_gradients_says_that_it_corrects_drift():
     hooks = ("correct", "correct_clipped")
-    assert CORRECTIONS == {
+    correcting = {
         name
         for name, each in CLASSES.items()
         if any(method.does(each, hook) for hook in hooks)
     }
+    assert correcting == CORRECTIONS
 
 
 def test_who_says_how_the_server_steps_describes_its_step_or_brings_an_optimizer():
