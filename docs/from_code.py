@@ -12,8 +12,7 @@ import pkgutil
 import re
 import textwrap
 
-from tff_reg import settings
-from tff_reg.experiment import curves
+from tff_reg import curves, settings
 from tff_reg.methods import method as method_lib, overview
 from tff_reg.tasks import notebooks
 

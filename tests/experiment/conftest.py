@@ -7,8 +7,7 @@ import collections
 import numpy as np
 import pytest
 
-from tff_reg import experiment
-from tff_reg.experiment import curves
+from tff_reg import curves, experiment
 from tff_reg.lazy import tf, tff
 
 

@@ -9,7 +9,7 @@ import tensorflow_federated as tff
 
 from tests.experiment.finished import Wrapped, results
 from tff_reg import experiment, runtime
-from tff_reg.experiment import progress
+from tff_reg.experiment.rounds import progress
 
 SECONDS = 60
 

@@ -13,7 +13,7 @@ import ray
 from tests import commands, slurm
 from tests.experiment import test_tuning
 from tff_reg.commands import compare
-from tff_reg.experiment import cluster_jobs, jobs
+from tff_reg.experiment.series import cluster_jobs, jobs
 
 _FILES = ("table.csv", "table.md", "curves.csv", "curves.png")
 
@@ -146,7 +146,7 @@ import io, sys
 ours, sys.stderr = sys.stderr, io.StringIO()
 from absl import logging
 redirected, sys.stderr = sys.stderr, ours
-from tff_reg.experiment import cluster_jobs
+from tff_reg.experiment.series import cluster_jobs
 try:
     cluster_jobs.SlurmJobs(".", {}, 1, 0)
 except cluster_jobs.UnreachableError:

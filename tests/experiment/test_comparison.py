@@ -6,7 +6,8 @@ from tests import commands
 from tests.experiment import finished
 from tests.experiment.finished import read_csv
 from tff_reg import experiment, settings
-from tff_reg.experiment import batch, comparison, finished_runs
+from tff_reg.experiment.report import comparison, finished_runs
+from tff_reg.experiment.series import batch
 
 SETTINGS = experiment.RunConfig(process="fedavg").resolved().dump()
 

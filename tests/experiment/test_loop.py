@@ -12,11 +12,10 @@ import tensorflow_federated as tff
 from tests import commands
 from tests.experiment import finished
 from tests.experiment.finished import Notes, Wrapped, results
-from tff_reg import data, experiment, runtime, tasks, training
+from tff_reg import curves, data, experiment, runtime, tasks, training
 from tff_reg.data import digests
-from tff_reg.experiment import (
+from tff_reg.experiment.rounds import (
     client_states,
-    curves,
     loop,
     metrics,
     progress,
@@ -399,7 +398,7 @@ _PROCESS = """
 from tff_reg import quiet, runtime, training
 quiet.silence()
 from tests.experiment.conftest import tiny_model_fn
-from tff_reg.experiment import process_digest
+from tff_reg.experiment.rounds import process_digest
 with runtime.running("in_process"):
     for name, passes in (("fedprox", 1),) * {first} + (("fedavg", 1), ("fedavg", 2)):
         data = training.WholeClientData(batch_size=4, local_epochs=passes)

@@ -9,7 +9,7 @@ import pytest
 
 from tests.experiment.finished import Notes
 from tff_reg import experiment, runtime, settings, tasks
-from tff_reg.experiment import progress
+from tff_reg.experiment.rounds import progress
 
 SMALL = dict(
     process="fedprox",

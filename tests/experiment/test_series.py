@@ -11,7 +11,7 @@ import pytest
 
 from tests.experiment import finished
 from tff_reg import experiment, settings, tasks
-from tff_reg.experiment import command_line, jobs, series
+from tff_reg.experiment.series import batch, jobs, plan as series
 
 TINY = {"num_clients": 4, "total_rounds": 2}
 
@@ -35,7 +35,7 @@ def test_every_process_runs_with_every_seed_in_a_directory_of_its_own(tmp_path):
         "fedprox, seed 1",
     ]
     assert planned[3].directory == str(tmp_path / "d" / "fedprox-seed1")
-    assert set(command_line.as_flags(planned[3].asked)) == {
+    assert set(batch.as_flags(planned[3].asked)) == {
         "--num_clients=4",
         "--total_rounds=2",
         f"--output_dir={tmp_path}/d/fedprox-seed1",
@@ -59,7 +59,7 @@ def test_a_sum_keeps_its_plus_and_fedavg_adds_nothing(tmp_path):
 
 def test_strengths_go_to_the_methods_that_have_them(tmp_path):
     planned = plan(tmp_path, seeds=[0], fedprox_strength=0.1)
-    of_runs = [command_line.as_flags(run.asked) for run in planned]
+    of_runs = [batch.as_flags(run.asked) for run in planned]
     assert not any(flag.startswith("--fedprox") for flag in of_runs[0])
     assert "--fedprox_strength=0.1" in of_runs[1]
     assert planned[1].config.strengths == {"fedprox_strength": 0.1}
@@ -84,7 +84,7 @@ def test_a_recipe_is_every_runs_but_for_process_seed_and_directory(tmp_path):
             names=tasks.names, defaults=tasks.defaults, recipes=recipes
         ),
     )
-    assert set(command_line.as_flags(planned[1].asked)) == {
+    assert set(batch.as_flags(planned[1].asked)) == {
         "--recipe=paper/table1/man",
         "--num_clients=4",
         "--process=fedprox+man",
@@ -179,10 +179,10 @@ def test_a_watched_run_is_heard(tmp_path, capfd):
 def test_the_run_gets_its_flags_and_is_finished_when_it_says_so(tmp_path):
     run = plan(tmp_path)[0]
     finished.finish(run, [0.5] * 2)
-    flags = command_line.as_flags(run.asked)
+    flags = batch.as_flags(run.asked)
     program = f"import sys; sys.exit(sys.argv[1:] != {flags!r})"
     runs = series.Series(
-        lambda asked: [sys.executable, "-c", program, *command_line.as_flags(asked)],
+        lambda asked: [sys.executable, "-c", program, *batch.as_flags(asked)],
         jobs.ChildProcesses(is_watched=False),
     )
     assert runs.run(run) is None
@@ -283,7 +283,7 @@ STAYS = "import signal; print('ready', flush=True); signal.pause()"
 PARENT = f"""
 import os, signal, sys, threading
 from tff_reg import interruption
-from tff_reg.experiment import jobs, series
+from tff_reg.experiment.series import jobs, plan as series
 
 stop = interruption.Interruption()
 stop.take_over()

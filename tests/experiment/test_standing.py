@@ -12,13 +12,9 @@ from tests import commands
 from tests.experiment import finished
 from tff_reg import experiment, tasks
 from tff_reg.data import digests
-from tff_reg.experiment import (
-    config as config_lib,
-    progress,
-    series,
-    standing,
-    task_settings,
-)
+from tff_reg.experiment.config import run_config as config_lib, task_settings
+from tff_reg.experiment.rounds import progress, standing
+from tff_reg.experiment.series import plan as series
 
 SMALL = {
     "process": "fedavg",

@@ -1,6 +1,6 @@
 import tensorflow as tf
 
-from tff_reg.experiment import tensorboard
+from tff_reg.experiment.rounds import tensorboard
 
 
 def scalars(directory):

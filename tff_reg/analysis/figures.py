@@ -11,19 +11,11 @@ import pathlib
 import statistics
 from collections.abc import Mapping, Sequence
 
+from tff_reg import curves, files, tables
 from tff_reg.analysis import estimates, landscape, spectra
-from tff_reg.experiment import (
-    batch,
-    comparison,
-    curves,
-    files,
-    finished_runs,
-    metrics,
-    reproduction,
-    series,
-    summary as summary_lib,
-    tables,
-)
+from tff_reg.experiment.report import comparison, finished_runs
+from tff_reg.experiment.rounds import metrics, summary as summary_lib
+from tff_reg.experiment.series import batch, plan as series, reproduction
 from tff_reg.lazy import np
 
 FILES = ("figure.png", "density.png")

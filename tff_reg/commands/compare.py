@@ -7,18 +7,10 @@ The thin end of `tff_reg.experiment.series`, which plans, of `batch`, which runs
 import pathlib
 
 from tff_reg import experiment
-from tff_reg.commands import several
-from tff_reg.experiment import (
-    batch,
-    command_line,
-    comparison,
-    config as config_lib,
-    finished_runs,
-    jobs,
-    protocol,
-    series,
-    tuning,
-)
+from tff_reg.commands import command_line, several
+from tff_reg.experiment.config import run_config as config_lib
+from tff_reg.experiment.report import comparison, finished_runs, protocol
+from tff_reg.experiment.series import batch, jobs, plan as series, tuning
 from tff_reg.lazy import flags
 from tff_reg.settings import Setting, SettingError
 

@@ -5,7 +5,8 @@ The thin end of `tasks.recipes`.
 
 import textwrap
 
-from tff_reg.experiment import command_line, config
+from tff_reg.commands import command_line
+from tff_reg.experiment.config import run_config as config
 from tff_reg.lazy import flags
 from tff_reg.settings import Setting, as_text
 from tff_reg.tasks import recipes

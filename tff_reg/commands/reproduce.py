@@ -1,23 +1,17 @@
 """Reproduces a paper's table or figure: `bin/reproduce --help` says how.
 
-The thin end of `tff_reg.experiment.reproduction`, and of `tasks.recipes.artifacts`,
-which knows the tables and figures.
+The thin end of `tff_reg.experiment.series.reproduction`, and of
+`tasks.recipes.artifacts`, which knows the tables and figures.
 """
 
 import os
 import textwrap
 
-from tff_reg import experiment
+from tff_reg import experiment, files
 from tff_reg.analysis import figures
-from tff_reg.commands import several
-from tff_reg.experiment import (
-    command_line,
-    config as config_lib,
-    files,
-    jobs,
-    reproduction,
-    series,
-)
+from tff_reg.commands import command_line, several
+from tff_reg.experiment.config import run_config as config_lib
+from tff_reg.experiment.series import jobs, plan as series, reproduction
 from tff_reg.lazy import flags
 from tff_reg.settings import Setting
 from tff_reg.tasks.recipes import artifacts

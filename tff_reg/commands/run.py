@@ -4,7 +4,9 @@ The thin end of `tff_reg.experiment.run`.
 """
 
 from tff_reg import experiment
-from tff_reg.experiment import command_line, description, provenance
+from tff_reg.commands import command_line
+from tff_reg.experiment.config import provenance
+from tff_reg.experiment.rounds import description
 from tff_reg.lazy import flags
 
 

@@ -9,11 +9,7 @@ import tensorflow as tf
 
 from tff_reg.lazy import tff
 from tff_reg.methods import method as method_lib
-from tff_reg.training import (
-    client_work as client_work_lib,
-    local_round,
-    local_training,
-)
+from tff_reg.training import client_work as client_work_lib, local_round, local_training
 
 
 def build_broadcast(
