@@ -23,17 +23,22 @@ from tff_reg.experiment.report.finished_runs import ComparisonError
 from tff_reg.experiment.report.trained import predict
 from tff_reg.experiment.rounds import progress
 from tff_reg.experiment.rounds.asynchronous import train_async
+from tff_reg.experiment.rounds.callbacks import Callback, Run
 from tff_reg.experiment.rounds.directory import DirectoryError, RunDirectory
 from tff_reg.experiment.rounds.evaluation import CentralEvaluation
-from tff_reg.experiment.rounds.loop import RunResult, Training, TrainingError, train
+from tff_reg.experiment.rounds.loop import RunResult
+from tff_reg.experiment.rounds.round_work import TrainingError
 from tff_reg.experiment.rounds.runs import check, finished, prepare, run, run_async
 from tff_reg.experiment.rounds.state_file import StateMismatchError
+from tff_reg.experiment.rounds.training import Training, train
 
 __all__ = [
+    "Callback",
     "CentralEvaluation",
     "ComparisonError",
     "DirectoryError",
     "ResolvedConfig",
+    "Run",
     "RunConfig",
     "RunDirectory",
     "RunResult",

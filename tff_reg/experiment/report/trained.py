@@ -19,7 +19,7 @@ from tff_reg.experiment.rounds import (
     checkpoints,
     client_states,
     directory as directory_lib,
-    loop,
+    process_state,
     runs,
     state_file,
 )
@@ -75,7 +75,7 @@ class TrainedRun:
     def digest(self) -> str:
         """The SHA-256 of the file that the weights of the `kind` are in."""
         is_best = self.kind == "best"
-        name = directory_lib.BEST_WEIGHTS if is_best else loop.STATE
+        name = directory_lib.BEST_WEIGHTS if is_best else process_state.STATE
         return files.sha256(self.checkpoint.part(name))
 
     @functools.cached_property
@@ -116,7 +116,9 @@ class TrainedRun:
 
     def _stored(self, name: str) -> list[Any]:
         """A list of arrays in the checkpoint's state; empty where there is none."""
-        with np.load(self.checkpoint.part(loop.STATE), allow_pickle=False) as stored:
+        with np.load(
+            self.checkpoint.part(process_state.STATE), allow_pickle=False
+        ) as stored:
             count = sum(each.startswith(f"{name}/") for each in stored.files)
             return [stored[f"{name}/{index}"] for index in range(count)]
 
@@ -171,7 +173,7 @@ class TrainedRun:
         Raises:
           TrainedRunError: If a file is missing, or has changed.
         """
-        index = self.checkpoint.part(loop.CLIENT_STATES)
+        index = self.checkpoint.part(process_state.CLIENT_STATES)
         if not index.exists():
             return
         kept = client_states.ClientStates(None, self.directory.client_states)
@@ -207,7 +209,7 @@ class TrainedRun:
         )
         process = runs.build_process(self.config, telling_task)
         state = state_file.read_state(
-            self.checkpoint.part(loop.STATE),
+            self.checkpoint.part(process_state.STATE),
             like=process.initialize(),
             keep=_OF_AGGREGATORS,
         )
@@ -216,7 +218,7 @@ class TrainedRun:
             states = client_states.ClientStates(
                 process.initial_client_state(state), self.directory.client_states
             )
-            states.restore(self.checkpoint.part(loop.CLIENT_STATES))
+            states.restore(self.checkpoint.part(process_state.CLIENT_STATES))
 
         def end(client_id: str, dataset: tf.data.Dataset):
             arguments = [] if states is None else [states.load([client_id])]

@@ -14,67 +14,44 @@ import contextvars
 import functools
 import inspect
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Optional
+from typing import Any
 
 from tff_reg import runtime
-from tff_reg.experiment.rounds import loop as loop_lib
+from tff_reg.experiment.rounds import loop
+from tff_reg.experiment.rounds.loop import RunResult
+from tff_reg.experiment.rounds.training import Training, with_arguments_of
 from tff_reg.lazy import tff
 
-if TYPE_CHECKING:
-    from tff_reg.training.composition import Process
 
-
-async def train_async(
-    process: Process,
-    client_data: Any,
-    *,
-    on_round: Optional[Callable[[loop_lib.Row], Any]] = None,
-    **arguments: Any,
-) -> loop_lib.RunResult:
+@with_arguments_of(Training)
+async def train_async(training: Training) -> RunResult:
     """`train`, for callers that await: the event loop is never blocked.
 
-    Args:
-      process: As of `train`.
-      client_data: As of `train`.
-      on_round: As of `finish`.
-      **arguments: The other attributes of `Training`.
+        result = await experiment.train_async(
+            process, client_data, total_rounds=20, clients_per_round=4)
 
-    Returns:
-      As of `train`.
+    The arguments are the attributes of `Training`. `on_round` is called on the event
+    loop's thread, and awaited if it returns an awaitable, before the next round begins;
+    callbacks are called on the thread of the rounds.
 
-    Raises:
-      TypeError: If there is no such argument, or one is missing.
-      DirectoryError, StateMismatchError, TrainingError, ValueError: As of `train`.
-    """
-    return await finish(loop_lib.Training(process, client_data, **arguments), on_round)
-
-
-train_async.__signature__ = inspect.signature(loop_lib.train)
-
-
-async def finish(
-    training: loop_lib.Training,
-    on_round: Optional[Callable[[loop_lib.Row], Any]] = None,
-) -> loop_lib.RunResult:
-    """`Training.run`, for callers that await.
-
-    Cancelled (`task.cancel()`, Ctrl-C under `asyncio.run`, a notebook's interrupt), it
-    lets the round under way finish, which cannot be cut short, commits it, lets go of
-    `output_dir` and is cancelled then. Called again, it goes on. TFF's context is the
-    caller's.
-
-    Args:
-      training: What is to be done.
-      on_round: As of `Training.run`; called on the event loop's thread. What it returns
-        is awaited if it can be, before the next round begins.
+    Cancelled (`task.cancel()`, Ctrl-C under `asyncio.run`, a notebook's interrupt), the
+    training lets the round under way finish, which cannot be cut short, commits it,
+    lets go of `output_dir` and is cancelled then. Called again, it goes on. TFF's
+    context is the caller's.
 
     Returns:
       The result.
 
     Raises:
-      DirectoryError, StateMismatchError, TrainingError: As of `Training.run`.
+      TypeError, ValueError, DirectoryError, StateMismatchError, TrainingError: As for
+        `train`.
     """
-    rounds = loop_lib.Rounds(training)
+    return await finish(training)
+
+
+async def finish(training: Training) -> RunResult:
+    """Runs the rounds as `train_async` does."""
+    rounds = loop.Rounds(training)
     with runtime.outside_programs():
         context = tff.framework.get_context_stack().current
     with concurrent.futures.ThreadPoolExecutor(
@@ -87,8 +64,8 @@ async def finish(
         rows = rounds.rows()
         try:
             while (row := await _call(executor, next, rows, None)) is not None:
-                if on_round is not None:
-                    returned = on_round(row)
+                if training.on_round is not None:
+                    returned = training.on_round(row)
                     if inspect.isawaitable(returned):
                         await returned
         finally:

@@ -28,7 +28,12 @@ from typing import Any, Optional
 from tff_reg import files
 from tff_reg.data import digests
 from tff_reg.experiment.config import provenance, run_config as config_lib
-from tff_reg.experiment.rounds import checkpoints, metrics, process_digest, tensorboard
+from tff_reg.experiment.rounds import (
+    checkpoints,
+    metrics,
+    process_digest,
+    summary as summary_lib,
+)
 from tff_reg.settings import SettingError, as_text
 
 _MADE_BY = "tff_reg"
@@ -43,6 +48,7 @@ _DIGESTS = {
 WEIGHTS = "final_weights.npz"
 ALL_CLIENTS_WEIGHTS = "final_all_clients_weights.npz"
 BEST_WEIGHTS = "best_weights.npz"
+PICTURE = "accuracy.png"
 ANALYSIS = "analysis"
 
 
@@ -75,6 +81,8 @@ class RunDirectory:
         """
         self.path = pathlib.Path(path)
         self.checkpoints = checkpoints.CheckpointStore(self.path / "checkpoints")
+        # Whether settings have been compared with those of the run there.
+        self.is_checked = False
         self._lock: Optional[int] = None
         self._config = self._read_config()
 
@@ -123,9 +131,27 @@ class RunDirectory:
         return summary if isinstance(summary.get("rounds"), int) else None
 
     def is_finished(self, total_rounds: int) -> bool:
-        """Whether a run of at least so many rounds has finished there."""
+        """Whether a run of at least so many rounds has finished there, or ended early."""
         summary = self.summary()
-        return summary is not None and summary["rounds"] >= total_rounds
+        if summary is None:
+            return False
+        stopped = summary.get(summary_lib.STOPPED_EARLY) or {}
+        return max(summary["rounds"], stopped.get("total_rounds", 0)) >= total_rounds
+
+    def check(self, settings: Mapping[str, Any]) -> None:
+        """Checks that the run there, if any, is one with these settings.
+
+        Args:
+          settings: JSON values by name.
+
+        Raises:
+          DirectoryError: If a setting differs that changes the run's numbers, or it
+            cannot be continued to so many rounds.
+        """
+        self.check_settings(settings)
+        if "total_rounds" in settings:
+            self.check_rounds(settings)
+        self.is_checked = True
 
     def check_settings(self, settings: Mapping[str, Any]) -> None:
         """Compares settings with those of the run that is there, if any.
@@ -259,7 +285,7 @@ class RunDirectory:
         self.delete_results()
         files.delete(self._file("metrics.csv"))
         files.delete(self._file(BEST_WEIGHTS))
-        tensorboard.delete_events(self.path)
+        delete_events(self.path)
         for name in ("checkpoints", "client_states"):
             if self._file(name).is_dir():
                 files.delete_directory_at_once(self._file(name))
@@ -269,7 +295,7 @@ class RunDirectory:
         """Deletes what only a finished run has; `summary.json` first."""
         for name in (
             "summary.json",
-            "accuracy.png",
+            PICTURE,
             WEIGHTS,
             ALL_CLIENTS_WEIGHTS,
             ANALYSIS,
@@ -291,17 +317,6 @@ class RunDirectory:
         """Writes arrays by the name of their variable to a file such as `WEIGHTS`."""
         files.write_bytes(self._file(name), files.npz(arrays))
 
-    def restore_best_weights(self, kept: Optional[pathlib.Path]) -> None:
-        """Goes back to the best weights that a checkpoint has kept, or to none.
-
-        Args:
-          kept: The file, which need not exist; None where there is no checkpoint.
-        """
-        if kept is None or not kept.exists():
-            files.delete(self._file(BEST_WEIGHTS))
-        else:
-            files.write_bytes(self._file(BEST_WEIGHTS), kept.read_bytes())
-
     def damaged_weights(self) -> list[str]:
         """The names of the files of weights that are there and cannot be read."""
         damaged = []
@@ -316,3 +331,9 @@ class RunDirectory:
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """Writes `summary.json`, which says that the run is finished."""
         self._write_json("summary.json", summary)
+
+
+def delete_events(directory: files.PathLike) -> None:
+    """Deletes TensorBoard's event files in `directory`."""
+    for path in pathlib.Path(directory).glob("events.out.tfevents.*"):
+        files.delete(path)

@@ -7,45 +7,31 @@ killed and started again writes the same bytes as one that was not.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import inspect
+import functools
 import json
 import math
 import pathlib
-import time
-from collections.abc import Callable, Generator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Optional, Union
+from collections.abc import Generator, Mapping
+from typing import Any, Optional
 
-from tff_reg import curves, data, runtime
 from tff_reg.experiment.config import provenance
 from tff_reg.experiment.rounds import (
-    client_states,
+    callbacks as callbacks_lib,
     directory as directory_lib,
     metrics,
     process_digest,
+    process_state,
     progress as progress_lib,
-    state_file,
+    round_work,
     summary as summary_lib,
-    tensorboard,
 )
-from tff_reg.lazy import np
+from tff_reg.experiment.rounds.callbacks import Callback, Row
 
-if TYPE_CHECKING:
-    from tff_reg.training.composition import Process
-
-Row = dict[str, Optional[float]]
-
-# The parts of a checkpoint, beside `directory.BEST_WEIGHTS`.
-STATE, CLIENT_STATES = "server_state.npz", "client_states.json"
+# Parts of a checkpoint, beside those of the process and of callbacks.
 _METRICS = "metrics.csv"
-# The best weights before those of a last round that is evaluated out of turn; empty
-# where there were none.
-_BEST_BEFORE = "best_weights_before.npz"
-
-
-class TrainingError(RuntimeError):
-    """Raised when a round fails; says which, and what the process said."""
+# Why a callback ended the run after the checkpoint's round.
+_STOPPED = "stopped_early.json"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,177 +50,6 @@ class RunResult:
     summary: dict[str, Any]
 
 
-@dataclasses.dataclass(frozen=True)
-class Training:
-    """The rounds of a learning process, or what is left of them.
-
-    With an `output_dir`, what was stopped (by Ctrl-C, a notebook's interrupt, an
-    exception, `kill -9`) goes on when run again, to the same bytes.
-
-    Attributes:
-      process: Any `tff.learning.templates.LearningProcess`, or a
-        `tff_reg.training.StatefulLearningProcess`, whose clients' states are kept in
-        `output_dir`, or in memory without one. Where its server keeps the mean of all
-        clients' last models, that is evaluated and written beside the server model.
-      client_data: Has `client_ids` and `whole_client_dataset(client_id, key)`, like
-        `tff_reg.data.ArrayClientData`.
-      total_rounds: Rounds that the run has when it is finished.
-      clients_per_round: Clients sampled a round, without replacement.
-      client_sampling: 'fixed' for so many; 'independent' lets each client take part
-        with probability clients_per_round / (number of clients), at least one of them.
-      seed: Seed of the sampling and of the clients' keys.
-      evaluate: From `tff.learning.models.ModelWeights` to `loss` and `accuracy`, for
-        instance a `CentralEvaluation`; None to train without evaluation.
-      rounds_per_evaluation: Evaluate every so many rounds, and after the last.
-      rounds_per_checkpoint: Commit a checkpoint every so many rounds, after the last,
-        and when `on_round` ends the run.
-      keep_best: Write the server's model after the round with the best test accuracy,
-        the first of the best, to `best_weights.npz`.
-      client_dataset_fn: From a client's id and its key for the round (int64 [2]) to
-        its `tf.data.Dataset`; None for `client_data.whole_client_dataset`.
-      output_dir: Directory to resume from and to write to; None writes nothing.
-      overwrite: Delete the run in `output_dir` first.
-      settings: What to record in `config.json` beside the attributes above, and to
-        compare with it when a run is resumed: JSON values by name.
-      title: Title of `accuracy.png`.
-      subtitle: The line below the title.
-      weight_names: Names of the trainable and the other variables, for
-        `final_weights.npz` and its like; None for `trainable/0` and so on.
-      progress: Told of every round; None for a bar on a terminal or in a notebook,
-        and lines elsewhere. `progress.Silence()` says nothing.
-    """
-
-    process: Process
-    client_data: Any
-    total_rounds: int
-    clients_per_round: int
-    seed: int = 0
-    evaluate: Optional[Callable[[Any], Mapping[str, float]]] = None
-    rounds_per_evaluation: int = 1
-    rounds_per_checkpoint: int = 1
-    client_dataset_fn: Optional[Callable[[str, Any], Any]] = None
-    output_dir: Union[str, pathlib.Path, None] = None
-    overwrite: bool = False
-    client_sampling: str = "fixed"
-    keep_best: bool = False
-    settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    title: str = ""
-    subtitle: str = ""
-    weight_names: Optional[tuple[Sequence[str], Sequence[str]]] = None
-    progress: Optional[progress_lib.Progress] = None
-
-    def __post_init__(self):
-        """Checks the arguments; touches nothing.
-
-        Raises:
-          TypeError: If one is of another kind.
-          ValueError: If a number is out of range.
-        """
-        kinds = {
-            "process": ("next", "tff_reg.training.build('fedavg', model_fn)"),
-            "client_data": ("client_ids", "a tff_reg.data.ArrayClientData"),
-        }
-        for name, (attribute, example) in kinds.items():
-            given = getattr(self, name)
-            if not hasattr(given, attribute):
-                kind = type(given).__name__
-                raise TypeError(f"{name} is a {kind}, but must be like {example}.")
-        data_fn = "whole_client_dataset"
-        if self.client_dataset_fn is None and not hasattr(self.client_data, data_fn):
-            raise TypeError(
-                f"client_data is a {type(self.client_data).__name__} without {data_fn}:"
-                " give a tff_reg.data.ArrayClientData, or a client_dataset_fn, such as"
-                " lambda client_id, key:"
-                " client_data.create_tf_dataset_for_client(client_id)."
-            )
-        for name, number in self.numbers().items():
-            if isinstance(number, bool) or not isinstance(number, int) or number < 1:
-                raise ValueError(
-                    f"{name} is {number!r}; it must be a whole number of at least 1."
-                )
-        if self.client_sampling not in ("fixed", "independent"):
-            raise ValueError(
-                f"client_sampling is {self.client_sampling!r}; it must be fixed or"
-                " independent."
-            )
-        num_clients = len(self.client_data.client_ids)
-        if self.clients_per_round > num_clients:
-            raise ValueError(
-                f"clients_per_round is {self.clients_per_round}, but there are only"
-                f" {num_clients} clients."
-            )
-
-    def numbers(self) -> dict[str, int]:
-        """How many rounds and clients, by name; at least one of each."""
-        return {
-            "total_rounds": self.total_rounds,
-            "clients_per_round": self.clients_per_round,
-            "rounds_per_evaluation": self.rounds_per_evaluation,
-            "rounds_per_checkpoint": self.rounds_per_checkpoint,
-        }
-
-    def run(self, on_round: Optional[Callable[[Row], Any]] = None) -> RunResult:
-        """Does the rounds.
-
-        Args:
-          on_round: Called with the row of every round, in order, as they are in
-            `RunResult.rows`: at once with those that an earlier run has done already,
-            so that a plot is whole, then after each round. What it raises ends the
-            run.
-
-        Returns:
-          The result.
-
-        Raises:
-          DirectoryError: If `output_dir` holds something else, or a run with other
-            settings.
-          StateMismatchError: If the state there is not one of this process.
-          TrainingError: If a round fails, from the error of the process.
-        """
-        rounds = Rounds(self)
-        with runtime.outside_programs(), contextlib.closing(rounds.rows()) as rows:
-            for row in rows:
-                if on_round is not None:
-                    on_round(row)
-        return rounds.result
-
-
-def train(
-    process: Process,
-    client_data: Any,
-    *,
-    on_round: Optional[Callable[[Row], Any]] = None,
-    **arguments: Any,
-) -> RunResult:
-    """Runs the rounds of a learning process, or what is left of them.
-
-    Args:
-      process: As of `Training`.
-      client_data: As of `Training`.
-      on_round: As of `Training.run`.
-      **arguments: The other attributes of `Training`.
-
-    Returns:
-      The result.
-
-    Raises:
-      TypeError: If there is no such argument, or one is missing.
-      DirectoryError, StateMismatchError, TrainingError, ValueError: As of `Training`.
-    """
-    return Training(process, client_data, **arguments).run(on_round)
-
-
-def _signature() -> inspect.Signature:
-    """That of `train`, with what `**arguments` may be, for who asks `help`."""
-    first, second, *others = inspect.signature(Training).parameters.values()
-    on_round = inspect.signature(train).parameters["on_round"]
-    named = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in others]
-    return inspect.Signature([first, second, *named, on_round])
-
-
-train.__signature__ = _signature()
-
-
 def _as_json(values: Mapping[str, Any]) -> dict[str, Any]:
     """The values as they come back from a JSON file."""
     return json.loads(json.dumps(dict(values)))
@@ -243,18 +58,16 @@ def _as_json(values: Mapping[str, Any]) -> dict[str, Any]:
 class Rounds:
     """A run: what it is between two rounds, and what may happen next."""
 
-    def __init__(self, training: Training):
+    def __init__(self, training: Any):
         """Touches nothing yet.
 
         Args:
-          training: What is to be done.
+          training: The `Training`.
 
         Raises:
           DirectoryError: If `output_dir` holds something that is no run.
         """
         self._training = training
-        self._process = training.process
-        self._client_ids = list(training.client_data.client_ids)
         own = {
             **training.numbers(),
             "seed": training.seed,
@@ -262,28 +75,40 @@ class Rounds:
             "keep_best": training.keep_best,
         }
         self._settings = _as_json({**training.settings, **own})
-        self._directory: Optional[directory_lib.RunDirectory] = None
-        if training.output_dir is not None:
-            self._directory = directory_lib.RunDirectory(training.output_dir)
-            for each in (training.client_data, training.evaluate):
-                self._settings.update(getattr(each, "digests", {}))
+        directory = training.output_dir
+        if directory is not None and not isinstance(
+            directory, directory_lib.RunDirectory
+        ):
+            directory = directory_lib.RunDirectory(directory)
+        self._directory = directory
         self._config: dict[str, Any] = {}
         self._progress = training.progress or progress_lib.for_this_output(
             training.total_rounds
         )
-        self._events: Optional[tensorboard.TensorBoardEvents] = None
+        self._callbacks: list[Callback] = [
+            callbacks_lib.TensorBoard(),
+            callbacks_lib.Plot(training.title, training.subtitle),
+            callbacks_lib.Checkpoints(training.rounds_per_checkpoint),
+        ]
+        if training.keep_best:
+            self._callbacks.insert(0, callbacks_lib.BestWeights())
+        self._callbacks += training.callbacks
         self._state: Any = None
-        self._client_states: Optional[client_states.ClientStates] = None
-        self._table = metrics.MetricsTable()
-        self._rounds_done = 0
-        self._rounds_saved = 0
-        self._cohort_size = 0
-        self._not_finite_reported = False
-        self._best_before: Optional[bytes] = None
-        # Not every process has it, and where it has, it may be None.
-        self._get_all_clients_weights: Optional[Callable[[Any], Any]] = getattr(
-            training.process, "get_all_clients_weights", None
+        self._work: Any = None
+        self._run = callbacks_lib.Run(
+            total_rounds=training.total_rounds,
+            rounds_per_evaluation=training.rounds_per_evaluation,
+            settings=self._settings,
+            directory=directory,
+            say=self._progress.say,
+            weight_names=training.weight_names,
+            get_weights=lambda: self._state.weights(),
+            table=metrics.MetricsTable(),
         )
+        self._rounds_saved = 0
+        # Why, and with how many rounds in all, a callback ended the run.
+        self._stopped_early: Optional[dict[str, Any]] = None
+        self._not_finite_reported = False
         self._result: Optional[RunResult] = None
 
     @property
@@ -298,8 +123,8 @@ class Rounds:
         return self._result
 
     @property
-    def _rounds_left(self) -> int:
-        return self._training.total_rounds - self._rounds_done
+    def _is_done(self) -> bool:
+        return not self._run.rounds_left or self._stopped_early is not None
 
     def rows(self) -> Generator[Row, None, None]:
         """Takes the directory, does the rounds and writes the results.
@@ -310,243 +135,149 @@ class Rounds:
         Yields:
           The row of each round, also of those that were done before.
         """
+        directory, run, training = self._directory, self._run, self._training
         try:
-            self._state = self._process.initialize()
-            if self._directory is not None:
-                self._begin(self._directory)
-            self._restore()
-            if self._directory is not None and self._rounds_left:
-                self._directory.go_on(self._config, self._rounds_done)
-            yield from self._table.rows()
-            self._progress.start(self._rounds_done)
-            while self._rounds_left:
-                self._run_round(self._rounds_done + 1)
+            self._state = process_state.ProcessState(
+                training.process, directory and directory.client_states
+            )
+            self._work = round_work.RoundWork(
+                self._state,
+                training.client_data,
+                clients_per_round=training.clients_per_round,
+                client_sampling=training.client_sampling,
+                seed=training.seed,
+                client_dataset_fn=training.client_dataset_fn,
+                evaluate=training.evaluate,
+            )
+            if directory is not None:
+                self._begin(directory)
+                self._restore(directory)
+                if not self._is_done:
+                    directory.go_on(self._config, run.rounds_done)
+            for callback in self._callbacks:
+                callback.on_start(run)
+            yield from run.rows
+            self._progress.start(run.rounds_done)
+            while not self._is_done:
+                self._run_round()
                 try:
-                    yield self._table.row(self._rounds_done - 1)
+                    yield run.table.row(run.rounds_done - 1)
                 except GeneratorExit:
                     self._save()
                     raise
             self._result = self._finish()
         finally:
             self._progress.close()
-            if self._directory is not None:
-                self._directory.close()
+            if directory is not None:
+                directory.close()
 
     def _begin(self, directory: directory_lib.RunDirectory) -> None:
+        """Checks that the run there, if any, is this one, and takes the directory."""
+        found: dict[str, Any] = {}
+        for each in (self._training.client_data, self._training.evaluate):
+            found.update(getattr(each, "digests", {}))
         if process_digest.NAME not in self._settings:
-            digest = process_digest.of(self._process, self._state)
+            digest = process_digest.of(self._training.process, self._state.server)
             if digest is not None:
-                self._settings[process_digest.NAME] = digest
+                found[process_digest.NAME] = digest
+        self._settings.update(found)
         if not self._training.overwrite:
-            directory.check_settings(self._settings)
-            directory.check_rounds(self._settings)
+            # The digests alone, if the settings have been compared already.
+            directory.check(found if directory.is_checked else self._settings)
         sources = provenance.sources(self._settings.get("process"))
         self._config = _as_json(
             {**self._settings, **provenance.describe(), "sources": sources}
         )
         directory.begin(self._config, overwrite=self._training.overwrite)
 
-    def _restore(self) -> None:
+    def _restore(self, directory: directory_lib.RunDirectory) -> None:
         """Starts from the newest whole checkpoint, or from the beginning."""
-        if hasattr(self._process, "initial_client_state"):
-            self._client_states = client_states.ClientStates(
-                self._process.initial_client_state(self._state),
-                self._directory and self._directory.client_states,
-            )
-        if self._directory is None:
-            return
-        checkpoint = self._directory.checkpoints.latest(
-            self._progress.say, self._verify_client_states
-        )
-        if checkpoint is not None:
-            if self._client_states is not None:
-                self._client_states.restore(checkpoint.part(CLIENT_STATES))
-            self._state = state_file.read_state(
-                checkpoint.part(STATE), like=self._state
-            )
-            self._table = metrics.MetricsTable.parse(
-                checkpoint.part(_METRICS).read_text("utf-8")
-            )
-            self._rounds_done = self._rounds_saved = checkpoint.round_num
-            self._progress.say(
-                f"Resuming after round {self._rounds_done} of"
-                f" {self._settings['total_rounds']}."
-            )
-            changed = provenance.change(self._directory.config or {})
+        run = self._run
+        run.checkpoint = directory.checkpoints.latest(run.say, self._state.verify)
+        if run.checkpoint is not None:
+            self._state.restore(run.checkpoint)
+            text = run.checkpoint.part(_METRICS).read_text("utf-8")
+            run.table = metrics.MetricsTable.parse(text)
+            run.rounds_done = self._rounds_saved = run.checkpoint.round_num
+            stopped = run.kept(_STOPPED)
+            if stopped is not None:
+                stopped = json.loads(stopped)
+                # Whoever asks for more rounds goes on.
+                if run.total_rounds <= stopped["total_rounds"]:
+                    self._stopped_early = stopped
+            run.say(f"Resuming after round {run.rounds_done} of {run.total_rounds}.")
+            changed = provenance.change(directory.config or {})
             if changed:
-                self._progress.say(changed)
-        for name in self._directory.damaged_weights():
-            self._progress.say(f"{name} is damaged: it is written again.")
-        best = checkpoint and checkpoint.part(directory_lib.BEST_WEIGHTS)
-        if checkpoint is not None and self._rounds_left:
-            # Its last round was evaluated for being the last, which it is no more.
-            self._table.keep_evaluations(self._training.rounds_per_evaluation)
-            before = checkpoint.part(_BEST_BEFORE)
-            if before.exists():
-                best = before if before.stat().st_size else None
-        self._directory.restore_best_weights(best)
+                run.say(changed)
+            if not self._is_done:
+                # Its last round was evaluated for being the last, which it is no more.
+                run.table.keep_evaluations(run.rounds_per_evaluation)
+        for name in directory.damaged_weights():
+            run.say(f"{name} is damaged: it is written again.")
         # What the last process wrote beyond its checkpoint is done again.
-        self._delete_unnamed_client_states()
-        self._directory.delete_results()
-        self._directory.write_metrics(self._table)
-        self._events = tensorboard.TensorBoardEvents(
-            self._directory.path, self._table.rows()
-        )
+        self._state.delete_unnamed(directory.checkpoints.all())
+        directory.delete_results()
+        directory.write_metrics(run.table)
 
-    def _verify_client_states(self, checkpoint: Any) -> None:
-        if self._client_states is not None:
-            self._client_states.verify(checkpoint.part(CLIENT_STATES))
-
-    def _delete_unnamed_client_states(self) -> None:
-        if self._client_states is not None and self._directory is not None:
-            self._client_states.delete_unnamed(
-                checkpoint.part(CLIENT_STATES)
-                for checkpoint in self._directory.checkpoints.all()
-            )
-
-    def _run_round(self, round_num: int) -> None:
+    def _run_round(self) -> None:
         """Trains, evaluates, records and saves."""
-        row = self._train_round(round_num)
-        evaluate = self._training.evaluate
-        if evaluate is not None and self._is_due(
-            round_num, self._training.rounds_per_evaluation
-        ):
-            try:
-                row.update(self._evaluate_state(evaluate))
-            except Exception as error:
-                raise TrainingError(
-                    f"The evaluation after round {round_num} failed:"
-                    f" {type(error).__name__}: {error}"
-                ) from error
-            self._keep_if_best(row)
-        self._table.append(row)
-        self._rounds_done = round_num
+        run = self._run
+        row = self._work.train(run.rounds_done + 1)
+        run.rounds_done += 1
+        run.is_commit_asked = False
+        if run.is_due(run.rounds_per_evaluation):
+            row.update(self._work.evaluate(run.rounds_done))
+        run.table.append(row)
+        reasons = [callback.on_round(run, row) for callback in self._callbacks]
+        if reason := next(filter(None, reasons), None):
+            total = run.total_rounds
+            self._stopped_early = {"reason": reason, "total_rounds": total}
+            if not run.is_due(run.rounds_per_evaluation):
+                row.update(self._work.evaluate(run.rounds_done))
+                run.table.replace_last(row)
         if self._directory is not None:
-            self._directory.write_metrics(self._table)
-            if self._is_due(round_num, self._training.rounds_per_checkpoint):
+            self._directory.write_metrics(run.table)
+            if run.is_commit_asked or self._stopped_early:
                 self._save()
-        if self._events is not None:
-            self._events.add(row)
-        self._report(round_num, row)
-
-    def _keep_if_best(self, row: Mapping[str, Any]) -> None:
-        """Writes the weights of a round that is better than all before it."""
-        accuracy = row.get(metrics.EVALUATION_ACCURACY)
-        if not self._training.keep_best or self._directory is None or accuracy is None:
-            return
-        if math.isnan(accuracy):
-            return
-        # Those that a checkpoint brings back are in the table: after a resume the same
-        # rounds are the best so far.
-        before = [
-            other
-            for other in self._table.column(metrics.EVALUATION_ACCURACY)
-            if not math.isnan(other)
-        ]
-        if all(accuracy > other for other in before):
-            path = self._directory.path / directory_lib.BEST_WEIGHTS
-            if row[metrics.ROUND] % self._training.rounds_per_evaluation:
-                self._best_before = path.read_bytes() if path.exists() else b""
-            self._directory.write_weights(
-                _named_arrays(
-                    self._process.get_model_weights(self._state),
-                    self._training.weight_names,
-                ),
-                directory_lib.BEST_WEIGHTS,
-            )
-
-    def _is_due(self, round_num: int, period: int) -> bool:
-        return round_num % period == 0 or round_num == self._training.total_rounds
-
-    def _train_round(self, round_num: int) -> dict[str, Any]:
-        """Trains one round; returns its row of metrics."""
-        training = self._training
-        dataset_fn = (
-            training.client_dataset_fn or training.client_data.whole_client_dataset
-        )
-        began = time.monotonic()
-        drawn = {"seed": training.seed, "round_num": round_num}
-        if training.client_sampling == "independent":
-            share = training.clients_per_round / len(self._client_ids)
-            cohort = data.sample_clients_bernoulli(self._client_ids, share, **drawn)
-        else:
-            cohort = data.sample_clients(
-                self._client_ids, training.clients_per_round, **drawn
-            )
-        self._cohort_size = len(cohort)
-        datasets = [
-            dataset_fn(client_id, data.client_key(training.seed, round_num, client_id))
-            for client_id in cohort
-        ]
-        arguments = [self._state, datasets]
-        try:
-            if self._client_states is not None:
-                arguments.append(self._client_states.load(cohort))
-            output = self._process.next(*arguments)
-        except Exception as error:
-            raise TrainingError(
-                f"Round {round_num} failed: {type(error).__name__}: {error}"
-            ) from error
-        self._state = output.state
-        if self._client_states is not None:
-            self._client_states.store(cohort, output.client_states, round_num)
-        row = metrics.round_metrics(output.metrics)
-        if row.get(metrics.NUM_EXAMPLES) == 0:
-            # All clients were rejected: there is no mean, though the sums say 0.
-            for name in (metrics.TRAINING_LOSS, metrics.TRAINING_ACCURACY):
-                row[name] = math.nan
-        # Columns are those of the first row, in whatever round they are filled.
-        to_fill = (metrics.ALL_CLIENTS_LOSS, metrics.ALL_CLIENTS_ACCURACY)
-        if self._training.evaluate is None or self._get_all_clients_weights is None:
-            to_fill = ()
-        return {
-            metrics.ROUND: round_num,
-            metrics.TRAINING_LOSS: row.pop(metrics.TRAINING_LOSS, None),
-            metrics.TRAINING_ACCURACY: row.pop(metrics.TRAINING_ACCURACY, None),
-            metrics.SECONDS: round(time.monotonic() - began, 3),
-            **dict.fromkeys(to_fill),
-            **row,
-        }
-
-    def _evaluate_state(
-        self, evaluate: Callable[[Any], Mapping[str, float]]
-    ) -> dict[str, float]:
-        results = evaluate(self._process.get_model_weights(self._state))
-        row = {f"evaluation/{name}": value for name, value in results.items()}
-        if self._get_all_clients_weights is not None:
-            results = evaluate(self._get_all_clients_weights(self._state))
-            for name, value in results.items():
-                row[f"evaluation_all_clients/{name}"] = value
-        return row
+        self._report(row)
 
     def _save(self) -> None:
         """Commits a checkpoint, if there is none of this round."""
-        if self._directory is None or self._rounds_saved == self._rounds_done:
+        run = self._run
+        if self._directory is None or self._rounds_saved == run.rounds_done:
             return
-        parts = {
-            STATE: lambda path: state_file.write_state(path, self._state),
-            _METRICS: lambda path: path.write_text(self._table.text(), "utf-8"),
-        }
-        if self._client_states is not None:
-            parts[CLIENT_STATES] = self._client_states.write_index
-        best = self._directory.path / directory_lib.BEST_WEIGHTS
-        if best.exists():
-            parts[best.name] = lambda path: path.write_bytes(best.read_bytes())
-        before = self._best_before
-        if before is not None:
-            parts[_BEST_BEFORE] = lambda path: path.write_bytes(before)
-        self._directory.checkpoints.save(self._rounds_done, parts)
-        self._rounds_saved = self._rounds_done
-        self._delete_unnamed_client_states()
+        contents = {_METRICS: run.table.text().encode("utf-8")}
+        if self._stopped_early:
+            contents[_STOPPED] = json.dumps(self._stopped_early).encode()
+        parts = self._state.parts()
+        for callback in self._callbacks:
+            for name, content in callback.keep().items():
+                if name in parts or name in contents:
+                    kind = type(callback).__name__
+                    raise ValueError(
+                        f"{kind}.keep returns {name}, which a checkpoint has already;"
+                        " choose another name."
+                    )
+                contents[name] = content
+        for name, content in contents.items():
+            parts[name] = functools.partial(pathlib.Path.write_bytes, data=content)
+        self._directory.checkpoints.save(run.rounds_done, parts)
+        self._rounds_saved = run.rounds_done
+        self._state.delete_unnamed(self._directory.checkpoints.all())
 
-    def _report(self, round_num: int, row: Mapping[str, Any]) -> None:
+    def _report(self, row: Mapping[str, Any]) -> None:
+        round_num = self._run.rounds_done
         self._progress.after_round(round_num, row)
         rejected = metrics.rejected_clients(row)
         if rejected:
-            of_all = f"{rejected} of {self._cohort_size} clients"
+            of_all = f"{rejected} of {self._work.cohort_size} clients"
             self._progress.say(
                 f"Round {round_num}: the updates of {of_all} were not finite and were"
                 " left out."
+            )
+        if self._stopped_early:
+            self._progress.say(
+                f"The run ends after round {round_num}: {self._stopped_early['reason']}."
             )
         loss = row[metrics.TRAINING_LOSS]
         if loss is None or math.isfinite(loss) or self._not_finite_reported:
@@ -559,58 +290,21 @@ class Rounds:
 
     def _finish(self) -> RunResult:
         """Writes the results; `summary.json` last."""
-        weights = self._process.get_model_weights(self._state)
-        all_clients_weights = None
-        if self._get_all_clients_weights is not None:
-            all_clients_weights = self._get_all_clients_weights(self._state)
-        summary = summary_lib.summarize(self._table, self._settings)
-        if self._events is not None:
-            self._events.close()
+        run = self._run
+        weights = self._state.weights()
+        all_clients_weights = self._state.all_clients_weights()
+        summary = summary_lib.summarize(run.table, self._settings)
+        if self._stopped_early:
+            summary[summary_lib.STOPPED_EARLY] = self._stopped_early
         if self._directory is not None:
-            self._directory.write_weights(
-                _named_arrays(weights, self._training.weight_names)
-            )
+            run.write_weights(directory_lib.WEIGHTS, weights)
             if all_clients_weights is not None:
-                self._directory.write_weights(
-                    _named_arrays(all_clients_weights, self._training.weight_names),
-                    directory_lib.ALL_CLIENTS_WEIGHTS,
-                )
-            self._draw(self._directory.path / "accuracy.png")
+                name = directory_lib.ALL_CLIENTS_WEIGHTS
+                run.write_weights(name, all_clients_weights)
+        for callback in self._callbacks:
+            callback.on_end(run)
+        if self._directory is not None:
             self._directory.write_summary(summary)
         return RunResult(
-            self._state, weights, all_clients_weights, self._table.rows(), summary
+            self._state.server, weights, all_clients_weights, run.rows, summary
         )
-
-    def _draw(self, path: pathlib.Path) -> None:
-        """Draws the accuracies that were measured."""
-        tested = metrics.tested(self._settings)
-        rounds = [int(number) for number in self._table.column(metrics.ROUND)]
-        drawn = []
-        for name, column in (
-            (tested, metrics.EVALUATION_ACCURACY),
-            ("training, clients' mean", metrics.TRAINING_ACCURACY),
-            (f"{tested}, mean of all clients", metrics.ALL_CLIENTS_ACCURACY),
-        ):
-            points = [
-                (number, share)
-                for number, share in zip(rounds, self._table.column(column))
-                if not math.isnan(share)
-            ]
-            if points:
-                drawn.append(curves.Curve(name, *zip(*points)))
-        if drawn:
-            title, subtitle = self._training.title, self._training.subtitle
-            curves.write_curves(path, drawn, title=title, subtitle=subtitle)
-
-
-def _named_arrays(
-    weights: Any, names: Optional[tuple[Sequence[str], Sequence[str]]]
-) -> dict[str, Any]:
-    trainable, others = list(weights.trainable), list(weights.non_trainable)
-    if names is None:
-        names = (
-            [f"trainable/{index}" for index in range(len(trainable))],
-            [f"non_trainable/{index}" for index in range(len(others))],
-        )
-    pairs = [*zip(names[0], trainable), *zip(names[1], others)]
-    return {name: np.asarray(value) for name, value in pairs}

@@ -151,11 +151,20 @@ class MetricsTable:
         self._rows.append(cells)
         self._text += self._line(cells.values())
 
+    def replace_last(self, row: Mapping[str, Any]) -> None:
+        """Replaces the last row, whose columns the table must have."""
+        self._rows.pop()
+        self._write_text()
+        self.append(row)
+
     def keep_evaluations(self, period: int) -> None:
         """Clears the evaluations of rounds that are not multiples of `period`."""
         for row in self._rows:
             if int(row[ROUND]) % period:
                 row.update((n, "") for n in row if n.startswith("evaluation"))
+        self._write_text()
+
+    def _write_text(self) -> None:
         lines = [self._columns or [], *(row.values() for row in self._rows)]
         self._text = "".join(map(self._line, lines))
 

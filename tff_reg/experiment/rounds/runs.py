@@ -7,34 +7,36 @@ import contextlib
 import dataclasses
 import functools
 import statistics
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Optional
 
-from tff_reg import files, interruption, lazy, runtime, training
+from tff_reg import interruption, lazy, runtime, training
 from tff_reg.data import augmentation
 from tff_reg.experiment.config import run_config as config_lib
 from tff_reg.experiment.config.run_config import ResolvedConfig, RunConfig
 from tff_reg.experiment.config.task_settings import TaskSettings
 from tff_reg.experiment.rounds import (
     asynchronous,
+    checked as checked_lib,
     description,
-    directory as directory_lib,
     evaluation as evaluation_lib,
-    loop,
     metrics,
     process_cache,
     process_digest,
     progress as progress_lib,
-    standing,
     summary as summary_lib,
 )
+from tff_reg.experiment.rounds.callbacks import Callback, Row
+from tff_reg.experiment.rounds.checked import CheckedRun
+from tff_reg.experiment.rounds.loop import RunResult
+from tff_reg.experiment.rounds.training import Training
 from tff_reg.settings import SettingError, settings_of
 
 if TYPE_CHECKING:
     from tff_reg.models.learning_model import LearningModel
     from tff_reg.training.composition import Process
 
-OnRound = Callable[[loop.Row], Any]
+OnRound = Callable[[Row], Any]
 
 # In `config.json`: the images that a model takes, and their normalisation.
 IMAGES = "images"
@@ -45,20 +47,22 @@ def run(
     *,
     tasks: Any = lazy.tasks,
     progress: Optional[progress_lib.Progress] = None,
+    callbacks: Sequence[Callback] = (),
     on_round: Optional[OnRound] = None,
     stop: Optional[interruption.Interruption] = None,
-) -> loop.RunResult:
+) -> RunResult:
     """Does a run, or what is left of it.
 
         experiment.run(experiment.RunConfig(process="fedalign", total_rounds=5))
 
     Args:
-      config: What is asked of it.
+      config: What is asked of the run.
       tasks: The module `tasks`, or what has its functions.
-      progress: As of `Training`; told first what is about to run.
-      on_round: As of `Training.run`.
-      stop: Is told how the run goes on and what has to be ended, where a signal ends
-        the process.
+      progress: As for `Training`; shows first what is about to run.
+      callbacks: As for `Training`.
+      on_round: As for `Training`.
+      stop: Is told how the run goes on and what has to be ended, if a signal ends the
+        process.
 
     Returns:
       The result.
@@ -70,17 +74,36 @@ def run(
       StateMismatchError: If the state in its directory is not one of its process.
       TrainingError: If a round fails.
     """
+    return carry_out(
+        CheckedRun(config, tasks),
+        progress=progress,
+        callbacks=callbacks,
+        on_round=on_round,
+        stop=stop,
+    )
+
+
+def carry_out(
+    checked: CheckedRun,
+    *,
+    progress: Optional[progress_lib.Progress] = None,
+    stop: Optional[interruption.Interruption] = None,
+    **of_training: Any,
+) -> RunResult:
+    """Does a run that was checked; more arguments as for `Training`."""
     stop = stop or interruption.Interruption()
-    config = check(config, tasks)
+    config = checked.config
+    checked.check_ready()
     stop.say(functools.partial(description.resumption, config))
-    examples = _read(config, tasks)
+    examples = _read(config, checked.tasks)
     with _running(config):
         # Not before it runs: it would be waited for.
         stop.before_exit(runtime.shutdown)
         progress = progress or progress_lib.for_this_output(config.total_rounds)
         stop.before_exit(progress.close)
-        prepared = prepare(config, tasks=tasks, progress=progress, examples=examples)
-        return prepared.run(on_round)
+        return _prepared(
+            checked, progress=progress, examples=examples, **of_training
+        ).run()
 
 
 async def run_async(
@@ -88,25 +111,34 @@ async def run_async(
     *,
     tasks: Any = lazy.tasks,
     progress: Optional[progress_lib.Progress] = None,
+    callbacks: Sequence[Callback] = (),
     on_round: Optional[OnRound] = None,
-) -> loop.RunResult:
+) -> RunResult:
     """`run`, for callers that await, in the runtime that is in use.
 
     Args:
-      config: What is asked of it.
+      config: What is asked of the run.
       tasks: The module `tasks`, or what has its functions.
-      progress: As of `Training`; told first what is about to run.
-      on_round: As of `asynchronous.finish`, which says what becomes of who cancels.
+      progress: As for `Training`; shows first what is about to run.
+      callbacks: As for `train_async`.
+      on_round: As for `train_async`, which also says what cancelling does.
 
     Returns:
       The result.
 
     Raises:
-      SettingError, ValueError, StateMismatchError, TrainingError: As of `run`.
+      SettingError, ValueError, StateMismatchError, TrainingError: As for `run`.
     """
-    config = check(config, tasks)
-    training = await asyncio.to_thread(prepare, config, tasks=tasks, progress=progress)
-    return await asynchronous.finish(training, on_round)
+    checked = CheckedRun(config, tasks)
+    checked.check_ready()
+    prepared = await asyncio.to_thread(
+        _prepared,
+        checked,
+        progress=progress,
+        callbacks=callbacks,
+        on_round=on_round,
+    )
+    return await asynchronous.finish(prepared)
 
 
 def check(config: RunConfig, tasks: Any = lazy.tasks) -> ResolvedConfig:
@@ -124,26 +156,17 @@ def check(config: RunConfig, tasks: Any = lazy.tasks) -> ResolvedConfig:
       TypeError: If it is no config.
       ValueError: If its data are not there.
     """
-    if not isinstance(config, RunConfig):
-        raise TypeError(
-            "A run is asked for by an experiment.RunConfig, such as"
-            f" RunConfig(process='fedavg'), not by a {type(config).__name__}."
-        )
-    config = config.resolved(tasks)
-    files.check_writable(standing.begun(config).path, "output_dir")
-    if not config.synthetic_data:
-        tasks.check_data(config.task, config.data_dir)
-    return config
+    checked = CheckedRun(config, tasks)
+    checked.check_ready()
+    return checked.config
 
 
-def finished(
-    config: ResolvedConfig, tasks: Any = lazy.tasks
-) -> Optional[dict[str, Any]]:
+def finished(config: RunConfig, tasks: Any = lazy.tasks) -> Optional[dict[str, Any]]:
     """The summary of a run that there is nothing left to do of.
 
     Args:
-      config: What the run does. The rounds and targets that it wants are written to
-        `summary.json`, if that has others.
+      config: What is asked of the run. The rounds and targets that it wants are written
+        to `summary.json`, if that has others.
       tasks: The module `tasks`, or what has its functions.
 
     Returns:
@@ -153,10 +176,14 @@ def finished(
       DirectoryError: If its directory holds something else, or another run, or one on
         other data.
     """
-    if standing.finished(config, tasks) is None:
+    return summary_of(CheckedRun(config, tasks))
+
+
+def summary_of(checked: CheckedRun) -> Optional[dict[str, Any]]:
+    """As `finished`, of a run that was checked."""
+    if checked.summary() is None:
         return None
-    directory = directory_lib.RunDirectory(config.output_dir)
-    return summary_lib.refresh(directory, config.dump())
+    return summary_lib.refresh(checked.directory, checked.values)
 
 
 def build_task(
@@ -167,7 +194,7 @@ def build_task(
 
 
 def _read(config: ResolvedConfig, tasks: Any) -> Any:
-    """The examples of a run, where they need no TensorFlow: errors come at once."""
+    """Reads a run's examples if that needs no TensorFlow: errors come at once."""
     is_given = config.data_dir is not None or config.synthetic_data
     if not hasattr(tasks, "read") or not (
         is_given or tasks.defaults(config.task).tfds_name is None
@@ -210,31 +237,84 @@ def build_process(config: ResolvedConfig, task: Any, **arguments: Any) -> Proces
 
 
 def prepare(
-    config: ResolvedConfig,
+    config: RunConfig,
     *,
     tasks: Any = lazy.tasks,
     progress: Optional[progress_lib.Progress] = None,
-    examples: Any = None,
-) -> loop.Training:
+) -> Training:
     """Loads the data of a run and builds its process, for the runtime in use.
 
     Args:
-      config: What the run does.
+      config: What is asked of the run.
       tasks: The module `tasks`, or what has its functions.
-      progress: As of `Training`; told what is about to run.
-      examples: The run's data, if they were read before.
+      progress: As for `Training`; shows what is about to run.
 
     Returns:
       The rounds, of which none is done.
 
     Raises:
-      SettingError: If no client has examples enough for a batch.
+      SettingError: If the config makes no run, or no client has examples enough for a
+        batch.
       ValueError: If its data are not there, or the method does not go with the model.
     """
+    return _prepared(CheckedRun(config, tasks), progress=progress)
+
+
+def _prepared(
+    checked: CheckedRun,
+    *,
+    progress: Optional[progress_lib.Progress] = None,
+    examples: Any = None,
+    **of_training: Any,
+) -> Training:
+    """As `prepare`; the examples may have been read before."""
+    config = checked.config
     progress = progress or progress_lib.for_this_output(config.total_rounds)
-    progress.tested = metrics.tested(config.dump())
+    progress.tested = metrics.tested(checked.values)
     where = runtime.describe()
     progress.say(where[0].upper() + where[1:])
+    task = _task(config, checked.tasks, examples)
+    x_test, y_test = task.test_arrays()
+    evaluation = evaluation_lib.CentralEvaluation(
+        build_model_fn(config, task), x_test, y_test, preprocess_fn=task.normalize_fn
+    )
+    for line in description.header(
+        config,
+        num_train=sum(task.client_data.client_sizes),
+        num_test=len(y_test),
+        num_weights=evaluation.num_weights,
+    ):
+        progress.say(line)
+    return Training(
+        _process(config, task, checked.tasks),
+        task.client_data,
+        total_rounds=config.total_rounds,
+        clients_per_round=config.clients_per_round,
+        client_sampling=config.client_sampling,
+        seed=config.seed,
+        evaluate=evaluation,
+        rounds_per_evaluation=config.rounds_per_evaluation,
+        rounds_per_checkpoint=config.rounds_per_checkpoint,
+        keep_best=config.keep_best,
+        output_dir=checked.directory,
+        overwrite=config.overwrite,
+        settings={
+            **checked.values,
+            "class_names": list(task.class_names),
+            IMAGES: _images(task),
+            checked_lib.FILES: checked_lib.files_of(config),
+            process_digest.NAME: None,
+        },
+        title=description.plot_title(config),
+        subtitle=description.plot_subtitle(config),
+        weight_names=evaluation.weight_names,
+        progress=progress,
+        **of_training,
+    )
+
+
+def _task(config: ResolvedConfig, tasks: Any, examples: Any) -> Any:
+    """Builds the task; refuses one on which no client would train."""
     task = build_task(config, tasks, **({"examples": examples} if examples else {}))
     largest = max(task.client_data.client_sizes)
     if config.drop_remainder and largest < config.batch_size:
@@ -248,18 +328,11 @@ def prepare(
         task.client_data.load_by(
             functools.partial(_client_data, tasks.build, config.part(TaskSettings))
         )
-    x_test, y_test = task.test_arrays()
-    evaluation = evaluation_lib.CentralEvaluation(
-        build_model_fn(config, task), x_test, y_test, preprocess_fn=task.normalize_fn
-    )
-    for line in description.header(
-        config,
-        num_train=sum(task.client_data.client_sizes),
-        num_test=len(y_test),
-        num_weights=evaluation.num_weights,
-    ):
-        progress.say(line)
+    return task
 
+
+def _process(config: ResolvedConfig, task: Any, tasks: Any) -> Process:
+    """The process of a run, from the cache if it is there."""
     # All examples of all clients, and what may be missing in a last batch.
     most = float(config.local_epochs) * (
         sum(task.client_data.client_sizes) + config.batch_size
@@ -280,32 +353,7 @@ def prepare(
 
     # Of other people's tasks nobody knows what their processes hang on.
     is_ours = tasks is lazy.tasks
-    process = process_cache.process(config, task, build) if is_ours else build()
-    return loop.Training(
-        process,
-        task.client_data,
-        total_rounds=config.total_rounds,
-        clients_per_round=config.clients_per_round,
-        client_sampling=config.client_sampling,
-        seed=config.seed,
-        evaluate=evaluation,
-        rounds_per_evaluation=config.rounds_per_evaluation,
-        rounds_per_checkpoint=config.rounds_per_checkpoint,
-        keep_best=config.keep_best,
-        output_dir=config.output_dir,
-        overwrite=config.overwrite,
-        settings={
-            **config.dump(),
-            "class_names": list(task.class_names),
-            IMAGES: _images(task),
-            standing.FILES: standing.files_of(config),
-            process_digest.NAME: None,
-        },
-        title=description.plot_title(config),
-        subtitle=description.plot_subtitle(config),
-        weight_names=evaluation.weight_names,
-        progress=progress,
-    )
+    return process_cache.process(config, task, build) if is_ours else build()
 
 
 @contextlib.contextmanager

@@ -16,6 +16,8 @@ from typing import Any, Optional
 from tff_reg.experiment.rounds import metrics, privacy
 
 EMA_MOMENTUM = 0.9
+# Why, and with how many rounds in all, a callback ended the run; of such runs only.
+STOPPED_EARLY = "stopped_early"
 
 # What was measured in the last round; a cell that is empty was not.
 _MUST_BE_FINITE = (
@@ -192,7 +194,10 @@ def of_finished_run(
     results = {name: summary[name] for name in summary if name not in _ON_DEMAND}
     if any(stored.get(name, value) != value for name, value in results.items()):
         return None
-    return summarize(table, {**directory.config, **_wanted(settings)})
+    wanted = summarize(table, {**directory.config, **_wanted(settings)})
+    if STOPPED_EARLY in stored:
+        wanted[STOPPED_EARLY] = stored[STOPPED_EARLY]
+    return wanted
 
 
 def _wanted(settings: Mapping[str, Any]) -> dict[str, Any]:

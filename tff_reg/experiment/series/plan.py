@@ -20,9 +20,9 @@ from tff_reg.experiment.config import run_config as config_lib
 from tff_reg.experiment.report import protocol
 from tff_reg.experiment.rounds import (
     directory as directory_lib,
-    standing,
     summary as summary_lib,
 )
+from tff_reg.experiment.rounds.checked import CheckedRun
 from tff_reg.experiment.series import jobs
 from tff_reg.methods import catalogue
 from tff_reg.settings import Setting, SettingError
@@ -222,10 +222,10 @@ def plan_run(
       SettingError: If it cannot be.
       DirectoryError: If its directory holds something else, or another run.
     """
-    config = asked.resolved(tasks)
-    is_finished = standing.finished(config, tasks) is not None
+    checked = CheckedRun(asked, tasks)
+    config = checked.config
     name = name or f"{config.process}, seed {config.seed}"
-    return PlannedRun(asked, config, is_finished, name)
+    return PlannedRun(asked, config, checked.summary() is not None, name)
 
 
 class Series:
