@@ -8,8 +8,8 @@
 
     experiment.run(config, callbacks=[EarlyStopping()])
 
-Best weights, TensorBoard's events, the picture of the accuracies and the checkpoints are
-callbacks, too.
+Best weights, TensorBoard's events, the picture of the accuracies and the checkpoints
+are callbacks, too.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ class Run:
         `trainable/0` and so on.
       rounds_done: The rounds done so far.
       table: The metrics of these rounds.
-      get_weights: Returns the server's model weights (`tff.learning.models.ModelWeights`
-        of arrays) after these rounds.
+      get_weights: Returns the server's model weights after these rounds, a
+        `tff.learning.models.ModelWeights` of arrays.
       checkpoint: The checkpoint that this process started from; None at the beginning
         of a run.
       is_commit_asked: Whether somebody called `commit` in this round.
@@ -122,7 +122,7 @@ class Callback:
     """
 
     def on_start(self, run: Run) -> None:
-        """Called before the first round of this process, with the rounds done so far."""
+        """Called before the first round of this process; `run` has those done before."""
 
     def on_round(self, run: Run, row: Row) -> Optional[str]:
         """Called after every round of this process.

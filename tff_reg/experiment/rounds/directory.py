@@ -131,7 +131,7 @@ class RunDirectory:
         return summary if isinstance(summary.get("rounds"), int) else None
 
     def is_finished(self, total_rounds: int) -> bool:
-        """Whether a run of at least so many rounds has finished there, or ended early."""
+        """Whether a run of this many rounds, or more, is finished or ended early."""
         summary = self.summary()
         if summary is None:
             return False

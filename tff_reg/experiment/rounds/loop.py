@@ -276,9 +276,8 @@ class Rounds:
                 " left out."
             )
         if self._stopped_early:
-            self._progress.say(
-                f"The run ends after round {round_num}: {self._stopped_early['reason']}."
-            )
+            why = self._stopped_early["reason"]
+            self._progress.say(f"The run ends after round {round_num}: {why}.")
         loss = row[metrics.TRAINING_LOSS]
         if loss is None or math.isfinite(loss) or self._not_finite_reported:
             return
