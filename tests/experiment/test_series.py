@@ -23,7 +23,7 @@ def plan(folder, processes=("fedavg", "fedprox"), seeds=(0, 1), **requested):
 
 def a_series(program, is_watched=False, executor=None):
     executor = executor or jobs.ChildProcesses(is_watched=is_watched)
-    return series.Series(lambda asked: [sys.executable, "-c", program], executor)
+    return batch.Batch([], [sys.executable, "-c", program], executor=executor)
 
 
 def test_every_process_runs_with_every_seed_in_a_directory_of_its_own(tmp_path):
@@ -164,7 +164,7 @@ def test_directories_that_hold_something_else_are_refused(tmp_path):
 )
 def test_a_failure_is_one_line_and_the_run_is_silent(tmp_path, capfd, program, why):
     runs = a_series(program)
-    found = runs.run(plan(tmp_path)[0])
+    found = runs.run_one(plan(tmp_path)[0])
     assert found.startswith(why) and "\n" not in found
     assert capfd.readouterr() == ("", "")
 
@@ -172,7 +172,7 @@ def test_a_failure_is_one_line_and_the_run_is_silent(tmp_path, capfd, program, w
 def test_a_watched_run_is_heard(tmp_path, capfd):
     program = "import sys; print('round 1'); sys.exit('boom')"
     runs = a_series(program, is_watched=True)
-    assert runs.run(plan(tmp_path)[0]) == "exit code 1"
+    assert runs.run_one(plan(tmp_path)[0]) == "exit code 1"
     assert capfd.readouterr() == ("round 1\n", "boom\n")
 
 
@@ -180,12 +180,8 @@ def test_the_run_gets_its_flags_and_is_finished_when_it_says_so(tmp_path):
     run = plan(tmp_path)[0]
     finished.finish(run, [0.5] * 2)
     flags = batch.as_flags(run.asked)
-    program = f"import sys; sys.exit(sys.argv[1:] != {flags!r})"
-    runs = series.Series(
-        lambda asked: [sys.executable, "-c", program, *batch.as_flags(asked)],
-        jobs.ChildProcesses(is_watched=False),
-    )
-    assert runs.run(run) is None
+    runs = a_series(f"import sys; sys.exit(sys.argv[1:] != {['run', *flags]!r})")
+    assert runs.run_one(run) is None
 
 
 def test_wrong_flags_of_the_first_run_are_wrong_flags_of_all(tmp_path):
@@ -194,10 +190,10 @@ def test_wrong_flags_of_the_first_run_are_wrong_flags_of_all(tmp_path):
     )
     runs = a_series(program)
     run = plan(tmp_path)[0]
-    with pytest.raises(series.WrongFlagsError) as caught:
-        runs.run(run)
+    with pytest.raises(batch.WrongFlagsError) as caught:
+        runs.run_one(run)
     assert str(caught.value) == "--devices: no"
-    assert runs.run(run) == "exit code 2: --devices: no"
+    assert runs.run_one(run) == "exit code 2: --devices: no"
 
 
 def test_jobs_at_the_same_time_share_cores_and_gpus_and_the_last_has_all_cores(
@@ -247,7 +243,7 @@ def test_jobs_at_the_same_time_share_cores_and_gpus_and_the_last_has_all_cores(
 def test_a_run_that_somebody_stopped_stops_the_series(tmp_path, program, number):
     runs = a_series(program)
     with pytest.raises(jobs.Interrupted) as caught:
-        runs.run(plan(tmp_path)[0])
+        runs.run_one(plan(tmp_path)[0])
     assert caught.value.number == number
 
 
@@ -270,11 +266,11 @@ def test_what_was_stopped_starts_no_other_run_whatever_its_status(tmp_path):
     stopper = threading.Thread(target=stop)
     stopper.start()
     with pytest.raises(jobs.Interrupted):
-        runs.run(run)
+        runs.run_one(run)
     stopper.join()
     begun.unlink()
     with pytest.raises(jobs.Interrupted):
-        runs.run(run)
+        runs.run_one(run)
     assert not begun.exists()
 
 
@@ -283,15 +279,14 @@ STAYS = "import signal; print('ready', flush=True); signal.pause()"
 PARENT = f"""
 import os, signal, sys, threading
 from tff_reg import interruption
-from tff_reg.experiment.series import jobs, plan as series
+from tff_reg.experiment.series import jobs
 
 stop = interruption.Interruption()
 stop.take_over()
 executor = jobs.ChildProcesses(is_watched=True)
-runs = series.Series(lambda asked: [sys.executable, "-c", {STAYS!r}], executor)
 stop.before_exit(executor.stop)
 try:
-    runs.run(series.PlannedRun(None, None, False))
+    executor.execute([sys.executable, "-c", {STAYS!r}])
 except jobs.Interrupted:
     signal.pause()
 """

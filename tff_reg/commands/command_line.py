@@ -403,20 +403,30 @@ def help_text(given: Mapping[str, Any], is_all: bool = False) -> str:
     return "\n".join(lines)
 
 
-def with_flags_of_runs(help_: str) -> Callable[[Sequence[str]], str]:
+def with_settings(help_: str, settings: Iterable[Setting]) -> str:
+    """Puts what settings say of themselves where a help has `{own}`."""
+    own = [line for each in settings for line in _entry(each, each.default or None)]
+    return help_.replace("{own}", "\n".join(own))
+
+
+def with_flags_of_runs(
+    help_: str, settings: Iterable[Setting]
+) -> Callable[[Sequence[str]], str]:
     """Makes the help of a command that takes the flags of `bin/run`, too.
 
     Args:
-      help_: What is its own.
+      help_: As for `with_settings`.
+      settings: The command's own.
 
     Returns:
-      As of `command`: with `--help=all` the flags of `bin/run` are in it.
+      As for `command`: with `--help=all` the flags of `bin/run` are in it.
     """
 
     def made(argv: Sequence[str]) -> str:
+        own = with_settings(help_, settings)
         if not _asks_for_all(argv):
-            return help_
-        return "\n".join([help_, *_all_flags(None, _defaults())])
+            return own
+        return "\n".join([own, *_all_flags(None, _defaults())])
 
     return made
 

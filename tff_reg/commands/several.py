@@ -8,7 +8,7 @@ import signal
 from tff_reg import files
 from tff_reg.commands import START, command_line
 from tff_reg.experiment.report import finished_runs
-from tff_reg.experiment.series import batch, cluster_jobs, jobs, plan as series
+from tff_reg.experiment.series import batch, cluster_jobs, jobs
 from tff_reg.settings import SettingError
 
 
@@ -112,7 +112,7 @@ def carried_out(done, fail):
         while True:
             signal.pause()
     except (
-        series.WrongFlagsError,
+        batch.WrongFlagsError,
         cluster_jobs.UnreachableError,
         finished_runs.ComparisonError,
     ) as error:

@@ -80,7 +80,7 @@ class _Resolution:
             )
         process = chosen["process"]
         strengths = {n: given[n] for n in given.keys() - self._values.keys()}
-        strengths_lib.check_owned(strengths, process)
+        strengths_lib.check_owned(strengths, [process])
         task = chosen.get("task", self._values["task"])
         (of_task,) = (each for each in self._settings if each.name == "task")
         dataclasses.replace(of_task, choices=tuple(tasks.names())).check(task)

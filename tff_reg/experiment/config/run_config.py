@@ -284,7 +284,7 @@ class RunConfig(process_settings.ProcessSettings, task_settings.TaskSettings):
         strengths = strengths_lib.checked(self.strengths)
         object.__setattr__(self, "strengths", strengths)
         if self.process is not None:
-            strengths_lib.check_owned(strengths, self.process)
+            strengths_lib.check_owned(strengths, [self.process])
 
     @classmethod
     def of(cls, values: Mapping[str, Any]):

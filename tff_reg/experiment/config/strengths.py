@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Optional
 
 from tff_reg.methods import catalogue
@@ -37,8 +37,7 @@ def checked(strengths: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(strengths, Mapping):
         why = "it must be a dictionary such as {'fedprox_strength': 0.1}."
         raise SettingError("strengths", strengths, why)
-    methods = {each.flag: each.method for each in catalogue.strengths()}
-    known = {each.name: each for each in listed()}
+    methods, known = _methods(), {each.name: each for each in listed()}
     found = {}
     for name, value in strengths.items():
         if name not in known:
@@ -56,15 +55,26 @@ def checked(strengths: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def check_owned(strengths: Mapping[str, Any], process: str) -> None:
-    """Checks that strengths are of methods of the process.
+def _methods() -> dict[str, str]:
+    """The names of the methods by their strengths'."""
+    return {each.flag: each.method for each in catalogue.strengths()}
+
+
+def owned(strengths: Mapping[str, Any], process: str) -> dict[str, Any]:
+    """Those of the strengths that are of methods of the process."""
+    own = {each.name for each in listed(process)}
+    return {name: value for name, value in strengths.items() if name in own}
+
+
+def check_owned(strengths: Mapping[str, Any], processes: Sequence[str]) -> None:
+    """Checks that strengths are of methods of some of the processes.
 
     Raises:
       SettingError: If one is not.
     """
-    own = {each.name for each in listed(process)}
-    methods = {each.flag: each.method for each in catalogue.strengths()}
     for name, value in strengths.items():
-        if name not in own:
-            reason = f"{methods[name]} is not part of process={process}."
+        if not any(owned({name: value}, process) for process in processes):
+            whole = f"process={processes[0]}"
+            which = whole if len(processes) == 1 else ", ".join(processes)
+            reason = f"{_methods()[name]} is not part of {which}."
             raise SettingError(name, value, reason)

@@ -17,58 +17,23 @@ from __future__ import annotations
 
 import pathlib
 import statistics
-import textwrap
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Optional, Union
+from typing import Any, Optional, Union
 
 from tff_reg import curves, files, tables
 from tff_reg.data import digests
-from tff_reg.experiment.config import provenance, run_config as config_lib
+from tff_reg.experiment.config import run_config as config_lib
 from tff_reg.experiment.config.run_config import RunConfig
-from tff_reg.experiment.report import finished_runs, protocol as protocol_lib
-from tff_reg.experiment.report.finished_runs import (
-    COST_COLUMNS,
-    HESSIAN_COLUMNS,
-    HOW,
-    STEP,
-    ComparisonError,
+from tff_reg.experiment.report import (
+    finished_runs,
+    protocol as protocol_lib,
+    table as table_lib,
 )
-from tff_reg.experiment.rounds import (
-    description,
-    metrics,
-    progress,
-    summary as summary_lib,
-)
-from tff_reg.settings import Setting, SettingError
+from tff_reg.experiment.report.finished_runs import HOW, STEP, ComparisonError
+from tff_reg.experiment.report.table import Groups, Row, Table, Tuned
 
-if TYPE_CHECKING:
-    from tff_reg.experiment.series.tuning import Tuned
-
-_WIDTH = 88
 FILES = ("table.csv", "table.md", "curves.csv", "curves.png", "compute.png")
 
-# By the name of a column, its head in `table.md` and its key in `table.csv`.
-_SHARES = {
-    "accuracy": ("accuracy (%)", "accuracy"),
-    "best": ("best (%)", "best_accuracy"),
-    "ema": ("EMA (%)", "ema_accuracy"),
-    "all_clients": ("all clients (%)", "all_clients_accuracy"),
-}
-_MODELS = {
-    "server": "the server's model",
-    "all_clients": "the mean of all clients' last models",
-    "best": "the server's model of the best round",
-}
-_TUNED = (
-    "Held out: accuracy of the best setting on training examples that were left out for"
-    " tuning, from the worst setting's; the final runs train on all."
-)
-COLUMNS = (*_SHARES, *HESSIAN_COLUMNS, *COST_COLUMNS, "seconds")
-COLUMNS_SETTING = Setting(
-    "columns", str, (), "columns of table.md", is_tuple=True, choices=COLUMNS
-)
-
-Row = dict[str, Union[str, int, float, None]]
 Runs = Union[Sequence[files.PathLike], Mapping[str, Sequence[files.PathLike]]]
 
 
@@ -91,86 +56,68 @@ def compare(
 
     Args:
       runs: Directories of runs, to be grouped by their process; or directories by the
-        name that the table has for them. The runs of a group differ in their seed
-        only.
+        name that the table has for them. The runs of a group differ in their seed.
       output_dir: Where the files are written; made if it is not there.
       accuracy_at_rounds: Rounds that get a column.
       target_accuracies: Accuracies (0 to 1) that get a column with the rounds that
         it took to reach them.
-      target_measure: What has to reach them, as of `RunConfig`; None for what each
+      target_measure: What has to reach them, as in `RunConfig`; None for what each
         run's config says.
       target_model: Whose accuracy that is, likewise.
-      columns: Names of `COLUMNS`: the columns of `table.md` between the seeds and those
-        of rounds and targets, in this order; empty for the accuracies and seconds.
-        What runs' analyses have to say for them is in `table.csv` too.
-      weights: Of which of the runs' weights the Hessian's eigenvalue and trace are.
+      columns: The columns of `table.md` between the seeds and those of rounds and
+        targets, names of `table.COLUMNS`; empty for the accuracies and seconds.
+      weights: The weights of which the Hessian's eigenvalue and trace are.
       tuned: What came of tuning groups, by the groups' names.
-      missing: Names of runs that belong to the comparison and have not finished: they
-        are named below the table, and nothing is in bold.
+      missing: Runs that belong here and have not finished: they are named below the
+        table, and nothing is in bold.
 
     Returns:
       The rows of `table.csv`, numbers by column, None where a cell is empty.
       `accuracy` is the one after the last round, `ema_accuracy` its exponential moving
-      average with momentum 0.9 over the evaluated rounds, `all_clients_accuracy` that
-      of the mean of all clients' last models, `seconds_per_round` the mean of the runs'
-      medians. `rounds_to_TARGET_mean` is empty where a seed never reached
-      the target.
+      average, `seconds_per_round` the mean of the runs' medians. The rounds to a target
+      are empty where a seed never reached it.
 
     Raises:
-      ComparisonError: If there is no run, one is not finished, a group has different
-        settings or numbers of rounds or a seed twice, or a run was not analysed as a
-        column needs it, or measured as a target does.
-      SettingError: If a round or a target is out of range, there is no such column, or
-        nothing can be written to `output_dir`.
+      ComparisonError: If there is no run, one is not finished, runs of a group differ,
+        or one was not analysed or measured as a column needs it.
+      SettingError: If an argument cannot be, or nothing can be written to `output_dir`.
       DirectoryError: If a directory is not a run's.
     """
     measures = {"target_measure": target_measure, "target_model": target_model}
     measures = {name: value for name, value in measures.items() if value is not None}
-    # The config checks them.
-    asked = RunConfig.of(
-        {
-            "accuracy_at_rounds": tuple(accuracy_at_rounds),
-            "target_accuracies": tuple(target_accuracies),
-            **measures,
-        }
-    )
-    rounds = tuple(dict.fromkeys(asked.accuracy_at_rounds))
-    targets = tuple(dict.fromkeys(asked.target_accuracies))
-    wanted = {"accuracy_at_rounds": rounds, "target_accuracies": targets, **measures}
-    columns = parse_columns(columns)
+    wanted = {
+        "accuracy_at_rounds": tuple(dict.fromkeys(accuracy_at_rounds)),
+        "target_accuracies": tuple(dict.fromkeys(target_accuracies)),
+        **measures,
+    }
+    RunConfig.of(wanted)  # Which checks them.
+    columns = table_lib.parse_columns(columns)
     groups = _groups(runs, wanted, columns, weights)
-    _check_analysed_alike([run for group in groups.values() for run in group])
-    reaching = _reaching(groups, measures) if targets else ""
-    rows = [_row(name, group, rounds, targets) for name, group in groups.items()]
-    for row in rows if tuned else ():
-        row.update(_tuned(tuned[str(row["process"])]))
-    protocol = _protocol(groups, tuned)
-    directory = files.make_directory(output_dir, "output_dir")
-    files.delete_leftovers(directory)
-    notes = _notes(groups, rows, missing)
-    note = " ".join([protocol.in_short(), *notes])
-    _write_curves(directory, groups, note)
-    _write_compute(directory / "compute.png", groups, note)
-    text = _markdown(
+    table = Table(
         groups,
-        rows,
-        rounds,
-        targets,
+        wanted["accuracy_at_rounds"],
+        wanted["target_accuracies"],
         columns,
         weights,
-        reaching,
-        protocol,
-        notes,
-        is_bold=protocol.is_one and not missing,
+        table_lib.reaching(groups, measures) if target_accuracies else "",
+        _protocol(groups, tuned),
+        tuned,
+        missing,
     )
-    files.write_text(directory / "table.md", text)
-    files.write_text(directory / "table.csv", tables.to_csv(rows))
-    return rows
+    _write(table, files.make_directory(output_dir, "output_dir"))
+    return table.rows()
 
 
-def _protocol(
-    groups: Mapping[str, Sequence[finished_runs.Run]], tuned: Mapping[str, Tuned]
-) -> protocol_lib.Protocol:
+def _write(table: Table, directory: pathlib.Path) -> None:
+    files.delete_leftovers(directory)
+    note = " ".join([table.protocol.in_short(), *table.notes()])
+    _write_curves(directory, table.groups, note)
+    _write_compute(directory / "compute.png", table.groups, note)
+    files.write_text(directory / "table.md", table.markdown())
+    files.write_text(directory / "table.csv", tables.to_csv(table.rows()))
+
+
+def _protocol(groups: Groups, tuned: Mapping[str, Tuned]) -> protocol_lib.Protocol:
     return protocol_lib.of(
         {
             name: [
@@ -180,20 +127,6 @@ def _protocol(
         },
         chosen={name for each in tuned.values() for name in each.settings},
     )
-
-
-def parse_columns(names: Sequence[str]) -> list[str]:
-    """Checks the names of columns.
-
-    Raises:
-      SettingError: If one does not exist or is there twice.
-    """
-    names = tuple(names)
-    COLUMNS_SETTING.check(names)
-    for name in names:
-        if names.count(name) > 1:
-            raise SettingError("columns", names, f"{name} is there twice.")
-    return list(names)
 
 
 def _groups(
@@ -214,6 +147,7 @@ def _groups(
         raise ComparisonError("There are no runs to compare.")
     for group in groups.values():
         _check_alike(group)
+    _check_analysed_alike([run for group in groups.values() for run in group])
     return groups
 
 
@@ -253,320 +187,9 @@ def _check_alike(group: Sequence[finished_runs.Run]) -> None:
         paths_by_seed[seed] = run.path
 
 
-def _row(
-    name: str,
-    group: Sequence[finished_runs.Run],
-    rounds: Sequence[int],
-    targets: Sequence[float],
-) -> Row:
-    def values(key: str) -> list[Optional[float]]:
-        return [run.summary[key] for run in group]
-
-    row: Row = {
-        "process": name,
-        "runs": len(group),
-        "accuracy_mean": mean(values("final_accuracy")),
-        "accuracy_std": deviation(values("final_accuracy")),
-        "best_accuracy_mean": mean(values("best_accuracy")),
-        "ema_accuracy_mean": mean(values("ema_accuracy")),
-        "ema_accuracy_std": deviation(values("ema_accuracy")),
-        "all_clients_accuracy_mean": mean(values("all_clients_accuracy")),
-        "all_clients_accuracy_std": deviation(values("all_clients_accuracy")),
-        "seconds_per_round": mean(values("median_round_seconds")),
-        **{
-            name: sum(run.summary[name] for run in group)
-            for name in ("rejected_clients", "rounds_without_training")
-        },
-        "not_finite": sum(not run.summary["ends_finite"] for run in group),
-    }
-    for column in group[0].analyses:
-        if column not in (HOW, STEP):
-            found = [run.analyses[column] for run in group]
-            row[f"{column}_mean"], row[f"{column}_std"] = mean(found), deviation(found)
-    for target in targets:
-        row[f"rounds_to_{target}_mean"] = mean(
-            [run.summary["rounds_to_target"][str(target)] for run in group]
-        )
-    for round_num in rounds:
-        row[f"ema_accuracy_at_{round_num}_mean"] = mean(
-            [
-                run.summary["accuracy_at_rounds"][str(round_num)]["ema_accuracy"]
-                for run in group
-            ]
-        )
-    return row
-
-
-def _tuned(tuned: Tuned) -> Row:
-    """What a row of `table.csv` says of tuning."""
-    return {
-        "setting": tuned.text,
-        "held_out_accuracy_mean": tuned.mean,
-        "held_out_accuracy_std": tuned.deviation,
-        "held_out_accuracy_lowest": tuned.lowest,
-        "settings_tried": tuned.tried,
-    }
-
-
-def mean(values: Sequence[Optional[float]]) -> Optional[float]:
-    """The mean; None if one of the values is."""
-    known = [value for value in values if value is not None]
-    return statistics.fmean(known) if len(known) == len(values) else None
-
-
-def deviation(values: Sequence[Optional[float]]) -> Optional[float]:
-    """The sample deviation (n - 1); None for one value, or if one of them is None."""
-    known = [value for value in values if value is not None]
-    is_whole = len(known) == len(values) >= 2
-    return statistics.stdev(known) if is_whole else None
-
-
-def _markdown(
-    groups: Mapping[str, Sequence[finished_runs.Run]],
-    rows: Sequence[Row],
-    rounds: Sequence[int],
-    targets: Sequence[float],
-    columns: Sequence[str],
-    weights: str,
-    reaching: str,
-    protocol: protocol_lib.Protocol,
-    notes: Sequence[str],
-    is_bold: bool,
-) -> str:
-    cells = {
-        "method": [row["process"] for row in rows],
-        "seeds": [str(row["runs"]) for row in rows],
-    }
-    is_tuned = "setting" in rows[0]
-    if is_tuned:
-        cells["best setting"] = [str(row["setting"]) for row in rows]
-        cells["held out (%)"] = [_spread(row) for row in rows]
-    for name in columns or _usual(rows):
-        if name in _SHARES:
-            head, key = _SHARES[name]
-            cells[head] = _percents(rows, key, is_bold)
-        elif name in HESSIAN_COLUMNS:
-            cells[HESSIAN_COLUMNS[name]] = _numbers(rows, name)
-        elif name in COST_COLUMNS:
-            digits = 1 if name == "mflops" else 3 if name == "rest_mflops" else 2
-            cells[COST_COLUMNS[name][0]] = [
-                f"{row[f'{name}_mean']:.{digits}f}" for row in rows
-            ]
-    last = [group[0].summary["rounds"] for group in groups.values()]
-    for number in rounds:
-        cells[f"EMA at {number} (%)"] = _percents(
-            rows, f"ema_accuracy_at_{number}", is_bold
-        )
-    for target in targets:
-        cells[f"rounds to {100 * target:g} %"] = _rounds_to(rows, target, last, is_bold)
-    if not columns or "seconds" in columns:
-        cells["s a round"] = [f"{row['seconds_per_round']:.2f}" for row in rows]
-    lines = tables.to_markdown(cells)
-    caption = _caption(
-        groups, last, columns or _usual(rows), weights, reaching, protocol, is_bold
-    )
-    if is_tuned:
-        caption += "\n" + textwrap.fill(_TUNED, _WIDTH)
-    filled = [textwrap.fill(note, _WIDTH) for note in notes]
-    return "\n".join([*lines, "", caption, *filled, "", *protocol.lines(), ""])
-
-
-def _notes(
-    groups: Mapping[str, Sequence[finished_runs.Run]],
-    rows: Sequence[Row],
-    missing: Sequence[str],
-) -> list[str]:
-    """What is not well with runs, and whether other code made them, in sentences."""
-    there = sum(map(len, groups.values()))
-    found = {str(row["process"]): description.troubles(row) for row in rows}
-    notes = [f"{name}: {text}." for name, text in found.items() if text]
-    if missing:
-        notes.insert(
-            0,
-            f"{there} of {there + len(missing)} runs are finished; there are no results"
-            f" of {'; '.join(missing)}.",
-        )
-    made: dict[str, dict[str, None]] = {}
-    for name, group in groups.items():
-        for run in group:
-            for maker in provenance.makers(run.config):
-                made.setdefault(maker, {})[name] = None
-    if len(made) > 1:
-        by = "; ".join(f"{maker} ({', '.join(names)})" for maker, names in made.items())
-        notes.append(f"They were not all made by the same code: {by}.")
-    return notes
-
-
-def _usual(rows: Sequence[Row]) -> list[str]:
-    """The columns of who asks for none."""
-    has_mean = any(row["all_clients_accuracy_mean"] is not None for row in rows)
-    return ["accuracy", "best", "ema", *(["all_clients"] if has_mean else [])]
-
-
-def _spread(row: Row) -> str:
-    """The best setting's accuracy on held-out examples, and the least of all."""
-    best, spread = row["held_out_accuracy_mean"], row["held_out_accuracy_std"]
-    if best is None:
-        return "-"
-    text = _percent(best) + ("" if spread is None else f" ± {_percent(spread)}")
-    return (
-        f"{text} (from {_percent(row['held_out_accuracy_lowest'])},"
-        f" {row['settings_tried']} tried)"
-    )
-
-
-def _numbers(rows: Sequence[Row], name: str) -> list[str]:
-    """Means with deviations where there are any."""
-    return [
-        "-"
-        if row[f"{name}_mean"] is None
-        else f"{row[f'{name}_mean']:.3g}"
-        + ("" if row[f"{name}_std"] is None else f" ± {row[f'{name}_std']:.2g}")
-        for row in rows
-    ]
-
-
-def _percents(rows: Sequence[Row], name: str, is_bold: bool) -> list[str]:
-    """Means in percent, with deviations where there are any; the highest in bold.
-
-    What ended with numbers that are not finite is never the best.
-    """
-    shown = [_percent(row[f"{name}_mean"]) for row in rows]
-    measured = [
-        float(text)
-        for row, text in zip(rows, shown)
-        if text != "-" and not row["not_finite"]
-    ]
-    is_comparison = sum(text != "-" for text in shown) > 1
-    best = max(measured) if is_bold and measured and is_comparison else None
-    texts = []
-    for row, text in zip(rows, shown):
-        spread = row.get(f"{name}_std")
-        cell = text if spread is None else f"{text} ± {_percent(spread)}"
-        if row["not_finite"]:
-            texts.append("not finite" if text == "-" else cell)
-        else:
-            is_best = text != "-" and float(text) == best
-            texts.append(f"**{cell}**" if is_best else cell)
-    return texts
-
-
-def _percent(share: Any) -> str:
-    return "-" if share is None else f"{100 * share:.2f}"
-
-
-def _rounds_to(
-    rows: Sequence[Row], target: float, last: Sequence[int], is_bold: bool
-) -> list[str]:
-    """Mean numbers of rounds, the lowest in bold; `25+` where 25 were not enough."""
-    means = [row[f"rounds_to_{target}_mean"] for row in rows]
-    reached = [
-        number
-        for row, number in zip(rows, means)
-        if number is not None and not row["not_finite"]
-    ]
-    has_best = is_bold and reached and len(means) > 1
-    best = f"{min(reached):.1f}" if has_best else None
-    shown = [
-        f"{limit}+" if number is None else f"{number:.1f}"
-        for number, limit in zip(means, last)
-    ]
-    return [
-        f"**{text}**" if text == best and not row["not_finite"] else text
-        for row, text in zip(rows, shown)
-    ]
-
-
-def _accuracy(groups: Mapping[str, Sequence[finished_runs.Run]]) -> str:
-    """What the accuracies are of: on which examples, and of which task."""
-    runs = [run for group in groups.values() for run in group]
-    tasks = {run.summary["task"] for run in runs}
-    (task,) = tasks if len(tasks) == 1 else (None,)
-    tested = " or ".join(sorted({metrics.tested(run.config) for run in runs}))
-    on = f" on {task}" if task else ""
-    return f"{tested.capitalize()} accuracy{on}"
-
-
-def _reaching(
-    groups: Mapping[str, Sequence[finished_runs.Run]], measures: Mapping[str, str]
-) -> str:
-    """What has to reach targets, in words."""
-    found = set()
-    for run in (run for group in groups.values() for run in group):
-        says = {**run.config, **measures}
-        is_raw = says.get("target_measure") == "raw"
-        is_of_all = says.get("target_model") == "all_clients"
-        if is_of_all and not run.all_clients:
-            raise ComparisonError(
-                f"{run.path} was not made with averages_all_clients: there is no mean"
-                " of all clients' models whose accuracy could reach a target."
-            )
-        found.add((is_raw, is_of_all))
-    if len(found) > 1:
-        return "what each run's settings name"
-    ((is_raw, is_of_all),) = found
-    measure = "the accuracy" if is_raw else "the accuracy's moving average"
-    return measure + (" of the mean of all clients' models" if is_of_all else "")
-
-
-def _range(numbers: Sequence[int]) -> str:
-    low, high = min(numbers), max(numbers)
-    return str(low) if low == high else f"{low} to {high}"
-
-
-def _caption(
-    groups: Mapping[str, Sequence[finished_runs.Run]],
-    last: Sequence[int],
-    columns: Sequence[str],
-    weights: str,
-    reaching: str,
-    protocol: protocol_lib.Protocol,
-    is_bold: bool,
-) -> str:
-    text = (
-        f"{_accuracy(groups)} after {progress.count(_range(last), 'round')},"
-        " mean over seeds ± sample deviation (n - 1), which one seed does not have."
-    )
-    if "held-out" in _accuracy(groups).lower():
-        text += " Held-out examples are training examples that nobody trains on."
-    if "ema" in columns:
-        text += (
-            " EMA: exponential moving average with momentum"
-            f" {summary_lib.EMA_MOMENTUM} over the evaluated rounds."
-        )
-    if "all_clients" in columns:
-        text += " All clients: that of the mean of all clients' last models."
-    if len(groups) > 1:
-        best = "The best"
-        if protocol.differences:
-            best = "They have no common protocol, so nothing"
-        elif protocol.unknown:
-            best = "Whether they have one protocol is not known, so nothing"
-        elif not is_bold:
-            best = "Runs are missing, so nothing"
-        text += f" {best} is in bold."
-    if HESSIAN_COLUMNS.keys() & set(columns):
-        text += (
-            " Of the Hessian of the loss on training examples: largest eigenvalue and"
-            f" trace at {_MODELS[weights]}, and how the clients' differ."
-        )
-    if COST_COLUMNS.keys() & set(columns):
-        text += (
-            " MFLOPs: multiply-adds of layers in the forward passes of a training step,"
-            " an example; other MFLOPs: of what is no layer; params: weights that a"
-            " client stores."
-        )
-    if reaching:
-        text += (
-            f" Rounds to a target: the first in which {reaching} reaches it; with a +"
-            " where a seed never did."
-        )
-    return textwrap.fill(text, _WIDTH)
-
-
 def _write_curves(
     directory: pathlib.Path,
-    groups: Mapping[str, Sequence[finished_runs.Run]],
+    groups: Groups,
     note: str,
 ) -> None:
     found = _curves(groups, lambda run, round_num: round_num)
@@ -589,7 +212,7 @@ def _write_curves(
 
 def _write_compute(
     path: pathlib.Path,
-    groups: Mapping[str, Sequence[finished_runs.Run]],
+    groups: Groups,
     note: str,
 ) -> None:
     """Accuracy by compute, as FedMLB's Figs. 2 to 4 compare methods."""
@@ -611,7 +234,7 @@ def _write_compute(
 
 
 def _curves(
-    groups: Mapping[str, Sequence[finished_runs.Run]],
+    groups: Groups,
     place: Callable[[finished_runs.Run, int], float],
 ) -> list[curves.Curve]:
     """The groups' curves, but of those that were never evaluated."""
@@ -624,14 +247,14 @@ def _curves(
         ]
         if rounds:
             means = [statistics.fmean(each) for each in values]
-            bands = [deviation(each) or 0.0 for each in values]
+            bands = [table_lib.deviation(each) or 0.0 for each in values]
             found.append(curves.Curve(name, places, means, bands))
     return found
 
 
 def _write_picture(
     path: pathlib.Path,
-    groups: Mapping[str, Sequence[finished_runs.Run]],
+    groups: Groups,
     drawn: Sequence[curves.Curve],
     across: str,
     note: str,
@@ -643,11 +266,13 @@ def _write_picture(
     numbers = [len(group) for group in groups.values()]
     subtitle = "one seed"
     if max(numbers) > 1:
-        subtitle = f"mean of {_range(numbers)} seeds, bands of one sample deviation"
+        subtitle = (
+            f"mean of {table_lib.span(numbers)} seeds, bands of one sample deviation"
+        )
     curves.write_curves(
         path,
         drawn,
-        title=_accuracy(groups),
+        title=table_lib.accuracy(groups),
         subtitle=subtitle,
         across=across,
         note=note,

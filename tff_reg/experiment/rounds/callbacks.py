@@ -122,7 +122,7 @@ class Callback:
     """
 
     def on_start(self, run: Run) -> None:
-        """Called before the first round of this process; `run` has those done before."""
+        """Called before the first round of this process; `run` has earlier ones."""
 
     def on_round(self, run: Run, row: Row) -> Optional[str]:
         """Called after every round of this process.

@@ -1,6 +1,6 @@
 """A series carried out: runs and their analyses, told of line by line.
 
-What commands such as `bin/compare` share. What is finished is not repeated, what fails
+Each is a command in a process of its own. What is finished is not repeated, what fails
 is named, and the rest goes on.
 """
 
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import dataclasses
+import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Optional
@@ -15,8 +16,16 @@ from typing import Any, Optional
 from tff_reg.experiment.config import provenance, run_config as config_lib
 from tff_reg.experiment.report import finished_runs
 from tff_reg.experiment.rounds import description, directory, metrics, progress
-from tff_reg.experiment.series import jobs as jobs_lib, plan as series
+from tff_reg.experiment.series import jobs as jobs_lib
+from tff_reg.experiment.series.plan import PlannedRun
 from tff_reg.settings import as_text
+
+# Exit status of a command whose flags are wrong.
+_WRONG_FLAGS = 2
+
+
+class WrongFlagsError(ValueError):
+    """Raised when the first run that is started says that its flags are wrong."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,11 +97,15 @@ def analyses_for(
 
 
 class Batch:
-    """Runs of one command, what has come of them, and telling about it."""
+    """Runs of one command, what has come of them, and telling about it.
+
+    Attributes:
+      failed: The runs that failed.
+    """
 
     def __init__(
         self,
-        planned: Sequence[series.PlannedRun],
+        planned: Sequence[PlannedRun],
         start: Sequence[str],
         *,
         jobs: int = 1,
@@ -108,8 +121,8 @@ class Batch:
           jobs: How many at a time.
           verbosity: Of the runs. They are watched on a terminal, or with one of 0 or
             more, unless they are several at a time, or `executor` runs them.
-          executor: Runs the commands, by default in processes of their own: has the
-            `execute` and `stop` of `jobs_lib.ChildProcesses`.
+          executor: Runs the commands: has the `execute` and `stop` of
+            `jobs_lib.ChildProcesses`; None for processes of their own.
           say: Prints.
         """
         is_verbose = verbosity is not None and verbosity >= 0
@@ -122,14 +135,14 @@ class Batch:
         self._executor = executor or jobs_lib.ChildProcesses(
             is_watched=self._is_watched, jobs=jobs
         )
-        self._series = series.Series(self._command, self._executor)
         self._say = say
         self._is_in_line = False
+        self._is_first = True
         self._finished = {n for n, run in enumerate(planned) if run.is_finished}
-        self.failed: list[series.PlannedRun] = []
+        self.failed: list[PlannedRun] = []
 
     @property
-    def finished(self) -> list[series.PlannedRun]:
+    def finished(self) -> list[PlannedRun]:
         """The runs that are finished, in the order of the planned ones."""
         return [self._planned[number] for number in sorted(self._finished)]
 
@@ -139,9 +152,29 @@ class Batch:
         planned = enumerate(self._planned)
         return [run.name for number, run in planned if number not in self._finished]
 
-    def _command(self, asked: Any) -> list[str]:
+    def run_one(self, planned: PlannedRun) -> Optional[str]:
+        """Carries out a run to its end.
+
+        Args:
+          planned: The run.
+
+        Returns:
+          None, or why it failed, in one line.
+
+        Raises:
+          Interrupted: If somebody stopped it.
+          WrongFlagsError: If it is the first that is started here, and says that its
+            flags are wrong.
+        """
+        is_first, self._is_first = self._is_first, False
         more = [] if self._verbosity is None else [f"--verbosity={self._verbosity}"]
-        return [*self._start, "run", *more, *as_flags(asked)]
+        command = [*self._start, "run", *more, *as_flags(planned.asked)]
+        status, said = self._executor.execute(command)
+        if status == _WRONG_FLAGS and is_first:
+            raise WrongFlagsError(said)
+        if status == 0 and planned.result() is None:
+            return f"it left no finished run in {planned.directory}"
+        return _why(status, said)
 
     def run(self, on_finished: Callable[[], Any] = lambda: None) -> None:
         """Runs what is not finished.
@@ -150,8 +183,7 @@ class Batch:
           on_finished: Called whenever something has finished.
 
         Raises:
-          jobs_lib.Interrupted: If somebody stopped a run.
-          series.WrongFlagsError: If the first run says that its flags are wrong.
+          Interrupted, WrongFlagsError: As for `run_one`.
         """
 
         def head(number: int) -> str:
@@ -162,8 +194,8 @@ class Batch:
             if not self._planned[number].is_finished:
                 self._begin(head(number))
 
-        def work(run: series.PlannedRun) -> Optional[str]:
-            return None if run.is_finished else self._series.run(run)
+        def work(run: PlannedRun) -> Optional[str]:
+            return None if run.is_finished else self.run_one(run)
 
         for number, why in self._all(work, self._planned, begin):
             run = self._planned[number]
@@ -186,7 +218,7 @@ class Batch:
 
         Raises:
           ValueError: If one fails.
-          jobs_lib.Interrupted: If somebody stopped one.
+          Interrupted: If somebody stopped one.
         """
         kinds: dict[tuple[str, tuple[str, ...]], list[Analysis]] = {}
         for each in analyses:
@@ -206,7 +238,7 @@ class Batch:
             directories = ",".join(each.directory for each in those)
             flags = [f"--run_dir={directories}", *those[0].flags]
             command = [*self._start, "analyze", those[0].subject, *flags]
-            return self._series.run_command(command)
+            return _why(*self._executor.execute(command))
 
         for number, why in self._all(work, chunks, lambda n: self._begin(head(n))):
             self._end(head(number), f"failed ({why})" if why else "done")
@@ -274,7 +306,17 @@ class Batch:
         )
 
 
-def result(run: series.PlannedRun) -> str:
+def _why(status: int, said: str) -> Optional[str]:
+    """Why a command failed; None if it did not."""
+    if status == 0:
+        return None
+    why = f"exit code {status}"
+    if status < 0:
+        why = f"killed by {signal.Signals(-status).name}"
+    return f"{why}: {said}" if said else why
+
+
+def result(run: PlannedRun) -> str:
     """A finished run in a line."""
     summary = run.result()
     assert summary is not None

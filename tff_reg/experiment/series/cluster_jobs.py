@@ -9,39 +9,38 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import importlib.util
-import io
 import os
+import pathlib
 import shutil
 import signal
 import socket
 import subprocess
 import tempfile
 import threading
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Optional
 
 from tff_reg import scratch
 from tff_reg.experiment.series import jobs
-from tff_reg.lazy import ray, ray_exceptions, submitit
+from tff_reg.lazy import ray, ray_exceptions
 from tff_reg.runtime import ray_cluster
 from tff_reg.runtime.worker_process import WorkerError
 from tff_reg.settings import SettingError
 
-# What a job has from this process's environment, wherever it runs.
+# What a task of Ray's gets from this process's environment; a job of SLURM's gets all.
 _INHERITED = ("TF_", "TFF_REG_", "ONEDNN_", "DNNL_", "OMP_", "PYTHON")
-_SLURM_COMMANDS = ("sbatch", "srun", "squeue", "scancel")
-# For who gives no limit. A job that has reached it is queued again, and resumes.
-_TIME = "12:00:00"
-_REQUEUES = 1000
-# Longer than SLURM waits for the end of what it has asked to end.
-_KILL_SECONDS = 120.0
-# How often a job's result is looked for, and SLURM is asked which jobs there are.
-_LOOK_SECONDS = 1.0
-_ASK_SECONDS = 20.0
-# Machines that share a file system see each other's files late.
-_LATE_SECONDS = 60.0
+# Defaults of sbatch's options, which --sbatch may change. A minute before its time is
+# over, the job ends its run and is queued again.
+_SBATCH = {"time": "12:00:00", "signal": "B:USR1@60"}
+_SCRIPT = """\
+#!/bin/bash
+exec 3>&2 2>/dev/null
+trap 'kill -TERM $run; wait $run; scontrol requeue $SLURM_JOB_ID; sleep 120' USR1
+"$@" >/dev/null 2>&3 &
+run=$!
+wait $run
+"""
 # How often a task is started again whose machine was lost.
 _RETRIES = 3
 
@@ -57,12 +56,11 @@ def executor(
 
     Args:
       values: Those of `jobs.SETTINGS`.
-      folder: The runs', where SLURM's jobs leave their results.
-      ray_address: As of `ray_cluster.Cluster`.
+      folder: The runs', where SLURM's jobs leave what they say of errors.
+      ray_address: As for `ray_cluster.Cluster`.
 
     Returns:
-      None for this machine alone, or what has the `execute` and `stop` of
-      `jobs.ChildProcesses`.
+      None for this machine alone, or an executor like `jobs.ChildProcesses`.
 
     Raises:
       SettingError: If a setting has a value that it cannot have.
@@ -72,7 +70,8 @@ def executor(
     if values["jobs_on"] == jobs.SLURM:
         if gpus != int(gpus):
             raise SettingError("gpus_per_job", gpus, "SLURM has no part of one.")
-        return SlurmJobs(folder, _sbatch_options(values["sbatch"]), cpus, int(gpus))
+        options = _sbatch_options(values["sbatch"])
+        return SlurmJobs(folder, options, cpus, int(gpus))
     if values["jobs_on"] == jobs.RAY:
         try:
             ray_cluster.check_address(ray_address or "auto")
@@ -82,26 +81,141 @@ def executor(
     return None
 
 
-def _sbatch_options(given: Sequence[str]) -> dict[str, Any]:
+def _sbatch_options(given: Sequence[str]) -> dict[str, str]:
     found = {}
     for text in given:
-        name, has_value, value = text.strip().lstrip("-").partition("=")
+        name, _, value = text.strip().lstrip("-").partition("=")
         if not name.replace("-", "").replace("_", "").isalnum():
             reason = "give sbatch's options as NAME=VALUE,..., such as partition=gpu."
             raise SettingError("sbatch", tuple(given), reason)
-        found[name.replace("-", "_")] = value if has_value else True
+        found[name.replace("_", "-")] = value
     return found
 
 
+def _environment() -> dict[str, Optional[str]]:
+    """What a job has in its environment that is not as here; None to leave it out."""
+    changes: dict[str, Optional[str]] = {**jobs.threads()}
+    if os.environ.get("KERAS_HOME") == scratch.folder():  # This process's own.
+        changes["KERAS_HOME"] = None
+    return changes
+
+
+class SlurmJobs:
+    """Runs commands as jobs of SLURM: each is an `sbatch` that waits for its job."""
+
+    def __init__(self, folder: str, options: Mapping[str, str], cpus: int, gpus: int):
+        """Submits nothing.
+
+        Args:
+          folder: Where a folder for the jobs' errors is made, which all machines see.
+            It goes when this stops.
+          options: sbatch's, by name; empty for those without a value.
+          cpus: Cores of a job.
+          gpus: GPUs of a job.
+
+        Raises:
+          UnreachableError: If there is no SLURM.
+        """
+        for command in ("sbatch", "scancel", "scontrol"):
+            if shutil.which(command) is None:
+                raise UnreachableError(f"There is no SLURM here: no {command} on PATH.")
+        self._where = folder
+        # By which they are cancelled: sbatch says a job's number only at its end.
+        self._name = f"tff_reg-{uuid.uuid4().hex[:12]}"
+        asked = {"cpus-per-task": str(cpus), **_SBATCH}
+        if gpus:
+            asked["gpus-per-node"] = str(gpus)
+        self._options = [
+            f"--{name}={value}" if value else f"--{name}"
+            for name, value in {**asked, **options}.items()
+        ]
+        self._folder: Optional[pathlib.Path] = None
+        self._waiting: list[subprocess.Popen] = []
+        self._was_taken = self._is_stopped = False
+        self._lock = threading.Lock()
+
+    def execute(self, command: Sequence[str]) -> tuple[int, str]:
+        """As `jobs.ChildProcesses.execute`.
+
+        Raises:
+          Interrupted: If this is stopped.
+          UnreachableError: If SLURM takes not even the first job.
+        """
+        with tempfile.TemporaryFile() as refusal:
+            with self._lock:
+                if self._is_stopped:
+                    raise jobs.Interrupted(signal.SIGINT)
+                waiting = self._submit(command, refusal)
+                self._waiting.append(waiting)
+            assert waiting.stdout is not None
+            number = waiting.stdout.read().decode().partition(";")[0].strip()
+            status = waiting.wait()
+            with self._lock:
+                self._waiting.remove(waiting)
+                if self._is_stopped:
+                    raise jobs.Interrupted(signal.SIGINT)
+            if not number:
+                why = f"SLURM takes no job: {jobs.last_line(refusal)}"
+                if not self._was_taken:
+                    raise UnreachableError(why)
+                return 1, why
+        self._was_taken = True
+        return self._outcome(number, status)
+
+    def _submit(self, command: Sequence[str], refusal: Any) -> subprocess.Popen:
+        if self._folder is None:
+            os.makedirs(self._where, exist_ok=True)
+            made = tempfile.mkdtemp(prefix="slurm-", dir=self._where)
+            self._folder = pathlib.Path(made).absolute()
+            (self._folder / "job.sh").write_text(_SCRIPT)
+        changed = {**os.environ, **_environment()}
+        return jobs.start(
+            [
+                *(shutil.which("sbatch") or "sbatch", "--wait", "--parsable"),
+                *("--requeue", "--export=ALL", "--open-mode=append"),
+                *("--output=/dev/null", f"--error={self._folder}/%j.err"),
+                *(f"--job-name={self._name}", *self._options),
+                *(str(self._folder / "job.sh"), *command),
+            ],
+            "",
+            env={name: value for name, value in changed.items() if value is not None},
+            stdout=subprocess.PIPE,
+            stderr=refusal,
+        )
+
+    def _outcome(self, number: str, status: int) -> tuple[int, str]:
+        assert self._folder is not None
+        path = self._folder / f"{number}.err"
+        said = ""
+        with contextlib.suppress(OSError), path.open("rb") as errors:
+            said = jobs.last_line(errors)
+        if status > 128:  # How a shell says that a signal ended it.
+            return 128 - status, said
+        if status and not said:
+            said = f"SLURM's job {number} said nothing; sacct -j {number} may know more"
+        return status, said
+
+    def stop(self) -> None:
+        """Cancels the jobs that there are; submits nothing more."""
+        with self._lock:
+            self._is_stopped = True
+            if self._waiting:
+                command = ["scancel", f"--name={self._name}"]
+                subprocess.run(command, capture_output=True)
+            for process in self._waiting:
+                process.terminate()
+            if self._folder is not None:
+                shutil.rmtree(self._folder, ignore_errors=True)
+
+
 @dataclasses.dataclass(frozen=True)
-class Job:
-    """A command, to be carried out on another machine.
+class RayJob:
+    """A command that a task of Ray's carries out.
 
     Attributes:
       command: The command and its arguments.
       folder: Where it is started.
-      environment: What it is to have in its environment; None for what it is not to
-        have.
+      environment: What is set in its environment; None for what is not to be there.
       cores: How many cores it keeps to.
     """
 
@@ -111,30 +225,17 @@ class Job:
     cores: int
 
     @classmethod
-    def of(cls, command: Sequence[str], cores: int, hides_gpus: bool = False) -> Job:
+    def of(cls, command: Sequence[str], cores: int, hides_gpus: bool) -> RayJob:
         """The command as this process would start it."""
-        environment: dict[str, Optional[str]] = {
-            "OMP_NUM_THREADS": None,  # Ray's own.
-            **{n: each for n, each in os.environ.items() if n.startswith(_INHERITED)},
-            **jobs.threads(),
-        }
-        if os.environ.get("KERAS_HOME") == scratch.folder():  # This process's own.
-            environment["KERAS_HOME"] = None
+        inherited = {n: v for n, v in os.environ.items() if n.startswith(_INHERITED)}
+        # OMP_NUM_THREADS: else Ray's own.
+        environment = {"OMP_NUM_THREADS": None, **inherited, **_environment()}
         if hides_gpus:
             environment["CUDA_VISIBLE_DEVICES"] = "-1"
         return cls(tuple(command), os.getcwd(), environment, cores)
 
-    def run(
-        self, on_start: Callable[[subprocess.Popen], Any] = lambda process: None
-    ) -> tuple[int, str]:
-        """Carries it out here.
-
-        Args:
-          on_start: Is given the command's process.
-
-        Returns:
-          Its exit status and its last line of errors.
-        """
+    def run(self) -> tuple[int, str]:
+        """Carries it out here; returns its exit status and its last line of errors."""
         environment = {**os.environ, **self.environment}
         with tempfile.TemporaryFile() as errors, _own_cores(self.cores) as cores:
             process = jobs.start(
@@ -147,13 +248,12 @@ class Job:
                 # Ctrl-C is for who asked for it.
                 start_new_session=True,
             )
-            on_start(process)
             return process.wait(), jobs.last_line(errors)
 
 
 @contextlib.contextmanager
 def _own_cores(number: int) -> Iterator[str]:
-    """So many of this machine's cores, as of `jobs.start`, that no other job has.
+    """Cores of this machine, as for `jobs.start`, that no other job has.
 
     A core is had by a socket of its name, which goes with the process that made it.
     All cores, where too few are free.
@@ -169,154 +269,6 @@ def _own_cores(number: int) -> Iterator[str]:
         yield ",".join(map(str, found)) if len(found) == number else ""
 
 
-class _SlurmWork:
-    """What SLURM's job does, called by submitit there."""
-
-    def __init__(self, job: Job):
-        self._job = job
-
-    def __call__(self) -> tuple[int, str]:
-        status, said = self._job.run(
-            lambda process: signal.signal(
-                signal.SIGTERM, lambda *_: process.send_signal(signal.SIGTERM)
-            )
-        )
-        if status in jobs.INTERRUPTED:
-            # SLURM ends this process too, and starts it again if others came first.
-            time.sleep(_KILL_SECONDS)
-        return status, said
-
-    def checkpoint(self) -> Any:
-        """What is queued when the job's time is over: the same, which resumes."""
-        return submitit.helpers.DelayedSubmission(self)
-
-
-class SlurmJobs:
-    """Runs commands as jobs of SLURM, through submitit."""
-
-    def __init__(self, folder: str, options: Mapping[str, Any], cpus: int, gpus: int):
-        """Submits nothing.
-
-        Args:
-          folder: Where a folder for submitit is made, which all machines see. It goes
-            when this stops, unless the log of a job in it is worth reading.
-          options: sbatch's, by their names with underscores; True for those without a
-            value.
-          cpus: Cores of a job.
-          gpus: GPUs of a job.
-
-        Raises:
-          UnreachableError: If there is no submitit or no SLURM.
-        """
-        # Else its import configures logging anew, for which Python closes the handlers
-        # of others, and absl's closes a standard error that was redirected.
-        os.environ.setdefault("SUBMITIT_LOG_LEVEL", "NOCONFIG")
-        if importlib.util.find_spec("submitit") is None:
-            raise UnreachableError(
-                "submitit is not installed: bin/compare --jobs_on=slurm installs it,"
-                " and so does pip install submitit."
-            )
-        for command in _SLURM_COMMANDS:
-            if shutil.which(command) is None:
-                raise UnreachableError(f"There is no SLURM here: no {command} on PATH.")
-        self._where = folder
-        self._cpus = cpus
-        self._parameters = {
-            "job_name": "tff_reg",
-            "cpus_per_task": cpus,
-            **({"gpus_per_node": gpus} if gpus else {}),
-            "additional_parameters": {"time": _TIME, **options},
-        }
-        self._submitter: Any = None
-        self._folder = ""
-        self._keeps_folder = False
-        self._has_submitted = False
-        self._queued: set[str] = set()
-        self._asked = time.monotonic()
-        self._running: set[str] = set()
-        self._stopped = threading.Event()
-        self._lock = threading.Lock()
-
-    def execute(self, command: Sequence[str]) -> tuple[int, str]:
-        """As `jobs.ChildProcesses.execute`.
-
-        Raises:
-          Interrupted: If this is stopped.
-          UnreachableError: If SLURM takes not even the first job.
-        """
-        with self._lock:
-            if self._stopped.is_set():
-                raise jobs.Interrupted(signal.SIGINT)
-            try:
-                job = self._submit(_SlurmWork(Job.of(command, self._cpus)))
-            except (OSError, RuntimeError) as error:  # submitit's are RuntimeErrors.
-                why = f"SLURM takes no job: {_last_line(error)}"
-                if not self._has_submitted:
-                    raise UnreachableError(why) from error
-                return 1, why
-            self._has_submitted = True
-            self._queued.add(job.job_id)
-            self._running.add(job.job_id)
-        try:
-            return self._outcome(job)
-        finally:
-            with self._lock:
-                self._running.discard(job.job_id)
-
-    def _submit(self, work: _SlurmWork) -> Any:
-        if self._submitter is None:
-            os.makedirs(self._where, exist_ok=True)
-            self._folder = tempfile.mkdtemp(prefix="slurm-", dir=self._where)
-            self._submitter = submitit.SlurmExecutor(
-                self._folder, max_num_timeout=_REQUEUES
-            )
-            self._submitter.update_parameters(**self._parameters)
-        with contextlib.redirect_stderr(io.StringIO()):  # The error says the same.
-            return self._submitter.submit(work)
-
-    def _outcome(self, job: Any) -> tuple[int, str]:
-        """Waits for a job's result."""
-        gone = None
-        while not job.paths.result_pickle.exists():
-            if self._stopped.wait(_LOOK_SECONDS):
-                raise jobs.Interrupted(signal.SIGINT)
-            if self._is_queued(job.job_id):
-                gone = None
-            elif gone is None:
-                gone = time.monotonic()
-            elif time.monotonic() > gone + _LATE_SECONDS:
-                break
-        with contextlib.suppress(OSError, RuntimeError):
-            if job.paths.result_pickle.exists():
-                return job.result()
-        self._keeps_folder = True
-        return 1, f"SLURM's job {job.job_id} left no result; see {job.paths.stderr}"
-
-    def _is_queued(self, job_id: str) -> bool:
-        """Whether SLURM has a job, waiting or running, as it said not long ago.
-
-        `squeue` says it, not `sacct` as in submitit, which needs a data base.
-        """
-        with self._lock:
-            if time.monotonic() > self._asked + _ASK_SECONDS:
-                asked = ["squeue", "--noheader", "--format=%A", f"--user={os.getuid()}"]
-                told = subprocess.run(asked, capture_output=True, text=True)
-                self._asked = time.monotonic()
-                if told.returncode == 0:
-                    self._queued = set(told.stdout.split())
-            return job_id in self._queued
-
-    def stop(self) -> None:
-        """Cancels the jobs that there are; submits nothing more."""
-        with self._lock:
-            # Who waits for a job forgets it then, and must not before it is cancelled.
-            self._stopped.set()
-            if self._running:
-                subprocess.run(["scancel", *self._running], capture_output=True)
-            if self._folder and not self._keeps_folder:
-                shutil.rmtree(self._folder, ignore_errors=True)
-
-
 class RayTasks:
     """Runs commands as Ray's tasks."""
 
@@ -324,7 +276,7 @@ class RayTasks:
         """Connects to Ray.
 
         Args:
-          address: As of `ray_cluster.Cluster`.
+          address: As for `ray_cluster.Cluster`.
           number: Of jobs at a time.
           cpus: Cores of a job.
           gpus: GPUs of a job, or a part of one.
@@ -344,7 +296,7 @@ class RayTasks:
                 f"No node of Ray's has room for a job of {cpus} CPUs and {gpus:g} GPUs."
             )
         remote: Any = ray.remote(num_cpus=cpus, num_gpus=gpus, max_retries=_RETRIES)
-        self._task = remote(Job.run)
+        self._task = remote(RayJob.run)
         self._cpus, self._gpus = cpus, gpus
         self._running: set[Any] = set()
         self._is_stopped = False
@@ -359,7 +311,7 @@ class RayTasks:
         with self._lock:
             if self._is_stopped:
                 raise jobs.Interrupted(signal.SIGINT)
-            job = Job.of(command, self._cpus, hides_gpus=not self._gpus)
+            job = RayJob.of(command, self._cpus, hides_gpus=not self._gpus)
             reference = self._task.remote(job)
             self._running.add(reference)
         try:
@@ -367,7 +319,7 @@ class RayTasks:
         except ray_exceptions.RayError as error:
             if self._is_stopped:
                 raise jobs.Interrupted(signal.SIGINT) from None
-            return 1, _last_line(error)
+            return 1, jobs.last_line_of(str(error)) or type(error).__name__
         finally:
             with self._lock:
                 self._running.discard(reference)
@@ -381,7 +333,3 @@ class RayTasks:
             for reference in self._running:
                 ray.cancel(reference, force=True)
         self._cluster.stop()
-
-
-def _last_line(error: BaseException) -> str:
-    return jobs.last_line_of(str(error)) or type(error).__name__

@@ -27,21 +27,46 @@ from tff_reg.settings import Setting
 # Where jobs run.
 LOCAL, SLURM, RAY = PLACES = ("local", "slurm", "ray")
 _ON_CLUSTERS = {"jobs_on": (SLURM, RAY)}
-JOBS = Setting("jobs", int, 1, "runs at a time", minimum=1)
+JOBS = Setting(
+    "jobs",
+    int,
+    1,
+    "runs at a time, which share this machine's cores and GPUs; their numbers are the"
+    " same",
+    minimum=1,
+)
 SETTINGS = (
     JOBS,
-    Setting("jobs_on", str, LOCAL, "where they run", choices=PLACES),
     Setting(
-        "cpus_per_job", int, 1, "cores of a run", minimum=1, only_with=_ON_CLUSTERS
+        "jobs_on",
+        str,
+        LOCAL,
+        "this machine, jobs of SLURM (submitted from here), or tasks of Ray"
+        " (--ray_address)",
+        choices=PLACES,
     ),
     Setting(
-        "gpus_per_job", float, 0.0, "GPUs of a run", minimum=0, only_with=_ON_CLUSTERS
+        "cpus_per_job",
+        int,
+        1,
+        "SLURM, Ray: cores of a run",
+        minimum=1,
+        only_with=_ON_CLUSTERS,
+    ),
+    Setting(
+        "gpus_per_job",
+        float,
+        0.0,
+        "SLURM, Ray: GPUs of a run",
+        minimum=0,
+        only_with=_ON_CLUSTERS,
     ),
     Setting(
         "sbatch",
         str,
         (),
-        "options of SLURM's command",
+        "SLURM: options of sbatch, such as partition=gpu,time=4:00:00,mem=16G",
+        placeholder="NAME=VALUE",
         is_tuple=True,
         only_with={"jobs_on": (SLURM,)},
     ),

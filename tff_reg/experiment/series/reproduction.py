@@ -1,31 +1,23 @@
-"""A paper's table or figure from runs: which runs, and the numbers beside the paper's.
-
-    table.csv    a row a number: row, column, quantity, published, here, mean, ...
-    table.md     the table as the paper has it, published and here side by side
+"""The runs of a paper's table or figure, and their numbers beside the paper's.
 
 The picture of a figure is `tff_reg.analysis.figures`'s.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
-import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any, Optional
 
-from tff_reg import files, lazy, tables
-from tff_reg.experiment.config import scale as scale_lib
+from tff_reg import files, lazy
+from tff_reg.experiment.config import scale as scale_lib, strengths
 from tff_reg.experiment.config.run_config import RunConfig, identity
-from tff_reg.experiment.report import comparison, finished_runs, protocol
+from tff_reg.experiment.report import finished_runs, protocol
 from tff_reg.experiment.series import artifact as artifact_lib, batch, plan as series
-from tff_reg.experiment.series.artifact import Artifact, Cell
-from tff_reg.methods import catalogue
+from tff_reg.experiment.series.artifact import Artifact, Cell, Number
 from tff_reg.settings import SettingError
 
-_WIDTH = 88
-_NONE = "-"
 # Networks that stand for deep ones where a run is tiny: as many blocks, few layers.
 _TINY_NETWORKS = {
     "resnet56": "resnet8",
@@ -49,30 +41,6 @@ _TINY_NOTE = (
     "At scale tiny small networks stand for deep ones, and a Hessian is of 24 examples:"
     " what is here means nothing."
 )
-
-
-@dataclasses.dataclass(frozen=True)
-class Number:
-    """A number of a cell.
-
-    Attributes:
-      cell: The cell.
-      quantity: What it is.
-      published: What the paper prints; None for nothing.
-      here: What there is here, as the paper would print it; `-` for nothing.
-      mean: In the paper's units; None where a run never reached the target.
-      deviation: Over seeds, or over the recipes of the cell if there are several; None
-        for one.
-      seeds: How many runs of each recipe there are.
-    """
-
-    cell: Cell
-    quantity: str
-    published: Optional[str]
-    here: str
-    mean: Optional[float]
-    deviation: Optional[float]
-    seeds: int
 
 
 class Reproduction:
@@ -117,7 +85,8 @@ class Reproduction:
                 self._runs[self._key(cell, recipe)] = [
                     by_content.setdefault(_content(run), run) for run in planned
                 ]
-        self._check_strengths()
+        processes = {run.config.process for run in by_content.values()}
+        strengths.check_owned(common.strengths, sorted(processes))
         self.planned = list(by_content.values())
 
     @staticmethod
@@ -130,7 +99,7 @@ class Reproduction:
         if self.is_tiny:
             more.update(self._tiny_settings(sets))
         given = {**more, **self._common.given()}
-        own = {each.flag for each in catalogue.strengths(sets["process"])}
+        own = strengths.owned(self._common.strengths, sets["process"])
         given = {
             name: value
             for name, value in given.items()
@@ -161,10 +130,6 @@ class Reproduction:
         if "image_size" in self._tasks.defaults(sets["task"]).options:
             found["image_size"] = _TINY_IMAGE
         return found
-
-    def _check_strengths(self) -> None:
-        processes = {run.config.process for runs in self._runs.values() for run in runs}
-        series.check_strengths(self._common, sorted(processes))
 
     def runs_of(self, cell: Cell) -> list[list[series.PlannedRun]]:
         """The runs of a cell: a list of seeds for each of its recipes."""
@@ -230,20 +195,25 @@ class Reproduction:
         ]
 
     def _of(self, cell: Cell, there: set[str]) -> list[Number]:
-        columns = [name for name in map(artifact_lib.analysed, cell.quantities) if name]
-        read: list[list[_Values]] = []
-        for runs in self.runs_of(cell):
-            done = [run for run in runs if run.directory in there]
-            read.append([self._read(cell, run, columns) for run in done])
+        read = [
+            [self._read(cell, run) for run in runs if run.directory in there]
+            for runs in self.runs_of(cell)
+        ]
+        lengths = (run.summary["rounds"] for runs in read for run, _ in runs)
+        last_round = max(lengths, default=0)
         found = []
         for quantity, published in zip(cell.quantities, cell.published):
-            of_recipes = [[one.of(quantity) for one in each] for each in read]
-            found.append(_number(cell, quantity, published, of_recipes, read))
+            values = [[_value(quantity, *each) for each in runs] for runs in read]
+            found.append(
+                artifact_lib.number(cell, quantity, published, values, last_round)
+            )
         return found
 
     def _read(
-        self, cell: Cell, run: series.PlannedRun, columns: Sequence[str]
-    ) -> _Values:
+        self, cell: Cell, run: series.PlannedRun
+    ) -> tuple[finished_runs.Run, dict[str, int]]:
+        """A run, and its rounds by those of the paper: it may have fewer of them."""
+        columns = [name for name in map(artifact_lib.analysed, cell.quantities) if name]
         sets = self._tasks.recipes.settings(cell.recipes[0])
         share = run.config.total_rounds / sets["total_rounds"]
         rounds, targets = {}, []
@@ -257,54 +227,15 @@ class Reproduction:
             "target_accuracies": targets,
         }
         weights = self.artifact.weights
-        found = finished_runs.read(run.directory, wanted, columns, weights)
-        return _Values(found, rounds)
+        return finished_runs.read(run.directory, wanted, columns, weights), rounds
 
     def write(self, output_dir: files.PathLike, numbers: Sequence[Number]) -> None:
-        """Writes `table.csv` and `table.md`.
-
-        Args:
-          output_dir: Where; made if it is not there.
-          numbers: From `numbers`.
+        """Writes `table.csv` and `table.md` of what `numbers` gave.
 
         Raises:
-          SettingError: If nothing can be written there.
+          SettingError: If nothing can be written to the directory.
         """
-        directory = files.make_directory(output_dir, "output_dir")
-        files.delete_leftovers(directory)
-        rows = [_csv_row(number) for number in numbers]
-        files.write_text(directory / "table.csv", tables.to_csv(rows))
-        files.write_text(directory / "table.md", self._markdown(numbers))
-
-    def _markdown(self, numbers: Sequence[Number]) -> str:
-        artifact = self.artifact
-        paper, which = artifact.name.split("/")
-        lines = [f"# {paper}, {which}: {artifact.title}", ""]
-        quantities = {cell.quantities for cell in artifact.cells}
-        if len(quantities) == 1 and len(artifact.cells[0].quantities) == 1:
-            ((quantity,),) = quantities
-            heads = {(column, quantity): column for column in artifact.columns}
-            lines += [f"{artifact_lib.head(quantity)}", ""]
-            lines += [*_block(artifact.rows, heads, numbers), ""]
-        else:
-            for column in artifact.columns:
-                cells = [cell for cell in artifact.cells if cell.column == column]
-                heads = {
-                    (column, name): artifact_lib.head(name)
-                    for cell in cells
-                    for name in cell.quantities
-                }
-                rows = list(dict.fromkeys(cell.row for cell in cells))
-                if len(artifact.columns) > 1:
-                    lines += [f"## {column}", ""]
-                lines += [*_block(rows, heads, numbers), ""]
-        for note in self._notes(numbers):
-            lines += [
-                *textwrap.wrap(
-                    note, _WIDTH, initial_indent="- ", subsequent_indent="  "
-                )
-            ]
-        return "\n".join([*lines, ""])
+        artifact_lib.write(self.artifact, numbers, self._notes(numbers), output_dir)
 
     def _notes(self, numbers: Sequence[Number]) -> list[str]:
         seeds = sorted({number.seeds for number in numbers})
@@ -339,29 +270,24 @@ class Reproduction:
         return notes
 
 
-class _Values:
-    """What a run has to say."""
-
-    def __init__(self, run: finished_runs.Run, rounds: Mapping[str, int]):
-        self.run = run
-        self._rounds = rounds
-
-    def of(self, quantity: str) -> Optional[float]:
-        """A quantity in the paper's units; None if there is none."""
-        summary = self.run.summary
-        kind, at = artifact_lib.split(quantity)
-        if kind == "rounds" and at is not None:
-            return summary["rounds_to_target"][str(float(at))]
-        if at is not None:
-            found = summary["accuracy_at_rounds"][str(self._rounds[at])]
-            return _percent(found["ema_accuracy"])
-        if quantity in artifact_lib.SHARES:
-            return _percent(summary[artifact_lib.SHARES[quantity][1]])
-        if quantity == artifact_lib.SECONDS:
-            return summary["median_round_seconds"]
-        if quantity == "gflops":
-            return self.run.analyses["mflops"] / 1000
-        return self.run.analyses[quantity]
+def _value(
+    quantity: str, run: finished_runs.Run, rounds: Mapping[str, int]
+) -> Optional[float]:
+    """A quantity of a run in the paper's units; None if there is none."""
+    summary = run.summary
+    kind, at = artifact_lib.split(quantity)
+    if kind == "rounds" and at is not None:
+        return summary["rounds_to_target"][str(float(at))]
+    if at is not None:
+        found = summary["accuracy_at_rounds"][str(rounds[at])]
+        return _percent(found["ema_accuracy"])
+    if quantity in artifact_lib.SHARES:
+        return _percent(summary[artifact_lib.SHARES[quantity][1]])
+    if quantity == artifact_lib.SECONDS:
+        return summary["median_round_seconds"]
+    if quantity == "gflops":
+        return run.analyses["mflops"] / 1000
+    return run.analyses[quantity]
 
 
 def _percent(share: Optional[float]) -> Optional[float]:
@@ -371,77 +297,6 @@ def _percent(share: Optional[float]) -> Optional[float]:
 def _content(run: series.PlannedRun) -> str:
     """What a run does, whatever it is called."""
     return json.dumps(identity(run.config.dump()), sort_keys=True)
-
-
-def _number(
-    cell: Cell,
-    quantity: str,
-    published: Optional[str],
-    of_recipes: Sequence[Sequence[Optional[float]]],
-    read: Sequence[Sequence[_Values]],
-) -> Number:
-    seeds = min(map(len, of_recipes))
-    if not seeds:
-        return Number(cell, quantity, published, _NONE, None, None, 0)
-    means = [comparison.mean(values) for values in of_recipes]
-    spread = means if len(means) > 1 else of_recipes[0]
-    mean, deviation = comparison.mean(means), comparison.deviation(spread)
-    digits = _digits(published)
-    if mean is not None and quantity.startswith("rounds@"):
-        here = f"{mean:.1f}".removesuffix(".0")
-    elif mean is not None:
-        here = _shown(mean, digits)
-    elif quantity.startswith("rounds@"):
-        here = f"{max(one.run.summary['rounds'] for each in read for one in each)}+"
-    else:
-        here = _NONE
-    if deviation is not None:
-        here += f" ± {_shown(deviation, digits)}"
-    return Number(cell, quantity, published, here, mean, deviation, seeds)
-
-
-def _digits(published: Optional[str]) -> int:
-    """As many decimals as the paper prints; two where it prints nothing."""
-    if published is None:
-        return 2
-    return len(published.split()[0].rstrip("+").partition(".")[2])
-
-
-def _shown(value: float, digits: int) -> str:
-    text = f"{value:.{digits}f}"
-    # A small number keeps two digits that say something.
-    is_small = 0 < abs(value) < 10.0 ** (1 - digits)
-    return f"{value:.2g}" if is_small else text
-
-
-def _csv_row(number: Number) -> dict[str, Any]:
-    return {
-        "row": number.cell.row,
-        "column": number.cell.column,
-        "quantity": number.quantity,
-        "published": number.published,
-        "here": number.here,
-        "mean": number.mean,
-        "deviation": number.deviation,
-        "seeds": number.seeds,
-        "recipes": " ".join(number.cell.recipes),
-    }
-
-
-def _block(
-    rows: Sequence[str],
-    heads: Mapping[tuple[str, str], str],
-    numbers: Sequence[Number],
-) -> list[str]:
-    """A table: a row a method, for each head what is published and what is here."""
-    found = {(each.cell.row, each.cell.column, each.quantity): each for each in numbers}
-    columns: list[tuple[str, list[str]]] = [("", ["", *rows])]
-    for (column, quantity), text in heads.items():
-        own = [found.get((row, column, quantity)) for row in rows]
-        published = [(each and each.published) or _NONE for each in own]
-        here = [each.here if each else _NONE for each in own]
-        columns += [(text, ["published", *published]), ("", ["here", *here])]
-    return tables.to_markdown(columns)
 
 
 def check_runs_dir(common: RunConfig, runs_dir: str) -> None:

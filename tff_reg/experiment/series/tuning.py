@@ -13,16 +13,28 @@ import dataclasses
 import itertools
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any, Optional
+from typing import Any
 
 from tff_reg import lazy
 from tff_reg.experiment.config import run_config as config_lib
-from tff_reg.experiment.report import comparison, protocol
+from tff_reg.experiment.report import protocol, table
+from tff_reg.experiment.report.table import Tuned
 from tff_reg.experiment.series import plan as series
 from tff_reg.methods import catalogue
 from tff_reg.settings import Setting, SettingError, as_text, near_names
 
-GRID = Setting("grid", str, None, "settings to be tuned, and values", is_optional=True)
+GRID = Setting(
+    "grid",
+    str,
+    None,
+    "settings to be tuned, such as"
+    " 'fedprox_strength=0.001,0.01;man_strength=0.1,0.2': each method tries all"
+    " combinations of those that it has, in DIR/tuning, on training examples that are"
+    " held out (validation_share, 0.1 by default), never on the test set; then it runs"
+    " on all examples with the best",
+    placeholder="NAME=X,...;NAME=X,...",
+    is_optional=True,
+)
 # Held out, where nobody says how much.
 VALIDATION_SHARE = 0.1
 FOLDER = "tuning"
@@ -36,31 +48,6 @@ _FIXED = (
     "overwrite",
     "validation_share",
 )
-
-
-@dataclasses.dataclass(frozen=True)
-class Tuned:
-    """What came of a method's tuning.
-
-    Attributes:
-      settings: Its best settings, by name; none where the grid has none of its.
-      mean: Their accuracy on the held-out examples, a share, mean over seeds; None
-        where nothing was tuned.
-      deviation: Its sample deviation; None for one seed.
-      lowest: The least mean of those that ended finite.
-      tried: How many were.
-    """
-
-    settings: Mapping[str, Any]
-    mean: Optional[float] = None
-    deviation: Optional[float] = None
-    lowest: Optional[float] = None
-    tried: int = 0
-
-    @property
-    def text(self) -> str:
-        """The settings, for people."""
-        return in_words(self.settings) or "-"
 
 
 def parse(text: str) -> dict[str, tuple]:
@@ -108,11 +95,6 @@ def combinations(process: str, grid: Mapping[str, tuple]) -> list[dict[str, Any]
         dict(zip(names, values))
         for values in itertools.product(*(grid[name] for name in names))
     ]
-
-
-def in_words(settings: Mapping[str, Any]) -> str:
-    """Settings as `name=value, ...`."""
-    return ", ".join(f"{name}={as_text(value)}" for name, value in settings.items())
 
 
 class Tuning:
@@ -179,7 +161,7 @@ class Tuning:
         where = os.path.join(
             self._common.output_dir, FOLDER, f"{process}-{label}-seed{seed}"
         )
-        name = f"{process}, {in_words(settings)}, seed {seed}"
+        name = f"{process}, {Tuned(settings).text}, seed {seed}"
         asked = dataclasses.replace(asked, output_dir=where)
         return series.plan_run(asked, tasks, name)
 
@@ -217,7 +199,7 @@ class Tuning:
                 count += 1
                 results = [run.result() or {} for run in runs]
                 values = [each["final_accuracy"] for each in results]
-                mean = comparison.mean(values)
+                mean = table.mean(values)
                 if mean is not None and all(each["ends_finite"] for each in results):
                     known.append((mean, settings, values))
             if known:
@@ -225,7 +207,7 @@ class Tuning:
                 found[process] = Tuned(
                     settings,
                     mean,
-                    comparison.deviation(values),
+                    table.deviation(values),
                     min(each[0] for each in known),
                     count,
                 )
