@@ -75,7 +75,7 @@ def main(
     clients = data.ArrayClientData(
         rng.normal(size=(held * _EXAMPLES, *shape)).astype(np.float32),
         rng.integers(0, _CLASSES, held * _EXAMPLES),
-        np.arange(held * _EXAMPLES).reshape(held, _EXAMPLES),
+        [*np.arange(held * _EXAMPLES).reshape(held, _EXAMPLES)],
     )
     state, num_rounds = process.initialize(), 0
     states = None

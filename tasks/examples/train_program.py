@@ -67,7 +67,7 @@ def read_config(argv):
     if not asked["output_dir"]:
         raise SettingError("output_dir", None, "it is missing; give a directory.")
     asked["process"] = asked["process"] or "fedalign"
-    return experiment.RunConfig(**asked).resolved()
+    return experiment.RunConfig.of(asked).resolved()
 
 
 def prepare_directory(config):

@@ -46,24 +46,6 @@ class StopsAfter(progress.Progress):
             raise StopHere
 
 
-@pytest.fixture
-def run(tiny_process, tiny_evaluation, tiny_data, no_pictures):
-    def run_with(output_dir=None, **arguments):
-        defaults = dict(
-            process=tiny_process,
-            client_data=tiny_data,
-            total_rounds=6,
-            clients_per_round=3,
-            evaluate=tiny_evaluation,
-            output_dir=output_dir,
-            progress=Notes(),
-            settings={"process": "fedavg", "task": "tiny"},
-        )
-        return experiment.train(**{**defaults, **arguments})
-
-    return run_with
-
-
 def test_trains_evaluates_and_writes_every_file(run, tmp_path, monkeypatch):
     monkeypatch.undo()  # With the picture.
     result = run(tmp_path / "a", rounds_per_evaluation=4)

@@ -22,6 +22,13 @@ SMALL = dict(
 )
 
 
+class Ends(experiment.Callback):
+    """Writes a file at the end of the run."""
+
+    def on_end(self, run):
+        (run.directory.path / "mine.txt").write_text(str(run.rounds_done))
+
+
 class Signals:
     """Keeps what an `Interruption` is told."""
 
@@ -53,7 +60,9 @@ def ran(tmp_path_factory):
         then=then,
         told=told,
         rows=rows,
-        result=experiment.run(config, progress=then, on_round=rows.append),
+        result=experiment.run(
+            config, progress=then, on_round=rows.append, callbacks=[Ends()]
+        ),
         config=config.resolved(),
     )
 
@@ -76,6 +85,7 @@ def test_what_is_about_to_run_is_said_and_it_goes_on_where_it_was(ran):
     assert ran.then.lines[-1] == "Resuming after round 1 of 2."
     assert [row["round_num"] for row in ran.rows] == [1, 2]
     assert ran.rows == ran.result.rows
+    assert pathlib.Path(ran.config.output_dir, "mine.txt").read_text() == "2"
 
 
 def test_who_ends_the_process_knows_what_is_kept_and_what_to_end(ran):

@@ -155,8 +155,8 @@ def _cost_of_run(run_dir):
     task = runs.build_task(did)
     found = cost_lib.measure(
         did.process,
-        model=did.model,
-        norm=did.norm,
+        model=str(did.model),
+        norm=str(did.norm),
         projector=did.projector,
         num_classes=task.num_classes,
         image_shape=task.image_shape,

@@ -55,8 +55,8 @@ _RUNS_DIR = Setting(
     "runs_dir",
     str,
     None,
-    "where the runs are, in DIR/RECIPE-seedN, the same for tables and figures that share"
-    " runs; by default --output_dir, or runs",
+    "where the runs are, in DIR/RECIPE-seedN; tables and figures that share runs share"
+    " them there; by default --output_dir, or runs",
     placeholder="DIR",
     is_optional=True,
 )

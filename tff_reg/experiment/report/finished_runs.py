@@ -45,8 +45,8 @@ WEIGHTS = Setting(
     "weights",
     str,
     "server",
-    "the model that is looked at: server, all_clients (the mean of all clients' last"
-    " models) or best (the server's after its best round, of a run with keep_best)",
+    "the model that is looked at; all_clients is the mean of all clients' last models,"
+    " best the server's after its best round, of a run with keep_best",
     choices=trained.WEIGHTS,
 )
 # Among what a run's analyses say: how they were made.

@@ -340,7 +340,7 @@ def predict(
             f" takes {known['dtype']} {['n', *known['shape']]}."
         )
     model_fn = models.build_model_fn(
-        config.model,
+        str(config.model),
         image_shape=known["shape"],
         num_classes=len(stored["class_names"]),
         norm=config.norm,

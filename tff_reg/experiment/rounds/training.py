@@ -23,7 +23,8 @@ from tff_reg.experiment.rounds.loop import RunResult
 if TYPE_CHECKING:
     from tff_reg.training.composition import Process
 
-P, R = ParamSpec("P"), TypeVar("R")
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 @dataclasses.dataclass(frozen=True)

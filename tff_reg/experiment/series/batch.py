@@ -238,7 +238,8 @@ class Batch:
             directories = ",".join(each.directory for each in those)
             flags = [f"--run_dir={directories}", *those[0].flags]
             command = [*self._start, "analyze", those[0].subject, *flags]
-            return _why(*self._executor.execute(command))
+            status, said = self._executor.execute(command)
+            return _why(status, said)
 
         for number, why in self._all(work, chunks, lambda n: self._begin(head(n))):
             self._end(head(number), f"failed ({why})" if why else "done")
