@@ -140,7 +140,7 @@ def _local(process: str) -> str:
     own = [
         part
         for part in catalogue.parts_of(process)
-        if "server_optimizer" not in methods[part].brings
+        if "server_optimizer" not in methods[part].required_settings
     ]
     return "+".join(own) or "fedavg"
 

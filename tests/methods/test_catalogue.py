@@ -105,8 +105,7 @@ class Theirs(method.Method):
     name = "theirs"
     title = "Somebody else's"
     paper_settings = {"client_learning_rate": 0.3}
-    brings = {"client_momentum": 0.5}
-    needs_network = False
+    required_settings = {"client_momentum": 0.5}
 
     strength: float = settings.setting(0.2, help="nu.", minimum=0)
     powers: tuple[int, ...] = settings.setting((2,), help="Which.", minimum=1)

@@ -11,7 +11,7 @@ from tff_reg.models import resnet
 SIZE = 4
 NAMES = catalogue.names()
 CLASSES = catalogue.methods()
-STATEFUL = [n for n in NAMES if method.does(CLASSES[n], "initial_client_memory")]
+STATEFUL = [n for n in NAMES if CLASSES[n]().client_memory]
 # Whose networks are not those that `model_fn` makes.
 ADAPTING = [n for n in NAMES if method.does(CLASSES[n], "adapt_network")]
 # All but FedAvg that can have its settings.
@@ -19,7 +19,8 @@ REGULARIZERS = [
     n
     for n in NAMES
     if n != "fedavg"
-    and not {method.GRADIENT, method.DRIFT, method.SERVER} & {*CLASSES[n].claims}
+    and not {method.GRADIENT, method.DRIFT, method.SERVER}
+    & method.exclusive_of(CLASSES[n])
 ]
 WITH_TERM = [n for n in REGULARIZERS if method.does(CLASSES[n], "term")]
 

@@ -263,7 +263,7 @@ def brings(process: str) -> dict[str, Any]:
     """What the methods of a process bring along; where two do, the first."""
     brought: dict[str, Any] = {}
     for method in _in_order(process):
-        brought = {**method.brings, **brought}
+        brought = {**method.required_settings, **brought}
     return brought
 
 

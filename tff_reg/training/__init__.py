@@ -16,8 +16,9 @@ if TYPE_CHECKING:
         local_training as local_training,
         optimizers as optimizers,
         process_settings as process_settings,
-        remembering as remembering,
         schedules as schedules,
+        stateful as stateful,
+        trial as trial,
     )
     from tff_reg.training.adaptation import (
         adapt_model_fn as adapt_model_fn,
@@ -40,14 +41,14 @@ if TYPE_CHECKING:
     )
     from tff_reg.training.optimizers import build_sgd as build_sgd
     from tff_reg.training.process_settings import ProcessSettings as ProcessSettings
-    from tff_reg.training.remembering import (
-        StatefulLearningProcess as StatefulLearningProcess,
-        StatefulLearningProcessOutput as StatefulLearningProcessOutput,
-    )
     from tff_reg.training.schedules import (
         constant as constant,
         cosine as cosine,
         exponential as exponential,
+    )
+    from tff_reg.training.stateful import (
+        StatefulLearningProcess as StatefulLearningProcess,
+        StatefulLearningProcessOutput as StatefulLearningProcessOutput,
     )
 
 else:

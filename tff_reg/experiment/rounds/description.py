@@ -11,7 +11,7 @@ from typing import Any, Optional
 from tff_reg import files
 from tff_reg.experiment.config.run_config import ResolvedConfig
 from tff_reg.experiment.rounds import directory, metrics, privacy, progress
-from tff_reg.methods import all_clients, method as method_lib
+from tff_reg.methods import all_clients, memories, method as method_lib
 from tff_reg.settings import as_text
 
 _WIDTH = 88
@@ -125,11 +125,12 @@ def _memory(config: ResolvedConfig, num_weights: int) -> Optional[str]:
     """What a client remembers from round to round; None for nothing."""
     kept, texts = set(), []
     for method in config.methods:
-        names = method.initial_client_memory([]).keys() - kept
-        own = sorted(names - {method_lib.PREVIOUS})
+        keys = memories.keys(method.name, method.client_memory)
+        seen = {*kept, method_lib.PREVIOUS}
+        own = sorted(name for name, key in keys.items() if key not in seen)
         if own:
             texts.append(f"{method.name}'s {' and '.join(own)}")
-        kept |= names
+        kept.update(keys.values())
     if method_lib.PREVIOUS in kept:
         texts.append("its last model's weights")
     if not kept:
@@ -184,8 +185,13 @@ def _server(config: ResolvedConfig) -> str:
     steps = [m.server_step for m in methods if m.server_step]
     text = steps[0] if steps else _averaging(config)
     for method in methods:
-        if method.sent:
-            text += f"; {method.name}'s {' and '.join(method.sent)} is sent along"
+        sent = [
+            name
+            for name, memory in method.server_memory.items()
+            if memories.declared(memory).is_sent
+        ]
+        if sent:
+            text += f"; {method.name}'s {' and '.join(sent)} is sent along"
     if any(method.name == all_clients.NAME for method in methods):
         text += "; the mean of all clients' last models is tested too"
     return text

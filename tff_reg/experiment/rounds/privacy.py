@@ -48,10 +48,7 @@ class Releases:
 def releases_of(methods: Sequence[Method]) -> Releases:
     """What the clients of a sum of methods release."""
     return Releases(
-        remembers=any(
-            [*m.initial_client_memory([]), *m.initial_server_memory([])]
-            for m in methods
-        ),
+        remembers=any(bool(m.client_memory or m.server_memory) for m in methods),
         uploads=any(m.uploads for m in methods),
     )
 

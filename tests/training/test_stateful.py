@@ -112,10 +112,10 @@ def test_setting_weights_or_hparams_leaves_the_memory_as_it_is():
     assert process.get_hparams(state)["client_work"]["learning_rate"] == 0.5
     _assert_equal(process.get_model_weights(state).trainable, doubled.trainable)
     _assert_equal(process.get_all_clients_weights(state).trainable, before.trainable)
-    assert any(np.any(h) for h in state.finalizer["memory"]["h"])
+    assert any(np.any(h) for h in state.finalizer["memory"]["feddyn/h"])
     fresh = process.set_model_weights(process.initialize(), doubled)
     _assert_equal(process.get_all_clients_weights(fresh).trainable, doubled.trainable)
-    assert not any(np.any(h) for h in fresh.finalizer["memory"]["h"])
+    assert not any(np.any(h) for h in fresh.finalizer["memory"]["feddyn/h"])
 
 
 def test_the_server_state_does_not_grow_with_the_number_of_clients():

@@ -95,10 +95,10 @@ class StatefulLearningProcess(tff.templates.IterativeProcess):
         self.get_all_clients_weights = get_all_clients_weights
 
 
-def compose_remembering_process(
+def compose_stateful_process(
     initial_model_weights_fn: tff.Computation,
     model_distributor: tff.learning.templates.DistributionProcess,
-    client_work: client_work_lib.RememberingClientWork,
+    client_work: client_work_lib.StatefulClientWork,
     model_aggregator: tff.templates.AggregationProcess,
     model_finalizer: tff.learning.templates.FinalizerProcess,
     upload_aggregator: tff.templates.AggregationProcess,
@@ -166,7 +166,7 @@ def compose_remembering_process(
         finalized = model_finalizer.next(optimizer_state, weights, aggregate.result)
         summed = upload_aggregator.next(uploads_state, work.uploads, work.has_trained)
         uploads, count = summed.result
-        new_memory, new_weights = tff.federated_map(
+        new_memory, new_weights, broken = tff.federated_map(
             memory_update,
             (memory, weights, finalized.result, aggregate.result, uploads, count),
         )
@@ -189,6 +189,7 @@ def compose_remembering_process(
                 aggregator=aggregate.measurements,
                 finalizer=finalized.measurements,
                 uploads=summed.measurements,
+                memory=broken,
             )
         )
         return new_state, work.client_memories, metrics
@@ -278,12 +279,12 @@ def compose_remembering_process(
 
     get_all_clients_weights = None
     memory_type = state_type.finalizer["memory"]
-    if all_clients.NAME in tff.structure.name_list(memory_type):
+    if all_clients.MEAN in tff.structure.name_list(memory_type):
 
         @tff.tensorflow.computation(state_type)
         def get_all_clients_weights(state: Any):
             return tff.learning.models.ModelWeights(
-                state.finalizer["memory"][all_clients.NAME],
+                state.finalizer["memory"][all_clients.MEAN],
                 state.global_model_weights.non_trainable,
             )
 
