@@ -14,7 +14,11 @@ import tensorflow as tf
 import tensorflow_federated as tff
 from tensorflow.python.eager import context
 
-from tff_reg.runtime import context as context_lib, tensorflow_function, visits
+from tff_reg.runtime import (
+    context as context_lib,
+    tensorflow_function,
+    visits,
+)
 from tff_reg.seam import internals
 
 _DATA = tff.SequenceType(np.float32)

@@ -15,12 +15,11 @@ STATEFUL = [n for n in NAMES if CLASSES[n]().client_memory]
 # Whose networks are not those that `model_fn` makes.
 ADAPTING = [n for n in NAMES if method.does(CLASSES[n], "adapt_network")]
 # All but FedAvg that can have its settings.
+_OWN_SETTINGS = {method.GRADIENT, method.DRIFT, method.SERVER}
 REGULARIZERS = [
     n
     for n in NAMES
-    if n != "fedavg"
-    and not {method.GRADIENT, method.DRIFT, method.SERVER}
-    & method.exclusive_of(CLASSES[n])
+    if n != "fedavg" and not _OWN_SETTINGS & method.exclusive_of(CLASSES[n])
 ]
 WITH_TERM = [n for n in REGULARIZERS if method.does(CLASSES[n], "term")]
 

@@ -29,11 +29,12 @@ NEEDING_ONE_LABEL = {
 
 def test_who_corrects_gradients_says_that_it_corrects_drift():
     hooks = ("correct", "correct_clipped")
-    assert {
+    correcting = {
         name
         for name, each in CLASSES.items()
         if any(method.does(each, hook) for hook in hooks)
-    } == CORRECTIONS
+    }
+    assert correcting == CORRECTIONS
 
 
 def test_who_says_how_the_server_steps_describes_its_step_or_brings_an_optimizer():

@@ -32,8 +32,18 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any, Optional, Union
 
-from tff_reg.analysis import eigenvalues, examples, hessian_products, lanczos, objective
-from tff_reg.analysis.estimates import DiagonalEstimate, SpectralDensity, TraceEstimate
+from tff_reg.analysis import (
+    eigenvalues,
+    examples,
+    hessian_products,
+    lanczos,
+    objective,
+)
+from tff_reg.analysis.estimates import (
+    DiagonalEstimate,
+    SpectralDensity,
+    TraceEstimate,
+)
 from tff_reg.data import keys
 from tff_reg.lazy import np, tf, tqdm
 
