@@ -337,12 +337,18 @@ def _written_out(argv: Sequence[str]) -> list[str]:
       SettingError: If a flag file cannot be read, or names itself.
     """
     return [
-        # No shell does so in `--output_dir=~/runs`, or in a file.
-        re.sub(r"(?<=[=,])~(?=/|,|$)", os.path.expanduser("~"), word)
-        if word.startswith("-")
-        else word
+        _flag(word) if word.startswith("-") else word
         for word in _with_flag_files(iter(argv))
     ]
+
+
+def _flag(word: str) -> str:
+    """A flag by its own name, with `~` as a folder."""
+    # No shell does so in `--output_dir=~/runs`, or in a file.
+    word = re.sub(r"(?<=[=,])~(?=/|,|$)", os.path.expanduser("~"), word)
+    # Methods are processes of TFF.
+    word = re.sub(r"^(--?)methods(?==|$)", r"\1processes", word)
+    return re.sub(r"^(--?)method(?==|$)", r"\1process", word)
 
 
 def _with_flag_files(

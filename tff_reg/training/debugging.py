@@ -7,6 +7,7 @@ is slow, and only possible in the Python process that built the TFF process.
 from __future__ import annotations
 
 import collections
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -37,6 +38,8 @@ def eagerly(
       A function of the same arguments, to be called in a graph.
     """
 
+    alone = threading.Lock()
+
     def call(*arguments: Any) -> Any:
         flat = tf.nest.flatten(arguments)
         elements = [
@@ -45,6 +48,18 @@ def eagerly(
         ]
 
         def run(*tensors: Any) -> list[Any]:
+            # Two would wait for TensorFlow's threads, which both hold.
+            if not alone.acquire(blocking=False):
+                raise RuntimeError(
+                    "debug_eager runs one client at a time: choose"
+                    ' tff_reg.runtime.use("in_process", clients_in_parallel=1).'
+                )
+            try:
+                return run_alone(*tensors)
+            finally:
+                alone.release()
+
+        def run_alone(*tensors: Any) -> list[Any]:
             values = [
                 tensor
                 if element is None

@@ -76,7 +76,7 @@ class RunConfig(process_settings.ProcessSettings, task_settings.TaskSettings):
       settings_from: Of what is resolved: whose settings those are that nobody gave.
     """
 
-    process: str = _of_what(help="method, or a sum of methods such as fedprox+man")
+    process: str = _of_what(help="method, or a combination such as fedprox+man; also --method")
     plugin: tuple[str, ...] = _of_what(
         (),
         help="Python files with methods of your own, such as mine.py",

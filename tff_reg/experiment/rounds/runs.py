@@ -365,6 +365,8 @@ def _running(config: ResolvedConfig) -> Iterator[None]:
         for each in settings_of(config)
         if each.group == config_lib.WHERE
     }
+    if config.debug_eager:
+        options["clients_in_parallel"] = 1
     with contextlib.ExitStack() as stack:
         try:
             stack.enter_context(runtime.running(options.pop("runtime"), **options))
