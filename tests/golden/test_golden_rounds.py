@@ -201,28 +201,6 @@ def test_rounds_without_a_file(tmp_path, name, variant, dtype):
         assert 0.5 < np.mean(norms > 0.9999) < 1.0
 
 
-@pytest.mark.golden
-def test_rounds_of_a_deeper_network_with_more_than_is_known(tmp_path):
-    config = {**_BASE, **_VARIANTS["man"], "algorithm": "FedDyn"}
-    config.update(mlp=[4, 6, 5, 2], sizes=[9, 3, 4], cohorts=[[2, 0], [1]], batch=5)
-    config.update(n_minibatch=None, epochs=1)
-    rng = np.random.default_rng(8)
-    path = tmp_path / "J_made.npz"
-    numpy_rounds.write_case(
-        path,
-        {"man": config, "later": {**config, "algorithm": "FedLater"}},
-        rng.normal(size=(16, 4)).astype(np.float32).astype(float),
-        rng.integers(0, 2, 16),
-        rng.normal(0, 0.5, 77).astype(np.float32).astype(float),
-    )
-    with np.load(path) as file:
-        np.savez(path, **file, **{"f64.man.round2.more": np.ones(3)})
-    case = replay.Case("J_made", "float64", tmp_path)
-    assert [*_variants(case)] == ["man"]
-    with pytest.warns(UserWarning, match="not compared: J_made: f64.man.round2.more$"):
-        _check_variant(case, "man")
-
-
 def _check_variant(case, variant):
     config = case.config[variant]
     training = _training(case, config)
