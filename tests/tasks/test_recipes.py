@@ -4,7 +4,6 @@ That they run is seen in tests/tasks/test_recipe_rounds.py, what the command say
 them in tests/test_recipes_command.py.
 """
 
-
 import numpy as np
 import pytest
 
@@ -17,8 +16,6 @@ from tff_reg.methods import catalogue
 from tff_reg.tasks import recipes
 
 ALL = recipes.recipes()
-
-
 
 
 def test_a_recipe_knows_its_cell():

@@ -1,4 +1,4 @@
-"""Looking at trained models: curvature, differences between clients.
+"""Analysis of trained models: curvature, differences between clients, cost.
 
 Importing this package does not import TensorFlow; its names do when first used.
 """
@@ -32,10 +32,12 @@ __getattr__, __dir__, __all__ = lazy.exports(
             "top_eigenvalues",
             "trace",
         ],
+        "hessian_matrix": [],
         "hessian_products": ["NonFiniteError"],
         "lanczos": [],
         "landscape": ["Landscape", "loss_landscape", "random_directions"],
         "objective": ["UnsuitableModelError"],
+        "parts": [],
         "plane": [],
         "second_derivatives": ["NoSecondDerivativeError"],
         "spectra": ["classifier_singular_values"],
