@@ -23,7 +23,7 @@ from benchmarks.shared import measuring
 from tff_reg import lazy, models, runtime, training
 from tff_reg.data import client_data
 from tff_reg.lazy import keras, np, tf, tff
-from tff_reg.models import layers as own_layers
+from tff_reg.models import norms
 from tff_reg.runtime import context, devices, native, workers
 
 ray_workers = lazy.module("tff_reg.runtime.ray_workers")  # Ray may not be there.
@@ -85,7 +85,7 @@ def _keras_cnn():
 
 
 def _keras_group_norm():
-    return keras.layers.GroupNormalization(_GROUPS, epsilon=own_layers.NORM_EPSILON)
+    return keras.layers.GroupNormalization(_GROUPS, epsilon=norms.NORM_EPSILON)
 
 
 def _own_group_norm():
@@ -93,11 +93,11 @@ def _own_group_norm():
 
     class OwnGroupNorm(keras.layers.Layer):
         def build(self, shape):
-            self._norm = own_layers.GroupNorm(shape[-1], groups=_GROUPS, name="norm")
+            self._norm = norms.GroupNorm(shape[-1], groups=_GROUPS, name="norm")
             super().build(shape)
 
         def call(self, x):
-            return self._norm.call(x, own_layers.ForwardPass())
+            return self._norm.call(x, norms.ForwardPass())
 
     return OwnGroupNorm()
 

@@ -1,6 +1,6 @@
 """The papers' experiments by name: `bin/run --recipe=fedalign/table2/mixup-alpha0.1`.
 
-`tables` describes every table of the four papers; a recipe is one cell of one,
+`paper_tables` has every table of the four papers; a recipe is one cell of one,
 `<paper>/table<number>/<row>[-<column>]`. It gives every setting that the paper or its
 authors' code determines, so that it stays what it is when a default changes.
 
@@ -24,7 +24,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Optional
 
 from tff_reg.methods import catalogue
-from tff_reg.tasks.recipes import paper_tables
+from tff_reg.tasks.recipes import paper_tables, variants
 
 _MOST_NEAR_NAMES = 3
 
@@ -51,7 +51,7 @@ class Recipe:
     """
 
     name: str
-    table: paper_tables.Table
+    table: variants.Table
     row: str
     column: str
     settings: Mapping[str, Any]
@@ -155,9 +155,9 @@ def _by_name() -> Mapping[str, Recipe]:
     return types.MappingProxyType({each.name: each for each in found})
 
 
-def _cells(table: paper_tables.Table) -> Iterator[Recipe]:
+def _cells(table: variants.Table) -> Iterator[Recipe]:
     for row, column, is_basic, published in table.cells():
-        whole, beneath = paper_tables.Variant(), paper_tables.Variant()
+        whole, beneath = variants.Variant(), variants.Variant()
         for variant in table.variants(row, column):
             whole |= variant
             if variant is table.paper.base or "process" not in variant.settings:

@@ -12,6 +12,28 @@ from tff_reg.lazy import logging, np
 _SMALL = 0.01
 
 
+class _Estimates:
+    """Estimates of the eigenvalues of largest magnitude from a tridiagonal matrix."""
+
+    values: np.ndarray
+    vectors: np.ndarray
+    errors: np.ndarray
+
+    def update(self, result: lanczos.Tridiagonal, k: int, tolerance: float) -> bool:
+        """Computes the estimates; returns whether they are accurate enough."""
+        values, vectors = result.eigenpairs()
+        top = np.argsort(-np.abs(values), kind="stable")[:k]
+        residuals = np.abs(result.off_diagonal[-1] * vectors[-1, top])
+        gaps = np.abs(values[top, np.newaxis] - values)
+        gaps[np.arange(k), top] = np.inf
+        gaps = np.min(gaps, axis=1)
+        self.values, self.vectors = values[top], vectors[:, top]
+        self.errors = residuals * np.minimum(1.0, residuals / np.maximum(gaps, 1e-300))
+        scales = np.maximum(np.abs(self.values), _SMALL * abs(self.values[0]))
+        allowed = tolerance * scales
+        return bool(np.all((self.errors <= allowed) & (residuals <= 100 * allowed)))
+
+
 def largest(
     product: Callable[[np.ndarray], np.ndarray],
     random: Callable[[int], np.ndarray],
@@ -37,27 +59,16 @@ def largest(
     Returns:
       The pairs.
     """
-    found = {}
+    found = _Estimates()
 
     def is_done(result: lanczos.Tridiagonal) -> bool:
         steps = result.steps
         # Looking costs as much as a product where there are hundreds of steps.
         if steps < k or (steps % (1 + steps // 32) and steps < min(most, size)):
             return False
-        values, vectors = result.eigenpairs()
-        top = np.argsort(-np.abs(values), kind="stable")[:k]
-        residuals = np.abs(result.off_diagonal[-1] * vectors[-1, top])
-        gaps = np.abs(values[top, np.newaxis] - values)
-        gaps[np.arange(k), top] = np.inf
-        gaps = np.min(gaps, axis=1)
-        errors = residuals * np.minimum(1.0, residuals / np.maximum(gaps, 1e-300))
-        found.update(values=values[top], vectors=vectors[:, top], errors=errors)
-        scales = np.maximum(np.abs(values[top]), _SMALL * abs(values[top[0]]))
-        allowed = tolerance * scales
+        is_accurate = found.update(result, k, tolerance)
         # Twice as many as asked for: then those below are known as well.
-        return steps >= min(2 * k, size) and bool(
-            np.all((errors <= allowed) & (residuals <= 100 * allowed))
-        )
+        return steps >= min(2 * k, size) and is_accurate
 
     numbers = iter(range(size))
     result = lanczos.tridiagonalize(
@@ -74,12 +85,12 @@ def largest(
             "products (estimated errors up to %.1e): raise max_iterations.",
             k,
             result.steps,
-            np.max(found["errors"]),
+            np.max(found.errors),
         )
-    expanded = [result.expand(column) for column in found["vectors"].T]
+    expanded = [result.expand(column) for column in found.vectors.T]
     return Eigenpairs.build(
-        found["values"],
+        found.values,
         [vector / np.linalg.norm(vector) for vector in expanded],
-        found["errors"],
+        found.errors,
         result.steps,
     )

@@ -20,6 +20,7 @@ __getattr__, __dir__, __all__ = lazy.exports(
         "keras_models": ["KerasModelFn", "from_keras", "from_keras_blocks"],
         "layers": [],
         "learning_model": ["LearningModel", "build_model_fn", "initial_weights"],
+        "norms": [],
         "names": ["MODEL_NAMES", "NORM_NAMES", "PROJECTOR_NAMES", "norms_of"],
         "pooling": [],
         "resize": ["resize_bilinear"],

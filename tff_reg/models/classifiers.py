@@ -25,7 +25,7 @@ from typing import Any, Optional
 
 import tensorflow as tf
 
-from tff_reg.models import block_model, layers, names
+from tff_reg.models import block_model, layers, names, norms
 
 ForwardPass = layers.ForwardPass
 
@@ -67,7 +67,7 @@ class Projector(layers.ForwardLayer):
         self.dense1 = layers.Dense(
             in_features, hidden, seeds, name="dense1", dtype=dtype
         )
-        norm = functools.partial(layers.BatchNorm, dtype=dtype)
+        norm = functools.partial(norms.BatchNorm, dtype=dtype)
         self.norm = norm(hidden, name="norm") if has_norm else None
         self.dense2 = layers.Dense(hidden, features, seeds, name="dense2", dtype=dtype)
         self.norm2 = norm(features, name="norm2") if ends_in_relu else None

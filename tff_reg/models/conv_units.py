@@ -12,7 +12,7 @@ from typing import Any, Optional
 
 import tensorflow as tf
 
-from tff_reg.models import block_model, classifiers, layers
+from tff_reg.models import block_model, classifiers, layers, norms
 
 ForwardPass = layers.ForwardPass
 Maker = Callable[..., Any]
@@ -54,7 +54,7 @@ class ConvUnit(block_model.Block):
         self.norm = None
         if norm != "none":
             channels = self.conv.out_channels
-            self.norm = layers.build_norm(
+            self.norm = norms.build_norm(
                 norm, channels, groups=groups, name="norm", dtype=self.dtype
             )
 

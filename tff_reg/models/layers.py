@@ -3,9 +3,6 @@
 Their variables exist as soon as the layer does, and they are called with the input and
 a `ForwardPass`. A layer uses the first channels of its kernel: as many input channels
 as its input has, and as many output channels as the pass's width leaves. No Keras.
-
-Normalisation follows PyTorch, on which the papers' code runs: epsilon 1e-5, and
-BatchNorm's running variance is updated with the unbiased batch variance.
 """
 
 from __future__ import annotations
@@ -17,10 +14,7 @@ from typing import Any, Optional
 import numpy as np
 import tensorflow as tf
 
-from tff_reg.models import forward as forward_lib, group_norm, initial, pooling
-
-NORM_EPSILON = 1e-5
-BATCH_NORM_MOMENTUM = 0.9
+from tff_reg.models import forward as forward_lib, initial, pooling
 
 ForwardPass = forward_lib.ForwardPass
 
@@ -123,7 +117,7 @@ def _has_variables(value: Any) -> bool:
     return isinstance(value, tf.Module) and hasattr(value, "trainable_variables")
 
 
-def _first_channels(vector, x):
+def first_channels(vector, x):
     """As many entries of a variable [channels] as `x` has channels."""
     if x.shape[-1] == vector.shape[0]:
         return vector
@@ -248,7 +242,7 @@ class DepthwiseConv2D(ForwardLayer):
         self.add_kernel(shape, *initial, bias_size=channels)
 
     def call(self, x, forward: ForwardPass):
-        kernel, bias = self.kernel, _first_channels(self.bias, x)
+        kernel, bias = self.kernel, first_channels(self.bias, x)
         if x.shape[-1] != kernel.shape[2]:
             kernel = kernel[:, :, : forward_lib.number_of_channels(x)]
         strides = [1, self.stride, self.stride, 1]
@@ -354,117 +348,8 @@ class Dense(ForwardLayer):
         self.add_kernel((in_features, out_features), *initial)
 
     def call(self, x, forward: ForwardPass):
-        kernel = _first_channels(self.kernel, x)
+        kernel = first_channels(self.kernel, x)
         return tf.nn.bias_add(tf.linalg.matmul(x, kernel), self.bias)
-
-
-class BatchNorm(ForwardLayer):
-    """Batch normalisation over all axes but the last, with PyTorch's rules.
-
-    In training the batch is normalised with its own mean and biased variance;
-    the running statistics move by a tenth of the way towards its mean and its
-    *unbiased* variance. A pass below full width uses the batch's statistics and
-    stores nothing, in evaluation too: there are no running ones for it.
-
-    Args:
-      channels: Channels at full width.
-    """
-
-    def make(self, channels: int):
-        shape = (channels,)
-        self.gamma = self.add_weight("gamma", shape, initializer=tf.ones)
-        self.beta = self.add_weight("beta", shape, initializer=tf.zeros)
-        self.moving_mean = self.add_weight(
-            "moving_mean", shape, initializer=tf.zeros, trainable=False
-        )
-        self.moving_variance = self.add_weight(
-            "moving_variance", shape, initializer=tf.ones, trainable=False
-        )
-
-    def call(self, x, forward: ForwardPass):
-        gamma, beta = _first_channels(self.gamma, x), _first_channels(self.beta, x)
-        if not forward.training and forward.is_full_width:
-            scale = gamma * tf.math.rsqrt(self.moving_variance + NORM_EPSILON)
-            return x * scale + (beta - self.moving_mean * scale)
-        is_static = x.shape[-1] is not None
-        if x.dtype == tf.float32 and x.shape.rank == 4 and is_static:
-            # The fused kernel returns the unbiased variance. oneDNN's keeps the number
-            # of channels in the kernel object: two clients that run it at the same
-            # time with different numbers overwrite each other's memory.
-            y, mean, unbiased_variance, *_ = tf.raw_ops.FusedBatchNormV3(
-                x=x,
-                scale=gamma,
-                offset=beta,
-                mean=tf.zeros([0]),
-                variance=tf.zeros([0]),
-                epsilon=NORM_EPSILON,
-                is_training=True,
-            )
-        else:
-            axes = list(range(x.shape.rank - 1))
-            mean = tf.reduce_mean(x, axes)
-            variance = tf.reduce_mean(tf.math.squared_difference(x, mean), axes)
-            y = tf.nn.batch_normalization(x, mean, variance, beta, gamma, NORM_EPSILON)
-            count = tf.cast(tf.size(x) // forward_lib.number_of_channels(x), x.dtype)
-            unbiased_variance = variance * count / tf.maximum(count - 1, 1)
-        if forward.updates_statistics:
-            rate = 1.0 - BATCH_NORM_MOMENTUM
-            self.moving_mean.assign_sub((self.moving_mean - mean) * rate)
-            self.moving_variance.assign_sub(
-                (self.moving_variance - unbiased_variance) * rate
-            )
-        return y
-
-
-class GroupNorm(ForwardLayer):
-    """Group normalisation (Wu and He, 2018) over [batch, height, width, channels].
-
-    Each example's channels are cut into `groups` runs of consecutive channels;
-    each run is normalised by its own mean and variance over space and channels.
-
-    Args:
-      channels: Channels at full width.
-      groups: Number of groups; must divide `channels` at every width used.
-
-    Raises:
-      ValueError: If `groups` does not divide `channels`.
-    """
-
-    def make(self, channels: int, *, groups: int = 2):
-        if groups < 1 or channels % groups:
-            raise ValueError(
-                f"GroupNorm needs a number of groups that divides its {channels} "
-                f"channels, but got groups={groups}."
-            )
-        self.groups = groups
-        self.gamma = self.add_weight("gamma", (channels,), initializer=tf.ones)
-        self.beta = self.add_weight("beta", (channels,), initializer=tf.zeros)
-
-    def call(self, x, forward: ForwardPass):
-        gamma, beta = _first_channels(self.gamma, x), _first_channels(self.beta, x)
-        return group_norm.normalize(x, gamma, beta, self.groups, NORM_EPSILON)
-
-
-def build_norm(kind: str, channels: int, *, groups: int = 2, **options: Any):
-    """Makes the normalisation layer called `kind`.
-
-    Args:
-      kind: 'group' or 'batch'.
-      channels: Channels at full width.
-      groups: Number of groups of group normalisation; two in the FedMLB paper.
-      **options: Those of `ForwardLayer`.
-
-    Returns:
-      The layer.
-
-    Raises:
-      ValueError: If `kind` is something else.
-    """
-    if kind == "group":
-        return GroupNorm(channels, groups=groups, **options)
-    if kind == "batch":
-        return BatchNorm(channels, **options)
-    raise ValueError(f"Unknown norm {kind!r}: choose 'group' or 'batch'.")
 
 
 def residual_sum(

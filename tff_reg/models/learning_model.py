@@ -255,23 +255,9 @@ def build_model_fn(
       ValueError: If the name, the norm or the projector is unknown, or the model
         cannot have that norm.
     """
-    norms = names.norms_of(str(model_name))
     if norm is None:
-        norm = norms[0]
-    for what, value, choices in (
-        ("model", model_name, names.MODEL_NAMES),
-        ("norm", norm, names.NORM_NAMES),
-        ("projector", projector, names.PROJECTOR_NAMES),
-    ):
-        if value not in choices:
-            raise ValueError(
-                f"Unknown {what} {value!r}: choose one of {', '.join(choices)}."
-            )
-    if norm not in norms:
-        raise ValueError(
-            f"The model {model_name!r} cannot have the norm {norm!r}: choose "
-            f"{' or '.join(repr(one) for one in norms)}."
-        )
+        norm = names.norms_of(str(model_name))[0]
+    _check_names(model_name, norm, projector)
     if num_classes < 1:
         raise ValueError(f"num_classes is {num_classes}; it must be at least 1.")
     if len(image_shape) != 3:
@@ -293,6 +279,24 @@ def build_model_fn(
         return LearningModel(network)
 
     return model_fn
+
+
+def _check_names(model_name: str, norm: str, projector: str) -> None:
+    for what, value, choices in (
+        ("model", model_name, names.MODEL_NAMES),
+        ("norm", norm, names.NORM_NAMES),
+        ("projector", projector, names.PROJECTOR_NAMES),
+    ):
+        if value not in choices:
+            raise ValueError(
+                f"Unknown {what} {value!r}: choose one of {', '.join(choices)}."
+            )
+    norms = names.norms_of(model_name)
+    if norm not in norms:
+        raise ValueError(
+            f"The model {model_name!r} cannot have the norm {norm!r}: choose "
+            f"{' or '.join(repr(one) for one in norms)}."
+        )
 
 
 def initial_weights(model_fn: Callable) -> tff.learning.models.ModelWeights:

@@ -32,7 +32,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from tff_reg.models import block_model, conv_units, layers, pooling
+from tff_reg.models import block_model, conv_units, layers, norms, pooling
 
 ForwardPass = layers.ForwardPass
 
@@ -72,7 +72,7 @@ class Residual(layers.ForwardLayer):
             return layers.Conv2D(*shape, seeds, name=name, **options)
 
         def normalization(name, channels):
-            return layers.build_norm(norm, channels, name=name, dtype=self.dtype)
+            return norms.build_norm(norm, channels, name=name, dtype=self.dtype)
 
         self._branch_index = branch_index
         self.convs, self.norms = [], []

@@ -279,27 +279,12 @@ def _loop(node, body, library, in_function: bool) -> list:
         *captured_types,
     ]
 
-    data_inputs = [i for i in node.input if not i.startswith("^")]
+    initial = [i for i in node.input if not i.startswith("^")][1:]
     control_inputs = [i for i in node.input if i.startswith("^")]
-    dataset, initial = data_inputs[0], data_inputs[1:]
-
-    def output(name, argument):
-        return f"{name}:{argument}:0" if in_function else name
-
-    iterator = tf.compat.v1.NodeDef(
-        name=f"{node.name}/iterator", op="AnonymousIteratorV3", input=control_inputs
-    )
-    _describe_elements(iterator, element_types)
-    handle = output(iterator.name, "handle")
-    make = tf.compat.v1.NodeDef(
-        name=f"{node.name}/make_iterator", op="MakeIterator", input=[dataset, handle]
-    )
-    first = tf.compat.v1.NodeDef(
-        name=f"{node.name}/first",
-        op="IteratorGetNextAsOptional",
-        input=[handle, "^" + make.name],
-    )
-    _describe_elements(first, element_types)
+    before = _first_element(node, control_inputs, element_types, in_function)
+    handle, element = before[0].name, before[-1].name
+    if in_function:
+        handle, element = f"{handle}:handle:0", f"{element}:optional:0"
 
     name = f"{body.signature.name}_loop_{next(_function_numbers)}"
     _add_condition(library, f"{name}_condition", loop_types, len(state_types))
@@ -321,10 +306,31 @@ def _loop(node, body, library, in_function: bool) -> list:
     _set_inputs(
         node,
         initial[: len(state_types)]
-        + [output(first.name, "optional"), handle]
+        + [element, handle]
         + initial[len(state_types) :]
         + control_inputs,
     )
+    return before
+
+
+def _first_element(node, control_inputs, element_types, in_function: bool) -> list:
+    """The nodes that make an iterator over a data set and take its first element."""
+    iterator = tf.compat.v1.NodeDef(
+        name=f"{node.name}/iterator", op="AnonymousIteratorV3", input=control_inputs
+    )
+    _describe_elements(iterator, element_types)
+    handle = f"{iterator.name}:handle:0" if in_function else iterator.name
+    make = tf.compat.v1.NodeDef(
+        name=f"{node.name}/make_iterator",
+        op="MakeIterator",
+        input=[node.input[0], handle],
+    )
+    first = tf.compat.v1.NodeDef(
+        name=f"{node.name}/first",
+        op="IteratorGetNextAsOptional",
+        input=[handle, "^" + make.name],
+    )
+    _describe_elements(first, element_types)
     return [iterator, make, first]
 
 
