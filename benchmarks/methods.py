@@ -142,28 +142,14 @@ def measure(
         or next((_SETTING_OF[m] for m in name.split("+") if m in _SETTING_OF), _SETTING)
         for name in methods
     }
-    cases = list(
-        dict.fromkeys(
-            [(_FEDAVG, used) for used in dict.fromkeys(settings.values())]
-            + list(settings.items())
-        )
-    )
+    baselines = [(_FEDAVG, used) for used in dict.fromkeys(settings.values())]
+    cases = list(dict.fromkeys([*baselines, *settings.items()]))
     tf.config.threading.set_inter_op_parallelism_threads(1)
     with runtime.running(
         "in_process", devices="CPU:0", clients_in_parallel=1, intra_op_threads=1
     ):
         rounds, multiply_adds = _prepare(cases, report)
-        empty, full = ({case: [] for case in cases} for _ in range(2))
-        for turn in range(_TURNS[quick]):
-            for case in cases:
-                full[case].append([])
-            for number, case in enumerate(cases):
-                # FedAvg's are in every ratio: several of them, spread over the turns.
-                again = [] if number % _BETWEEN else [(_FEDAVG, case[1])]
-                for each in dict.fromkeys([*again, case]):
-                    empty[each].append(rounds[each].time(0, turn))
-                    full[each][-1].append(rounds[each].time(_STEPS, turn))
-            report(f"{turn + 1} of {_TURNS[quick]} turns of each")
+        empty, full = _time(cases, rounds, _TURNS[quick], report)
 
     def per_step(case, kind):
         # Not the same turn's empty round, whose noise would be added.
@@ -171,21 +157,39 @@ def measure(
         in_turns = [statistics.fmean(t[kind] for t in found) for found in full[case]]
         return tuple((seconds - once) / _STEPS for seconds in in_turns)
 
-    rows = []
-    for case in settings.items():
-        fedavg = (_FEDAVG, case[1])
-        rows.append(
-            row(
-                *case,
-                seconds=per_step(case, 0),
-                fedavg_seconds=per_step(fedavg, 0),
-                wall_seconds=per_step(case, 1),
-                fedavg_wall_seconds=per_step(fedavg, 1),
-                empty_round_seconds=statistics.median(t[0] for t in empty[case]),
-                multiply_adds_ratio=multiply_adds[case] / multiply_adds[fedavg],
-            )
+    return [
+        row(
+            *case,
+            seconds=per_step(case, 0),
+            fedavg_seconds=per_step(fedavg, 0),
+            wall_seconds=per_step(case, 1),
+            fedavg_wall_seconds=per_step(fedavg, 1),
+            empty_round_seconds=statistics.median(t[0] for t in empty[case]),
+            multiply_adds_ratio=multiply_adds[case] / multiply_adds[fedavg],
         )
-    return rows
+        for case in settings.items()
+        for fedavg in [(_FEDAVG, case[1])]
+    ]
+
+
+def _time(cases, rounds, turns: int, report) -> tuple[dict, dict]:
+    """Times rounds without a step, and with `_STEPS`, in turns.
+
+    Returns:
+      For each case the times of its empty rounds, and of each turn's full rounds.
+    """
+    empty, full = ({case: [] for case in cases} for _ in range(2))
+    for turn in range(turns):
+        for case in cases:
+            full[case].append([])
+        for number, case in enumerate(cases):
+            # FedAvg's are in every ratio: several of them, spread over the turns.
+            again = [] if number % _BETWEEN else [(_FEDAVG, case[1])]
+            for each in dict.fromkeys([*again, case]):
+                empty[each].append(rounds[each].time(0, turn))
+                full[each][-1].append(rounds[each].time(_STEPS, turn))
+        report(f"{turn + 1} of {turns} turns of each")
+    return empty, full
 
 
 def row(

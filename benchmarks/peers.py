@@ -161,16 +161,8 @@ def _measure_case(
         found: dict[str, dict[str, Any]] = {}
         weights: dict[str, list[Any]] = {}
         for name in systems:
-            system = SYSTEMS[name]
-            command = [
-                pythons[system.environment],
-                "-m",
-                f"benchmarks.simulators.{system.program}",
-                path,
-                *system.arguments,
-            ]
+            command = _command(SYSTEMS[name], pythons, path)
             errors = stack.enter_context(open(os.path.join(folder, name), "w+b"))
-
             try:
                 began = time.perf_counter()
                 programs[name] = stack.enter_context(
@@ -203,6 +195,12 @@ def _measure_case(
     for name, own in weights.items():
         found[name]["difference"] = difference(own, weights[_PYTORCH], start_weights)
     return rows_of(case, seconds, found)
+
+
+def _command(system: System, pythons: Mapping[str | None, str], path: str) -> list[str]:
+    """The command of a system's program for the case in a file."""
+    program = f"benchmarks.simulators.{system.program}"
+    return [pythons[system.environment], "-m", program, path, *system.arguments]
 
 
 def difference(

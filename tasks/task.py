@@ -98,25 +98,8 @@ def build(
         projector=settings.projector,
         seed=settings.seed,
     )
-
-    def to_batches(dataset: tf.data.Dataset) -> tf.data.Dataset:
-        def normalize(batch):
-            return collections.OrderedDict(
-                x=normalize_fn(batch["x"]), y=tf.cast(batch["y"], tf.int32)
-            )
-
-        return dataset.batch(_BASELINE_BATCH_SIZE).map(normalize)
-
-    datasets = tff.simulation.baselines.BaselineTaskDatasets(
-        train_data=client_data,
-        test_data=tf.data.Dataset.from_tensor_slices(
-            collections.OrderedDict(x=data.x_test, y=data.y_test)
-        ),
-        train_preprocess_fn=to_batches,
-        eval_preprocess_fn=to_batches,
-    )
     return Task(
-        datasets=datasets,
+        datasets=_baseline_datasets(client_data, data, normalize_fn),
         model_fn=model_fn,
         client_data=client_data,
         class_names=data.class_names,
@@ -132,4 +115,29 @@ def build(
         domains=data.domains,
         domain_names=data.domain_names,
         test_arrays=(data.x_test, data.y_test),
+    )
+
+
+def _baseline_datasets(
+    client_data: client_data_lib.ArrayClientData,
+    data: ImageData,
+    normalize_fn: Callable,
+) -> tff.simulation.baselines.BaselineTaskDatasets:
+    """TFF's view of the data: normalised batches in the stored order."""
+
+    def normalize(batch):
+        return collections.OrderedDict(
+            x=normalize_fn(batch["x"]), y=tf.cast(batch["y"], tf.int32)
+        )
+
+    def to_batches(dataset: tf.data.Dataset) -> tf.data.Dataset:
+        return dataset.batch(_BASELINE_BATCH_SIZE).map(normalize)
+
+    return tff.simulation.baselines.BaselineTaskDatasets(
+        train_data=client_data,
+        test_data=tf.data.Dataset.from_tensor_slices(
+            collections.OrderedDict(x=data.x_test, y=data.y_test)
+        ),
+        train_preprocess_fn=to_batches,
+        eval_preprocess_fn=to_batches,
     )

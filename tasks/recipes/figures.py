@@ -151,10 +151,7 @@ def _of_fedmlb() -> list[Artifact]:
             "fedmlb/figure2",
             "FedMLB on four server-side baselines, CIFAR-100, Dir(0.3), 100 clients",
             _curves(
-                "fedmlb/table1",
-                _AFTER,
-                {"CIFAR-100": "CIFAR-100"},
-                names=_FEDAVG_FEDMLB,
+                "fedmlb/table1", _AFTER, {"CIFAR-100": "CIFAR-100"}, (), _FEDAVG_FEDMLB
             ),
         ),
         _figure(

@@ -9,7 +9,7 @@ import dataclasses
 import numpy as np
 import tensorflow as tf
 
-from tests.golden import replay, trainer as trainer_lib
+from tests.golden import replay, replayed, trainer as trainer_lib
 from tff_reg import methods, models
 from tff_reg.methods import gradaug, method, mixup
 from tff_reg.models import forward
@@ -88,7 +88,7 @@ def test_moon_step(name, dtype):
     batch = case.batch(0)
     references, projections = {}, {}
     for kind, key in (("global", "global"), ("previous", "prev")):
-        other = replay.Replayed(case)
+        other = replayed.Replayed(case)
         other.set_weights(case.weights(config[f"phase_{key}"]))
         references[kind] = other.model
         projections[key] = other.model.network(

@@ -3,7 +3,7 @@
 import numpy as np
 import tensorflow as tf
 
-from tests.golden import replay, trainer as trainer_lib
+from tests.golden import replay, replayed, trainer as trainer_lib
 from tff_reg import methods
 from tff_reg.methods import distillation
 from tff_reg.models import forward
@@ -18,7 +18,7 @@ def test_fedmlb_step(name, dtype):
     case = replay.Case(name, dtype)
     config = case.config
     trainer = trainer_lib.Trainer(case)
-    local, received = trainer.replayed, replay.Replayed(case)
+    local, received = trainer.replayed, replayed.Replayed(case)
     received.set_weights(case.weights(config["global_phase"]))
     weights = case.local_weights()
     local.set_weights(weights)
