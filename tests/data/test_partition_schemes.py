@@ -236,8 +236,8 @@ class TestSplitFile:
             ("{0: [1], 1: [10]}", "positions from 1 to 10, but there are 10"),
             ("{0: [1], 1: [-1]}", "positions from -1 to 1"),
             ("{0: [1], 1: [99999999999999999999]}", "beyond 64 bits"),
-            ("{0: [1, 2], 1: [2]}", "deals out the example 2 twice"),
-            ("{0: [1, 1], 1: [2]}", "deals out the example 1 twice"),
+            ("{0: [1, 2], 1: [2]}", "has the example 2 twice"),
+            ("{0: [1, 1], 1: [2]}", "has the example 1 twice"),
         ],
     )
     def test_raises_on_a_file_of_another_kind(self, tmp_path, text, words):

@@ -312,9 +312,6 @@ def test_nodes_load_the_data_themselves_if_they_have_the_same(
             run(seed=config.seed + 1)
 
 
-# --- errors ---------------------------------------------------------------------------
-
-
 def test_a_clients_own_error_names_the_client_and_is_not_tried_again(
     actors, given_clients
 ):
