@@ -39,7 +39,7 @@ WRONG = [
     (dict(data=X), "not a ndarray"),
     (dict(data=(X, Y, Y)), "sequence of 3"),
     (dict(data=dict(a=X)), "mapping of a"),
-    (dict(data=(X, Y[:5])), "one row an example"),
+    (dict(data=(X, Y[:5])), "one row for each example"),
     (dict(data=(X[:0], Y[:0])), "no examples"),
     (dict(data=[]), "no examples"),
     (dict(data=tf.data.Dataset.from_tensor_slices((X, Y))), "is the data batched"),

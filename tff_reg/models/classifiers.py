@@ -1,4 +1,4 @@
-"""What stands between a network's features and its logits: projector, linear layer.
+"""The head of a network between features and logits: projector and linear layer.
 
 A projector is part of the model. The classifier's linear layer reads its output,
 which is the embedding that MOON and UniVarFL look at.
@@ -46,7 +46,7 @@ class Projector(layers.ForwardLayer):
       features: Outputs of the second layer.
       has_norm: Whether batch norm comes before the ReLU.
       ends_in_relu: Whether batch norm and ReLU come after the second layer, too.
-      seeds: Where the initialisers' seeds come from.
+      seeds: The source of the initialisers' seeds.
 
     Attributes:
       features: Features of the output, at every width.
@@ -114,7 +114,7 @@ class LinearClassifier(block_model.Classifier):
           features: Features that `extract` gives at full width.
           num_classes: Number of logits.
           projector: One of `names.PROJECTOR_NAMES`.
-          seeds: Where the initialisers' seeds come from.
+          seeds: The source of the initialisers' seeds.
 
         Raises:
           ValueError: If the projector is unknown.
@@ -129,7 +129,7 @@ class LinearClassifier(block_model.Classifier):
         )
 
     def extract(self, x, forward: ForwardPass):
-        """The last block's output to features [batch, features]."""
+        """Returns features [batch, features] of the output of the block before."""
         raise NotImplementedError
 
     def embed(self, x, forward: ForwardPass):

@@ -1,8 +1,8 @@
-"""Layers that can run at a fraction of their width, in float32 or float64.
+"""Layers that run at a fraction of their width, in float32 or float64, without Keras.
 
-Their variables exist as soon as the layer does, and they are called with the input and
-a `ForwardPass`. A layer uses the first channels of its kernel: as many input channels
-as its input has, and as many output channels as the pass's width leaves. No Keras.
+Layers create their variables at once, and are called with the input and a
+`ForwardPass`. A layer uses the first channels of its kernel: the input's number of
+input channels, and the number of output channels at the pass's width.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ class ForwardLayer(tf.Module):
     A sub-class creates its variables and layers in `make` and computes in `call`.
 
     Args:
-      *args: Those of the class's `make`.
+      *args: Arguments of the class's `make`.
       name: Prefix of the variables' names; an identifier.
       dtype: 'float32' or 'float64'.
-      **options: Those of the class's `make`.
+      **options: Keyword arguments of the class's `make`.
     """
 
     def __init__(
@@ -74,10 +74,10 @@ class ForwardLayer(tf.Module):
         """Creates a variable.
 
         Args:
-          name: Its name.
-          shape: Its shape.
-          initializer: Gives its initial value.
-          trainable: Whether it is trained.
+          name: Name of the variable.
+          shape: Shape of the variable.
+          initializer: Returns the initial value.
+          trainable: Whether the variable is trained.
 
         Returns:
           The variable.
@@ -92,10 +92,10 @@ class ForwardLayer(tf.Module):
         """Creates `kernel`, and `bias` unless its initialiser is None.
 
         Args:
-          shape: Of the kernel.
-          initializer: Of the kernel.
-          bias_initializer: Of the bias.
-          bias_size: Its size; None for the kernel's last one.
+          shape: Shape of the kernel.
+          initializer: Initialiser of the kernel.
+          bias_initializer: Initialiser of the bias, or None.
+          bias_size: Size of the bias; None for the kernel's last dimension.
         """
         self.kernel = self.add_weight("kernel", shape, initializer=initializer)
         self.bias: Any = None
@@ -113,12 +113,12 @@ def _is_variable(value: Any) -> bool:
 
 
 def _has_variables(value: Any) -> bool:
-    """Whether it is a layer of ours or of Keras."""
+    """Whether it is a layer of this package or of Keras."""
     return isinstance(value, tf.Module) and hasattr(value, "trainable_variables")
 
 
 def first_channels(vector, x):
-    """As many entries of a variable [channels] as `x` has channels."""
+    """Returns the first entries of a variable [channels] for the channels of `x`."""
     if x.shape[-1] == vector.shape[0]:
         return vector
     return vector[: forward_lib.number_of_channels(x)]
@@ -131,7 +131,7 @@ class Seeds:
         self._children = np.random.SeedSequence(seed)
 
     def next(self) -> int:
-        """The next seed, from 0 to 2**31 - 1."""
+        """Returns the next seed, from 0 to 2**31 - 1."""
         (child,) = self._children.spawn(1)
         return int(child.generate_state(1)[0] & 0x7FFFFFFF)
 
@@ -164,13 +164,13 @@ class Conv2D(ForwardLayer):
       in_channels: Channels of the input at full width.
       out_channels: Channels of the output at full width.
       kernel_size: Height and width of the kernel.
-      seeds: Where the initialiser's seed comes from.
-      stride: Of both axes.
-      padding: Zeros added on every side (as in PyTorch, on both ends alike;
-        TensorFlow's own 'SAME' differs when the stride is 2).
+      seeds: The source of the initialisers' seeds.
+      stride: Stride of both axes.
+      padding: Zeros added on every side, as in PyTorch; TensorFlow's own 'SAME' pads
+        differently at a stride of 2.
       use_bias: Whether a bias is added.
-      initializer: Function of `seeds` giving the kernel's initialiser.
-      bias_initializer: Function of `seeds` and the fan-in giving the bias's.
+      initializer: Function of `seeds` that returns the kernel's initialiser.
+      bias_initializer: Function of `seeds` and the fan-in that returns the bias's.
     """
 
     def make(
@@ -213,15 +213,15 @@ class Conv2D(ForwardLayer):
 
 
 class DepthwiseConv2D(ForwardLayer):
-    """A 2-D convolution of every channel with a kernel of its own, with biases.
+    """A 2-D convolution of every channel with a separate kernel, with biases.
 
-    Initialised as PyTorch does. Below full width it keeps the channels of its input.
+    It is initialised as in PyTorch. Below full width it keeps its input's channels.
 
     Args:
       channels: Channels at full width.
       kernel_size: Height and width of the kernels.
-      seeds: Where the initialisers' seeds come from.
-      stride: Of both axes.
+      seeds: The source of the initialisers' seeds.
+      stride: Stride of both axes.
       padding: Zeros added on every side.
     """
 
@@ -251,17 +251,17 @@ class DepthwiseConv2D(ForwardLayer):
 
 
 class GroupedPointwiseConv2D(ForwardLayer):
-    """A 1x1 convolution in groups: each reads and writes its share of the channels.
+    """A 1x1 convolution in groups of consecutive channels, with biases.
 
-    The groups are runs of consecutive channels. It is a batch of matrix products:
-    TensorFlow has no gradient of grouped convolutions in float64 on a CPU. Initialised
-    as PyTorch does, with biases. It has no width.
+    It is a batch of matrix products, because TensorFlow has no gradient of grouped
+    convolutions in float64 on a CPU. It is initialised as in PyTorch and runs at full
+    width only.
 
     Args:
       in_channels: Channels of the input.
       out_channels: Channels of the output.
       groups: Number of groups; must divide both.
-      seeds: Where the initialisers' seeds come from.
+      seeds: The source of the initialisers' seeds.
 
     Raises:
       ValueError: If `groups` does not divide the channels.
@@ -289,7 +289,7 @@ class GroupedPointwiseConv2D(ForwardLayer):
 
 
 class ChannelShuffle(ForwardLayer):
-    """Deals the channels of each group out to all groups (ShuffleNet).
+    """Distributes the channels of each group over all groups (ShuffleNet).
 
     Channel i of group g moves to position i * groups + g.
 
@@ -313,7 +313,7 @@ def _at_positions(flat, x):
 
 
 class _Padding:
-    """Zeros on every side of an image, and the name of the padding that is left to do.
+    """Zeros on every side of an image, and TensorFlow's name of the remaining padding.
 
     oneDNN knows 'SAME' and 'VALID' but no explicit padding; at stride 1 'SAME' is the
     same on both ends.
@@ -333,14 +333,14 @@ class _Padding:
 
 
 class Dense(ForwardLayer):
-    """A linear layer over [batch, features], initialised as PyTorch does.
+    """A linear layer over [batch, features], initialised as in PyTorch.
 
-    Below full width only its input is cut: the classes of a classifier stay.
+    Below full width only its input is narrower: a classifier keeps its classes.
 
     Args:
       in_features: Features of the input at full width.
       out_features: Features of the output at every width.
-      seeds: Where the initialisers' seeds come from.
+      seeds: The source of the initialisers' seeds.
     """
 
     def make(self, in_features: int, out_features: int, seeds: Seeds):
@@ -358,18 +358,18 @@ def residual_sum(
     shortcut,
     branch: Callable[[], tf.Tensor],
 ):
-    """`shortcut + scale * branch`, where the pass may scale or drop branches.
+    """Returns `shortcut + scale * branch`; the pass may scale or drop branches.
 
     Args:
-      forward: The pass; its `branch_scales` hold one scale a branch.
-      branch_index: Which of the scales is this branch's.
+      forward: The pass; its `branch_scales` hold one scale for each branch.
+      branch_index: Index of this branch's scale.
       shortcut: float [batch, height, width, channels].
-      branch: Runs the branch and returns what to add to the shortcut.
+      branch: Runs the branch and returns its output.
 
     Returns:
-      float [batch, height, width, channels]. A branch whose scale is 0 in
-      training is not run at all (its BatchNorm statistics stay), except when the
-      pass records activations: then it runs, and is multiplied by 0.
+      float [batch, height, width, channels]. A branch whose scale is 0 in training is
+      not run at all (its BatchNorm statistics stay), except when the pass records
+      activations: then it runs, and is multiplied by 0.
     """
     if forward.branch_scales is None:
         return shortcut + branch()

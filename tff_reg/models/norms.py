@@ -21,10 +21,10 @@ ForwardPass = forward_lib.ForwardPass
 class BatchNorm(layers.ForwardLayer):
     """Batch normalisation over all axes but the last, with PyTorch's rules.
 
-    In training the batch is normalised with its own mean and biased variance;
-    the running statistics move by a tenth of the way towards its mean and its
-    *unbiased* variance. A pass below full width uses the batch's statistics and
-    stores nothing, in evaluation too: there are no running ones for it.
+    In training the batch is normalised with its own mean and biased variance; the
+    running statistics move by a tenth of the way towards its mean and its *unbiased*
+    variance. A pass below full width has no running statistics: it uses the batch's
+    statistics, even in evaluation, and stores nothing.
 
     Args:
       channels: Channels at full width.
@@ -106,19 +106,19 @@ class GroupNorm(layers.ForwardLayer):
 
 
 def build_norm(kind: str, channels: int, *, groups: int = 2, **options: Any):
-    """Makes the normalisation layer called `kind`.
+    """Builds the normalisation layer called `kind`.
 
     Args:
       kind: 'group' or 'batch'.
       channels: Channels at full width.
       groups: Number of groups of group normalisation; two in the FedMLB paper.
-      **options: Those of `layers.ForwardLayer`.
+      **options: Arguments of `layers.ForwardLayer`.
 
     Returns:
       The layer.
 
     Raises:
-      ValueError: If `kind` is something else.
+      ValueError: If `kind` is unknown.
     """
     if kind == "group":
         return GroupNorm(channels, groups=groups, **options)

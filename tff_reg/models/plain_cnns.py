@@ -1,4 +1,4 @@
-"""CNNs of convolutions one after another, most with hidden layers.
+"""Plain CNNs: convolutions one after another, most with hidden layers.
 
 * `cnn`: quick to train, with everything that methods ask for: two 3x3 convolutions of
   32 and 64 channels, each with ReLU and 2x2 max-pooling, a hidden layer of 128 units.

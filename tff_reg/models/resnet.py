@@ -38,11 +38,11 @@ ForwardPass = layers.ForwardPass
 
 
 class StemShape(NamedTuple):
-    """What a stem is.
+    """The shape of a stem.
 
     Attributes:
-      kernel_size: Of its convolution.
-      stride: Of its convolution.
+      kernel_size: Kernel size of its convolution.
+      stride: Stride of its convolution.
       has_pool: Whether 3x3 max-pooling with stride 2 follows.
     """
 
@@ -63,7 +63,7 @@ class Residual(layers.ForwardLayer):
       in_channels: Channels of the input.
       branch_index: Position of this unit's branch among the model's branches.
       norm: 'group' or 'batch'.
-      seeds: Where the initialisers' seeds come from.
+      seeds: The source of the initialisers' seeds.
     """
 
     def make(self, kernels, in_channels, branch_index, *, norm, seeds):

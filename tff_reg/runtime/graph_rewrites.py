@@ -1,14 +1,14 @@
-"""Rewrites that make a TFF computation's graph fit to run inside this process.
+"""Rewrites of a TFF computation's graph for execution in this process.
 
-TFF keeps a computation as a `GraphDef` that is meant for a session of its own: its
-variables are found by name, an operation initialises them, and its library
-functions may have the names of anybody else's. Here many such graphs run at the
-same time in one TensorFlow, each as a function. `prepare` applies, in order:
+TFF keeps a computation as a `GraphDef` for a separate session: its variables are found
+by name, an operation initialises them, and the names of its library functions may
+occur in other graphs. Here many such graphs run at the same time in one TensorFlow,
+each as a function. `prepare` applies, in order:
 
-* `_prune`: only what the results need is kept;
-* `_make_resources_anonymous`: every call gets fresh variables and tables, freed
-  with the call;
-* `_initialize_before_use`: what reads them waits for the initialisation;
+* `_prune`: keeps only the operations that the results need;
+* `_make_resources_anonymous`: every call gets new variables and tables, freed with the
+  call;
+* `_initialize_before_use`: operations that read them wait for the initialisation;
 * `iterate_over_datasets`: `ReduceDataset` becomes a loop over an iterator, because
   the operation sets up its body anew at each call (seconds for a deep network) and
   runs it on the CPU whatever the device; and no iterator is tuned while it runs,
@@ -53,7 +53,7 @@ _ITERATOR_OPERATIONS = frozenset(
 )
 _CPU = "/device:CPU:0"
 
-# What is said about a function's gradient names functions that are not kept.
+# Attributes on a function's gradient, which name functions that are not kept.
 _GRADIENT_ATTRIBUTES = (
     "forward_function_name",
     "backward_function_name",
