@@ -20,7 +20,7 @@ from tff_reg.lazy import tff
 from tff_reg.tasks.image_data import ImageData
 from tff_reg.tasks.task_defaults import TaskDefaults
 
-# Only for TFF's own view of a task, where no command gives a batch size.
+# For TFF's own view of a task, which no command gives a batch size.
 _BASELINE_BATCH_SIZE = 64
 
 
@@ -28,21 +28,20 @@ _BASELINE_BATCH_SIZE = 64
 class Task(tff.simulation.baselines.BaselineTask):
     """A `BaselineTask` that also knows its clients' arrays and its augmentation.
 
-    `datasets` and `model_fn` are TFF's own view, for anybody's code that takes a
-    `BaselineTask`: its preprocessing normalises and cuts batches of 64, without
-    augmentation and in the stored order. Our own runs take `client_data`, whose data
-    sets carry keys.
+    `datasets` and `model_fn` are TFF's own view, for code that takes a `BaselineTask`:
+    its preprocessing normalises and cuts batches of 64, without augmentation and in the
+    stored order. Our own runs take `client_data`, whose data sets carry keys.
 
     Attributes:
       client_data: The training examples, by client.
-      class_names: One a class, in the order of the labels.
+      class_names: One name for each class, in the order of the labels.
       image_shape: (height, width, channels).
       augment_fn: (images, key int64 [2]) -> float32 images, for training.
       normalize_fn: images -> float32 images, for evaluation.
-      partition: One array of positions in the training examples a client.
-      train_labels: int32 [n], of all training examples.
-      domains: int32 [n], their domains; None where there are none.
-      domain_names: One a domain.
+      partition: For each client, an array of positions in the training examples.
+      train_labels: int32 [n], the labels of all training examples.
+      domains: int32 [n], the domains of the same examples; None without domains.
+      domain_names: One name for each domain.
     """
 
     client_data: client_data_lib.ArrayClientData
@@ -71,12 +70,12 @@ def build(
     examples: tuple[ImageData, list[np.ndarray]],
     settings: TaskSettings,
 ) -> Task:
-    """Makes a task of its examples; see `tff_reg.tasks.build` for the errors.
+    """Makes a task from its examples; see `tff_reg.tasks.build` for the errors.
 
     Args:
-      defaults: The task's.
-      examples: The task's data, and each client's positions in those for training.
-      settings: How they were dealt out, and of what the model is made.
+      defaults: The task's description.
+      examples: The task's data, and each client's positions in the training examples.
+      settings: The settings with which they were dealt out, and those of the model.
 
     Returns:
       The task.

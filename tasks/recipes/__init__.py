@@ -4,10 +4,13 @@
 `<paper>/table<number>/<row>[-<column>]`. It gives every setting that the paper or its
 authors' code determines, so that it stays what it is when a default changes.
 
-    recipes()          all of them, in the order of the papers' tables
-    recipe(name)       one of them
-    settings(name)     its settings, as `bin/run` takes them
-    matching(pattern)  those with such a name
+>>> from tff_reg.tasks import recipes
+>>> recipes.recipe("fedalign/table2/mixup-alpha0.1").published
+'44.3 ± 0.1'
+>>> recipes.settings("fedalign/table2/mixup-alpha0.1")["num_clients"]
+16
+>>> len(recipes.matching("fedmlb/table2/*"))
+14
 
 TensorFlow is not loaded here.
 """
@@ -43,11 +46,11 @@ class Recipe:
       row: The row's name, as the paper prints it.
       column: The column's name.
       settings: Settings of a run by name.
-      beneath: What of them is there without the row, the column or the table that says
-        which process it is.
+      beneath: The settings that remain if the row, column or table that names the
+        process is left out.
       published: The number or numbers of the cell, as printed.
-      measure: What these numbers are.
-      notes: In what the run differs from the paper's, or what the paper leaves open.
+      measure: The unit or meaning of these numbers.
+      notes: How the run differs from the paper's, and what the paper leaves open.
     """
 
     name: str
@@ -84,12 +87,12 @@ def settings(name: str, process: Optional[str] = None) -> dict[str, Any]:
 
     Args:
       name: The recipe's name.
-      process: Whose they are to be, if not the recipe's own: what belongs to methods
-        that are no part of it, such as FedAvgM's server momentum, is left out.
+      process: Another process to use them with. Settings of methods that this process
+        lacks, such as FedAvgM's server momentum, are left out.
 
     Returns:
-      Settings by name, `process`, `task` and strengths among them; what the paper does
-      not say anything about is missing. `output_dir` has `{seed}` in it.
+      Settings by name, `process`, `task` and strengths among them. Settings that the
+      paper does not mention are missing. `output_dir` contains `{seed}`.
 
     Raises:
       UnknownRecipeError: If there is no such recipe.
@@ -109,8 +112,8 @@ def matching(pattern: str) -> list[Recipe]:
     """The recipes whose names match a pattern.
 
     Args:
-      pattern: A part of names, or with `*`, `?` or `[` in it what whole names look
-        like, as in a shell: `fedmlb/table2/*`. Capitals do not matter.
+      pattern: A part of a name; with `*`, `?` or `[` a pattern for whole names, as in
+        a shell: `fedmlb/table2/*`. Upper and lower case are the same.
 
     Returns:
       At least one recipe, in the order of `recipes`.
@@ -132,7 +135,7 @@ def matching(pattern: str) -> list[Recipe]:
 
 
 def _near_names(name: str) -> str:
-    """` (did you mean A, B or C?)`: names with it in them, or with a similar end."""
+    """` (did you mean A, B or C?)`: names that contain it, or that end similarly."""
     name = name.lower()
     near = [known for known in _by_name() if name in known]
     if not near:
