@@ -6,7 +6,7 @@ for it, and `--help` answers before anything is installed. Modules of this packa
 without TensorFlow. The first attribute that is looked up imports the module:
 
 >>> from tff_reg.lazy import np
->>> np.add(1, 2)
+>>> int(np.add(1, 2))
 3
 """
 
@@ -27,6 +27,8 @@ class _LazyModule(types.ModuleType):
         return importlib.import_module(self.__name__)
 
     def __getattr__(self, name: str) -> Any:
+        if name == "__wrapped__":  # `inspect` and `doctest` look it up everywhere.
+            raise AttributeError(name)
         # Copying the attribute means that it is looked up here only once.
         value = getattr(self._load(), name)
         self.__dict__[name] = value
