@@ -105,8 +105,7 @@ class BlockModel:
       block_names: The blocks' names.
       input_shape: Shape of one example, without the batch axis.
       num_classes: Number of logits; None if the output is no vector of logits.
-      num_branches: Number of residual branches, which `ForwardPass.branch_scales`
-        scales; 0 if no branch can be dropped.
+      num_branches: Number of residual branches that can be dropped; 0 if none.
       supports_width: Whether passes below full width are possible.
       dtype: Data type of weights and computation.
       seed: Seed of later random draws, such as an orthogonal classifier's.
