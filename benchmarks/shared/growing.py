@@ -1,7 +1,7 @@
 """The program whose rounds the subjects `growth` and `scale` time.
 
-Clients have eight examples of 64 numbers, in one batch; FedAvg's network has a hidden
-layer, that of other methods is a small CNN. What clients remember is on the disk.
+Clients have eight examples of 64 numbers, in one batch. FedAvg's network has a hidden
+layer; other methods train a small CNN. Clients' states are on the disk.
 
 Importing this module imports TensorFlow and TFF.
 """
@@ -40,12 +40,12 @@ def main(
     A number after "round" replaces `per_round`.
 
     Args:
-      held: Clients.
-      per_round: Of them in a round.
+      held: The number of clients.
+      per_round: Clients of a round.
       megabytes: Size of the model, in 10^6 bytes.
       in_parallel: Clients at a time.
       kind: The runtime.
-      method: What trains; the model's size is fedavg's alone.
+      method: The process name; only fedavg uses `megabytes`.
     """
     tf.config.threading.set_intra_op_parallelism_threads(1)
     runtime.use(kind, clients_in_parallel=in_parallel)

@@ -21,10 +21,10 @@ _MEMORY_CLIENTS, _MEMORY_MEGABYTES = 60, 20
 def answer_questions(threads: int) -> None:
     """Answers each line of standard input: JSON, a question and its arguments.
 
-    Prints `answer` and JSON for each, and before the first, when it is ready.
+    Prints `answer` and JSON when it is ready for the first line, and for each line.
 
     Args:
-      threads: TensorFlow's for one operation.
+      threads: TensorFlow's threads for one operation.
     """
     tf.config.threading.set_intra_op_parallelism_threads(threads)
     tf.config.threading.set_inter_op_parallelism_threads(devices.cores())
@@ -135,8 +135,8 @@ def iterator_seconds(turns: int = 25) -> dict[str, list[float]]:
       turns: Loops.
 
     Returns:
-      The seconds of each loop, for "tuned" iterators, TensorFlow's default, and
-      "untuned" ones, which the runtimes here make of them.
+      The seconds of each loop: "tuned" with TensorFlow's default, "untuned" as in the
+      runtimes here.
     """
     tuned = tf.data.Dataset.from_tensor_slices(tf.ones([10, 400, 400]))
     options = tf.data.Options()
@@ -180,10 +180,10 @@ def _next_round_of_a_large_model(size: int):
 
 
 class _MemoryRounds:
-    """Rounds of a large model in the runtime `kind`, and what they need.
+    """The memory of rounds of a large model in the runtime `kind`.
 
-    Called with "first" or "later", in this order: the megabytes (of 2^20 bytes) at the
-    peak of one round, or of two, beyond what was resident before the first.
+    A call with "first", then one with "later", returns the peak of one and of two
+    rounds in megabytes (of 2^20 bytes) above the memory before the first.
     """
 
     def __init__(self, kind: str):

@@ -2,9 +2,9 @@
 
 A round is 8 clients of 200 images of 32x32x3 each, one epoch in batches of 20,
 momentum SGD, and the weighted mean of the clients' models; the model (a Keras model)
-and the data are the same for every way to run it. Only "whole-client data", which is
-this package all through, has this package's GroupNorm instead of Keras's in the
-ResNet: it computes the same.
+and the data are the same for every way to run it. Only "whole-client data", which uses
+this package's parts throughout, replaces Keras's GroupNorm in the ResNet by this
+package's, which computes the same.
 
 Importing this module imports TensorFlow and TFF.
 """
@@ -159,7 +159,7 @@ def _from_keras(case: str) -> Callable:
 
 
 def hand_written(case: str, parallel: int) -> Callable[[], list]:
-    """What one would write without TFF: one traced loop, called for every client."""
+    """A round without TFF: one traced loop, called for every client."""
     del parallel
     model = _KERAS_MODELS[case]()
     loss_fn = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
@@ -263,7 +263,7 @@ def _ray_context(actors: int):
 
 
 def _whole_client(model_fn: Callable, in_context) -> Callable[[], None]:
-    """This package all through: its model, optimiser, process and form of data."""
+    """A round of this package's own model, optimiser, process and form of data."""
     process = training.build_regularized(
         model_fn,
         [],
