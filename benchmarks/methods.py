@@ -1,12 +1,12 @@
 """The time of a local step of each method, relative to FedAvg.
 
 The benchmark times rounds of the method's own process (`training.build`) in process,
-with one client that takes a few steps from the initial weights. This
-is a whole local step: gathering the batch, the gradient, any clipping, the optimiser
-and the measurements. The time of a round whose client has no examples is subtracted:
-the server's part and a client's work once per round, such as copying the reference
-models' weights. In the papers' rounds of 50 to 1000 steps this part is less than a
-thousandth of a step's time.
+with one client that takes a few steps from the initial weights. This is a whole local
+step: gathering the batch, the gradient, any clipping, the optimiser and the
+measurements. The time of a round whose client has no examples is subtracted: the
+server's part and a client's work once per round, such as copying the reference models'
+weights. In the papers' rounds of 50 to 1000 steps this part is less than a thousandth
+of a step's time.
 
 Time is the processor time of the process, which runs each operation on one thread and
 one operation at a time. A client has these conditions while parallel clients fill all
