@@ -13,7 +13,7 @@ from tests.training import every_method
 from tff_reg import models, tasks, training
 from tff_reg.commands import export as export_command, run as run_command
 from tff_reg.data import augmentation
-from tff_reg.experiment import export, trained
+from tff_reg.experiment.report import export, trained
 from tff_reg.methods import catalogue
 
 # Run elsewhere and by path: neither tff_reg nor TFF may be needed.

@@ -23,8 +23,9 @@ import numbers
 import reprlib
 import typing
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Optional, Union
+from typing import Any, Optional, TypeVar, Union
 
+T = TypeVar("T")
 _METADATA = "tff_reg"
 # How many characters of a value an error shows.
 _LONGEST_SHOWN = 200
@@ -234,7 +235,7 @@ def setting(default: Any = dataclasses.MISSING, **known: Any) -> Any:
     return dataclasses.field(default=default, metadata={_METADATA: known})
 
 
-def undecided(kind: type) -> type:
+def undecided(kind: type[T]) -> type[T]:
     """A decorator: the dataclass's settings are None until somebody decides.
 
     Its fields keep their types and `Setting.default`, which replaces a None later.

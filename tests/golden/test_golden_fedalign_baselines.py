@@ -22,8 +22,6 @@ def _nchw(images) -> list:
 
 def _fixed_gradaug(draws, strength):
     class FixedGradAug(methods.GradAug):
-        is_random = False
-
         def draw(self, image_shape, key):
             return draws
 
@@ -159,8 +157,6 @@ def test_mixup_step(name, dtype):
     config = case.config
 
     class FixedMixup(methods.Mixup):
-        is_random = False
-
         def change_batch(self, batch, key):
             coefficient = tf.constant(config["lam"], tf.float64)
             mixed = mixup.mix(batch, coefficient, tf.constant(config["perm"]))
@@ -194,19 +190,18 @@ def test_mixup_step(name, dtype):
 
 
 class _FixedStochDepth(methods.StochDepth):
-    """Keeps the branches of `kept`."""
+    """Keeps the branches of `_kept`."""
 
-    is_random = False
-    kept = ()
+    _kept = ()
 
     def change_pass(self, forward, network, key):
-        scales = tf.constant(self.kept, network.dtype)
+        scales = tf.constant(self._kept, network.dtype)
         changed = dataclasses.replace(forward, branch_scales=scales)
         return method.Change(changed, {"kept_branches": 1.0})
 
 
 def _keeping(kept, last):
-    own = type("Keeping", (_FixedStochDepth,), {"kept": kept})
+    own = type("Keeping", (_FixedStochDepth,), {"_kept": kept})
     return own(survival_probability=last)
 
 

@@ -17,7 +17,7 @@ from tests import commands
 from tests.experiment.finished import Wrapped, results
 from tests.tasks import browsers
 from tff_reg import experiment, runtime
-from tff_reg.experiment import progress, runs
+from tff_reg.experiment.rounds import progress, runs
 from tff_reg.tasks.examples import web_service
 
 SECONDS = browsers.SECONDS

@@ -21,7 +21,7 @@ from typing import Any, Optional
 
 from tff_reg import models, training as training_lib
 from tff_reg.lazy import tf
-from tff_reg.methods import catalogue, method as method_lib
+from tff_reg.methods import catalogue, memories, method as method_lib
 from tff_reg.training.process_settings import ProcessSettings
 
 # Steps whose random draws are averaged, where the count depends on them.
@@ -231,38 +231,53 @@ def _recording_step(*args) -> Any:
     return RecordingStep()
 
 
-def _local(model, methods) -> method_lib.Local:
-    """A client's state whose weights and memories are placeholders of the graph."""
-    weights = list(model.trainable_variables)
-    memory_names = [name for m in methods for name in m.initial_client_memory([])]
-    sent_names = [name for m in methods for name in m.sent]
-    return method_lib.Local(
-        weights=weights,
-        cloud=_like(weights),
-        client={name: _like(weights) for name in memory_names},
-        server={name: _like(weights) for name in sent_names},
-        class_counts=tf.zeros([model.network.num_classes], tf.int32),
-        relative_size=tf.constant(1.0, weights[0].dtype),
-        relative_weight=tf.constant(1.0, weights[0].dtype),
-        num_steps=tf.constant(0),
-        num_examples=tf.constant(0, tf.int64),
-        hparams={"learning_rate": tf.constant(0.0)},
-        local_steps=1,
-        step_size=tf.constant(0.0, weights[0].dtype),
-    )
+class _Received:
+    """The model and the memories that a client begins with, as placeholders."""
 
+    def __init__(self, model, methods):
+        self.weights = list(model.trainable_variables)
+        self.client: dict[str, Any] = {}
+        self.server: dict[str, Any] = {}
+        self._start = _like(self.weights)
+        self._num_classes = model.network.num_classes
+        for m in methods:
+            own = memories.keys(m.name, m.client_memory).values()
+            self.client.update((name, _like(self.weights)) for name in own)
+            sent = memories.sent_keys(m.name, m.server_memory)
+            self.server.update((name, _like(self.weights)) for name in sent)
 
-def _memories_read(local: method_lib.Local, outputs) -> set:
-    """The received model and the memories that the outputs depend on, by name."""
-    memories: dict[Any, Sequence[Any]] = {method_lib.GLOBAL: local.cloud}
-    memories.update({("client", name): v for name, v in local.client.items()})
-    memories.update({("server", name): v for name, v in local.server.items()})
-    operations = _operations_behind(outputs)
-    return {
-        name
-        for name, tensors in memories.items()
-        if any(tensor.op in operations for tensor in tensors)
-    }
+    def local_of(self, m) -> method_lib.Local:
+        """A method's view of the client before its first step."""
+        dtype = self.weights[0].dtype
+        local = method_lib.Local(
+            weights=self.weights,
+            start=self._start,
+            global_weights=self._start,
+            memory=memories.own(m.name, m.client_memory, self.client),
+            server_memory=memories.own(m.name, m.server_memory, self.server),
+            state=(),
+            class_counts=tf.zeros([self._num_classes], tf.int32),
+            relative_size=tf.constant(1.0, dtype),
+            relative_weight=tf.constant(1.0, dtype),
+            num_steps=tf.constant(0),
+            num_examples=tf.constant(0, tf.int64),
+            hparams={"learning_rate": tf.constant(0.0)},
+            local_steps=1,
+            step_size=tf.constant(0.0, dtype),
+        )
+        return dataclasses.replace(local, state=m.begin(local))
+
+    def read_by(self, outputs) -> set:
+        """The names of the model and the memories on which the outputs depend."""
+        stored: dict[Any, Sequence[Any]] = {method_lib.GLOBAL: self._start}
+        stored.update({("client", name): v for name, v in self.client.items()})
+        stored.update({("server", name): v for name, v in self.server.items()})
+        operations = _operations_behind(outputs)
+        return {
+            name
+            for name, tensors in stored.items()
+            if any(tensor.op in operations for tensor in tensors)
+        }
 
 
 def _trace(methods, model_fn) -> _Step:
@@ -272,32 +287,33 @@ def _trace(methods, model_fn) -> _Step:
         population=training_lib.Population(_CLIENTS),
     )
     model_fn = training_lib.adapt_model_fn(model_fn, methods)
+    needs = training_lib.trial.find_needs(model_fn, training)
     with tf.Graph().as_default() as graph:
         model = model_fn()
-        references = {name: model_fn() for name in training.reference_models}
+        references = {name: model_fn() for name in needs.references}
         key = tf.compat.v1.placeholder(tf.int64, [2])
-        local = _local(model, methods)
-        locals_ = {m.name: local.with_state(m.begin(local)) for m in methods}
+        received = _Received(model, methods)
+        locals_ = {m.name: received.local_of(m) for m in methods}
         spec = model.input_spec["x"]
         batch = {
             "x": tf.zeros([1, *spec.shape[1:]], spec.dtype),
             "y": tf.zeros([1], tf.int32),
         }
-        step = _recording_step(model, references, methods)
+        step = _recording_step(model, references, methods, needs)
         gradient, _, measurements = step.gradient(batch, locals_, lambda: key)
-        outputs = [*gradient, *step.gradients, *measurements.values()]
+        outputs = [*gradient, *step.gradients, *tf.nest.flatten(measurements)]
         for m in methods:
             gradient = m.correct(locals_[m.name], gradient)
             gradient = m.correct_clipped(locals_[m.name], gradient)
         outputs += gradient
-        uploads = [m.finish(locals_[m.name])[1] for m in methods]
-        weights, fixed = local.weights, list(model.non_trainable_variables)
+        uploads = [m.finish(locals_[m.name]).upload for m in methods]
+        weights, fixed = received.weights, list(model.non_trainable_variables)
         states = [tf.nest.flatten(own.state) for own in locals_.values()]
         # A state of a few numbers does not count as a copy of the weights.
         keeps = any(len(state) >= len(weights) for state in states)
-        copies = 1 + len(_memories_read(local, outputs) | set(references)) + keeps
+        copies = 1 + len(received.read_by(outputs) | set(references)) + keeps
         model_bytes = _bytes(weights) + _bytes(fixed)
-        sent = bool(training.averaged_rounds) + len(local.server)
+        sent = bool(training.averaged_rounds) + len(received.server)
         return _Step(
             graph=graph,
             key=key,

@@ -1,7 +1,7 @@
 """Pooling with PyTorch's rules: the same added on both ends, no windows beyond them.
 
 TensorFlow's functions get their settings by name: Keras stores no others of an exported
-model (`tff_reg.experiment.export`).
+model (`tff_reg.experiment.report.export`).
 """
 
 from __future__ import annotations
