@@ -91,6 +91,7 @@ def command(
             **more: Any,
         ) -> int:
             try:
+                _load_plugins(argv)
                 answer_help(argv, help_)
                 before = logging.get_verbosity()
                 try:
@@ -108,6 +109,21 @@ def command(
         return main
 
     return decorate
+
+
+def _load_plugins(argv: Sequence[str]) -> None:
+    """Loads the methods of other people that arguments name: their flags exist then.
+
+    A file that cannot be loaded is refused with the command's other flags.
+    """
+    catalogue.load_named(argv)
+    try:
+        for word in _written_out(argv):
+            name, _, files = word.lstrip("-").partition("=")
+            if name == "plugin" and word.startswith("-"):
+                config_lib.RunConfig(plugin=tuple(filter(None, files.split(","))))
+    except ValueError:
+        return  # The command says it, in its own name.
 
 
 def answer_help(
@@ -433,7 +449,7 @@ def with_flags_of_runs(
 
 def _defaults() -> dict[str, Any]:
     """Values that settings have whatever the process, where there is one to show."""
-    papers = {name for each in catalogue.names() for name in catalogue.settings(each)}
+    papers = {name for each in catalogue.OURS for name in catalogue.settings(each)}
     return {
         each.name: each.default
         for each in config_lib.listed()

@@ -433,7 +433,7 @@ class LocalRound:
         if is_last and "learning_rate" in visit.hparams:
             rate = tf.cast(visit.hparams["learning_rate"], dtype)
             step_size = tf.cast(steps, dtype) * rate
-        if is_last and self._sums_gradients:
+        if is_last and self._sums_gradients and "learning_rate" in visit.decayed:
             decayed = tf.cast(visit.decayed["learning_rate"], dtype)
             scaled_sum = [decayed * total for total in progress.gradient_sum]
         locals_ = {

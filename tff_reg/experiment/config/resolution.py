@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Optional
 
 from tff_reg.data import partitions
@@ -22,7 +22,7 @@ from tff_reg.experiment.config import (
 from tff_reg.methods import catalogue
 from tff_reg.models import names as model_names
 from tff_reg.runtime import ray_cluster
-from tff_reg.settings import SettingError, settings_of
+from tff_reg.settings import SettingError, near_names, settings_of
 from tff_reg.training import process_settings
 
 # Whose settings `settings_of` can name: those that the task has for comparisons, and
@@ -61,6 +61,24 @@ def _recipe(name: Optional[str], kind: Any, tasks: Any) -> dict[str, Any]:
         raise SettingError("recipe", name, str(error)) from error
 
 
+def _check_methods(process: str, known: Collection[str]) -> None:
+    """Checks that the settings of a process's methods are settings of runs.
+
+    Raises:
+      SettingError: If one is not.
+    """
+    for name in catalogue.parse(process) or ("fedavg",):
+        cls = catalogue.find(name)
+        for where in ("paper_settings", "required_settings"):
+            for each in getattr(cls, where):
+                if each not in known:
+                    why = (
+                        f"{where} of {cls.__name__} has {each!r}, which is no setting"
+                        f"{near_names(each, list(known))}."
+                    )
+                    raise SettingError("process", process, why)
+
+
 class _Resolution:
     """One way from what is asked to what a run does."""
 
@@ -87,6 +105,7 @@ class _Resolution:
         self._task = tasks.defaults(task)
         own = {each.name: each for each in strengths_lib.listed(process)}
         known = {*self._values, *own}
+        _check_methods(process, known)
         if recipe:
             self._refuse("settings_of", "leave it out: the recipe has all settings.")
             self._values["settings_from"] = f"the recipe {recipe_name}"

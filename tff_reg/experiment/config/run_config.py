@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Container, Mapping
+import os
+from collections.abc import Container, Mapping, Sequence
 from typing import Any, Optional
 
-from tff_reg import lazy, runtime
+from tff_reg import lazy, plugins, runtime
 from tff_reg.data import digests
 from tff_reg.experiment.config import (
     provenance,
@@ -76,6 +77,12 @@ class RunConfig(process_settings.ProcessSettings, task_settings.TaskSettings):
     """
 
     process: str = _of_what(help="method, or a sum of methods such as fedprox+man")
+    plugin: tuple[str, ...] = _of_what(
+        (),
+        help="Python files with methods of your own, such as mine.py",
+        placeholder="FILE",
+        tags=(process_settings.FREE,),
+    )
     recipe: Optional[str] = _of_what(
         None,
         help="cell of a paper's table, whose settings count where no flag says"
@@ -187,6 +194,13 @@ class RunConfig(process_settings.ProcessSettings, task_settings.TaskSettings):
         False,
         help="whether the model of the round with the best test accuracy is kept, too",
     )
+    debug_eager: bool = _of_what(
+        False,
+        help="hooks of methods run without tracing, so that print and breakpoint() work"
+        " in them; slow",
+        only_with={"runtime": ("in_process",)},
+        tags=(process_settings.FREE,),
+    )
     rounds_per_checkpoint: int = _of_files(
         1,
         help="make the run resumable every so many rounds",
@@ -271,10 +285,13 @@ class RunConfig(process_settings.ProcessSettings, task_settings.TaskSettings):
           SettingError: If a value cannot be, or a strength is of no method of the
             process.
         """
+        _add_files(self.plugin)
         for each in settings_of(self):
             value = each.adopt(getattr(self, each.name))
             if value is not None:
                 each.check(value)
+            if each.name == "plugin" and value:
+                value = tuple(os.path.abspath(file) for file in value)
             if each.name == "process":
                 value = process_name(value) if value else None
             if each.name == "settings_of" and value not in (None, TASK, EACH):
@@ -440,6 +457,7 @@ class ResolvedConfig(RunConfig):
         if "process" not in values:
             raise SettingError("process", None, "it is missing.")
         values = modernised(values)
+        _add_files(values.get("plugin", ()))
         known = listed(values["process"])
         found = {s.name: values.get(s.name, s.default) for s in known}
         return cls.of({**found, "settings_from": values.get("settings_from", "")})
@@ -474,6 +492,19 @@ def listed(process: Optional[str] = None) -> list[Setting]:
       UnknownProcessError: If the name is not one.
     """
     return [*_by_heading(), *strengths_lib.listed(process)]
+
+
+def _add_files(files: Optional[Sequence[str]]) -> None:
+    """Adds the methods of files to those that there are.
+
+    Raises:
+      SettingError: If a file cannot be loaded.
+    """
+    for file in [files] if isinstance(files, str) else files or ():
+        try:
+            catalogue.add_file(file)
+        except plugins.PluginError as error:
+            raise SettingError("plugin", file, str(error)) from error
 
 
 def _by_heading() -> list[Setting]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Mapping, Sequence
 from typing import Any, Optional
 
@@ -13,7 +12,6 @@ from tff_reg.settings import Setting, SettingError
 GROUP = "Strengths of the methods"
 
 
-@functools.cache
 def listed(process: Optional[str] = None) -> tuple[Setting, ...]:
     """The strengths of a process's methods; of all methods, if None."""
     return tuple(
@@ -37,6 +35,7 @@ def checked(strengths: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(strengths, Mapping):
         why = "it must be a dictionary such as {'fedprox_strength': 0.1}."
         raise SettingError("strengths", strengths, why)
+    catalogue.load_named(strengths)
     methods, known = _methods(), {each.name: each for each in listed()}
     found = {}
     for name, value in strengths.items():

@@ -67,6 +67,8 @@ def process(
     Returns:
       What `build` gives, or one that computes the same.
     """
+    if config.debug_eager:
+        return build()  # It calls Python functions of this process.
     if not all(type(each).__module__.startswith(_OURS) for each in config.methods):
         return build()  # Nobody says when another package's file has changed.
     path = folder() / f"{_key(config, task)}{_SUFFIX}"

@@ -232,6 +232,7 @@ def build_process(config: ResolvedConfig, task: Any, **arguments: Any) -> Proces
         mean_examples=statistics.mean(task.client_data.client_sizes),
         client_preprocess_fn=task.augment_fn,
         example_dtype=task.client_data.element_type_structure["x"].dtype.name,
+        debug_eager=config.debug_eager,
         **arguments,
     )
 
