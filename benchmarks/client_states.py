@@ -1,7 +1,7 @@
 """Measures the cost of keeping clients' states between rounds.
 
 The rounds have no training: the cohort's states are loaded, replaced and stored, and a
-checkpoint is committed, as in `tff_reg.experiment.train`. First every client takes part
+checkpoint is committed, as in a run. First every client takes part
 once, so that the measured rounds load written states (from the system's cache, if they
 fit into it).
 """
