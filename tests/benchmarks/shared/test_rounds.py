@@ -19,7 +19,7 @@ def test_the_two_group_norms_compute_the_same():
 )
 def test_all_ways_run_the_same_round(monkeypatch, way, parallel):
     monkeypatch.setattr(rounds, "EXAMPLES", 20)  # one batch: no order to differ
-    monkeypatch.setattr(rounds, "_CLIENTS", 2)
+    monkeypatch.setattr(rounds, "CLIENTS", 2)
     # Traced before TFF makes graphs of its own, which Keras does not forgive.
     server_weights = rounds.hand_written("cnn", 1)()
     run_round = rounds.WAYS[way]("cnn", parallel)
