@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import inspect
 import json
 import math
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Optional, Union
 
 from tff_reg import data, runtime
 from tff_reg.experiment import (
+    as_keras,
     client_states,
     curves,
     directory as directory_lib,
@@ -63,6 +65,23 @@ class RunResult:
     rows: list[Row]
     # What `summary.json` holds.
     summary: dict[str, Any]
+    # Makes what `model` gives.
+    build_model: Callable[[], Any] = dataclasses.field(repr=False)
+
+    @functools.cached_property
+    def model(self) -> Any:
+        """The Keras model with the weights, ready to `predict` examples as stored.
+
+        The user's own model where the process is of `models.from_keras`, else the
+        network in Keras layers (`tff_reg.experiment.as_keras`), which gives logits. The
+        `preprocess_fn` of the run's evaluation is inside.
+
+        Raises:
+          ExportError: If the process trains another kind of model, or the preprocessing
+            is no scale and shift.
+          ValueError: If a method replaced the last layer of a `from_keras` model.
+        """
+        return self.build_model()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -578,8 +597,16 @@ class Rounds:
                 )
             self._draw(self._directory.path / "accuracy.png")
             self._directory.write_summary(summary)
+        build_model = functools.partial(
+            as_keras.of_process,
+            self._process,
+            weights,
+            getattr(self._training.evaluate, "preprocess_fn", None),
+            getattr(self._training.evaluate, "examples_dtype", "float32"),
+        )
+        rows = self._table.rows()
         return RunResult(
-            self._state, weights, all_clients_weights, self._table.rows(), summary
+            self._state, weights, all_clients_weights, rows, summary, build_model
         )
 
     def _draw(self, path: pathlib.Path) -> None:
