@@ -173,6 +173,7 @@ def from_keras(
         if not is_classifier:
             label_spec = tf.nest.map_structure(_batched_spec, output)
     label_spec = keras_parts.in_order(label_spec)
+    keras_losses.check_fits(model, loss, label_spec, output)
     plan = keras_network.Plan(
         model=model,
         input_spec=input_spec,
