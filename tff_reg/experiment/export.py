@@ -114,6 +114,7 @@ def check(format: str, output: files.PathLike) -> pathlib.Path:
 def _metadata(
     run: TrainedRun, model: keras.Model, images: np.ndarray, kind: str
 ) -> dict[str, Any]:
+    is_ours = not hasattr(run.model().network, "keras_model")
     return {
         "class_names": list(run.task.class_names),
         "input": {"shape": [None, *images.shape[1:]], "dtype": images.dtype.name},
@@ -121,7 +122,7 @@ def _metadata(
         "preprocessing": "in the model",
         "process": run.config.process,
         "task": run.config.task,
-        "model": run.config.model,
+        "model": run.config.model if is_ours else model.layers[-1].name,
         "round_num": run.round_num,
         "weights": run.kind,
         "seed": run.config.seed,
