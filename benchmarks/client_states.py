@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from benchmarks.shared import measuring, subject
-from tff_reg.experiment import checkpoints, client_states, state_file
+from tff_reg.experiment.rounds import checkpoints, client_states, state_file
 from tff_reg.lazy import flags, np
 
 _ARRAYS = 62  # As many trainable variables as a ResNet-18 has.

@@ -16,7 +16,7 @@ from typing import Any
 
 from benchmarks.shared import measuring, subject
 from tff_reg import commands
-from tff_reg.experiment import process_cache
+from tff_reg.experiment.rounds import process_cache
 from tff_reg.lazy import flags
 
 _TURNS, _QUICK_TURNS = 5, 1

@@ -21,12 +21,9 @@ from typing import Any
 
 from benchmarks.shared import subject
 from benchmarks.simulators import environments
-from tff_reg.experiment import (
-    config as config_lib,
-    curves,
-    metrics,
-    runs,
-)
+from tff_reg import curves
+from tff_reg.experiment.config import run_config as config_lib
+from tff_reg.experiment.rounds import metrics, runs
 from tff_reg.lazy import flags, np
 
 METHODS = ("fedavg", "fedalign", "moon", "gradaug", "fedmlb")

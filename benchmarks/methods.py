@@ -107,7 +107,7 @@ def parse_methods(text: str | None) -> list[str]:
         return [
             name
             for name, method in catalogue.methods().items()
-            if "server_optimizer" not in method.brings
+            if "server_optimizer" not in method.required_settings
         ]
     chosen = ["+".join(catalogue.parse(name)) or _FEDAVG for name in text.split(",")]
     return list(dict.fromkeys(chosen))

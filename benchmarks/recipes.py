@@ -19,9 +19,9 @@ from collections.abc import Callable, Mapping
 from typing import Any, Optional
 
 from benchmarks.shared import cases, subject
-from tff_reg import models, runtime, tasks, training
+from tff_reg import files, models, runtime, tables, tasks, training
 from tff_reg.analysis import cost
-from tff_reg.experiment import ResolvedConfig, RunConfig, files, tables
+from tff_reg.experiment import ResolvedConfig, RunConfig
 from tff_reg.lazy import flags, tf
 from tff_reg.methods import catalogue
 from tff_reg.tasks import recipes
@@ -140,7 +140,7 @@ def _local(process: str) -> str:
     own = [
         part
         for part in catalogue.parts_of(process)
-        if "server_optimizer" not in methods[part].brings
+        if "server_optimizer" not in methods[part].required_settings
     ]
     return "+".join(own) or "fedavg"
 

@@ -3,6 +3,7 @@
 `conf.py` has them written to `docs/generated`, which git ignores.
 """
 
+import collections
 import csv
 import functools
 import importlib
@@ -12,10 +13,11 @@ import pkgutil
 import re
 import textwrap
 
-from tff_reg import settings
-from tff_reg.experiment import curves
-from tff_reg.methods import method as method_lib, overview
+from tff_reg import curves, settings
+from tff_reg.lazy import tf, tff
+from tff_reg.methods import contract, method as method_lib, overview
 from tff_reg.tasks import notebooks
+from tff_reg.training import adaptation, local_training, optimizers, trial
 
 HERE = pathlib.Path(__file__).parent
 PACKAGE = "tff_reg"
@@ -45,18 +47,19 @@ _CURVES = {
 _HOOKS = (
     "adapt_network",
     "broadcast",
+    "start",
     "begin",
     "change_batch",
     "change_pass",
     "change_logits",
     "term",
-    "displacement",
+    "gradient",
     "correct",
     "keep",
     "correct_clipped",
     "finish",
-    "scale",
-    "update_server",
+    "update_memory",
+    "next_model",
 )
 
 
@@ -178,7 +181,7 @@ def _bounds(setting):
 
 
 def _paper_settings(method):
-    given = {**method.paper_settings, **method.brings}
+    given = {**method.paper_settings, **method.required_settings}
     if not given:
         return "It has none of its own: what is not given is as it is by default."
     rows = [
@@ -198,19 +201,43 @@ def _properties(method):
         if method_lib.does(method, hook)
     ]
     facts = [f"It overrides {', '.join(overridden)}."] if overridden else []
-    if method.claims:
-        facts.append(f"Only one method of a sum can {' and '.join(method.claims)}.")
+    exclusive = method_lib.exclusive_of(method)
+    if exclusive:
+        ordered = [what for what in method_lib.EXCLUSIVE if what in exclusive]
+        facts.append(f"Only one method of a sum can {' and '.join(ordered)}.")
     facts.append(
         "It looks inside the network, so the model is a `models.LearningModel`."
-        if method_lib.looks_inside(method())
+        if _looks_inside(method())
         else "It takes any TFF model."
     )
     facts.append(
         "Its clients remember something from round to round."
-        if method_lib.does(method, "initial_client_memory")
+        if method().client_memory
         else "Its clients remember nothing."
     )
     return " ".join(facts)
+
+
+def _looks_inside(method):
+    """Whether a method needs a model that shows its network."""
+    training = local_training.LocalTraining(optimizers.build_sgd(0.1), [method])
+    model_fn = adaptation.adapt_model_fn(_closed_model, [method])
+    try:
+        model_fn()
+        trial.find_needs(model_fn, training)
+    except contract.NetworkNeededError:
+        return True
+    return False
+
+
+def _closed_model():
+    """A model that shows no network."""
+    spec = {"x": tf.TensorSpec([None, 1]), "y": tf.TensorSpec([None], tf.int32)}
+    return tff.learning.models.from_keras_model(
+        tf.keras.Sequential([tf.keras.layers.Dense(2, input_shape=[1])]),
+        loss=tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        input_spec=collections.OrderedDict(spec),
+    )
 
 
 def _measured(method, name):

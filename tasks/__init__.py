@@ -21,7 +21,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from tff_reg import lazy
-from tff_reg.experiment import scale as scale_lib, task_settings
+from tff_reg.experiment.config import scale as scale_lib, task_settings
 from tff_reg.lazy import logging
 from tff_reg.settings import settings_of
 from tff_reg.tasks import dealt, recipes, reduced_data
@@ -94,7 +94,8 @@ def read(task: str, **settings: Any) -> tuple[ImageData, list]:
 
     Args:
       task: One of `names()`.
-      **settings: The other fields of `tff_reg.experiment.task_settings.TaskSettings`.
+      **settings: The other fields of
+        `tff_reg.experiment.config.task_settings.TaskSettings`.
 
     Returns:
       The data and each client's positions in the training examples.

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tff_reg.experiment import files
+from tff_reg import files
 from tff_reg.lazy import np
 from tff_reg.tasks import image_data
 from tff_reg.tasks.task_defaults import DataError, TaskDefaults

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from tff_reg.data import digests as digests_lib, keys, partitions
-from tff_reg.experiment.task_settings import TaskSettings
+from tff_reg.experiment.config.task_settings import TaskSettings
 from tff_reg.lazy import np
 from tff_reg.tasks import splits
 from tff_reg.tasks.image_data import ImageData

@@ -9,7 +9,7 @@ import dataclasses
 import math
 
 from tff_reg.data import augmentation
-from tff_reg.experiment import scale as scale_lib
+from tff_reg.experiment.config import scale as scale_lib
 from tff_reg.lazy import np
 from tff_reg.tasks import splits
 from tff_reg.tasks.image_data import ImageData

@@ -15,7 +15,7 @@ from tff_reg.data import (
     augmentation as augmentation_lib,
     client_data as client_data_lib,
 )
-from tff_reg.experiment.task_settings import TaskSettings
+from tff_reg.experiment.config.task_settings import TaskSettings
 from tff_reg.lazy import tff
 from tff_reg.tasks.image_data import ImageData
 from tff_reg.tasks.task_defaults import TaskDefaults

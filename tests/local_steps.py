@@ -1,9 +1,11 @@
 """Local steps, one at a time, as a client takes them."""
 
+import dataclasses
+
 import tensorflow as tf
 
-from tff_reg.methods import method as method_lib
-from tff_reg.training import local_step
+from tff_reg.methods import memories, method as method_lib
+from tff_reg.training import local_step, local_training, optimizers, trial
 
 
 def key():
@@ -11,37 +13,65 @@ def key():
     return tf.constant([3, 5], tf.int64)
 
 
-def gradient(model, methods, batch, *, cloud=(), references=None, compute_key=key):
+def gradient(model, methods, batch, *, start=(), references=None, compute_key=key):
     """Takes the gradient of one batch, as a client's first step does.
 
     Args:
       model: The model.
       methods: Those of the sum.
       batch: What the model's `input_spec` says.
-      cloud: The received trainable weights.
+      start: The received trainable weights, which the client begins with.
       references: The models that terms read beside the local one, by name.
       compute_key: Gives the step's key.
 
     Returns:
-      As `LocalStep.gradient`.
+      As `LocalStep.gradient`, the measurements by `<method>/<name>`.
     """
-    step = local_step.LocalStep(model, references or {}, methods)
+    needs = find_needs(model, methods)
+    step = local_step.LocalStep(model, references or {}, methods, needs)
     weights, class_counts = list(model.trainable_variables), None
-    if any(each.needs_class_counts for each in methods):
+    if needs.class_counts:
         classes = model.network.num_classes
         class_counts = tf.math.bincount(
             batch["y"], minlength=classes, maxlength=classes
         )
-    client, server = {}, {}
+    locals_ = {}
     for each in methods:
-        client.update(each.initial_client_memory(weights))
-        server.update(each.initial_server_memory(weights))
-    local = method_lib.Local(
-        weights=weights,
-        cloud=cloud,
-        client=client,
-        server=server,
-        class_counts=class_counts,
-    )
-    locals_ = {each.name: local.with_state(each.begin(local)) for each in methods}
-    return step.gradient(batch, locals_, compute_key)
+        local = method_lib.Local(
+            weights=weights,
+            start=start,
+            global_weights=start,
+            memory=first_memory(each, "client_memory", weights),
+            server_memory=first_memory(each, "server_memory", weights),
+            class_counts=class_counts,
+        )
+        locals_[each.name] = dataclasses.replace(local, state=each.begin(local))
+    gradients, num_examples, measured = step.gradient(batch, locals_, compute_key)
+    return gradients, num_examples, named(measured)
+
+
+def named(measured):
+    """Measurements as rounds report them, by `<method>/<name>`."""
+    return {f"{m}/{name}": v for m, own in measured.items() for name, v in own.items()}
+
+
+def first_memory(method, attribute, weights):
+    """The first values of a method's declared memories, by its own names."""
+    first = memories.initial(method, attribute, weights)
+    return memories.own(method.name, getattr(method, attribute), first)
+
+
+def find_needs(model, methods):
+    """What the methods need on such a model, which stays as it was."""
+    training = local_training.LocalTraining(optimizers.build_sgd(0.1), methods)
+    with tf.init_scope():
+        variables = [
+            *model.trainable_variables,
+            *model.non_trainable_variables,
+            *model.local_variables,
+        ]
+        before = [tf.identity(v) for v in variables]
+        needs = trial.find_needs(lambda: model, training)
+        for variable, value in zip(variables, before):
+            variable.assign(value)
+    return needs

@@ -17,7 +17,7 @@ from bin import docs
 from docs import from_code
 from tests import commands, documents
 from tff_reg import settings
-from tff_reg.methods import method as method_lib, overview
+from tff_reg.methods import overview
 
 ROOT = pathlib.Path(__file__).parents[1]
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
@@ -176,9 +176,7 @@ def test_the_page_on_deployment_names_the_methods_whose_clients_remember():
     page = (ROOT / "docs" / "pages" / "deployment.md").read_text("utf-8")
     (row,) = re.findall(r"^\| (.*); all with `--averages_all_clients` \|", page, re.M)
     assert re.findall(r"`(\w+)`", row) == [
-        name
-        for name, method in overview.ours().items()
-        if method_lib.does(method, "initial_client_memory")
+        name for name, method in overview.ours().items() if method().client_memory
     ]
 
 

@@ -13,9 +13,10 @@ from tests.training import every_method
 from tff_reg import models, tasks, training
 from tff_reg.commands import export as export_command, run as run_command
 from tff_reg.data import augmentation
-from tff_reg.experiment import as_keras, trained
+from tff_reg.experiment.report import trained
 from tff_reg.lazy import todays_keras as keras
 from tff_reg.methods import catalogue
+from tff_reg.models import as_keras
 
 # Run elsewhere and by path: neither tff_reg nor TFF may be needed.
 READER = """

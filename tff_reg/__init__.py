@@ -4,7 +4,7 @@ Importing this package loads neither TensorFlow nor TensorFlow Federated; the
 sub-packages that need them load them at first use (see `tff_reg.lazy`). They are there
 when they are asked for: `tff_reg.methods`, `tff_reg.training`, `tff_reg.models`,
 `tff_reg.data`, `tff_reg.runtime`, `tff_reg.experiment`, `tff_reg.analysis`,
-`tff_reg.tasks`.
+`tff_reg.tasks`, `tff_reg.testing`.
 """
 
 import importlib
@@ -12,7 +12,7 @@ from typing import Any
 
 from tff_reg import kernels, seam
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 # Where this is public, https://github.com/OWNER/NAME; empty until it is. The site, the
 # notebooks, pyproject.toml and CITATION.cff name it only then; tests hold them to it.
 REPOSITORY = ""
@@ -25,6 +25,7 @@ _ROOMS = (
     "models",
     "runtime",
     "tasks",
+    "testing",
     "training",
 )
 

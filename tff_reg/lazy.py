@@ -11,9 +11,11 @@ first attribute looked up on `tf` imports TensorFlow.
 
 from __future__ import annotations
 
+import ast
 import importlib
+import pathlib
 import types
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from tff_reg import seam
@@ -63,7 +65,6 @@ if TYPE_CHECKING:
     import scipy.linalg as scipy_linalg
     import sklearn.datasets as sklearn_datasets
     import sphinx.cmd.build as sphinx_build
-    import submitit
     import tensorflow as tf
     import tensorflow.python.framework.ops as tf_ops
     import tensorflow.python.util._pywrap_util_port as tf_port
@@ -87,7 +88,6 @@ else:
     tree = _LazyModule("tree")
     ray = _LazyModule("ray")
     ray_exceptions = _LazyModule("ray.exceptions")
-    submitit = _LazyModule("submitit")
     tqdm = _LazyModule("tqdm")
     dp_accounting = _LazyModule("dp_accounting")
     rdp = _LazyModule("dp_accounting.rdp")
@@ -127,26 +127,31 @@ tasks = module("tff_reg.tasks")
 
 
 def exports(
-    package: str, modules: Mapping[str, Sequence[str]]
+    package: str, file: str
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
     """Makes a package offer names of its modules without importing these at once.
 
+    The names are those that the package imports `if TYPE_CHECKING`, so that type
+    checkers see what is offered.
+
     Args:
       package: The package's `__name__`.
-      modules: For each module of the package, by its name within the package, the
-        names that the package offers.
+      file: Its `__file__`.
 
     Returns:
-      The package's `__getattr__`, `__dir__` and `__all__`.
+      The package's `__getattr__`, `__dir__` and `__all__`, without modules.
     """
-    origins = {name: module for module, names in modules.items() for name in names}
+    source = pathlib.Path(file).read_text("utf-8")
+    blocks = [each for each in ast.parse(source).body if isinstance(each, ast.If)]
+    imports = [each for each in blocks[0].body if isinstance(each, ast.ImportFrom)]
+    origins = {name.name: each.module for each in imports for name in each.names}
 
     def getattribute(name: str) -> Any:
-        if name in modules:
-            return importlib.import_module(f"{package}.{name}")
         if name not in origins:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        module = importlib.import_module(f"{package}.{origins[name]}")
-        return getattr(module, name)
+        if origins[name] == package:
+            return importlib.import_module(f"{package}.{name}")
+        return getattr(importlib.import_module(str(origins[name])), name)
 
-    return getattribute, lambda: sorted({*origins, *modules}), sorted(origins)
+    names = sorted(name for name, module in origins.items() if module != package)
+    return getattribute, lambda: sorted(origins), names

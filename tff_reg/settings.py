@@ -18,8 +18,9 @@ import numbers
 import reprlib
 import typing
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Optional, Union
+from typing import Any, Optional, TypeVar, Union
 
+T = TypeVar("T")
 _METADATA = "tff_reg"
 # What an error shows of a value, in characters.
 _LONGEST_SHOWN = 200
@@ -229,7 +230,7 @@ def setting(default: Any = dataclasses.MISSING, **known: Any) -> Any:
     return dataclasses.field(default=default, metadata={_METADATA: known})
 
 
-def undecided(kind: type) -> type:
+def undecided(kind: type[T]) -> type[T]:
     """A dataclass whose settings are None until somebody decides; a decorator.
 
     The types of its fields say what they are then. `Setting.default` is what each falls

@@ -21,7 +21,7 @@ if __name__ == "__main__":
 from benchmarks.shared import measuring
 from benchmarks.simulators import serving
 from tff_reg import data, methods, models, runtime, training
-from tff_reg.experiment import client_states
+from tff_reg.experiment.rounds import client_states
 from tff_reg.lazy import keras, np, tf
 
 _EXAMPLES, _FEATURES, _CLASSES = 8, 64, 10
@@ -75,7 +75,7 @@ def main(
     clients = data.ArrayClientData(
         rng.normal(size=(held * _EXAMPLES, *shape)).astype(np.float32),
         rng.integers(0, _CLASSES, held * _EXAMPLES),
-        np.arange(held * _EXAMPLES).reshape(held, _EXAMPLES),
+        [*np.arange(held * _EXAMPLES).reshape(held, _EXAMPLES)],
     )
     state, num_rounds = process.initialize(), 0
     states = None

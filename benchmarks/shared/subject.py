@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import benchmarks
-from tff_reg.experiment import tables
+from tff_reg import tables
 from tff_reg.lazy import flags
 
 

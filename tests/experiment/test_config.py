@@ -7,7 +7,11 @@ import types
 import pytest
 
 from tff_reg import settings, tasks, training
-from tff_reg.experiment import config, strengths as strengths_lib, task_settings
+from tff_reg.experiment.config import (
+    run_config as config,
+    strengths as strengths_lib,
+    task_settings,
+)
 from tff_reg.methods import catalogue
 
 

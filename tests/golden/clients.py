@@ -11,7 +11,7 @@ from tests import local_steps
 from tests.golden import mlp
 from tff_reg import training as training_lib
 from tff_reg.methods import method
-from tff_reg.training import local_round
+from tff_reg.training import local_round, trial
 
 
 def process(sizes, dtype, training, weighting, server_rate=1.0):
@@ -46,12 +46,16 @@ def data_set(x, y):
     return tf.data.Dataset.from_tensors(element)
 
 
+def own_names(memory):
+    """Memories of a sum by the names that their methods give them."""
+    return {name.rpartition("/")[2]: value for name, value in memory.items()}
+
+
 @dataclasses.dataclass(frozen=True)
 class _Observer(method.Method):
     """The last of a sum, which keeps the gradients that it sees."""
 
     name = "observer"
-    needs_network = False
     seen: dict = dataclasses.field(default_factory=dict)
 
     def keep(self, local, gradient):
@@ -103,28 +107,29 @@ class Client:
             return made[-1]
 
         # The local model is the first that is made.
-        self._round = local_round.LocalRound(make, observed, weighting)
+        needs = trial.find_needs(mlp.model_fn(*self._network), observed)
+        self._round = local_round.LocalRound(make, observed, weighting, needs)
         self._model = made[0]
         spec = tf.TensorSpec([], dtype)
         hparams = training.optimizer.get_hparams(training.optimizer.initialize(spec))
         self._hparams = {k: tf.constant(v, dtype) for k, v in hparams.items()}
 
-    def begin(self, cloud, data, *, rate_factor=1.0, client=None, server=None):
+    def begin(self, received, data, *, rate_factor=1.0, client=None, server=None):
         """Begins a round.
 
         Args:
-          cloud: The received weights, float [parameters].
+          received: The received weights, float [parameters].
           data: The client's `data_set`.
           rate_factor: The round's factor on the learning rate.
-          client: The client's memories by name.
-          server: The server's.
+          client: The client's memories, by their names among all methods'.
+          server: The server's, likewise.
         """
-        weights = mlp.unflatten(cloud, *self._network)
-        received = tff.learning.models.ModelWeights(weights, [])
+        weights = mlp.unflatten(received, *self._network)
+        model = tff.learning.models.ModelWeights(weights, [])
         self._visit, progress = self._round.begin(
             self._hparams,
             rate_factor,
-            {local_round.MODEL: received},
+            {local_round.MODEL: model},
             data,
             client or {},
             server or {},

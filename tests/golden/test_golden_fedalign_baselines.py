@@ -22,8 +22,6 @@ def _nchw(images) -> list:
 
 def _fixed_gradaug(draws, strength):
     class FixedGradAug(methods.GradAug):
-        is_random = False
-
         def draw(self, image_shape, key):
             return draws
 
@@ -154,8 +152,6 @@ def test_mixup_step(name, dtype):
     config = case.config
 
     class FixedMixup(methods.Mixup):
-        is_random = False
-
         def change_batch(self, batch, key):
             coefficient = tf.constant(config["lam"], tf.float64)
             mixed = mixup.mix(batch, coefficient, tf.constant(config["perm"]))
@@ -204,16 +200,15 @@ def test_stochdepth_step(name, dtype):
             )
 
     class FixedStochDepth(methods.StochDepth):
-        is_random = False
-        kept = config["keep_mask"]
+        _kept = config["keep_mask"]
 
         def change_pass(self, forward, network, key):
-            scales = tf.constant(self.kept, network.dtype)
+            scales = tf.constant(self._kept, network.dtype)
             changed = dataclasses.replace(forward, branch_scales=scales)
             return method.Change(changed, {"kept_branches": 1.0})
 
     class KeepAll(FixedStochDepth):
-        kept = [1] * count
+        _kept = [1] * count
 
     fixed = FixedStochDepth(survival_probability=last)
     trainer = trainer_lib.Trainer(case)

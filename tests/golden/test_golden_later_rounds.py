@@ -224,10 +224,11 @@ def _check_rounds(case, key, config, training):
     starts, updates = [], np.zeros([len(clients), len(case.plain("initial_params"))])
     for number, cohort in enumerate(config["cohorts"], start=1):
         memory = state.finalizer["memory"]
+        own = clients_lib.own_names(memory)
         model = mlp.flatten(process.get_model_weights(state).trainable)
         sent = model
         if config["algorithm"] == "FedACG":
-            sent = model + config["server_momentum"] * mlp.flatten(memory["momentum"])
+            sent = model + config["server_momentum"] * mlp.flatten(own["momentum"])
         starts.append(_Start(sent, list(clients), memory))
         output = process.next(
             state,
@@ -249,7 +250,8 @@ def _check_rounds(case, key, config, training):
 
 def _computed(process, state, config, cohort, start, clients, updates):
     """What the files have of a round, by its name there."""
-    memory = state.finalizer["memory"]
+    memory = clients_lib.own_names(state.finalizer["memory"])
+    before = clients_lib.own_names(start.memory)
     models = np.stack([mlp.flatten(client[method.PREVIOUS]) for client in clients])
     result = {
         "selected": cohort,
@@ -259,10 +261,10 @@ def _computed(process, state, config, cohort, start, clients, updates):
         "cum_grad": start.sent - models[cohort],
     }
     if config["algorithm"] in ("FedCM", "MoFedSAM"):
-        result["delta_sent"] = mlp.flatten(start.memory["direction"])
+        result["delta_sent"] = mlp.flatten(before["direction"])
         result["clnt_updates_list"] = updates
     if "update" in memory:
-        result["global_update_sent"] = mlp.flatten(start.memory["update"])
+        result["global_update_sent"] = mlp.flatten(before["update"])
     if "momentum" in memory:
         result["momentum"] = mlp.flatten(memory["momentum"])
         # Theirs is subtracted.
@@ -284,22 +286,27 @@ def _length(config, steps, rate):
     hparams = {"learning_rate": tf.constant(rate, tf.float64)}
     if config["momentum"]:
         hparams["momentum"] = tf.constant(config["momentum"], tf.float64)
-    cloud = [tf.zeros([], tf.float64)]
-    local = method.Local(cloud, cloud, {}, {}, hparams=hparams)
-    local = local.with_state(own.begin(local))
+    start = [tf.zeros([], tf.float64)]
+    local = method.Local(
+        start, start, {}, {}, hparams=hparams, num_steps=steps, num_examples=steps
+    )
+    local = dataclasses.replace(local, state=own.begin(local))
     for _ in range(steps):
-        local = local.with_state(own.keep(local, cloud))
-    return 1 / own.scale(local).numpy()
+        local = dataclasses.replace(local, state=own.keep(local, start))
+    return 1 / own.finish(local).scale.numpy()
 
 
 def _recording(own, seen):
     """The same method, which leaves in `seen` where it took the gradient."""
 
     class Recording(type(own)):
-        def displacement(self, local, gradient):
-            moved = super().displacement(local, gradient)
-            seen[:] = [mlp.flatten(moved)]
-            return moved
+        def gradient(self, local, gradient_at):
+            def recorded(perturbation=None, loss=None):
+                if perturbation is not None:
+                    seen[:] = [mlp.flatten(perturbation)]
+                return gradient_at(perturbation, loss)
+
+            return super().gradient(local, recorded)
 
     return Recording(**dataclasses.asdict(own))
 
@@ -307,7 +314,10 @@ def _recording(own, seen):
 def _check_steps(case, key, config, training, starts):
     """Every recorded step, each from the recorded weights before it."""
     seen = [np.zeros(1)]
-    parts = [_recording(m, seen) if m.displaces else m for m in training.methods]
+    parts = [
+        _recording(m, seen) if method.does(m, "gradient") else m
+        for m in training.methods
+    ]
     client = clients_lib.Client(
         config["mlp"],
         case.dtype,

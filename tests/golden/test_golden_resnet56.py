@@ -58,7 +58,7 @@ def test_fedprox_step(name, dtype):
 
     plain, _ = trainer.without_statistics(trainer.gradient, batch)
     trainer.check_summary("grad_ce", plain)
-    gradients, measurements = trainer.gradient(batch, term, cloud=global_weights)
+    gradients, measurements = trainer.gradient(batch, term, start=global_weights)
     trainer.check_summary("grad_total", gradients)
     trainer.check_summary("grad_prox", [g - p for g, p in zip(gradients, plain)])
     # Measurements are float32 in every model.

@@ -56,7 +56,9 @@ def _training(case, config):
     mean_steps = config.get("n_minibatch")
     if mean_steps is None:
         mean_steps = config["epochs"] * -(-sizes.mean() // config["batch"])
-    takes_mean_steps = any(part.brings.get("same_local_steps") for part in parts)
+    takes_mean_steps = any(
+        part.required_settings.get("same_local_steps") for part in parts
+    )
     return local_training.LocalTraining(
         optimizer=training_lib.build_sgd(
             config["lr"],
@@ -280,10 +282,12 @@ def _computed(case, config, cohort, first, after):
     sizes = case.plain("client_sizes")
 
     def of_clients(name):
-        return np.stack([mlp.flatten(state[name]) for state in after.clients])
+        states = map(clients_lib.own_names, after.clients)
+        return np.stack([mlp.flatten(state[name]) for state in states])
 
+    memory = clients_lib.own_names(after.memory)
     average, cloud = after.cloud, after.cloud
-    all_model = mlp.flatten(after.memory[all_clients.NAME])
+    all_model = mlp.flatten(after.memory[all_clients.MEAN])
     result = {
         "clnt_params_list": of_clients(method.PREVIOUS),
         "selected": cohort,
@@ -295,8 +299,8 @@ def _computed(case, config, cohort, first, after):
     algorithm = _algorithm(config)
     if not _corrects_drift(config):
         result["weight_list"] = sizes.reshape(-1, 1)
-    if "h" in after.memory:
-        mean_drift = mlp.flatten(after.memory["h"])
+    if "h" in memory:
+        mean_drift = mlp.flatten(memory["h"])
         average = cloud - mean_drift
         drifts = of_clients("h")
         np.testing.assert_allclose(
@@ -304,8 +308,8 @@ def _computed(case, config, cohort, first, after):
         )
         for name in ("local_param_list", "parameter_drifts", "hist_params_diffs"):
             result[name] = drifts
-    if "s" in after.memory:
-        states = np.vstack([of_clients("s"), mlp.flatten(after.memory["s"])])
+    if "s" in memory:
+        states = np.vstack([of_clients("s"), mlp.flatten(memory["s"])])
         result["state_param_list"] = result["state_gadient_diffs"] = states
     for name in ("avg_mdl_param", "avg_model_params", "model.avg_model"):
         result[name] = average

@@ -7,6 +7,7 @@ import tensorflow_federated as tff
 
 from tests import local_steps
 from tests.golden import clients, mlp, replay
+from tests.methods import one_weight
 from tff_reg import methods, training as training_lib
 from tff_reg.methods import method
 from tff_reg.models import forward
@@ -63,16 +64,16 @@ def test_one_step(name, dtype):
         batch = dict(x=x, y=y)
         plain, _, _ = local_steps.gradient(model, [], batch)
         check("grad_at_w", mlp.flatten(plain))
-        local = method.Local(variables, cloud=(), client={}, server={})
-        ascent = rule.displacement(local, plain)
+        local = method.Local(variables, (), {}, {})
+        ascent = one_weight.perturbation(rule, local, plain)
         check("eps", mlp.flatten(ascent))
         check("eps_norm", np.linalg.norm(mlp.flatten(ascent)))
         gradient, _, _ = local_steps.gradient(model, [rule], batch)
         check("grad_at_w_plus_eps", mlp.flatten(gradient))
         after = _stepped(case, variables, gradient)
         check("params_after_step", mlp.flatten(after))
-        for variable, displacement in zip(variables, ascent):
-            variable.assign_add(displacement)
+        for variable, perturbation in zip(variables, ascent):
+            variable.assign_add(perturbation)
         check("params_perturbed", mlp.flatten(variables))
         check_loss("loss_at_w_plus_eps")
     case.check_all_read(r"train_.*")

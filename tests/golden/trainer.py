@@ -8,7 +8,7 @@ from tests import local_steps
 from tests.golden import replay
 from tff_reg import methods
 from tff_reg.models import forward
-from tff_reg.training import local_round
+from tff_reg.training import numbers
 
 
 class Trainer:
@@ -28,7 +28,7 @@ class Trainer:
         specs = tuple(tf.TensorSpec(v.shape, v.dtype) for v in self.variables)
         self.state = self.optimizer.initialize(specs)
 
-    def gradient(self, batch, *parts, cloud=(), references=None):
+    def gradient(self, batch, *parts, start=(), references=None):
         """The gradient by the product's local step, and what it measured.
 
         Statistics of norms are as after one forward pass.
@@ -36,14 +36,14 @@ class Trainer:
         Args:
           batch: The batch.
           *parts: The methods of the sum.
-          cloud: As for `local_steps.gradient`.
+          start: As for `local_steps.gradient`.
           references: As there.
 
         Returns:
           The gradient and the measurements.
         """
         gradients, _, measurements = local_steps.gradient(
-            self.replayed.model, parts, batch, cloud=cloud, references=references
+            self.replayed.model, parts, batch, start=start, references=references
         )
         return gradients, measurements
 
@@ -97,7 +97,7 @@ class Trainer:
         """Compares a clipped gradient, and returns it."""
         if max_norm is None:
             return gradients
-        clipped, norm = local_round.clip_by_global_norm(gradients, max_norm)
+        clipped, norm = numbers.clip_by_global_norm(gradients, max_norm)
         key = f"{prefix}clip_total_norm"
         self.case.check(key, norm, step=step, rtol64=1e-8, rtol32=rtol32)
         self.check_summary(f"{prefix}grad_postclip", clipped, step=step)
@@ -119,7 +119,7 @@ def check_loss_and_logits(trainer, batch, prefix="", step=1):
     return ce, outputs
 
 
-def bare_step(trainer, global_weights=(), batch=None, outputs=None, task_loss=None):
+def bare_step(trainer, start=(), batch=None, outputs=None, task_loss=None):
     return methods.Step(
         network=trainer.replayed.model.network,
         outputs=outputs,
@@ -127,5 +127,6 @@ def bare_step(trainer, global_weights=(), batch=None, outputs=None, task_loss=No
         labels=None if batch is None else batch["y"],
         task_loss=task_loss,
         weights=trainer.variables,
-        global_weights=global_weights,
+        start=start,
+        global_weights=start,
     )

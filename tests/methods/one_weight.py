@@ -3,6 +3,8 @@
 w = 3, cloud = 1, h_i = 0.5, s_i = 0.25, s = 2, wt_i = 4, K lr0 = 0.8.
 """
 
+import dataclasses
+
 import pytest
 import tensorflow as tf
 
@@ -13,14 +15,43 @@ def local(**changes):
     """The `Local`, with changes."""
     fields = {
         "weights": [3.0],
-        "cloud": [1.0],
-        "client": {"h": [0.5], "s": [0.25]},
-        "server": {"s": [2.0]},
+        "start": [1.0],
+        "global_weights": [1.0],
+        "memory": {"h": [0.5], "s": [0.25]},
+        "server_memory": {"s": [2.0]},
         "relative_size": tf.constant(4.0, tf.float64),
         "step_size": tf.constant(0.8, tf.float64),
         **changes,
     }
     return method.Local(**fields)
+
+
+def perturbation(one, local, gradient):
+    """Where a method takes the last gradient of a client's first step.
+
+    Args:
+      one: The method.
+      local: The client, without state.
+      gradient: What each pass gives.
+
+    Returns:
+      What is added to the weights, one tensor each, or None.
+    """
+    local = dataclasses.replace(local, state=one.begin(local))
+    return perturbation_then(one, local, gradient)
+
+
+def perturbation_then(one, local, gradient):
+    """As `perturbation`, in a later step: the client has its state."""
+    asked = []
+
+    def gradient_at(perturbation=None, loss=None):
+        del loss
+        asked.append(perturbation)
+        return gradient
+
+    one.gradient(local, gradient_at)
+    return asked[-1]
 
 
 def assert_adds(correct, expected):

@@ -10,12 +10,11 @@ import tensorflow_federated as tff
 from tests.methods import linear, one_weight
 from tff_reg import methods, training
 from tff_reg.methods import all_clients, catalogue, drift, method
-from tff_reg.training import local_training
 
 pytestmark = pytest.mark.usefixtures("in_process")
 
 STRENGTH = 0.3
-_CLASSES = [m for m in catalogue.methods().values() if method.DRIFT in m.claims]
+_CLASSES = [m for m in catalogue.methods().values() if method.DRIFT in m.exclusive]
 # As strong as each other, where they have a strength.
 CORRECTIONS = {
     cls.name: cls(**{"strength": STRENGTH} if "strength" in vars(cls) else {})
@@ -156,13 +155,15 @@ def test_the_mean_gradient_of_a_client_is_that_of_any_optimizers_steps(
         clients = [process.initial_client_state(state)] * 2
         output = process.next(state, data_sets, clients)
         for own, mean in zip(output.client_states, means):
-            linear.assert_close(own["s"], [decay_of_rate * g for g in mean], atol)
+            linear.assert_close(
+                own[f"{correction.name}/s"], [decay_of_rate * g for g in mean], atol
+            )
     for weighting in tff.learning.ClientWeighting:
         arguments["client_weighting"] = weighting
         process, state = run_of(methods.FedCM(share=1.0))
         state = process.next(state, data_sets).state
         linear.assert_close(
-            state.finalizer["memory"]["direction"],
+            state.finalizer["memory"]["fedcm/direction"],
             [(a + b) / 2 for a, b in zip(*means)],
             atol,
         )
@@ -183,7 +184,7 @@ def _minimum(examples):
 _AT_REST = [
     name
     for name, correction in CORRECTIONS.items()
-    if method.does(correction, "initial_client_memory") and not correction.displaces
+    if correction.client_memory and not method.does(correction, "gradient")
 ]
 
 
@@ -208,7 +209,8 @@ def test_the_minimum_of_unlike_clients_is_a_fixed_point(name):
     client_states = []
     for own in examples:
         memories = dict(process.initial_client_state(state))
-        memories.update(_memories_at(minimum, name, own))
+        at_rest = _memories_at(minimum, name, own)
+        memories.update((f"{name}/{key}", value) for key, value in at_rest.items())
         client_states.append(collections.OrderedDict(memories))
     for _ in range(2):
         output = process.next(
@@ -252,7 +254,7 @@ def test_those_that_make_the_model_refuse_a_server_optimizer(name):
             linear.build(CORRECTIONS[name], server_optimizer_fn=optimizer)
 
 
-@_that(lambda cls: cls.needs_uniform_weighting)
+@_that(lambda cls: method.UNIFORM_WEIGHTING in cls.needs)
 def test_those_that_make_the_model_refuse_a_weighted_mean(name):
     weighting = tff.learning.ClientWeighting.NUM_EXAMPLES
     with pytest.raises(ValueError, match=f"{name} takes the plain mean"):
@@ -262,20 +264,23 @@ def test_those_that_make_the_model_refuse_a_weighted_mean(name):
 def test_what_refuses_a_server_or_a_mean_makes_the_model():
     making = {"feddyn", "feddc", "fedspeed"}
     assert {m.name for m in _CLASSES if m.server_step} == {*making, "fednova"}
-    assert {m.name for m in _CLASSES if m.needs_uniform_weighting} == making
+    assert {m.name for m in _CLASSES if method.UNIFORM_WEIGHTING in m.needs} == making
 
 
-def test_those_that_do_not_count_clients_need_no_population():
-    counting = {m.name for m in _CLASSES if m.needs_population}
-    assert counting == {"scaffold", "feddyn", "feddc", "fedspeed", "fedgamma"}
-    for name in {*CORRECTIONS} - counting:
-        local_training.LocalTraining(training.build_sgd(0.1), [CORRECTIONS[name]])
+_COUNTING = ("scaffold", "feddyn", "feddc", "fedspeed", "fedgamma")
 
 
-@_that(lambda cls: cls.needs_population)
+@_that(lambda cls: cls.name not in _COUNTING)
+def test_those_that_do_not_count_clients_need_no_population(name):
+    linear.build(CORRECTIONS[name], population=None)
+
+
+@pytest.mark.parametrize("name", _COUNTING)
 def test_a_correction_without_a_population_is_refused(name):
-    with pytest.raises(ValueError, match=f"{name} has to know of all clients"):
+    message = rf"^{name}\.update_memory \(.*it has to know how many clients there are"
+    with pytest.raises(methods.HookError, match=message) as caught:
         linear.build(CORRECTIONS[name], population=None)
+    assert "\n" not in str(caught.value)
 
 
 def test_mean_examples_are_refused_with_batches():
@@ -308,19 +313,37 @@ def test_a_direction_beside_an_adaptive_optimizer_is_warned_of(correction):
         training.build_regularized(linear.model_fn, [correction], adam)
 
 
-@pytest.mark.parametrize("name", CORRECTIONS)
-def test_only_what_needs_gradients_needs_a_learning_rate(name):
+_READING_THE_RATE = {
+    **{
+        name: CORRECTIONS[name]
+        for name in ("scaffold", "feddc", "fedcm", "mofedsam", "fedgamma")
+    },
+    "fednova with a proximal term": methods.FedNova(proximal=0.1),
+    "fednova with a server momentum": methods.FedNova(server_momentum=0.1),
+}
+
+
+@pytest.mark.parametrize("which", _READING_THE_RATE)
+def test_what_reads_the_learning_rate_is_refused_without_one(which):
+    correction = _READING_THE_RATE[which]
+    message = (
+        rf"^{correction.name}\.\w+ \(.*it needs a client optimiser with a"
+        " learning_rate among its hparams"
+    )
+    with pytest.raises(methods.HookError, match=message) as caught:
+        linear.build(correction, client_optimizer_fn=_SignDescent())
+    assert "\n" not in str(caught.value)
+
+
+@_that(lambda cls: cls.name not in _READING_THE_RATE)
+def test_what_does_not_read_the_learning_rate_needs_none(name):
     optimizer, correction = _SignDescent(), CORRECTIONS[name]
-    if correction.needs_gradients:
-        with pytest.raises(ValueError, match=f"{name} needs a client optimiser with a"):
-            linear.build(correction, client_optimizer_fn=optimizer)
-        return
     process = _build(correction, client_optimizer_fn=optimizer)
     state = process.initialize()
     after, _ = linear.run(process, state, [linear.whole(*linear.examples(0))], 1)
     before, after = (linear.weights_of(process, s) for s in (state, after))
     # The mean of one client's model, and where drifts are kept a third of its own.
-    keeps = "h" in correction.initial_client_memory([])
+    keeps = "h" in correction.client_memory
     moved = np.abs(after[0] - before[0]) / (0.01 * (4 / 3 if keeps else 1))
     linear.assert_close(moved, np.round(moved))
     assert moved.max() >= 1

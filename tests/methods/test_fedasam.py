@@ -16,7 +16,9 @@ def test_measures_kernels_by_their_size_and_biases_not(scaled, gamma_scale):
     ]
     values = [[[3.0, 0.0]], [0.0, 4.0], [12.0, 0.0]]
     gradient = [tf.constant(value, tf.float64) for value in values]
-    ascent = fedasam.displacement(one_weight.local(weights=variables), gradient)
+    ascent = one_weight.perturbation(
+        fedasam, one_weight.local(weights=variables), gradient
+    )
     # t = |w| + 0.5 is [2.5, 1.5] for the kernel; t g is 7.5, 4 gamma_scale and 12.
     factor = 0.5 / np.sqrt(7.5**2 + (4 * gamma_scale) ** 2 + 12**2)
     np.testing.assert_allclose(ascent[0], [[factor * 2.5 * 7.5, 0]], rtol=1e-14)

@@ -1,8 +1,11 @@
+import dataclasses
+
 import numpy as np
 import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tests import local_steps
 from tests.methods import linear, one_weight
 from tff_reg import methods, training
 from tff_reg.methods import catalogue
@@ -12,38 +15,34 @@ def _tensors(*values):
     return [tf.constant(value, tf.float64) for value in values]
 
 
-def _displacement(method, local):
-    local = local.with_state(method.begin(local))
-    return method.displacement(local, None)
-
-
-CLOUD = _tensors([[1.0, 2.0]], [5.0])
+RECEIVED = _tensors([[1.0, 2.0]], [5.0])
 
 
 def test_goes_back_to_the_model_that_was_received_before():
     method = methods.FedLESAM(radius=0.26)
     received = {"received": _tensors([[4.0, 6.0]], [17.0])}
-    back = _displacement(method, one_weight.local(cloud=CLOUD, client=received))
+    local = one_weight.local(global_weights=RECEIVED, memory=received)
+    back = one_weight.perturbation(method, local, None)
     # The way is 13 long.
     np.testing.assert_allclose(back[0], [[0.06, 0.08]], rtol=1e-7)
     np.testing.assert_allclose(back[1], [0.24], rtol=1e-7)
-    memory, uploads = method.finish(one_weight.local(cloud=CLOUD))
-    assert memory == {"received": CLOUD} and not uploads
+    finished = method.finish(one_weight.local(global_weights=RECEIVED))
+    assert finished == methods.Finished(memory={"received": RECEIVED})
 
 
 @pytest.mark.parametrize("direction", ["paper", "server", "published"])
-def test_a_first_round_or_an_unchanged_model_displaces_nothing(direction):
+def test_a_first_round_or_an_unchanged_model_moves_nothing(direction):
     method = methods.FedLESAM(direction=direction)
     first = one_weight.local(
-        cloud=CLOUD,
-        client=method.initial_client_memory(CLOUD),
-        server=method.initial_server_memory(CLOUD),
+        global_weights=RECEIVED,
+        memory=local_steps.first_memory(method, "client_memory", RECEIVED),
+        server_memory=local_steps.first_memory(method, "server_memory", RECEIVED),
     )
-    same = one_weight.local(
-        cloud=CLOUD, client={"received": CLOUD}, server=first.server
-    )
+    same = dataclasses.replace(first, memory={"received": RECEIVED})
     for local in (first, same):
-        for tensor, weight in zip(_displacement(method, local), CLOUD):
+        for tensor, weight in zip(
+            one_weight.perturbation(method, local, None), RECEIVED
+        ):
             np.testing.assert_array_equal(tensor, np.zeros_like(weight))
 
 
@@ -55,9 +54,9 @@ UPDATE = _tensors(
 
 def _of_server(direction):
     method = methods.FedLESAM(radius=0.1, direction=direction)
-    cloud = [tf.ones_like(u) for u in UPDATE]
-    local = one_weight.local(cloud=cloud, server={"update": UPDATE})
-    return _displacement(method, local)
+    received = [tf.ones_like(u) for u in UPDATE]
+    local = one_weight.local(global_weights=received, server_memory={"update": UPDATE})
+    return one_weight.perturbation(method, local, None)
 
 
 def test_goes_back_along_the_servers_update_by_the_sum_of_the_norms():
@@ -75,11 +74,11 @@ def test_as_published_each_weight_moves_by_one_number_of_a_flat_vector():
 
 def test_what_is_not_used_is_neither_sent_nor_remembered():
     paper = methods.FedLESAM()
-    assert paper.sent == () and not paper.initial_server_memory(CLOUD)
+    assert [*paper.client_memory] == ["received"] and not paper.server_memory
     published = methods.FedLESAM(direction="published")
-    assert published.sent == ("update",)
-    assert not published.initial_client_memory(CLOUD)
-    assert published.finish(one_weight.local()) == ({}, {})
+    assert not published.client_memory
+    assert published.server_memory == {"update": methods.sent(methods.zeros)}
+    assert published.finish(one_weight.local()) == methods.Finished()
 
 
 def test_a_process_has_client_states_only_where_clients_remember():
@@ -105,7 +104,7 @@ def test_the_servers_update_is_the_weighted_mean_of_the_scaled_changes(others):
     pairs = zip(linear.weights_of(process, after), linear.weights_of(process, state))
     # FedNova's model moves by the five steps, and each client's change is over them.
     moved = [(new - old) / (5 if others else 1) for new, old in pairs]
-    linear.assert_close(after.finalizer["memory"]["update"], moved)
+    linear.assert_close(after.finalizer["memory"]["fedlesam/update"], moved)
 
 
 def test_the_authors_sums_make_sense():

@@ -1,3 +1,5 @@
+import dataclasses
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -13,12 +15,14 @@ BY_EXAMPLES = tff.learning.ClientWeighting.NUM_EXAMPLES
 
 def _scale(method, steps, **hparams):
     hparams = {k: tf.constant(v, tf.float64) for k, v in hparams.items()}
-    cloud = [tf.zeros([2], tf.float64)]
-    local = one_weight.local(cloud=cloud, hparams=hparams)
-    local = local.with_state(method.begin(local))
+    start = [tf.zeros([2], tf.float64)]
+    local = one_weight.local(
+        start=start, hparams=hparams, num_steps=steps, num_examples=steps
+    )
+    local = dataclasses.replace(local, state=method.begin(local))
     for _ in range(steps):
-        local = local.with_state(method.keep(local, cloud))
-    return float(method.scale(local))
+        local = dataclasses.replace(local, state=method.keep(local, start))
+    return float(method.finish(local).scale)
 
 
 @pytest.mark.parametrize(
@@ -97,9 +101,3 @@ def test_with_equal_steps_it_is_fedavg():
 
 def _sgd():
     return training.build_sgd(linear.RATE, 0.9, weight_decay=0.1)
-
-
-def test_what_needs_no_rate_asks_for_none():
-    assert not methods.FedNova().needs_learning_rate
-    for changes in ({"proximal": 0.1}, {"server_momentum": 0.1}):
-        assert methods.FedNova(**changes).needs_learning_rate

@@ -5,12 +5,12 @@ import tensorflow as tf
 from tff_reg import methods
 
 
-def _step(weights, global_weights):
+def _step(weights, start):
     return methods.Step(
         network=None,
         outputs=None,
         weights=weights,
-        global_weights=global_weights,
+        start=start,
     )
 
 

@@ -1,4 +1,4 @@
-"""FedSAM, and what is true of all that displace the weights by the loss's gradient."""
+"""FedSAM, and what is true of all that perturb the weights by the loss's gradient."""
 
 import collections
 import dataclasses
@@ -20,9 +20,7 @@ pytestmark = pytest.mark.usefixtures("in_process")
 _CLASSES = [
     m
     for m in catalogue.methods().values()
-    if method.GRADIENT in m.claims
-    and m.displaces_by_gradient
-    and not method.does(m, "displacement_loss")
+    if method.does(m, "gradient") and m.name not in ("fedlesam", "fedsol")
 ]
 SHARP = pytest.mark.parametrize(
     "sharp", [cls(radius=0.2) for cls in _CLASSES], ids=lambda sharp: sharp.name
@@ -33,7 +31,9 @@ MODEL_FN = every_method.model_fn
 def test_climbs_by_the_radius_along_the_gradient():
     values = [[[3.0, 0.0]], [0.0, 4.0], [12.0, 0.0]]
     gradient = [tf.constant(value, tf.float64) for value in values]
-    ascent = methods.FedSAM(radius=0.26).displacement(one_weight.local(), gradient)
+    ascent = one_weight.perturbation(
+        methods.FedSAM(radius=0.26), one_weight.local(), gradient
+    )
     # The gradient's norm is 13.
     np.testing.assert_allclose(ascent[0], [[0.06, 0]], rtol=1e-14)
     np.testing.assert_allclose(ascent[1], [0, 0.08], rtol=1e-14)
@@ -42,21 +42,16 @@ def test_climbs_by_the_radius_along_the_gradient():
 
 def _local(model):
     weights = list(model.trainable_variables)
-    return method.Local(weights, [tf.zeros_like(w) for w in weights], {}, {})
-
-
-def _displacement(sharp, model, gradient):
-    """That of a client's first step."""
-    local = _local(model)
-    return sharp.displacement(local.with_state(sharp.begin(local)), gradient)
+    start = [tf.zeros_like(w) for w in weights]
+    return method.Local(weights, start, {}, {}, global_weights=start)
 
 
 @SHARP
 def test_a_gradient_of_zero_moves_nothing(sharp):
     model = MODEL_FN()
     zeros = [tf.zeros_like(w) for w in model.trainable_variables]
-    for displacement in _displacement(sharp, model, zeros):
-        np.testing.assert_array_equal(displacement, tf.zeros_like(displacement))
+    for perturbation in one_weight.perturbation(sharp, _local(model), zeros):
+        np.testing.assert_array_equal(perturbation, tf.zeros_like(perturbation))
 
 
 def _batch(seed=0, count=6):
@@ -79,21 +74,22 @@ def _loss_gradient(model, batch):
 
 @SHARP
 @pytest.mark.parametrize("in_graph", [False, True])
-def test_the_gradient_is_that_of_displaced_weights_which_are_put_back(sharp, in_graph):
+def test_the_gradient_is_that_of_perturbed_weights_which_are_put_back(sharp, in_graph):
     model, batch = MODEL_FN(), _batch()
     variables = model.trainable_variables
     before = [v.numpy() for v in variables]
-    cloud = [tf.zeros_like(v) for v in variables]
+    start = [tf.zeros_like(v) for v in variables]
 
     def take():
-        return local_steps.gradient(model, [sharp], batch, cloud=cloud)[:2]
+        return local_steps.gradient(model, [sharp], batch, start=start)[:2]
 
     computed, count = tf.function(take)() if in_graph else take()
     assert count == 6
-    for variable, start in zip(variables, before):
-        np.testing.assert_array_equal(variable, start)
+    for variable, value in zip(variables, before):
+        np.testing.assert_array_equal(variable, value)
     plain = _loss_gradient(model, batch)
-    for variable, up in zip(variables, _displacement(sharp, model, plain)):
+    perturbation = one_weight.perturbation(sharp, _local(model), plain)
+    for variable, up in zip(variables, perturbation):
         variable.assign_add(up)
     expected = _loss_gradient(model, batch)
     for ours, other in zip(computed, expected):
@@ -107,9 +103,9 @@ def test_metrics_statistics_and_measurements_are_those_of_the_first_pass(sharp):
     results = []
     for parts in ([], [sharp]):
         model = MODEL_FN()
-        cloud = [tf.zeros_like(v) for v in model.trainable_variables]
+        start = [tf.zeros_like(v) for v in model.trainable_variables]
         _, count, measurements = local_steps.gradient(
-            model, [methods.MAN(), *parts], _batch(), cloud=cloud
+            model, [methods.MAN(), *parts], _batch(), start=start
         )
         results.append(
             [
@@ -148,11 +144,12 @@ def test_both_passes_share_what_is_random(sharp):
         return tf.constant([5, 6], tf.int64)
 
     model, batch = MODEL_FN(), _batch()
-    cloud = [tf.zeros_like(v) for v in model.trainable_variables]
+    start = [tf.zeros_like(v) for v in model.trainable_variables]
     parts = [recorder, sharp]
-    local_steps.gradient(model, parts, batch, cloud=cloud, compute_key=compute_key)
+    local_steps.gradient(model, parts, batch, start=start, compute_key=compute_key)
     assert len(asked) == 1
-    first, second = recorder.seen
+    # The first two are of the trial round.
+    first, second = recorder.seen[2:]
     np.testing.assert_array_equal(first, second)
     assert np.abs(first - batch["x"]).max() > 1e-3
 

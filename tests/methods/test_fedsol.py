@@ -10,7 +10,7 @@ from tests.methods import one_weight
 from tests.training import every_method
 from tff_reg import methods, models, training
 from tff_reg.methods import method
-from tff_reg.training import local_round, local_training
+from tff_reg.training import local_round, local_training, trial
 
 
 def _tensors(*values):
@@ -18,23 +18,23 @@ def _tensors(*values):
 
 
 WEIGHTS = _tensors([[4.0, 5.0], [1.0, 1.0]], [2.0], [[1.0], [1.0]], [0.0])
-CLOUD = _tensors([[1.0, 1.0], [1.0, 1.0]], [0.0], [[1.0], [0.0]], [0.0])
+START = _tensors([[1.0, 1.0], [1.0, 1.0]], [0.0], [[1.0], [0.0]], [0.0])
 # Of length 7.
 GRADIENT = _tensors([[2.0, 3.0], [6.0, 0.0]], [0.0], [[0.0], [0.0]], [0.0])
-# |w - cloud| by its outputs: 3 and 4 of 5, nothing, a bias, 0 and 1.
+# |w - start| by its outputs: 3 and 4 of 5, nothing, a bias, 0 and 1.
 UNITS = ([[0.6, 0.8], [0.0, 0.0]], [1.0], [[0.0], [1.0]], [0.0])
 
 
-def _displacement(gradient=None, **settings):
+def _perturbation(gradient=None, **settings):
     in_head = (False, False, True, True)
-    local = one_weight.local(weights=WEIGHTS, cloud=CLOUD, in_head=in_head)
+    local = one_weight.local(weights=WEIGHTS, start=START, in_head=in_head)
     fedsol = methods.FedSOL(radius=0.7, **settings)
-    return fedsol.displacement(local, gradient or GRADIENT)
+    return one_weight.perturbation(fedsol, local, gradient or GRADIENT)
 
 
 @pytest.mark.parametrize("perturbation", ["fixed", "adaptive"])
 def test_climbs_the_divergence_by_the_radius_and_by_what_has_moved(perturbation):
-    found = _displacement(perturbation=perturbation)
+    found = _perturbation(perturbation=perturbation)
     for tensor, gradient, unit in zip(found, GRADIENT, UNITS):
         scale = unit if perturbation == "adaptive" else 1.0
         np.testing.assert_allclose(tensor, 0.1 * gradient * scale, rtol=1e-10)
@@ -43,7 +43,7 @@ def test_climbs_the_divergence_by_the_radius_and_by_what_has_moved(perturbation)
 @pytest.mark.parametrize("part, length", [("all", 5.0), ("body", 3.0), ("head", 4.0)])
 def test_moves_the_last_layer_or_all_others(part, length):
     gradient = _tensors([[3.0, 0.0], [0.0, 0.0]], [0.0], [[0.0], [0.0]], [4.0])
-    found = _displacement(gradient, perturbation="fixed", part=part)
+    found = _perturbation(gradient, perturbation="fixed", part=part)
     moves = {"all": (1, 1), "body": (1, 0), "head": (0, 1)}[part]
     assert float(found[0][0, 0]) == pytest.approx(0.7 * 3 / length * moves[0])
     assert float(found[3][0]) == pytest.approx(0.7 * 4 / length * moves[1])
@@ -75,7 +75,7 @@ def test_the_head_is_what_of_the_last_layer_trains(of_classifier, names):
 @pytest.mark.parametrize("perturbation", ["fixed", "adaptive"])
 def test_a_divergence_that_is_a_rounding_moves_nothing(perturbation):
     gradient = [1e-8 * g for g in GRADIENT]
-    for tensor in _displacement(gradient, perturbation=perturbation):
+    for tensor in _perturbation(gradient, perturbation=perturbation):
         np.testing.assert_array_equal(tensor, np.zeros_like(tensor))
 
 
@@ -84,7 +84,6 @@ class _Reading(method.Method):
     """Keeps what the received model says of each batch, in evaluation mode."""
 
     name = "reading"
-    reference_models = (method.EVALUATED,)
     seen: list = dataclasses.field(default_factory=list)
 
     def term(self, step):
@@ -104,11 +103,14 @@ def test_the_global_model_is_evaluated_with_the_statistics_that_came_with_it():
     x = tf.constant(rng.normal(size=(6, 4, 4, 1)), tf.float32)
     expected = received.network(x, models.ForwardPass(training=False)).logits
     reading = _Reading()
+    work = local_training.LocalTraining(training.build_sgd(0.1), [reading])
     each_round = local_round.LocalRound(
         every_method.model_fn,
-        local_training.LocalTraining(training.build_sgd(0.1), [reading]),
+        work,
         tff.learning.ClientWeighting.UNIFORM,
+        trial.find_needs(every_method.model_fn, work),
     )
+    reading.seen.clear()
     batch = {"x": x, "y": tf.zeros([6], tf.int32)}
     visit, progress = each_round.begin(
         {"learning_rate": tf.constant(0.1)},

@@ -1,3 +1,5 @@
+import dataclasses
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -12,15 +14,15 @@ pytestmark = pytest.mark.usefixtures("in_process")
 def test_climbs_along_the_gradient_and_its_previous_one(ascent, added):
     fedspeed = methods.FedSpeed(strength=0.4, radius=0.5, ascent=ascent)
     zero = tf.zeros([2], tf.float64)
-    local = one_weight.local(cloud=[zero])
-    local = local.with_state(fedspeed.begin(local))
+    local = one_weight.local(start=[zero])
+    local = dataclasses.replace(local, state=fedspeed.begin(local))
     gradient = [tf.constant([1.0, 0.0], tf.float64)]
     # At first there is no previous gradient: along (1, 0) by 0.5.
-    (first,) = fedspeed.displacement(local, gradient)
+    (first,) = one_weight.perturbation_then(fedspeed, local, gradient)
     np.testing.assert_allclose(first, [0.5, 0], rtol=1e-6)
     clipped = [tf.constant([0.0, 2.0], tf.float64)]
-    local = local.with_state(fedspeed.keep(local, clipped))
-    (second,) = fedspeed.displacement(local, gradient)
+    local = dataclasses.replace(local, state=fedspeed.keep(local, clipped))
+    (second,) = one_weight.perturbation_then(fedspeed, local, gradient)
     direction = np.array([1.0, added])
     expected = 0.5 * direction / np.linalg.norm(direction)
     np.testing.assert_allclose(second, expected, rtol=1e-6)
@@ -38,11 +40,13 @@ def test_corrects_and_remembers_as_feddyn():
 def test_with_radius_0_it_is_feddyn_to_the_bit():
     data_sets = [linear.whole(*linear.examples(seed)) for seed in range(2)]
     feddyn = linear.build(methods.FedDyn(strength=0.3))
-    start = feddyn.initialize()
-    expected = linear.run(feddyn, start, data_sets, 2)
+    expected = linear.run(feddyn, feddyn.initialize(), data_sets, 2)
+    start = linear.weights_of(feddyn, feddyn.initialize())
     results = {}
     for radius in (0.0, 0.1):
         fedspeed = linear.build(methods.FedSpeed(strength=0.3, radius=radius))
-        results[radius] = linear.run(fedspeed, start, data_sets, 2)
+        state = linear.started(fedspeed, start)
+        results[radius] = linear.run(fedspeed, state, data_sets, 2)
     linear.assert_close(results[0.0], expected, 0.0)
-    assert np.any(results[0.1][1][0]["h"][0] != expected[1][0]["h"][0])
+    moved, plain = results[0.1][1][0], expected[1][0]
+    assert np.any(moved["fedspeed/h"][0] != plain["feddyn/h"][0])

@@ -79,8 +79,6 @@ class _Priors(method.Method):
     """Adds to each logit the logarithm of how many examples of its class there are."""
 
     name = "priors"
-    claims = (method.LOGITS,)
-    needs_class_counts = True
 
     def change_logits(self, logits, class_counts):
         return logits + tf.math.log(tf.cast(class_counts, logits.dtype))
@@ -91,8 +89,6 @@ class _Onlooker(method.Method):
     """A term of no weight that says what terms see."""
 
     name = "onlooker"
-    needs_class_counts = True
-    measurement_names = ("first", "last")
 
     def term(self, step):
         value = tf.reduce_mean(step.outputs.logits[:, 2])
@@ -164,6 +160,34 @@ def test_the_loss_sees_logits_changed_by_the_class_counts_of_the_whole_client(fo
     assert measured["num_examples"] == 8
 
 
+@dataclasses.dataclass(frozen=True)
+class _Counting(method.Method):
+    """Keeps the class counts that a client begins with, and scales gradients by one."""
+
+    name = "counting"
+
+    def begin(self, local):
+        return local.class_counts
+
+    def correct(self, local, gradient):
+        factor = tf.cast(local.state[1], gradient[0].dtype)
+        return [factor * g for g in gradient]
+
+
+@in_both_forms
+def test_class_counts_are_known_where_a_client_begins(form):
+    process = linear.build(_Counting(), client_data=_FORMS[form][0], population=None)
+    features, _ = linear.examples(0)
+    output = process.next(
+        linear.started(process, _start()), [_FORMS[form][1](features, _LABELS)]
+    )
+    weights = _start()
+    for rows in (slice(0, 4), slice(4, 8)):
+        examples = features[rows], _LABELS[rows]
+        weights = _train(weights, examples, 1, lambda w, g: [3.0 * each for each in g])
+    linear.assert_close(_weights(process, output), weights)
+
+
 @in_both_forms
 def test_a_client_without_examples_counts_no_class_and_changes_nothing(form):
     process, make = _build_priors(form), _FORMS[form][1]
@@ -184,26 +208,24 @@ class _Returning(method.Method):
     """Takes the gradient nearer to the model that the client received before."""
 
     name = "returning"
-    claims = (method.GRADIENT,)
-    needs_network = False
-    displaces = True
-    displaces_by_gradient = False
+    client_memory = {
+        "old": methods.initial_weights,
+        "first": methods.initial_weights,
+        "visits": lambda weights: tf.constant(0),
+    }
     radius: float = 0.5
 
-    def initial_client_memory(self, weights):
-        return {"old": list(weights), "first": list(weights)}
-
-    def displacement(self, local, gradient):
-        assert gradient is None
-        back = [old - c for old, c in zip(local.client["old"], local.cloud)]
+    def gradient(self, local, gradient_at):
+        back = [old - s for old, s in zip(local.memory["old"], local.start)]
         norm = fedsam.global_norm(back)
-        return [tf.math.divide_no_nan(self.radius * b, norm) for b in back]
+        return gradient_at([tf.math.divide_no_nan(self.radius * b, norm) for b in back])
 
     def finish(self, local):
-        return {"old": list(local.cloud)}, {}
+        visits = local.memory["visits"] + 1
+        return methods.Finished(memory={"old": list(local.start), "visits": visits})
 
 
-def test_a_displacement_by_memory_is_one_pass_of_the_batch():
+def test_a_perturbation_by_memory_is_one_pass_of_the_batch():
     process, examples = linear.build(_Returning(), steps=2), linear.examples(0)
     first, data_set = _start(), linear.whole(*examples)
     state, client_states = linear.run(
@@ -211,7 +233,7 @@ def test_a_displacement_by_memory_is_one_pass_of_the_batch():
     )
     second = _train(first, examples, 2)
     linear.assert_close(linear.weights_of(process, state), second)
-    linear.assert_close(client_states[0]["old"], first)
+    linear.assert_close(client_states[0]["returning/old"], first)
     output = process.next(state, [data_set], client_states)
     back = _minus(first, second)
     norm = np.sqrt(sum(np.sum(b**2) for b in back))
@@ -221,9 +243,10 @@ def test_a_displacement_by_memory_is_one_pass_of_the_batch():
         losses.append(_loss(there, *examples))
         weights = _plus(weights, linear.gradient(there, *examples), -RATE)
     linear.assert_close(_weights(process, output), weights)
-    linear.assert_close(output.client_states[0]["old"], second)
+    linear.assert_close(output.client_states[0]["returning/old"], second)
     # What the method says nothing of stays as it is.
-    linear.assert_close(output.client_states[0]["first"], first, 0.0)
+    linear.assert_close(output.client_states[0]["returning/first"], first, 0.0)
+    assert output.client_states[0]["returning/visits"] == 2
     # The one pass is there.
     assert _measured(output)["num_examples"] == 16
     assert _measured(output)["loss"] == pytest.approx(np.mean(losses), rel=1e-6)
@@ -239,22 +262,20 @@ class _Rebelling(method.Method):
     """Takes the gradient further from the global model, in weights and in logits."""
 
     name = "rebelling"
-    claims = (method.GRADIENT,)
-    reference_models = (method.GLOBAL,)
-    displaces = True
     radius: float = 0.1
 
-    def displacement_loss(self, step):
+    def gradient(self, local, gradient_at):
+        away = gradient_at(loss=self._loss)
+        return gradient_at([self.radius * g for g in away])
+
+    def _loss(self, step):
         received = step.outputs_of(method.GLOBAL).logits
         away = [
             tf.reduce_sum(tf.math.squared_difference(w, g))
-            for w, g in zip(step.weights, step.global_weights)
+            for w, g in zip(step.weights, step.start)
         ]
         gap = tf.math.squared_difference(step.outputs.logits, received)
         return tf.reduce_mean(gap) + 0.5 * tf.add_n(away)
-
-    def displacement(self, local, gradient):
-        return [self.radius * g for g in gradient]
 
 
 def test_a_second_loss_of_the_batch_says_where_the_gradient_is_taken():
@@ -292,24 +313,6 @@ def test_a_second_loss_of_the_batch_says_where_the_gradient_is_taken():
     assert np.abs(straight[0] - weights[0]).max() > 1e-5
 
 
-@dataclasses.dataclass(frozen=True)
-class _Resting(_Rebelling):
-    """Has that second loss, but does not ask for its gradient."""
-
-    name = "resting"
-    displaces_by_gradient = False
-
-    def displacement(self, local, gradient):
-        assert gradient is None
-        return [tf.zeros_like(c) for c in local.cloud]
-
-
-def test_a_second_loss_that_is_not_asked_for_is_no_loss():
-    process, examples = linear.build(_Resting(), steps=3), linear.examples(0)
-    output = process.next(linear.started(process, _start()), [linear.whole(*examples)])
-    linear.assert_close(_weights(process, output), _train(_start(), examples, 3))
-
-
 # The server's memory, without one of the clients.
 
 
@@ -318,22 +321,19 @@ class _LookingAhead(method.Method):
     """Server momentum whose next step clients have before them."""
 
     name = "ahead"
-    claims = (method.SERVER,)
-    needs_network = False
+    server_memory = {"momentum": methods.zeros}
     server_step = "momentum of its own"
     decay: float = 0.8
-
-    def initial_server_memory(self, weights):
-        return {"momentum": [tf.zeros_like(w) for w in weights]}
 
     def broadcast(self, weights, memory):
         return _plus(weights, memory["momentum"], self.decay)
 
-    def update_server(self, server):
-        old, count = server.memory["momentum"], server.count
-        mean = [moved / tf.cast(count, moved.dtype) for moved in server.moved]
-        decayed = [self.decay * momentum for momentum in old]
-        return {"momentum": _plus(decayed, mean)}, _plus(server.weights, decayed)
+    def update_memory(self, server):
+        decayed = [self.decay * momentum for momentum in server.memory["momentum"]]
+        return {"momentum": _plus(decayed, server.mean_delta)}
+
+    def next_model(self, server):
+        return _plus(server.weights, server.old_memory["momentum"], self.decay)
 
 
 def test_updates_are_relative_to_a_broadcast_that_is_not_the_model():
@@ -356,7 +356,7 @@ def test_updates_are_relative_to_a_broadcast_that_is_not_the_model():
         momentum = _minus(mean, weights)
         weights = mean
         linear.assert_close(linear.weights_of(process, state), weights)
-        linear.assert_close(state.finalizer["memory"]["momentum"], momentum)
+        linear.assert_close(state.finalizer["memory"]["ahead/momentum"], momentum)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -364,31 +364,26 @@ class _Following(method.Method):
     """Mixes every gradient with the direction of the last round."""
 
     name = "following"
-    claims = (method.DRIFT,)
-    needs_network = False
-    sent = ("direction",)
+    exclusive = (method.DRIFT,)
+    server_memory = {
+        "direction": methods.sent(methods.zeros),
+        "rounds": lambda weights: tf.constant(0),
+        "first": methods.initial_weights,
+    }
     share: float = 0.3
     step_size: float = 4 * RATE
 
-    def initial_server_memory(self, weights):
-        return {
-            "direction": [tf.zeros_like(w) for w in weights],
-            "rounds": tf.constant(0),
-            "first": [tf.identity(w) for w in weights],
-        }
-
     def correct(self, local, gradient):
-        assert list(local.server) == ["direction"]
+        assert list(local.server_memory) == ["direction"]
         return [
             self.share * g + (1 - self.share) * d
-            for g, d in zip(gradient, local.server["direction"])
+            for g, d in zip(gradient, local.server_memory["direction"])
         ]
 
-    def update_server(self, server):
+    def update_memory(self, server):
         size = self.step_size * tf.cast(server.count, tf.float64)
-        direction = [-moved / size for moved in server.moved]
-        memory = {"direction": direction, "rounds": server.memory["rounds"] + 1}
-        return memory, server.weights
+        direction = [-moved / size for moved in server.delta_sum]
+        return {"direction": direction, "rounds": server.memory["rounds"] + 1}
 
 
 def test_the_servers_memory_is_replaced_and_what_is_named_is_sent():
@@ -408,10 +403,10 @@ def test_the_servers_memory_is_replaced_and_what_is_named_is_sent():
         direction = [d / (4 * RATE) for d in _minus(weights, mean)]
         weights = mean
         linear.assert_close(linear.weights_of(process, state), weights)
-        linear.assert_close(state.finalizer["memory"]["direction"], direction)
-        assert state.finalizer["memory"]["rounds"] == round_num
+        linear.assert_close(state.finalizer["memory"]["following/direction"], direction)
+        assert state.finalizer["memory"]["following/rounds"] == round_num
         # What the method says nothing of stays as it is.
-        linear.assert_close(state.finalizer["memory"]["first"], _start(), 0.0)
+        linear.assert_close(state.finalizer["memory"]["following/first"], _start(), 0.0)
 
 
 # Averaging by each client's steps.
@@ -422,22 +417,20 @@ class _Normalised(method.Method):
     """Averages the clients' steps, and takes as many of them as they do on average."""
 
     name = "normalised"
-    claims = (method.SERVER,)
-    needs_network = False
     uploads = ("steps",)
-
-    def scale(self, local):
-        return 1 / tf.cast(local.num_steps, tf.float64)
 
     def finish(self, local):
         share = local.relative_weight
         steps = share * tf.cast(local.num_steps, share.dtype)
-        return {}, {"steps": {"all": steps, "shares": share}}
+        return methods.Finished(
+            upload={"steps": {"all": steps, "shares": share}},
+            scale=1 / tf.cast(local.num_steps, tf.float64),
+        )
 
-    def update_server(self, server):
+    def next_model(self, server):
         steps = server.uploads["steps"]["all"] / server.uploads["steps"]["shares"]
         step = _minus(server.weights, server.before)
-        return {}, _plus(server.before, step, steps)
+        return _plus(server.before, step, steps)
 
 
 def _build_normalised():
@@ -488,10 +481,9 @@ class _Rolling(method.Method):
     """Adds a part of the last step's clipped gradient to each gradient."""
 
     name = "rolling"
-    needs_network = False
 
     def begin(self, local):
-        zeros = [tf.zeros_like(c) for c in local.cloud]
+        zeros = [tf.zeros_like(c) for c in local.start]
         return {"last": zeros, "steps": tf.constant(0)}
 
     def correct(self, local, gradient):
@@ -562,21 +554,6 @@ def _keras_model_fn():
     )
 
 
-def _claims_to_need_no_network(probe):
-    class Claiming(type(probe)):
-        needs_network = False
-
-    return Claiming()
-
-
-@dataclasses.dataclass(frozen=True)
-class _Counting(method.Method):
-    """Wants to know of the class counts, wherever."""
-
-    name = "counting"
-    needs_class_counts = True
-
-
 def test_a_papers_symbol_is_answered_by_what_it_is_called():
     with pytest.raises(TypeError, match=r"no setting 'mu' \(did you mean strength\?\)"):
         methods.FedProx(mu=0.1)
@@ -591,17 +568,17 @@ def test_a_papers_symbol_is_answered_by_what_it_is_called():
     [_Priors(), _Rebelling(), _Counting(), methods.Mixup(), methods.StochDepth()],
     ids=lambda part: part.name,
 )
-def test_what_needs_the_network_is_refused_whatever_it_says(part):
+def test_what_looks_inside_the_network_is_refused_without_one(part):
     with pytest.raises(TypeError, match=f"^{part.name} looks inside the network"):
         linear.build(
-            _claims_to_need_no_network(part),
+            part,
             make_model=_keras_model_fn,
             client_data=training.BatchedData(),
             population=None,
         )
 
 
-def test_a_displacement_by_memory_needs_no_network():
+def test_a_perturbation_by_memory_needs_no_network():
     process = linear.build(
         _Returning(),
         make_model=_keras_model_fn,
@@ -626,8 +603,8 @@ def test_a_displacement_by_memory_needs_no_network():
 # What is true of all of them.
 
 _PROBES = {
-    "displaced by memory": (_Returning(),),
-    "displaced by a second loss": (_Rebelling(),),
+    "perturbed by memory": (_Returning(),),
+    "perturbed by a second loss": (_Rebelling(),),
     "broadcast": (_LookingAhead(),),
     "replaced": (_Following(),),
     "scaled": (_Normalised(),),
@@ -665,7 +642,7 @@ def test_a_round_in_which_nobody_trains_leaves_everything_as_it_was(probe):
 _WITHOUT_CLIENT_MEMORY = [
     name
     for name, parts in _PROBES.items()
-    if not any(method.does(part, "initial_client_memory") for part in parts)
+    if not any(part.client_memory for part in parts)
 ]
 
 

@@ -74,8 +74,6 @@ def test_all_terms_of_a_sum_see_the_changed_loss(changing):
     seen = []
 
     class Spy(methods.FedProx):
-        needs_network = True
-
         def term(self, step):
             seen.append((step.task_loss, step.compute_loss(step.outputs.logits)))
             return super().term(step)
@@ -85,8 +83,9 @@ def test_all_terms_of_a_sum_see_the_changed_loss(changing):
     global_weights = [tf.constant(v) for v in model.trainable_variables]
     labels = tf.minimum(batch.targets[0][0], 1)  # The last class lacks.
     examples = dict(x=batch.features, y=labels)
-    local_steps.gradient(model, terms, examples, cloud=global_weights)
-    ((task_loss, again),) = seen
+    local_steps.gradient(model, terms, examples, start=global_weights)
+    # The first is of the trial round.
+    _, (task_loss, again) = seen
     assert float(task_loss) == pytest.approx(float(again))
     plain = model.loss_fn(labels, model.network(batch.features).logits)
     assert float(task_loss) != pytest.approx(float(plain), rel=1e-6)

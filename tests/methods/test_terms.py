@@ -1,6 +1,7 @@
 """What is true of every method's part in a local step, its term above all."""
 
 import dataclasses
+import functools
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from tff_reg.data import keys
 from tff_reg.methods import catalogue, method
 from tff_reg.models import forward
 
-_IN_A_STEP = ("term", "change_batch", "change_pass", "change_logits", "displacement")
+_IN_A_STEP = ("term", "change_batch", "change_pass", "change_logits", "gradient")
 ALL = [cls() for cls in catalogue.methods().values()]
 IN_A_STEP = [m for m in ALL if any(method.does(m, what) for what in _IN_A_STEP)]
 WITH_TERM = [m for m in ALL if method.does(m, "term")]
@@ -53,13 +54,19 @@ def _with_weights(model, weights):
     return other
 
 
+@functools.cache
+def _read_by(term):
+    """Names of the models beside the local one that the term reads."""
+    return local_steps.find_needs(_model(), [term]).references
+
+
 def _references(model, term, weights):
     """The models that the term reads, all with weights of their own."""
     names = (method.GLOBAL, method.PREVIOUS, method.AVERAGED, method.EVALUATED)
     return {
         name: _with_weights(model, [w + 0.01 * i for w in weights])
         for i, name in enumerate(names)
-        if name in term.reference_models
+        if name in _read_by(term)
     }
 
 
@@ -85,6 +92,7 @@ def _term(model, term, batch, global_weights, outputs=None):
             labels=batch["y"],
             task_loss=model.loss_fn(batch["y"], outputs.logits),
             weights=model.trainable_variables,
+            start=global_weights,
             global_weights=global_weights,
             compute_loss=lambda logits: model.loss_fn(batch["y"], logits),
             outputs_of=lambda name: references[name].network(batch["x"], constant),
@@ -99,7 +107,7 @@ def _term(model, term, batch, global_weights, outputs=None):
 def _gradient(model, one, batch, global_weights):
     references = _references(model, one, global_weights)
     return local_steps.gradient(
-        model, [one], batch, cloud=global_weights, references=references
+        model, [one], batch, start=global_weights, references=references
     )
 
 
@@ -166,13 +174,13 @@ def test_value_and_gradient_are_finite(one, situation, norm):
 
 
 @pytest.mark.parametrize("term", WITH_TERM, ids=_name)
-def test_reports_its_raw_term_its_share_and_what_it_lists(term):
+def test_reports_its_raw_term_its_share_and_what_it_measures(term):
     model, batch = _model(), _batch()
     global_weights = _global_weights(model, 0.1)
     _, _, measurements = _gradient(model, term, batch, global_weights)
-    names = ["term", "share", *term.measurement_names]
-    assert list(measurements) == [f"{term.name}/{name}" for name in names]
     value = _term(model, term, batch, global_weights)
+    names = ["term", "share", *value.measurements]
+    assert list(measurements) == [f"{term.name}/{name}" for name in names]
     ce = model.loss_fn(
         batch["y"], model.network(batch["x"], forward.ForwardPass(training=True)).logits
     )

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests import local_steps
 from tff_reg import methods, models
 from tff_reg.models import forward
-from tff_reg.training import local_step
 
 TRAIN = forward.ForwardPass(training=True, update_statistics=False)
 EVALUATE = forward.ForwardPass()
@@ -39,13 +39,6 @@ def _network(name, image_shape=None, num_classes=5, **options):
         **options,
     )
     return model_fn().network
-
-
-def _locals(model, method):
-    """Where a client stands that has just received the model and remembers nothing."""
-    weights = list(model.trainable_variables)
-    local = methods.Local(weights=weights, cloud=weights, client={}, server={})
-    return {method.name: local}
 
 
 def _images(*shape, dtype="float32"):
@@ -388,11 +381,12 @@ def test_fedmlb_runs_on_it_and_its_gradient_reaches_every_block(name):
         variable.assign_add(0.01 * _images(*variable.shape))
     batch = dict(x=tf.constant(_images(3, 16, 16, 3)), y=tf.constant([0, 1, 4]))
     term = methods.FedMLB()
-    step = local_step.LocalStep(local, {"global": received}, [term])
-    gradients, _, measured = step.gradient(batch, _locals(local, term), None)
+    gradients, _, measured = local_steps.gradient(
+        local, [term], batch, references={"global": received}
+    )
     assert 0 < float(measured["fedmlb/term"]) < 100
     assert all(np.isfinite(g).all() for g in gradients)
-    plain, _, _ = local_step.LocalStep(local, {}, []).gradient(batch, {}, None)
+    plain, _, _ = local_steps.gradient(local, [], batch)
     sizes = [len(block.trainable_variables) for block in local.network.blocks]
     for last in np.cumsum(sizes):
         assert np.abs(gradients[last - 1] - plain[last - 1]).max() > 1e-6
@@ -552,8 +546,7 @@ def test_fedalign_runs_on_mobilenet():
     local = models.LearningModel(_network("mobilenet"))
     batch = dict(x=tf.constant(_images(2, 16, 16, 3)), y=tf.constant([0, 1]))
     term = methods.FedAlign()
-    step = local_step.LocalStep(local, {}, [term])
-    gradients, _, measured = step.gradient(batch, _locals(local, term), None)
+    gradients, _, measured = local_steps.gradient(local, [term], batch)
     assert float(measured["fedalign/term"]) > 0
     assert all(np.isfinite(g).all() for g in gradients)
 

@@ -35,8 +35,8 @@ from tests.runtime.test_intrinsics import (  # noqa: F401
     test_zero_clients_give_zeros_of_the_right_type,
 )
 from tff_reg import data, experiment, models, runtime, tasks, training
-from tff_reg.experiment import runs
-from tff_reg.experiment.task_settings import TaskSettings
+from tff_reg.experiment.config.task_settings import TaskSettings
+from tff_reg.experiment.rounds import runs
 from tff_reg.runtime import (
     context as context_lib,
     ray_round,

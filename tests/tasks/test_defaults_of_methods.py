@@ -6,7 +6,7 @@ The bases are one, `methods.papers`; here are rows: strengths, what a method bri
 import pytest
 
 from tff_reg import experiment, tasks
-from tff_reg.experiment import config
+from tff_reg.experiment.config import run_config as config
 from tff_reg.methods import catalogue, papers
 
 # A recipe of each method whose default settings are a table's.

@@ -16,7 +16,7 @@ from tornado import httpclient, testing
 from tests import commands
 from tests.experiment.finished import Wrapped, results
 from tff_reg import experiment, runtime
-from tff_reg.experiment import progress, runs
+from tff_reg.experiment.rounds import progress, runs
 from tff_reg.tasks.examples import web_service
 
 SECONDS = 60

@@ -11,15 +11,15 @@ from tff_reg.models import resnet
 SIZE = 4
 NAMES = catalogue.names()
 CLASSES = catalogue.methods()
-STATEFUL = [n for n in NAMES if method.does(CLASSES[n], "initial_client_memory")]
+STATEFUL = [n for n in NAMES if CLASSES[n]().client_memory]
 # Whose networks are not those that `model_fn` makes.
 ADAPTING = [n for n in NAMES if method.does(CLASSES[n], "adapt_network")]
 # All but FedAvg that can have its settings.
+_OWN_SETTINGS = {method.GRADIENT, method.DRIFT, method.SERVER}
 REGULARIZERS = [
     n
     for n in NAMES
-    if n != "fedavg"
-    and not {method.GRADIENT, method.DRIFT, method.SERVER} & {*CLASSES[n].claims}
+    if n != "fedavg" and not _OWN_SETTINGS & method.exclusive_of(CLASSES[n])
 ]
 WITH_TERM = [n for n in REGULARIZERS if method.does(CLASSES[n], "term")]
 

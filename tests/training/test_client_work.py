@@ -9,7 +9,7 @@ import tensorflow_federated as tff
 from tff_reg import data, methods, models, runtime, training
 from tff_reg.lazy import keras
 from tff_reg.runtime import visits
-from tff_reg.training import local_round
+from tff_reg.training import numbers
 
 MODEL_FN = models.build_model_fn("cnn", image_shape=(4, 4, 1), num_classes=3)
 SGD = training.build_sgd(0.1, 0.9, nesterov=True, weight_decay=1e-3)
@@ -60,10 +60,10 @@ def _assert_equal(first, second):
 
 def test_clipping_scales_to_the_norm_and_leaves_small_gradients():
     gradients = [tf.constant([3.0, 0.0]), tf.constant([[4.0]])]
-    clipped, norm = local_round.clip_by_global_norm(gradients, 1.0)
+    clipped, norm = numbers.clip_by_global_norm(gradients, 1.0)
     assert norm == 5.0
     np.testing.assert_allclose(clipped[0], [0.6, 0.0], rtol=1e-6)
-    same, _ = local_round.clip_by_global_norm(gradients, 6.0)
+    same, _ = numbers.clip_by_global_norm(gradients, 6.0)
     _assert_equal(same, gradients)
 
 

@@ -44,7 +44,8 @@ def _settings(name, **changes):
 
 
 def test_a_correction_has_to_know_how_many_clients_there_are():
-    with pytest.raises(TypeError, match="give num_clients, or a population"):
+    message = r"^feddyn\.update_memory \(.* give num_clients, or a population"
+    with pytest.raises(methods.HookError, match=message):
         training.build("feddyn+man", CNN_FN)
 
 

@@ -50,14 +50,14 @@ def test_h_of_the_server_is_the_mean_over_all_clients_and_is_added_to_the_model(
     history, fresh = _two_rounds(_process(methods.FedDyn()))
     for _, after, states in history:
         known = [s or fresh for s in states.values()]
-        for i, kept in enumerate(after.finalizer["memory"]["h"]):
-            expected = np.mean([s["h"][i] for s in known], axis=0)
+        for i, kept in enumerate(after.finalizer["memory"]["feddyn/h"]):
+            expected = np.mean([s["feddyn/h"][i] for s in known], axis=0)
             np.testing.assert_allclose(kept, expected, rtol=1e-9, atol=1e-12)
     # The first round: clients begin at the initial model, and h is what they moved.
     before, after, states = history[0]
     start = before.global_model_weights.trainable
     for i, weights in enumerate(after.global_model_weights.trainable):
-        moved = [states[c]["h"][i] for c in (0, 1)]
+        moved = [states[c]["feddyn/h"][i] for c in (0, 1)]
         expected = start[i] + np.mean(moved, axis=0) + np.sum(moved, axis=0) / 4
         np.testing.assert_allclose(weights, expected, rtol=1e-9, atol=1e-12)
 
@@ -72,6 +72,6 @@ def test_the_mean_of_all_clients_counts_absent_ones_with_the_initial_model(weigh
     shares = np.full(4, 1 / 4)
     if weighting == tff.learning.ClientWeighting.NUM_EXAMPLES:
         shares = sizes / sizes.sum()
-    for i, kept in enumerate(after.finalizer["memory"]["all_clients"]):
+    for i, kept in enumerate(after.finalizer["memory"][all_clients.MEAN]):
         expected = sum(w * s["previous"][i] for w, s in zip(shares, known))
         np.testing.assert_allclose(kept, expected, rtol=1e-9, atol=1e-12)

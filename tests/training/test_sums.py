@@ -11,61 +11,57 @@ from tests.training import every_method
 from tff_reg import training
 from tff_reg.methods import catalogue, method
 
-# By what a method claims, the hooks of which it then overrides one.
-HOOKS = {
-    method.EXAMPLES: ("change_batch",),
-    method.LOGITS: ("change_logits",),
-    method.GRADIENT: ("displacement",),
-    method.DRIFT: ("correct", "scale"),
-}
 CLASSES = every_method.CLASSES
-CLAIMING = {
-    claim: {name for name in CLASSES if claim in CLASSES[name].claims}
-    for claim in (*HOOKS, method.SERVER, method.FEATURES, method.CLASSIFIER)
+# By what only one method of a sum can do, those that do it.
+DOING = {
+    what: {name for name in CLASSES if what in method.exclusive_of(CLASSES[name])}
+    for what in method.EXCLUSIVE
 }
-CORRECTIONS = CLAIMING[method.DRIFT]
-# Of all but the corrections, which may claim more.
-RULES = CLAIMING[method.GRADIENT] - CORRECTIONS
-SERVERS = CLAIMING[method.SERVER] - CORRECTIONS
+CORRECTIONS = DOING[method.DRIFT]
+# Of all but the corrections, which may do more.
+RULES = DOING[method.GRADIENT] - CORRECTIONS
+SERVERS = DOING[method.SERVER] - CORRECTIONS
 TERMS = sorted(every_method.REGULARIZERS)
-NEEDING_ONE_LABEL = {name for name in CLASSES if CLASSES[name].needs_one_label}
+NEEDING_ONE_LABEL = {
+    name for name in CLASSES if method.ONE_LABEL in CLASSES[name].needs
+}
 
 
-@pytest.mark.parametrize("claim", HOOKS)
-def test_who_claims_something_does_it_and_nobody_else_does(claim):
-    doing = {
+def test_who_corrects_gradients_says_that_it_corrects_drift():
+    hooks = ("correct", "correct_clipped")
+    correcting = {
         name
-        for name in CLASSES
-        if any(method.does(CLASSES[name], hook) for hook in HOOKS[claim])
+        for name, each in CLASSES.items()
+        if any(method.does(each, hook) for hook in hooks)
     }
-    assert CLAIMING[claim] == doing
+    assert correcting == CORRECTIONS
 
 
-def test_who_claims_the_servers_step_brings_it_or_takes_it():
+def test_who_says_how_the_server_steps_describes_its_step_or_brings_an_optimizer():
     taking = {
         name
         for name, each in CLASSES.items()
-        if each.server_step or "server_optimizer" in each.brings
+        if each.server_step or "server_optimizer" in each.required_settings
     }
-    assert CLAIMING[method.SERVER] == taking >= {"feddyn", "fedadam"}
+    assert DOING[method.SERVER] == taking >= {"feddyn", "fedadam"}
 
 
-def test_alternatives_claim_the_same():
-    assert CLAIMING[method.LOGITS] == {"fedlc", "fedrs", "fedetf"}
-    assert CLAIMING[method.FEATURES] == {"univarfl", "feduv"}
-    assert CLAIMING[method.CLASSIFIER] == {"freeze", "fedetf"}
+def test_alternatives_do_the_same():
+    assert DOING[method.LOGITS] == {"fedlc", "fedrs", "fedetf"}
+    assert DOING[method.FEATURES] == {"univarfl", "feduv"}
+    assert DOING[method.CLASSIFIER] == {"freeze", "fedetf"}
     sharp = {"fedsam", "fedasam", "fedsol", "fedlesam"}
-    assert CLAIMING[method.GRADIENT] - CORRECTIONS == sharp
+    assert DOING[method.GRADIENT] - CORRECTIONS == sharp
     both = {"fedspeed", "mofedsam", "fedgamma"}
-    assert CLAIMING[method.GRADIENT] & CORRECTIONS == both
+    assert DOING[method.GRADIENT] & CORRECTIONS == both
     others = {"scaffold", "feddyn", "feddc", "fedcm", "fednova"}
     assert both | others == CORRECTIONS
 
 
 def _makes_sense(names):
     names = set(names)
-    return all(len(names & claiming) <= 1 for claiming in CLAIMING.values()) and not (
-        names & NEEDING_ONE_LABEL and names & CLAIMING[method.EXAMPLES]
+    return all(len(names & doing) <= 1 for doing in DOING.values()) and not (
+        names & NEEDING_ONE_LABEL and names & DOING[method.EXAMPLES]
     )
 
 
@@ -109,8 +105,10 @@ def test_a_pair_has_a_round_with_the_metrics_of_both(contexts, pair):
     assert any(not np.array_equal(a, b) for a, b in zip(weights, start))
     measured = output.metrics["client_work"]["train"]
     for each in pair:
-        for what in CLASSES[each].measurement_names:
-            assert np.isfinite(measured[f"{each}/{what}"])
+        own = {name: v for name, v in measured.items() if name.startswith(f"{each}/")}
+        assert all(np.isfinite(value) for value in own.values())
+        has_term = method.does(CLASSES[each], "term")
+        assert (f"{each}/term" in own) == (f"{each}/share" in own) == has_term
 
 
 def _random_sum(seed):

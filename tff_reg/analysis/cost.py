@@ -20,7 +20,7 @@ from typing import Any, Optional
 
 from tff_reg import models, training as training_lib
 from tff_reg.lazy import tf
-from tff_reg.methods import catalogue, method as method_lib
+from tff_reg.methods import catalogue, memories, method as method_lib
 from tff_reg.training.process_settings import ProcessSettings
 
 # Steps whose random draws are averaged, where the count depends on them.
@@ -228,34 +228,45 @@ def _trace(methods, model_fn) -> _Step:
         population=training_lib.Population(_CLIENTS),
     )
     model_fn = training_lib.adapt_model_fn(model_fn, methods)
+    needs = training_lib.trial.find_needs(model_fn, training)
     with tf.Graph().as_default() as graph:
         model = model_fn()
-        references = {name: model_fn() for name in training.reference_models}
+        references = {name: model_fn() for name in needs.references}
         weights = list(model.trainable_variables)
         key = tf.compat.v1.placeholder(tf.int64, [2])
-        cloud = _like(weights)
-        memory_names = [name for m in methods for name in m.initial_client_memory([])]
-        sent_names = [name for m in methods for name in m.sent]
-        local = method_lib.Local(
-            weights=weights,
-            cloud=cloud,
-            client={name: _like(weights) for name in memory_names},
-            server={name: _like(weights) for name in sent_names},
-            class_counts=tf.zeros([model.network.num_classes], tf.int32),
-            relative_size=tf.constant(1.0, weights[0].dtype),
-            relative_weight=tf.constant(1.0, weights[0].dtype),
-            num_steps=tf.constant(0),
-            num_examples=tf.constant(0, tf.int64),
-            hparams={"learning_rate": tf.constant(0.0)},
-            local_steps=1,
-            step_size=tf.constant(0.0, weights[0].dtype),
-        )
-        locals_ = {m.name: local.with_state(m.begin(local)) for m in methods}
+        received = _like(weights)
+        client: dict[str, Any] = {}
+        server: dict[str, Any] = {}
+        for m in methods:
+            own = memories.keys(m.name, m.client_memory).values()
+            client.update((name, _like(weights)) for name in own)
+            sent = memories.sent_keys(m.name, m.server_memory)
+            server.update((name, _like(weights)) for name in sent)
+
+        def local_of(m, state=()):
+            return method_lib.Local(
+                weights=weights,
+                start=received,
+                global_weights=received,
+                memory=memories.own(m.name, m.client_memory, client),
+                server_memory=memories.own(m.name, m.server_memory, server),
+                state=state,
+                class_counts=tf.zeros([model.network.num_classes], tf.int32),
+                relative_size=tf.constant(1.0, weights[0].dtype),
+                relative_weight=tf.constant(1.0, weights[0].dtype),
+                num_steps=tf.constant(0),
+                num_examples=tf.constant(0, tf.int64),
+                hparams={"learning_rate": tf.constant(0.0)},
+                local_steps=1,
+                step_size=tf.constant(0.0, weights[0].dtype),
+            )
+
+        locals_ = {m.name: local_of(m, m.begin(local_of(m))) for m in methods}
         states = [tf.nest.flatten(own.state) for own in locals_.values()]
         # One of a few numbers is none to speak of.
         keeps = any(len(state) >= len(weights) for state in states)
         spec = model.input_spec["x"]
-        step = RecordingStep(model, references, methods)
+        step = RecordingStep(model, references, methods, needs)
         gradient, _, measurements = step.gradient(
             {
                 "x": tf.zeros([1, *spec.shape[1:]], spec.dtype),
@@ -264,25 +275,25 @@ def _trace(methods, model_fn) -> _Step:
             locals_,
             lambda: key,
         )
-        outputs = [*gradient, *step.gradients, *measurements.values()]
+        outputs = [*gradient, *step.gradients, *tf.nest.flatten(measurements)]
         for m in methods:
             gradient = m.correct(locals_[m.name], gradient)
             gradient = m.correct_clipped(locals_[m.name], gradient)
         outputs += gradient
-        memories: dict[Any, Sequence[Any]] = {method_lib.GLOBAL: cloud}
-        memories.update({("client", name): v for name, v in local.client.items()})
-        memories.update({("server", name): v for name, v in local.server.items()})
+        stored: dict[Any, Sequence[Any]] = {method_lib.GLOBAL: received}
+        stored.update({("client", name): v for name, v in client.items()})
+        stored.update({("server", name): v for name, v in server.items()})
         operations = _operations_behind(outputs)
         read = {
             name
-            for name, tensors in memories.items()
+            for name, tensors in stored.items()
             if any(tensor.op in operations for tensor in tensors)
         }
         copies = 1 + len(read | set(references)) + keeps
         fixed = list(model.non_trainable_variables)
         weight_bytes = _bytes(weights)
         model_bytes = weight_bytes + _bytes(fixed)
-        uploads = [m.finish(locals_[m.name])[1] for m in methods]
+        uploads = [m.finish(locals_[m.name]).upload for m in methods]
         return _Step(
             graph=graph,
             key=key,
@@ -291,7 +302,7 @@ def _trace(methods, model_fn) -> _Step:
             + sum(map(_size, filter(_is_of_layer, fixed))),
             stored_values=copies * sum(map(_size, weights)) + sum(map(_size, fixed)),
             bytes_down=model_bytes
-            + weight_bytes * (bool(training.averaged_rounds) + len(sent_names)),
+            + weight_bytes * (bool(training.averaged_rounds) + len(server)),
             bytes_up=model_bytes + _bytes(tf.nest.flatten(uploads)),
         )
 

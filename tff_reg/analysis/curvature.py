@@ -31,9 +31,10 @@ import pathlib
 from collections.abc import Callable
 from typing import Any, Optional
 
+from tff_reg import files, tables
 from tff_reg.analysis import dissimilarity, hessian as hessian_lib
 from tff_reg.data import keys
-from tff_reg.experiment import files, finished_runs, tables, trained
+from tff_reg.experiment.report import finished_runs, trained
 from tff_reg.lazy import np, tf
 from tff_reg.settings import SettingError, check, setting
 

@@ -11,19 +11,11 @@ import pathlib
 import statistics
 from collections.abc import Mapping, Sequence
 
+from tff_reg import curves, files, tables
 from tff_reg.analysis import estimates, landscape, spectra
-from tff_reg.experiment import (
-    batch,
-    comparison,
-    curves,
-    files,
-    finished_runs,
-    metrics,
-    reproduction,
-    series,
-    summary as summary_lib,
-    tables,
-)
+from tff_reg.experiment.report import finished_runs, table
+from tff_reg.experiment.rounds import metrics, summary as summary_lib
+from tff_reg.experiment.series import batch, plan as series, reproduction
 from tff_reg.lazy import np
 
 FILES = ("figure.png", "density.png")
@@ -145,7 +137,7 @@ def _write_curves(
                     row,
                     rounds,
                     [statistics.fmean(each) for each in values],
-                    [comparison.deviation(each) or 0.0 for each in values],
+                    [table.deviation(each) or 0.0 for each in values],
                 )
             )
     if panels:
@@ -168,7 +160,7 @@ def _write_compute_time(
             (
                 statistics.fmean([each["median_round_seconds"] for each in found]),
                 statistics.fmean(accuracies),
-                comparison.deviation(accuracies) or 0.0,
+                table.deviation(accuracies) or 0.0,
             )
         )
     drawn = [

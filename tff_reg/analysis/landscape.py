@@ -12,9 +12,9 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Optional
 
+from tff_reg import files
 from tff_reg.analysis import hessian
 from tff_reg.data import keys
-from tff_reg.experiment import files
 from tff_reg.lazy import mpl_agg, mpl_figure, mpl_ticker, np, tf, tqdm
 
 # What random directions are drawn for; see `hessian` for the others.

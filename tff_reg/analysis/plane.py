@@ -12,9 +12,10 @@ import dataclasses
 import json
 import pathlib
 
+from tff_reg import files, tables
 from tff_reg.analysis import curvature, hessian as hessian_lib, landscape
 from tff_reg.data import keys
-from tff_reg.experiment import files, tables, trained
+from tff_reg.experiment.report import trained
 from tff_reg.lazy import np
 from tff_reg.settings import SettingError, check, setting
 

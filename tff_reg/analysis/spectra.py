@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from tff_reg import curves, files
 from tff_reg.analysis import estimates, objective
-from tff_reg.experiment import curves, files, plot
 from tff_reg.lazy import keras, mpl_ticker, np
 
 _INK, _GRID = "#222222", "#d9d9d9"
@@ -69,7 +69,7 @@ def write_eigenvalues(
     values = {name: np.asarray(each, float) for name, each in eigenvalues.items()}
     if not any(np.any(each) for each in values.values()):
         raise ValueError("There is no eigenvalue other than zero to draw.")
-    axes = plot.new_axes()
+    axes = curves.new_axes()
     size = 6.0 if max(map(len, values.values())) <= 40 else 3.5
     for index, (name, each) in enumerate(values.items()):
         color = curves.color_of(index)
@@ -116,7 +116,7 @@ def write_singular_values(
     """
     if not singular_values:
         raise ValueError("There are no singular values to draw.")
-    axes = plot.new_axes()
+    axes = curves.new_axes()
     for index, (name, values) in enumerate(singular_values.items()):
         axes.plot(
             np.arange(1, len(values) + 1),
@@ -153,7 +153,7 @@ def write_densities(
     """
     if not densities:
         raise ValueError("There is no spectral density to draw.")
-    axes = plot.new_axes()
+    axes = curves.new_axes()
     highest = max(float(np.max(density)) for _, density in densities.values())
     floor = _LOWEST_DENSITY * highest
     for index, (name, (grid, density)) in enumerate(densities.items()):
@@ -189,4 +189,4 @@ def _save(axes, path: files.PathLike, title: str, subtitle: str) -> None:
         0, 1.025, subtitle, transform=axes.transAxes, fontsize=11.5, color="#555555"
     )
     axes.figure.subplots_adjust(left=0.105, right=0.955, top=0.865, bottom=0.115)
-    plot.save(axes, path)
+    curves.save(axes, path)

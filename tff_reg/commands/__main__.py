@@ -30,7 +30,7 @@ def main() -> None:
         sys.exit()
     # A warning is a line, without the code that gave it.
     warnings.formatwarning = lambda message, *_, **__: f"tff_reg: {message}\n"
-    command_line = importlib.import_module("tff_reg.experiment.command_line")
+    command_line = importlib.import_module("tff_reg.commands.command_line")
     if name not in commands.NAMES:
         command_line.fail(
             f"There is no command {name}; use one of {', '.join(commands.NAMES)}.",

@@ -9,7 +9,7 @@ import os
 import pathlib
 import sys
 
-from tff_reg import quiet, runtime
+from tff_reg import files, quiet, runtime, tables
 from tff_reg.analysis import (
     cost as cost_lib,
     curvature,
@@ -17,18 +17,12 @@ from tff_reg.analysis import (
     plane,
     spectra,
 )
+from tff_reg.commands import command_line
 from tff_reg.data import partition_report
-from tff_reg.experiment import (
-    command_line,
-    config,
-    directory,
-    files,
-    finished_runs,
-    runs,
-    tables,
-    trained,
-)
-from tff_reg.experiment.task_settings import TaskSettings
+from tff_reg.experiment.config import run_config as config
+from tff_reg.experiment.config.task_settings import TaskSettings
+from tff_reg.experiment.report import finished_runs, trained
+from tff_reg.experiment.rounds import directory, runs
 from tff_reg.lazy import flags, logging
 from tff_reg.methods import catalogue
 from tff_reg.settings import Setting, SettingError, settings_of
@@ -161,8 +155,8 @@ def _cost_of_run(run_dir):
     task = runs.build_task(did)
     found = cost_lib.measure(
         did.process,
-        model=did.model,
-        norm=did.norm,
+        model=str(did.model),
+        norm=str(did.norm),
         projector=did.projector,
         num_classes=task.num_classes,
         image_shape=task.image_shape,

@@ -1,11 +1,11 @@
 """Writes a run's model for plain Keras: `bin/export --help` says how.
 
-The thin end of `tff_reg.experiment.export`.
+The thin end of `tff_reg.experiment.report.export`.
 """
 
 from tff_reg import quiet
-from tff_reg.commands import several
-from tff_reg.experiment import command_line, export, finished_runs, trained
+from tff_reg.commands import command_line, several
+from tff_reg.experiment.report import export, finished_runs, trained
 from tff_reg.lazy import flags, logging
 from tff_reg.settings import Setting
 

@@ -5,16 +5,10 @@ import os
 import pathlib
 import signal
 
-from tff_reg.commands import START
-from tff_reg.experiment import (
-    batch,
-    cluster_jobs,
-    command_line,
-    files,
-    finished_runs,
-    jobs,
-    series,
-)
+from tff_reg import files
+from tff_reg.commands import START, command_line
+from tff_reg.experiment.report import finished_runs
+from tff_reg.experiment.series import batch, cluster_jobs, jobs
 from tff_reg.settings import SettingError
 
 
@@ -118,7 +112,7 @@ def carried_out(done, fail):
         while True:
             signal.pause()
     except (
-        series.WrongFlagsError,
+        batch.WrongFlagsError,
         cluster_jobs.UnreachableError,
         finished_runs.ComparisonError,
     ) as error:

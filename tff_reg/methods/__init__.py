@@ -18,16 +18,34 @@ from tff_reg.methods.catalogue import (
     settings,
     strengths,
 )
+from tff_reg.methods.contract import ContractError, HookError
+from tff_reg.methods.memories import initial_weights, sent, shared, zeros
 from tff_reg.methods.method import (
+    CLASSIFIER,
+    DRIFT,
+    EXACT_UPLOADS,
+    FEATURES,
+    ONE_LABEL,
+    SERVER,
+    UNIFORM_WEIGHTING,
     IncompatibleMethodsError,
-    Local,
     Method,
-    Server,
-    Step,
-    Term,
 )
+from tff_reg.methods.states import Batch, Change, Finished, Local, Server, Step, Term
 
 __all__ = [
+    "CLASSIFIER",
+    "DRIFT",
+    "EXACT_UPLOADS",
+    "FEATURES",
+    "ONE_LABEL",
+    "SERVER",
+    "UNIFORM_WEIGHTING",
+    "Batch",
+    "Change",
+    "ContractError",
+    "Finished",
+    "HookError",
     "IncompatibleMethodsError",
     "Local",
     "Method",
@@ -36,11 +54,15 @@ __all__ = [
     "Term",
     "UnknownProcessError",
     "build",
+    "initial_weights",
     "methods",
     "names",
     "parse",
+    "sent",
     "settings",
+    "shared",
     "strengths",
+    "zeros",
 ]
 
 

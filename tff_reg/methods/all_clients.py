@@ -9,38 +9,33 @@ from __future__ import annotations
 import dataclasses
 
 from tff_reg.lazy import tf
-from tff_reg.methods import drift, method
+from tff_reg.methods import drift, memories, method
 
 NAME = "all_clients"
+# The memory among those of all methods.
+MEAN = f"{NAME}/mean"
 
 
 @dataclasses.dataclass(frozen=True)
 class AllClients(method.Method):
-    """Keeps the mean at the server as the memory `NAME`; changes nothing else."""
+    """Keeps the mean at the server as the memory `MEAN`; changes nothing else."""
 
     name = NAME
     title = "The mean of all clients' last models"
-    needs_exact_uploads = True
-    needs_network = False
-    uploads = (NAME,)
+    needs = (method.EXACT_UPLOADS,)
+    client_memory = {method.PREVIOUS: memories.shared(memories.initial_weights)}
+    server_memory = {"mean": memories.initial_weights}
+    uploads = ("change",)
 
-    def initial_client_memory(self, weights: method.Tensors) -> method.Memory:
-        return {method.PREVIOUS: list(weights)}
-
-    def initial_server_memory(self, weights: method.Tensors) -> method.Memory:
-        return {NAME: list(weights)}
-
-    def finish(self, local: method.Local) -> tuple[method.Memory, method.Memory]:
+    def finish(self, local: method.Local) -> method.Finished:
         last = [tf.identity(w) for w in local.weights]
-        before = local.client[method.PREVIOUS]
+        before = local.memory[method.PREVIOUS]
         moved = [
             tf.cast(local.relative_weight, new.dtype) * (new - old)
             for new, old in zip(last, before)
         ]
-        return {method.PREVIOUS: last}, {NAME: moved}
+        return method.Finished(memory={method.PREVIOUS: last}, upload={"change": moved})
 
-    def update_server(
-        self, server: method.Server
-    ) -> tuple[method.Memory, method.Tensors]:
-        mean = drift.grown(server.memory[NAME], server.uploads[NAME], server)
-        return {NAME: mean}, list(server.weights)
+    def update_memory(self, server: method.Server) -> method.Memory:
+        mean, change = server.memory["mean"], server.uploads["change"]
+        return {"mean": drift.grown(mean, change, server)}

@@ -9,11 +9,6 @@ from tff_reg.lazy import tf
 from tff_reg.methods import method
 
 
-def zeros(weights: Sequence[Any]) -> method.Tensors:
-    """A memory in the weights' shapes that holds nothing yet."""
-    return [tf.zeros_like(w) for w in weights]
-
-
 def alpha_of(strength: float, local: method.Local) -> tf.Tensor:
     """alpha_i = alpha / wt_i, a scalar; 0 for a client without examples."""
     size = local.relative_size

@@ -9,9 +9,9 @@ $$
 m' = \lambda m + \operatorname{mean}_i (w_i - \bar w), \qquad w_g' = w_g + m'
 $$
 
-With m the server's momentum, clients receive cloud = w_g + lambda m and add beta' ||w -
-cloud||^2 to the loss, as the authors' code does (a proximal term of mu = 2 beta').
-Afterwards m' = lambda m + mean of (w_i - cloud), and the new model, w_g + m', is the
+With m the server's momentum, clients receive a = w_g + lambda m and add beta' ||w -
+a||^2 to the loss, as the authors' code does (a proximal term of mu = 2 beta').
+Afterwards m' = lambda m + mean of (w_i - a), and the new model, w_g + m', is the
 plain mean of the clients'. That model is evaluated, not the one that is sent.
 
 The authors' code also multiplies the learning rate by the decay of a round after every
@@ -24,7 +24,7 @@ import dataclasses
 
 from tff_reg import settings
 from tff_reg.lazy import tf
-from tff_reg.methods import drift, method, papers
+from tff_reg.methods import drift, memories, method, papers
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,11 +35,9 @@ class FedACG(method.Method):
     title = "Server momentum that clients look ahead by"
     paper = "Kim et al., CVPR 2024"
     paper_settings = papers.FEDACG
-    brings = {"client_weighting": "uniform"}
-    claims = (method.SERVER,)
-    needs_network = False
-    needs_population = False
-    needs_uniform_weighting = True
+    required_settings = {"client_weighting": "uniform"}
+    needs = (method.UNIFORM_WEIGHTING,)
+    server_memory = {"momentum": memories.zeros}
     server_step = "plain mean of the clients, which receive fedacg's look-ahead"
 
     strength: float = settings.setting(
@@ -60,28 +58,25 @@ class FedACG(method.Method):
         squared_distance = tf.add_n(
             [
                 tf.reduce_sum(tf.math.squared_difference(local, received))
-                for local, received in zip(step.weights, step.global_weights)
+                for local, received in zip(step.weights, step.start)
             ]
         )
         return method.Term(
             raw=squared_distance, weighted=self.strength * squared_distance
         )
 
-    def initial_server_memory(self, weights: method.Tensors) -> method.Memory:
-        return {"momentum": drift.zeros(weights)}
-
     def broadcast(
         self, weights: method.Tensors, memory: method.Memory
     ) -> method.Tensors:
         return drift.plus(weights, self._decayed(memory))
 
-    def update_server(
-        self, server: method.Server
-    ) -> tuple[method.Memory, method.Tensors]:
+    def update_memory(self, server: method.Server) -> method.Memory:
         ahead = self._decayed(server.memory)
-        # The server optimiser's model is w_g plus the mean of w_i - cloud.
-        weights = drift.plus(server.weights, ahead)
-        return {"momentum": drift.plus(ahead, server.mean_moved)}, weights
+        return {"momentum": drift.plus(ahead, server.mean_delta)}
+
+    def next_model(self, server: method.Server) -> method.Tensors:
+        # The server optimiser's model is wg plus the mean of w_i - a_i.
+        return drift.plus(server.weights, self._decayed(server.old_memory))
 
     def _decayed(self, memory: method.Memory) -> method.Tensors:
         return [self.momentum * m for m in memory["momentum"]]

@@ -32,11 +32,10 @@ class FedAdagrad(method.Method):
     title = "Adagrad at the server"
     paper = "Reddi et al., ICLR 2021"
     paper_settings = papers.ADAPTIVE
-    brings = {
+    required_settings = {
         "server_optimizer": "adagrad",
         "server_learning_rate": 0.01,
         "server_beta1": 0.0,
         "server_epsilon": 1e-3,
     }
-    claims = (method.SERVER,)
-    needs_network = False
+    exclusive = (method.SERVER,)

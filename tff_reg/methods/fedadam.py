@@ -33,12 +33,11 @@ class FedAdam(method.Method):
     title = "Adam at the server"
     paper = "Reddi et al., ICLR 2021"
     paper_settings = papers.ADAPTIVE
-    brings = {
+    required_settings = {
         "server_optimizer": "adam",
         "server_learning_rate": 0.01,
         "server_beta1": 0.9,
         "server_beta2": 0.99,
         "server_epsilon": 1e-3,
     }
-    claims = (method.SERVER,)
-    needs_network = False
+    exclusive = (method.SERVER,)

@@ -42,8 +42,7 @@ class FedAlign(method.Method):
     paper = "Mendieta et al., CVPR 2022"
     paper_settings = papers.FEDALIGN
     # For it alone, in the authors' code.
-    brings = {"max_gradient_norm": 10.0}
-    measurement_names = ("full_norm", "sub_norm")
+    required_settings = {"max_gradient_norm": 10.0}
 
     strength: float = settings.setting(
         0.45,

@@ -10,7 +10,7 @@ $$
 g = \nabla \ell(w), \quad t = |w| + \eta
 $$
 
-With t = |w| + eta for weights and 1 for biases, the displacement is rho t^2 g / ||t
+With t = |w| + eta for weights and 1 for biases, the perturbation is rho t^2 g / ||t
 g||. As in the authors' code, weights are what PyTorch calls so: kernels, and the scales
 of norms (`scaled='kernels'` is the usual reading).
 """
@@ -61,7 +61,7 @@ class FedASAM(fedsam.FedSAM):
         is_scale = re.search(r"gamma(_\d+)?:0$", weight.name) is not None
         return weight.shape.rank > 1 or (is_scale and self.scaled == "code")
 
-    def displacement(
+    def perturbation(
         self, local: method.Local, gradient: method.Tensors
     ) -> method.Tensors:
         scales = [

@@ -24,4 +24,3 @@ class FedAvg(method.Method):
     title = "Federated averaging"
     paper = "McMahan et al., AISTATS 2017"
     paper_settings = papers.FEDALIGN
-    needs_network = False

@@ -26,6 +26,5 @@ class FedAvgM(method.Method):
     paper = "Hsu et al., 2019"
     paper_settings = papers.FEDMLB
     # The FedMLB paper chooses among 0.4, 0.6 and 0.8; the group's later code has 0.4.
-    brings = {"server_optimizer": "sgd", "server_momentum": 0.4}
-    claims = (method.SERVER,)
-    needs_network = False
+    required_settings = {"server_optimizer": "sgd", "server_momentum": 0.4}
+    exclusive = (method.SERVER,)

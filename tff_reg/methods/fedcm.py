@@ -9,10 +9,10 @@ D' = \operatorname{mean}_i \frac{\bar w - w_i}{K \eta}
 $$
 
 The gradient is alpha g + (1 - alpha) D, clipped, with g that of the loss. D is the last
-round's mean of (cloud - w_i) / (K l), with K a client's steps and l its learning rate
+round's mean of (wg - w_i) / (K l), with K a client's steps and l its learning rate
 in that round; in the first round it is 0, so the steps are alpha times as long. D is
 sent with the model; clients upload K l, one number, beside their update. With a client
-optimiser other than SGD without momentum, cloud - w_i is replaced by l times the sum of
+optimiser other than SGD without momentum, wg - w_i is replaced by l times the sum of
 the gradients that the optimiser followed, which clients then upload as well. Where
 clients weigh by their examples, they do so in D. With adaptive client optimisers it
 stays far behind FedAvg: D has the scale of gradients, which these do not keep.
@@ -30,7 +30,7 @@ from typing import Any
 
 from tff_reg import settings
 from tff_reg.lazy import tf
-from tff_reg.methods import drift, method, papers
+from tff_reg.methods import memories, method, papers
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,14 +41,11 @@ class FedCM(method.Method):
     title = "Gradients mixed with the last round's direction"
     paper = "Xu et al., 2021"
     paper_settings = papers.MAN
-    brings = {"client_weighting": "uniform"}
-    claims = (method.DRIFT,)
-    needs_exact_uploads = True
-    needs_network = False
-    needs_population = False
-    sent = ("direction",)
-    uploads = ("count", "step_size", "taken", "weight")
-    needs_gradients = True
+    required_settings = {"client_weighting": "uniform"}
+    exclusive = (method.DRIFT,)
+    needs = (method.EXACT_UPLOADS,)
+    server_memory = {"direction": memories.sent(memories.zeros)}
+    uploads = ("direction",)
     if_adaptive = (
         "stays far behind FedAvg (digits: 0.333 with Adam, where FedAvg has 0.797), as"
         " its direction has the scale of gradients"
@@ -62,19 +59,16 @@ class FedCM(method.Method):
         maximum=1,
     )
 
-    def initial_server_memory(self, weights: method.Tensors) -> method.Memory:
-        return {"direction": drift.zeros(weights)}
-
     def correct(self, local: method.Local, gradient: method.Tensors) -> method.Tensors:
         if self.share == 1:
             return gradient
         return [
             self.share * own + (1 - self.share) * common
-            for own, common in zip(gradient, local.server["direction"])
+            for own, common in zip(gradient, local.server_memory["direction"])
         ]
 
-    def finish(self, local: method.Local) -> tuple[method.Memory, method.Memory]:
-        dtype = local.cloud[0].dtype
+    def finish(self, local: method.Local) -> method.Finished:
+        dtype = local.start[0].dtype
         rate = tf.cast(local.hparams["learning_rate"], dtype)
         step_size = tf.cast(local.local_steps, dtype) * rate
         uploads: dict[str, Any] = {"step_size": step_size}
@@ -82,15 +76,14 @@ class FedCM(method.Method):
             uploads["count"] = tf.ones([], dtype)
             uploads["weight"] = local.weight
             uploads["taken"] = [local.weight * t for t in local.taken]
-        return {}, uploads
+        return method.Finished(upload={"direction": uploads})
 
-    def update_server(
-        self, server: method.Server
-    ) -> tuple[method.Memory, method.Tensors]:
-        uploads, taken = server.uploads, [-moved for moved in server.moved]
+    def update_memory(self, server: method.Server) -> method.Memory:
+        uploads = server.uploads["direction"]
+        taken = [-total for total in server.delta_sum]
         if "taken" in uploads:
             factor = tf.math.divide_no_nan(uploads["count"], uploads["weight"])
             taken = [factor * t for t in uploads["taken"]]
         total = uploads["step_size"]
         direction = [tf.math.divide_no_nan(t, total) for t in taken]
-        return {"direction": direction}, list(server.weights)
+        return {"direction": direction}

@@ -9,13 +9,13 @@ $$
 h_i' = h_i + w_i - \bar w
 $$
 
-The gradient is that of the loss plus alpha_i (w - (cloud - h_i)) - s_i + s / wt_i,
-clipped as a whole. Afterwards h_i += w_i - cloud, s_i' = s_i - s / wt_i + (cloud - w_i)
+The gradient is that of the loss plus alpha_i (w - (wg - h_i)) - s_i + s / wt_i,
+clipped as a whole. Afterwards h_i += w_i - wg, s_i' = s_i - s / wt_i + (wg - w_i)
 / (K lr0) and s += 1/N sum of wt_i (s_i' - s_i) over the cohort; the new model is the
 unweighted mean of the cohort's models plus the mean of h over all clients. K and lr0
 are those of a client of mean size, undecayed. The mean of all clients' last models is
 reported with `--averages_all_clients`. With a client optimiser other than SGD without
-momentum (cloud - w_i) / (K lr0) is replaced as in SCAFFOLD.
+momentum (wg - w_i) / (K lr0) is replaced as in SCAFFOLD.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import dataclasses
 
 from tff_reg import settings
 from tff_reg.lazy import tf
-from tff_reg.methods import drift, method, papers
+from tff_reg.methods import drift, memories, method, papers
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,16 +35,15 @@ class FedDC(method.Method):
     title = "Drift decoupling and correction"
     paper = "Gao et al., CVPR 2022"
     paper_settings = papers.MAN
-    brings = {"client_weighting": "uniform", "averages_all_clients": True}
-    claims = (method.DRIFT, method.SERVER)
-    needs_network = False
-    needs_uniform_weighting = True
+    required_settings = {"client_weighting": "uniform", "averages_all_clients": True}
+    exclusive = (method.DRIFT,)
+    needs = (method.UNIFORM_WEIGHTING,)
     server_step = (
         "plain mean of the clients plus feddc's memory, the mean of h over all clients"
     )
-    sent = ("s",)
+    client_memory = {"h": memories.zeros, "s": memories.zeros}
+    server_memory = {"h": memories.zeros, "s": memories.sent(memories.zeros)}
     uploads = ("s",)
-    needs_gradients = True
 
     strength: float = settings.setting(
         0.01,
@@ -53,48 +52,46 @@ class FedDC(method.Method):
         minimum=0,
     )
 
-    def initial_client_memory(self, weights: method.Tensors) -> method.Memory:
-        return {"h": drift.zeros(weights), "s": drift.zeros(weights)}
-
-    def initial_server_memory(self, weights: method.Tensors) -> method.Memory:
-        return {"h": drift.zeros(weights), "s": drift.zeros(weights)}
-
     def correct(self, local: method.Local, gradient: method.Tensors) -> method.Tensors:
         alpha = drift.alpha_of(self.strength, local)
         added = [
             alpha * (w - c + h) - own + common
             for w, c, h, own, common in zip(
                 local.weights,
-                local.cloud,
-                local.client["h"],
-                local.client["s"],
+                local.start,
+                local.memory["h"],
+                local.memory["s"],
                 _scaled_common(local),
             )
         ]
         return drift.plus(gradient, added)
 
-    def finish(self, local: method.Local) -> tuple[method.Memory, method.Memory]:
+    def finish(self, local: method.Local) -> method.Finished:
         change = [
             tf.math.divide_no_nan(taken, local.step_size) - common
             for common, taken in zip(_scaled_common(local), local.taken)
         ]
-        memory = {
-            "h": drift.plus(local.client["h"], local.moved),
-            "s": drift.plus(local.client["s"], change),
-        }
-        return memory, {"s": [local.relative_size * c for c in change]}
+        return method.Finished(
+            memory={
+                "h": drift.plus(local.memory["h"], local.delta),
+                "s": drift.plus(local.memory["s"], change),
+            },
+            upload={"s": [local.relative_size * c for c in change]},
+        )
 
-    def update_server(
-        self, server: method.Server
-    ) -> tuple[method.Memory, method.Tensors]:
-        mean = drift.grown(server.memory["h"], server.moved, server)
-        common = drift.grown(server.memory["s"], server.uploads["s"], server)
-        return {"h": mean, "s": common}, drift.plus(server.weights, mean)
+    def update_memory(self, server: method.Server) -> method.Memory:
+        return {
+            "h": drift.grown(server.memory["h"], server.delta_sum, server),
+            "s": drift.grown(server.memory["s"], server.uploads["s"], server),
+        }
+
+    def next_model(self, server: method.Server) -> method.Tensors:
+        return drift.plus(server.weights, server.memory["h"])
 
 
 def _scaled_common(local: method.Local) -> method.Tensors:
     """The common part, s / wt_i."""
     return [
         tf.math.divide_no_nan(common, local.relative_size)
-        for common in local.server["s"]
+        for common in local.server_memory["s"]
     ]

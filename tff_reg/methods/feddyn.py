@@ -10,10 +10,10 @@ h_i' = h_i + w_i - \bar w, \qquad
 \bar w' = \frac{1}{|S|} \sum_{i \in S} w_i + \frac{1}{N} \sum_{j=1}^{N} h_j'
 $$
 
-The gradient is that of the loss plus alpha_i (h_i - cloud), clipped, plus alpha_i w:
+The gradient is that of the loss plus alpha_i (h_i - wg), clipped, plus alpha_i w:
 half of the proximal term is not clipped, as in the authors' code, where it is extra
 weight decay. The FedMLB authors' code clips the whole (`clipping='whole'`). Afterwards
-h_i += w_i - cloud, and the new model is the unweighted mean of the cohort's models plus
+h_i += w_i - wg, and the new model is the unweighted mean of the cohort's models plus
 the mean of h over all clients.
 
 alpha is 0.01 in the MAN authors' script and in the recipes. The paper's accuracies are
@@ -26,7 +26,7 @@ from __future__ import annotations
 import dataclasses
 
 from tff_reg import settings
-from tff_reg.methods import drift, method, papers
+from tff_reg.methods import drift, memories, method, papers
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,10 +38,11 @@ class FedDyn(method.Method):
     paper = "Acar et al., ICLR 2021"
     paper_settings = papers.MAN
     # As its paper, FedDC's and FedSpeed's report it.
-    brings = {"client_weighting": "uniform", "averages_all_clients": True}
-    claims = (method.DRIFT, method.SERVER)
-    needs_network = False
-    needs_uniform_weighting = True
+    required_settings = {"client_weighting": "uniform", "averages_all_clients": True}
+    exclusive = (method.DRIFT,)
+    client_memory = {"h": memories.zeros}
+    server_memory = {"h": memories.zeros}
+    needs = (method.UNIFORM_WEIGHTING,)
     server_step = (
         "plain mean of the clients plus feddyn's memory, the mean of h over all clients"
     )
@@ -61,15 +62,9 @@ class FedDyn(method.Method):
         choices=("half", "whole"),
     )
 
-    def initial_client_memory(self, weights: method.Tensors) -> method.Memory:
-        return {"h": drift.zeros(weights)}
-
-    def initial_server_memory(self, weights: method.Tensors) -> method.Memory:
-        return {"h": drift.zeros(weights)}
-
     def correct(self, local: method.Local, gradient: method.Tensors) -> method.Tensors:
         alpha = drift.alpha_of(self.strength, local)
-        pairs = zip(local.client["h"], local.cloud)
+        pairs = zip(local.memory["h"], local.start)
         linear = drift.plus(gradient, [alpha * (h - c) for h, c in pairs])
         return self._with_decay(local, linear) if self.clipping == "whole" else linear
 
@@ -86,11 +81,11 @@ class FedDyn(method.Method):
         alpha = drift.alpha_of(self.strength, local)
         return drift.plus(gradient, [alpha * w for w in local.weights])
 
-    def finish(self, local: method.Local) -> tuple[method.Memory, method.Memory]:
-        return {"h": drift.plus(local.client["h"], local.moved)}, {}
+    def finish(self, local: method.Local) -> method.Finished:
+        return method.Finished({"h": drift.plus(local.memory["h"], local.delta)})
 
-    def update_server(
-        self, server: method.Server
-    ) -> tuple[method.Memory, method.Tensors]:
-        mean = drift.grown(server.memory["h"], server.moved, server)
-        return {"h": mean}, drift.plus(server.weights, mean)
+    def update_memory(self, server: method.Server) -> method.Memory:
+        return {"h": drift.grown(server.memory["h"], server.delta_sum, server)}
+
+    def next_model(self, server: method.Server) -> method.Tensors:
+        return drift.plus(server.weights, server.memory["h"])

@@ -39,8 +39,7 @@ class FedETF(method.Method):
     title = "A fixed simplex classifier"
     paper = "Li et al., ICCV 2023"
     paper_settings = papers.FEDETF
-    claims = (method.LOGITS, method.CLASSIFIER)
-    needs_class_counts = True
+    exclusive = (method.CLASSIFIER,)
 
     scaling: float = settings.setting(
         10.0,

@@ -28,5 +28,4 @@ class FedGAMMA(fedsam.FedSAM, scaffold.Scaffold):
     name = "fedgamma"
     title = "Control variates and sharpness-aware gradients"
     paper = "Dai et al., TNNLS 2023"
-    claims = (method.DRIFT, method.GRADIENT)
-    needs_network = True
+    exclusive = (method.DRIFT,)

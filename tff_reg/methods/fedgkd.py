@@ -32,7 +32,6 @@ class FedGKD(method.Method):
     title = "Distillation of the last global models' mean"
     paper = "Yao et al., 2021"
     paper_settings = papers.FEDMLB
-    reference_models = (method.AVERAGED,)
 
     strength: float = settings.setting(
         0.2,

@@ -35,8 +35,6 @@ class FedLC(method.Method):
     title = "Logits calibrated by class counts"
     paper = "Zhang et al., ICML 2022"
     paper_settings = papers.MAN
-    claims = (method.LOGITS,)
-    needs_class_counts = True
 
     strength: float = settings.setting(
         1.0,

@@ -10,11 +10,11 @@ $$
 $$
 
 All of a client's gradients of a round are taken at w + e, in one pass, with e = rho
-(w_old - cloud) / (||w_old - cloud|| + 1e-7) and w_old the model that the client
+(w_old - wg) / (||w_old - wg|| + 1e-7) and w_old the model that the client
 received the last time that it took part, which it remembers. Its first round is plain.
 
 The authors' code has no memory at the clients: it takes the server's last update d, the
-model's change, for cloud - w_old, and for the norm the sum of those of d's tensors.
+model's change, for wg - w_old, and for the norm the sum of those of d's tensors.
 That is `direction='server'`, but that d is the clients' mean change, by examples where
 they weigh so and scaled by the step with FedNova: a server rate of 0.8 makes theirs 0.8
 of ours, and an adaptive server another vector. What it runs is another thing: d is one
@@ -33,7 +33,7 @@ from typing import Any
 
 from tff_reg import settings
 from tff_reg.lazy import tf
-from tff_reg.methods import drift, fedsam, method, papers
+from tff_reg.methods import fedsam, memories, method, papers
 
 _NORM_EPSILON = 1e-7
 
@@ -46,11 +46,7 @@ class FedLESAM(method.Method):
     title = "Gradients at weights back the way the global model came"
     paper = "Fan et al., ICML 2024"
     paper_settings = papers.MAN
-    brings = {"client_weighting": "uniform"}
-    claims = (method.GRADIENT,)
-    needs_network = False
-    needs_population = False
-    displaces_by_gradient = False
+    required_settings = {"client_weighting": "uniform"}
 
     radius: float = settings.setting(
         0.1,
@@ -69,54 +65,49 @@ class FedLESAM(method.Method):
     )
 
     @property
-    def displaces(self) -> bool:
-        return self.radius > 0
-
-    @property
     def _is_local(self) -> bool:
         return self.direction == "paper"
 
     @property
-    def sent(self) -> tuple[str, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
-        return () if self._is_local else ("update",)
-
-    def initial_client_memory(self, weights: method.Tensors) -> method.Memory:
+    def client_memory(self) -> method.Declarations:  # pyright: ignore
         # No model that was received is all zeros.
-        return {"received": drift.zeros(weights)} if self._is_local else {}
+        return {"received": memories.zeros} if self._is_local else {}
 
-    def initial_server_memory(self, weights: method.Tensors) -> method.Memory:
-        return {} if self._is_local else {"update": drift.zeros(weights)}
+    @property
+    def server_memory(self) -> method.Declarations:  # pyright: ignore
+        return {} if self._is_local else {"update": memories.sent(memories.zeros)}
 
     def begin(self, local: method.Local) -> tuple[Any, ...]:
-        if not self.displaces:
+        if not self.radius:
             return ()
         if self._is_local:
-            old = local.client["received"]
-            back = [o - c for o, c in zip(old, local.cloud)]
+            old = local.memory["received"]
+            back = [o - c for o, c in zip(old, local.global_weights)]
             took_part = fedsam.global_norm(old) > 0
             factor = self.radius / (fedsam.global_norm(back) + _NORM_EPSILON)
             factor = tf.where(took_part, factor, tf.zeros_like(factor))
             return tuple(factor * b for b in back)
-        update = local.server["update"]
+        update = local.server_memory["update"]
         if self.direction == "published":
             update = _first_numbers(update)
         norm = tf.add_n([tf.norm(u) for u in update]) + _NORM_EPSILON
         factor = -self.radius / norm
-        return tuple(factor * u * tf.ones_like(c) for u, c in zip(update, local.cloud))
+        return tuple(
+            factor * u * tf.ones_like(c) for u, c in zip(update, local.global_weights)
+        )
 
-    def displacement(self, local: method.Local, gradient: Any) -> method.Tensors:
-        return list(local.state)
+    def gradient(
+        self, local: method.Local, gradient_at: method.GradientAt
+    ) -> method.Tensors:
+        return gradient_at(local.state if self.radius else None)
 
-    def finish(self, local: method.Local) -> tuple[method.Memory, method.Memory]:
-        return ({"received": list(local.cloud)} if self._is_local else {}), {}
+    def finish(self, local: method.Local) -> method.Finished:
+        if not self._is_local:
+            return method.Finished()
+        return method.Finished({"received": list(local.global_weights)})
 
-    def update_server(
-        self, server: method.Server
-    ) -> tuple[method.Memory, method.Tensors]:
-        weights = list(server.weights)
-        if self._is_local:
-            return {}, weights
-        return {"update": server.mean_moved}, weights
+    def update_memory(self, server: method.Server) -> method.Memory:
+        return {} if self._is_local else {"update": server.mean_delta}
 
 
 def _first_numbers(tensors: Sequence[Any]) -> method.Tensors:

@@ -46,8 +46,6 @@ class FedMLB(method.Method):
     title = "Hybrid paths through the global model"
     paper = "Kim et al., ICML 2022"
     paper_settings = papers.FEDMLB
-    measurement_names = ("cross_entropy", "divergence")
-    reference_models = (method.GLOBAL,)
 
     strength: float = settings.setting(
         1.0,

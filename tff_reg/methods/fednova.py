@@ -13,11 +13,11 @@ A client's update is divided by a_i, which says how far its steps go together: t
 number tau_i for plain SGD; with a momentum rho, c <- rho c + 1 and a <- a + c a step;
 with a proximal mu and the learning rate l, a <- a (1 - l mu) + 1 a step; with both, one
 after the other. With p_i the clients' weights in the mean, the model moves by tau sum
-of p_i (w_i - cloud) / a_i, where tau is the sum of p_i a_i, or of p_i tau_i with a
+of p_i (w_i - wg) / a_i, where tau is the sum of p_i a_i, or of p_i tau_i with a
 proximal mu. A server momentum gmf makes that G <- gmf G + (that) / l, and the model
 moves by l G.
 
-The proximal mu (w - cloud) is added to the gradient after any clipping, as the authors'
+The proximal mu (w - wg) is added to the gradient after any clipping, as the authors'
 optimiser does; they do not clip. a_i knows nothing of what other methods add, and is
 that of plain momentum where it is Nesterov's, as theirs. What other methods of a sum
 take as the clients' mean change (FedLESAM's `server`) is that of the scaled ones.
@@ -30,7 +30,7 @@ from typing import Any
 
 from tff_reg import settings
 from tff_reg.lazy import tf
-from tff_reg.methods import drift, method, papers
+from tff_reg.methods import drift, memories, method, papers
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,10 +41,8 @@ class FedNova(method.Method):
     title = "Averaging by the step"
     paper = "Wang et al., NeurIPS 2020"
     paper_settings = papers.FEDNOVA
-    claims = (method.DRIFT, method.SERVER)
-    needs_exact_uploads = True
-    needs_network = False
-    needs_population = False
+    exclusive = (method.DRIFT,)
+    needs = (method.EXACT_UPLOADS,)
     uploads = ("steps",)
     server_step = "the clients' mean step times fednova's mean number of them"
 
@@ -63,11 +61,11 @@ class FedNova(method.Method):
     )
 
     @property
-    def needs_learning_rate(self) -> bool:
-        return self.proximal > 0 or self.server_momentum > 0
+    def server_memory(self) -> method.Declarations:  # pyright: ignore
+        return {"momentum": memories.zeros} if self.server_momentum else {}
 
     def begin(self, local: method.Local) -> Any:
-        zero = tf.zeros([], local.cloud[0].dtype)
+        zero = tf.zeros([], local.start[0].dtype)
         return {"length": zero, "of_last_step": zero}
 
     def correct_clipped(
@@ -75,7 +73,7 @@ class FedNova(method.Method):
     ) -> method.Tensors:
         if not self.proximal:
             return gradient
-        return drift.plus(gradient, [self.proximal * m for m in local.moved])
+        return drift.plus(gradient, [self.proximal * m for m in local.delta])
 
     def keep(self, local: method.Local, gradient: method.Tensors) -> Any:
         length, of_step = local.state["length"], local.state["of_last_step"]
@@ -89,10 +87,7 @@ class FedNova(method.Method):
             length += 1
         return {"length": length, "of_last_step": of_step}
 
-    def scale(self, local: method.Local) -> Any:
-        return 1 / local.state["length"]
-
-    def finish(self, local: method.Local) -> tuple[method.Memory, method.Memory]:
+    def finish(self, local: method.Local) -> method.Finished:
         weight = local.weight
         steps = local.state["length"]
         if self.proximal:
@@ -101,23 +96,36 @@ class FedNova(method.Method):
         if self.server_momentum:
             rate = tf.cast(local.hparams["learning_rate"], weight.dtype)
             upload["learning_rate"] = weight * rate
-        return {}, {"steps": upload}
+        return method.Finished(
+            upload={"steps": upload}, scale=1 / local.state["length"]
+        )
 
-    def initial_server_memory(self, weights: method.Tensors) -> method.Memory:
-        return {"momentum": drift.zeros(weights)} if self.server_momentum else {}
-
-    def update_server(
-        self, server: method.Server
-    ) -> tuple[method.Memory, method.Tensors]:
-        upload = server.uploads["steps"]
-        steps = tf.math.divide_no_nan(upload["steps"], upload["weight"])
-        step = [steps * (w - b) for w, b in zip(server.weights, server.before)]
+    def update_memory(self, server: method.Server) -> method.Memory:
         if not self.server_momentum:
-            return {}, drift.plus(server.before, step)
-        rate = tf.math.divide_no_nan(upload["learning_rate"], upload["weight"])
-        momentum = [
-            self.server_momentum * old + tf.math.divide_no_nan(s, rate)
-            for old, s in zip(server.memory["momentum"], step)
-        ]
-        weights = drift.plus(server.before, [rate * m for m in momentum])
-        return {"momentum": momentum}, weights
+            return {}
+        rate = _mean(server, "learning_rate")
+        return {
+            "momentum": [
+                self.server_momentum * old + tf.math.divide_no_nan(step, rate)
+                for old, step in zip(server.memory["momentum"], _step(server))
+            ]
+        }
+
+    def next_model(self, server: method.Server) -> method.Tensors:
+        if not self.server_momentum:
+            return drift.plus(server.before, _step(server))
+        rate = _mean(server, "learning_rate")
+        moved = [rate * m for m in server.memory["momentum"]]
+        return drift.plus(server.before, moved)
+
+
+def _mean(server: method.Server, name: str) -> tf.Tensor:
+    """The clients' weighted mean of an upload, a scalar."""
+    upload = server.uploads["steps"]
+    return tf.math.divide_no_nan(upload[name], upload["weight"])
+
+
+def _step(server: method.Server) -> method.Tensors:
+    """The clients' mean step times their mean number of steps."""
+    steps = _mean(server, "steps")
+    return [steps * (w - b) for w, b in zip(server.weights, server.before)]

@@ -33,8 +33,7 @@ class FedNTD(method.Method):
     title = "Not-true distillation"
     paper = "Lee et al., NeurIPS 2022"
     paper_settings = papers.FEDMLB
-    reference_models = (method.GLOBAL,)
-    needs_one_label = True
+    needs = (method.ONE_LABEL,)
 
     strength: float = settings.setting(
         1.0,

@@ -33,7 +33,6 @@ class FedProx(method.Method):
     title = "Proximal term"
     paper = "Li et al., MLSys 2020"
     paper_settings = papers.FEDALIGN
-    needs_network = False
 
     strength: float = settings.setting(
         1e-4,
@@ -51,7 +50,7 @@ class FedProx(method.Method):
         squared_distance = tf.add_n(
             [
                 tf.reduce_sum(tf.math.squared_difference(local, received))
-                for local, received in zip(step.weights, step.global_weights)
+                for local, received in zip(step.weights, step.start)
             ]
         )
         return method.Term(

@@ -33,8 +33,6 @@ class FedRS(method.Method):
     title = "Restricted softmax"
     paper = "Li and Zhan, KDD 2021"
     paper_settings = papers.MAN
-    claims = (method.LOGITS,)
-    needs_class_counts = True
 
     factor: float = settings.setting(
         0.5,

@@ -37,7 +37,6 @@ class FedSAM(method.Method):
     title = "Sharpness-aware gradients"
     paper = "Foret et al., ICLR 2021; Caldarola et al., ECCV 2022"
     paper_settings = papers.MAN
-    claims = (method.GRADIENT,)
 
     radius: float = settings.setting(
         0.05,
@@ -46,14 +45,27 @@ class FedSAM(method.Method):
         minimum=0,
     )
 
-    @property
-    def displaces(self) -> bool:
+    def gradient(
+        self, local: method.Local, gradient_at: method.GradientAt
+    ) -> method.Tensors:
+        gradient = gradient_at()
         # A second pass at the same weights could differ in the last bits.
-        return self.radius > 0
+        if not self.radius:
+            return gradient
+        return gradient_at(self.perturbation(local, gradient))
 
-    def displacement(
+    def perturbation(
         self, local: method.Local, gradient: method.Tensors
     ) -> method.Tensors:
+        """What is added to the weights for the gradient of a step.
+
+        Args:
+          local: The client.
+          gradient: The gradient at its weights.
+
+        Returns:
+          One tensor a weight.
+        """
         return ascend(gradient, self.radius, NORM_EPSILON)
 
 

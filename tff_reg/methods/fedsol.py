@@ -12,11 +12,11 @@ $$
 
 With p the gradient of KL(softmax(global / T) || softmax(local / T)), a mean over the
 batch without T^2, a step from w uses the gradient of the loss at w + e. 'adaptive'
-takes e = rho N p / (||p|| + 1e-12), entry by entry, where N is |w - cloud| of each
+takes e = rho N p / (||p|| + 1e-12), entry by entry, where N is |w - wg| of each
 weight, scaled to length 1 along its outputs (the last axis); 'fixed' leaves N out. The
 global model runs in evaluation mode.
 
-At w = cloud, where every round begins, p is a rounding and N is 0. A norm of p below
+At w = wg, where every round begins, p is a rounding and N is 0. A norm of p below
 1e-6 counts as 0, which the authors' code does not do: 'fixed' would go rho far in a
 random direction. In their code the teacher of the very first client is in training
 mode.
@@ -25,7 +25,6 @@ mode.
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 from tff_reg import settings
 from tff_reg.lazy import tf
@@ -43,8 +42,6 @@ class FedSOL(method.Method):
     title = "Gradients where predictions leave the global model's"
     paper = "Lee et al., CVPR 2024"
     paper_settings = papers.FEDSOL
-    claims = (method.GRADIENT,)
-    reference_models = (method.EVALUATED,)
 
     radius: float = settings.setting(
         1.0,
@@ -76,20 +73,34 @@ class FedSOL(method.Method):
         choices=("all", "head", "body"),
     )
 
-    @property
-    def displaces(self) -> bool:
-        return self.radius > 0
-
     def check_network(self, network: method.BlockModel) -> None:
         if self.part == "head" and not network.head_variables:
             why = "nothing of the last layer is trained (freeze)."
             raise settings.SettingError("fedsol_part", self.part, why)
 
-    def displacement_loss(self, step: method.Step) -> tf.Tensor:
+    def gradient(
+        self, local: method.Local, gradient_at: method.GradientAt
+    ) -> method.Tensors:
+        if not self.radius:
+            return gradient_at()
+        proximal = gradient_at(loss=self.proximal_loss)
+        return gradient_at(self.ascent(local, proximal))
+
+    def proximal_loss(self, step: method.Step) -> tf.Tensor:
+        """The divergence from the global model's predictions, a scalar."""
         target = step.outputs_of(method.EVALUATED).logits
         return distillation.divergence(target, step.outputs.logits, self.temperature)
 
-    def displacement(self, local: method.Local, gradient: Any) -> method.Tensors:
+    def ascent(self, local: method.Local, gradient: method.Tensors) -> method.Tensors:
+        """The perturbation e of the equations.
+
+        Args:
+          local: The client.
+          gradient: p, one tensor a weight.
+
+        Returns:
+          What is added to the weights, one tensor each.
+        """
         if self.part != "all":
             is_head = self.part == "head"
             gradient = [
@@ -101,7 +112,7 @@ class FedSOL(method.Method):
         factor = tf.where(norm < _LEAST_NORM, tf.zeros_like(factor), factor)
         if self.perturbation == "fixed":
             return [factor * g for g in gradient]
-        distances = [tf.abs(moved) for moved in local.moved]
+        distances = [tf.abs(moved) for moved in local.delta]
         return [factor * _unit(d) * g for d, g in zip(distances, gradient)]
 
 

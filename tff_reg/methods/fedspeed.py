@@ -10,7 +10,7 @@ $$
 $$
 
 The gradient of the loss is taken at w + rho g / (||g|| + 1e-7), with g the gradient at
-w; alpha_i (h_i - cloud) is added, the sum is clipped, and alpha_i w is added. Memories
+w; alpha_i (h_i - wg) is added, the sum is clipped, and alpha_i w is added. Memories
 and server are FedDyn's.
 
 In the MAN authors' code g has the client's previous clipped gradient added to it, since
@@ -26,7 +26,7 @@ import dataclasses
 from typing import Any
 
 from tff_reg import settings
-from tff_reg.methods import drift, feddyn, fedsam, method
+from tff_reg.methods import drift, feddyn, fedsam, memories, method
 
 _NORM_EPSILON = 1e-7
 
@@ -38,8 +38,7 @@ class FedSpeed(feddyn.FedDyn):
     name = "fedspeed"
     title = "Dynamic regularisation with a gradient from higher up"
     paper = "Sun et al., ICLR 2023"
-    claims = (method.DRIFT, method.SERVER, method.GRADIENT)
-    needs_network = True
+    exclusive = (method.DRIFT,)
     server_step = (
         "plain mean of the clients plus fedspeed's memory, the mean of h over all"
         " clients"
@@ -70,22 +69,20 @@ class FedSpeed(feddyn.FedDyn):
     )
 
     @property
-    def displaces(self) -> bool:
-        return self.radius > 0
-
-    @property
     def _adds_previous(self) -> bool:
-        return self.displaces and self.ascent == "code"
+        return self.radius > 0 and self.ascent == "code"
 
     def begin(self, local: method.Local) -> tuple[Any, ...]:
-        return tuple(drift.zeros(local.cloud)) if self._adds_previous else ()
+        return tuple(memories.zeros(local.start)) if self._adds_previous else ()
 
-    def displacement(
-        self, local: method.Local, gradient: method.Tensors
+    def gradient(
+        self, local: method.Local, gradient_at: method.GradientAt
     ) -> method.Tensors:
-        if self._adds_previous:
-            gradient = drift.plus(gradient, local.state)
-        return fedsam.ascend(gradient, self.radius, _NORM_EPSILON)
+        gradient = gradient_at()
+        if not self.radius:
+            return gradient
+        way = drift.plus(gradient, local.state) if self._adds_previous else gradient
+        return gradient_at(fedsam.ascend(way, self.radius, _NORM_EPSILON))
 
     def keep(self, local: method.Local, gradient: method.Tensors) -> tuple[Any, ...]:
         return tuple(gradient) if self._adds_previous else ()

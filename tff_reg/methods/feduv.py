@@ -39,9 +39,8 @@ class FedUV(method.Method):
     title = "Uniform features, predictions of high deviation"
     paper = "Son et al., CVPR 2024"
     paper_settings = papers.UNIVARFL
-    brings = {"projector": "feduv"}
-    claims = (method.FEATURES,)
-    measurement_names = ("missing_deviation", "uniformity")
+    required_settings = {"projector": "feduv"}
+    exclusive = (method.FEATURES,)
 
     strength: float = settings.setting(
         1.0,

@@ -32,7 +32,6 @@ class FitNet(method.Method):
     title = "Features near the global model's"
     paper = "Romero et al., ICLR 2015"
     paper_settings = papers.FEDMLB
-    reference_models = (method.GLOBAL,)
 
     strength: float = settings.setting(
         1.0,

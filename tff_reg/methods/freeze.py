@@ -27,7 +27,7 @@ class Freeze(method.Method):
     title = "A random classifier, never trained"
     paper = "Gupta et al. (UniVarFL)"
     paper_settings = papers.UNIVARFL
-    claims = (method.CLASSIFIER,)
+    exclusive = (method.CLASSIFIER,)
 
     initialization: str = settings.setting(
         "plain",

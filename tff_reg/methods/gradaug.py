@@ -39,7 +39,6 @@ class GradAug(method.Method):
     title = "Narrower sub-networks on resized images"
     paper = "Yang et al., NeurIPS 2020"
     paper_settings = papers.FEDALIGN
-    is_random = True
 
     strength: float = settings.setting(
         1.75,

@@ -29,7 +29,6 @@ class KD(method.Method):
     title = "Distillation of the global model"
     paper = "Hinton et al., 2015"
     paper_settings = papers.FEDMLB
-    reference_models = (method.GLOBAL,)
 
     strength: float = settings.setting(
         1.0,

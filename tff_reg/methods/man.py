@@ -39,7 +39,6 @@ class MAN(method.Method):
     title = "Minimal activation norms"
     paper = "Yashwanth et al., WACV 2024"
     paper_settings = papers.MAN
-    records_activations = True
 
     strength: float = settings.setting(
         0.15,

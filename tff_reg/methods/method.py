@@ -1,40 +1,47 @@
-"""What a method is: what it may do in a client's round, and at the server's.
+"""What a method is: the hooks of a client's round and of the server's.
 
-A method is a frozen dataclass of its strengths. It overrides what it does and leaves
-the rest; whatever it remembers is in the arguments and the results. In the order of a
-round:
+A method is a frozen dataclass of its hyperparameters. It overrides the hooks that it
+needs and leaves the others. In the order of a round:
 
-    server   broadcast          what is sent in place of the model
-    client   begin              what it keeps during the client's training
+    server   broadcast          the weights that are sent in place of the model's
+    client   start              the weights that the client begins with
+             begin              the state that the method keeps during training
     a step   change_batch, change_pass, change_logits
-             term               what is added to the loss
-             displacement       where the gradient is taken
-             correct            what becomes of the gradient before it is clipped
-             keep               what the next step has of the clipped gradient
-             correct_clipped    what becomes of the gradient after that
-    client   finish, scale      what it remembers and uploads; the scale of its update
-    server   update_server      what the server remembers, and the new model
+             term               a term of the loss
+             gradient           how the gradient is taken
+             correct            changes the gradient before it is clipped
+             (clipping)
+             keep               the state after this step, from the clipped gradient
+             correct_clipped    changes the clipped gradient
+             (weight decay, momentum and the client optimiser's step)
+    client   finish             new memories, uploads, the scale of the update
+    server   (aggregation, the server optimiser's step)
+             update_memory      the server's new memories
+             next_model         the new model's weights
 
-`states` has what the methods see, and explains the symbols.
+`states` has what the hooks receive, and explains the symbols. Nothing that a hook reads
+has to be declared: a trial round finds it when a process is built.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Optional
 
 from tff_reg import models, settings
 from tff_reg.lazy import tf, tff
+from tff_reg.methods import contract, memories
 from tff_reg.methods.states import (
     Batch,
     Change,
+    Finished,
     Local,
     Memory,
     Server,
     Step,
     Tensors,
-    Term,
+    Term as Term,
 )
 from tff_reg.models import forward as forward_lib
 
@@ -49,89 +56,101 @@ EVALUATED = "evaluated"  # The one that was received, in evaluation mode.
 AVERAGED = "averaged"
 PREVIOUS = "previous"  # The client's own at the end of the last round it was in.
 
-# What only one method of a sum can have.
+# What only one method of a sum can have. The first three follow from its hooks.
 EXAMPLES = "replace the batch by mixed examples"
 LOGITS = "change the logits that the task loss sees"
 GRADIENT = "say how the gradient is taken"
+START = "say where a client begins"
 DRIFT = "correct the drift of clients"
 SERVER = "say how the server takes its step"
 FEATURES = "spread the features and vary the predictions"
 CLASSIFIER = "say what the classifier is"
-CLAIMS = (EXAMPLES, LOGITS, GRADIENT, DRIFT, SERVER, FEATURES, CLASSIFIER)
+EXCLUSIVE = (EXAMPLES, LOGITS, GRADIENT, START, DRIFT, SERVER, FEATURES, CLASSIFIER)
+_BY_HOOK = {
+    "change_batch": EXAMPLES,
+    "change_logits": LOGITS,
+    "gradient": GRADIENT,
+    "start": START,
+    "next_model": SERVER,
+}
 
+# What a method may need that no hook shows.
+ONE_LABEL = "examples with one label each"
+UNIFORM_WEIGHTING = "the plain mean of the clients' models"
+EXACT_UPLOADS = "sums of uploads without clipping and noise"
+
+_CONSTANTS = {
+    "exclusive": {
+        "DRIFT": DRIFT,
+        "SERVER": SERVER,
+        "FEATURES": FEATURES,
+        "CLASSIFIER": CLASSIFIER,
+    },
+    "needs": {
+        "ONE_LABEL": ONE_LABEL,
+        "UNIFORM_WEIGHTING": UNIFORM_WEIGHTING,
+        "EXACT_UPLOADS": EXACT_UPLOADS,
+    },
+}
 _IN_NETWORK = ("adapt_network", "change_batch", "change_pass", "change_logits")
+# By name, a memory's first value.
+Declarations = Mapping[str, memories.Declaration]
+# Takes the gradient of the whole loss, or of another one, here or elsewhere.
+GradientAt = Callable[..., Tensors]
 
 
 class Method:
     """Base class of all methods; by itself it does nothing and is FedAvg.
 
-    A sub-class is a frozen dataclass whose fields are `tff_reg.settings.setting`s. A
-    `strength` is what a term is multiplied with: at 0 the term is measured and
-    reported but takes no part in training, which is then FedAvg's to the bit.
+    A sub-class is a frozen dataclass whose fields are `tff_reg.settings.setting`s. With
+    a field `strength` of 0, its term is measured and reported but takes no part in
+    training, which is then FedAvg's to the bit.
 
     Attributes:
-      name: What the method is called on the command line and in metrics.
-      title: What it is, in a few words.
+      name: Its name on the command line and in metrics.
+      title: A description in a few words.
       paper: Authors, venue and year.
-      paper_settings: The settings of its paper, by name; what is not there is as it is
-        by default. Those of `papers` say whose they are.
-      brings: The settings that it cannot be without: it brings them into every sum, and
-        has them in comparisons whose other settings are the same for all.
-      claims: What only one method of a sum can do and this one does: EXAMPLES, LOGITS,
-        GRADIENT, DRIFT, SERVER, FEATURES, CLASSIFIER.
-      measurement_names: Names of the further scalars that its term, `change_batch` and
-        `change_pass` measure.
-      needs_network: Whether it looks inside the model, which must then be a
-        `tff_reg.models.LearningModel` and not any TFF model. What cannot be had of
-        others needs it too: `looks_inside` says all.
-      records_activations: Whether its term reads `outputs.activations`.
-      reference_models: Which models its term reads beside the local one: GLOBAL,
-        EVALUATED, AVERAGED or names of memories.
-      averaged_rounds: How many global models AVERAGED is the mean of, this round's
-        among them.
-      is_random: Whether it draws random numbers.
-      needs_one_label: Whether it needs examples to have one label.
-      needs_class_counts: Whether it needs to know how many examples of each class a
-        client has.
-      sent: The server's memories that are sent with the model.
-      uploads: Names of what clients may upload beside their update, all of them.
-      needs_exact_uploads: Whether sums of uploads that are clipped or noisy make wrong
-        numbers of its `update_server`, as where it divides by one.
-      displaces_by_gradient: Whether `displacement` needs a gradient at the weights. If
-        not, a step is one pass.
-      needs_gradients: Whether its `finish` reads `local.taken`, the gradients of a
-        client's steps.
-      if_adaptive: What a warning says becomes of it with an adaptive client optimiser.
-      needs_population: Whether its `update_server` has to know how many clients there
-        are in all.
-      needs_uniform_weighting: Whether it takes the plain mean of the clients' models.
-      server_step: How `update_server` makes the new model, in a few words; the server
-        optimiser must then be plain averaging. Empty if it leaves the model alone.
+      paper_settings: The paper's settings, by name; others have their defaults.
+      required_settings: Settings that every sum with this method has, unless the user
+        gives others.
+      exclusive: Constants for what at most one method of a sum can do and this one
+        does: DRIFT, SERVER, FEATURES, CLASSIFIER. What follows from overridden hooks
+        need not be there.
+      needs: Constants for what it needs and no hook shows: ONE_LABEL,
+        UNIFORM_WEIGHTING, EXACT_UPLOADS (where clipped or noisy sums would make wrong
+        numbers, as where `update_memory` divides by one).
+      client_memory: What a client remembers from round to round: by name, a function
+        from the initial trainable weights to the first value; see
+        `tff_reg.methods.memories`.
+      server_memory: What the server remembers, likewise; what is `sent` reaches the
+        clients.
+      uploads: Names of the uploads that `finish` returns, all of them.
+      averaged_rounds: How many global models `step.outputs_of("averaged")` is the mean
+        of, this round's among them.
+      if_adaptive: How a warning ends that says what becomes of the method with an
+        adaptive client optimiser.
+      server_step: How `next_model` makes the new model, in a few words; the server
+        optimiser must then be plain averaging.
     """
 
     name: ClassVar[str]
-    title: ClassVar[str]
+    title: ClassVar[str] = ""
     paper: ClassVar[str] = ""
     paper_settings: ClassVar[Mapping[str, Any]] = {}
-    brings: ClassVar[Mapping[str, Any]] = {}
-    claims: ClassVar[tuple[str, ...]] = ()
-    measurement_names: ClassVar[tuple[str, ...]] = ()
-    needs_network: ClassVar[bool] = True
-    records_activations: ClassVar[bool] = False
-    reference_models: ClassVar[tuple[str, ...]] = ()
+    required_settings: ClassVar[Mapping[str, Any]] = {}
+    exclusive: ClassVar[Sequence[str]] = ()
+    needs: ClassVar[Sequence[str]] = ()
+    client_memory: Mapping[str, memories.Declaration] = {}
+    server_memory: Mapping[str, memories.Declaration] = {}
+    uploads: Sequence[str] = ()
     averaged_rounds: int = 0
-    is_random: ClassVar[bool] = False
-    needs_one_label: ClassVar[bool] = False
-    needs_class_counts: ClassVar[bool] = False
-    sent: ClassVar[tuple[str, ...]] = ()
-    uploads: ClassVar[tuple[str, ...]] = ()
-    needs_exact_uploads: ClassVar[bool] = False
-    displaces_by_gradient: ClassVar[bool] = True
-    needs_gradients: ClassVar[bool] = False
     if_adaptive: ClassVar[str] = ""
-    needs_population: ClassVar[bool] = True
-    needs_uniform_weighting: ClassVar[bool] = False
     server_step: ClassVar[str] = ""
+
+    def __init_subclass__(cls, **arguments: Any) -> None:
+        """Refuses names that no method has; see `contract.check_class`."""
+        super().__init_subclass__(**arguments)
+        contract.check_class(cls, Method, _CONSTANTS)
 
     def __new__(cls, *args: Any, **given: Any) -> Method:
         """Refuses arguments that are no settings; see `settings.check_names`."""
@@ -140,22 +159,12 @@ class Method:
         return super().__new__(cls)
 
     def __post_init__(self):
-        """Checks the strengths.
+        """Checks the hyperparameters.
 
         Raises:
           SettingError: If one has a value that it cannot have.
         """
         settings.check(self, f"{self.name}_")
-
-    @property
-    def displaces(self) -> bool:
-        """Whether a step's gradient is taken at displaced weights."""
-        return False
-
-    @property
-    def needs_learning_rate(self) -> bool:
-        """Whether the client optimiser must have a `learning_rate`."""
-        return self.needs_gradients
 
     @property
     def is_measured_only(self) -> bool:
@@ -185,10 +194,10 @@ class Method:
 
         Args:
           batch: The batch.
-          key: int64 [2] if it `is_random`, else None.
+          key: int64 [2], for what is random.
 
         Returns:
-          The new `Batch` and what was measured.
+          The new `Batch` and measurements.
         """
         return Change(batch, {})
 
@@ -203,17 +212,17 @@ class Method:
         Args:
           forward: The pass.
           network: The local network.
-          key: int64 [2] if it `is_random`, else None.
+          key: int64 [2], for what is random.
 
         Returns:
-          The new `ForwardPass` and what was measured.
+          The new `ForwardPass` and measurements.
         """
         return Change(forward, {})
 
     def change_logits(self, logits: tf.Tensor, class_counts: tf.Tensor) -> tf.Tensor:
         """Changes the logits that the task loss sees, of FedMLB's paths too.
 
-        Terms and metrics see them as they are.
+        Terms and metrics see the logits unchanged.
 
         Args:
           logits: float [batch, classes].
@@ -224,40 +233,35 @@ class Method:
         """
         return logits
 
-    def term(self, step: Step) -> Term:
+    def term(self, step: Step) -> Any:
         """Computes the term that is added to the loss.
 
         Args:
           step: The step; all tensors of it are in the model's data type.
 
         Returns:
-          The `Term`, differentiable with respect to the local weights.
+          A scalar, or a `Term`; differentiable with respect to the local weights.
         """
         raise NotImplementedError
 
-    def displacement_loss(self, step: Step) -> tf.Tensor:
-        """The loss whose gradient `displacement` takes; by default the whole loss.
+    def gradient(self, local: Local, gradient_at: GradientAt) -> Tensors:
+        """Takes the gradient of a step.
+
+        Metrics, measurements and the statistics of norms are those of the first call of
+        `gradient_at`. What is random in the step is drawn once, whatever the number of
+        calls.
 
         Args:
-          step: As for `term`.
+          local: The client.
+          gradient_at: Function of (perturbation=None, loss=None) giving the gradient,
+            one tensor a weight, at the weights plus the perturbation. The loss is the
+            whole one, all terms included, or that of a function from a `Step` to a
+            scalar.
 
         Returns:
-          A scalar.
+          The gradient, one tensor a weight.
         """
-        raise NotImplementedError
-
-    def displacement(self, local: Local, gradient: Any) -> Tensors:
-        """Says where the gradient of a step is taken, if the method `displaces`.
-
-        Args:
-          local: Where the client stands.
-          gradient: That of `displacement_loss` at the weights, one tensor a weight;
-            None unless `displaces_by_gradient`.
-
-        Returns:
-          What is added to the weights for the step's gradient, one tensor a weight.
-        """
-        raise NotImplementedError
+        return gradient_at()
 
     def correct(self, local: Local, gradient: Tensors) -> Tensors:
         """Changes the gradient of the loss, one tensor a weight, before clipping."""
@@ -269,24 +273,26 @@ class Method:
 
     # A client's round -----------------------------------------------------------------
 
-    def initial_client_memory(self, weights: Tensors) -> Memory:
-        """What a client that never took part remembers.
+    def start(self, local: Local) -> Tensors:
+        """Says which trainable weights a client begins with.
+
+        The differences of all methods of the sum, and the client's update, are taken
+        from them: `local.start`, `local.delta`, `step.start`.
 
         Args:
-          weights: The trainable weights that training begins with; none, where only
-            the names are asked for.
+          local: The client, whose `weights`, `start` and `global_weights` are the
+            received ones; without `state`.
 
         Returns:
-          Lists of tensors by name. Of two methods of a sum with a memory of the same
-          name each has the other's.
+          One tensor a weight.
         """
-        return {}
+        return list(local.global_weights)
 
     def begin(self, local: Local) -> Any:
-        """What the method keeps during a client's training, at its beginning.
+        """Makes the state that the method keeps during a client's training.
 
         Args:
-          local: Where the client stands; without `state`, and as if it were of mean
+          local: The client at its start; without `state`, and as if it were of mean
             size: its examples have not been seen.
 
         Returns:
@@ -295,10 +301,10 @@ class Method:
         return ()
 
     def keep(self, local: Local, gradient: Tensors) -> Any:
-        """What the method keeps of a step.
+        """Makes the state for the next step.
 
         Args:
-          local: Where the client stands.
+          local: The client.
           gradient: The clipped gradient, before `correct_clipped`.
 
         Returns:
@@ -306,73 +312,64 @@ class Method:
         """
         return local.state
 
-    def finish(self, local: Local) -> tuple[Memory, Memory]:
+    def finish(self, local: Local) -> Finished:
         """Ends a client's training.
 
         Args:
-          local: Where the client ended.
+          local: The client at the end of its training.
 
         Returns:
-          Its new memories by name, those that are left out staying as they were, and
-          its uploads: structures of tensors by name, which are summed over the clients
-          that trained.
+          New memories, uploads and the scale of the update.
         """
-        return {}, {}
-
-    def scale(self, local: Local) -> Any:
-        """The factor of the client's update, a scalar in the weights' data type.
-
-        What it is for a client that took no step does not matter.
-        """
-        return 1.0
+        return Finished()
 
     # The server -----------------------------------------------------------------------
 
-    def initial_server_memory(self, weights: Tensors) -> Memory:
-        """What the server remembers before the first round.
-
-        Args:
-          weights: As for `initial_client_memory`.
-
-        Returns:
-          Structures of tensors by name.
-        """
-        return {}
-
     def broadcast(self, weights: Tensors, memory: Memory) -> Tensors:
-        """What clients receive in place of the model's trainable weights.
+        """Makes the weights that clients receive in place of the model's.
 
         Args:
           weights: The trainable weights.
-          memory: What the server remembers.
+          memory: The server's memories of this method, by name.
 
         Returns:
-          As many tensors of the same shapes.
+          One tensor a weight.
         """
         return weights
 
-    def update_server(self, server: Server) -> tuple[Memory, Tensors]:
+    def update_memory(self, server: Server) -> Memory:
         """Ends a round in which clients trained and the mean update is finite.
 
         Args:
-          server: Where the server stands.
+          server: The server, whose `memory` is the old one.
 
         Returns:
-          The method's new memories by name, those that are left out staying as they
-          were, and the trainable weights of the new model.
+          The method's new memories by name; those that are left out stay as they were.
         """
-        return {}, list(server.weights)
+        return {}
+
+    def next_model(self, server: Server) -> Tensors:
+        """Makes the new model, after `update_memory`.
+
+        Args:
+          server: The server, whose `memory` is the new one.
+
+        Returns:
+          The new model's trainable weights, one tensor a weight.
+        """
+        return list(server.weights)
 
 
-def does(method: Method, what: str) -> bool:
-    """Whether a method, or a class of them, overrides what `Method` has."""
+def does(method: Any, what: str) -> bool:
+    """Whether a method, or a class of them, overrides a hook of `Method`."""
     owner = method if isinstance(method, type) else type(method)
     return getattr(owner, what) is not getattr(Method, what)
 
 
-def counts_clients(method: Method) -> bool:
-    """Whether a method has to know how many clients there are in all."""
-    return does(method, "update_server") and method.needs_population
+def exclusive_of(method: Any) -> set[str]:
+    """What a method, or a class of them, does that only one of a sum can do."""
+    derived = {what for hook, what in _BY_HOOK.items() if does(method, hook)}
+    return {*method.exclusive, *derived}
 
 
 class IncompatibleMethodsError(ValueError):
@@ -386,8 +383,8 @@ def check_sum(methods: Sequence[Any]) -> None:
       methods: Those of the sum.
 
     Raises:
-      IncompatibleMethodsError: If one stands there twice, two claim the same, or one
-        needs what another takes away.
+      IncompatibleMethodsError: If one stands there twice, two do what only one can, or
+        one needs what another takes away.
     """
     names = [m.name for m in methods]
     for name in names:
@@ -396,15 +393,15 @@ def check_sum(methods: Sequence[Any]) -> None:
                 f"A method may stand in a sum once, but {name} stands there "
                 f"{names.count(name)} times."
             )
-    for claim in CLAIMS:
-        claiming = [m.name for m in methods if claim in m.claims]
-        if len(claiming) > 1:
+    for what in EXCLUSIVE:
+        having = [m.name for m in methods if what in exclusive_of(m)]
+        if len(having) > 1:
             raise IncompatibleMethodsError(
-                f"{' and '.join(claiming)} both {claim}: leave one of them out."
+                f"{' and '.join(having)} both {what}: leave one of them out."
             )
-    mixing = [m.name for m in methods if EXAMPLES in m.claims]
+    mixing = [m.name for m in methods if EXAMPLES in exclusive_of(m)]
     for method in methods:
-        if mixing and method.needs_one_label:
+        if mixing and ONE_LABEL in method.needs:
             raise IncompatibleMethodsError(
                 f"{method.name} needs the one true class of every example, and "
                 f"{mixing[0]} gives each example two: leave one of them out."
@@ -412,7 +409,7 @@ def check_sum(methods: Sequence[Any]) -> None:
 
 
 def check_model(method: Method, model: tff.learning.models.VariableModel) -> None:
-    """Checks that a model has what a method needs.
+    """Checks that a model has what a method's hooks need.
 
     Args:
       method: The method.
@@ -422,45 +419,49 @@ def check_model(method: Method, model: tff.learning.models.VariableModel) -> Non
       TypeError: If the method needs the network and the model shows none.
       ValueError: If the network lacks what the method needs.
     """
-    if looks_inside(method) and not has_network(model):
+    if any(does(method, what) for what in _IN_NETWORK):
+        require_network(method, model)
+    if any(does(method, what) for what in ("change_batch", "change_logits")):
+        require_classifier(method, model)
+    if ONE_LABEL in method.needs:
+        require_classifier(method, model)
+    if has_network(model):
+        method.check_network(model.network)
+
+
+def require_network(method: Method, model: tff.learning.models.VariableModel) -> None:
+    """Refuses a model that does not show its network.
+
+    A model that does not takes its own batch, gives its loss alone, and counts the
+    batch at every pass.
+
+    Raises:
+      NetworkNeededError: If the model is no `LearningModel`, or has its own forward
+        pass.
+    """
+    if not has_network(model):
         is_own = isinstance(model, models.LearningModel)
-        raise TypeError(
+        raise contract.NetworkNeededError(
             f"{method.name} looks inside the network: model_fn must return a "
             f"tff_reg.models.LearningModel, but returned {type(model).__name__}"
             f"{' with its own forward_pass' * is_own}. See tff_reg.models.from_keras."
         )
-    if has_network(model):
-        if model.network.num_classes is None and reads_logits(method):
-            raise ValueError(
-                f"{method.name} needs a classifier, one logit a class and integer"
-                " labels, and this model's loss is another: without one it can train"
-                " by the methods that look at weights and gradients alone."
-            )
-        method.check_network(model.network)
 
 
-def reads_logits(method: Method) -> bool:
-    """Whether a method makes sense for a classifier only."""
-    return (
-        (method.needs_network and does(method, "term"))
-        or method.needs_class_counts
-        or method.needs_one_label
-        or any(does(method, what) for what in ("change_batch", "change_logits"))
-    )
+def require_classifier(
+    method: Method, model: tff.learning.models.VariableModel
+) -> None:
+    """Refuses a network that is no classifier.
 
-
-def looks_inside(method: Method) -> bool:
-    """Whether a method needs a model that shows its network.
-
-    A model that does not takes its own batch, gives its loss alone, and counts the
-    batch at every pass.
+    Raises:
+      ClassifierNeededError: If it has no classes.
     """
-    return (
-        method.needs_network
-        or method.needs_class_counts
-        or (method.displaces and method.displaces_by_gradient)
-        or any(does(method, what) for what in _IN_NETWORK)
-    )
+    if has_network(model) and model.network.num_classes is None:
+        raise contract.ClassifierNeededError(
+            f"{method.name} needs a classifier, one logit a class and integer"
+            " labels, and this model's loss is another: without one it can train"
+            " by the methods that look at weights and gradients alone."
+        )
 
 
 def has_network(model: tff.learning.models.VariableModel) -> bool:

@@ -35,9 +35,6 @@ class Mixup(method.Method):
     title = "Mixed examples"
     paper = "Zhang et al., ICLR 2018"
     paper_settings = papers.FEDALIGN
-    claims = (method.EXAMPLES,)
-    measurement_names = ("coefficient",)
-    is_random = True
 
     concentration: float = settings.setting(
         0.1,

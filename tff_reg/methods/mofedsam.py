@@ -30,8 +30,7 @@ class MoFedSAM(fedcm.FedCM):
     name = "mofedsam"
     title = "Last round's direction and a gradient from higher up"
     paper = "Qu et al., ICML 2022"
-    claims = (method.DRIFT, method.GRADIENT)
-    needs_network = True
+    exclusive = (method.DRIFT,)
 
     radius: float = settings.setting(
         0.1,
@@ -40,11 +39,10 @@ class MoFedSAM(fedcm.FedCM):
         minimum=0,
     )
 
-    @property
-    def displaces(self) -> bool:
-        return self.radius > 0
-
-    def displacement(
-        self, local: method.Local, gradient: method.Tensors
+    def gradient(
+        self, local: method.Local, gradient_at: method.GradientAt
     ) -> method.Tensors:
-        return fedsam.ascend(gradient, self.radius, _NORM_EPSILON)
+        gradient = gradient_at()
+        if not self.radius:
+            return gradient
+        return gradient_at(fedsam.ascend(gradient, self.radius, _NORM_EPSILON))

@@ -25,7 +25,7 @@ import dataclasses
 
 from tff_reg import settings
 from tff_reg.lazy import tf
-from tff_reg.methods import method, papers
+from tff_reg.methods import memories, method, papers
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,9 +36,8 @@ class MOON(method.Method):
     title = "Features nearer to the global model's than to the previous ones"
     paper = "Li et al., CVPR 2021"
     paper_settings = papers.FEDALIGN
-    brings = {"projector": "moon"}
-    measurement_names = ("global_cosine", "previous_cosine")
-    reference_models = (method.GLOBAL, method.PREVIOUS)
+    required_settings = {"projector": "moon"}
+    client_memory = {method.PREVIOUS: memories.shared(memories.initial_weights)}
 
     strength: float = settings.setting(
         1.0,
@@ -53,11 +52,9 @@ class MOON(method.Method):
         above=0,
     )
 
-    def initial_client_memory(self, weights: method.Tensors) -> method.Memory:
-        return {method.PREVIOUS: list(weights)}
-
-    def finish(self, local: method.Local) -> tuple[method.Memory, method.Memory]:
-        return {method.PREVIOUS: [tf.identity(w) for w in local.weights]}, {}
+    def finish(self, local: method.Local) -> method.Finished:
+        last = [tf.identity(w) for w in local.weights]
+        return method.Finished({method.PREVIOUS: last})
 
     def term(self, step: method.Step) -> method.Term:
         local = tf.math.l2_normalize(step.outputs.embedding, axis=-1)

@@ -36,18 +36,18 @@ def alternatives() -> list[dict[str, str]]:
     Columns: what two would both do, and the methods.
     """
     known = ours()
-    by_claim = {
-        claim: [name for name in known if claim in known[name].claims]
-        for claim in method_lib.CLAIMS
+    having = {
+        what: [name for name in known if what in method_lib.exclusive_of(known[name])]
+        for what in method_lib.EXCLUSIVE
     }
-    one_label = [name for name in known if known[name].needs_one_label]
-    by_claim["have examples of two classes, and need their one class"] = [
-        *by_claim[method_lib.EXAMPLES],
+    one_label = [name for name in known if method_lib.ONE_LABEL in known[name].needs]
+    having["have examples of two classes, and need their one class"] = [
+        *having[method_lib.EXAMPLES],
         *one_label,
     ]
     return [
-        {"what": claim, "one of": ", ".join(f"`{name}`" for name in names)}
-        for claim, names in by_claim.items()
+        {"what": what, "one of": ", ".join(f"`{name}`" for name in names)}
+        for what, names in having.items()
         if names[1:]
     ]
 

@@ -11,7 +11,7 @@ s' = s + \frac{1}{N} \sum_i (s_i' - s_i)
 $$
 
 The gradient is that of the loss minus s_i plus s / wt_i, clipped. Afterwards
-s_i' = s_i - s + (cloud - w_i) / (K lr0) and s += 1/N sum of wt_i (s_i' - s_i) over the
+s_i' = s_i - s + (wg - w_i) / (K lr0) and s += 1/N sum of wt_i (s_i' - s_i) over the
 cohort. The relative sizes wt_i are the MAN authors' (the paper has none), who divide by
 them in training and not in the update; with equally large clients they are 1. K and lr0
 are those of a client of mean size, undecayed. In their runs every client takes exactly
@@ -27,7 +27,7 @@ from __future__ import annotations
 import dataclasses
 
 from tff_reg.lazy import tf
-from tff_reg.methods import drift, method, papers
+from tff_reg.methods import drift, memories, method, papers
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,37 +38,28 @@ class Scaffold(method.Method):
     title = "Control variates"
     paper = "Karimireddy et al., ICML 2020"
     paper_settings = papers.MAN
-    brings = {"client_weighting": "uniform", "same_local_steps": True}
-    claims = (method.DRIFT,)
-    needs_network = False
-    sent = ("s",)
+    required_settings = {"client_weighting": "uniform", "same_local_steps": True}
+    exclusive = (method.DRIFT,)
+    client_memory = {"s": memories.zeros}
+    server_memory = {"s": memories.sent(memories.zeros)}
     uploads = ("s",)
-    needs_gradients = True
-
-    def initial_client_memory(self, weights: method.Tensors) -> method.Memory:
-        return {"s": drift.zeros(weights)}
-
-    def initial_server_memory(self, weights: method.Tensors) -> method.Memory:
-        return {"s": drift.zeros(weights)}
 
     def correct(self, local: method.Local, gradient: method.Tensors) -> method.Tensors:
         added = [
             tf.math.divide_no_nan(common, local.relative_size) - own
-            for own, common in zip(local.client["s"], local.server["s"])
+            for own, common in zip(local.memory["s"], local.server_memory["s"])
         ]
         return drift.plus(gradient, added)
 
-    def finish(self, local: method.Local) -> tuple[method.Memory, method.Memory]:
+    def finish(self, local: method.Local) -> method.Finished:
         change = [
             tf.math.divide_no_nan(taken, local.step_size) - common
-            for common, taken in zip(local.server["s"], local.taken)
+            for common, taken in zip(local.server_memory["s"], local.taken)
         ]
-        memory = {"s": drift.plus(local.client["s"], change)}
-        return memory, {"s": [local.relative_size * c for c in change]}
+        return method.Finished(
+            memory={"s": drift.plus(local.memory["s"], change)},
+            upload={"s": [local.relative_size * c for c in change]},
+        )
 
-    def update_server(
-        self, server: method.Server
-    ) -> tuple[method.Memory, method.Tensors]:
-        return {
-            "s": drift.grown(server.memory["s"], server.uploads["s"], server)
-        }, list(server.weights)
+    def update_memory(self, server: method.Server) -> method.Memory:
+        return {"s": drift.grown(server.memory["s"], server.uploads["s"], server)}

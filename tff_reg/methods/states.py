@@ -1,15 +1,16 @@
-"""What a method sees of a step, of a client and of the server; all that it sees.
+"""What the hooks of a method receive: `Step`, `Local` and `Server`.
 
-The symbols are those of the MAN authors' code: w_i are a client's weights, cloud those
-it received, n_i its number of examples, wt_i = n_i / mean(n), N the number of all
-clients, K the local steps and lr0 the client learning rate before any decay.
+The symbols in the methods' files are those of the MAN authors' code: w_i are a client's
+weights, wg those it received, a_i those it began with, n_i its number of examples,
+wt_i = n_i / mean(n), N the number of all clients, K the local steps and lr0 the client
+learning rate before any decay.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
 from tff_reg.lazy import tf
 from tff_reg.models import forward as forward_lib
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 # TensorFlow's values have no types that a checker knows.
 # One tensor, or variable, a trainable weight, in the weights' order.
 Tensors = list[Any]
-# What is remembered, sent or uploaded: structures of tensors by name.
+# Memories or uploads: structures of tensors by name.
 Memory = Mapping[str, Any]
 
 
@@ -29,19 +30,22 @@ class Term:
     """What a method adds to the loss of one batch.
 
     Attributes:
-      raw: The term before its strength, a scalar.
-      weighted: What is added to the loss, a scalar.
-      measurements: Further scalars to report, by the names that the method lists in
-        `measurement_names`.
+      raw: The term before its hyperparameter, a scalar; it is reported.
+      weighted: What is added to the loss, a scalar; by default `raw`.
+      measurements: Further scalars to report, by name.
     """
 
     raw: Any
-    weighted: Any
+    weighted: Any = None
     measurements: Mapping[str, Any] = dataclasses.field(default_factory=dict[str, Any])
+
+    def __post_init__(self):
+        if self.weighted is None:
+            object.__setattr__(self, "weighted", self.raw)
 
 
 class Change(NamedTuple):
-    """What became of a batch or a forward pass.
+    """A changed batch or forward pass.
 
     Attributes:
       value: The new one.
@@ -65,33 +69,53 @@ class Batch(NamedTuple):
     targets: Sequence[tuple[Any, Any]]
 
 
-def _without_network(*_: Any) -> Any:
-    raise TypeError(
-        "the step of a model that does not show its network has no other logits, "
-        "reference models or paths: the method needs `needs_network = True`."
-    )
+@dataclasses.dataclass(frozen=True)
+class Finished:
+    """The result of a client's round, beside its weights.
+
+    Attributes:
+      memory: The client's new memories by name; those that are left out stay as they
+        were.
+      upload: Structures of tensors by the names of the method's `uploads`, which are
+        summed over the clients that trained.
+      scale: The factor of the client's update, a scalar in the weights' data type. It
+        does not matter for a client that took no step.
+    """
+
+    memory: Memory = dataclasses.field(default_factory=dict[str, Any])
+    upload: Memory = dataclasses.field(default_factory=dict[str, Any])
+    scale: Any = None
 
 
 @dataclasses.dataclass(frozen=True)
 class Step:
-    """One local training step, as a term sees it.
+    """One local training step, as the hook `term` sees it.
+
+    A model that is no `tff_reg.models.LearningModel` has `task_loss`, `weights`,
+    `start` and `global_weights` only.
 
     Attributes:
-      network: The local network; None if the model does not show it.
-      outputs: The local network's for the batch: the one forward pass that all terms
-        share; None likewise.
+      network: The local network.
+      outputs: The local network's outputs for the batch: the one forward pass that all
+        terms share.
       features: The batch's input, float [batch, ...].
       labels: int [batch]; where examples were mixed, of the first of the two.
       task_loss: Mean task loss of the batch, a scalar.
       weights: The local trainable weights.
-      global_weights: The received trainable weights, in the same order; constants.
+      start: The trainable weights that the client began with, in the same order;
+        constants.
+      global_weights: The received trainable weights, likewise; `start`, unless a method
+        of the sum says where a client begins.
       compute_loss: The task loss of other logits for the same batch, a function of
         float [batch, classes].
-      outputs_of: Function of the name of one of the method's `reference_models` giving
-        that model's outputs for the batch, as constants, computed once a step.
+      outputs_of: Function of a name giving that model's outputs for the batch, as
+        constants, computed once a step: "global" for the received model,
+        "evaluated" for the same in evaluation mode, "averaged" for the mean of the last
+        `averaged_rounds` global models, or the name of a client memory in the weights'
+        shapes.
       classify_from: Function of (model, features) giving the logits of features of
-        several blocks, as `BlockModel.classify_from`, where the model is one of the
-        method's reference models, whose weights are constants, or LOCAL; the features
+        several blocks, as `BlockModel.classify_from`, where the model is "local", or
+        one of those that `outputs_of` takes, whose weights are constants; the features
         are differentiated.
       class_counts: As in `Local`.
       key: int64 [2], for what is random in this step, the method's own.
@@ -103,28 +127,31 @@ class Step:
     labels: Any = None
     task_loss: Any = None
     weights: Sequence[Any] = ()
+    start: Sequence[Any] = ()
     global_weights: Sequence[Any] = ()
-    compute_loss: Callable[[Any], Any] = _without_network
-    outputs_of: Callable[[str], forward_lib.Outputs] = _without_network
-    classify_from: Callable[[str, Sequence[Any]], Any] = _without_network
+    compute_loss: Optional[Callable[[Any], Any]] = None
+    outputs_of: Optional[Callable[[str], forward_lib.Outputs]] = None
+    classify_from: Optional[Callable[[str, Sequence[Any]], Any]] = None
     class_counts: Any = None
     key: Any = None
 
 
 @dataclasses.dataclass(frozen=True)
 class Local:
-    """Where a client stands.
+    """A client during its round, as one method sees it.
 
     Attributes:
-      weights: w, the trainable weights: variables.
-      cloud: The received trainable weights.
+      weights: w_i, the trainable weights: variables.
+      start: a_i, the trainable weights that the client began with.
+      global_weights: wg, the received trainable weights; `start`, unless a method of
+        the sum says where a client begins.
+      memory: The client's memories of this method, by name.
+      server_memory: The server's memories of this method that were sent, by name.
+      state: What the method keeps during the client's training: at first the result of
+        `begin`.
       in_head: Whether each weight is of the last layer, if the model shows its network.
-      client: The client's memories by name, lists of tensors.
-      server: The memories that the server sent, by name.
-      state: What the method keeps during the client's training: at first what `begin`
-        gave.
-      class_counts: int32 [classes], how many examples of each class the client has;
-        None unless some method of the sum `needs_class_counts`.
+      class_counts: int32 [classes], the number of examples of each class that the
+        client has.
       relative_size: wt_i, a scalar.
       relative_weight: wt_i where clients weigh by their examples, else 1, a scalar.
       num_steps: Steps taken, an int32 scalar.
@@ -136,14 +163,14 @@ class Local:
       step_size: K lr0, a scalar; only at the end of training.
       scaled_gradient_sum: The learning rate after its decay times the sum of the
         gradients that the optimiser followed, one tensor a weight, at the end of
-        training; None with SGD without momentum, with which it is -`moved`, and unless
-        some method of the sum `needs_gradients`.
+        training; None with SGD without momentum, with which it is -`delta`.
     """
 
     weights: Sequence[Any]
-    cloud: Sequence[Any]
-    client: Mapping[str, Sequence[Any]]
-    server: Mapping[str, Sequence[Any]]
+    start: Sequence[Any]
+    memory: Mapping[str, Any]
+    server_memory: Mapping[str, Any]
+    global_weights: Sequence[Any] = ()
     state: Any = ()
     in_head: Sequence[bool] = ()
     class_counts: Any = None
@@ -157,30 +184,26 @@ class Local:
     step_size: Any = None
     scaled_gradient_sum: Any = None
 
-    def with_state(self, state: Any) -> Local:
-        """The same with another `state`."""
-        return dataclasses.replace(self, state=state)
-
     @property
-    def moved(self) -> Tensors:
-        """w_i - cloud, one tensor a weight."""
-        return [w - c for w, c in zip(self.weights, self.cloud)]
+    def delta(self) -> Tensors:
+        """w_i - a_i, one tensor a weight."""
+        return [w - a for w, a in zip(self.weights, self.start)]
 
     @property
     def taken(self) -> Tensors:
-        """-`moved` as SGD without momentum would have it of the same gradients.
+        """-`delta` as SGD without momentum would have it of the same gradients.
 
-        One tensor a weight; over `step_size` it is the gradients' mean. Only for a
-        method that `needs_gradients`, at the end of training.
+        One tensor a weight; over `step_size` it is the gradients' mean. Only at the end
+        of training.
         """
         if self.scaled_gradient_sum is not None:
             return self.scaled_gradient_sum
-        return [c - w for w, c in zip(self.weights, self.cloud)]
+        return [a - w for w, a in zip(self.weights, self.start)]
 
     @property
     def weight(self) -> Any:
         """What the client weighs in the mean of the cohort, at the end of training."""
-        dtype = self.cloud[0].dtype
+        dtype = self.start[0].dtype
         if self.weighs_by_examples:
             return tf.cast(self.num_examples, dtype)
         return tf.ones([], dtype)
@@ -188,29 +211,33 @@ class Local:
 
 @dataclasses.dataclass(frozen=True)
 class Server:
-    """Where the server stands at the end of a round.
+    """The server at the end of a round, as one method sees it.
 
     Attributes:
       before: The trainable weights of the round's global model.
-      weights: Those that the server optimiser made of them.
-      memory: What the server remembers, by name.
-      moved: The sum over the clients that trained of w_i - cloud, one tensor a weight:
-        the number of them times the mean, in which they weigh as they do in the model
-        and each has the scale that a method of the sum gives its update.
-      uploads: The sums of what clients uploaded, by name.
-      count: How many clients trained, an int32 scalar above 0.
+      weights: The trainable weights after the server optimiser's step, and after
+        `next_model` of the methods that come before in the sum.
+      memory: The server's memories of this method, by name; in `next_model` the new
+        ones.
+      old_memory: Those before `update_memory`.
+      delta_sum: The number of clients that trained times the mean of their w_i - a_i,
+        one tensor a weight. They weigh in it as they do in the model, each with the
+        scale that a method of the sum gives its update.
+      uploads: The sums of the method's uploads, by name.
+      count: The number of clients that trained, an int32 scalar above 0.
       num_clients: N.
     """
 
     before: Sequence[Any]
     weights: Sequence[Any]
     memory: Mapping[str, Any]
-    moved: Sequence[Any]
+    old_memory: Mapping[str, Any]
+    delta_sum: Sequence[Any]
     uploads: Mapping[str, Any]
     count: Any
     num_clients: int
 
     @property
-    def mean_moved(self) -> Tensors:
-        """The mean over the clients that trained of w_i - cloud."""
-        return [moved / tf.cast(self.count, moved.dtype) for moved in self.moved]
+    def mean_delta(self) -> Tensors:
+        """The mean over the clients that trained of w_i - a_i."""
+        return [total / tf.cast(self.count, total.dtype) for total in self.delta_sum]

@@ -36,8 +36,6 @@ class StochDepth(method.Method):
     title = "Residual branches left out at random"
     paper = "Huang et al., ECCV 2016"
     paper_settings = papers.FEDALIGN
-    measurement_names = ("kept_branches",)
-    is_random = True
 
     survival_probability: float = settings.setting(
         0.9,

@@ -46,9 +46,8 @@ class UniVarFL(method.Method):
     title = "Uniform features, varied predictions"
     paper = "Gupta et al."
     paper_settings = papers.UNIVARFL
-    brings = {"projector": "feduv"}
-    claims = (method.FEATURES,)
-    measurement_names = ("energy", "missing_variance")
+    required_settings = {"projector": "feduv"}
+    exclusive = (method.FEATURES,)
 
     strength: float = settings.setting(
         1.0,

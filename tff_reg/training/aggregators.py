@@ -11,7 +11,8 @@ kinds and their defaults are those of `tff.learning`:
     2021, https://arxiv.org/abs/1905.03871, without noise).
 *   `dp`: the plain mean, clipped, with Gaussian noise (McMahan et al., "Learning
     Differentially Private Recurrent Language Models", ICLR 2018,
-    https://arxiv.org/abs/1710.06963). See `tff_reg.experiment.privacy` for its epsilon.
+    https://arxiv.org/abs/1710.06963); `tff_reg.experiment.rounds.privacy` has its
+    epsilon.
 *   `secure`: `robust` by secure summation (Bonawitz et al., CCS 2017,
     https://dl.acm.org/doi/abs/10.1145/3133956.3133982): TFF's secure intrinsics, whose
     cryptography is the platform's that runs the process. See `SecureMeanFactory`.

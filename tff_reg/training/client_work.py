@@ -17,14 +17,19 @@ from typing import Any, NamedTuple, Optional, Union
 import tensorflow as tf
 
 from tff_reg.lazy import tff
-from tff_reg.methods import method as method_lib
+from tff_reg.methods import contract, memories, method as method_lib
 from tff_reg.models import learning_model
 from tff_reg.training import (
+    client_states,
+    client_update as client_update_lib,
+    debugging,
     local_round,
-    local_step as local_step_lib,
     local_training,
+    needs as needs_lib,
+    numbers,
     optimizers,
     schedules,
+    trial,
 )
 
 
@@ -39,9 +44,7 @@ def update_type(model_weights_type: Any) -> tff.types.Type:
       other floats; else that of a `ModelWeights` with all floats, since statistics such
       as BatchNorm's are averaged too.
     """
-    statistics = local_round.floats(
-        tff.structure.flatten(model_weights_type.non_trainable)
-    )
+    statistics = numbers.floats(tff.structure.flatten(model_weights_type.non_trainable))
     if not statistics:
         return model_weights_type.trainable
     return tff.types.to_type(
@@ -83,6 +86,10 @@ class Description(NamedTuple):
       metric_finalizers: By name, those of what the methods measure among them.
       hparams_dtype: Data type of the client optimiser's hparams.
       has_statistics: Whether training may change weights that it does not train.
+      needs: What the methods' hooks need.
+      output_spec: The `tf.TensorSpec`s of a client's output; None without
+        `debug_eager`.
+      kept: Python functions that graphs call in `debug_eager`.
     """
 
     initial_weights: tff.Computation
@@ -90,6 +97,9 @@ class Description(NamedTuple):
     metric_finalizers: dict[str, Callable[..., Any]]
     hparams_dtype: tf.DType
     has_statistics: bool
+    needs: needs_lib.Needs
+    output_spec: Any
+    kept: list[Any]
 
 
 def describe(
@@ -105,20 +115,27 @@ def describe(
       The description.
 
     Raises:
+      HookError: If a hook of a method fails or returns what it must not.
       TypeError: If a method needs the network and the model shows none.
       ValueError: If the model's layers cannot do what a method asks.
     """
-    found: dict[str, Any] = {}
+    needs = trial.find_needs(model_fn, training)
+    found: dict[str, Any] = {"needs": needs, "kept": [], "output_spec": None}
+    if training.debug_eager:
+        found["output_spec"] = debugging.output_spec(model_fn, training, needs)
 
     @tff.tensorflow.computation
     def initial_weights() -> tff.learning.models.ModelWeights:
         model = model_fn()
-        # Made before anything is traced, so that what does not fit is said plainly.
-        references = dict.fromkeys(training.reference_models, model)
-        local_step = local_step_lib.LocalStep(model, references, training.methods)
+        weighting = tff.learning.ClientWeighting.UNIFORM
+        own = local_round.LocalRound(lambda: model, training, weighting, needs)
         finalizers = collections.OrderedDict(model.metric_finalizers())
-        for name in local_step.measurement_names:
+        for name in own.measurement_names:
             finalizers[name] = learning_model.finalize_ratio
+        for name in own.blamed:
+            finalizers[f"{name}/{local_round.NOT_FINITE}"] = (
+                learning_model.finalize_identity
+            )
         finalizers[local_round.REJECTED] = learning_model.finalize_identity
         # Of a model that does not show its network all may change.
         shows = method_lib.has_network(model)
@@ -129,7 +146,7 @@ def describe(
             metric_finalizers=finalizers,
             hparams_dtype=tf.float64 if is_double else tf.float32,
             has_statistics=(
-                len(local_round.floats(model.non_trainable_variables)) > constants
+                len(numbers.floats(model.non_trainable_variables)) > constants
             ),
         )
         return tff.learning.models.ModelWeights.from_model(model)
@@ -200,23 +217,25 @@ def _build_parts(
 
     def update(
         state: Any, received: Any, data: Any, client: Any, server: Any
-    ) -> local_round.ClientOutput:
+    ) -> client_states.ClientOutput:
         if not training.averaged_rounds:
             received = {local_round.MODEL: received}
-        client_update = local_round.build_client_update(
-            model_fn, training, client_weighting, loop_implementation
-        )
+        own = (model_fn, training, client_weighting, description.needs)
+        if training.debug_eager:
+            client_update = debugging.build_client_update(
+                *own, description.output_spec, description.kept
+            )
+        else:
+            client_update = client_update_lib.build_client_update(
+                *own, loop_implementation
+            )
         rate_factor = training.learning_rate_schedule(state["round_num"])
         try:
             return client_update(
                 state["hparams"], rate_factor, received, data, client, server
             )
-        except (TypeError, ValueError) as error:
-            # Of what AutoGraph says, the last paragraph is the error.
-            *before, last = str(error).split("\n\n")
-            if not before or not before[0].startswith("in user code:"):
-                raise
-            raise type(error)(last.strip().partition(": ")[2]) from error
+        except Exception as error:
+            raise _plain(error) from error
 
     def measure(metrics: Any):
         return tff.federated_zip(
@@ -236,6 +255,21 @@ def _build_parts(
     )
 
 
+def _plain(error: Exception) -> Exception:
+    """The error without what AutoGraph puts around it."""
+    cause: Any = error
+    while cause is not None:
+        if isinstance(cause, contract.HookError):
+            return cause
+        cause = cause.__cause__ or cause.__context__
+    # Of what AutoGraph says, the last paragraph is the error.
+    *before, last = str(error).split("\n\n")
+    if not before or not before[0].startswith("in user code:"):
+        return error
+    kind = type(error) if isinstance(error, (TypeError, ValueError)) else ValueError
+    return kind(last.strip().partition(": ")[2])
+
+
 def _check_optimizer(training: local_training.LocalTraining, hparams: Any) -> None:
     optimizers.check(hparams)
     for method in training.methods:
@@ -244,13 +278,10 @@ def _check_optimizer(training: local_training.LocalTraining, hparams: Any) -> No
             warnings.warn(f"With an adaptive client optimiser {said}", stacklevel=2)
     if "learning_rate" in hparams:
         return
-    needing = [m.name for m in training.methods if m.needs_learning_rate]
     if training.learning_rate_schedule != schedules.constant():
-        needing.append("A learning-rate schedule")
-    if needing:
         raise ValueError(
-            f"{needing[0]} needs a client optimiser with a learning_rate among its "
-            f"hparams, but it has only {list(hparams)}."
+            "A learning-rate schedule needs a client optimiser with a learning_rate"
+            f" among its hparams, but it has only {list(hparams)}."
         )
 
 
@@ -266,7 +297,7 @@ def build_client_work(
         tff.learning.LoopImplementation.DATASET_ITERATOR
     ),
     description: Optional[Description] = None,
-) -> Union[tff.learning.templates.ClientWorkProcess, RememberingClientWork]:
+) -> Union[tff.learning.templates.ClientWorkProcess, StatefulClientWork]:
     """Builds the client work.
 
     Args:
@@ -279,7 +310,7 @@ def build_client_work(
       description: What `describe` gave for the model, if that is at hand.
 
     Returns:
-      The client work, a `RememberingClientWork` if the methods remember something from
+      The client work, a `StatefulClientWork` if the methods remember something from
       round to round. Clients receive what `received_type` says, and their update is
       what `update_type` says.
 
@@ -296,8 +327,8 @@ def build_client_work(
         loop_implementation,
         description,
     )
-    if training.remembers:
-        return _remembering(parts, training.methods)
+    if training.is_stateful:
+        return _stateful(parts, training.methods)
     state_type = parts.initialize.type_signature.result
 
     @tff.tensorflow.computation(state_type.member, parts.received_type, parts.data_type)
@@ -326,13 +357,13 @@ def build_client_work(
     )
 
 
-class RememberingClientWork(NamedTuple):
+class StatefulClientWork(NamedTuple):
     """Client work whose clients or server remember something from round to round.
 
     Attributes:
       initialize: As in `tff.learning.templates.ClientWorkProcess`.
       next: As there, with the clients' memories and the server's as fourth and fifth
-        argument, and a `RememberingClientWorkOutput` as result.
+        argument, and a `StatefulClientWorkOutput` as result.
       get_hparams: As there.
       set_hparams: As there.
       initial_client_memory: From a `ModelWeights` to what a client remembers that never
@@ -349,8 +380,8 @@ class RememberingClientWork(NamedTuple):
     initial_server_memory: tff.Computation
 
 
-class RememberingClientWorkOutput(NamedTuple):
-    """What `RememberingClientWork.next` gives.
+class StatefulClientWorkOutput(NamedTuple):
+    """What `StatefulClientWork.next` gives.
 
     Attributes:
       state: At the server.
@@ -369,21 +400,21 @@ class RememberingClientWorkOutput(NamedTuple):
     measurements: Any
 
 
-def _remembering(
+def _stateful(
     parts: _Parts, methods: Sequence[method_lib.Method]
-) -> RememberingClientWork:
+) -> StatefulClientWork:
     @tff.tensorflow.computation(parts.weights_type)
     def initial_client_memory(weights: Any) -> method_lib.Memory:
         memory: dict[str, Any] = collections.OrderedDict()
-        for method in methods:
-            memory.update(method.initial_client_memory(list(weights.trainable)))
+        for m in methods:
+            memory.update(memories.initial(m, "client_memory", weights.trainable))
         return memory
 
     @tff.tensorflow.computation(parts.weights_type)
     def initial_server_memory(weights: Any) -> method_lib.Memory:
         memory: dict[str, Any] = collections.OrderedDict()
-        for method in methods:
-            memory.update(method.initial_server_memory(list(weights.trainable)))
+        for m in methods:
+            memory.update(memories.initial(m, "server_memory", weights.trainable))
         return memory
 
     client_type = initial_client_memory.type_signature.result
@@ -391,8 +422,11 @@ def _remembering(
 
     @tff.tensorflow.computation(memory_type)
     def sent_part(memory: Any):
-        names = [name for method in methods for name in method.sent]
-        return collections.OrderedDict((name, memory[name]) for name in names)
+        return collections.OrderedDict(
+            (name, memory[name])
+            for m in methods
+            for name in memories.sent_keys(m.name, m.server_memory)
+        )
 
     state_type = parts.initialize.type_signature.result
 
@@ -421,7 +455,7 @@ def _remembering(
             client_update,
             (tff.federated_broadcast(state), received, data, client_memories, sent),
         )
-        return RememberingClientWorkOutput(
+        return StatefulClientWorkOutput(
             state=tff.federated_map(parts.next_state, state),
             result=output.result,
             client_memories=output.client,
@@ -430,7 +464,7 @@ def _remembering(
             measurements=parts.measure(output.metrics),
         )
 
-    return RememberingClientWork(
+    return StatefulClientWork(
         parts.initialize,
         next_fn,
         parts.get_hparams,

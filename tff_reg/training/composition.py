@@ -24,13 +24,13 @@ from tff_reg.training import (
     local_training,
     memory as memory_lib,
     optimizers,
-    remembering,
     schedules,
+    stateful,
 )
 from tff_reg.training.process_settings import ProcessSettings
 
 Process = Union[
-    tff.learning.templates.LearningProcess, remembering.StatefulLearningProcess
+    tff.learning.templates.LearningProcess, stateful.StatefulLearningProcess
 ]
 
 
@@ -66,6 +66,7 @@ def build_regularized(
     max_gradient_norm: Optional[float] = None,
     learning_rate_schedule: schedules.Schedule = schedules.constant(),
     population: Optional[local_training.Population] = None,
+    debug_eager: bool = False,
 ) -> Process:
     """Builds federated averaging with any sum of methods.
 
@@ -96,6 +97,8 @@ def build_regularized(
       max_gradient_norm: Global-norm clipping of the gradient; None for none.
       learning_rate_schedule: Factor on the client learning rate by round.
       population: What the methods know of all clients; some need it.
+      debug_eager: Whether hooks run eagerly, so that `print`, `breakpoint()` and `if`
+        on values work inside them: slow, and in the in-process runtime only.
 
     Returns:
       A `tff.learning.templates.LearningProcess`; a `StatefulLearningProcess` if
@@ -119,6 +122,7 @@ def build_regularized(
         learning_rate_schedule=learning_rate_schedule,
         data_form=client_data,
         population=population,
+        debug_eager=debug_eager,
     )
     model_fn = adaptation.adapt_model_fn(model_fn, training.methods)
     if server_optimizer_fn is None:
@@ -140,7 +144,9 @@ def build_regularized(
         model_aggregator,
         update_type,
         has_statistics=description.has_statistics,
-        needing_exact=[m.name for m in training.methods if m.needs_exact_uploads],
+        needing_exact=[
+            m.name for m in training.methods if method_lib.EXACT_UPLOADS in m.needs
+        ],
     )
     stepping = next((m.name for m in training.methods if m.server_step), None)
     finalizer = finalizer_lib.build_finalizer(
@@ -161,22 +167,24 @@ def build_regularized(
         aggregator,
         finalizer,
     )
-    if not training.remembers:
+    if not training.is_stateful:
         process = tff.learning.templates.compose_learning_process(*parts)
-        process.model_fn = model_fn
+        process.model_fn, process.debug_functions = model_fn, description.kept
         return process
     uploads_type = client_work.next.type_signature.result.uploads.member
     memory_type = client_work.initial_server_memory.type_signature.result
-    process = remembering.compose_remembering_process(
+    process = stateful.compose_stateful_process(
         *parts,
         aggregators.build_upload_aggregator(model_aggregator, uploads_type),
         memory_lib.build_memory_update(
-            training, client_work, weights_type, update_type
+            training, client_work, weights_type, update_type, description.kept
         ),
-        memory_lib.build_broadcast(training, memory_type, weights_type),
+        memory_lib.build_broadcast(
+            training, memory_type, weights_type, description.kept
+        ),
         clients_remember=training.clients_remember,
     )
-    process.model_fn = model_fn
+    process.model_fn, process.debug_functions = model_fn, description.kept
     return process
 
 
@@ -223,7 +231,8 @@ def _check_server(
         server_optimizer.get_hparams(server_optimizer.initialize(spec))
     )
     for method in methods:
-        if method.needs_uniform_weighting and not is_uniform:
+        needs_uniform = method_lib.UNIFORM_WEIGHTING in method.needs
+        if needs_uniform and not is_uniform:
             raise ValueError(
                 f"{method.name} takes the plain mean of the clients' models: give "
                 "client_weighting UNIFORM ('uniform')."
@@ -289,13 +298,10 @@ def build(name: str, model_fn: Callable[[], Any], **overrides: Any) -> Process:
                 f" methods ({', '.join(own.values()) or 'none'}), fields of"
                 f" ProcessSettings, and {', '.join(sorted(arguments))}."
             )
-    methods = catalogue.build(name, strengths)
-    counts = any(map(method_lib.counts_clients, methods))
-    if counts and not ("num_clients" in chosen or "population" in rest):
-        raise TypeError(
-            f"{name} has to know how many clients there are in all, in a round or not: "
-            "give num_clients, or a population."
-        )
+    catalogue.build(name, strengths)
+    # The number of clients of the paper's settings says nothing of this population.
+    if "num_clients" not in chosen:
+        rest.setdefault("population", None)
     settings = ProcessSettings.of(name, **chosen)
     return _build(name, model_fn, settings, strengths, rest)
 

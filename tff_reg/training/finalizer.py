@@ -8,7 +8,7 @@ from typing import Any, Optional
 import tensorflow as tf
 
 from tff_reg.lazy import tff
-from tff_reg.training import client_work, local_round, optimizers
+from tff_reg.training import client_work, numbers, optimizers
 
 NO_OPTIMIZER = (
     "{} makes the new model itself, so a server optimiser has no place: leave it SGD"
@@ -57,19 +57,17 @@ def build_finalizer(
         trainable, statistics = weights.trainable, weights.non_trainable
         if has_statistics:
             steps, update = update.non_trainable, update.trainable
-            old = local_round.floats(statistics)
+            old = numbers.floats(statistics)
             averages = [s - step for s, step in zip(old, steps, strict=True)]
-            new = iter(local_round.where(local_round.all_finite(steps), averages, old))
+            new = iter(numbers.where(numbers.all_finite(steps), averages, old))
             statistics = [next(new) if s.dtype.is_floating else s for s in statistics]
-        is_finite = local_round.all_finite(update)
+        is_finite = numbers.all_finite(update)
         try:
             stepped = server_optimizer.next(state, trainable, update)
         except tf.errors.OperatorNotAllowedInGraphError:  # As by `if tensor:`.
             step = tf.autograph.to_graph(type(server_optimizer).next)  # pyright: ignore
             stepped = step(server_optimizer, state, trainable, update)
-        new_state, new_trainable = local_round.where(
-            is_finite, stepped, (state, trainable)
-        )
+        new_state, new_trainable = numbers.where(is_finite, stepped, (state, trainable))
         measurements: dict[str, Any] = collections.OrderedDict(
             update_non_finite=tf.cast(tf.logical_not(is_finite), tf.int32)
         )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import collections
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
@@ -12,14 +11,20 @@ import tensorflow as tf
 
 from tff_reg.data import keys
 from tff_reg.lazy import tff
-from tff_reg.methods import method as method_lib
-from tff_reg.models import block_model, forward as forward_lib, learning_model
+from tff_reg.methods import contract, memories, method as method_lib
+from tff_reg.models import forward as forward_lib, learning_model
+from tff_reg.training import hook_results, needs as needs_lib
 
-# By the methods' names: where the client stands, and the keys of what is random.
+# By the methods' names: the client, and the keys of what is random.
 # The network's own key is not a method's.
 _NETWORK = "the network's layers"
 Locals = Mapping[str, method_lib.Local]
 PartKeys = Mapping[str, Any]
+Watch = Callable[[method_lib.Method, Any], Any]
+
+
+def _unwatched(_: method_lib.Method, seen: Any) -> Any:
+    return seen
 
 
 class LocalStep:
@@ -28,9 +33,11 @@ class LocalStep:
     Args:
       model: The local model; where a method needs the network, a
         `tff_reg.models.LearningModel`.
-      reference_models: Further such models by the names that the methods'
-        `reference_models` hold; they keep their weights.
+      reference_models: Further such models by the names that `step.outputs_of` takes;
+        they keep their weights.
       methods: Those of the sum.
+      needs: What their hooks need.
+      watch: Function of a method and a `Step` giving what the method's hook sees.
 
     Raises:
       TypeError: If a method needs the network and the model has none.
@@ -42,95 +49,129 @@ class LocalStep:
         model: tff.learning.models.VariableModel,
         reference_models: Mapping[str, tff.learning.models.VariableModel],
         methods: Sequence[method_lib.Method],
+        needs: needs_lib.Needs,
+        watch: Watch = _unwatched,
     ):
         learning_model.check_model(model)
         for method in methods:
             method_lib.check_model(method, model)
-        self._model = model
-        self._reference_models = dict(reference_models)
+        self.model = model
+        self._reference_models = reference_models
         self._methods = tuple(methods)
-        self._has_network = method_lib.has_network(model)
+        self._needs = needs
+        self._watch = watch
+        self.has_network = method_lib.has_network(model)
         with_term = [m for m in methods if method_lib.does(m, "term")]
         # Without a network, a term sees weights only.
-        self._apart = [m for m in with_term if self._has_network and m.is_measured_only]
+        self._apart = [m for m in with_term if self.has_network and m.is_measured_only]
         self._in_step = [m for m in with_term if m not in self._apart]
-        self._displacing = next((m for m in methods if m.displaces), None)
-        self._draws = self._has_network and model.network.is_random
+        self.rule = next((m for m in methods if method_lib.does(m, "gradient")), None)
+        self._draws = self.has_network and model.network.is_random
 
     @property
     def measurement_names(self) -> list[str]:
         """Names of what the methods measure, `<method>/<name>`."""
-        names: list[str] = []
-        for method in self._methods:
-            own = [*method.measurement_names]
-            if method_lib.does(method, "term"):
-                own = ["term", "share", *own]
-            names += [f"{method.name}/{name}" for name in own]
-        return names
+        return [
+            f"{method.name}/{name}"
+            for method in self._methods
+            for name in self._needs.measurements.get(method.name, ())
+        ]
 
     def gradient(self, batch: Any, locals_: Locals, compute_key: Callable[..., Any]):
-        """Runs the batch forward and backward, twice where a method displaces weights.
+        """Runs the batch forward and backward, as often as a method's rule says.
 
         What is random in the step is drawn once. Metrics, measurements and the
         statistics of norms are those of the first pass.
 
         Args:
           batch: What the model's `input_spec` says.
-          locals_: Where the client stands, for each method by its name.
+          locals_: The client, for each method by its name.
           compute_key: Gives the step's int64 [2] key; called only if a method is
             random.
 
         Returns:
           The gradients in the order of the model's trainable variables, the number of
-          examples (int64), and an `OrderedDict` of measurements, scalar means over the
-          batch.
+          examples (int64), and what each method measured, scalar means over the batch
+          by name, by the method's name.
+
+        Raises:
+          HookError: If a hook fails or returns what it must not.
         """
         part_keys = self._part_keys(compute_key)
         measured_apart = self._measure_apart(batch, locals_, part_keys)
-        displacing = self._displacing
-        displacement = None
-        if displacing is not None and not displacing.displaces_by_gradient:
-            displacement = displacing.displacement(locals_[displacing.name], None)
-        start = self._move(displacement)
-        gradients, num_examples, measured = self._pass(
-            batch, locals_, part_keys, is_first=True
-        )
-        self._move_back(start)
-        if displacing is not None and displacing.displaces_by_gradient:
-            own = locals_[displacing.name]
-            start = self._move(displacing.displacement(own, gradients))
-            gradients, _, _ = self._pass(batch, locals_, part_keys, is_first=False)
-            self._move_back(start)
+        gradient_at = _GradientAt(self, batch, locals_, part_keys)
+        if self.rule is None:
+            gradients = gradient_at()
+        else:
+            own = locals_[self.rule.name]
+            gradients = contract.call(self.rule, "gradient", own, gradient_at)
+            gradients = contract.check_like(
+                self.rule, "gradient", gradients, self.model.trainable_variables
+            )
+        if gradient_at.measured is None:
+            raise contract.refuse(self.rule, "gradient", "it never calls gradient_at.")
+        measured = gradient_at.measured
         for name, own in measured_apart.items():
-            measured[name].update(own)
-        measurements: dict[str, tf.Tensor] = collections.OrderedDict()
-        for full_name in self.measurement_names:
-            name, _, what = full_name.partition("/")
-            measurements[full_name] = tf.cast(measured[name][what], tf.float32)
-        return gradients, num_examples, measurements
+            measured[name] = {**own, **measured[name]}
+        return gradients, gradient_at.num_examples, measured
 
-    def _move(self, displacement: Optional[Sequence[Any]]):
-        """Displaces the weights; returns what they were, or None without one."""
-        if displacement is None:
+    def gradient_of(
+        self,
+        batch: Any,
+        locals_: Locals,
+        part_keys: PartKeys,
+        is_first: bool,
+        perturbation: Optional[Sequence[Any]],
+        loss: Optional[Callable[[Any], Any]],
+    ):
+        """The gradient of one pass at perturbed weights, which then go back.
+
+        Args:
+          batch: As for `gradient`.
+          locals_: As for `gradient`.
+          part_keys: The methods' keys by name.
+          is_first: Whether the pass counts for metrics and statistics.
+          perturbation: What is added to the weights, one tensor each, or None.
+          loss: Function of a `Step` giving the loss, or None for the whole one.
+
+        Returns:
+          As `gradient`.
+        """
+        start = self._move(perturbation)
+        result = self._pass(batch, locals_, part_keys, is_first, loss)
+        self._move_back(start)
+        return result
+
+    def _move(self, perturbation: Optional[Sequence[Any]]):
+        """Perturbs the weights; returns what they were, or None without one."""
+        if perturbation is None:
             return None
-        variables = self._model.trainable_variables
+        variables = self.model.trainable_variables
+        contract.check_like(self.rule, "gradient", perturbation, variables)
         start = [tf.identity(v) for v in variables]
-        for variable, moved in zip(variables, displacement):
+        for variable, moved in zip(variables, perturbation):
             variable.assign_add(moved)
         return start
 
     def _move_back(self, start: Optional[Sequence[Any]]):
         if start is not None:
-            for variable, value in zip(self._model.trainable_variables, start):
+            for variable, value in zip(self.model.trainable_variables, start):
                 variable.assign(value)
 
-    def _pass(self, batch: Any, locals_: Locals, part_keys: PartKeys, is_first: bool):
+    def _pass(
+        self,
+        batch: Any,
+        locals_: Locals,
+        part_keys: PartKeys,
+        is_first: bool,
+        loss: Optional[Callable[[Any], Any]],
+    ):
         """The gradient at the present weights, and what was measured."""
-        weights = list(self._model.trainable_variables)
+        weights = list(self.model.trainable_variables)
         measured: dict[str, dict[str, Any]] = {m.name: {} for m in self._methods}
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch(weights)
-            if self._has_network:
+            if self.has_network:
                 step, num_examples = self._run_network(
                     batch, locals_, part_keys, measured, tape, self._in_step, is_first
                 )
@@ -142,19 +183,12 @@ class LocalStep:
                 if not method.is_measured_only:
                     total += term.weighted
             of = total
-            rule = self._displacing
-            if (
-                is_first
-                and rule
-                and rule.displaces_by_gradient
-                and method_lib.does(rule, "displacement_loss")
-            ):
-                own = self._step_of(rule, step, locals_, part_keys)
-                of = rule.displacement_loss(own)
+            if loss is not None:
+                of = loss(self._step_of(self.rule, step, locals_, part_keys))
         gradients = tape.gradient(of, weights)
         unreached = [v.name for v, g in zip(weights, gradients) if g is None]
         # Run eagerly, a branch that is dropped in this step is not there.
-        if unreached and of is total and not tf.executing_eagerly():
+        if unreached and loss is None and not tf.executing_eagerly():
             raise ValueError(
                 f"The loss does not reach the weights {', '.join(unreached)}, so that"
                 " they would never be trained: leave them out of the model, or make"
@@ -166,7 +200,7 @@ class LocalStep:
         for method, term in zip(self._in_step, terms):
             share = tf.math.divide_no_nan(term.weighted, total)
             own = dict(term=term.raw, share=share, **term.measurements)
-            measured[method.name].update(own)
+            measured[method.name] = {**own, **measured[method.name]}
         gradients = [tf.convert_to_tensor(g) for g in gradients]
         return gradients, tf.cast(num_examples, tf.int64), measured
 
@@ -193,6 +227,8 @@ class LocalStep:
                 for method, term in zip(self._apart, terms)
             }
 
+        if tf.executing_eagerly():
+            return measure()
         attributes = {"_noinline": True}
         return tf.function(measure, experimental_attributes=attributes)()
 
@@ -204,15 +240,16 @@ class LocalStep:
         part_keys: PartKeys,
     ):
         """The `Term` of each of the methods."""
-        terms: list[Any] = []
-        for method in methods:
-            try:
-                own = self._step_of(method, step, locals_, part_keys)
-                terms.append(method.term(own))
-            except block_model.MissingCapabilityError as error:
-                # AutoGraph passes on the exceptions that Python has, no others.
-                raise ValueError(f"{method.name}: {error}") from None
-        return terms
+        return [
+            hook_results.term(
+                method,
+                contract.call(
+                    method, "term", self._step_of(method, step, locals_, part_keys)
+                ),
+                step.task_loss.dtype,
+            )
+            for method in methods
+        ]
 
     def _step_of(
         self,
@@ -223,18 +260,30 @@ class LocalStep:
     ):
         """The step as a method sees it."""
         local = locals_[method.name]
-        return dataclasses.replace(
+        names = memories.keys(method.name, method.client_memory)
+
+        def outputs_of(name: str) -> Any:
+            return step.outputs_of(names.get(name, name))
+
+        def classify_from(name: str, features: Any) -> Any:
+            return step.classify_from(names.get(name, name), features)
+
+        own = dataclasses.replace(
             step,
-            weights=list(self._model.trainable_variables),
-            global_weights=local.cloud,
-            class_counts=local.class_counts,
+            weights=list(self.model.trainable_variables),
+            start=local.start,
+            global_weights=local.global_weights,
+            outputs_of=outputs_of,
+            classify_from=classify_from,
+            class_counts=local.class_counts if self._needs.class_counts else None,
             key=part_keys[method.name],
         )
+        return self._watch(method, own)
 
     def _part_keys(self, compute_key: Callable[[], tf.Tensor]):
         """The key of every method, None for those that draw nothing."""
         part_keys = dict.fromkeys((m.name for m in self._methods), None)
-        random = [m.name for m in self._methods if m.is_random]
+        random = [m.name for m in self._methods if m.name in self._needs.keys]
         if self._draws:
             random.append(_NETWORK)
         if random:
@@ -244,12 +293,15 @@ class LocalStep:
         return part_keys
 
     def _run_model(self, batch: Any):
-        """Runs a model that does not show its network."""
-        result = self._model.forward_pass(batch, training=True)
+        """Runs a model that does not show its network; in a trial, without a batch."""
+        none: Any = None
+        if batch is None:
+            loss = tf.zeros([], self.model.trainable_variables[0].dtype)
+            return method_lib.Step(network=none, outputs=none, task_loss=loss), 1
+        result = self.model.forward_pass(batch, training=True)
         num_examples = result.num_examples
         if num_examples is None:
             num_examples = tf.shape(result.predictions)[0]
-        none: Any = None
         step = method_lib.Step(network=none, outputs=none, task_loss=result.loss)
         return step, num_examples
 
@@ -264,13 +316,15 @@ class LocalStep:
         is_first: bool,
     ):
         """Runs the local network for the terms of some methods."""
-        model, network = self._model, self._model.network
+        model, network = self.model, self.model.network
         changed = method_lib.Batch(batch["x"], [(batch["y"], 1.0)])
         added: list[tf.Tensor] = []
         forward = forward_lib.ForwardPass(
             training=True,
             update_statistics=is_first,
-            record_activations=any(m.records_activations for m in with_term),
+            record_activations=any(
+                m.name in self._needs.activations for m in with_term
+            ),
             key=part_keys.get(_NETWORK),
             keep_loss=added.append,
         )
@@ -282,8 +336,12 @@ class LocalStep:
         passes = {method_lib.EVALUATED: forward_lib.ForwardPass(training=False)}
         for method in self._methods:
             key = part_keys[method.name]
-            changed, from_batch = method.change_batch(changed, key)
-            forward, from_pass = method.change_pass(forward, network, key)
+            changed, from_batch = hook_results.changed(
+                method, "change_batch", changed, key
+            )
+            forward, from_pass = hook_results.changed(
+                method, "change_pass", forward, network, key
+            )
             measured[method.name] = {**from_batch, **from_pass}
         outputs = network(changed.features, forward)
         labels = changed.targets[0][0]
@@ -292,7 +350,12 @@ class LocalStep:
             for method in self._methods:
                 if method_lib.does(method, "change_logits"):
                     counts = locals_[method.name].class_counts
-                    logits = method.change_logits(logits, counts)
+                    changed_logits = contract.call(
+                        method, "change_logits", logits, counts
+                    )
+                    (logits,) = contract.check_like(
+                        method, "change_logits", [changed_logits], [logits], "batch"
+                    )
             if len(changed.targets) == 1:
                 return model.loss_fn(labels, logits)
             return tf.add_n([w * model.loss_fn(y, logits) for y, w in changed.targets])
@@ -331,3 +394,36 @@ class LocalStep:
             classify_from=classify_from,
         )
         return step, tf.shape(tf.nest.flatten(outputs.logits)[0])[0]
+
+
+class _GradientAt:
+    """The function of that name that the hook `gradient` gets.
+
+    Attributes:
+      num_examples: Of the batch, after the first call.
+      measured: What methods measured in the first call; None before it.
+    """
+
+    def __init__(
+        self, local_step: LocalStep, batch: Any, locals_: Locals, part_keys: PartKeys
+    ):
+        self._step = local_step
+        self._arguments = (batch, locals_, part_keys)
+        self.num_examples: Any = None
+        self.measured: Any = None
+
+    def __call__(
+        self,
+        perturbation: Optional[Sequence[Any]] = None,
+        loss: Optional[Callable[[Any], Any]] = None,
+    ) -> list[Any]:
+        is_first = self.measured is None
+        if loss is not None or not is_first:
+            # Such a model counts a batch at each pass, and gives its own loss alone.
+            method_lib.require_network(self._step.rule, self._step.model)
+        gradients, num_examples, measured = self._step.gradient_of(
+            *self._arguments, is_first, perturbation, loss
+        )
+        if is_first:
+            self.num_examples, self.measured = num_examples, measured
+        return gradients

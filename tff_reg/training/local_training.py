@@ -11,13 +11,7 @@ from tff_reg.lazy import tff
 from tff_reg.methods import method as method_lib
 from tff_reg.training import data_forms, schedules
 
-_REMEMBERING = (
-    "initial_client_memory",
-    "initial_server_memory",
-    "finish",
-    "broadcast",
-    "update_server",
-)
+_STATEFUL = ("finish", "broadcast", "update_memory", "next_model")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,13 +45,14 @@ class LocalTraining:
         norm, before the optimiser adds weight decay; None leaves it.
       learning_rate_schedule: Factor on the learning rate by round.
       data_form: The form of the client data.
-      population: What the methods know of all clients; needed where the server
-        remembers something.
+      population: What the methods know of all clients; needed where one reads the
+        number of them.
+      debug_eager: Whether hooks run eagerly, for a debugger; see `debugging`.
 
     Raises:
       IncompatibleMethodsError: If the sum of methods makes no sense.
-      ValueError: If a value is out of range, or the population is missing or does not
-        go with the form of the data.
+      ValueError: If a value is out of range, or the population does not go with the
+        form of the data.
     """
 
     optimizer: tff.learning.optimizers.Optimizer
@@ -66,6 +61,7 @@ class LocalTraining:
     learning_rate_schedule: schedules.Schedule = schedules.constant()
     data_form: data_forms.DataForm = data_forms.BatchedData()
     population: Optional[Population] = None
+    debug_eager: bool = False
 
     def __post_init__(self):
         if self.max_gradient_norm is not None and not self.max_gradient_norm > 0:
@@ -74,12 +70,6 @@ class LocalTraining:
                 f"{self.max_gradient_norm!r}."
             )
         method_lib.check_sum(self.methods)
-        for method in self.methods:
-            if method_lib.counts_clients(method) and not self.population:
-                raise ValueError(
-                    f"{method.name} has to know of all clients: give a population, a "
-                    "tff_reg.training.Population with their number."
-                )
         has_sizes = isinstance(self.data_form, data_forms.WholeClientData)
         if self.population and self.population.mean_examples and not has_sizes:
             raise ValueError(
@@ -88,29 +78,19 @@ class LocalTraining:
             )
 
     @property
-    def remembers(self) -> bool:
+    def is_stateful(self) -> bool:
         """Whether the server or clients remember more than the model."""
         return any(
-            method_lib.does(method, what)
+            method.client_memory
+            or method.server_memory
+            or any(method_lib.does(method, what) for what in _STATEFUL)
             for method in self.methods
-            for what in _REMEMBERING
         )
 
     @property
     def clients_remember(self) -> bool:
         """Whether clients remember something from round to round."""
-        return any(method.initial_client_memory([]) for method in self.methods)
-
-    @property
-    def needs_class_counts(self) -> bool:
-        """Whether some method needs to know a client's examples by class."""
-        return any(method.needs_class_counts for method in self.methods)
-
-    @property
-    def reference_models(self) -> tuple[str, ...]:
-        """The models beside the local one that some term reads."""
-        asked = {name for method in self.methods for name in method.reference_models}
-        return tuple(sorted(asked))
+        return any(method.client_memory for method in self.methods)
 
     @property
     def averaged_rounds(self) -> int:
@@ -122,7 +102,7 @@ class LocalTraining:
         averaging = {
             method.name: method.averaged_rounds
             for method in self.methods
-            if method_lib.AVERAGED in method.reference_models
+            if method.averaged_rounds
         }
         if len(set(averaging.values())) > 1:
             raise ValueError(

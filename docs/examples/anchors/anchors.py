@@ -13,7 +13,6 @@ class Anchor(methods.Method):
     name = "anchor"
     title = "Features near the global model's"
     paper_settings = {"local_epochs": 1, "client_learning_rate": 0.03}
-    reference_models = ("global",)
 
     strength: float = settings.setting(0.5, help="Factor of the distance.", minimum=0)
     power: int = settings.setting(2, help="Of the distance.", choices=(1, 2))

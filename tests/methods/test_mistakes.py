@@ -1,0 +1,424 @@
+"""Mistakes in a method of one's own: none trains something else, each says what to do.
+
+A message names the method, the hook and the author's line.
+"""
+
+import dataclasses
+import re
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.methods import linear
+from tff_reg import methods, training
+
+pytestmark = pytest.mark.usefixtures("in_process")
+
+
+def _method(**body):
+    """A dataclass of a method `mine` with hooks and attributes."""
+    body = {"name": "mine", **body}
+    return dataclasses.dataclass(frozen=True)(type("Mine", (methods.Method,), body))
+
+
+def _message_of(error, build):
+    with pytest.raises(error) as caught:
+        build()
+    return str(caught.value)
+
+
+# When the class is made.
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ({"trem": lambda self, step: 0.0}, "'trem', which is no hook .*mean 'term'?"),
+        ({"titel": "x"}, "'titel', .*did you mean 'title'?"),
+        ({"client_memry": {}}, "'client_memry', .*did you mean 'client_memory'?"),
+        ({"term": lambda self: 0.0}, r"term must take \(self, step\)"),
+        ({"correct": lambda self, g: g}, r"must take \(self, local, gradient\)"),
+        ({"exclusive": ("DRFT",)}, "constants of tff_reg.methods: DRIFT, SERVER"),
+        ({"exclusive": "DRIFT"}, "give a tuple of constants"),
+        ({"needs": ("NETWORK",)}, "ONE_LABEL, UNIFORM_WEIGHTING, EXACT_UPLOADS"),
+        ({"claims": ()}, "before version 0.2: in its place is exclusive"),
+        ({"needs_class_counts": True}, "in its place is nothing: step.class_counts"),
+        (
+            {"update_server": lambda self, server: ({}, [])},
+            "in its place is update_memory and next_model. See docs/pages/tutorials",
+        ),
+    ],
+)
+def test_a_name_that_no_method_has_is_refused_when_the_class_is_made(body, words):
+    message = _message_of(methods.ContractError, lambda: _method(**body))
+    assert message.startswith("Mine (test_mistakes.py")
+    assert re.search(words, message), message
+
+
+# When a process is built.
+
+
+def _kernel_only(self, local, gradient):
+    return gradient[:1]
+
+
+def _scalars(self, server):
+    return [tf.constant(0.0, tf.float64)] * 2
+
+
+_S = {"s": methods.zeros}
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        (
+            {"term": lambda self, step: step.outputs.logits[:, 0]},
+            r"^mine.term .*: the term must be a float64 scalar, is float64 \[2\]",
+        ),
+        (
+            {"term": lambda self, step: None},
+            "^mine.term .*: the term must be a float64 scalar, is None",
+        ),
+        (
+            {"term": lambda self, step: tf.constant(1.0)},
+            r"the term must be a float64 scalar, is float32 \[\]",
+        ),
+        (
+            {"term": lambda self, step: methods.Term(step.weights[0])},
+            r"the term must be a float64 scalar, is float64 \[4, 3\]",
+        ),
+        (
+            {"term": lambda self, step: 1 / 0},
+            "^mine.term .test_mistakes.py, line [0-9]+, .*1 / 0.*: ZeroDivisionError",
+        ),
+        (
+            {"term": lambda self, step: step.logits},
+            "^mine.term .*AttributeError: .*logits",
+        ),
+        (
+            {"term": lambda self, step: step.outputs_of("globl").logits},
+            "^mine.term .*no model 'globl'; did you mean 'global'",
+        ),
+        (
+            {"term": lambda self, step: step.outputs_of("averaged").logits},
+            "^mine.term .*no model 'averaged'; a term may read global, evaluated",
+        ),
+        (
+            {
+                "term": lambda self, step: methods.Term(
+                    step.task_loss, measurements={"logits": step.outputs.logits}
+                )
+            },
+            "^mine.term .*the measurement 'logits' must be a number, is float64",
+        ),
+        (
+            {"correct": _kernel_only},
+            "^mine.correct .*must return 2 tensors, one a weight .* returned 1",
+        ),
+        ({"correct": lambda self, local, g: None}, "^mine.correct .*, not None"),
+        (
+            {"correct": lambda self, local, g: [tf.constant(0.0), g[1]]},
+            r"^mine.correct .*tensor 0 must be float64 \[4, 3\], is float32 \[\]",
+        ),
+        (
+            {"correct_clipped": lambda self, local, g: [g[1], g[0]]},
+            r"^mine.correct_clipped .*tensor 0 must be float64 \[4, 3\], is float64 \[",
+        ),
+        (
+            {"correct": lambda self, local, g: local.memory["s"]},
+            "^mine.correct .*KeyError: 's'",
+        ),
+        (
+            {
+                "server_memory": _S,
+                "correct": lambda self, local, g: local.server_memory["s"],
+            },
+            "^mine.correct .*KeyError: 's'",
+        ),
+        (
+            {"gradient": lambda self, local, gradient_at: list(local.weights)},
+            "^mine.gradient .*it never calls gradient_at",
+        ),
+        (
+            {"gradient": lambda self, local, gradient_at: gradient_at([0.0])},
+            "^mine.gradient .*must return 2 tensors",
+        ),
+        (
+            {"start": lambda self, local: local.global_weights[:1]},
+            "^mine.start .*must return 2 tensors",
+        ),
+        (
+            {"keep": lambda self, local, gradient: tuple(gradient)},
+            "^mine.keep .*the state must hold 0 tensors, as at first, but holds 2",
+        ),
+        (
+            {
+                "begin": lambda self, local: 0,
+                "keep": lambda self, local, g: local.state + 0.5,
+            },
+            "^mine.keep .*line [0-9]+, .*local.state [+] 0.5",
+        ),
+        ({"finish": lambda self, local: ({}, {})}, r"^mine.finish .*Finished\(...\)"),
+        (
+            {"finish": lambda self, local: methods.Finished({"s": local.delta})},
+            "^mine.finish .*memory has 's', which the class does not declare",
+        ),
+        (
+            {
+                "client_memory": {"drift": methods.zeros},
+                "finish": lambda self, local: methods.Finished({"drfit": local.delta}),
+            },
+            "^mine.finish .*has 'drfit', .*did you mean 'drift'",
+        ),
+        (
+            {
+                "client_memory": _S,
+                "finish": lambda self, local: methods.Finished(
+                    {"s": [tf.constant(0.0, tf.float64)] * 2}
+                ),
+            },
+            r"^mine.finish .*tensor 0 of memory 's' must be float64 \[4, 3\]",
+        ),
+        (
+            {
+                "finish": lambda self, local: methods.Finished(
+                    upload={"count": local.weight}
+                )
+            },
+            "^mine.finish .*upload has 'count', which the class does not declare",
+        ),
+        (
+            {"uploads": ("count",), "finish": lambda self, local: methods.Finished()},
+            "^mine.finish .*it never uploads count",
+        ),
+        ({"uploads": ("count",)}, "^mine.finish.*it never uploads count"),
+        (
+            {"finish": lambda self, local: methods.Finished(scale=[1.0, 2.0])},
+            "^mine.finish .*scale must be a number",
+        ),
+        (
+            {
+                "server_memory": _S,
+                "update_memory": lambda self, server: {"t": server.memory["s"]},
+            },
+            "^mine.update_memory .*memory has 't', which the class does not declare",
+        ),
+        (
+            {
+                "server_memory": _S,
+                "update_memory": lambda self, server: {"s": _scalars(self, server)},
+            },
+            r"^mine.update_memory .*tensor 0 of memory 's' must be float64 \[4, 3\]",
+        ),
+        ({"next_model": _scalars}, r"^mine.next_model .*tensor 0 must be float64 \[4"),
+        (
+            {"broadcast": lambda self, weights, memory: weights[1:]},
+            "^mine.broadcast .*must return 2 tensors",
+        ),
+        (
+            {"change_logits": lambda self, logits, counts: logits[:, :2]},
+            r"^mine.change_logits .*must be float64 \[2, 3\], is float64 \[2, 2\]",
+        ),
+        (
+            {"change_batch": lambda self, batch, key: batch},
+            r"^mine.change_batch .*must return Change\(Batch, measurements\)",
+        ),
+        (
+            {
+                "client_memory": {"s": lambda weights: [weights[7]]},
+                "finish": lambda self, local: methods.Finished(),
+            },
+            "^mine.client_memory 's' .*IndexError",
+        ),
+        (
+            {"client_memory": {"s": 3.0}},
+            "^mine.client_memory .*'s' must be a function",
+        ),
+    ],
+)
+def test_a_hook_that_fails_or_returns_what_it_must_not_is_named(body, words):
+    mine = _method(**body)()
+    message = _message_of(methods.HookError, lambda: linear.build(mine))
+    assert re.search(words, message), message
+    assert (
+        "test_mistakes.py, line" in message
+        or "client_memory" in message
+        or ("uploads count" in message)
+    )
+    assert "\n" not in message and len(message) < 400
+
+
+def test_an_error_shows_the_authors_line_and_has_its_cause():
+    def term(self, step):
+        rows = step.features.shape[0]
+        return {}["missing"] * rows
+
+    with pytest.raises(methods.HookError) as caught:
+        linear.build(_method(term=term)())
+    assert '`return {}["missing"] * rows`' in str(caught.value)
+    assert isinstance(caught.value.__cause__, KeyError)
+
+
+def test_the_number_of_clients_is_asked_for_where_it_is_read():
+    mine = _method(
+        server_memory=_S,
+        update_memory=lambda self, server: {
+            "s": [m / server.num_clients for m in server.delta_sum]
+        },
+    )()
+    message = _message_of(
+        methods.HookError, lambda: linear.build(mine, population=None)
+    )
+    assert re.search("^mine.update_memory .*give num_clients, or a population", message)
+
+
+def test_two_methods_with_memories_of_one_name_have_their_own():
+    def counting(by):
+        def finish(self, local):
+            return methods.Finished({"n": local.memory["n"] + by})
+
+        return finish
+
+    def zero(weights):
+        return tf.constant(0.0)
+
+    first = _method(client_memory={"n": zero}, finish=counting(1.0))()
+    second = _method(name="other", client_memory={"n": zero}, finish=counting(10.0))()
+    process = linear.build(first, second)
+    state = process.initialize()
+    data = [linear.whole(*linear.examples(0))]
+    states = [process.initial_client_state(state)]
+    for _ in range(2):
+        output = process.next(state, data, states)
+        state, states = output.state, output.client_states
+    assert states[0]["mine/n"] == 2.0 and states[0]["other/n"] == 20.0
+
+
+# While it trains.
+
+_NAN = float("nan")
+
+
+def _nan():
+    return tf.constant(_NAN, tf.float64)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"term": lambda self, step: _nan()},
+        {
+            "client_memory": {"s": methods.zeros},
+            "finish": lambda self, local: methods.Finished(
+                {"s": [_NAN * w for w in local.delta]}
+            ),
+        },
+        {
+            "uploads": ("count",),
+            "finish": lambda self, local: methods.Finished(upload={"count": _nan()}),
+        },
+    ],
+    ids=["term", "memory", "upload"],
+)
+def test_a_clients_numbers_that_are_not_finite_are_counted_under_the_method(body):
+    mine = _method(**body)()
+    process = linear.build(mine)
+    state = process.initialize()
+    data = [linear.whole(*linear.examples(0))]
+    if mine.client_memory:
+        first = [process.initial_client_state(state)]
+        output = process.next(state, data, first)
+        linear.assert_close(output.client_states[0], first[0])
+    else:
+        output = process.next(state, data)
+    measured = output.metrics["client_work"]["train"]
+    assert measured["mine/not_finite"] == 1 and measured["rejected_clients"] == 1
+
+
+@pytest.mark.parametrize("hook", ["update_memory", "next_model"])
+def test_a_servers_numbers_that_are_not_finite_leave_memory_and_model(hook):
+    def update_memory(self, server):
+        factor = _NAN if hook == "update_memory" else 1.0
+        return {"s": [factor * total for total in server.delta_sum]}
+
+    def next_model(self, server):
+        factor = _NAN if hook == "next_model" else 1.0
+        return [factor * w for w in server.weights]
+
+    mine = _method(
+        server_memory=_S, update_memory=update_memory, next_model=next_model
+    )()
+    process = linear.build(mine)
+    state = process.initialize()
+    output = process.next(state, [linear.whole(*linear.examples(0))])
+    assert output.metrics["memory"]["mine/not_finite"] == 1
+    linear.assert_close(
+        linear.weights_of(process, output.state), linear.weights_of(process, state)
+    )
+    linear.assert_close(
+        output.state.finalizer["memory"]["mine/s"],
+        [np.zeros([linear.FEATURES, linear.CLASSES]), np.zeros(linear.CLASSES)],
+    )
+
+
+def test_differences_of_all_methods_are_taken_from_where_a_client_begins():
+    seen = methods.Finished
+
+    def start(self, local):
+        return [w + 0.5 for w in local.global_weights]
+
+    def finish(self, local):
+        moved = [w - s for w, s in zip(local.weights, local.start)]
+        away = [s - g for s, g in zip(local.start, local.global_weights)]
+        return seen({"delta": moved, "away": away})
+
+    starting = _method(start=start)()
+    other = _method(
+        name="other",
+        client_memory={"delta": methods.zeros, "away": methods.zeros},
+        finish=finish,
+    )()
+    process = linear.build(starting, other, steps=1)
+    rng = np.random.default_rng(3)
+    weights = [
+        rng.normal(size=(linear.FEATURES, linear.CLASSES)),
+        rng.normal(size=linear.CLASSES),
+    ]
+    state = linear.started(process, weights)
+    data = linear.examples(0)
+    output = process.next(
+        state, [linear.whole(*data)], [process.initial_client_state(state)]
+    )
+    expected = [
+        -linear.RATE * g for g in linear.gradient([w + 0.5 for w in weights], *data)
+    ]
+    (remembered,) = output.client_states
+    linear.assert_close(remembered["other/delta"], expected)
+    linear.assert_close(
+        remembered["other/away"], [np.full_like(w, 0.5) for w in weights]
+    )
+    # The server's model moves by the client's difference.
+    linear.assert_close(
+        linear.weights_of(process, output.state),
+        [w + e for w, e in zip(weights, expected)],
+    )
+
+
+def test_a_method_without_hooks_is_fedavg():
+    mine = _method()()
+    data = [linear.whole(*linear.examples(0))]
+    ends = []
+    for parts in ((), (mine,)):
+        process = training.build_regularized(
+            linear.model_fn,
+            parts,
+            training.build_sgd(0.1),
+            client_data=training.WholeClientData(batch_size=4, shuffle=False),
+        )
+        zeros = [np.zeros([linear.FEATURES, linear.CLASSES]), np.zeros(linear.CLASSES)]
+        state = process.next(linear.started(process, zeros), data).state
+        ends.append(linear.weights_of(process, state))
+    for one, other in zip(*ends):
+        np.testing.assert_array_equal(one, other)

@@ -1,0 +1,115 @@
+"""The function that a client runs: its round over its data set."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from tff_reg.lazy import tff
+from tff_reg.training import (
+    data_forms,
+    local_round as local_round_lib,
+    local_training,
+    needs as needs_lib,
+)
+
+
+def build_client_update(
+    model_fn: Callable[[], Any],
+    training: local_training.LocalTraining,
+    weighting: tff.learning.ClientWeighting,
+    needs: needs_lib.Needs,
+    loop_implementation: tff.learning.LoopImplementation,
+) -> Callable[..., Any]:
+    """Makes the models and returns the `tf.function` that a client runs.
+
+    Args:
+      model_fn: Makes the model.
+      training: What the client does.
+      weighting: How clients weigh.
+      needs: What the methods' hooks need.
+      loop_implementation: How a client goes through its data.
+
+    Returns:
+      A function of the arguments of `LocalRound.begin` giving a `ClientOutput`.
+    """
+    local_round = local_round_lib.LocalRound(model_fn, training, weighting, needs)
+    # AutoGraph has nothing to convert here but in a model of somebody else's, and
+    # looking for it is a quarter of the time that tracing takes.
+    as_written = tf.autograph.experimental.do_not_convert
+    run, step = training.data_form.run, local_round.step
+    if local_round.has_network:
+        run, step = as_written(run), as_written(step)
+
+    @tf.function
+    def client_update(
+        hparams: Any,
+        rate_factor: Any,
+        received: Any,
+        data: Any,
+        client: Any,
+        server: Any,
+    ):
+        if needs.class_counts:
+            # Counted and trained on are the same examples, also where a data set gives
+            # others in every pass.
+            data = data.cache()
+        visit, progress = as_written(local_round.begin)(
+            hparams, rate_factor, received, data, client, server
+        )
+
+        def train_on_batch(
+            state: Any, batch: Any, compute_key: Callable[[], tf.Tensor]
+        ):
+            return step(visit, state, batch, compute_key)
+
+        def train_on_element(state: Any, element: Any):
+            state = as_written(local_round.enter)(state, element)
+            return run(train_on_batch, state, element)
+
+        if isinstance(training.data_form, data_forms.WholeClientData):
+            element = as_written(training.data_form.element)(data)
+            progress = train_on_element(progress, element)
+        else:
+            batches = data.filter(as_written(_has_examples))
+            progress = _reduce_elements(
+                loop_implementation, train_on_element, batches, progress
+            )
+        return as_written(local_round.finish)(visit, progress)
+
+    return client_update
+
+
+def _reduce_elements(
+    loop_implementation: tff.learning.LoopImplementation,
+    step_fn: Callable[..., Any],
+    data: Any,
+    state: Any,
+):
+    """Folds `step_fn(state, element)` over a data set."""
+    if loop_implementation == tff.learning.LoopImplementation.DATASET_REDUCE:
+        if tf.config.functions_run_eagerly():
+            raise ValueError(
+                "DATASET_REDUCE trains nothing under run_functions_eagerly: call"
+                " tf.config.run_functions_eagerly(False), or take another"
+                " loop_implementation."
+            )
+
+        @tf.function  # AutoGraph does not reach what reduce calls.
+        def flat_step_fn(flat: Any, element: Any):
+            new_state = step_fn(tf.nest.pack_sequence_as(state, flat), element)
+            return tuple(tf.nest.flatten(new_state))
+
+        # Flat, as reduce takes a list for a tensor.
+        flat = data.reduce(tuple(tf.nest.flatten(state)), flat_step_fn)
+        return tf.nest.pack_sequence_as(state, flat)
+    for element in iter(data):
+        state = step_fn(state, element)
+    return state
+
+
+def _has_examples(*batch: Any) -> tf.Tensor:
+    """Whether a batch has any; oneDNN's convolutions end the process at none."""
+    return tf.reduce_all([tf.size(part) > 0 for part in tf.nest.flatten(batch)])

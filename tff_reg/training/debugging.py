@@ -1,0 +1,140 @@
+"""Runs functions of a process eagerly, so that a debugger works inside hooks.
+
+`print`, `breakpoint()`, `if` on values and NumPy work there as in any Python code. It
+is slow, and only possible in the Python process that built the TFF process.
+"""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from tff_reg.lazy import tff
+from tff_reg.training import (
+    client_states,
+    local_round,
+    local_training,
+    needs as needs_lib,
+    trial,
+)
+
+
+def eagerly(
+    function: Callable[..., Any], spec: Any, kept: list[Any]
+) -> Callable[..., Any]:
+    """Makes a function that is called eagerly whenever a graph with it runs.
+
+    Args:
+      function: Function of structures of tensors and `tf.data.Dataset`s giving a
+        structure of tensors.
+      spec: The `tf.TensorSpec`s of that structure.
+      kept: Takes what must live as long as the graph runs.
+
+    Returns:
+      A function of the same arguments, to be called in a graph.
+    """
+
+    def call(*arguments: Any) -> Any:
+        flat = tf.nest.flatten(arguments)
+        elements = [
+            value.element_spec if isinstance(value, tf.data.Dataset) else None
+            for value in flat
+        ]
+
+        def run(*tensors: Any) -> list[Any]:
+            values = [
+                tensor
+                if element is None
+                else tf.data.experimental.from_variant(tensor, element)
+                for tensor, element in zip(tensors, elements)
+            ]
+            result = function(*tf.nest.pack_sequence_as(arguments, values))
+            tf.nest.assert_same_structure(result, spec)
+            return tf.nest.flatten(result)
+
+        inputs = [
+            value if element is None else tf.data.experimental.to_variant(value)
+            for value, element in zip(flat, elements)
+        ]
+        specs = tf.nest.flatten(spec)
+        results = tf.py_function(run, inputs, [s.dtype for s in specs])
+        for result, one in zip(results, specs):
+            result.set_shape(one.shape)
+        # TensorFlow refers to Python functions weakly once a graph is serialised.
+        graph = tf.compat.v1.get_default_graph()
+        kept.extend(getattr(graph, "_py_funcs_used_in_graph", ()))
+        return tf.nest.pack_sequence_as(spec, results)
+
+    return call
+
+
+def build_client_update(
+    model_fn: Callable[[], Any],
+    training: local_training.LocalTraining,
+    weighting: tff.learning.ClientWeighting,
+    needs: needs_lib.Needs,
+    spec: Any,
+    kept: list[Any],
+) -> Callable[..., Any]:
+    """As `client_update.build_client_update`, running eagerly.
+
+    Args:
+      model_fn: Makes the model, for each visit anew.
+      training: What the client does.
+      weighting: How clients weigh.
+      needs: What the methods' hooks need.
+      spec: What `output_spec` gives.
+      kept: As for `eagerly`.
+
+    Returns:
+      A function of the arguments of `LocalRound.begin` giving a `ClientOutput`.
+    """
+
+    def update(
+        hparams: Any, rate: Any, received: Any, data: Any, client: Any, server: Any
+    ) -> client_states.ClientOutput:
+        own = local_round.LocalRound(model_fn, training, weighting, needs)
+        form = training.data_form
+        visit, progress = own.begin(hparams, rate, received, data, client, server)
+
+        def step(progress: Any, batch: Any, compute_key: Callable[[], Any]) -> Any:
+            return own.step(visit, progress, batch, compute_key)
+
+        for element in data:
+            if all(tf.size(part) > 0 for part in tf.nest.flatten(element)):
+                progress = own.enter(progress, element)
+                progress = form.run(step, progress, element)
+        return own.finish(visit, progress)
+
+    return eagerly(lambda *arguments: _tensors(update(*arguments)), spec, kept)
+
+
+def output_spec(
+    model_fn: Callable[[], Any],
+    training: local_training.LocalTraining,
+    needs: needs_lib.Needs,
+) -> Any:
+    """The `tf.TensorSpec`s of a client's output, from a round of two random examples.
+
+    Args:
+      model_fn: Makes the model.
+      training: What the client does.
+      needs: What the methods' hooks need.
+
+    Returns:
+      A `ClientOutput` of them.
+    """
+    with tf.init_scope():
+        uniform = tff.learning.ClientWeighting.UNIFORM
+        own = local_round.LocalRound(model_fn, training, uniform, needs)
+        output = _tensors(trial.run(own, model_fn(), training))
+    return tf.nest.map_structure(tf.TensorSpec.from_tensor, output)
+
+
+def _tensors(output: client_states.ClientOutput) -> client_states.ClientOutput:
+    """The output with tensors only, in structures that keep their order."""
+    output = output._replace(metrics=collections.OrderedDict(output.metrics))
+    return tf.nest.map_structure(tf.convert_to_tensor, output)

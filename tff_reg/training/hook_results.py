@@ -1,0 +1,77 @@
+"""What hooks return, checked: a term, a changed batch or pass, the end of a round."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import tensorflow as tf
+
+from tff_reg.methods import contract, method as method_lib
+
+
+def term(method: method_lib.Method, given: Any, dtype: tf.DType):
+    """The term in full; a scalar alone is what is added to the loss."""
+    if not isinstance(given, method_lib.Term):
+        given = method_lib.Term(given)
+    weighted = contract.check_scalar(method, "term", "the term", given.weighted, dtype)
+    raw = contract.check_scalar(method, "term", "the term's raw value", given.raw)
+    _check_measurements(method, "term", given.measurements)
+    return method_lib.Term(raw, weighted, given.measurements)
+
+
+def changed(method: method_lib.Method, hook: str, value: Any, *arguments: Any):
+    """The result of `change_batch` or `change_pass`: the value and measurements."""
+    if not method_lib.does(method, hook):
+        return value, {}
+    result = contract.call(method, hook, value, *arguments)
+    if not isinstance(result, method_lib.Change) or not isinstance(
+        result.value, type(value)
+    ):
+        raise contract.refuse(
+            method,
+            hook,
+            f"it must return Change({type(value).__name__}, measurements), not"
+            f" {contract.spec(result)}.",
+        )
+    _check_measurements(method, hook, result.measurements)
+    return result
+
+
+def _check_measurements(method: method_lib.Method, hook: str, given: Any) -> None:
+    for name, value in given.items():
+        contract.check_scalar(method, hook, f"the measurement {name!r}", value)
+
+
+def finished(
+    method: method_lib.Method, own: Any, memory: Mapping[str, Any]
+) -> method_lib.Finished:
+    """What `finish` returned, as it must be.
+
+    Args:
+      method: The method.
+      own: What it returned.
+      memory: The client's memories of the method so far.
+
+    Returns:
+      The same, with memories packed as before.
+    """
+    if not isinstance(own, method_lib.Finished):
+        raise contract.refuse(
+            method, "finish", f"it must return Finished(...), not {contract.spec(own)}."
+        )
+    contract.check_names(method, "finish", "memory", own.memory, [*memory])
+    contract.check_names(method, "finish", "upload", own.upload, method.uploads)
+    if missing := [name for name in method.uploads if name not in own.upload]:
+        raise contract.refuse(
+            method, "finish", f"it never uploads {', '.join(missing)}, of `uploads`."
+        )
+    if own.scale is not None:
+        contract.check_scalar(method, "finish", "scale", own.scale)
+    packed = {
+        name: contract.check_structure(
+            method, "finish", f"memory {name!r}", value, memory[name]
+        )
+        for name, value in own.memory.items()
+    }
+    return method_lib.Finished(packed, own.upload, own.scale)

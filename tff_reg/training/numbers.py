@@ -1,0 +1,65 @@
+"""Finite numbers, and gradients of bounded norm."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+# Added to the norm in the clipping factor, as PyTorch's clip_grad_norm_ does.
+_CLIP_EPSILON = 1e-6
+
+
+def clip_by_global_norm(gradients: Sequence[tf.Tensor], max_norm: float):
+    """Scales gradients down so that their joint norm is at most `max_norm`.
+
+    Args:
+      gradients: Tensors of one data type.
+      max_norm: The bound.
+
+    Returns:
+      The scaled gradients and their norm before scaling.
+    """
+    norm = tf.sqrt(tf.add_n([tf.reduce_sum(tf.square(g)) for g in gradients]))
+    factor = tf.minimum(max_norm / (norm + _CLIP_EPSILON), 1.0)
+    return [g * factor for g in gradients], norm
+
+
+def floats(values: Sequence[Any]) -> list[Any]:
+    """Those of variables, tensors or their types that are of a floating-point type.
+
+    Others that do not train, such as counters, are the server's for every client and in
+    every round, as in TFF's own processes: there is no mean of them.
+    """
+    return [v for v in values if tf.as_dtype(v.dtype).is_floating]
+
+
+def all_finite(structure: Any) -> tf.Tensor:
+    """Whether all floats of a structure of tensors are finite, a bool scalar."""
+    tensors = floats(tf.nest.flatten(structure))
+    if not tensors:
+        return tf.constant(True)
+    # Without its axes each reduction would make a constant of them: hundreds.
+    axes = {rank: tf.range(rank) for rank in {u.shape.rank for u in tensors}}
+    return tf.reduce_all(
+        [tf.reduce_all(tf.math.is_finite(u), axes[u.shape.rank]) for u in tensors]
+    )
+
+
+def where(condition: tf.Tensor, new: Any, old: Any) -> Any:
+    """A structure of tensors where the bool scalar holds, else another one like it."""
+
+    def one(new: tf.Tensor, old: tf.Tensor) -> tf.Tensor:
+        return tf.where(condition, new, old)
+
+    return tf.nest.map_structure(one, new, old)
+
+
+def zero_unless(condition: tf.Tensor, structure: Any) -> Any:
+    """A structure of tensors where the bool scalar holds, else zeros."""
+
+    def one(value: tf.Tensor) -> tf.Tensor:
+        return tf.where(condition, value, tf.zeros([], value.dtype))
+
+    return tf.nest.map_structure(one, structure)
