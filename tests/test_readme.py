@@ -22,8 +22,8 @@ PRINTED = {
     "add_a_task.md": r"(\[.*\]\s*){4}",  # A row a client.
     "analysis.md": r"eigenvalues \[[1-9].*\], trace [1-9]",
     "keras.md": (
-        r"(?s)^\d\.\d\n\(5, 3\)\n\['stem', 'stage1', 'stage2', 'classifier'\]\n"
-        r"\['first', 'second'\] \['price', 'size'\]$"
+        r"(?s)^\d\.\d\nTrue \(5, 3\)\n\['stem', 'stage1', 'stage2', 'classifier'\]\n"
+        r"\['first', 'second'\] \['price', 'size'\]\nTrue$"
     ),
     "python.md": r"(?s)^1 0\.\d+\n.*\n\d+\.\d%\n.*\n0\.\d+$",
     "runtimes.md": "clients run in process on 1 CPU device",

@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     import absl.logging as logging
     import dp_accounting
     import dp_accounting.rdp as rdp
+    import keras as todays_keras
     import matplotlib
     import matplotlib.backends.backend_agg as mpl_agg
     import matplotlib.colors as mpl_colors
@@ -81,6 +82,8 @@ else:
     tf = _LazyModule("tensorflow")
     tff = _LazyModule("tensorflow_federated")
     keras = _Keras("keras")
+    # The Keras that TensorFlow has: 3 from 2.16 on.
+    todays_keras = _LazyModule("keras")
     # TensorFlow's inside, where it has no public function.
     tf_ops = _LazyModule("tensorflow.python.framework.ops")
     tf_port = _LazyModule("tensorflow.python.util._pywrap_util_port")

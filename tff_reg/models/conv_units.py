@@ -7,6 +7,7 @@ arguments, which `build` calls with `norm`, `seeds`, `name` and `dtype`.
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Optional
 
@@ -164,7 +165,7 @@ class HiddenLayersClassifier(classifiers.LinearClassifier):
     def extract(self, x, forward: ForwardPass):
         if self._pool is not None:
             x = self._pool(x)
-        features = x.shape[1:].num_elements()
+        features = math.prod(x.shape[1:])
         if features != self.hidden[0].kernel.shape[0]:
             raise block_model.MissingCapabilityError(
                 "This model flattens its features, so it takes images of one size "

@@ -1,8 +1,4 @@
-"""Pooling with PyTorch's rules: the same added on both ends, no windows beyond them.
-
-TensorFlow's functions get their settings by name: Keras stores no others of an exported
-model (`tff_reg.experiment.report.export`).
-"""
+"""Pooling with PyTorch's rules: the same added on both ends, no windows beyond them."""
 
 from __future__ import annotations
 
@@ -21,7 +17,7 @@ def max_pool(x: tf.Tensor, size: int, stride: int, *, padding: int = 0) -> tf.Te
     Returns:
       float [batch, (height + 2 padding - size) // stride + 1, ..., channels].
     """
-    x = pad(x, padding, x.dtype.min)
+    x = pad(x, padding, tf.as_dtype(x.dtype).min)
     return tf.nn.max_pool2d(x, ksize=size, strides=stride, padding="VALID")
 
 

@@ -67,6 +67,8 @@ BARE = (
 DEFERRED = ("tensorflow_probability",)
 
 _TFF = "tensorflow_federated"
+_OF_KERAS_MODELS = (f"{_TFF}.python.learning.", f"{_TFF}.python.simulation.")
+_WEIGHTS = f"{_TFF}.python.learning.models.model_weights"
 _KERAS_2 = "tf_keras"
 # The newest Keras 2. It works with the TensorFlow after it, too.
 _NEWEST_KERAS_2 = (2, 21)
@@ -123,12 +125,6 @@ def _keras_2() -> str:
     return f"{_KERAS_2}~={major}.{minor}.0"
 
 
-def is_installed() -> bool:
-    """Whether TFF is installed, and Keras 2 where TensorFlow does not have its own."""
-    needed = (_TFF, _KERAS_2) if _tensorflow() >= _TODAY else (_TFF,)
-    return all(_found(name, None) for name in needed)
-
-
 def has_native_worker_platform() -> bool:
     """Whether TFF's C++ worker runs on this platform: Linux on x86-64."""
     return sys.platform == "linux" and os.uname().machine == "x86_64"
@@ -152,21 +148,18 @@ def install() -> None:
 
 
 def choose_keras() -> None:
-    """Asks TensorFlow for Keras 2 as `tf.keras`, which TFF is made for.
+    """Has TensorFlow import Keras 2 as `tf.keras`, where it is and nobody has chosen.
 
-    Does nothing where `tf.keras` is in use already: then it stays what it is, and TFF's
-    own functions about Keras models do not work. Nor where Keras 2 is not installed:
-    TensorFlow would have no Keras at all.
+    For the processes of our commands, which use no Keras. TensorFlow imports one by
+    itself: Keras 3 and scikit-learn take 1.7 s of a core more than Keras 2
+    (TensorFlow 2.21). In a user's process `tf.keras` stays what it is.
     """
-    tensorflow = sys.modules.get("tensorflow")
-    keras = vars(tensorflow).get("keras") if tensorflow else None
-    is_free = keras is None or not getattr(keras, "_tfll_initialized", True)
-    if is_free and _found(_KERAS_2, None) is not None:
+    if _found(_KERAS_2, None) is not None:
         os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
 
 
 def keras() -> types.ModuleType:
-    """Keras 2, which our layers use, whatever `tf.keras` is.
+    """Keras 2, whatever `tf.keras` is; our own networks need none.
 
     Raises:
       MissingError: If Keras 2 is not installed.
@@ -182,11 +175,6 @@ def keras() -> types.ModuleType:
             name=_KERAS_2,
         )
     return importlib.import_module(_KERAS_2)
-
-
-def has_keras() -> bool:
-    """Whether Keras 2 is installed."""
-    return _tensorflow() < _TODAY or _found(_KERAS_2, None) is not None
 
 
 class StandIn(types.ModuleType):
@@ -284,19 +272,19 @@ class _TffLoader(importlib.abc.Loader):
         return self._loader.create_module(spec)
 
     def exec_module(self, module):
-        choose_keras()
         import tensorflow as tf  # noqa: PLC0415
 
         found = _release(tf.__version__)
         _check_tensorflow(found, tf.__version__)
         _check_tff(module.__spec__)
-        keras()
         # tensorflow_privacy imports it; setuptools has it, since Python 3.12 has not.
         if importlib.util.find_spec("distutils") is None:
             importlib.import_module("setuptools")
         FINDER.is_today = found >= _TODAY
         _read_deep_protos()
         self._loader.exec_module(module)
+        if FINDER.is_today:
+            _give_keras_2()
         if not has_native_worker_platform():  # Which TFF would start by itself.
             _set_no_default_context(why_no_native_worker())
         stack = module.framework.get_context_stack()
@@ -305,6 +293,45 @@ class _TffLoader(importlib.abc.Loader):
         # interpreter's last moments.
         atexit.register(_set_no_default_context, "The interpreter is ending.")
         _make_event_loop()
+
+
+class _WithKeras2(types.ModuleType):
+    """TensorFlow with Keras 2 as its `keras`, whatever `tf.keras` is.
+
+    Args:
+      tensorflow: TensorFlow.
+      is_needed: Whether Keras 2 is imported for it; else it has `tf.keras` as long as
+        nobody has imported Keras 2.
+    """
+
+    def __init__(self, tensorflow: types.ModuleType, is_needed: bool = True):
+        super().__init__(tensorflow.__name__)
+        self._tensorflow = tensorflow
+        self._is_needed = is_needed
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "keras" and (self._is_needed or _KERAS_2 in sys.modules):
+            found = keras()
+            self._base_counters_on(found)
+            return found
+        return getattr(self._tensorflow, name)
+
+    def _base_counters_on(self, keras_2: types.ModuleType) -> None:
+        """Makes TFF's two metrics, sub-classes of what `tf.keras` was, Keras 2's."""
+        metrics = sys.modules[f"{_TFF}.python.learning.metrics"]
+        names = ("NumExamplesCounter", "NumBatchesCounter")
+        if issubclass(getattr(metrics, names[0]), keras_2.metrics.Metric):
+            return
+        given = _WithKeras2(self._tensorflow)
+        vars(given)["keras"] = keras_2
+        sys.modules["tensorflow"] = given
+        try:
+            counters = importlib.reload(sys.modules[f"{metrics.__name__}.counters"])
+        finally:
+            sys.modules["tensorflow"] = self._tensorflow
+        for name in names:
+            for each in (metrics, sys.modules[_TFF].learning.metrics):
+                setattr(each, name, getattr(counters, name))
 
 
 FINDER = _Finder()
@@ -351,6 +378,19 @@ def _check_tff(spec) -> None:
             f"tff_reg knows TensorFlow Federated {TFF_VERSION}, and {version} is in"
             f" {folder}; this installs the one that it knows: {install_command()}"
         )
+
+
+def _give_keras_2() -> None:
+    """Has TFF's functions on Keras models take Keras 2, for which they are made.
+
+    `tf.keras` stays what it is for everybody else.
+    """
+    import tensorflow as tf  # noqa: PLC0415
+
+    for name, module in list(sys.modules.items()):
+        if name.startswith(_OF_KERAS_MODELS) and vars(module).get("tf") is tf:
+            # Weights of our own models are read there, too.
+            vars(module)["tf"] = _WithKeras2(tf, is_needed=name != _WEIGHTS)
 
 
 def _read_deep_protos() -> None:

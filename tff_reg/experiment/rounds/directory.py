@@ -42,7 +42,10 @@ _OTHERWISE = "give another one, or overwrite=true to start anew."
 # Of what digests are, in words.
 _DIGESTS = {
     **digests.NAMES,
-    process_digest.NAME: "computations (another process, or built by other versions)",
+    process_digest.NAME: (
+        "computations (another process, a Keras model that begins with other weights,"
+        " or built by other versions)"
+    ),
 }
 
 WEIGHTS = "final_weights.npz"

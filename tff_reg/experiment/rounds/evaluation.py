@@ -20,6 +20,9 @@ class CentralEvaluation:
     The model is built and its forward pass traced once; after that a call only
     assigns weights and runs. Batches are weighted by their number of examples, so
     both results are the exact means over the examples whatever the batch size.
+
+    Attributes:
+      preprocess_fn: That of the examples, or None.
     """
 
     def __init__(
@@ -54,6 +57,7 @@ class CentralEvaluation:
                 f"A test set needs one label an example and at least one of them;"
                 f" this one has {counts[0]} examples and {counts[-1]} labels."
             )
+        self.preprocess_fn = preprocess_fn
         self._batch_size = batch_size
         learning_model.check_model_fn(model_fn)
         self._model = model_fn()
@@ -82,6 +86,11 @@ class CentralEvaluation:
     def digests(self) -> dict[str, str]:
         """The digest of the test examples, by its name among `digests.NAMES`."""
         return {digests.TEST_EXAMPLES: digests.of_examples(self._x, self._y)}
+
+    @property
+    def examples_dtype(self) -> str:
+        """The data type of the examples as they are stored; of a single input."""
+        return getattr(self._x, "dtype", np.dtype("float32")).name
 
     @property
     def num_weights(self) -> int:

@@ -12,7 +12,7 @@ import functools
 import json
 import math
 import pathlib
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from typing import Any, Optional
 
 from tff_reg.experiment.config import provenance
@@ -27,6 +27,7 @@ from tff_reg.experiment.rounds import (
     summary as summary_lib,
 )
 from tff_reg.experiment.rounds.callbacks import Callback, Row
+from tff_reg.models import as_keras
 
 # Parts of a checkpoint, beside those of the process and of callbacks.
 _METRICS = "metrics.csv"
@@ -48,6 +49,23 @@ class RunResult:
     rows: list[Row]
     # What `summary.json` holds.
     summary: dict[str, Any]
+    # Makes what `model` gives.
+    build_model: Callable[[], Any] = dataclasses.field(repr=False)
+
+    @functools.cached_property
+    def model(self) -> Any:
+        """The Keras model with the weights, ready to `predict` examples as stored.
+
+        The user's own model where the process is of `models.from_keras`, else the
+        network in Keras layers (`tff_reg.models.as_keras`), which gives logits. The
+        `preprocess_fn` of the run's evaluation is inside.
+
+        Raises:
+          ExportError: If the process trains another kind of model, or the preprocessing
+            is no scale and shift.
+          ValueError: If a method replaced the last layer of a `from_keras` model.
+        """
+        return self.build_model()
 
 
 def _as_json(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -304,6 +322,14 @@ class Rounds:
             callback.on_end(run)
         if self._directory is not None:
             self._directory.write_summary(summary)
+        build_model = functools.partial(
+            as_keras.of_process,
+            self._training.process,
+            weights,
+            getattr(self._training.evaluate, "preprocess_fn", None),
+            getattr(self._training.evaluate, "examples_dtype", "float32"),
+        )
+        state = self._state.server
         return RunResult(
-            self._state.server, weights, all_clients_weights, run.rows, summary
+            state, weights, all_clients_weights, run.rows, summary, build_model
         )

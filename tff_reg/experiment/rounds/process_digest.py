@@ -5,8 +5,9 @@ TensorFlow graphs with attributes and constants, such as batch sizes and local e
 and the hyperparameters of the initial state, such as learning rates. Names are replaced
 by the order in which they come, since TensorFlow and TFF number them by what was traced
 before: the same code has the same digest in another Python process. It does not cover
-seeds and initial weights, which Keras draws anew in every Python process, and differs
-between versions of TensorFlow and TFF.
+seeds and weights that are drawn from them. It covers those of `models.from_keras`, with
+which a client begins that has not taken part yet (MOON), and differs between versions
+of TensorFlow and TFF.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ from tff_reg.lazy import np, tf, tff, tree
 # In `config.json`; None where the settings say what the process does.
 NAME = "digest_of_process"
 # Attributes with names, seeds, or how operations run; so are those with a `_`.
-_IGNORED = ("config", "config_proto", "container", "metadata", "shared_name")
-_IGNORED += ("seed", "seed2")
+_IGNORED = ("config", "config_proto", "container", "debug_name", "metadata")
+_IGNORED += ("seed", "seed2", "shared_name")
 # What has the names of a computation's values.
 _SYMBOLS = ("Reference", "Local", "Lambda")
 
