@@ -19,7 +19,7 @@ import types
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Optional
 
-from tff_reg.experiment.config.run_config import identity
+from tff_reg.experiment.config.identity import identity
 from tff_reg.experiment.series.artifact import Artifact, Cell
 from tff_reg.tasks import recipes
 from tff_reg.tasks.recipes import paper_tables

@@ -154,9 +154,6 @@ class CheckpointStore:
             replaced, since it is of a future that this run does not have.
           parts: For each part a function that writes a file or a directory at the
             path it is given.
-
-        Returns:
-          The checkpoint.
         """
         self._directory.mkdir(parents=True, exist_ok=True)
         for checkpoint in self.all():

@@ -60,9 +60,6 @@ def analyses_for(
       columns: As for `finished_runs.read`.
       weights: As for `finished_runs.read`.
       settings: Those of `bin/analyze hessian`, where not its defaults.
-
-    Returns:
-      The analyses.
     """
     flat, of_clients, cost = (
         [column for column in columns if column in kind]
@@ -154,9 +151,6 @@ class Batch:
 
     def run_one(self, planned: PlannedRun) -> Optional[str]:
         """Carries out a run to its end.
-
-        Args:
-          planned: The run.
 
         Returns:
           None, or why it failed, in one line.
@@ -293,10 +287,6 @@ class Batch:
 
     def standing(self, where: str, again: str) -> str:
         """What to tell who has interrupted it.
-
-        Args:
-          where: The directory of all.
-          again: What goes on from there.
 
         Returns:
           How many runs are finished, and how it goes on.
