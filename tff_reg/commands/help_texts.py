@@ -1,4 +1,4 @@
-"""What commands print for `--help`, made of the settings; the standard library will do."""
+"""What commands print for `--help`, made of the settings by the standard library."""
 
 from __future__ import annotations
 

@@ -61,6 +61,7 @@ _GUARDED = {"aggregator": ("robust", "secure", "compressed")}
 _PRIVATE = {"aggregator": ("dp",)}
 _COMPRESSED = {"aggregator": ("compressed",)}
 _RAY = {"runtime": ("ray",)}
+_DEFAULTS_OF_RUNTIME = runtime.Options
 
 
 @dataclasses.dataclass(frozen=True)
@@ -246,7 +247,7 @@ class RunConfig(process_settings.ProcessSettings, task_settings.TaskSettings):
         tags=(process_settings.FREE,),
     )
     gpus_per_client: float = _of_where(
-        runtime.Options.gpus_per_client,
+        _DEFAULTS_OF_RUNTIME.gpus_per_client,
         help="ray: the fraction of a GPU that a client takes, if there are GPUs",
         minimum=0,
         maximum=1,
@@ -254,7 +255,7 @@ class RunConfig(process_settings.ProcessSettings, task_settings.TaskSettings):
         tags=(process_settings.FREE,),
     )
     cpus_per_client: float = _of_where(
-        runtime.Options.cpus_per_client,
+        _DEFAULTS_OF_RUNTIME.cpus_per_client,
         help="ray: the CPUs that a client takes",
         above=0,
         only_with=_RAY,

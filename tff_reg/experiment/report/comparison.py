@@ -58,8 +58,8 @@ def compare(
       output_dir: Directory of the files; made if it is not there.
       accuracy_at_rounds: Rounds that get a column.
       target_accuracies: Accuracies (0 to 1) whose first round gets a column.
-      target_measure, target_model: What has to reach them, as in `RunConfig`; None for
-        what each run's config says.
+      target_measure: As in `RunConfig`; None for what each run's config says.
+      target_model: Likewise.
       columns: The columns of `table.md` between the seeds and those of rounds and
         targets, names of `table.COLUMNS`; empty for the accuracies and seconds.
       weights: The weights of which the Hessian's eigenvalue and trace are.
