@@ -187,7 +187,9 @@ def test_help_with_a_process_shows_its_values():
     text = help_texts.help_text({"process": "man"}, is_all=True)
     assert "--man_strength" in help_texts.help_text({"process": "man"})
     assert "--process=man on --task=digits" in " ".join(text.split())
-    whose = "what nobody gave is from the MAN paper (Yashwanth et al., WACV 2024) and"
+    whose = (
+        "what is not given comes from the MAN paper (Yashwanth et al., WACV 2024) and"
+    )
     assert whose in " ".join(text.split())
     paper = RunConfig(process="man").resolved()
     (line,) = [part for part in text.splitlines() if "--client_learning_rate" in part]

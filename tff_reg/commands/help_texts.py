@@ -97,14 +97,13 @@ def help_text(given: Mapping[str, Any], is_all: bool = False) -> str:
         values.update((n, v) for n, v in resolved.items() if v is not None)
         process = values["process"]
         whose = (
-            f"Values are those of --process={process} on --task={values['task']}; what"
-            f" nobody gave is from {values['settings_from']}."
+            f"Values are those of --process={process} on --task={values['task']};"
+            f" what is not given comes from {values['settings_from']}."
         )
     else:
         whose = (
-            "What is not given is from the paper or the code that the method's settings"
-            " are from: bin/run --process=fedalign --help shows these values, and whose"
-            " they are."
+            "Settings that are not given come from the method's paper or code: bin/run"
+            " --process=fedalign --help shows their values."
         )
     lines += textwrap.wrap(f"{what} {whose}", _WIDTH)
     if is_all:

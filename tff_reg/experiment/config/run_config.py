@@ -77,9 +77,7 @@ class RunConfig(process_settings.ProcessSettings, task_settings.TaskSettings):
       settings_from: The source of the settings that nobody gave, once it is resolved.
     """
 
-    process: str = _of_what(
-        help="method, or a combination of methods such as fedprox+man"
-    )
+    process: str = _of_what(help="method, or a combination such as fedprox+man")
     recipe: Optional[str] = _of_what(
         None,
         help="cell of a paper's table, whose settings apply unless a flag overrides"
@@ -208,8 +206,8 @@ class RunConfig(process_settings.ProcessSettings, task_settings.TaskSettings):
     )
     output_dir: str = _of_files(
         "runs/{process}-{task}-seed{seed}",
-        help="directory of all output; {seed}, {process} and {task} are replaced by the"
-        " run's; the same directory again resumes",
+        help="output directory: {seed}, {process} and {task} are replaced by the run's;"
+        " the same directory again resumes",
         placeholder="DIR",
         tags=(process_settings.FREE,),
     )
