@@ -17,7 +17,7 @@ from tff_reg import curves, settings
 from tff_reg.lazy import tf, tff
 from tff_reg.methods import contract, method as method_lib, overview
 from tff_reg.tasks import notebooks
-from tff_reg.training import local_training, optimizers, trial
+from tff_reg.training import adaptation, local_training, optimizers, trial
 
 HERE = pathlib.Path(__file__).parent
 PACKAGE = "tff_reg"
@@ -221,8 +221,10 @@ def _properties(method):
 def _looks_inside(method):
     """Whether a method needs a model that shows its network."""
     training = local_training.LocalTraining(optimizers.build_sgd(0.1), [method])
+    model_fn = adaptation.adapt_model_fn(_closed_model, [method])
     try:
-        trial.find_needs(_closed_model, training)
+        model_fn()
+        trial.find_needs(model_fn, training)
     except contract.NetworkNeededError:
         return True
     return False

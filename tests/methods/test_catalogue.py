@@ -229,40 +229,83 @@ def test_methods_of_two_packages_come_by_name_and_twice_found_ones_once(tmp_path
 @pytest.mark.parametrize(
     "entry, message",
     [
-        ("theirs = theirs_module:SOMETHING", "must stand for a dataclass.* but is 3"),
+        ("theirs = theirs_module:SOMETHING", "must be a dataclass.*, but is 3"),
         ("theirs = theirs_module:Man", "whose name is 'theirs', but is .*Man"),
-        ("theirs = theirs_module:NoDataclass", "must stand for a dataclass"),
-        ("THEIRS = theirs_module:Shouting", "take small letters"),
-        ("man = theirs_module:Man", "has the name of another method: rename it"),
+        ("theirs = theirs_module:NoDataclass", "must be a dataclass"),
         ("theirs = theirs_module:Nothing", "cannot be loaded: AttributeError: .*No"),
         ("theirs = absent:Theirs", "cannot be loaded: ModuleNotFoundError: .*absent"),
         ("theirs = broken_module:Theirs", "cannot be loaded: OSError: two lines"),
+        ("theirs = leaving_module:Theirs", "cannot be loaded: SystemExit"),
+        ("THEIRS = theirs_module:Shouting", "take small letters"),
+        ("man = theirs_module:Man", "has the name of one of tff_reg's own: rename it"),
     ],
 )
 def test_a_package_whose_method_cannot_be_stops_what_asks_for_it_and_nothing_else(
     tmp_path, entry, message
 ):
     _install(tmp_path, "broken", module="raise OSError('two\\nlines')\n")
+    _install(tmp_path, "leaving", module="raise SystemExit(3)\n")
     _install(tmp_path, "theirs", entry)
     said = _run(
         """
-        import json, warnings
+        import json, sys, warnings
         from tff_reg.methods import catalogue
+
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            assert "fedavg" in catalogue.names()
+            assert catalogue.parse("fedprox") == ("fedprox",)
+            assert not {"theirs_module", "broken_module"} & set(sys.modules)
+            assert "theirs" not in catalogue.methods()
         (said,) = caught
-        name = NAME
-        if name != "man":
-            assert name not in catalogue.names()
-            try:
-                catalogue.parse("fedprox+" + name)
-            except catalogue.UnknownProcessError as error:
-                assert str(error) + " It is left out." == str(said.message)
+        try:
+            catalogue.parse("fedprox+theirs")
+        except catalogue.UnknownProcessError as error:
+            named = str(error) + " It is left out." == str(said.message)
+            assert named or "Unknown process 'theirs'" in str(error)
         print(json.dumps(str(said.message)))
-        """.replace("NAME", repr(entry.partition(" = ")[0].lower())),
+        """,
         tmp_path,
     )
     assert said.startswith("The entry point ") and "\n" not in said
     assert entry.partition(" = ")[2] in said
     assert re.search(message, said)
+
+
+def test_a_file_adds_its_methods_and_one_that_cannot_be_is_said(tmp_path):
+    (tmp_path / "mine.py").write_text(_THEIRS.partition("class NoDataclass")[0])
+    (tmp_path / "none.py").write_text("x = 3\n")
+    (tmp_path / "wrong.py").write_text("import nowhere_at_all\n")
+    taken = _THEIRS.partition("class NoDataclass")[0].replace('"theirs"', '"man"')
+    (tmp_path / "taken.py").write_text(taken)
+    found = _run(
+        f"""
+        import json, os
+        from tff_reg import plugins
+        from tff_reg.methods import catalogue
+
+        os.chdir({str(tmp_path)!r})
+        said = []
+        for name in ("absent.py", "none.py", "wrong.py", "taken.py"):
+            try:
+                catalogue.add_file(name)
+            except plugins.PluginError as error:
+                said.append(str(error))
+        added = catalogue.add_file("mine.py") + catalogue.add_file("mine.py")
+        origin = plugins.origin(catalogue.find("theirs"))
+        print(json.dumps([added, catalogue.parse("theirs+man"), said, origin]))
+        """,
+    )
+    added, parsed, said, origin = found
+    assert added == ["theirs", "theirs"] and parsed == ["man", "theirs"]
+    for words, message in zip(
+        (
+            "--plugin=absent.py: there is no such Python file",
+            "--plugin=none.py: it has no method",
+            "--plugin=wrong.py cannot be loaded: ModuleNotFoundError",
+            "--plugin=taken.py: there is another method 'man'",
+        ),
+        said,
+        strict=True,
+    ):
+        assert message.startswith(words)
+    assert origin["distribution"] is None and len(origin["sha256"]) == 64

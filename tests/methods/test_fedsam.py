@@ -87,8 +87,8 @@ def test_the_gradient_is_that_of_perturbed_weights_which_are_put_back(sharp, in_
     for variable, value in zip(variables, before):
         np.testing.assert_array_equal(variable, value)
     plain = _loss_gradient(model, batch)
-    up = one_weight.perturbation(sharp, _local(model), plain)
-    for variable, up in zip(variables, up):
+    perturbation = one_weight.perturbation(sharp, _local(model), plain)
+    for variable, up in zip(variables, perturbation):
         variable.assign_add(up)
     expected = _loss_gradient(model, batch)
     for ours, other in zip(computed, expected):

@@ -160,6 +160,34 @@ def test_the_loss_sees_logits_changed_by_the_class_counts_of_the_whole_client(fo
     assert measured["num_examples"] == 8
 
 
+@dataclasses.dataclass(frozen=True)
+class _Counting(method.Method):
+    """Keeps the class counts that a client begins with, and scales gradients by one."""
+
+    name = "counting"
+
+    def begin(self, local):
+        return local.class_counts
+
+    def correct(self, local, gradient):
+        factor = tf.cast(local.state[1], gradient[0].dtype)
+        return [factor * g for g in gradient]
+
+
+@in_both_forms
+def test_class_counts_are_known_where_a_client_begins(form):
+    process = linear.build(_Counting(), client_data=_FORMS[form][0], population=None)
+    features, _ = linear.examples(0)
+    output = process.next(
+        linear.started(process, _start()), [_FORMS[form][1](features, _LABELS)]
+    )
+    weights = _start()
+    for rows in (slice(0, 4), slice(4, 8)):
+        examples = features[rows], _LABELS[rows]
+        weights = _train(weights, examples, 1, lambda w, g: [3.0 * each for each in g])
+    linear.assert_close(_weights(process, output), weights)
+
+
 @in_both_forms
 def test_a_client_without_examples_counts_no_class_and_changes_nothing(form):
     process, make = _build_priors(form), _FORMS[form][1]
@@ -180,7 +208,11 @@ class _Returning(method.Method):
     """Takes the gradient nearer to the model that the client received before."""
 
     name = "returning"
-    client_memory = {"old": methods.initial_weights, "first": methods.initial_weights}
+    client_memory = {
+        "old": methods.initial_weights,
+        "first": methods.initial_weights,
+        "visits": lambda weights: tf.constant(0),
+    }
     radius: float = 0.5
 
     def gradient(self, local, gradient_at):
@@ -189,7 +221,8 @@ class _Returning(method.Method):
         return gradient_at([tf.math.divide_no_nan(self.radius * b, norm) for b in back])
 
     def finish(self, local):
-        return methods.Finished(memory={"old": list(local.start)})
+        visits = local.memory["visits"] + 1
+        return methods.Finished(memory={"old": list(local.start), "visits": visits})
 
 
 def test_a_perturbation_by_memory_is_one_pass_of_the_batch():
@@ -213,6 +246,7 @@ def test_a_perturbation_by_memory_is_one_pass_of_the_batch():
     linear.assert_close(output.client_states[0]["returning/old"], second)
     # What the method says nothing of stays as it is.
     linear.assert_close(output.client_states[0]["returning/first"], first, 0.0)
+    assert output.client_states[0]["returning/visits"] == 2
     # The one pass is there.
     assert _measured(output)["num_examples"] == 16
     assert _measured(output)["loss"] == pytest.approx(np.mean(losses), rel=1e-6)
@@ -518,16 +552,6 @@ def _keras_model_fn():
         input_spec=input_spec,
         metrics=[tff.learning.metrics.NumExamplesCounter()],
     )
-
-
-@dataclasses.dataclass(frozen=True)
-class _Counting(method.Method):
-    """Reads the class counts where a client begins."""
-
-    name = "counting"
-
-    def begin(self, local):
-        return local.class_counts
 
 
 def test_a_papers_symbol_is_answered_by_what_it_is_called():

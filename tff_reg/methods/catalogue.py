@@ -5,7 +5,7 @@ This module needs no TensorFlow: flags are made and checked from it.
 A process name is a sum of methods, such as `fedprox` or `fedalign+man`. `fedavg`
 stands for no addition at all, so `fedavg+man` is `man`. Installed packages add methods
 by entry points: a name in the group `tff_reg.methods` that stands for a sub-class of
-`method.Method`.
+`method.Method`; `add_file` adds those of a file.
 
 Functions of a process name raise an `UnknownProcessError` if it is none, as `parse`.
 """
@@ -16,17 +16,14 @@ import dataclasses
 import difflib
 import functools
 import importlib
-import re
 import warnings
 from collections.abc import Mapping
-from importlib import metadata
 from typing import Any, NamedTuple, Optional
 
-from tff_reg import settings as settings_lib
+from tff_reg import plugins, settings as settings_lib
 from tff_reg.methods import method as method_lib
 
 ENTRY_POINTS = "tff_reg.methods"
-_NAME = re.compile("[a-z][a-z0-9_]*")
 # A new method of ours is one word here: the module that its class is in. They are
 # added up in this order.
 _MODULES = (
@@ -74,10 +71,6 @@ class UnknownProcessError(ValueError):
     """A process name holds a method that does not exist, or makes no sense."""
 
 
-class _MethodError(ValueError):
-    """An installed package's method cannot be used."""
-
-
 class Strength(NamedTuple):
     """A strength of a method, which is the flag `--<method>_<field>`.
 
@@ -95,62 +88,82 @@ class Strength(NamedTuple):
         return f"{self.method}_{self.setting.name}"
 
 
-class _Found(NamedTuple):
-    """The methods that loaded, and why the others did not, both by name."""
-
-    methods: dict[str, type[method_lib.Method]]
-    broken: dict[str, str]
+# Methods of files that `add_file` was given, by name.
+_of_files: dict[str, type[method_lib.Method]] = {}
 
 
 def methods() -> Mapping[str, type[method_lib.Method]]:
-    """The classes of all methods by name: ours, then those of installed packages.
+    """The classes of all methods by name: ours, then those of packages and files.
 
-    What a package offers that cannot be loaded, is no method, or has a name that is
-    taken or cannot be, is left out with a warning; `parse` says why where it is named.
+    What a package offers that cannot be loaded or is no method is left out with a
+    warning; `find` says why.
     """
-    return _found().methods
-
-
-@functools.cache
-def _found() -> _Found:
-    found = _Found({}, {})
-    for name in _MODULES:
-        module = importlib.import_module(f"tff_reg.methods.{name}")
-        found.methods[name] = next(
-            value for value in vars(module).values() if _is_method(value, name)
-        )
-    for point in _entry_points():
+    found: dict[str, type[method_lib.Method]] = {}
+    for name in names():
         try:
-            found.methods[point.name] = _load(point, found.methods)
-        except _MethodError as error:
-            found.broken[point.name.lower()] = str(error)
+            found[name] = find(name)
+        except plugins.PluginError as error:
             warnings.warn(f"{error} It is left out.", stacklevel=2)
     return found
 
 
-def _load(
-    point: metadata.EntryPoint, known: Mapping[str, type[method_lib.Method]]
-) -> type[method_lib.Method]:
-    where = f"The entry point {point.name!r} of {ENTRY_POINTS} ({point.value})"
-    try:
-        offered = point.load()
-    except Exception as error:  # Somebody else's module may raise anything.
-        why = f"{type(error).__name__}: {' '.join(str(error).split())}"
-        raise _MethodError(f"{where} cannot be loaded: {why}.") from error
-    if not _is_method(offered, point.name):
-        raise _MethodError(
-            f"{where} must stand for a dataclass, a sub-class of "
-            f"tff_reg.methods.Method whose name is {point.name!r}, but is "
-            f"{offered!r}."
+def find(name: str) -> type[method_lib.Method]:
+    """The class of a method, whose module is imported now.
+
+    Args:
+      name: One of `names`.
+
+    Returns:
+      The class.
+
+    Raises:
+      PluginError: If it is of a package that cannot be loaded, or is no method.
+    """
+    return _of_files[name] if name in _of_files else _find(name)
+
+
+@functools.cache
+def _find(name: str) -> type[method_lib.Method]:
+    if name in _MODULES:
+        module = importlib.import_module(f"tff_reg.methods.{name}")
+        return next(value for value in vars(module).values() if _is_method(value, name))
+    must = f"a dataclass, a sub-class of tff_reg.methods.Method whose name is {name!r}"
+    point = plugins.entry_points(ENTRY_POINTS, _MODULES)[name]
+    return plugins.load(
+        point, ENTRY_POINTS, lambda value: "" if _is_method(value, name) else must
+    )
+
+
+def add_file(path: str) -> list[str]:
+    """Adds the methods of a Python file to all.
+
+    Args:
+      path: The file's path.
+
+    Returns:
+      Their names.
+
+    Raises:
+      PluginError: If the file cannot be loaded, has no method, or one with the name of
+        another.
+    """
+    module = plugins.load_file(path)
+    classes = plugins.members(
+        module,
+        lambda value: _is_method(value, getattr(value, "name", "")),
+    )
+    if not classes:
+        raise plugins.PluginError(
+            f"--plugin={path}: it has no method, a frozen dataclass that is a sub-class"
+            " of tff_reg.methods.Method and has a name."
         )
-    if not _NAME.fullmatch(point.name):
-        raise _MethodError(
-            f"{where} has a name that no sum can have: take small letters, digits "
-            "and underscores."
-        )
-    if point.name in known:
-        raise _MethodError(f"{where} has the name of another method: rename it.")
-    return offered
+    for cls in classes:
+        if cls.name in names() and _of_files.get(cls.name) is not cls:
+            raise plugins.PluginError(
+                f"--plugin={path}: there is another method {cls.name!r}: rename it."
+            )
+        _of_files[cls.name] = cls
+    return [cls.name for cls in classes]
 
 
 def _is_method(value: Any, name: str) -> bool:
@@ -159,15 +172,12 @@ def _is_method(value: Any, name: str) -> bool:
     return dataclasses.is_dataclass(value) and getattr(value, "name", None) == name
 
 
-def _entry_points() -> list[metadata.EntryPoint]:
-    points = metadata.entry_points(group=ENTRY_POINTS)
-    # A package that is found in two folders is there twice.
-    return sorted({(p.name, p.value): p for p in points}.values(), key=lambda p: p.name)
-
-
 def names() -> tuple[str, ...]:
-    """The names of all methods; a process name is one, or a sum that `parse` takes."""
-    return tuple(methods())
+    """The names of all methods; a process name is one, or a sum that `parse` takes.
+
+    No package is loaded for it.
+    """
+    return (*_MODULES, *plugins.entry_points(ENTRY_POINTS, _MODULES), *_of_files)
 
 
 def parse(process: str) -> tuple[str, ...]:
@@ -189,12 +199,10 @@ def parse(process: str) -> tuple[str, ...]:
         raise UnknownProcessError(
             f"A process has a name such as 'fedprox' or 'fedprox+man', not {process!r}."
         )
-    known, parts = methods(), parts_of(process)
+    known, parts = names(), parts_of(process)
     if "" in parts:
         raise UnknownProcessError(f"A name is missing in the process {process!r}.")
     for part in parts:
-        if part not in known and part in _found().broken:
-            raise UnknownProcessError(_found().broken[part])
         if part not in known:
             near = difflib.get_close_matches(part, known, n=1)
             hint = f" Did you mean {near[0]!r}?" if near else ""
@@ -208,8 +216,8 @@ def parse(process: str) -> tuple[str, ...]:
             )
     chosen = tuple(name for name in known if name in parts and name != "fedavg")
     try:
-        method_lib.check_sum([known[name] for name in chosen])
-    except method_lib.IncompatibleMethodsError as error:
+        method_lib.check_sum([find(name) for name in chosen])
+    except (method_lib.IncompatibleMethodsError, plugins.PluginError) as error:
         raise UnknownProcessError(str(error)) from None
     return chosen
 
@@ -276,9 +284,8 @@ def without(process: str, other: str) -> str:
 def _in_order(process: str) -> list[type[method_lib.Method]]:
     """The methods of a process as its name has them; FedAvg for 'fedavg'."""
     parse(process)
-    known = methods()
-    added = [known[part] for part in parts_of(process) if part != "fedavg"]
-    return added or [known["fedavg"]]
+    added = [find(part) for part in parts_of(process) if part != "fedavg"]
+    return added or [find("fedavg")]
 
 
 def strengths(process: Optional[str] = None) -> list[Strength]:
@@ -290,11 +297,14 @@ def strengths(process: Optional[str] = None) -> list[Strength]:
     Returns:
       One entry a field of each method's dataclass.
     """
-    chosen = names() if process is None else parse(process)
+    if process is None:
+        classes: Mapping[str, type[method_lib.Method]] = methods()
+    else:
+        classes = {name: find(name) for name in parse(process)}
     return [
         Strength(name, setting)
-        for name in chosen
-        for setting in settings_lib.settings_of(methods()[name])
+        for name, cls in classes.items()
+        for setting in settings_lib.settings_of(cls)
     ]
 
 
@@ -319,7 +329,7 @@ def build(process: str, chosen: Mapping[str, Any]) -> tuple[method_lib.Method, .
                 + (f", which has {', '.join(known)}." if known else ".")
             )
     return tuple(
-        methods()[name](
+        find(name)(
             **{
                 known[flag].setting.name: value
                 for flag, value in chosen.items()

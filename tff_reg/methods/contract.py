@@ -173,9 +173,7 @@ def _told(method: Any, hook: str, error: Exception) -> str:
     own = _files_of(method)
     frames = traceback.extract_tb(error.__traceback__)
     mine = [frame for frame in frames if frame.filename in own]
-    text = " ".join(str(error).split()) or "no message"
-    kind = type(error).__name__
-    told = text if isinstance(error, NeedError) else f"{kind}: {text}"
+    told = _text_of(error)
     if not mine:
         return f"{method.name}.{hook}: {told}"
     last = mine[-1]
@@ -183,6 +181,19 @@ def _told(method: Any, hook: str, error: Exception) -> str:
     shown = f", `{line}`" if line else ""
     file = os.path.basename(last.filename)
     return f"{method.name}.{hook} ({file}, line {last.lineno}{shown}): {told}"
+
+
+def _text_of(error: Exception) -> str:
+    text, kind = " ".join(str(error).split()) or "no message", type(error).__name__
+    if isinstance(error, NeedError):
+        return text
+    if kind == "OperatorNotAllowedInGraphError" or "no attribute 'numpy'" in text:
+        return (
+            "the value of a tensor is not known while the process is built: take"
+            " tf.where or tf.cond in place of `if`, and no .numpy(). To look at values,"
+            " build with debug_eager (--debug_eager)."
+        )
+    return f"{kind}: {text}"
 
 
 def _files_of(method: Any) -> set[str]:

@@ -39,3 +39,4 @@ class FedYogi(method.Method):
         "server_beta2": 0.99,
         "server_epsilon": 1e-3,
     }
+    exclusive = (method.SERVER,)

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, Optional, Union
 import tensorflow as tf
 
 from tff_reg.lazy import tff
-from tff_reg.methods import memories, method as method_lib
+from tff_reg.methods import contract, memories, method as method_lib
 from tff_reg.models import learning_model
 from tff_reg.training import (
     client_states,
@@ -234,12 +234,8 @@ def _build_parts(
             return client_update(
                 state["hparams"], rate_factor, received, data, client, server
             )
-        except (TypeError, ValueError) as error:
-            # Of what AutoGraph says, the last paragraph is the error.
-            *before, last = str(error).split("\n\n")
-            if not before or not before[0].startswith("in user code:"):
-                raise
-            raise type(error)(last.strip().partition(": ")[2]) from error
+        except Exception as error:
+            raise _plain(error) from error
 
     def measure(metrics: Any):
         return tff.federated_zip(
@@ -257,6 +253,21 @@ def _build_parts(
         update,
         measure,
     )
+
+
+def _plain(error: Exception) -> Exception:
+    """The error without what AutoGraph puts around it."""
+    cause: Any = error
+    while cause is not None:
+        if isinstance(cause, contract.HookError):
+            return cause
+        cause = cause.__cause__ or cause.__context__
+    # Of what AutoGraph says, the last paragraph is the error.
+    *before, last = str(error).split("\n\n")
+    if not before or not before[0].startswith("in user code:"):
+        return error
+    kind = type(error) if isinstance(error, (TypeError, ValueError)) else ValueError
+    return kind(last.strip().partition(": ")[2])
 
 
 def _check_optimizer(training: local_training.LocalTraining, hparams: Any) -> None:

@@ -122,7 +122,9 @@ class LocalRound:
             ):
                 variable.assign(value)
         class_counts = None
-        if self._needs.class_counts and data is not None:
+        if data is None:
+            class_counts = needs_lib.class_counts(self._model)
+        elif self._needs.class_counts:
             num_classes = self._model.network.num_classes
             class_counts = self._training.data_form.class_counts(data, num_classes)
         visit = Visit(

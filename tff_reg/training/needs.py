@@ -75,7 +75,8 @@ class Reads:
         outputs = step.outputs
         if outputs is not None:
             outputs = _Watched(outputs, read_outputs)
-        return _Watched(step, note, {"outputs": outputs})
+        counts = class_counts(self.model)
+        return _Watched(step, note, {"outputs": outputs, "class_counts": counts})
 
     def watch_local(self, method: method_lib.Method, local: Any) -> Any:
         """The client as a method sees it, whose reads are noted and checked."""
@@ -171,6 +172,13 @@ def reference_names(
             if [tuple(v.shape) for v in flat] == shapes and name not in names:
                 names.append(name)
     return names
+
+
+def class_counts(model: Any) -> Optional[tf.Tensor]:
+    """One example of each class, int32 [classes]; None where there are no classes."""
+    if not method_lib.has_network(model) or model.network.num_classes is None:
+        return None
+    return tf.ones([model.network.num_classes], tf.int32)
 
 
 def random_batch(input_spec: Any, num_classes: Optional[int]) -> Any:

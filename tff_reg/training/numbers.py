@@ -36,8 +36,10 @@ def floats(values: Sequence[Any]) -> list[Any]:
 
 
 def all_finite(structure: Any) -> tf.Tensor:
-    """Whether all numbers of a structure of tensors are finite, a bool scalar."""
-    tensors = tf.nest.flatten(structure)
+    """Whether all floats of a structure of tensors are finite, a bool scalar."""
+    tensors = floats(tf.nest.flatten(structure))
+    if not tensors:
+        return tf.constant(True)
     # Without its axes each reduction would make a constant of them: hundreds.
     axes = {rank: tf.range(rank) for rank in {u.shape.rank for u in tensors}}
     return tf.reduce_all(

@@ -112,8 +112,6 @@ def run(
         ).items()
     )
     visit, progress = trial.begin(hparams, 1.0, received, None, client, server)
-    if classes is not None:
-        visit = visit._replace(class_counts=tf.ones([classes], tf.int32))
     batch = None
     if shows or not trial.is_trial:
         batch = needs_lib.random_batch(model.input_spec, classes)

@@ -1,0 +1,139 @@
+"""The checks for a method of one's own: those of the tutorial pass, others fail."""
+
+import dataclasses
+import importlib
+import sys
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests import documents
+from tff_reg import methods, settings, testing
+
+_FOLDER = documents.ROOT / "docs" / "examples" / "methods"
+
+
+@pytest.fixture(scope="module")
+def tutorial():
+    """The tutorial's own tests, as a module."""
+    sys.path.insert(0, str(_FOLDER))
+    try:
+        yield importlib.import_module("test_methods")
+    finally:
+        sys.path.remove(str(_FOLDER))
+        for name in ("test_methods", "ahead", "variates"):
+            sys.modules.pop(name, None)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "test_without_a_radius_it_is_fedavg",
+        "test_variates_are_kept_between_rounds",
+        "test_both_go_together",
+    ],
+)
+def test_the_tutorials_tests_pass(tutorial, name):
+    getattr(tutorial, name)()
+
+
+def test_the_tutorial_names_all_its_tests(tutorial):
+    found = [name for name in vars(tutorial) if name.startswith("test_")]
+    assert len(found) == 3
+
+
+@dataclasses.dataclass(frozen=True)
+class _Shrink(methods.Method):
+    name = "shrink"
+    strength: float = settings.setting(0.5, help="Factor.", minimum=0)
+
+    def correct(self, local, gradient):
+        return [g + self.strength * w for g, w in zip(gradient, local.weights)]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Exploding(methods.Method):
+    name = "exploding"
+
+    def correct(self, local, gradient):
+        return [g / 0.0 for g in gradient]
+
+
+_ROUNDS: list[int] = []
+
+
+@dataclasses.dataclass(frozen=True)
+class _Forgetful(methods.Method):
+    """Counts how often it was traced, where no state can be resumed from."""
+
+    name = "forgetful"
+
+    def correct(self, local, gradient):
+        _ROUNDS.append(1)
+        return [len(_ROUNDS) * g for g in gradient]
+
+
+def test_a_method_that_is_not_fedavg_is_told_by_how_much():
+    testing.assert_fedavg(_Shrink(0.0), rounds=1)
+    with pytest.raises(AssertionError, match="shrink is not FedAvg: weight 0 .* by up"):
+        testing.assert_fedavg(_Shrink(), rounds=1)
+
+
+def test_a_combination_with_rejected_clients_is_told():
+    with pytest.raises(AssertionError, match="fedprox.exploding: 3 clients rejected"):
+        testing.assert_sums(_Exploding(), names=["fedprox"])
+    with pytest.raises(AssertionError, match="goes with none of fedsam"):
+        testing.assert_sums(methods.FedASAM(), names=["fedsam"])
+
+
+def test_what_is_remembered_outside_of_memories_is_told():
+    with pytest.raises(AssertionError, match="forgetful resumed differs: weight 0"):
+        testing.assert_resumes(_Forgetful())
+
+
+def test_a_step_of_arrays_gives_a_term_by_hand():
+    step = testing.step(
+        logits=[[0.0, 0.0]], of_models={"global": [[np.log(3.0), 0.0]]}, labels=[0]
+    )
+    term = methods.KD(strength=2.0).term(step)
+    # KL((3/4, 1/4) || (1/2, 1/2)).
+    expected = 0.75 * np.log(1.5) + 0.25 * np.log(0.5)
+    np.testing.assert_allclose(term.raw, expected, rtol=1e-12)
+    np.testing.assert_allclose(term.weighted, 2 * expected, rtol=1e-12)
+
+
+def test_hooks_run_eagerly_for_a_debugger_with_the_same_numbers():
+    seen: list[float] = []
+
+    def term(self, step):
+        value = tf.reduce_mean(step.outputs.logits**2)
+        if step.task_loss > 0.0:  # Only possible where values are known.
+            seen.append(float(step.task_loss))
+        return 0.1 * value
+
+    def traced_term(self, step):
+        return 0.1 * tf.reduce_mean(step.outputs.logits**2)
+
+    def update_memory(self, server):
+        seen.append(-int(server.count))
+        return {"total": server.delta_sum}
+
+    def traced_update_memory(self, server):
+        return {"total": server.delta_sum}
+
+    def make(term, update_memory):
+        body = {"name": "mine", "term": term, "server_memory": {"total": methods.zeros}}
+        body["update_memory"] = update_memory
+        cls = type("Mine", (methods.Method,), body)
+        return dataclasses.dataclass(frozen=True)(cls)()
+
+    with pytest.raises(methods.HookError, match="^mine.term .*tf.where or tf.cond"):
+        testing.train([make(term, traced_update_memory)], rounds=1)
+    seen.clear()
+    eager = testing.train([make(term, update_memory)], rounds=2, debug_eager=True)
+    losses = [value for value in seen if value > 0]
+    assert seen.count(-3) == 2 and len(losses) >= 3 * 2 * 4
+    traced = testing.train([make(traced_term, traced_update_memory)], rounds=2)
+    for one, other in zip(eager.weights, traced.weights):
+        np.testing.assert_allclose(one, other, rtol=1e-9, atol=1e-12)

@@ -1,0 +1,157 @@
+"""Methods, tasks and models of other people: entry points, and files named by a flag.
+
+An installed package offers them by entry points in the groups `tff_reg.methods`,
+`tff_reg.tasks` and `tff_reg.models`. A package is imported when one of its names is
+asked for, and not before.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib.util
+import pathlib
+import re
+import sys
+import warnings
+from collections.abc import Callable, Iterable, Mapping
+from importlib import metadata
+from types import ModuleType
+from typing import Any, Optional
+
+_NAME = re.compile("[a-z][a-z0-9_]*")
+_MODULE = "tff_reg_plugin_"
+
+
+class PluginError(ValueError):
+    """Somebody else's code cannot be used; the message says whose, and why."""
+
+
+@functools.cache
+def entry_points(
+    group: str, taken: tuple[str, ...]
+) -> Mapping[str, metadata.EntryPoint]:
+    """The entry points of a group by name, in the order of their names.
+
+    One with a name that cannot be, or that is taken, is left out with a warning.
+
+    Args:
+      group: The group.
+      taken: Names that are ours.
+
+    Returns:
+      The entry points; none is loaded.
+    """
+    # A package that is found in two folders is there twice.
+    points = {(p.name, p.value): p for p in metadata.entry_points(group=group)}
+    found: dict[str, metadata.EntryPoint] = {}
+    for _, point in sorted(points.items()):
+        why = None
+        if not _NAME.fullmatch(point.name):
+            why = "has a name that cannot be: take small letters, digits, underscores"
+        elif point.name in taken:
+            why = "has the name of one of tff_reg's own: rename it"
+        elif point.name in found:
+            why = f"has the name of {_where(found[point.name], group)}: rename one"
+        if why:
+            warnings.warn(
+                f"{_where(point, group)} {why}. It is left out.", stacklevel=2
+            )
+        else:
+            found[point.name] = point
+    return found
+
+
+def load(point: metadata.EntryPoint, group: str, check: Callable[[Any], str]) -> Any:
+    """Imports what an entry point stands for.
+
+    Args:
+      point: The entry point.
+      group: Its group.
+      check: Function of the value giving what it must be, empty if it is that.
+
+    Returns:
+      The value.
+
+    Raises:
+      PluginError: If it cannot be imported, or is something else.
+    """
+    try:
+        value = point.load()
+    except (
+        Exception,
+        SystemExit,
+    ) as error:  # Somebody else's module may raise anything.
+        why = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        raise PluginError(f"{_where(point, group)} cannot be loaded: {why}.") from error
+    if must := check(value):
+        raise PluginError(f"{_where(point, group)} must be {must}, but is {value!r}.")
+    return value
+
+
+def _where(point: metadata.EntryPoint, group: str) -> str:
+    return f"The entry point {point.name!r} of {group} ({point.value})"
+
+
+def load_file(path: str) -> ModuleType:
+    """Imports a Python file by its path.
+
+    Args:
+      path: The path.
+
+    Returns:
+      Its module, `tff_reg_plugin_<name>`; the same one when called again.
+
+    Raises:
+      PluginError: If there is no such file, or it raises an error.
+    """
+    file = pathlib.Path(path)
+    name = f"{_MODULE}{file.stem}"
+    known = sys.modules.get(name)
+    if known is not None and known.__file__ == str(file.resolve()):
+        return known
+    if not file.is_file() or file.suffix != ".py":
+        raise PluginError(f"--plugin={path}: there is no such Python file.")
+    spec = importlib.util.spec_from_file_location(name, file.resolve())
+    assert spec and spec.loader  # A .py file has both.
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except (Exception, SystemExit) as error:
+        del sys.modules[name]
+        why = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        raise PluginError(f"--plugin={path} cannot be loaded: {why}.") from error
+    return module
+
+
+def origin(value: Any) -> Optional[dict[str, Any]]:
+    """Where a class or function of somebody else's comes from.
+
+    Args:
+      value: The class or function.
+
+    Returns:
+      `distribution` and `version` of its package (None for a file by itself), and the
+      `sha256` of its source file; None for tff_reg's own.
+    """
+    module = sys.modules[value.__module__]
+    top = module.__name__.partition(".")[0]
+    if top == "tff_reg" or not getattr(module, "__file__", None):
+        return None
+    names = metadata.packages_distributions().get(top, [])
+    source = pathlib.Path(str(module.__file__)).read_bytes()
+    return {
+        "distribution": names[0] if names else None,
+        "version": metadata.version(names[0]) if names else None,
+        "sha256": hashlib.sha256(source).hexdigest(),
+    }
+
+
+def members(module: ModuleType, is_wanted: Callable[[Any], bool]) -> Iterable[Any]:
+    """What a file defines itself, in its order."""
+    return [
+        value
+        for value in vars(module).values()
+        if getattr(value, "__module__", None) == module.__name__ and is_wanted(value)
+    ]
