@@ -84,7 +84,7 @@ class TaskSettings(process_settings.PopulationSettings):
     )
     pixel_mean: tuple[float, ...] = _of_data(
         (),
-        help="mean of the normalisation, of pixels in 0 to 1: one number, or one for each"
+        help="mean of the normalisation, of pixels in 0 to 1: one number, or one for a"
         " channel; by default the task's",
     )
     pixel_std: tuple[float, ...] = _of_data(
