@@ -61,12 +61,7 @@ def executor(given, where):
 def begin(given, planned, stop, executor=None, where=None):
     """The `batch.Batch` of planned runs, which a signal stops.
 
-    Args:
-      given: The flags, `jobs` among them.
-      planned: The runs.
-      stop: Is told what to say and to end.
-      executor: As of `batch.Batch`.
-      where: The directory of the runs; `output_dir`, if None.
+    `where` is the directory of the runs; `output_dir`, if None.
 
     Raises:
       SettingError: If there cannot be so many jobs, or nothing can be written to the

@@ -59,7 +59,7 @@ class Protocol:
         """What all have in common, and in what they differ, in sentences."""
         texts = [f"Protocol: {self.shared}."] if self.shared else []
         if self.source:
-            texts.append(f"What nobody gave is from {self.source}.")
+            texts.append(f"Settings that are not given come from {self.source}.")
         if self.differences:
             differing = "; ".join(map(self._difference, self.differences))
             texts.append(f"They differ in {differing}.")

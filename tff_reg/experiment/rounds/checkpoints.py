@@ -125,9 +125,6 @@ class CheckpointStore:
           report: Called with one sentence for every damaged checkpoint.
           also_verify: Verifies what the checkpoint names elsewhere; raises a
             `CheckpointDamagedError` if that is not whole.
-
-        Returns:
-          The checkpoint, or None where no whole one is left.
         """
         found = None
         for checkpoint in reversed(self.all()):

@@ -142,9 +142,6 @@ class RunDirectory:
     def check(self, settings: Mapping[str, Any]) -> None:
         """Checks that the run there, if any, is one with these settings.
 
-        Args:
-          settings: JSON values by name.
-
         Raises:
           DirectoryError: If a setting differs that changes the run's numbers, or it
             cannot be continued to so many rounds.
@@ -156,9 +153,6 @@ class RunDirectory:
 
     def check_settings(self, settings: Mapping[str, Any]) -> None:
         """Compares settings with those of the run that is there, if any.
-
-        Args:
-          settings: JSON values by name.
 
         Raises:
           DirectoryError: If one differs that changes the run's numbers; the message
@@ -184,9 +178,6 @@ class RunDirectory:
 
     def check_rounds(self, settings: Mapping[str, Any]) -> None:
         """Checks that the run there can be continued to another number of rounds.
-
-        Args:
-          settings: JSON values by name.
 
         Raises:
           DirectoryError: If more rounds are done than asked, or the learning rate

@@ -150,10 +150,7 @@ class Batch:
         return [run.name for number, run in planned if number not in self._finished]
 
     def run_one(self, planned: PlannedRun) -> Optional[str]:
-        """Carries out a run to its end.
-
-        Returns:
-          None, or why it failed, in one line.
+        """Carries out a run; returns None, or why it failed, in one line.
 
         Raises:
           Interrupted: If somebody stopped it.
@@ -286,11 +283,7 @@ class Batch:
         self.end_line()
 
     def standing(self, where: str, again: str) -> str:
-        """What to tell who has interrupted it.
-
-        Returns:
-          How many runs are finished, and how it goes on.
-        """
+        """How many runs are finished in a directory, and how it goes on."""
         return (
             f"{len(self._finished)} of {len(self._planned)} runs are finished in"
             f" {where}, and {again} goes on from there"
