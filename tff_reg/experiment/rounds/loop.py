@@ -79,9 +79,6 @@ class Rounds:
     def __init__(self, training: Any):
         """Touches nothing yet.
 
-        Args:
-          training: The `Training`.
-
         Raises:
           DirectoryError: If `output_dir` holds something that is no run.
         """

@@ -84,9 +84,6 @@ def round_metrics(metrics: Any) -> dict[str, Any]:
 def rejected_clients(row: Mapping[str, Any]) -> int:
     """Counts the clients of a round whose updates were left out.
 
-    Args:
-      row: The round's metrics.
-
     Returns:
       How many; 0 where the metrics do not say.
     """
