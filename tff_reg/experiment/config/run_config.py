@@ -310,7 +310,7 @@ class RunConfig(process_settings.ProcessSettings, task_settings.TaskSettings):
             if each.name == "plugin" and value:
                 value = tuple(os.path.abspath(file) for file in value)
             if each.name == "process":
-                value = process_name(value) if value else None
+                value = process_name(str(value)) if value else None
             if each.name == "settings_of" and value not in (None, TASK, EACH):
                 known = [TASK, EACH, *catalogue.names()]
                 dataclasses.replace(each, choices=known).check(value)
