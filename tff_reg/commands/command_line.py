@@ -94,7 +94,7 @@ def _load_plugins(argv: Sequence[str]) -> None:
     """
     catalogue.load_named(argv)
     try:
-        for word in _written_out(argv):
+        for word in written_out(argv):
             name, _, files = word.lstrip("-").partition("=")
             if name == "plugin" and word.startswith("-"):
                 config_lib.RunConfig(plugin=tuple(filter(None, files.split(","))))
