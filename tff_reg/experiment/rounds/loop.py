@@ -290,6 +290,12 @@ class Rounds:
                 f"Round {round_num}: the updates of {of_all} were not finite and were"
                 " left out."
             )
+        for name in metrics.methods_not_finite(row):
+            self._progress.say(
+                f"Round {round_num}: {name} made numbers that are not finite. Clients"
+                " with such a term, memory or upload were left out; such a memory or"
+                " model of the server was not taken over."
+            )
         if self._stopped_early:
             why = self._stopped_early["reason"]
             self._progress.say(f"The run ends after round {round_num}: {why}.")
