@@ -37,7 +37,6 @@ def eagerly(
     Returns:
       A function of the same arguments, to be called in a graph.
     """
-
     alone = threading.Lock()
 
     def call(*arguments: Any) -> Any:
