@@ -44,7 +44,11 @@ case $(basename "$0") in
   scancel)  # --name=NAME
     for job in "$jobs"/*; do
       [ "--name=$(cat "$job/name")" = "$1" ] || continue
-      kill -KILL -- "-$(cat "$job/pid")" 2>/dev/null
+      pid=$(cat "$job/pid")
+      # Its session may be about to begin.
+      until kill -KILL -- "-$pid" 2>/dev/null || ! kill -0 "$pid" 2>/dev/null; do
+        sleep 0.01
+      done
     done
     ;;
   scontrol)  # requeue ID, which the job itself asks for

@@ -6,14 +6,14 @@ from absl import flags, logging
 
 from tests import commands
 from tff_reg import settings
-from tff_reg.commands import command_line
+from tff_reg.commands import command_line, help_texts
 from tff_reg.experiment import RunConfig
 from tff_reg.experiment.config import run_config as config
 from tff_reg.experiment.series import batch
 from tff_reg.methods import catalogue
 
 
-@command_line.command(command_line.help_of_run)
+@command_line.command(help_texts.help_of_run)
 def main(argv, stop):
     del stop
     given = flags.FlagValues()
@@ -155,7 +155,7 @@ def test_errors_are_one_line_and_exit_code_2(argument, line):
 
 
 def test_help_names_every_flag_once_in_lines_of_88():
-    text = command_line.help_text({}, is_all=True)
+    text = help_texts.help_text({}, is_all=True)
     for each in config.listed():
         heads = re.findall(rf"^  --(?:\[no\])?{each.name}\b", text, re.MULTILINE)
         assert len(heads) == 1, each.name
@@ -163,7 +163,7 @@ def test_help_names_every_flag_once_in_lines_of_88():
 
 
 def test_the_first_help_is_a_page_and_names_what_matters_and_where_the_rest_is():
-    text = command_line.help_text({})
+    text = help_texts.help_text({})
     lines = text.splitlines()
     assert len(lines) <= 30 and max(map(len, lines)) <= 88
     for name in ("process", "task", "total_rounds", "output_dir", r"\[no\]overwrite"):
@@ -172,11 +172,11 @@ def test_the_first_help_is_a_page_and_names_what_matters_and_where_the_rest_is()
     assert lines[-1] == f"--help=all lists all {len(config.listed())} flags."
     assert parse("--help").stdout == f"{text}\n"
     for flag in ("--help=all", "--helpfull"):
-        assert parse(flag).stdout == f"{command_line.help_text({}, is_all=True)}\n"
+        assert parse(flag).stdout == f"{help_texts.help_text({}, is_all=True)}\n"
 
 
 def test_a_command_that_takes_the_flags_of_runs_lists_them_on_demand():
-    made = command_line.with_flags_of_runs("bin/compare ...")
+    made = help_texts.with_flags_of_runs("bin/compare ...", ())
     assert made(["--help"]) == "bin/compare ..."
     text = made(["--help=all"])
     assert text.startswith("bin/compare ...\n\nWhat to run:\n  --process=NAME")
@@ -184,10 +184,12 @@ def test_a_command_that_takes_the_flags_of_runs_lists_them_on_demand():
 
 
 def test_help_with_a_process_shows_its_values():
-    text = command_line.help_text({"process": "man"}, is_all=True)
-    assert "--man_strength" in command_line.help_text({"process": "man"})
+    text = help_texts.help_text({"process": "man"}, is_all=True)
+    assert "--man_strength" in help_texts.help_text({"process": "man"})
     assert "--process=man on --task=digits" in " ".join(text.split())
-    whose = "what nobody gave is from the MAN paper (Yashwanth et al., WACV 2024) and"
+    whose = (
+        "what is not given comes from the MAN paper (Yashwanth et al., WACV 2024) and"
+    )
     assert whose in " ".join(text.split())
     paper = RunConfig(process="man").resolved()
     (line,) = [part for part in text.splitlines() if "--client_learning_rate" in part]
@@ -214,7 +216,7 @@ def test_help_reads_settings_as_the_command_does(tmp_path):
     given = flags.FlagValues()
     command_line.define_flags(given)
     given(["bin/run", *arguments])
-    wanted = command_line.help_text(command_line.requested(given), is_all=True)
+    wanted = help_texts.help_text(command_line.requested(given), is_all=True)
 
     result = parse(*arguments, "--help=all")
 

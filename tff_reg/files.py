@@ -34,10 +34,6 @@ class DamagedError(ValueError):
 def check_writable(path: PathLike, setting: str) -> None:
     """Checks that a file or a directory can be written where it is to be; makes none.
 
-    Args:
-      path: The file or the directory.
-      setting: The setting that says where.
-
     Raises:
       SettingError: If it cannot.
     """
@@ -54,10 +50,6 @@ def check_writable(path: PathLike, setting: str) -> None:
 def check_place(path: PathLike, setting: str) -> None:
     """Checks the same of what is to be in a directory that must be there.
 
-    Args:
-      path: The file or the directory.
-      setting: The setting that says where.
-
     Raises:
       SettingError: If there is no such directory, or nothing can be written to it.
     """
@@ -68,13 +60,6 @@ def check_place(path: PathLike, setting: str) -> None:
 
 def make_directory(path: PathLike, setting: str) -> pathlib.Path:
     """Makes a directory that can be written to, and those above it, if need be.
-
-    Args:
-      path: The directory.
-      setting: The setting that says where.
-
-    Returns:
-      The directory.
 
     Raises:
       SettingError: If it cannot be made or written to.
@@ -189,9 +174,6 @@ def read_npz(
     Args:
       path: The file.
       is_wanted: Which of its arrays, by name.
-
-    Returns:
-      The arrays by name.
 
     Raises:
       DamagedError: If it is missing, damaged or something else.

@@ -1,12 +1,13 @@
 """TensorFlow, TensorFlow Federated, NumPy and others, imported at first use.
 
 `import tensorflow_federated` takes about ten seconds, so a mistyped flag must not wait
-for it, and `--help` answers before anything is installed. Modules of this package write
+for it, and `--help` answers before anything is installed. Modules of this package take
+`tf` and `tff` from here, so that their names, settings and documentation can be read
+without TensorFlow. The first attribute that is looked up imports the module:
 
-    from tff_reg.lazy import tf, tff
-
-and can then be imported for their names, settings and documentation alone; the
-first attribute looked up on `tf` imports TensorFlow.
+>>> from tff_reg.lazy import np
+>>> int(np.add(1, 2))
+3
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ class _LazyModule(types.ModuleType):
         return importlib.import_module(self.__name__)
 
     def __getattr__(self, name: str) -> Any:
+        if name == "__wrapped__":  # `inspect` and `doctest` look it up everywhere.
+            raise AttributeError(name)
         # Copying the attribute means that it is looked up here only once.
         value = getattr(self._load(), name)
         self.__dict__[name] = value
@@ -81,7 +84,7 @@ else:
     keras = _Keras("keras")
     # The Keras that TensorFlow has: 3 from 2.16 on.
     todays_keras = _LazyModule("keras")
-    # TensorFlow's own, for what has no public way.
+    # TensorFlow's inside, where it has no public function.
     tf_ops = _LazyModule("tensorflow.python.framework.ops")
     tf_port = _LazyModule("tensorflow.python.util._pywrap_util_port")
     tfds = _LazyModule("tensorflow_datasets")
@@ -109,20 +112,20 @@ else:
 
 
 def module(name: str) -> Any:
-    """A module of ours that needs TensorFlow, or Ray, when it is imported.
+    """A module of ours whose import needs TensorFlow or Ray.
 
-    What is assigned to it, as tests do, does not reach the module itself.
+    An attribute set on the returned object, as tests do, is not set on the module.
 
     Args:
-      name: The whole name, as in "tff_reg.runtime.native".
+      name: The whole name, such as "tff_reg.runtime.native".
 
     Returns:
-      What is imported when one of its attributes is asked for.
+      An object that imports the module when one of its attributes is looked up.
     """
     return _LazyModule(name)
 
 
-# Which imports the rooms that ask for it.
+# It imports rooms that need it, so no room may import it at once.
 tasks = module("tff_reg.tasks")
 
 

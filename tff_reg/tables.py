@@ -30,9 +30,6 @@ def to_markdown(
     Args:
       columns: The cells of each column by its head, or heads that may be the same
         with the cells; at least one column.
-
-    Returns:
-      Its lines.
     """
     pairs = columns.items() if isinstance(columns, Mapping) else columns
     heads, cells = zip(*pairs)

@@ -31,7 +31,7 @@ from tff_reg import (
     training as training_lib,
 )
 from tff_reg.commands import command_line
-from tff_reg.experiment.config import run_config as config_lib
+from tff_reg.experiment.config import identity as identity_lib, run_config as config_lib
 from tff_reg.experiment.rounds import runs
 from tff_reg.lazy import flags, np, tff
 from tff_reg.settings import SettingError
@@ -84,9 +84,9 @@ def prepare_directory(config):
     """
     output_dir = files.make_directory(config.output_dir, "output_dir")
     settings = config.dump()
-    recorded = config_lib.identity(settings)
+    recorded = identity_lib.identity(settings)
     path = output_dir / "settings.json"
-    if path.exists() and config_lib.differences(
+    if path.exists() and identity_lib.differences(
         json.loads(path.read_text()), recorded, ("total_rounds",)
     ):
         reason = "a training with other settings is there; give another directory."

@@ -1,4 +1,4 @@
-"""Looking at trained models: curvature, differences between clients.
+"""Analysis of trained models: curvature, differences between clients, cost.
 
 Importing this package does not import TensorFlow; its names do when first used.
 """
@@ -15,10 +15,12 @@ if TYPE_CHECKING:
         estimates as estimates,
         examples as examples,
         hessian as hessian,
+        hessian_matrix as hessian_matrix,
         hessian_products as hessian_products,
         lanczos as lanczos,
         landscape as landscape,
         objective as objective,
+        parts as parts,
         plane as plane,
         second_derivatives as second_derivatives,
         spectra as spectra,

@@ -8,7 +8,7 @@ import functools
 import pathlib
 
 from tff_reg import experiment
-from tff_reg.commands import command_line, several
+from tff_reg.commands import command_line, help_texts, several
 from tff_reg.experiment.config import run_config as config_lib
 from tff_reg.experiment.report import comparison, finished_runs, protocol, table
 from tff_reg.experiment.series import batch, jobs, plan as series, tuning
@@ -183,7 +183,7 @@ def print_protocol(common, processes, grid):
     print(*protocol.of(configs, grid).lines(), "", sep="\n", flush=True)
 
 
-@command_line.command(command_line.with_flags_of_runs(_HELP, _OWN))
+@command_line.command(help_texts.with_flags_of_runs(_HELP, _OWN))
 def main(argv, stop, executor=None):
     """Plans, runs, tabulates.
 

@@ -6,7 +6,7 @@ The thin end of `tasks.recipes`.
 import functools
 import textwrap
 
-from tff_reg.commands import command_line
+from tff_reg.commands import command_line, help_texts
 from tff_reg.experiment.config import run_config as config
 from tff_reg.lazy import flags
 from tff_reg.settings import Setting, as_text
@@ -85,7 +85,7 @@ def _wrapped(text, indent=""):
     return textwrap.wrap(text, _WIDTH, subsequent_indent=indent, break_on_hyphens=False)
 
 
-@command_line.command(command_line.with_settings(_HELP, _SETTINGS))
+@command_line.command(help_texts.with_settings(_HELP, _SETTINGS))
 def main(argv, stop):
     """Lists recipes, or shows one."""
     del stop  # Nothing is left half done.

@@ -10,7 +10,7 @@ import textwrap
 
 from tff_reg import experiment, files
 from tff_reg.analysis import figures
-from tff_reg.commands import command_line, several
+from tff_reg.commands import command_line, help_texts, several
 from tff_reg.experiment.config import run_config as config_lib
 from tff_reg.experiment.series import jobs, plan as series, reproduction
 from tff_reg.lazy import flags
@@ -106,7 +106,7 @@ def plan(given, name):
     return made, output_dir or os.path.join(_RUNS, *name.split("/"))
 
 
-@command_line.command(command_line.with_flags_of_runs(_HELP, _OWN))
+@command_line.command(help_texts.with_flags_of_runs(_HELP, _OWN))
 def main(argv, stop, executor=None):
     """Plans, runs, analyses, tabulates.
 

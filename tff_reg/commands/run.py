@@ -4,13 +4,13 @@ The thin end of `tff_reg.experiment.run`.
 """
 
 from tff_reg import experiment
-from tff_reg.commands import command_line
+from tff_reg.commands import command_line, help_texts
 from tff_reg.experiment.config import provenance
 from tff_reg.experiment.rounds import description, runs
 from tff_reg.lazy import flags
 
 
-@command_line.command(command_line.help_of_run)
+@command_line.command(help_texts.help_of_run)
 def main(argv, stop):
     """Trains as the flags say."""
     given = flags.FlagValues()

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         layers as layers,
         learning_model as learning_model,
         names as names,
+        norms as norms,
         pooling as pooling,
         resize as resize,
         simplex as simplex,

@@ -223,8 +223,8 @@ def _replace(layer: Any) -> None:
         models.layers.GroupedPointwiseConv2D: _grouped_conv,
         models.layers.Dense: _dense,
         models.simplex.SimplexClassifier: _simplex,
-        models.layers.BatchNorm: _batch_norm,
-        models.layers.GroupNorm: _group_norm,
+        models.norms.BatchNorm: _batch_norm,
+        models.norms.GroupNorm: _group_norm,
         models.layers.ChannelShuffle: _channel_shuffle,
     }
     if type(layer) in makers:
@@ -308,7 +308,7 @@ def _simplex(layer, x):
 
 def _batch_norm(layer, x):
     keras_layer = keras.layers.BatchNormalization(
-        epsilon=models.layers.NORM_EPSILON, name=_name(layer.gamma)
+        epsilon=models.norms.NORM_EPSILON, name=_name(layer.gamma)
     )
     statistics = (layer.moving_mean, layer.moving_variance)
     return _with_weights(x, keras_layer, layer.gamma, layer.beta, *statistics)
@@ -316,6 +316,6 @@ def _batch_norm(layer, x):
 
 def _group_norm(layer, x):
     keras_layer = keras.layers.GroupNormalization(
-        layer.groups, epsilon=models.layers.NORM_EPSILON, name=_name(layer.gamma)
+        layer.groups, epsilon=models.norms.NORM_EPSILON, name=_name(layer.gamma)
     )
     return _with_weights(x, keras_layer, layer.gamma, layer.beta)

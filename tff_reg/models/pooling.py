@@ -6,7 +6,7 @@ from tff_reg.lazy import np, tf
 
 
 def max_pool(x: tf.Tensor, size: int, stride: int, *, padding: int = 0) -> tf.Tensor:
-    """The largest value of each window; what is added around is never the largest.
+    """Returns the largest value of each window; padding is never the largest.
 
     Args:
       x: float [batch, height, width, channels].
@@ -24,7 +24,7 @@ def max_pool(x: tf.Tensor, size: int, stride: int, *, padding: int = 0) -> tf.Te
 def average_pool(
     x: tf.Tensor, size: int, stride: int, *, padding: int = 0
 ) -> tf.Tensor:
-    """The mean of each window as of `max_pool`; zeros that are added around count."""
+    """Returns the mean of each window, as `max_pool`; the zeros of padding count."""
     x = pad(x, padding)
     return tf.nn.avg_pool2d(x, ksize=size, strides=stride, padding="VALID")
 

@@ -311,7 +311,7 @@ def build_model_aggregator(
     """Builds an aggregator by its name; strengths of other kinds have no effect.
 
     Args:
-      kind: `mean`, `robust`, `dp`, `secure` or `compressed`.
+      kind: One of `process_settings.AGGREGATORS`.
       clients_per_round: How many clients take part in a round, for `dp`.
       zeroing: Whether updates with far too large values count as 0; not for `dp`.
       clipping: Whether updates are clipped at the 0.8 quantile of their norms; not for
@@ -364,9 +364,9 @@ def build_model_aggregator(
         return library.robust_aggregator(
             zeroing=zeroing, clipping=clipping, debug_measurements_fn=quantised_mean
         )
+    known = ", ".join(process_settings.AGGREGATORS)
     raise ValueError(
-        "There is no aggregator of that name; choose one of mean, robust, dp, secure,"
-        f" compressed: {kind!r}."
+        f"There is no aggregator of that name; choose one of {known}: {kind!r}."
     )
 
 

@@ -23,6 +23,8 @@ _of_server = functools.partial(setting, group=SERVER)
 
 # Tag: a run's numbers do not depend on it.
 FREE = "free"
+# What `aggregators.build_model_aggregator` builds.
+AGGREGATORS = ("mean", "robust", "dp", "secure", "compressed")
 
 # Of what `aggregator=dp` has, but for none at all: float32 loses less beside an update.
 LEAST_NOISE = 1e-6

@@ -105,9 +105,6 @@ def sources(process: Optional[str] = None) -> str:
     Args:
       process: The name of its process, whose methods' packages are among them; None for
         one that has no name.
-
-    Returns:
-      The digest.
     """
     packages = {"tff_reg"}
     # Of a package that is not installed here, nothing is known.
@@ -132,9 +129,6 @@ def _lane() -> dict[str, Optional[str]]:
 def makers(config: Mapping[str, Any]) -> list[str]:
     """Says by what code a run's rounds were made, in words.
 
-    Args:
-      config: What its `config.json` says.
-
     Returns:
       A phrase for each of those that made a part, if they are not the same; nothing
       for a config that does not say.
@@ -154,9 +148,6 @@ def _in_words(maker: Mapping[str, Any]) -> str:
 
 def change(config: Mapping[str, Any]) -> Optional[str]:
     """Says that a run was made by other code than would go on with it now.
-
-    Args:
-      config: What its `config.json` says.
 
     Returns:
       A line; None where the sources and the versions of TensorFlow and TFF are the

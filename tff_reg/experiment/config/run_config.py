@@ -13,13 +13,11 @@ from __future__ import annotations
 import dataclasses
 import functools
 import os
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Optional
 
 from tff_reg import lazy, plugins, runtime
-from tff_reg.data import digests
 from tff_reg.experiment.config import (
-    provenance,
     resolution,
     strengths as strengths_lib,
     task_settings,
@@ -64,19 +62,25 @@ _GUARDED = {"aggregator": ("robust", "secure", "compressed")}
 _PRIVATE = {"aggregator": ("dp",)}
 _COMPRESSED = {"aggregator": ("compressed",)}
 _RAY = {"runtime": ("ray",)}
+_DEFAULTS_OF_RUNTIME = runtime.Options
 
 
 @dataclasses.dataclass(frozen=True)
 @undecided
 class RunConfig(process_settings.ProcessSettings, task_settings.TaskSettings):
-    """What is asked of a run; None stands for what is not.
+    """What is asked of a run; a setting that is not given is None.
+
+        experiment.RunConfig(
+            process="fedprox", seed=1, strengths={"fedprox_strength": 0.1})
 
     Attributes:
       strengths: Strengths of the process's methods, as `<method>_<field>`.
-      settings_from: Of what is resolved: whose settings those are that nobody gave.
+      settings_from: The source of the settings that nobody gave, once it is resolved.
     """
 
-    process: str = _of_what(help="method, or a sum of methods such as fedprox+man")
+    process: str = _of_what(
+        help="method, or a combination such as fedprox+man; also --method"
+    )
     plugin: tuple[str, ...] = _of_what(
         (),
         help="Python files with methods of your own, such as mine.py",
@@ -85,114 +89,123 @@ class RunConfig(process_settings.ProcessSettings, task_settings.TaskSettings):
     )
     recipe: Optional[str] = _of_what(
         None,
-        help="cell of a paper's table, whose settings count where no flag says"
-        " otherwise; bin/recipes lists them",
+        help="cell of a paper's table, whose settings apply unless a flag overrides"
+        " them; bin/recipes lists them",
         tags=(SHORTHAND,),
     )
     settings_of: Optional[str] = _of_what(
         None,
-        help="whose settings count where no flag and no recipe says otherwise: a"
-        " method's, the task's (task), or those of each process's first method (each);"
-        " runs are by themselves as with each, compared as with task",
+        help="source of the settings that no flag and no recipe gives: a method, the"
+        " task (task), or the first method of each process (each); the default is each"
+        " for a single run, and task for runs that are compared",
         tags=(SHORTHAND,),
     )
-    clients_per_round: int = _of_rounds(16, help="clients that take part", minimum=1)
+    clients_per_round: int = _of_rounds(
+        16, help="clients that take part in a round", minimum=1
+    )
     participation: Optional[float] = _of_rounds(
         None,
-        help="the same as a fraction of all clients",
+        help="clients_per_round as a fraction of all clients",
         above=0,
         maximum=1,
         tags=(SHORTHAND,),
     )
     client_sampling: str = _of_rounds(
         "fixed",
-        help="how they are drawn: so many, or independent, each client with the"
-        " probability that makes it so many on average",
+        help="how clients are sampled: fixed draws exactly clients_per_round;"
+        " independent includes each client with probability clients_per_round /"
+        " num_clients",
         choices=("fixed", "independent"),
     )
     aggregator: str = _of_server(
         "mean",
-        help="how all that clients send becomes one",
-        choices=("mean", "robust", "dp", "secure", "compressed"),
+        help="how the clients' updates are aggregated",
+        choices=process_settings.AGGREGATORS,
     )
     aggregator_zeroing: Optional[bool] = _of_server(
         True,
-        help="robust, secure, compressed: updates with far too large values count as 0",
+        help="robust, secure, compressed: replace updates with far too large values by"
+        " 0",
         only_with=_GUARDED,
     )
     aggregator_clipping: Optional[bool] = _of_server(
         True,
-        help="robust, secure, compressed: updates are clipped at the 0.8 quantile of"
-        " norms",
+        help="robust, secure, compressed: clip updates at the 0.8 quantile of norms",
         only_with=_GUARDED,
     )
     dp_noise_multiplier: Optional[float] = _of_server(
         1.0,
-        help="dp: deviation of the noise on the sum, over the clipping norm",
+        help="dp: noise standard deviation divided by the clipping norm",
         minimum=0,
         only_with=_PRIVATE,
     )
     dp_clipping: Optional[str] = _of_server(
         "adaptive",
-        help="dp: whether the norm follows the clients' median",
+        help="dp: clip at the estimated median norm of the updates (adaptive), or at"
+        " dp_clip_norm (fixed)",
         choices=("adaptive", "fixed"),
         only_with=_PRIVATE,
     )
     dp_clip_norm: Optional[float] = _of_server(
         0.1,
-        help="dp: where an update's norm is clipped, adaptive: in the first round",
+        help="dp: clipping norm of an update; with adaptive clipping that of the first"
+        " round",
         above=0,
         only_with=_PRIVATE,
     )
     dp_delta: Optional[float] = _of_server(
-        1e-5, help="dp: of its epsilon", above=0, below=1, only_with=_PRIVATE
+        1e-5,
+        help="dp: delta of the guarantee that summary.json states",
+        above=0,
+        below=1,
+        only_with=_PRIVATE,
     )
     compressed_bits: Optional[int] = _of_server(
         8,
-        help="compressed: bits of a number",
+        help="compressed: bits per number",
         minimum=1,
         maximum=16,
         only_with=_COMPRESSED,
     )
     compressed_threshold: Optional[int] = _of_server(
         20000,
-        help="compressed: only tensors with more numbers are",
+        help="compressed: tensors with at most this many numbers stay as they are",
         minimum=0,
         only_with=_COMPRESSED,
     )
     rounds_per_evaluation: int = _of_files(
-        1, help="test the global model every so many rounds", minimum=1
+        1, help="number of rounds between two tests of the global model", minimum=1
     )
     accuracy_at_rounds: tuple[int, ...] = _of_files(
         (),
-        help="rounds, such as 500,1000, whose test accuracy summary.json has too",
+        help="rounds, such as 500,1000, whose test accuracy summary.json lists",
         minimum=1,
         tags=(process_settings.FREE,),
     )
     target_accuracies: tuple[float, ...] = _of_files(
         (),
-        help="such as 0.48,0.52: summary.json has the first round that reaches it",
+        help="accuracies, such as 0.48,0.52; summary.json lists the first round that"
+        " reaches each",
         above=0,
         maximum=1,
         tags=(process_settings.FREE,),
     )
     target_measure: str = _of_files(
         "average",
-        help="what has to reach it: the moving average of the accuracy, or the accuracy"
-        " itself (raw)",
+        help="what must reach a target: the moving average of the accuracy, or the"
+        " accuracy itself (raw)",
         choices=("average", "raw"),
         tags=(process_settings.FREE,),
     )
     target_model: str = _of_files(
         "server",
-        help="whose accuracy: the server's model's, or that of the mean of all clients'"
-        " last models",
+        help="whose accuracy must reach a target: the server model's, or that of the"
+        " mean of all clients' latest models",
         choices=("server", "all_clients"),
         tags=(process_settings.FREE,),
     )
     keep_best: bool = _of_files(
-        False,
-        help="whether the model of the round with the best test accuracy is kept, too",
+        False, help="also keep the model of the round with the best test accuracy"
     )
     debug_eager: bool = _of_what(
         False,
@@ -203,30 +216,34 @@ class RunConfig(process_settings.ProcessSettings, task_settings.TaskSettings):
     )
     rounds_per_checkpoint: int = _of_files(
         1,
-        help="make the run resumable every so many rounds",
+        help="number of rounds between two checkpoints",
         minimum=1,
         tags=(process_settings.FREE,),
     )
     output_dir: str = _of_files(
         "runs/{process}-{task}-seed{seed}",
-        help="where everything is written: {seed}, {process} and {task} in it become"
-        " the run's; the same directory again resumes",
+        help="output directory: {seed}, {process} and {task} are replaced by the run's;"
+        " the same directory again resumes",
         placeholder="DIR",
         tags=(process_settings.FREE,),
     )
     overwrite: bool = _of_files(
-        False, help="start anew in that directory", tags=(process_settings.FREE,)
+        False,
+        help="delete the run in output_dir and start anew",
+        tags=(process_settings.FREE,),
     )
-    runtime: str = _of_where("in_process", help="what runs them", choices=runtime.KINDS)
+    runtime: str = _of_where(
+        "in_process", help="where the clients run", choices=runtime.KINDS
+    )
     devices: Optional[tuple[str, ...]] = _of_where(
         None,
-        help="such as GPU:0,GPU:1; all GPUs, or the CPU",
+        help="devices such as GPU:0,GPU:1; all GPUs, or the CPU, by default",
         only_with={"runtime": ("in_process",)},
         tags=(process_settings.FREE,),
     )
     clients_in_parallel: Optional[int] = _of_where(
         None,
-        help="clients at a time on each device; ray: in all",
+        help="clients at a time on each device; ray: in total",
         minimum=1,
         tags=(process_settings.FREE,),
     )
@@ -238,29 +255,29 @@ class RunConfig(process_settings.ProcessSettings, task_settings.TaskSettings):
     )
     ray_address: Optional[str] = _of_where(
         None,
-        help="ray: host:port of its head node, or auto where this machine is a node;"
-        " else it is started here, and ended",
+        help="ray: host:port of the head node, or auto on a node of the cluster; by"
+        " default Ray is started on this machine for the run",
         only_with=_RAY,
         tags=(process_settings.FREE,),
     )
     gpus_per_client: float = _of_where(
-        0.25,
-        help="ray: the part of a GPU that a client has, where there are any",
+        _DEFAULTS_OF_RUNTIME.gpus_per_client,
+        help="ray: the fraction of a GPU that a client takes, if there are GPUs",
         minimum=0,
         maximum=1,
         only_with=_RAY,
         tags=(process_settings.FREE,),
     )
     cpus_per_client: float = _of_where(
-        1.0,
-        help="ray: the CPUs that a client has",
+        _DEFAULTS_OF_RUNTIME.cpus_per_client,
+        help="ray: the CPUs that a client takes",
         above=0,
         only_with=_RAY,
         tags=(process_settings.FREE,),
     )
     data_on_nodes: bool = _of_where(
         False,
-        help="ray: whether nodes load the task's data, instead of being sent them",
+        help="ray: whether each node loads the data itself instead of receiving it",
         only_with=_RAY,
         tags=(process_settings.FREE,),
     )
@@ -305,13 +322,7 @@ class RunConfig(process_settings.ProcessSettings, task_settings.TaskSettings):
 
     @classmethod
     def of(cls, values: Mapping[str, Any]):
-        """Makes one of settings by name, strengths among them.
-
-        Args:
-          values: The settings.
-
-        Returns:
-          The config.
+        """Makes a config of settings by name, strengths among them.
 
         Raises:
           SettingError: If there is no such setting, or a value cannot be.
@@ -328,83 +339,24 @@ class RunConfig(process_settings.ProcessSettings, task_settings.TaskSettings):
         return {**given, **self.strengths}
 
     def resolved(self, tasks: Any = lazy.tasks) -> ResolvedConfig:
-        """The config with a value for everything.
+        """Returns the config with a value for every setting.
 
         Args:
           tasks: The module `tasks`, or what has its `names` and `defaults`, and its
             `recipes` if there are any.
 
         Returns:
-          The config. `recipe` has become what it sets, of which what makes no sense
-          beside the others falls away: an alpha where the partition has none, strengths
-          of methods that are not part of the process. `participation` has become
-          `clients_per_round`; a `max_gradient_norm` of 0 has become None, like all that
-          does not apply.
+          The config. The settings of `recipe` stand in its place, without those that
+          have no meaning beside the others: an alpha of another partition, strengths of
+          methods that are not part of the process. `participation` has become
+          `clients_per_round`; what does not apply, such as a `max_gradient_norm` of 0,
+          is None.
 
         Raises:
           SettingError: If there is no process, no such task or recipe, or two settings
             contradict each other.
         """
         return ResolvedConfig.of(resolution.resolve(self.given(), type(self), tasks))
-
-
-_FREE = frozenset(
-    each.name for each in settings_of(RunConfig) if process_settings.FREE in each.tags
-)
-
-
-def identity(values: Mapping[str, Any]) -> dict[str, Any]:
-    """What makes a run the experiment that it is.
-
-    Two runs with the same identity have the same numbers. Whatever asks whether runs
-    are the same, or of the same experiment, asks here.
-
-    Args:
-      values: Settings by name, as `dump` gives them, `config.json` has them, or a
-        recipe.
-
-    Returns:
-      Those on which numbers depend: not where the run is, what is read off it, and who
-      made it.
-    """
-    left_out = _FREE | provenance.NAMES
-    return {name: value for name, value in values.items() if name not in left_out}
-
-
-def differences(
-    first: Mapping[str, Any], second: Mapping[str, Any], but: Container[str] = ()
-) -> list[str]:
-    """The settings in which two runs are different experiments.
-
-    Args:
-      first: As for `identity`.
-      second: Likewise.
-      but: What may differ: `seed`, or `total_rounds` of a run that is continued.
-
-    Returns:
-      Names, those first that stand first in `second`. What one of them does not have
-      is not compared: another version knew nothing of it.
-    """
-    known = identity(first)
-    return [
-        name
-        for name, value in identity(second).items()
-        if name not in but and known.get(name, value) != value
-    ]
-
-
-def decided_by_seed(values: Mapping[str, Any]) -> set[str]:
-    """What of runs that are the same but for their seed may differ.
-
-    Args:
-      values: As for `identity`.
-
-    Returns:
-      Names: the seed, and the digests of what it decides.
-    """
-    if values.get("validation_share") is not None:
-        return {"seed", *digests.NAMES}
-    return {"seed", digests.SPLIT}
 
 
 class ResolvedConfig(RunConfig):
@@ -442,14 +394,10 @@ class ResolvedConfig(RunConfig):
 
     @classmethod
     def load(cls, values: Mapping[str, Any]) -> ResolvedConfig:
-        """The inverse of `dump`.
+        """The inverse of `dump`, of what `config.json` holds.
 
-        Args:
-          values: What `config.json` holds; what is no setting is left out. What an
-            older version did not know is as that version had it, the default.
-
-        Returns:
-          The config.
+        What is no setting is left out; a setting that an older version did not have is
+        the default.
 
         Raises:
           SettingError: If it is not that of a run.
@@ -479,14 +427,9 @@ class ResolvedConfig(RunConfig):
 
 
 def listed(process: Optional[str] = None) -> list[Setting]:
-    """What can be set, heading by heading.
+    """All settings, heading by heading, required ones first.
 
-    Args:
-      process: A process name, whose strengths are the last; None for those of all
-        methods.
-
-    Returns:
-      The settings; under each heading first what has to be given.
+    The strengths of the process's methods are the last; of all methods, if None.
 
     Raises:
       UnknownProcessError: If the name is not one.
@@ -515,13 +458,9 @@ def _by_heading() -> list[Setting]:
 
 
 def modernised(values: Mapping[str, Any]) -> dict[str, Any]:
-    """What a `config.json` says, as this version says it.
+    """The values of a `config.json` as this version writes them.
 
-    Args:
-      values: By name; an older version wrote lists as texts such as `500,1000`.
-
-    Returns:
-      The values, lists as lists.
+    An older version wrote lists as texts such as `500,1000`.
     """
     known = {each.name: each for each in listed() if each.is_tuple}
     lists = {
@@ -534,13 +473,7 @@ def modernised(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def process_name(text: str) -> str:
-    """A process's name in the one way in which runs are named.
-
-    Args:
-      text: A sum of methods; `fedavg`, which adds nothing, may be among them.
-
-    Returns:
-      The name.
+    """A process's name as runs have it: without `fedavg`, which adds nothing.
 
     Raises:
       SettingError: If it is no process.

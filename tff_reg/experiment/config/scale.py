@@ -86,9 +86,6 @@ def parse(text: str) -> Scale:
     Args:
       text: 'tiny', or a number above 0 and of at most 1.
 
-    Returns:
-      The scale.
-
     Raises:
       SettingError: If it is something else.
     """

@@ -35,62 +35,64 @@ class TaskSettings(process_settings.PopulationSettings):
     seed: int = setting(
         0,
         group=WHAT,
-        help="everything random follows from it; 0 to 2^53 - 1",
+        help="seed of everything random: the partition, the initial weights, client"
+        " sampling, the order of batches; 0 to 2^53 - 1",
         minimum=0,
         maximum=keys.LARGEST_SEED,
     )
     scale: Optional[str] = setting(
         None,
         group=WHAT,
-        help="a run in small, 0.1 or tiny: such a fraction of the rounds, clients,"
-        " local epochs and examples that other settings say; or tiny, which shows that"
-        " it runs: one round of at most two clients with 12 examples each, in batches"
-        " of 4, but for what is given beside it",
+        help="scales a run down: a fraction such as 0.1 of the rounds, clients, local"
+        " epochs and examples; or tiny, a smoke test with one round of two clients with"
+        " 12 examples each, in batches of 4, unless other flags say otherwise",
         placeholder="X",
     )
     validation_share: Optional[float] = _of_data(
         None,
-        help="to tune: such a share of the training examples is held out, and the model"
-        " is tested on it in place of the test set",
+        help="fraction of the training examples that is held out for tuning; the model"
+        " is tested on them in place of the test set",
         above=0,
         below=1,
     )
     partition: str = _of_data(
-        "iid", help="how the data are dealt out", choices=partitions.names()
+        "iid", help="how the data are split among clients", choices=partitions.names()
     )
     concentration: Optional[float] = _of_data(
         None, help="alpha of a Dirichlet partition", above=0
     )
     classes_per_client: Optional[int] = _of_data(
-        None, help="of the partition shards", minimum=1
+        None, help="classes of a client in the partition shards", minimum=1
     )
     split_file: Optional[str] = _of_data(
         None,
-        help="what the partition split_file reads",
+        help="file that the partition split_file reads",
         placeholder="FILE",
         tags=(process_settings.FREE,),
     )
     model: Optional[str] = _of_data(None, help="network", choices=names.MODEL_NAMES)
     norm: Optional[str] = _of_data(
-        None, help="its normalisation", choices=names.NORM_NAMES
+        None, help="normalisation layers of the network", choices=names.NORM_NAMES
     )
     projector: str = _of_data(
-        "none", help="layers before its classifier", choices=names.PROJECTOR_NAMES
+        "none", help="layers before the classifier", choices=names.PROJECTOR_NAMES
     )
     augmentation: Optional[str] = _of_data(
         None,
-        help="how training images are varied",
+        help="augmentation of the training images",
         choices=augmentation_lib.RECIPE_NAMES,
     )
     pixel_mean: tuple[float, ...] = _of_data(
         (),
-        help="that images are normalised by, of pixels in 0 to 1: one, or one for each"
-        " channel; the task's own",
+        help="mean of the normalisation, of pixels in 0 to 1: one number, or one for a"
+        " channel; by default the task's",
     )
-    pixel_std: tuple[float, ...] = _of_data((), help="their deviations", above=0)
+    pixel_std: tuple[float, ...] = _of_data(
+        (), help="standard deviations of the normalisation, likewise", above=0
+    )
     image_size: Optional[int] = _of_data(
         None,
-        help="height and width, for tasks whose images can have any",
+        help="height and width of the images, for tasks with images of any size",
         minimum=8,
         tags=(OPTION,),
     )
@@ -101,11 +103,11 @@ class TaskSettings(process_settings.PopulationSettings):
         tags=(OPTION,),
     )
     synthetic_data: bool = _of_data(
-        False, help="random images of the task's shapes in place of its data"
+        False, help="random images of the task's shape in place of its data"
     )
     data_dir: Optional[str] = _of_data(
         None,
-        help="where a task's data are on the disk",
+        help="directory of the data set",
         placeholder="DIR",
         tags=(OPTION, process_settings.FREE),
     )

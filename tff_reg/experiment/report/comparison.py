@@ -22,7 +22,7 @@ from typing import Any, Optional, Union
 
 from tff_reg import curves, files, tables
 from tff_reg.data import digests
-from tff_reg.experiment.config import run_config as config_lib
+from tff_reg.experiment.config import identity as identity_lib
 from tff_reg.experiment.config.run_config import RunConfig
 from tff_reg.experiment.report import (
     finished_runs,
@@ -52,18 +52,14 @@ def compare(
 ) -> list[Row]:
     """Compares finished runs and writes their table and their curves.
 
-    Nothing is written to the runs' directories.
-
     Args:
       runs: Directories of runs, to be grouped by their process; or directories by the
         name that the table has for them. The runs of a group differ in their seed.
-      output_dir: Where the files are written; made if it is not there.
+      output_dir: Directory of the files; made if it is not there.
       accuracy_at_rounds: Rounds that get a column.
-      target_accuracies: Accuracies (0 to 1) that get a column with the rounds that
-        it took to reach them.
-      target_measure: What has to reach them, as in `RunConfig`; None for what each
-        run's config says.
-      target_model: Whose accuracy that is, likewise.
+      target_accuracies: Accuracies (0 to 1) whose first round gets a column.
+      target_measure: As in `RunConfig`; None for what each run's config says.
+      target_model: Likewise.
       columns: The columns of `table.md` between the seeds and those of rounds and
         targets, names of `table.COLUMNS`; empty for the accuracies and seconds.
       weights: The weights of which the Hessian's eigenvalue and trace are.
@@ -73,9 +69,7 @@ def compare(
 
     Returns:
       The rows of `table.csv`, numbers by column, None where a cell is empty.
-      `accuracy` is the one after the last round, `ema_accuracy` its exponential moving
-      average, `seconds_per_round` the mean of the runs' medians. The rounds to a target
-      are empty where a seed never reached it.
+      The rounds to a target are empty where a seed never reached it.
 
     Raises:
       ComparisonError: If there is no run, one is not finished, runs of a group differ,
@@ -84,19 +78,19 @@ def compare(
       DirectoryError: If a directory is not a run's.
     """
     measures = {"target_measure": target_measure, "target_model": target_model}
-    measures = {name: value for name, value in measures.items() if value is not None}
-    wanted = {
-        "accuracy_at_rounds": tuple(dict.fromkeys(accuracy_at_rounds)),
-        "target_accuracies": tuple(dict.fromkeys(target_accuracies)),
-        **measures,
-    }
-    RunConfig.of(wanted)  # Which checks them.
+    asked = RunConfig.of(
+        {
+            "accuracy_at_rounds": tuple(dict.fromkeys(accuracy_at_rounds)),
+            "target_accuracies": tuple(dict.fromkeys(target_accuracies)),
+            **measures,
+        }
+    )
     columns = table_lib.parse_columns(columns)
-    groups = _groups(runs, wanted, columns, weights)
+    groups = _groups(runs, asked.given(), columns, weights)
     table = Table(
         groups,
-        wanted["accuracy_at_rounds"],
-        wanted["target_accuracies"],
+        asked.accuracy_at_rounds,
+        asked.target_accuracies,
         columns,
         weights,
         table_lib.reaching(groups, measures) if target_accuracies else "",
@@ -171,8 +165,8 @@ def _check_alike(group: Sequence[finished_runs.Run]) -> None:
                 f"{where} have {first.summary['rounds']} and {run.summary['rounds']}"
                 " rounds, so they have no mean."
             )
-        of_seed = config_lib.decided_by_seed(first.config)
-        for name in config_lib.differences(first.config, run.config, of_seed):
+        of_seed = identity_lib.decided_by_seed(first.config)
+        for name in identity_lib.differences(first.config, run.config, of_seed):
             values = f"{name} ({first.config[name]} and {run.config[name]})"
             raise ComparisonError(
                 f"{where} differ in {digests.NAMES.get(name, values)}, so they have no"

@@ -100,9 +100,6 @@ def read(
       columns: Of the run's analyses: names of `HESSIAN_COLUMNS` and `COST_COLUMNS`.
       weights: Of which weights the Hessian is; what is of clients is of the server's.
 
-    Returns:
-      The run.
-
     Raises:
       ComparisonError: If it is not finished, or was not analysed as a column needs it.
       DirectoryError: If the directory is not a run's.

@@ -13,7 +13,7 @@ from collections.abc import Container, Mapping, Sequence
 from typing import Any
 
 from tff_reg.data import digests
-from tff_reg.experiment.config import run_config as config_lib
+from tff_reg.experiment.config import identity as identity_lib, run_config as config_lib
 from tff_reg.experiment.rounds import description
 from tff_reg.methods import catalogue
 from tff_reg.settings import as_text, settings_of
@@ -24,7 +24,7 @@ _NO_PART = ("process", "seed", "keep_best", "averages_all_clients")
 _SETTINGS = tuple(
     each.name
     for each in settings_of(config_lib.RunConfig)
-    if config_lib.identity({each.name: None})
+    if identity_lib.identity({each.name: None})
     and config_lib.SHORTHAND not in each.tags
     and each.name not in _NO_PART
 )
@@ -59,7 +59,7 @@ class Protocol:
         """What all have in common, and in what they differ, in sentences."""
         texts = [f"Protocol: {self.shared}."] if self.shared else []
         if self.source:
-            texts.append(f"What nobody gave is from {self.source}.")
+            texts.append(f"Settings that are not given come from {self.source}.")
         if self.differences:
             differing = "; ".join(map(self._difference, self.differences))
             texts.append(f"They differ in {differing}.")
@@ -157,7 +157,7 @@ def _of_data(
         for group, configs in groups.items():
             for config in configs:
                 if name in config:
-                    by_seed = name in config_lib.decided_by_seed(config)
+                    by_seed = name in identity_lib.decided_by_seed(config)
                     seed = config.get("seed") if by_seed else None
                     of_seed.setdefault(seed, {})[group] = config[name][:8]
         differing = [each for each in of_seed.values() if len(set(each.values())) > 1]

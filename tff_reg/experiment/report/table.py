@@ -414,11 +414,12 @@ def accuracy(groups: Groups) -> str:
     return f"{tested.capitalize()} accuracy{on}"
 
 
-def reaching(groups: Groups, measures: Mapping[str, str]) -> str:
+def reaching(groups: Groups, measures: Mapping[str, Optional[str]]) -> str:
     """What has to reach targets, in words."""
     found = set()
     for run in (run for group in groups.values() for run in group):
-        says = {**run.config, **measures}
+        given = {name: each for name, each in measures.items() if each}
+        says = {**run.config, **given}
         is_raw = says.get("target_measure") == "raw"
         is_of_all = says.get("target_model") == "all_clients"
         if is_of_all and not run.all_clients:

@@ -35,10 +35,6 @@ class CheckedRun:
     def __init__(self, config: RunConfig, tasks: Any = lazy.tasks):
         """Checks what is asked; writes nothing.
 
-        Args:
-          config: What is asked of the run.
-          tasks: As above.
-
         Raises:
           SettingError: If the config makes no run.
           DirectoryError: If its directory holds something else, or another run.
@@ -104,9 +100,6 @@ def files_of(config: ResolvedConfig) -> Optional[str]:
     Where it is what it was, nothing has to be read to know that the data are the same:
     whatever writes to a file or puts another in its place changes it, also where size
     and time of the contents are kept.
-
-    Args:
-      config: What a run does.
 
     Returns:
       A digest; None where no file is named.

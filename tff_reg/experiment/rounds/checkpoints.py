@@ -125,9 +125,6 @@ class CheckpointStore:
           report: Called with one sentence for every damaged checkpoint.
           also_verify: Verifies what the checkpoint names elsewhere; raises a
             `CheckpointDamagedError` if that is not whole.
-
-        Returns:
-          The checkpoint, or None where no whole one is left.
         """
         found = None
         for checkpoint in reversed(self.all()):
@@ -154,9 +151,6 @@ class CheckpointStore:
             replaced, since it is of a future that this run does not have.
           parts: For each part a function that writes a file or a directory at the
             path it is given.
-
-        Returns:
-          The checkpoint.
         """
         self._directory.mkdir(parents=True, exist_ok=True)
         for checkpoint in self.all():

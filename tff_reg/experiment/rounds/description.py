@@ -313,14 +313,7 @@ def plot_subtitle(config: ResolvedConfig) -> str:
 
 
 def resumption(config: ResolvedConfig) -> str:
-    """What is kept of a run that is stopped now, and how it goes on.
-
-    Args:
-      config: What runs.
-
-    Returns:
-      Part of a sentence.
-    """
+    """What is kept of a run that is stopped now, and how it goes on."""
     kept = directory.RunDirectory(config.output_dir).checkpoints.all()
     if not kept:
         return f"no round is kept in {config.output_dir} yet"
@@ -357,15 +350,7 @@ def troubles(counts: Mapping[str, Any]) -> str:
 
 
 def result(summary: Mapping[str, Any], path: files.PathLike) -> list[str]:
-    """What came out of a finished run, and where it is.
-
-    Args:
-      summary: What `summary.json` holds.
-      path: The run's directory.
-
-    Returns:
-      Lines.
-    """
+    """What came out of a finished run, and where it is."""
     final, best = summary["final_accuracy"], summary["best_accuracy"]
     text = f"{progress.count(summary['rounds'], 'round')}"
     if final is not None:

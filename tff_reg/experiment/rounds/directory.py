@@ -27,7 +27,11 @@ from typing import Any, Optional
 
 from tff_reg import files
 from tff_reg.data import digests
-from tff_reg.experiment.config import provenance, run_config as config_lib
+from tff_reg.experiment.config import (
+    identity as identity_lib,
+    provenance,
+    run_config as config_lib,
+)
 from tff_reg.experiment.rounds import (
     checkpoints,
     metrics,
@@ -74,9 +78,6 @@ class RunDirectory:
 
     def __init__(self, path: files.PathLike):
         """Looks at a directory, which need not exist.
-
-        Args:
-          path: The directory.
 
         Raises:
           DirectoryError: If there is something at `path` that is not a run's
@@ -144,9 +145,6 @@ class RunDirectory:
     def check(self, settings: Mapping[str, Any]) -> None:
         """Checks that the run there, if any, is one with these settings.
 
-        Args:
-          settings: JSON values by name.
-
         Raises:
           DirectoryError: If a setting differs that changes the run's numbers, or it
             cannot be continued to so many rounds.
@@ -159,9 +157,6 @@ class RunDirectory:
     def check_settings(self, settings: Mapping[str, Any]) -> None:
         """Compares settings with those of the run that is there, if any.
 
-        Args:
-          settings: JSON values by name.
-
         Raises:
           DirectoryError: If one differs that changes the run's numbers; the message
             names the first, with both values.
@@ -169,7 +164,7 @@ class RunDirectory:
         if self._config is None:
             return
         # It may be continued to more rounds.
-        for name in config_lib.differences(self._config, settings, ("total_rounds",)):
+        for name in identity_lib.differences(self._config, settings, ("total_rounds",)):
             if name in _DIGESTS:
                 raise self._error(
                     f"the run there is of other {_DIGESTS[name]}; give those, or"
@@ -186,9 +181,6 @@ class RunDirectory:
 
     def check_rounds(self, settings: Mapping[str, Any]) -> None:
         """Checks that the run there can be continued to another number of rounds.
-
-        Args:
-          settings: JSON values by name.
 
         Raises:
           DirectoryError: If more rounds are done than asked, or the learning rate
@@ -246,12 +238,7 @@ class RunDirectory:
             raise
 
     def go_on(self, config: Mapping[str, Any], rounds_done: int) -> None:
-        """Records who makes the rounds to come, and who made those before.
-
-        Args:
-          config: As of `begin`.
-          rounds_done: How many there are.
-        """
+        """Records who makes the rounds to come, and who made those before."""
         there, maker = self._config or {}, provenance.of(_signed(config))
         before = provenance.made_before(there, maker, rounds_done)
         found = {**there, **maker}

@@ -79,9 +79,6 @@ class Rounds:
     def __init__(self, training: Any):
         """Touches nothing yet.
 
-        Args:
-          training: The `Training`.
-
         Raises:
           DirectoryError: If `output_dir` holds something that is no run.
         """
@@ -292,6 +289,12 @@ class Rounds:
             self._progress.say(
                 f"Round {round_num}: the updates of {of_all} were not finite and were"
                 " left out."
+            )
+        for name in metrics.methods_not_finite(row):
+            self._progress.say(
+                f"Round {round_num}: {name} made numbers that are not finite. Clients"
+                " with such a term, memory or upload were left out; such a memory or"
+                " model of the server was not taken over."
             )
         if self._stopped_early:
             why = self._stopped_early["reason"]

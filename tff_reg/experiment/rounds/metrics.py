@@ -18,6 +18,7 @@ TRAINING_ACCURACY = "training/accuracy"
 EVALUATION_LOSS = "evaluation/loss"
 EVALUATION_ACCURACY = "evaluation/accuracy"
 # Of the mean of all clients' last models, where the server keeps it.
+_NOT_FINITE = "/not_finite"
 ALL_CLIENTS_LOSS = "evaluation_all_clients/loss"
 ALL_CLIENTS_ACCURACY = "evaluation_all_clients/accuracy"
 
@@ -84,14 +85,19 @@ def round_metrics(metrics: Any) -> dict[str, Any]:
 def rejected_clients(row: Mapping[str, Any]) -> int:
     """Counts the clients of a round whose updates were left out.
 
-    Args:
-      row: The round's metrics.
-
     Returns:
       How many; 0 where the metrics do not say.
     """
     names = ("training/rejected_clients", "client_work/rejected_clients")
     return int(next(filter(None, map(row.get, names)), 0))
+
+
+def methods_not_finite(row: Mapping[str, Any]) -> list[str]:
+    """Names of the methods whose own numbers were not finite in a round."""
+    names = [
+        n.split("/") for n, value in row.items() if value and n.endswith(_NOT_FINITE)
+    ]
+    return sorted({parts[-2] for parts in names})
 
 
 def _text(value: Any) -> str:

@@ -71,9 +71,6 @@ def epsilon(
       clients_per_round: Clients in a cohort.
       num_clients: Clients in all.
       releases: What a round releases.
-
-    Returns:
-      Epsilon; infinity without noise.
     """
     if noise_multiplier == 0:
         return math.inf
@@ -125,9 +122,6 @@ def summarize(settings: Mapping[str, Any], rounds: int) -> dict[str, Any]:
 
 def in_words(guarantee: Mapping[str, Any]) -> list[str]:
     """A guarantee in sentences.
-
-    Args:
-      guarantee: What `summarize` gave.
 
     Returns:
       The guarantee and what it does not cover, and a line where clients' state, and one

@@ -21,7 +21,11 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Optional
 
 from tff_reg import files, kernels, lazy, training
-from tff_reg.experiment.config import provenance, run_config as config_lib
+from tff_reg.experiment.config import (
+    identity as identity_lib,
+    provenance,
+    run_config as config_lib,
+)
 from tff_reg.lazy import logging, np, tf, tff
 from tff_reg.methods import method as method_lib
 
@@ -83,7 +87,7 @@ def process(
 
 def _key(config: config_lib.ResolvedConfig, task: Any) -> str:
     """All that has an influence on what is traced, as a digest."""
-    settings = config_lib.identity(config.dump())
+    settings = identity_lib.identity(config.dump())
     if config.learning_rate_schedule != "cosine":
         settings.pop("total_rounds")
     # Classifiers that stay as they are drawn are constants of the network.

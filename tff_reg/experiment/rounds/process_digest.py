@@ -31,10 +31,6 @@ _SYMBOLS = ("Reference", "Local", "Lambda")
 def of(process: Any, state: Any) -> Optional[str]:
     """Computes the digest of a process.
 
-    Args:
-      process: A learning process.
-      state: Its initial state.
-
     Returns:
       The digest; None where `next` is no computation of TFF's.
     """

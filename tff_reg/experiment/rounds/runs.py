@@ -116,12 +116,8 @@ async def run_async(
 ) -> RunResult:
     """`run`, for callers that await, in the runtime that is in use.
 
-    Args:
-      config: What is asked of the run.
-      tasks: The module `tasks`, or what has its functions.
-      progress: As for `Training`; shows first what is about to run.
-      callbacks: As for `train_async`.
-      on_round: As for `train_async`, which also says what cancelling does.
+    The arguments are as for `run`; callbacks, `on_round` and cancelling are as for
+    `train_async`.
 
     Returns:
       The result.
@@ -142,11 +138,9 @@ async def run_async(
 
 
 def check(config: RunConfig, tasks: Any = lazy.tasks) -> ResolvedConfig:
-    """Refuses what cannot be run, in no time: TensorFlow is not loaded.
+    """Refuses what cannot be run, without loading TensorFlow.
 
-    Args:
-      config: What is asked of a run.
-      tasks: The module `tasks`, or what has its functions.
+    The arguments are as for `run`.
 
     Returns:
       What the run does.
@@ -245,10 +239,7 @@ def prepare(
 ) -> Training:
     """Loads the data of a run and builds its process, for the runtime in use.
 
-    Args:
-      config: What is asked of the run.
-      tasks: The module `tasks`, or what has its functions.
-      progress: As for `Training`; shows what is about to run.
+    The arguments are as for `run`.
 
     Returns:
       The rounds, of which none is done.
@@ -365,6 +356,8 @@ def _running(config: ResolvedConfig) -> Iterator[None]:
         for each in settings_of(config)
         if each.group == config_lib.WHERE
     }
+    if config.debug_eager:
+        options["clients_in_parallel"] = 1
     with contextlib.ExitStack() as stack:
         try:
             stack.enter_context(runtime.running(options.pop("runtime"), **options))

@@ -29,7 +29,7 @@ _MUST_BE_FINITE = (
 )
 
 # What a summary has of rounds and targets that somebody wants.
-_ON_DEMAND = ("accuracy_at_rounds", "rounds_to_target")
+_WHAT_IS_WANTED = ("accuracy_at_rounds", "rounds_to_target")
 
 
 def moving_average(
@@ -59,50 +59,26 @@ def summarize(
 
     Args:
       table: A row a round; at least one.
-      settings: What `config.json` holds, of which `process`, `task`, `seed`,
-        `clients_per_round` and `validation_share` are copied; `accuracy_at_rounds` and
-        `target_accuracies`, lists of numbers, say what else is wanted,
-        `target_measure` and `target_model` by what targets are reached.
+      settings: What `config.json` holds, of which some are copied;
+        `accuracy_at_rounds` and `target_accuracies`, lists of numbers, say what else is
+        wanted, `target_measure` and `target_model` what has to reach a target.
 
     Returns:
-      JSON values by name. Accuracies are shares on the test set, with a
-      `validation_share` on the training examples that are held out; `ema_accuracy` and
-      `best_ema_accuracy` are of their moving average; those with `all_clients` are of
-      the mean of all clients' last models. `accuracy_at_rounds` has
-      `accuracy` and `ema_accuracy` for each round asked for, `rounds_to_target` the
-      first round whose moving average (or whose accuracy itself, and of the model that
-      is asked for) reaches each target. None where there is no
-      such number: nothing was measured, in that round or at all, what was measured is
-      not finite, or the target was not reached. `rejected_clients` counts the updates
-      of clients that were not finite and were left out, `rounds_without_training` the
-      rounds in which all of a round's were, or nobody had an example; `ends_finite`
-      says whether the last round's losses and accuracies are finite. With
-      differentially private aggregation there is `privacy`, see
-      `tff_reg.experiment.rounds.privacy`.
+      JSON values by name; None for what was not measured, is not finite, or was not
+      reached. Accuracies are shares on the test set, or with a `validation_share` on
+      the held-out training examples; those with `ema` are of their moving average,
+      those with `all_clients` of the mean of all clients' last models.
+      `rejected_clients` counts the updates that were not finite and were left out,
+      `rounds_without_training` the rounds in which nobody trained; `ends_finite` says
+      whether the last round's losses and accuracies are finite. With differentially
+      private aggregation there is `privacy`, see `tff_reg.experiment.rounds.privacy`.
     """
     rows = table.rows()
     measured = _measured(rows, metrics.EVALUATION_ACCURACY)
-    finite = [each for each in measured if math.isfinite(each[1])]
-    best = max(finite, key=lambda each: (each[1], -each[0]), default=None)
-    measured_of_all = _measured(rows, metrics.ALL_CLIENTS_ACCURACY)
-    _, last, last_average = measured[-1] if measured else (0, None, None)
-    _, last_of_all, average_of_all = (
-        measured_of_all[-1] if measured_of_all else (0, None, None)
-    )
-    of_target = measured
-    if settings.get("target_model") == "all_clients":
-        of_target = measured_of_all
-    kind = 1 if settings.get("target_measure") == "raw" else 2
+    of_all = _measured(rows, metrics.ALL_CLIENTS_ACCURACY)
     seconds = table.column(metrics.SECONDS)
     return {
-        "final_accuracy": _finite(last),
-        "best_accuracy": best[1] if best else None,
-        "best_round": best[0] if best else None,
-        "ema_accuracy": _finite(last_average),
-        "best_ema_accuracy": _largest(average for *_, average in measured),
-        "all_clients_accuracy": _finite(last_of_all),
-        "best_all_clients_accuracy": _largest(each[1] for each in measured_of_all),
-        "ema_all_clients_accuracy": _finite(average_of_all),
+        **_accuracies(measured, of_all),
         "final_loss": _finite(rows[-1].get(metrics.EVALUATION_LOSS)),
         "final_training_loss": _finite(rows[-1].get(metrics.TRAINING_LOSS)),
         "final_training_accuracy": _finite(rows[-1].get(metrics.TRAINING_ACCURACY)),
@@ -121,6 +97,43 @@ def summarize(
         "validation_share": settings.get("validation_share"),
         "training_seconds": round(sum(seconds), 3),
         "median_round_seconds": round(statistics.median(seconds), 3),
+        **_on_demand(measured, of_all, settings),
+        **_privacy(settings, len(rows)),
+    }
+
+
+# A round that was measured, its accuracy and the moving average there.
+_Measured = tuple[int, float, float]
+
+
+def _accuracies(
+    measured: Sequence[_Measured], of_all: Sequence[_Measured]
+) -> dict[str, Any]:
+    finite = [each for each in measured if math.isfinite(each[1])]
+    best = max(finite, key=lambda each: (each[1], -each[0]), default=None)
+    _, last, average = measured[-1] if measured else (0, None, None)
+    _, last_of_all, average_of_all = of_all[-1] if of_all else (0, None, None)
+    return {
+        "final_accuracy": _finite(last),
+        "best_accuracy": best[1] if best else None,
+        "best_round": best[0] if best else None,
+        "ema_accuracy": _finite(average),
+        "best_ema_accuracy": _largest(each[2] for each in measured),
+        "all_clients_accuracy": _finite(last_of_all),
+        "best_all_clients_accuracy": _largest(each[1] for each in of_all),
+        "ema_all_clients_accuracy": _finite(average_of_all),
+    }
+
+
+def _on_demand(
+    measured: Sequence[_Measured],
+    of_all: Sequence[_Measured],
+    settings: Mapping[str, Any],
+) -> dict[str, Any]:
+    is_of_all = settings.get("target_model") == "all_clients"
+    of_target = of_all if is_of_all else measured
+    kind = 1 if settings.get("target_measure") == "raw" else 2
+    return {
         "accuracy_at_rounds": {
             str(asked): _measured_in(measured, asked)
             for asked in settings.get("accuracy_at_rounds", ())
@@ -129,7 +142,6 @@ def summarize(
             str(target): next((m[0] for m in of_target if m[kind] >= target), None)
             for target in settings.get("target_accuracies", ())
         },
-        **_privacy(settings, len(rows)),
     }
 
 
@@ -141,7 +153,7 @@ def _privacy(settings: Mapping[str, Any], num_rounds: int) -> dict[str, Any]:
 
 def _measured(
     rows: Sequence[Mapping[str, Optional[float]]], column: str
-) -> list[tuple[int, float, float]]:
+) -> list[_Measured]:
     """Rounds that were measured, with the accuracy and its moving average."""
     found = [(int(row[metrics.ROUND] or 0), row.get(column)) for row in rows]
     known = [(number, value) for number, value in found if value is not None]
@@ -150,7 +162,7 @@ def _measured(
 
 
 def _measured_in(
-    measured: Sequence[tuple[int, float, float]], asked: int
+    measured: Sequence[_Measured], asked: int
 ) -> dict[str, Optional[float]]:
     for round_num, accuracy, average in measured:
         if round_num == asked:
@@ -191,7 +203,7 @@ def of_finished_run(
         summary = summarize(table, directory.config)
     except (OSError, ValueError, LookupError, TypeError):
         return None
-    results = {name: summary[name] for name in summary if name not in _ON_DEMAND}
+    results = {name: summary[name] for name in summary if name not in _WHAT_IS_WANTED}
     if any(stored.get(name, value) != value for name, value in results.items()):
         return None
     wanted = summarize(table, {**directory.config, **_wanted(settings)})

@@ -161,9 +161,6 @@ def number(
       published: What the paper prints.
       values: The runs' values in the paper's units: a list of seeds for each recipe.
       last_round: The rounds of the longest run.
-
-    Returns:
-      The number.
     """
     seeds = min(map(len, values))
     if not seeds:

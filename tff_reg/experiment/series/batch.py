@@ -60,9 +60,6 @@ def analyses_for(
       columns: As for `finished_runs.read`.
       weights: As for `finished_runs.read`.
       settings: Those of `bin/analyze hessian`, where not its defaults.
-
-    Returns:
-      The analyses.
     """
     flat, of_clients, cost = (
         [column for column in columns if column in kind]
@@ -153,13 +150,7 @@ class Batch:
         return [run.name for number, run in planned if number not in self._finished]
 
     def run_one(self, planned: PlannedRun) -> Optional[str]:
-        """Carries out a run to its end.
-
-        Args:
-          planned: The run.
-
-        Returns:
-          None, or why it failed, in one line.
+        """Carries out a run; returns None, or why it failed, in one line.
 
         Raises:
           Interrupted: If somebody stopped it.
@@ -292,15 +283,7 @@ class Batch:
         self.end_line()
 
     def standing(self, where: str, again: str) -> str:
-        """What to tell who has interrupted it.
-
-        Args:
-          where: The directory of all.
-          again: What goes on from there.
-
-        Returns:
-          How many runs are finished, and how it goes on.
-        """
+        """How many runs are finished in a directory, and how it goes on."""
         return (
             f"{len(self._finished)} of {len(self._planned)} runs are finished in"
             f" {where}, and {again} goes on from there"

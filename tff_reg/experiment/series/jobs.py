@@ -223,9 +223,6 @@ def start(command: Sequence[str], cores: str, **options: Any) -> subprocess.Pope
       command: The command and its arguments.
       cores: The numbers of those that it keeps to, joined by commas; nothing for all.
       **options: Those of `subprocess.Popen`.
-
-    Returns:
-      Its process.
     """
     return subprocess.Popen(
         [

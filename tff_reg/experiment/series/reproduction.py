@@ -12,7 +12,8 @@ from typing import Any, Optional
 
 from tff_reg import files, lazy
 from tff_reg.experiment.config import scale as scale_lib, strengths
-from tff_reg.experiment.config.run_config import RunConfig, identity
+from tff_reg.experiment.config.identity import identity
+from tff_reg.experiment.config.run_config import RunConfig
 from tff_reg.experiment.report import finished_runs, protocol
 from tff_reg.experiment.series import artifact as artifact_lib, batch, plan as series
 from tff_reg.experiment.series.artifact import Artifact, Cell, Number
@@ -179,9 +180,6 @@ class Reproduction:
 
     def numbers(self, finished: Sequence[series.PlannedRun]) -> list[Number]:
         """The numbers of the table, cell by cell.
-
-        Args:
-          finished: The runs that there are.
 
         Returns:
           As many as the paper prints.

@@ -51,10 +51,7 @@ _FIXED = (
 
 
 def parse(text: str) -> dict[str, tuple]:
-    """Reads a grid.
-
-    Args:
-      text: Such as `fedprox_strength=0.001,0.01;man_strength=0.05,0.15`.
+    """Reads a grid such as `fedprox_strength=0.001,0.01;man_strength=0.05,0.15`.
 
     Returns:
       The values by the settings' names.
