@@ -293,7 +293,7 @@ class RunConfig(process_settings.ProcessSettings, task_settings.TaskSettings):
         """
         strengths_lib.add_files(self.plugin)
         for each in settings_of(self):
-            value = each.adopt(getattr(self, each.name))
+            value: Any = each.adopt(getattr(self, each.name))
             if value is not None:
                 each.check(value)
             if each.name == "plugin" and value:
