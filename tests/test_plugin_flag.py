@@ -55,7 +55,8 @@ def test_a_file_is_a_method_whose_hooks_can_be_looked_into(call, tmp_path):
         *arguments,
         f"--output_dir={tmp_path / 'traced'}",
     )
-    line = commands.refusal(traced)
+    *_, line = traced.stderr.splitlines()
+    assert traced.returncode == 2
     assert "mine.term (mine.py, line 14" in line and "--debug_eager" in line
 
 
@@ -67,16 +68,19 @@ def test_a_file_is_a_method_whose_hooks_can_be_looked_into(call, tmp_path):
         (('"mine"', '"man"'), "there is another method 'man': rename it"),
         (('    name = "mine"\n', ""), "it has no method"),
         (
-            ('"mine"\n', '"mine"\n    paper_settings = {"local_epoch": 1}\n'),
+            ('"mine"\n', '"slip"\n    paper_settings = {"local_epoch": 1}\n'),
             "paper_settings of Mine has 'local_epoch', which is no setting (did you",
         ),
     ],
 )
 def test_a_file_that_cannot_be_is_refused_in_a_line(call, tmp_path, change, words):
-    name = f"wrong_{abs(hash(words))}.py"
-    (tmp_path / name).write_text(_TRACED.replace(*change))
+    (tmp_path / "wrong.py").write_text(_TRACED.replace(*change))
+    process = "slip" if "slip" in change[1] else "mine"
     done = call(
-        "tff_reg.commands.run", f"--plugin={tmp_path / name}", "--process=mine", *SMALL
+        "tff_reg.commands.run",
+        f"--plugin={tmp_path / 'wrong.py'}",
+        f"--process={process}",
+        *SMALL,
     )
     assert words in commands.refusal(done)
 
@@ -97,9 +101,6 @@ def test_other_code_of_the_file_is_told_when_a_run_goes_on(call, tmp_path):
     first = call("tff_reg.commands.run", *arguments, folder, "--total_rounds=1")
     assert first.returncode == 0, first.stderr
     file.write_text(text.replace("** 2", "** 4"))
-    with commands.OtherProcess() as process:
-        again = process.call(
-            "tff_reg.commands.run", *arguments, folder, "--total_rounds=2"
-        )
+    again = call("tff_reg.commands.run", *arguments, folder, "--total_rounds=2")
     assert again.returncode == 0, again.stderr
     assert "It was made by" in again.stdout

@@ -105,19 +105,20 @@ def load_file(path: str) -> ModuleType:
       path: The path.
 
     Returns:
-      Its module, `tff_reg_plugin_<name>`; the same one when called again.
+      Its module; the same one when called again, unless the file has changed.
 
     Raises:
       PluginError: If there is no such file, or it raises an error.
     """
-    file = pathlib.Path(path)
-    name = f"{_MODULE}{file.stem}"
-    known = sys.modules.get(name)
-    if known is not None and known.__file__ == str(file.resolve()):
-        return known
+    file = pathlib.Path(path).resolve()
     if not file.is_file() or file.suffix != ".py":
         raise PluginError("there is no such Python file.")
-    spec = importlib.util.spec_from_file_location(name, file.resolve())
+    # Of other contents it is another module, in one Python process, too.
+    digest = hashlib.sha256(bytes(file) + file.read_bytes()).hexdigest()
+    name = f"{_MODULE}{file.stem}_{digest[:8]}"
+    if name in sys.modules:
+        return sys.modules[name]
+    spec = importlib.util.spec_from_file_location(name, file)
     assert spec and spec.loader  # A .py file has both.
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
@@ -151,6 +152,11 @@ def origin(value: Any) -> Optional[dict[str, Any]]:
         "version": metadata.version(names[0]) if names else None,
         "sha256": hashlib.sha256(source).hexdigest(),
     }
+
+
+def file_of(value: Any) -> Optional[str]:
+    """The file of the module that a class or function is defined in."""
+    return getattr(sys.modules[value.__module__], "__file__", None)
 
 
 def members(module: ModuleType, is_wanted: Callable[[Any], bool]) -> Iterable[Any]:

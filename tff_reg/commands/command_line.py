@@ -14,7 +14,7 @@ import pathlib
 import re
 import signal
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from typing import (
     Any,
     NoReturn,
@@ -251,7 +251,8 @@ def parse(
     """
     lists = "--help=all" if "scale" in given else "--help"
     try:
-        words = given([command, *written_out(argv)])[1:]
+        named = [own_name(word, given) for word in written_out(argv)]
+        words = given([command, *named])[1:]
     except flags.UnrecognizedFlagError as error:
         name, near = error.flagname, near_names(error.flagname, list(given), "--")
         fail(
@@ -274,18 +275,20 @@ def written_out(argv: Sequence[str]) -> list[str]:
       SettingError: If a flag file cannot be read, or names itself.
     """
     return [
-        _flag(word) if word.startswith("-") else word
+        # No shell does so in `--output_dir=~/runs`, or in a file.
+        re.sub(r"(?<=[=,])~(?=/|,|$)", os.path.expanduser("~"), word)
+        if word.startswith("-")
+        else word
         for word in _with_flag_files(iter(argv))
     ]
 
 
-def _flag(word: str) -> str:
-    """A flag by its own name, with `~` as a folder."""
-    # No shell does so in `--output_dir=~/runs`, or in a file.
-    word = re.sub(r"(?<=[=,])~(?=/|,|$)", os.path.expanduser("~"), word)
-    # Methods are processes of TFF.
-    word = re.sub(r"^(--?)methods(?==|$)", r"\1processes", word)
-    return re.sub(r"^(--?)method(?==|$)", r"\1process", word)
+def own_name(word: str, names: Container[str]) -> str:
+    """An argument whose flag has its own name: `--method` is `--process`, if any is."""
+    for other, own in (("method", "process"), ("methods", "processes")):
+        if own in names and other not in names:
+            word = re.sub(rf"^(--?){other}(?==|$)", rf"\1{own}", word)
+    return word
 
 
 def _with_flag_files(

@@ -8,7 +8,13 @@ import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Optional
 
-from tff_reg.commands.command_line import ALL_FLAGS, VERBOSITY, fail, written_out
+from tff_reg.commands.command_line import (
+    ALL_FLAGS,
+    VERBOSITY,
+    fail,
+    own_name,
+    written_out,
+)
 from tff_reg.experiment.config import (
     run_config as config_lib,
     strengths as strengths_lib,
@@ -60,7 +66,7 @@ def _settings_in(argv: Sequence[str]) -> dict[str, Any]:
     """The settings among arguments, for the help, which has no absl to read them."""
     settings, given = {each.name: each for each in config_lib.listed()}, {}
     truths = {name for name, each in settings.items() if each.type is bool}
-    words = iter(written_out(argv))
+    words = iter([own_name(word, settings) for word in written_out(argv)])
     for word in words:
         if not word.startswith("-"):
             continue

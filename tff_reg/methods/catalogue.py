@@ -170,7 +170,9 @@ def add_file(path: str) -> list[str]:
             " tff_reg.methods.Method and has a name."
         )
     for cls in classes:
-        if cls.name in names() and _loaded.get(cls.name) is not cls:
+        known = _loaded.get(cls.name)
+        is_same_file = known and plugins.file_of(known) == plugins.file_of(cls)
+        if cls.name in names() and not is_same_file:
             raise plugins.PluginError(
                 f"there is another method {cls.name!r}: rename it."
             )

@@ -189,7 +189,8 @@ def _text_of(error: Exception) -> str:
     text, kind = " ".join(str(error).split()) or "no message", type(error).__name__
     if isinstance(error, NeedError):
         return text
-    if kind == "OperatorNotAllowedInGraphError" or "no attribute 'numpy'" in text:
+    is_symbolic = "SymbolicTensor" in text or "no attribute 'numpy'" in text
+    if kind == "OperatorNotAllowedInGraphError" or is_symbolic:
         return (
             "the value of a tensor is not known while the process is built: take"
             " tf.where or tf.cond in place of `if`, and no .numpy(). To look at values,"

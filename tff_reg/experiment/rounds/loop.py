@@ -290,7 +290,7 @@ class Rounds:
                 f"Round {round_num}: the updates of {of_all} were not finite and were"
                 " left out."
             )
-        for name in metrics.methods_not_finite(row):
+        for name in self._work.methods_not_finite:
             self._progress.say(
                 f"Round {round_num}: {name} made numbers that are not finite. Clients"
                 " with such a term, memory or upload were left out; such a memory or"

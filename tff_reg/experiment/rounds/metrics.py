@@ -92,12 +92,17 @@ def rejected_clients(row: Mapping[str, Any]) -> int:
     return int(next(filter(None, map(row.get, names)), 0))
 
 
-def methods_not_finite(row: Mapping[str, Any]) -> list[str]:
-    """Names of the methods whose own numbers were not finite in a round."""
-    names = [
-        n.split("/") for n, value in row.items() if value and n.endswith(_NOT_FINITE)
-    ]
-    return sorted({parts[-2] for parts in names})
+def take_not_finite(row: dict[str, Any]) -> list[str]:
+    """Takes the counts of methods' numbers that are not finite out of a row.
+
+    Args:
+      row: A round's metrics, which loses them.
+
+    Returns:
+      Names of the methods that had such numbers.
+    """
+    counts = {name: row.pop(name) for name in [*row] if name.endswith(_NOT_FINITE)}
+    return sorted({name.split("/")[-2] for name, count in counts.items() if count})
 
 
 def _text(value: Any) -> str:

@@ -23,6 +23,7 @@ class RoundWork:
 
     Attributes:
       cohort_size: The clients of the round that was trained last.
+      methods_not_finite: Names of the methods whose own numbers were not finite in it.
     """
 
     def __init__(
@@ -45,6 +46,7 @@ class RoundWork:
         self._dataset_fn = client_dataset_fn or client_data.whole_client_dataset
         self._evaluate = evaluate
         self.cohort_size = 0
+        self.methods_not_finite: list[str] = []
 
     def train(self, round_num: int) -> dict[str, Any]:
         """Trains one round; returns its row of metrics.
@@ -66,6 +68,7 @@ class RoundWork:
                 f"Round {round_num} failed: {type(error).__name__}: {error}"
             ) from error
         row = metrics.round_metrics(found)
+        self.methods_not_finite = metrics.take_not_finite(row)
         if row.get(metrics.NUM_EXAMPLES) == 0:
             # All clients were rejected: there is no mean, though the sums say 0.
             for name in (metrics.TRAINING_LOSS, metrics.TRAINING_ACCURACY):
