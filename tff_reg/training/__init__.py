@@ -6,6 +6,7 @@ __getattr__, __dir__, __all__ = lazy.exports(
     __name__,
     {
         "adaptation": ["adapt_model_fn", "build_evaluation"],
+        "aggregation": [],
         "aggregators": [],
         "client_work": ["build_client_work"],
         "composition": ["build", "build_from_settings", "build_regularized"],

@@ -13,7 +13,7 @@ from tff_reg.data import keys
 from tff_reg.lazy import tff
 from tff_reg.methods import contract, memories, method as method_lib
 from tff_reg.models import forward as forward_lib, learning_model
-from tff_reg.training import hook_results, needs as needs_lib
+from tff_reg.training import hook_results, needs as needs_lib, reference_passes
 
 # By the methods' names: the client, and the keys of what is random.
 # The network's own key is not a method's.
@@ -317,67 +317,22 @@ class LocalStep:
     ):
         """Runs the local network for the terms of some methods."""
         model, network = self.model, self.model.network
-        changed = method_lib.Batch(batch["x"], [(batch["y"], 1.0)])
         added: list[tf.Tensor] = []
+        names = {method.name for method in with_term}
         forward = forward_lib.ForwardPass(
             training=True,
             update_statistics=is_first,
-            record_activations=any(
-                m.name in self._needs.activations for m in with_term
-            ),
+            record_activations=bool(names & self._needs.activations),
             key=part_keys.get(_NETWORK),
             keep_loss=added.append,
         )
-        # Reference models train as local ones do, on the batch's statistics, but keep
-        # none.
-        constant_pass = forward_lib.ForwardPass(
-            training=True, update_statistics=False, key=forward.key
+        references = reference_passes.ReferencePasses(
+            self._reference_models, tape, forward.key
         )
-        passes = {method_lib.EVALUATED: forward_lib.ForwardPass(training=False)}
-        for method in self._methods:
-            key = part_keys[method.name]
-            changed, from_batch = hook_results.changed(
-                method, "change_batch", changed, key
-            )
-            forward, from_pass = hook_results.changed(
-                method, "change_pass", forward, network, key
-            )
-            measured[method.name] = {**from_batch, **from_pass}
+        changed, forward = self._changed(batch, forward, part_keys, measured)
         outputs = network(changed.features, forward)
         labels = changed.targets[0][0]
-
-        def compute_loss(logits: tf.Tensor):
-            for method in self._methods:
-                if method_lib.does(method, "change_logits"):
-                    counts = locals_[method.name].class_counts
-                    changed_logits = contract.call(
-                        method, "change_logits", logits, counts
-                    )
-                    (logits,) = contract.check_like(
-                        method, "change_logits", [changed_logits], [logits], "batch"
-                    )
-            if len(changed.targets) == 1:
-                return model.loss_fn(labels, logits)
-            return tf.add_n([w * model.loss_fn(y, logits) for y, w in changed.targets])
-
-        @functools.cache
-        def outputs_of(name: str):
-            with tape.stop_recording():  # No gradient is ever taken through them.
-                reference = self._reference_models[name].network
-                return reference(changed.features, passes.get(name, constant_pass))
-
-        def classify_from(name: str, features: Any):
-            if name == method_lib.LOCAL:
-                again = dataclasses.replace(
-                    forward,
-                    update_statistics=False,
-                    record_activations=False,
-                    keep_loss=None,
-                )
-                return network.classify_from(features, again)
-            reference = self._reference_models[name].network
-            return reference.classify_from(features, passes.get(name, constant_pass))
-
+        compute_loss = functools.partial(self._compute_loss, changed, locals_)
         task_loss = compute_loss(outputs.logits)
         if added:  # The network's own, of its weights and activities.
             task_loss += tf.add_n(added)
@@ -390,10 +345,46 @@ class LocalStep:
             labels=labels,
             task_loss=task_loss,
             compute_loss=compute_loss,
-            outputs_of=outputs_of,
-            classify_from=classify_from,
+            outputs_of=references.outputs_of(changed.features),
+            classify_from=references.classify_from(network, forward),
         )
         return step, tf.shape(tf.nest.flatten(outputs.logits)[0])[0]
+
+    def _changed(
+        self,
+        batch: Any,
+        forward: forward_lib.ForwardPass,
+        part_keys: PartKeys,
+        measured: dict[str, dict[str, Any]],
+    ) -> tuple[method_lib.Batch, forward_lib.ForwardPass]:
+        """The batch and the forward pass as the methods change them."""
+        changed = method_lib.Batch(batch["x"], [(batch["y"], 1.0)])
+        for method in self._methods:
+            key = part_keys[method.name]
+            changed, from_batch = hook_results.changed(
+                method, "change_batch", changed, key
+            )
+            forward, from_pass = hook_results.changed(
+                method, "change_pass", forward, self.model.network, key
+            )
+            measured[method.name] = {**from_batch, **from_pass}
+        return changed, forward
+
+    def _compute_loss(
+        self, batch: method_lib.Batch, locals_: Locals, logits: tf.Tensor
+    ) -> tf.Tensor:
+        """The mean task loss of logits for the batch."""
+        for method in self._methods:
+            if method_lib.does(method, "change_logits"):
+                counts = locals_[method.name].class_counts
+                given = contract.call(method, "change_logits", logits, counts)
+                (logits,) = contract.check_like(
+                    method, "change_logits", [given], [logits], "batch"
+                )
+        loss_fn = self.model.loss_fn
+        if len(batch.targets) == 1:
+            return loss_fn(batch.targets[0][0], logits)
+        return tf.add_n([w * loss_fn(y, logits) for y, w in batch.targets])
 
 
 class _GradientAt:
