@@ -25,7 +25,7 @@ import tensorflow as tf
 
 from tff_reg import methods as methods_lib, models, runtime, training
 from tff_reg.lazy import tff
-from tff_reg.methods import catalogue, method as method_lib
+from tff_reg.methods import catalogue, checks, method as method_lib
 from tff_reg.models import forward
 
 IMAGE_SHAPE = (8, 8, 1)
@@ -258,8 +258,8 @@ def assert_sums(
     for name in names:
         parts = [*catalogue.build(name, {}), method]
         try:
-            method_lib.check_sum(parts)
-        except method_lib.IncompatibleMethodsError:
+            checks.check_combination(parts)
+        except checks.IncompatibleMethodsError:
             continue
         tried.append(name)
         trained = train(parts, 1)

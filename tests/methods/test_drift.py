@@ -9,7 +9,7 @@ import tensorflow_federated as tff
 
 from tests.methods import linear, one_weight
 from tff_reg import methods, training
-from tff_reg.methods import all_clients, catalogue, drift, method
+from tff_reg.methods import all_clients, catalogue, checks, drift, method
 
 pytestmark = pytest.mark.usefixtures("in_process")
 
@@ -241,7 +241,7 @@ def test_two_that_do_the_same_are_refused_by_name(process):
 
 def test_those_of_a_list_are_refused_like_names():
     message = "fedspeed and fedsam both say how the gradient is taken"
-    with pytest.raises(method.IncompatibleMethodsError, match=message):
+    with pytest.raises(checks.IncompatibleMethodsError, match=message):
         linear.build(CORRECTIONS["fedspeed"], methods.FedSAM())
 
 

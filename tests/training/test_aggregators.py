@@ -288,14 +288,15 @@ def test_who_needs_exact_sums_of_uploads_refuses_aggregators_that_change_them(
     model_fn = functools.partial(_model_fn, norm=False)
     averages = name == "fedavg"
     whose = "all_clients" if averages else name.partition("+")[0]
-    it = "averages_all_clients" if averages else "it"
+    it = "averages_all_clients" if averages else "this method"
     with pytest.raises(ValueError, match=f"{whose} needs exact sums .*without {it}"):
         _build(name, kind, model_fn, dict(averages_all_clients=averages), **changes)
 
 
 def test_an_aggregator_that_is_made_for_updates_alone_refuses_uploads():
     given = dict(model_aggregator=_tree_aggregation([[4, 3], [3, 3], [3]]))
-    with pytest.raises(ValueError, match="updates only, and clients also upload scaffold/s"):
+    said = "updates only, and clients also upload scaffold/s"
+    with pytest.raises(ValueError, match=said):
         _build("scaffold", "mean", functools.partial(_model_fn, norm=False), given)
 
 
@@ -340,7 +341,9 @@ def test_uploads_of_a_round_that_nobody_trained_in_are_zero():
 
 def test_robust_leaves_a_client_with_absurd_values_out():
     factory = aggregators.build_model_aggregator("robust", clients_per_round=3)
-    process = aggregation.build_update_aggregator(factory, tff.TensorType(np.float32, [2]))
+    process = aggregation.build_update_aggregator(
+        factory, tff.TensorType(np.float32, [2])
+    )
     values = [np.array(v, np.float32) for v in ([0.1, 0.2], [1e6, 0.0], [0.3, 0.0])]
     output = process.next(process.initialize(), values, [1.0, 1.0, 2.0])
     np.testing.assert_allclose(output.result, [0.7 / 4, 0.2 / 4], rtol=1e-5)
@@ -390,7 +393,9 @@ def test_secure_is_robust_from_the_first_round(zeroing, clipping):
 
 def test_secure_says_whose_weight_was_cut_and_keeps_the_mean_one():
     factory = secure_mean.SecureMeanFactory(largest_weight=10.0, zeroing=False)
-    process = aggregation.build_update_aggregator(factory, tff.TensorType(np.float32, [1]))
+    process = aggregation.build_update_aggregator(
+        factory, tff.TensorType(np.float32, [1])
+    )
     values = [np.array([v], np.float32) for v in (0.1, 0.4)]
     output = process.next(process.initialize(), values, [10.0, 1e9])
     np.testing.assert_allclose(output.result, [0.25], rtol=1e-6)

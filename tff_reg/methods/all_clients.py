@@ -21,7 +21,7 @@ class AllClients(method.Method):
     """Keeps the mean at the server as the memory `MEAN`; changes nothing else."""
 
     name = NAME
-    title = "The mean of all clients' last models"
+    title = "Mean of every client's latest model"
     needs = (method.EXACT_UPLOADS,)
     client_memory = {method.PREVIOUS: memories.shared(memories.initial_weights)}
     server_memory = {"mean": memories.initial_weights}

@@ -21,7 +21,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple, Optional
 
 from tff_reg import plugins, settings as settings_lib
-from tff_reg.methods import method as method_lib
+from tff_reg.methods import checks, method as method_lib
 
 ENTRY_POINTS = "tff_reg.methods"
 # A new method of ours is one word here: the module that its class is in. They are
@@ -216,8 +216,8 @@ def parse(process: str) -> tuple[str, ...]:
             )
     chosen = tuple(name for name in known if name in parts and name != "fedavg")
     try:
-        method_lib.check_sum([find(name) for name in chosen])
-    except (method_lib.IncompatibleMethodsError, plugins.PluginError) as error:
+        checks.check_combination([find(name) for name in chosen])
+    except (checks.IncompatibleMethodsError, plugins.PluginError) as error:
         raise UnknownProcessError(str(error)) from None
     return chosen
 

@@ -32,7 +32,7 @@ class FedACG(method.Method):
     """The accelerated client gradient."""
 
     name = "fedacg"
-    title = "Server momentum that clients look ahead by"
+    title = "Server momentum that is added to the weights that clients receive"
     paper = "Kim et al., CVPR 2024"
     paper_settings = papers.FEDACG
     required_settings = {"client_weighting": "uniform"}
@@ -43,7 +43,7 @@ class FedACG(method.Method):
     strength: float = settings.setting(
         1e-3,
         symbol="beta'",
-        help="beta', factor of the squared distance. With lambda 0, too, 0 is FedAvg.",
+        help="beta', factor of the squared distance. FedAvg if lambda is 0, too.",
         minimum=0,
     )
     momentum: float = settings.setting(

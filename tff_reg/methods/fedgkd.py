@@ -29,25 +29,25 @@ class FedGKD(method.Method):
     """The divergence from the averaged model's predictions."""
 
     name = "fedgkd"
-    title = "Distillation of the last global models' mean"
+    title = "Distils the predictions of the average of the last global models"
     paper = "Yao et al., 2021"
     paper_settings = papers.FEDMLB
 
     strength: float = settings.setting(
         0.2,
         symbol="gamma",
-        help="gamma; 0.2 in the FedMLB paper. 0 is FedAvg.",
+        help="gamma, factor of the divergence; 0.2 in the FedMLB paper. 0 is FedAvg.",
         minimum=0,
     )
     temperature: float = settings.setting(
         1.0,
-        help="Of both softmaxes, above 0.",
+        help="Temperature of both softmaxes, above 0.",
         above=0,
     )
     averaged_rounds: int = settings.setting(
         5,
         symbol="M",
-        help="M, how many global models are averaged, at least 1.",
+        help="M, the number of global models that are averaged, at least 1.",
         minimum=1,
         maximum=1000,
     )

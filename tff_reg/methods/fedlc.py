@@ -32,7 +32,7 @@ class FedLC(method.Method):
     """Calibrated logits."""
 
     name = "fedlc"
-    title = "Logits calibrated by class counts"
+    title = "Reduces the logits of classes that are rare on the client"
     paper = "Zhang et al., ICML 2022"
     paper_settings = papers.MAN
 
@@ -40,8 +40,8 @@ class FedLC(method.Method):
         1.0,
         symbol="tau",
         help=(
-            "tau; 1 in FedACG's code, 0.1 in FedDecorr's. 0 is FedAvg: no class leaves "
-            "the softmax then."
+            "tau, factor of the calibration: 1 in FedACG's code, 0.1 in FedDecorr's. "
+            "0 is FedAvg, without any class leaving the softmax."
         ),
         minimum=0,
     )

@@ -43,7 +43,9 @@ class FedLESAM(method.Method):
     """Locally estimated global perturbations."""
 
     name = "fedlesam"
-    title = "Gradients at weights back the way the global model came"
+    title = (
+        "Sharpness-aware gradients with a perturbation along the previous global update"
+    )
     paper = "Fan et al., ICML 2024"
     paper_settings = papers.MAN
     required_settings = {"client_weighting": "uniform"}
@@ -51,15 +53,15 @@ class FedLESAM(method.Method):
     radius: float = settings.setting(
         0.1,
         symbol="rho",
-        help="rho. 0 is FedAvg.",
+        help="rho, the radius of the perturbation. 0 is FedAvg.",
         minimum=0,
     )
     direction: str = settings.setting(
         "paper",
         help=(
-            "'paper' goes back to the model that the client received before, 'server' "
-            "back along the server's last update, 'published' along what the authors' "
-            "code makes of that."
+            "Direction of the perturbation: 'paper' points to the model that the "
+            "client received before; 'server' opposite to the server's last update; "
+            "'published' is the flattened form of it in the authors' code."
         ),
         choices=("paper", "server", "published"),
     )

@@ -38,7 +38,7 @@ class FedNova(method.Method):
     """Normalised averaging."""
 
     name = "fednova"
-    title = "Averaging by the step"
+    title = "Averages updates normalised by the number of local steps"
     paper = "Wang et al., NeurIPS 2020"
     paper_settings = papers.FEDNOVA
     exclusive = (method.DRIFT,)
@@ -49,7 +49,7 @@ class FedNova(method.Method):
     proximal: float = settings.setting(
         0.0,
         symbol="mu",
-        help="mu of a proximal term. 0 leaves it out.",
+        help="mu, factor of a proximal term. 0 leaves it out.",
         minimum=0,
     )
     server_momentum: float = settings.setting(

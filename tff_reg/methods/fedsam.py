@@ -34,14 +34,14 @@ class FedSAM(method.Method):
     """Sharpness-aware gradients."""
 
     name = "fedsam"
-    title = "Sharpness-aware gradients"
+    title = "Sharpness-aware minimisation: gradients after an ascent step"
     paper = "Foret et al., ICLR 2021; Caldarola et al., ECCV 2022"
     paper_settings = papers.MAN
 
     radius: float = settings.setting(
         0.05,
         symbol="rho",
-        help="rho. 0 is FedAvg.",
+        help="rho, the radius of the perturbation. 0 is FedAvg.",
         minimum=0,
     )
 

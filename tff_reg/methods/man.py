@@ -36,29 +36,32 @@ class MAN(method.Method):
     """The activation norm."""
 
     name = "man"
-    title = "Minimal activation norms"
+    title = "Penalty on the squared activations of all hidden layers"
     paper = "Yashwanth et al., WACV 2024"
     paper_settings = papers.MAN
 
     strength: float = settings.setting(
         0.15,
         symbol="zeta",
-        help="zeta of Eq. 15: 0.15 for CIFAR-100, 0.1 for Tiny-ImageNet. 0 is FedAvg.",
+        help=(
+            "zeta of Eq. 15, factor of the activation norms: 0.15 for CIFAR-100, 0.1 "
+            "for Tiny-ImageNet. 0 is FedAvg."
+        ),
         minimum=0,
     )
     scaling: str = settings.setting(
         "code",
         help=(
-            "'code' adds zeta / 2 times the sum, as the authors' code does; 'paper' "
-            "adds zeta times the sum, as Eq. 15 says."
+            "Scale of the term: 'code' adds zeta / 2 times the norms, as the authors' "
+            "code does; 'paper' adds zeta times the norms, as Eq. 15."
         ),
         choices=("code", "paper"),
     )
     terms: str = settings.setting(
         "paper",
         help=(
-            "What is summed up on man_convnet: 'paper' every layer; 'code' leaves out "
-            "the third convolution and adds the mean variance (over n - 1) of the last "
+            "Layers of man_convnet that count: 'paper' all; 'code' leaves out the "
+            "third convolution and adds the mean variance (over n - 1) of the last "
             "layer's units; 'samcode' takes the third convolution after its pooling."
         ),
         choices=("paper", "code", "samcode"),

@@ -29,9 +29,9 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Optional
 
-from tff_reg import models, settings
-from tff_reg.lazy import tf, tff
-from tff_reg.methods import contract, memories
+from tff_reg import settings
+from tff_reg.lazy import tf
+from tff_reg.methods import contract, memories, words
 from tff_reg.methods.states import (
     Batch,
     Change,
@@ -43,56 +43,25 @@ from tff_reg.methods.states import (
     Tensors,
     Term as Term,
 )
+from tff_reg.methods.words import (
+    AVERAGED as AVERAGED,
+    CLASSIFIER as CLASSIFIER,
+    DRIFT as DRIFT,
+    EVALUATED as EVALUATED,
+    EXACT_UPLOADS as EXACT_UPLOADS,
+    FEATURES as FEATURES,
+    GLOBAL as GLOBAL,
+    LOCAL as LOCAL,
+    ONE_LABEL as ONE_LABEL,
+    PREVIOUS as PREVIOUS,
+    SERVER as SERVER,
+    UNIFORM_WEIGHTING as UNIFORM_WEIGHTING,
+)
 from tff_reg.models import forward as forward_lib
 
 if TYPE_CHECKING:
     from tff_reg.models.block_model import BlockModel
 
-LOCAL = "local"
-# The models beside the local one that a term may read: the one that was received, the
-# mean of the last rounds' global models, or any memory in the weights' shapes.
-GLOBAL = "global"
-EVALUATED = "evaluated"  # The one that was received, in evaluation mode.
-AVERAGED = "averaged"
-PREVIOUS = "previous"  # The client's own at the end of the last round it was in.
-
-# What only one method of a sum can have. The first three follow from its hooks.
-EXAMPLES = "replace the batch by mixed examples"
-LOGITS = "change the logits that the task loss sees"
-GRADIENT = "say how the gradient is taken"
-START = "say where a client begins"
-DRIFT = "correct the drift of clients"
-SERVER = "say how the server takes its step"
-FEATURES = "spread the features and vary the predictions"
-CLASSIFIER = "say what the classifier is"
-EXCLUSIVE = (EXAMPLES, LOGITS, GRADIENT, START, DRIFT, SERVER, FEATURES, CLASSIFIER)
-_BY_HOOK = {
-    "change_batch": EXAMPLES,
-    "change_logits": LOGITS,
-    "gradient": GRADIENT,
-    "start": START,
-    "next_model": SERVER,
-}
-
-# What a method may need that no hook shows.
-ONE_LABEL = "examples with one label each"
-UNIFORM_WEIGHTING = "the plain mean of the clients' models"
-EXACT_UPLOADS = "sums of uploads without clipping and noise"
-
-_CONSTANTS = {
-    "exclusive": {
-        "DRIFT": DRIFT,
-        "SERVER": SERVER,
-        "FEATURES": FEATURES,
-        "CLASSIFIER": CLASSIFIER,
-    },
-    "needs": {
-        "ONE_LABEL": ONE_LABEL,
-        "UNIFORM_WEIGHTING": UNIFORM_WEIGHTING,
-        "EXACT_UPLOADS": EXACT_UPLOADS,
-    },
-}
-_IN_NETWORK = ("adapt_network", "change_batch", "change_pass", "change_logits")
 # By name, a memory's first value.
 Declarations = Mapping[str, memories.Declaration]
 # Takes the gradient of the whole loss, or of another one, here or elsewhere.
@@ -150,7 +119,7 @@ class Method:
     def __init_subclass__(cls, **arguments: Any) -> None:
         """Refuses names that no method has; see `contract.check_class`."""
         super().__init_subclass__(**arguments)
-        contract.check_class(cls, Method, _CONSTANTS)
+        contract.check_class(cls, Method, words.ALLOWED)
 
     def __new__(cls, *args: Any, **given: Any) -> Method:
         """Refuses arguments that are no settings; see `settings.check_names`."""
@@ -364,112 +333,3 @@ def does(method: Any, what: str) -> bool:
     """Whether a method, or a class of them, overrides a hook of `Method`."""
     owner = method if isinstance(method, type) else type(method)
     return getattr(owner, what) is not getattr(Method, what)
-
-
-def exclusive_of(method: Any) -> set[str]:
-    """What a method, or a class of them, does that only one of a sum can do."""
-    derived = {what for hook, what in _BY_HOOK.items() if does(method, hook)}
-    return {*method.exclusive, *derived}
-
-
-class IncompatibleMethodsError(ValueError):
-    """A sum of methods that makes no sense."""
-
-
-def check_sum(methods: Sequence[Any]) -> None:
-    """Checks that methods, or their classes, can be added up.
-
-    Args:
-      methods: Those of the sum.
-
-    Raises:
-      IncompatibleMethodsError: If one stands there twice, two do what only one can, or
-        one needs what another takes away.
-    """
-    names = [m.name for m in methods]
-    for name in names:
-        if names.count(name) > 1:
-            raise IncompatibleMethodsError(
-                f"A method may stand in a sum once, but {name} stands there "
-                f"{names.count(name)} times."
-            )
-    for what in EXCLUSIVE:
-        having = [m.name for m in methods if what in exclusive_of(m)]
-        if len(having) > 1:
-            raise IncompatibleMethodsError(
-                f"{' and '.join(having)} both {what}: leave one of them out."
-            )
-    mixing = [m.name for m in methods if EXAMPLES in exclusive_of(m)]
-    for method in methods:
-        if mixing and ONE_LABEL in method.needs:
-            raise IncompatibleMethodsError(
-                f"{method.name} needs the one true class of every example, and "
-                f"{mixing[0]} gives each example two: leave one of them out."
-            )
-
-
-def check_model(method: Method, model: tff.learning.models.VariableModel) -> None:
-    """Checks that a model has what a method's hooks need.
-
-    Args:
-      method: The method.
-      model: The model.
-
-    Raises:
-      TypeError: If the method needs the network and the model shows none.
-      ValueError: If the network lacks what the method needs.
-    """
-    if any(does(method, what) for what in _IN_NETWORK):
-        require_network(method, model)
-    if any(does(method, what) for what in ("change_batch", "change_logits")):
-        require_classifier(method, model)
-    if ONE_LABEL in method.needs:
-        require_classifier(method, model)
-    if has_network(model):
-        method.check_network(model.network)
-
-
-def require_network(method: Method, model: tff.learning.models.VariableModel) -> None:
-    """Refuses a model that does not show its network.
-
-    A model that does not takes its own batch, gives its loss alone, and counts the
-    batch at every pass.
-
-    Raises:
-      NetworkNeededError: If the model is no `LearningModel`, or has its own forward
-        pass.
-    """
-    if not has_network(model):
-        is_own = isinstance(model, models.LearningModel)
-        raise contract.NetworkNeededError(
-            f"{method.name} looks inside the network: model_fn must return a "
-            f"tff_reg.models.LearningModel, but returned {type(model).__name__}"
-            f"{' with its own forward_pass' * is_own}. See tff_reg.models.from_keras."
-        )
-
-
-def require_classifier(
-    method: Method, model: tff.learning.models.VariableModel
-) -> None:
-    """Refuses a network that is no classifier.
-
-    Raises:
-      ClassifierNeededError: If it has no classes.
-    """
-    if has_network(model) and model.network.num_classes is None:
-        raise contract.ClassifierNeededError(
-            f"{method.name} needs a classifier, one logit a class and integer"
-            " labels, and this model's loss is another: without one it can train"
-            " by the methods that look at weights and gradients alone."
-        )
-
-
-def has_network(model: tff.learning.models.VariableModel) -> bool:
-    """Whether a model shows its network, which is to be a `LearningModel`.
-
-    What wraps one, or has its own `forward_pass`, shows none, else that would be passed
-    over.
-    """
-    if not isinstance(model, models.LearningModel):
-        return False
-    return model.has_plain_forward_pass

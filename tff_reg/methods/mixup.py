@@ -32,14 +32,17 @@ class Mixup(method.Method):
     """Mixed batches."""
 
     name = "mixup"
-    title = "Mixed examples"
+    title = "Trains on convex combinations of pairs of examples"
     paper = "Zhang et al., ICLR 2018"
     paper_settings = papers.FEDALIGN
 
     concentration: float = settings.setting(
         0.1,
         symbol="gamma",
-        help="gamma of the Beta distribution. 0 mixes nothing and is FedAvg.",
+        help=(
+            "gamma, the concentration of the Beta distribution. 0 mixes nothing and "
+            "is FedAvg."
+        ),
         minimum=0,
     )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tff_reg.methods import catalogue, method as method_lib
+from tff_reg.methods import catalogue, checks, method as method_lib, words
 
 
 def rows() -> list[dict[str, str]]:
@@ -37,12 +37,12 @@ def alternatives() -> list[dict[str, str]]:
     """
     known = ours()
     having = {
-        what: [name for name in known if what in method_lib.exclusive_of(known[name])]
-        for what in method_lib.EXCLUSIVE
+        what: [name for name in known if what in checks.exclusive_of(known[name])]
+        for what in words.EXCLUSIVE
     }
     one_label = [name for name in known if method_lib.ONE_LABEL in known[name].needs]
     having["have examples of two classes, and need their one class"] = [
-        *having[method_lib.EXAMPLES],
+        *having[words.EXAMPLES],
         *one_label,
     ]
     return [
@@ -74,7 +74,7 @@ def sums() -> list[list[str]]:
 
 def _go(one: type[method_lib.Method], other: type[method_lib.Method]) -> bool:
     try:
-        method_lib.check_sum([one, other])
-    except method_lib.IncompatibleMethodsError:
+        checks.check_combination([one, other])
+    except checks.IncompatibleMethodsError:
         return False
     return True

@@ -35,7 +35,7 @@ class Scaffold(method.Method):
     """Control variates; there is nothing to set."""
 
     name = "scaffold"
-    title = "Control variates"
+    title = "Control variates that correct each local gradient for client drift"
     paper = "Karimireddy et al., ICML 2020"
     paper_settings = papers.MAN
     required_settings = {"client_weighting": "uniform", "same_local_steps": True}

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tff_reg.lazy import tff
-from tff_reg.methods import method as method_lib
+from tff_reg.methods import checks, method as method_lib
 
 
 def adapt_model_fn(
@@ -34,7 +34,7 @@ def adapt_model_fn(
     def adapted_model_fn():
         model = model_fn()
         for method in changing:
-            method_lib.check_model(method, model)
+            checks.check_model(method, model)
             method.adapt_network(model.network)
         return model
 

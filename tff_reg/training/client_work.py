@@ -19,7 +19,6 @@ import tensorflow as tf
 from tff_reg.lazy import tff
 from tff_reg.methods import contract
 from tff_reg.training import (
-    client_states,
     client_update as client_update_lib,
     debugging,
     description as description_lib,

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from tff_reg.lazy import tff
-from tff_reg.methods import method as method_lib
+from tff_reg.methods import checks, method as method_lib
 from tff_reg.models import learning_model
 from tff_reg.training import (
     debugging,
@@ -142,7 +142,7 @@ def _seen(
         finalizers[key] = learning_model.finalize_identity
     finalizers[finishing.REJECTED] = learning_model.finalize_identity
     # Training may change all weights of a model that does not show its network.
-    shows = method_lib.has_network(model)
+    shows = checks.has_network(model)
     constants = len(model.network.constants) if shows else 0
     is_double = any(v.dtype == tf.float64 for v in model.trainable_variables)
     return dict(

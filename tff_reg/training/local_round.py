@@ -124,9 +124,7 @@ class LocalRound:
         """Sets the variables of the model and of the reference models."""
         model = received[MODEL]
         weights = tff.learning.models.ModelWeights.from_model(self._model)
-        tf.nest.map_structure(
-            _assign, tf.nest.flatten(weights), tf.nest.flatten(model)
-        )
+        tf.nest.map_structure(_assign, tf.nest.flatten(weights), tf.nest.flatten(model))
         values = {
             method_lib.GLOBAL: tuple(model.trainable),
             method_lib.EVALUATED: tuple(model.trainable),

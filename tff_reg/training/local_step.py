@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from tff_reg.data import keys
 from tff_reg.lazy import tff
-from tff_reg.methods import contract, memories, method as method_lib
+from tff_reg.methods import checks, contract, memories, method as method_lib
 from tff_reg.models import forward as forward_lib, learning_model
 from tff_reg.training import hook_results, needs as needs_lib, reference_passes
 
@@ -54,13 +54,13 @@ class LocalStep:
     ):
         learning_model.check_model(model)
         for method in methods:
-            method_lib.check_model(method, model)
+            checks.check_model(method, model)
         self.model = model
         self._reference_models = reference_models
         self._methods = tuple(methods)
         self._needs = needs
         self._watch = watch
-        self.has_network = method_lib.has_network(model)
+        self.has_network = checks.has_network(model)
         with_term = [m for m in methods if method_lib.does(m, "term")]
         # Without a network, a term sees weights only.
         self._apart = [m for m in with_term if self.has_network and m.is_measured_only]
@@ -411,7 +411,7 @@ class _GradientAt:
         is_first = self.measured is None
         if loss is not None or not is_first:
             # Such a model counts a batch at each pass, and gives its own loss alone.
-            method_lib.require_network(self._step.rule, self._step.model)
+            checks.require_network(self._step.rule, self._step.model)
         gradients, num_examples, measured = self._step.gradient_of(
             *self._arguments, is_first, perturbation, loss
         )

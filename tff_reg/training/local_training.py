@@ -8,7 +8,7 @@ from typing import Optional
 
 from tff_reg import settings
 from tff_reg.lazy import tff
-from tff_reg.methods import method as method_lib
+from tff_reg.methods import checks, method as method_lib
 from tff_reg.training import data_forms, schedules
 
 _STATEFUL = ("finish", "broadcast", "update_memory", "next_model")
@@ -69,7 +69,7 @@ class LocalTraining:
                 "max_gradient_norm must be above 0, or None for no clipping, but is "
                 f"{self.max_gradient_norm!r}."
             )
-        method_lib.check_sum(self.methods)
+        checks.check_combination(self.methods)
         has_sizes = isinstance(self.data_form, data_forms.WholeClientData)
         if self.population and self.population.mean_examples and not has_sizes:
             raise ValueError(

@@ -13,7 +13,7 @@ from typing import Any, Optional
 
 import tensorflow as tf
 
-from tff_reg.methods import contract, memories, method as method_lib
+from tff_reg.methods import checks, contract, memories, method as method_lib
 
 _OF_WEIGHTS = ("task_loss", "weights", "start", "global_weights", "key")
 _OF_OPTIMIZER = ("step_size", "taken")
@@ -65,8 +65,8 @@ class Reads:
 
         def note(name: str) -> None:
             if name not in _OF_WEIGHTS:
-                method_lib.require_network(method, self.model)
-                method_lib.require_classifier(method, self.model)
+                checks.require_network(method, self.model)
+                checks.require_classifier(method, self.model)
             self.found.add((method.name, name))
 
         def read_outputs(name: str) -> None:
@@ -83,8 +83,8 @@ class Reads:
 
         def note(name: str) -> None:
             if name == "class_counts":
-                method_lib.require_network(method, self.model)
-                method_lib.require_classifier(method, self.model)
+                checks.require_network(method, self.model)
+                checks.require_classifier(method, self.model)
             if name in _OF_OPTIMIZER and "learning_rate" not in local.hparams:
                 local.hparams["learning_rate"]  # Says what is missing.
             self.found.add((method.name, name))
@@ -176,7 +176,7 @@ def reference_names(
 
 def class_counts(model: Any) -> Optional[tf.Tensor]:
     """One example of each class, int32 [classes]; None where there are no classes."""
-    if not method_lib.has_network(model) or model.network.num_classes is None:
+    if not checks.has_network(model) or model.network.num_classes is None:
         return None
     return tf.ones([model.network.num_classes], tf.int32)
 

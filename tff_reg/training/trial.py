@@ -9,7 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from tff_reg.lazy import tff
-from tff_reg.methods import memories, method as method_lib
+from tff_reg.methods import checks, memories, method as method_lib
 from tff_reg.training import (
     client_states,
     local_round,
@@ -87,7 +87,7 @@ def run(
     Returns:
       The client's output.
     """
-    shows = method_lib.has_network(model)
+    shows = checks.has_network(model)
     classes = model.network.num_classes if shows else None
     weights = [tf.identity(v) for v in model.trainable_variables]
     client: dict[str, Any] = collections.OrderedDict()
