@@ -159,7 +159,7 @@ def build(
     """Builds the process of a sum on the small model.
 
     Args:
-      methods: Those of the sum.
+      methods: The methods of the combination.
       projector: The model's; by default the one that a method requires, or none.
       **arguments: Of `training.build_regularized`, in place of the checks' own.
 
@@ -194,7 +194,7 @@ def train(
     """Trains rounds of three clients.
 
     Args:
-      methods: Those of the sum.
+      methods: The methods of the combination.
       rounds: How many.
       after: The end of earlier rounds, to go on from it.
       **arguments: As of `build`.

@@ -277,14 +277,14 @@ def test_those_that_do_not_count_clients_need_no_population(name):
 
 @pytest.mark.parametrize("name", _COUNTING)
 def test_a_correction_without_a_population_is_refused(name):
-    message = rf"^{name}\.update_memory \(.*it has to know how many clients there are"
+    message = rf"^{name}\.update_memory \(.*it needs the number of all clients"
     with pytest.raises(methods.HookError, match=message) as caught:
         linear.build(CORRECTIONS[name], population=None)
     assert "\n" not in str(caught.value)
 
 
 def test_mean_examples_are_refused_with_batches():
-    with pytest.raises(ValueError, match="mean_examples needs to know how large"):
+    with pytest.raises(ValueError, match="mean_examples needs each client"):
         linear.build(CORRECTIONS["scaffold"], client_data=training.BatchedData())
 
 

@@ -64,7 +64,7 @@ class FedSAM(method.Method):
           gradient: The gradient at its weights.
 
         Returns:
-          One tensor a weight.
+          One tensor per weight.
         """
         return ascend(gradient, self.radius, NORM_EPSILON)
 

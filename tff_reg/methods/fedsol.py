@@ -101,7 +101,7 @@ class FedSOL(method.Method):
 
         Args:
           local: The client.
-          gradient: p, one tensor a weight.
+          gradient: p, one tensor per weight.
 
         Returns:
           What is added to the weights, one tensor each.

@@ -67,9 +67,9 @@ def build_update_aggregator(
     if is_whole and _adds_noise(model_aggregator, aggregator):
         if has_statistics:
             raise ValueError(
-                "The aggregator adds noise, which can make BatchNorm's running variances"
-                " negative: use a network without such statistics, for example with"
-                " norm='group', or an aggregator without noise."
+                "The aggregator adds noise, which can make running variances negative:"
+                " use a network without BatchNorm, for example with norm='group', or an"
+                " aggregator without noise."
             )
         return _of_trainable(aggregator, update_type)
     if is_whole:
@@ -125,8 +125,8 @@ def build_upload_aggregator(
     except (TypeError, ValueError) as error:
         raise ValueError(
             "The model_aggregator takes updates only, and clients also upload"
-            f" {', '.join(tff.structure.name_list(uploads_type))}: use an aggregator for"
-            " values of any type, or a method without uploads."
+            f" {', '.join(tff.structure.name_list(uploads_type))}: use an aggregator"
+            " for values of any type, or a method without uploads."
         ) from error
 
     def as_float(has_trained: Any):

@@ -1,20 +1,21 @@
-"""How what clients send becomes one: TFF's aggregators by name.
+"""Aggregators by name.
 
-A client sends its update (with BatchNorm's statistics, where there are any), the
-uploads of a correction, the number 1 if it trained, and metrics. What is chosen here
-holds for all four, but that metrics are summed plainly unless `secure` is chosen. The
-kinds and their defaults are those of `tff.learning`:
+A client sends its update (including BatchNorm's statistics), its methods' uploads, the
+number 1 if it trained, and metrics. All go through the chosen aggregator, except for
+metrics, which are summed plainly unless it is `secure`. The kinds and their defaults
+are those of `tff.learning`:
 
 *   `mean`: the weighted mean.
-*   `robust`: with values that are far too large left out, and long updates shortened
+*   `robust`: the mean after zeroing extremely large values and clipping long updates
     (Andrew et al., "Differentially Private Learning with Adaptive Clipping", NeurIPS
     2021, https://arxiv.org/abs/1905.03871, without noise).
 *   `dp`: the plain mean, clipped, with Gaussian noise (McMahan et al., "Learning
     Differentially Private Recurrent Language Models", ICLR 2018,
     https://arxiv.org/abs/1710.06963). See `tff_reg.experiment.privacy` for its epsilon.
 *   `secure`: `robust` by secure summation (Bonawitz et al., CCS 2017,
-    https://dl.acm.org/doi/abs/10.1145/3133956.3133982): TFF's secure intrinsics, whose
-    cryptography is the platform's that runs the process. See `SecureMeanFactory`.
+    https://dl.acm.org/doi/abs/10.1145/3133956.3133982). It uses TFF's secure
+    intrinsics; the platform that runs the process does the cryptography. See
+    `SecureMeanFactory`.
 *   `compressed`: `robust`, large tensors quantised (Suresh et al., ICML 2017,
     http://proceedings.mlr.press/v70/suresh17a/suresh17a.pdf).
 """
@@ -36,7 +37,7 @@ AggregationFactory = Union[
     tff.aggregators.UnweightedAggregationFactory,
 ]
 
-# What a client's sum of a metric may be in secure summation, up or down: TFF's bound.
+# Bound of a client's metric in secure summation, as in TFF.
 _LARGEST_METRIC = 2**20 - 1
 
 
@@ -53,17 +54,17 @@ class PrivateMeanFactory(tff.aggregators.UnweightedAggregationFactory):
     ):
         """Makes the factory.
 
-        Values that are far too large are not left out as `tff.learning.dp_aggregator`
-        does by default: the bound for that is estimated without noise, so no epsilon
-        would hold.
+        Extremely large values are not zeroed as `tff.learning.dp_aggregator` does by
+        default: the bound for this is estimated without noise, so no epsilon would
+        hold.
 
         Args:
-          noise_multiplier: z, deviation of the noise on the sum over the clipping norm.
-            With adaptive clipping z is that of both, the sum and the count of clipped
-            clients; the noise on the sum is somewhat larger.
-          clients_per_round: Divides the sum, however many clients train.
+          noise_multiplier: z, the noise standard deviation divided by the clipping
+            norm. With adaptive clipping z covers the sum and the count of clipped
+            clients together; the noise on the sum is somewhat larger.
+          clients_per_round: Divisor of the sum, also if fewer clients train.
           clip_norm: The clipping norm, of all tensors together; with adaptive clipping
-            where it begins.
+            the initial one.
           adaptive: Whether the norm follows the clients' median.
 
         Raises:
@@ -170,21 +171,21 @@ def _compressed(
 
 
 def build_metrics_aggregator(kind: str) -> Optional[Callable[..., Any]]:
-    """Builds what aggregates the metrics of clients.
+    """Builds the aggregation of metrics by an aggregator's name.
 
     Args:
       kind: As for `build_model_aggregator`.
 
     Returns:
-      What `build_regularized` takes as `metrics_aggregator`: secure sums for `secure`,
-      None for all others. Numbers of more than 2**20 - 1 (a client's) are cut off
-      there, and rounded to multiples of 0.0005.
+      The argument `metrics_aggregator` of `build_regularized`: secure sums for
+      `secure`, None for all others. Secure sums cut a client's numbers off at
+      2**20 - 1 and round them to multiples of 0.0005.
     """
     return _secure_sum_then_finalize if kind == "secure" else None
 
 
 def _secure_sum_then_finalize(finalizers: Any):
-    """`tff.learning.metrics.secure_sum_then_finalize` for metrics below 0, too."""
+    """`tff.learning.metrics.secure_sum_then_finalize` for negative metrics, too."""
 
     @tff.federated_computation
     def aggregate(metrics: Any):

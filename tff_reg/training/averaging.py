@@ -18,9 +18,9 @@ def build_averaging_distributor(
 ) -> tff.learning.templates.DistributionProcess:
     """Builds a distributor that sends the mean of the last models, too.
 
-    The model itself goes through `model_distributor`; the mean is broadcast. It includes
-    this round's model. A round in which no client trained leaves the model as it was
-    and does not count.
+    The model itself goes through `model_distributor`; the mean, which includes this
+    round's model, is broadcast. A round in which no client trained leaves the model as
+    it was and does not count.
 
     Args:
       model_distributor: Sends the model to the clients.

@@ -24,17 +24,17 @@ def build_client_update(
     needs: needs_lib.Needs,
     loop_implementation: tff.learning.LoopImplementation,
 ) -> Callable[..., Any]:
-    """Makes the models and returns the `tf.function` that a client runs.
+    """Builds the `tf.function` that a client runs.
 
     Args:
       model_fn: Makes the model.
       training: What the client does.
-      weighting: How clients weigh.
+      weighting: The clients' weights.
       needs: What the methods' hooks need.
       loop_implementation: How a client goes through its data.
 
     Returns:
-      A function of the arguments of `LocalRound.begin` giving a `ClientOutput`.
+      A function from the arguments of `LocalRound.begin` to a `ClientOutput`.
     """
     local_round = local_round_lib.LocalRound(model_fn, training, weighting, needs)
     form = training.data_form
@@ -89,7 +89,7 @@ def _reduce_elements(
         if tf.config.functions_run_eagerly():
             raise ValueError(
                 "DATASET_REDUCE trains nothing under run_functions_eagerly: call"
-                " tf.config.run_functions_eagerly(False), or take another"
+                " tf.config.run_functions_eagerly(False), or use another"
                 " loop_implementation."
             )
 

@@ -1,4 +1,4 @@
-"""Puts methods together into a `tff.learning.templates.LearningProcess`."""
+"""Builds processes from methods, by objects or by name."""
 
 from __future__ import annotations
 
@@ -213,15 +213,15 @@ def _distributor(
 def _check_kinds(
     model_fn: Any, methods: Any, client_optimizer: Any, server_optimizer: Any
 ) -> None:
-    """Checks what kinds of things the arguments are; says what to give instead."""
+    """Checks the types of arguments, with examples in the errors."""
     learning_model.check_model_fn(model_fn)
     is_one = isinstance(methods, (str, type, method_lib.Method))
     for method in [methods] if is_one else methods:
         if is_one or not isinstance(method, method_lib.Method):
             raise TypeError(
                 f"methods is {methods!r}; give a list of methods, such as"
-                " [tff_reg.methods.FedProx(0.1)]. Of names"
-                " tff_reg.training.build('fedprox', model_fn) makes a process."
+                " [tff_reg.methods.FedProx(0.1)]. For names use"
+                " tff_reg.training.build('fedprox', model_fn)."
             )
     example = {
         "client_optimizer_fn": "tff_reg.training.build_sgd(0.01)",
@@ -236,7 +236,7 @@ def _check_kinds(
         is_tffs = isinstance(optimizer, tff.learning.optimizers.Optimizer)
         if not is_default and not is_tffs:
             raise TypeError(
-                f"{name} is a {type(optimizer).__name__}; give an optimiser of TFF's,"
+                f"{name} is a {type(optimizer).__name__}; give a TFF optimiser,"
                 f" such as {example[name]}."
             )
 
@@ -246,7 +246,7 @@ def _check_server(
     server_optimizer: tff.learning.optimizers.Optimizer,
     client_weighting: tff.learning.ClientWeighting,
 ) -> None:
-    """Checks that methods have the server that they need."""
+    """Checks that the server and the weighting fit the methods."""
     is_uniform = client_weighting == tff.learning.ClientWeighting.UNIFORM
     spec = tf.TensorSpec([], tf.float32)
     hparams = optimizers.check(
@@ -256,7 +256,7 @@ def _check_server(
         needs_uniform = method_lib.UNIFORM_WEIGHTING in method.needs
         if needs_uniform and not is_uniform:
             raise ValueError(
-                f"{method.name} takes the plain mean of the clients' models: give "
+                f"{method.name} needs the plain mean of the clients' models: give "
                 "client_weighting UNIFORM ('uniform')."
             )
         if method.server_step and dict(hparams) != {"learning_rate": 1.0}:
@@ -333,15 +333,15 @@ def build_from_settings(
     example_dtype: Optional[str] = None,
     **arguments: Any,
 ) -> Process:
-    """Builds a process over whole-client data from all settings of a run.
+    """Builds a process over whole-client data from the settings of a run.
 
     Args:
       name: A process name.
       model_fn: Makes the `tff_reg.models.LearningModel`.
       settings: The run's settings.
-      strengths: Strengths by flag name.
-      mean_examples: Mean number of examples of all clients, which corrections and
-        `same_local_steps` use; without it they take clients as equally large.
+      strengths: Hyperparameters by flag name.
+      mean_examples: Mean number of examples per client, for drift corrections and
+        `same_local_steps`; None takes clients as equally large.
       client_preprocess_fn: Function of (examples, key) giving the model's input.
       example_dtype: Data type of the clients' examples, if not the model's.
       **arguments: Further keyword arguments of `build_regularized`.

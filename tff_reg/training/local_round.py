@@ -99,7 +99,7 @@ class LocalRound:
           server: The memories that the server sent, by name.
 
         Returns:
-          What stays as it is during the training, and what does not.
+          The client before its training, and its progress so far.
         """
         self._receive(received, client)
         visit = Visit(
@@ -167,7 +167,7 @@ class LocalRound:
         )
 
     def _start(self, visit: Visit, progress: Progress) -> Visit:
-        """Takes the client where the method that says so lets it begin."""
+        """Sets the weights to those of the hook `start`, if a method has it."""
         for method in self._training.methods:
             if method_lib.does(method, "start"):
                 local = self._views.of(visit, progress)[method.name]
@@ -180,7 +180,7 @@ class LocalRound:
         return visit
 
     def enter(self, progress: Progress, element: Any) -> Progress:
-        """Looks at an element of the data set before it is trained on."""
+        """Notes the relative size of a client before it trains on an element."""
         form, population = self._training.data_form, self._training.population
         has_size = isinstance(form, data_forms.WholeClientData)
         if has_size and population and population.mean_examples:
@@ -199,13 +199,13 @@ class LocalRound:
         """Takes one step.
 
         Args:
-          visit: What `begin` gave.
+          visit: The client before its training.
           progress: How far the training is.
-          batch: What the model's `input_spec` says.
-          compute_key: Gives the step's int64 [2] key.
+          batch: A batch as the model's `input_spec`.
+          compute_key: Returns the step's int64 [2] key.
 
         Returns:
-          How far the training is then.
+          The new progress.
         """
         locals_ = self._views.of(visit, progress)
         gradients, batch_examples, measured = self._local_step.gradient(

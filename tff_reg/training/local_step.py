@@ -1,4 +1,4 @@
-"""One local training step: the gradient of a batch's loss with all its terms."""
+"""A local training step: the gradient of a batch's loss with all terms."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class LocalStep:
         `tff_reg.models.LearningModel`.
       reference_models: Further such models by the names that `step.outputs_of` takes;
         they keep their weights.
-      methods: Those of the sum.
+      methods: The methods of the combination.
       needs: What their hooks need.
       watch: Function of a method and a `Step` giving what the method's hook sees.
 
@@ -80,22 +80,22 @@ class LocalStep:
     def gradient(self, batch: Any, locals_: Locals, compute_key: Callable[..., Any]):
         """Runs the batch forward and backward, as often as a method's rule says.
 
-        What is random in the step is drawn once. Metrics, measurements and the
-        statistics of norms are those of the first pass.
+        All passes of the step use the same random numbers. Metrics, measurements and
+        the statistics of norms come from the first pass.
 
         Args:
-          batch: What the model's `input_spec` says.
-          locals_: The client, for each method by its name.
-          compute_key: Gives the step's int64 [2] key; called only if a method is
-            random.
+          batch: A batch as the model's `input_spec`.
+          locals_: The client as each method sees it, by the method's name.
+          compute_key: Returns the step's int64 [2] key; called only if a method or the
+            network draws random numbers.
 
         Returns:
           The gradients in the order of the model's trainable variables, the number of
-          examples (int64), and what each method measured, scalar means over the batch
+          examples (int64), and each method's measurements: scalar means over the batch
           by name, by the method's name.
 
         Raises:
-          HookError: If a hook fails or returns what it must not.
+          HookError: If a hook fails or returns a wrong value.
         """
         part_keys = self._part_keys(compute_key)
         measured_apart = self._measure_apart(batch, locals_, part_keys)
@@ -124,15 +124,15 @@ class LocalStep:
         perturbation: Optional[Sequence[Any]],
         loss: Optional[Callable[[Any], Any]],
     ):
-        """The gradient of one pass at perturbed weights, which then go back.
+        """Computes the gradient at perturbed weights, and restores the weights.
 
         Args:
           batch: As for `gradient`.
           locals_: As for `gradient`.
           part_keys: The methods' keys by name.
           is_first: Whether the pass counts for metrics and statistics.
-          perturbation: What is added to the weights, one tensor each, or None.
-          loss: Function of a `Step` giving the loss, or None for the whole one.
+          perturbation: One tensor per weight, or None.
+          loss: Function from a `Step` to the loss; None for the whole loss.
 
         Returns:
           As `gradient`.
@@ -190,9 +190,9 @@ class LocalStep:
         # Run eagerly, a branch that is dropped in this step is not there.
         if unreached and loss is None and not tf.executing_eagerly():
             raise ValueError(
-                f"The loss does not reach the weights {', '.join(unreached)}, so that"
-                " they would never be trained: leave them out of the model, or make"
-                " them not trainable."
+                f"The loss does not depend on the weights {', '.join(unreached)}, so"
+                " they would never be trained: remove them from the model, or make them"
+                " not trainable."
             )
         gradients = [
             tf.zeros_like(v) if g is None else g for v, g in zip(weights, gradients)
@@ -207,10 +207,10 @@ class LocalStep:
     def _measure_apart(
         self, batch: Any, locals_: Locals, part_keys: PartKeys
     ) -> dict[str, dict[str, Any]]:
-        """What terms of strength 0 measure, by name, in a pass of their own.
+        """The measurements of terms with strength 0, by name, from an own pass.
 
-        In a function that is not inlined: what reads the step's own pass changes which
-        of its operations TensorFlow fuses, and with that last bits of the gradient.
+        It is a function that is not inlined: readers of the step's own pass change the
+        operations that TensorFlow fuses, and with them the last bits of the gradient.
         """
         if not self._apart:
             return {}
@@ -281,7 +281,7 @@ class LocalStep:
         return self._watch(method, own)
 
     def _part_keys(self, compute_key: Callable[[], tf.Tensor]):
-        """The key of every method, None for those that draw nothing."""
+        """The key of every method, None for methods without random numbers."""
         part_keys = dict.fromkeys((m.name for m in self._methods), None)
         random = [m.name for m in self._methods if m.name in self._needs.keys]
         if self._draws:
@@ -293,7 +293,7 @@ class LocalStep:
         return part_keys
 
     def _run_model(self, batch: Any):
-        """Runs a model that does not show its network; in a trial, without a batch."""
+        """Runs a model that does not show its network; without a batch in a trial."""
         none: Any = None
         if batch is None:
             loss = tf.zeros([], self.model.trainable_variables[0].dtype)
@@ -388,7 +388,7 @@ class LocalStep:
 
 
 class _GradientAt:
-    """The function of that name that the hook `gradient` gets.
+    """The argument `gradient_at` of the hook `gradient`.
 
     Attributes:
       num_examples: Of the batch, after the first call.
@@ -410,7 +410,7 @@ class _GradientAt:
     ) -> list[Any]:
         is_first = self.measured is None
         if loss is not None or not is_first:
-            # Such a model counts a batch at each pass, and gives its own loss alone.
+            # Other models expose only their loss, and count each forward pass.
             checks.require_network(self._step.rule, self._step.model)
         gradients, num_examples, measured = self._step.gradient_of(
             *self._arguments, is_first, perturbation, loss

@@ -16,12 +16,11 @@ from tff_reg.lazy import tff
 class SecureMeanFactory(tff.aggregators.WeightedAggregationFactory):
     """`tff.learning.robust_aggregator`'s mean by secure summation.
 
-    Secure sums are of whole numbers in a range, so that what clients send needs a
-    bound. `tff.learning.secure_aggregator` guesses one for weight times update, which
-    grows with the rounds and cuts off what is beyond it, and cuts weights but not the
-    updates that they are times at 2**20 - 1. Here a client sends its update in units of
-    the clipping norm and its weight in units of `largest_weight`: both are at most 1,
-    and 32 bits stand for that.
+    Secure sums take integers in a range, so clients' values need a bound.
+    `tff.learning.secure_aggregator` estimates one for weight times update, which grows
+    over rounds and cuts off larger values, and cuts weights at 2**20 - 1, but not the
+    updates multiplied by them. Here a client sends its update in units of the clipping
+    norm and its weight in units of `largest_weight`: both are at most 1, with 32 bits.
     """
 
     def __init__(
@@ -34,13 +33,13 @@ class SecureMeanFactory(tff.aggregators.WeightedAggregationFactory):
         """Makes the factory.
 
         Args:
-          largest_weight: What a client weighs at most; one that weighs more counts as
-            this. The mean is exact to some 2**-31 of the norm times `largest_weight`
-            over the clients' mean weight.
+          largest_weight: The largest weight of a client; larger ones are cut. The
+            error of the mean is about 2**-31 of the norm times `largest_weight` over
+            the clients' mean weight.
           zeroing: As for `tff.learning.secure_aggregator`.
           clipping: Whether updates are clipped at the 0.8 quantile of their norms. If
             not, they are clipped at twice the 0.95 quantile of their largest value, 100
-            at first: some bound there must be.
+            at first, as a bound is needed.
 
         Raises:
           ValueError: If `largest_weight` is not a positive number.
@@ -53,7 +52,7 @@ class SecureMeanFactory(tff.aggregators.WeightedAggregationFactory):
         self._largest_weight = largest_weight
 
     def of_ones(self) -> SecureMeanFactory:
-        """The same for clients that weigh 1 or nothing."""
+        """Returns the same factory for clients of weight 1 or 0."""
         return SecureMeanFactory(
             zeroing=self._zeroing, clipping=self._clipping, largest_weight=1.0
         )

@@ -1,9 +1,8 @@
-"""Processes whose clients or server remember more than the model.
+"""Learning processes with client state, and the composition of every process.
 
-TFF's `LearningProcess` has no place for what clients remember: its `next` takes their
-data and returns values at the server only. Here the clients of a round bring their
-states and take new ones home; between rounds their driver keeps them, as
-`tff_reg.experiment.train` does, or a store of the user's own.
+TFF's `LearningProcess` has no client state: its `next` takes client data and returns
+values at the server only. Here `next` takes the states of a round's clients and returns
+new ones; between rounds the caller keeps them, as `tff_reg.experiment.train` does.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from tff_reg.training import (
 
 
 class StatefulLearningProcessOutput(NamedTuple):
-    """What `StatefulLearningProcess.next` gives.
+    """The result of `StatefulLearningProcess.next`.
 
     Attributes:
       state: The new state, at the server.
@@ -43,25 +42,23 @@ class StatefulLearningProcess(tff.templates.IterativeProcess):
     As a `tff.learning.templates.LearningProcess`, except that
     `next(state, client_data, client_states)` takes a list of states beside the list of
     data sets and returns a `StatefulLearningProcessOutput`. The state of a client that
-    never took part is `initial_client_state(state)`, of the state that training began
-    with.
+    never took part is `initial_client_state(initialize())`.
 
     Attributes:
-      initial_client_state: From the state that training begins with to that of a
-        client.
+      initial_client_state: From the initial state to the state of a client.
       get_model_weights: From a state to its `tff.learning.models.ModelWeights`.
       set_model_weights: From a state and weights to the state with them. After the
-        first round what is remembered stays as it is: a fresh start is
+        first round memories do not change: a fresh start is
         `set_model_weights(initialize(), weights)`, with new client states.
-      get_hparams: From a state to its hyper-parameters.
-      set_hparams: From a state and hyper-parameters to the state with them.
-      get_all_clients_weights: From a state to the mean of all clients' last models, a
-        `ModelWeights`: clients that never took part count with the initial weights, and
-        the server model's other variables are beside them. None where the server does
-        not keep it.
+      get_hparams: From a state to its hyperparameters.
+      set_hparams: From a state and hyperparameters to the state with them.
+      get_all_clients_weights: From a state to the mean of every client's latest model,
+        a `ModelWeights`. Clients that never took part count with the initial weights;
+        variables that are not trainable are the server's. None if the server does not
+        keep the mean.
     """
 
-    # Makes the model whose weights these are, where `tff_reg.training` knows it.
+    # Makes the model of these weights, if `tff_reg.training` built the process.
     model_fn: Optional[Callable[[], Any]] = None
 
     def __init__(
@@ -76,7 +73,7 @@ class StatefulLearningProcess(tff.templates.IterativeProcess):
         set_hparams: tff.Computation,
         get_all_clients_weights: Optional[tff.Computation] = None,
     ):
-        """Keeps the computations; unplaced but for the first two.
+        """Keeps the computations; only the first two are placed.
 
         Args:
           initialize_fn: () -> S at the server.
