@@ -1,1 +1,1 @@
-"""What `bin/bench` measures: a file a subject; `shared` has what they share."""
+"""The subjects of `bin/bench`, one file each; `shared` has their common parts."""

@@ -1,9 +1,9 @@
-"""Measures what it costs to keep the states of clients between rounds.
+"""Measures the cost of keeping clients' states between rounds.
 
-Rounds without training: the cohort's states are loaded, replaced and stored, and a
-checkpoint is committed, as `tff_reg.experiment.train` does it. All clients come once
-first, so that the rounds measured load what was written (from the system's cache, where
-it fits there).
+The rounds have no training: the cohort's states are loaded, replaced and stored, and a
+checkpoint is committed, as in a run. First every client takes part
+once, so that the measured rounds load written states (from the system's cache, if they
+fit into it).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from benchmarks.shared import measuring, subject
-from tff_reg.experiment import checkpoints, client_states, state_file
+from tff_reg.experiment.rounds import checkpoints, client_states, state_file
 from tff_reg.lazy import flags, np
 
 _ARRAYS = 62  # As many trainable variables as a ResNet-18 has.
@@ -34,8 +34,8 @@ class Setting:
 
     Attributes:
       num_clients: Clients.
-      clients_per_round: Of them in a round.
-      rounds: Rounds that are measured, after those in which all come once.
+      clients_per_round: Clients of a round.
+      rounds: The measured rounds, after those in which every client takes part once.
       megabytes: Size of a client's state, in 10^6 bytes; the default is 11 million
         float32, a ResNet-18. The server's state is three times that.
     """
@@ -47,7 +47,7 @@ class Setting:
 
     @property
     def most_megabytes_on_disk(self) -> float:
-        """Upper bound of what is written and not yet deleted."""
+        """Upper bound of the files on the disk at any time."""
         states = self.num_clients + _SUPERSEDED_COHORTS * self.clients_per_round
         return (states + 3 * _SUPERSEDED_COHORTS) * self.megabytes
 
@@ -69,19 +69,17 @@ def measure(
     Returns:
       JSON values by name; seconds are medians over the rounds measured.
 
-      - `setting`: What was kept.
-      - `load_seconds`, `store_seconds`: Of loading and storing a cohort's states.
-      - `commit_seconds`: Of committing a checkpoint.
-      - `slowest_round_seconds`: The most that the three took together.
-      - `verify_seconds`: Of comparing the newest checkpoint and all clients' files with
-        their sums, once: what a resumed run waits for.
-      - `peak_megabytes`: The most memory that was resident beyond what was at the
-        beginning, with the cohort's old and new states, in 10^6 bytes; None where the
-        system does not tell (elsewhere than on Linux).
-      - `disk_megabytes`: What is on the disk after the last round. The folder is
-        deleted.
-      - `files`: The clients' files among that.
-      - `round_seconds`: Of the three parts of a round together.
+      - `setting`: The sizes that were kept.
+      - `load_seconds`, `store_seconds`: Loading and storing a cohort's states.
+      - `commit_seconds`: Committing a checkpoint.
+      - `slowest_round_seconds`: The slowest round, all three parts.
+      - `verify_seconds`: Comparing the newest checkpoint and all clients' files with
+        their checksums once, as a resumed run does.
+      - `peak_megabytes`: The peak of resident memory above that of the beginning, with
+        the cohort's old and new states, in 10^6 bytes; None except on Linux.
+      - `disk_megabytes`: The folder's size after the last round, before it is deleted.
+      - `files`: The number of the clients' files in it.
+      - `round_seconds`: The three parts of a round together.
 
     Raises:
       RefusedError: If the disk has too little room.

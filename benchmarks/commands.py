@@ -1,4 +1,4 @@
-"""Measures what people wait for at the commands."""
+"""Measures how long people wait at the commands."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import Any
 
 from benchmarks.shared import measuring, subject
 from tff_reg import commands
-from tff_reg.experiment import process_cache
+from tff_reg.experiment.rounds import process_cache
 from tff_reg.lazy import flags
 
 _TURNS, _QUICK_TURNS = 5, 1
@@ -24,7 +24,7 @@ _TURNS, _QUICK_TURNS = 5, 1
 _DIGITS = ("--process=fedavg",)
 _CIFAR = ("--task=cifar10", "--synthetic_data", "--scale=0.02")
 _COHORT = ("--num_clients=200", "--clients_per_round=100", "--local_epochs=1")
-# Until whose first round people wait, with what they ask for.
+# The runs whose first round is waited for, by name, with their flags.
 _RUNS = {
     "FedAvg on digits": _DIGITS,
     "FedAlign on ResNet-56": (
@@ -82,7 +82,7 @@ def measure(
 
 
 def _seconds_of_runs(name: str) -> dict[str, float]:
-    """Until the first round is printed, of two seeds, and from Ctrl-C to the end."""
+    """Seconds until the first round of two seeds, and from Ctrl-C to the end."""
     with tempfile.TemporaryDirectory() as folder:
         first, _ = _seconds_of_a_run(_RUNS[name], folder, 0)
         again, end = _seconds_of_a_run(_RUNS[name], folder, 1)
@@ -96,7 +96,7 @@ def _seconds_of_runs(name: str) -> dict[str, float]:
 def _seconds_of_a_run(
     arguments: Sequence[str], folder: str, seed: int
 ) -> tuple[float, float]:
-    """Until the first round is printed, and from Ctrl-C to the end."""
+    """Seconds until the first round is printed, and from Ctrl-C to the end."""
     began = time.perf_counter()
     process = subprocess.Popen(
         [

@@ -1,9 +1,9 @@
 """How a round's time and memory grow.
 
-With the clients held, the clients of a round, the size of the model, the clients at a
-time, and the visits of clients. Everything else is small: what is measured is what
-stands around the training. Each point is a process of its own, but visits go on in one;
-its memory is what was resident at most.
+They grow with the number of clients in all, the clients of a round, the size of the
+model, the clients at a time, and the visits of clients. The network is small, so that
+the work around the training shows. Each point is a process of its own, but all visits
+happen in one; memory is the peak of resident memory.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from tff_reg.lazy import flags, mpl_agg, mpl_figure
 
 
 class Point(NamedTuple):
-    """What a round is.
+    """The sizes of a round.
 
     Attributes:
       clients_held: Clients in all.
-      clients_per_round: Of them in a round.
+      clients_per_round: Clients of a round.
       megabytes: Size of the model, in 10^6 bytes.
       clients_in_parallel: Clients at a time.
     """
@@ -58,7 +58,7 @@ def measure(
     """Times rounds; takes about ten minutes, or five if `quick`.
 
     Args:
-      sweeps: Which of them.
+      sweeps: The names of some sweeps.
       visits: How many clients train in all, in the sweep of visits.
       quick: Without the largest point of each sweep.
       report: Called with a line now and then, to show progress.
@@ -137,7 +137,7 @@ def table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def plot(rows: Sequence[Mapping[str, Any]], path: str) -> None:
-    """Draws seconds and memory against what grows, a pair of panels for each sweep.
+    """Draws seconds and memory against the growing number, two panels for each sweep.
 
     Args:
       rows: What `measure` returns.

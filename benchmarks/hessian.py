@@ -1,4 +1,4 @@
-"""Measures what Hessian-vector products and the top eigenvalue take.
+"""Measures the time of Hessian-vector products and of the top eigenvalue.
 
 A product and a gradient of the same batch take turns, so that other work on the machine
 slows down both.
@@ -24,7 +24,7 @@ _IMAGE_SHAPE, _CLASSES = (32, 32, 3), 10
 
 @dataclasses.dataclass(frozen=True)
 class Setting:
-    """What is measured.
+    """The sizes of the measurement.
 
     Attributes:
       models: Networks whose products are compared with their gradients.

@@ -1,8 +1,9 @@
-"""How long a local step takes with oneDNN's kernels, and with Eigen's.
+"""The time of a local step with oneDNN's kernels and with Eigen's.
 
-Eigen's are TensorFlow's own; by itself it takes oneDNN's only where the CPU has
-AVX512-VNNI, AVX512-BF16 or AMX. `tff_reg.kernels` decides otherwise, and this is why.
-On a CPU with more than AVX2, oneDNN is also measured as it is on one without.
+Eigen's kernels are TensorFlow's own. TensorFlow by itself uses oneDNN's only on CPUs
+with AVX512-VNNI, AVX512-BF16 or AMX; `tff_reg.kernels` chooses oneDNN everywhere, and
+these times are the reason. On a CPU with more than AVX2, oneDNN is also measured with
+AVX2 only.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Whether methods learn here what they learn in plain PyTorch.
+"""Compares the learning curves of methods here and in plain PyTorch.
 
-The same digits are trained with by this package and by a loop of PyTorch: the same
-split, initial weights, clients of a round, network and optimiser. What differs is the
-order of the examples and what methods draw, so the curves of a seed are not equal; they
-are those of one method where they go together, seed by seed.
+This package and a loop of PyTorch train on the same digits, with the same split,
+initial weights, clients of each round, network and optimiser. The order of the examples
+and the methods' random numbers differ, so the curves of a seed are not equal; if both
+implement the same method, the curves stay close for every seed.
 """
 
 from __future__ import annotations
@@ -21,12 +21,9 @@ from typing import Any
 
 from benchmarks.shared import subject
 from benchmarks.simulators import environments
-from tff_reg.experiment import (
-    config as config_lib,
-    curves,
-    metrics,
-    runs,
-)
+from tff_reg import curves
+from tff_reg.experiment.config import run_config as config_lib
+from tff_reg.experiment.rounds import metrics, runs
 from tff_reg.lazy import flags, np
 
 METHODS = ("fedavg", "fedalign", "moon", "gradaug", "fedmlb")
@@ -37,7 +34,7 @@ _HERE, _PYTORCH = "tff_reg", "PyTorch"
 
 
 def _config(method: str, seed: int, rounds: int, folder: str) -> Any:
-    """Those of the README's table of all regularisers on digits."""
+    """The settings of the README's table of all regularisers on digits."""
     return config_lib.RunConfig(
         process=method,
         seed=seed,
@@ -59,7 +56,7 @@ def _config(method: str, seed: int, rounds: int, folder: str) -> Any:
 
 
 def _write(path: str, config: Any) -> None:
-    """Writes what the program of PyTorch is to train with."""
+    """Writes the file with which the program of PyTorch trains."""
     task = runs.build_task(config)
     model = runs.build_model_fn(config, task)()
     arrays = {f"weight{i:04}": v for i, v in enumerate(model.trainable_variables)}
@@ -116,8 +113,8 @@ def measure(
 
     Args:
       methods: Some of `METHODS`.
-      seeds: Of the runs.
-      rounds: Of each.
+      seeds: The seeds of the runs.
+      rounds: The rounds of each run.
       report: Called with a line now and then, to show progress.
 
     Returns:
@@ -151,7 +148,7 @@ def measure(
 
 
 def _accuracies(rows: Sequence[Mapping[str, Any]], method: str, system: str):
-    """By seed, by round."""
+    """The accuracies by seed and round."""
     return [
         row["accuracies"]
         for row in rows
@@ -178,7 +175,7 @@ def table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def plot(rows: Sequence[Mapping[str, Any]], path: str) -> None:
-    """Draws the means over the seeds, a curve a method and system.
+    """Draws the means over the seeds, one curve for each method and system.
 
     Args:
       rows: What `measure` returns.

@@ -1,19 +1,18 @@
-"""How long a local step of each method takes, against one of FedAvg.
+"""The time of a local step of each method, relative to FedAvg.
 
-What is timed are rounds of the method's own process (`training.build`) in the
-in-process runtime, with one client that takes a few steps from the initial weights:
-all of what a local step is, with the batch's gathering, the gradient, any clipping,
-the optimiser and the measurements. From each round's time that of a round whose
-client has no examples is taken: the server's part, and what a client does once a
-round, such as the copies of the reference models' weights. In the papers' rounds of
-50 to 1000 steps that is less than a thousandth of a step's time.
+The benchmark times rounds of the method's own process (`training.build`) in process,
+with one client that takes a few steps from the initial weights. This is a whole local
+step: gathering the batch, the gradient, any clipping, the optimiser and the
+measurements. The time of a round whose client has no examples is subtracted: the
+server's part and a client's work once per round, such as copying the reference models'
+weights. In the papers' rounds of 50 to 1000 steps this part is less than a thousandth
+of a step's time.
 
 Time is the processor time of the process, which runs each operation on one thread and
-one operation at a time: that is what a client has while clients in parallel fill all
-cores, and other programs hardly change it. Wall-clock times are measured beside it.
-The methods take turns of one round, many times over, and a method's ratio is the
-median of those within a round of turns, so that what else happens on the machine
-happens to all.
+one operation at a time. A client has these conditions while parallel clients fill all
+cores, and other programs hardly change this time. Wall-clock times are measured beside
+it. The methods take turns of one round, many times, and a method's ratio is the median
+of the ratios within a turn, so that other work on the machine affects all methods.
 
 All methods have their default strengths, and train on the CPU with FedAvg's optimiser
 of the FedAlign paper. Only FedAlign clips gradients, as in its authors' comparison.
@@ -41,7 +40,7 @@ _IMAGE, _CLASSES = (32, 32, 3), 10
 # Of whom one takes part; drift corrections want to know.
 _CLIENTS = 10
 _STEPS = 3
-# FedAvg has a turn among so many methods.
+# FedAvg has one turn for each group of this many methods.
 _BETWEEN = 4
 # Rounds of turns, in full and with `quick`.
 _TURNS = (25, 3)
@@ -76,7 +75,7 @@ AUTHORS = {
 
 
 class Setting(NamedTuple):
-    """On what a method is timed.
+    """The network and batches on which a method is timed.
 
     Attributes:
       model: Name of the network, with group norm, for images of 32x32x3, 10 classes.
@@ -127,12 +126,12 @@ def measure(
     Args:
       methods: As `parse_methods` gives them.
       quick: Fewer turns.
-      setting: On what all methods are timed; None means ResNet-20 with batches of 32,
-        and for FedMLB ResNet-18 with batches of 8.
+      setting: The network and batches of all methods; None means ResNet-20 with batches
+        of 32, and for FedMLB ResNet-18 with batches of 8.
       report: Called with a line now and then, to show progress.
 
     Returns:
-      What `row` makes of each method.
+      The `row` of each method.
 
     Raises:
       ValueError: If a method cannot be trained on the model.
@@ -142,28 +141,14 @@ def measure(
         or next((_SETTING_OF[m] for m in name.split("+") if m in _SETTING_OF), _SETTING)
         for name in methods
     }
-    cases = list(
-        dict.fromkeys(
-            [(_FEDAVG, used) for used in dict.fromkeys(settings.values())]
-            + list(settings.items())
-        )
-    )
+    baselines = [(_FEDAVG, used) for used in dict.fromkeys(settings.values())]
+    cases = list(dict.fromkeys([*baselines, *settings.items()]))
     tf.config.threading.set_inter_op_parallelism_threads(1)
     with runtime.running(
         "in_process", devices="CPU:0", clients_in_parallel=1, intra_op_threads=1
     ):
         rounds, multiply_adds = _prepare(cases, report)
-        empty, full = ({case: [] for case in cases} for _ in range(2))
-        for turn in range(_TURNS[quick]):
-            for case in cases:
-                full[case].append([])
-            for number, case in enumerate(cases):
-                # FedAvg's are in every ratio: several of them, spread over the turns.
-                again = [] if number % _BETWEEN else [(_FEDAVG, case[1])]
-                for each in dict.fromkeys([*again, case]):
-                    empty[each].append(rounds[each].time(0, turn))
-                    full[each][-1].append(rounds[each].time(_STEPS, turn))
-            report(f"{turn + 1} of {_TURNS[quick]} turns of each")
+        empty, full = _time(cases, rounds, _TURNS[quick], report)
 
     def per_step(case, kind):
         # Not the same turn's empty round, whose noise would be added.
@@ -171,21 +156,39 @@ def measure(
         in_turns = [statistics.fmean(t[kind] for t in found) for found in full[case]]
         return tuple((seconds - once) / _STEPS for seconds in in_turns)
 
-    rows = []
-    for case in settings.items():
-        fedavg = (_FEDAVG, case[1])
-        rows.append(
-            row(
-                *case,
-                seconds=per_step(case, 0),
-                fedavg_seconds=per_step(fedavg, 0),
-                wall_seconds=per_step(case, 1),
-                fedavg_wall_seconds=per_step(fedavg, 1),
-                empty_round_seconds=statistics.median(t[0] for t in empty[case]),
-                multiply_adds_ratio=multiply_adds[case] / multiply_adds[fedavg],
-            )
+    return [
+        row(
+            *case,
+            seconds=per_step(case, 0),
+            fedavg_seconds=per_step(fedavg, 0),
+            wall_seconds=per_step(case, 1),
+            fedavg_wall_seconds=per_step(fedavg, 1),
+            empty_round_seconds=statistics.median(t[0] for t in empty[case]),
+            multiply_adds_ratio=multiply_adds[case] / multiply_adds[fedavg],
         )
-    return rows
+        for case in settings.items()
+        for fedavg in [(_FEDAVG, case[1])]
+    ]
+
+
+def _time(cases, rounds, turns: int, report) -> tuple[dict, dict]:
+    """Times rounds without a step, and with `_STEPS`, in turns.
+
+    Returns:
+      For each case the times of its empty rounds, and of each turn's full rounds.
+    """
+    empty, full = ({case: [] for case in cases} for _ in range(2))
+    for turn in range(turns):
+        for case in cases:
+            full[case].append([])
+        for number, case in enumerate(cases):
+            # FedAvg's are in every ratio: several of them, spread over the turns.
+            again = [] if number % _BETWEEN else [(_FEDAVG, case[1])]
+            for each in dict.fromkeys([*again, case]):
+                empty[each].append(rounds[each].time(0, turn))
+                full[each][-1].append(rounds[each].time(_STEPS, turn))
+        report(f"{turn + 1} of {turns} turns of each")
+    return empty, full
 
 
 def row(
@@ -199,21 +202,21 @@ def row(
     empty_round_seconds: float,
     multiply_adds_ratio: float,
 ) -> dict[str, Any]:
-    """What was found of a method: medians, and quartiles of the ratios.
+    """A method's result: medians, and quartiles of the ratios.
 
     Args:
       method: The process name.
-      setting: On what.
-      seconds: Processor seconds a step, one number a turn, of at least two turns.
-      fedavg_seconds: FedAvg's on the same, in the same rounds of turns.
-      wall_seconds: Wall-clock seconds a step.
-      fedavg_wall_seconds: FedAvg's.
+      setting: The network and batches.
+      seconds: Processor seconds per step, one number for each of at least two turns.
+      fedavg_seconds: FedAvg's on the same network, in the same turns.
+      wall_seconds: Wall-clock seconds per step.
+      fedavg_wall_seconds: FedAvg's wall-clock seconds.
       empty_round_seconds: Processor seconds of a round without a step, the median.
       multiply_adds_ratio: Multiply-adds of a step over those of FedAvg's.
 
     Returns:
-      JSON values by name. Seconds are processor seconds a step, and the ratio is that
-      of them, except where a key says `wall` or `round`.
+      JSON values by name. Seconds are processor seconds per step, and the ratio is
+      computed from them, unless a key says `wall` or `round`.
     """
     ratios = [a / b for a, b in zip(seconds, fedavg_seconds)]
     walls = [a / b for a, b in zip(wall_seconds, fedavg_wall_seconds)]

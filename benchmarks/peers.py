@@ -1,12 +1,11 @@
-"""How long a round takes here, in plain PyTorch, and in other simulators.
+"""The time of a round here, in plain PyTorch, and in other simulators.
 
 All run the same round: the same network with the same initial weights, the same
 clients, batches, steps and optimiser, and the mean of the clients' weights; the weights
-after the first round are compared. One thing cannot be had: FedJAX fills up a client's
-last batch with examples it has trained on. Only PyTorch and this package run FedAlign
-and MOON.
-The programs (benchmarks/simulators/) have environments of their own, and take turns of
-one round, so that what else happens on the machine happens to all.
+after the first round are compared. One difference remains: FedJAX fills a client's last
+batch with examples of earlier batches. Only PyTorch and this package run FedAlign and
+MOON. The programs (benchmarks/simulators/) have environments of their own and take
+turns of one round, so that other work on the machine affects all of them.
 """
 
 from __future__ import annotations
@@ -48,15 +47,15 @@ CASES = {
 
 
 class System(NamedTuple):
-    """What runs rounds.
+    """A program that runs rounds.
 
     Attributes:
-      title: What it is called in the table.
+      title: Its name in the table.
       program: The module of `benchmarks.simulators`.
-      environment: Its environment there; None for this one.
-      arguments: The program's, after the case's file.
+      environment: Its environment there; None for this process's environment.
+      arguments: The program's arguments after the case's file.
       in_parallel: Clients at a time; None for as many as there are cores.
-      methods: What it can run.
+      methods: The methods that it can run.
     """
 
     title: str
@@ -161,16 +160,8 @@ def _measure_case(
         found: dict[str, dict[str, Any]] = {}
         weights: dict[str, list[Any]] = {}
         for name in systems:
-            system = SYSTEMS[name]
-            command = [
-                pythons[system.environment],
-                "-m",
-                f"benchmarks.simulators.{system.program}",
-                path,
-                *system.arguments,
-            ]
+            command = _command(SYSTEMS[name], pythons, path)
             errors = stack.enter_context(open(os.path.join(folder, name), "w+b"))
-
             try:
                 began = time.perf_counter()
                 programs[name] = stack.enter_context(
@@ -205,10 +196,16 @@ def _measure_case(
     return rows_of(case, seconds, found)
 
 
+def _command(system: System, pythons: Mapping[str | None, str], path: str) -> list[str]:
+    """The command of a system's program for the case in a file."""
+    program = f"benchmarks.simulators.{system.program}"
+    return [pythons[system.environment], "-m", program, path, *system.arguments]
+
+
 def difference(
     weights: Sequence[Any], expected: Sequence[Any], before: Sequence[Any]
 ) -> float:
-    """How far weights after a round are off, in units of how far the others moved."""
+    """The distance between two results of a round, divided by the round's change."""
 
     def distance(one: Sequence[Any], other: Sequence[Any]):
         return np.sqrt(sum(np.sum(np.square(a - b)) for a, b in zip(one, other)))
@@ -221,12 +218,12 @@ def rows_of(
     seconds: Mapping[str, Sequence[float]],
     more: Mapping[str, Mapping[str, Any]],
 ) -> list[dict[str, Any]]:
-    """What was found of a case: medians, and their ratios to PyTorch's.
+    """The result of a case: medians, and their ratios to PyTorch's.
 
     Args:
       case: Its name.
-      seconds: Of rounds, by system.
-      more: What else was found, by system.
+      seconds: The seconds of rounds, by system.
+      more: Other results, by system.
 
     Returns:
       JSON values by name, for each of `seconds`.
@@ -250,9 +247,9 @@ def rows_of(
 
 @contextlib.contextmanager
 def peak_memory(pid: int) -> Iterator[list[int]]:
-    """Looks at the memory of a process and its descendants; gives the most, in bytes.
+    """Watches the memory of a process and its descendants; returns the peak, in bytes.
 
-    What they share is divided among them (PSS).
+    Shared memory is divided among them (PSS).
     """
     most = [0]
     is_over = threading.Event()

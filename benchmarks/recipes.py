@@ -1,13 +1,13 @@
-"""How long the papers' recipes take: what `bin/reproduce --list` says.
+"""The time of the papers' recipes, for `bin/reproduce --list`.
 
-A run's training is so many examples, each of so many multiply-adds, counted in the
-graph of the recipe's local step (`tff_reg.analysis.cost`). How many of these a core
-does in a second is measured on FedAvg's step on the recipe's network, with its images
-and batch size: processor time of one thread, as in `methods`. Both make core hours.
-What methods take beside multiply-adds, evaluation and the server are left out.
+A run's training has a number of examples, each with a number of multiply-adds that are
+counted in the graph of the recipe's local step (`tff_reg.analysis.cost`). A core's
+multiply-adds per second are measured on FedAvg's step on the recipe's network, with its
+images and batch size: processor time of one thread, as in `methods`. The quotient is
+core hours. Methods' other work, evaluation and the server are left out.
 
-Written to tasks/recipes/work.csv, a row a recipe, as it is found; what stands there is
-not measured again, so that the file is deleted to measure anew.
+Each recipe's row is written to tasks/recipes/work.csv as soon as it is measured.
+Recipes in the file are not measured again; delete the file to measure anew.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from collections.abc import Callable, Mapping
 from typing import Any, Optional
 
 from benchmarks.shared import cases, subject
-from tff_reg import models, runtime, tasks, training
+from tff_reg import files, models, runtime, tables, tasks, training
 from tff_reg.analysis import cost
-from tff_reg.experiment import ResolvedConfig, RunConfig, files, tables
+from tff_reg.experiment import ResolvedConfig, RunConfig
 from tff_reg.lazy import flags, tf
 from tff_reg.methods import catalogue
 from tff_reg.tasks import recipes
@@ -37,7 +37,7 @@ _EXAMPLES = {"ham10000": 9013}
 
 
 def examples(config: ResolvedConfig) -> float:
-    """How many examples all clients of a run train on, in all of its rounds."""
+    """The number of examples in all clients' training in all rounds of a run."""
     known = tasks.defaults(config.task)
     count = known.num_train_examples or _EXAMPLES[config.task]
     share = config.clients_per_round / config.num_clients
@@ -50,11 +50,11 @@ def measure(
     names: Optional[list[str]] = None,
     report: Callable[[str], None] = lambda line: None,
 ) -> list[dict[str, Any]]:
-    """Measures what the file has not; sets TensorFlow's threads.
+    """Measures the recipes that the file lacks; sets TensorFlow's threads.
 
     Args:
       path: The file.
-      names: Of recipes; None for all that are runs of their own.
+      names: Names of recipes; None for all recipes with runs of their own.
       report: Called with a line now and then.
 
     Returns:
@@ -111,9 +111,9 @@ def _network_of(config: ResolvedConfig) -> Any:
 
 
 def _step_of(config: ResolvedConfig) -> Any:
-    """What the multiply-adds of a recipe's step depend on.
+    """The settings that determine the multiply-adds of a recipe's step.
 
-    Of numbers with fractions, whether they are there: the recipes' widths are alike.
+    Numbers with fractions only count as present: all recipes have the same widths.
     """
     strengths = {
         name: value > 0 if isinstance(value, float) else value
@@ -128,7 +128,7 @@ def _step_of(config: ResolvedConfig) -> Any:
 
 
 def _patience(name: str) -> tuple:
-    """Where a recipe stands among those that take longer and longer to trace."""
+    """A key that sorts recipes by the time of tracing."""
     order = ("fedalign", "man", "univarfl", "fedmlb")
     is_slow = "fedmlb" in str(recipes.recipe(name).settings["process"])
     return "/paths-" in name, is_slow, order.index(name.split("/")[0])

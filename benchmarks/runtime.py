@@ -47,8 +47,8 @@ _PROGRAM = """
 import sys
 from tff_reg import quiet
 quiet.silence()
-from benchmarks.shared import rounds
-rounds.answer_questions(threads=int(sys.argv[1]))
+from benchmarks.shared import questions
+questions.answer_questions(threads=int(sys.argv[1]))
 """
 
 
@@ -171,7 +171,7 @@ def measure_memory() -> dict[tuple[str, str], float]:
 
 
 def program(threads: int) -> asking.Program:
-    """What runs `rounds.answer_questions`."""
+    """What runs `questions.answer_questions`."""
     return asking.Program([sys.executable, "-c", _PROGRAM, str(threads)])
 
 

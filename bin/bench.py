@@ -16,8 +16,8 @@ if __name__ == "__main__":
     STOP.take_over()
 
 from benchmarks.shared import subject
-from tff_reg import quiet
-from tff_reg.experiment import command_line, files
+from tff_reg import files, quiet
+from tff_reg.commands import command_line
 from tff_reg.lazy import flags
 from tff_reg.settings import SettingError
 

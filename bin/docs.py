@@ -13,7 +13,8 @@ if __name__ == "__main__":
     STOP = interruption.Interruption()
     STOP.take_over()
 
-from tff_reg.experiment import command_line, files
+from tff_reg import files
+from tff_reg.commands import command_line
 from tff_reg.lazy import flags, sphinx_build
 from tff_reg.methods import overview
 from tff_reg.settings import SettingError

@@ -13,8 +13,7 @@ import pkgutil
 import re
 import textwrap
 
-from tff_reg import settings
-from tff_reg.experiment import curves
+from tff_reg import curves, settings
 from tff_reg.lazy import tf, tff
 from tff_reg.methods import checks, contract, method as method_lib, overview, words
 from tff_reg.tasks import notebooks

@@ -1,13 +1,17 @@
 """Tasks: a data set, its split and augmentation, and a model that suits it.
 
-    names()         the tasks there are
-    defaults(name)  what a task says about itself; loads no TensorFlow
-    check_data(..)  whether its data can be there; loads no TensorFlow either
-    read(name, ..)  its data, dealt out; loads it for data of TFDS alone
-    digests(..)     whether its data are the same; likewise
-    build(name, ..) the task with its data, a `tff.simulation.baselines.BaselineTask`
+`names` and `defaults` describe the tasks and `check_data` looks for their files, all
+without TensorFlow. `read` loads a task's data and deals them out, and `digests` hashes
+them; both load TensorFlow only for data of TFDS. `build` makes the whole task, a
+`tff.simulation.baselines.BaselineTask`. `tff_reg.tasks.recipes` has the papers'
+experiments by name.
 
-`tff_reg.tasks.recipes` has the papers' experiments by name.
+>>> from tff_reg import tasks
+>>> tasks.defaults("digits").num_classes
+10
+>>> data, positions = tasks.read("digits", num_clients=5, partition="iid")
+>>> len(positions), data.x_train.shape
+(5, (1437, 8, 8, 1))
 
 A new task is one module with `DEFAULTS` and `load`, and one name in `_NAMES`. `load`
 takes what `DEFAULTS.options` name and returns an `image_data.ImageData`.
@@ -21,7 +25,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from tff_reg import lazy
-from tff_reg.experiment import scale as scale_lib, task_settings
+from tff_reg.experiment.config import scale as scale_lib, task_settings
 from tff_reg.lazy import logging
 from tff_reg.settings import settings_of
 from tff_reg.tasks import dealt, recipes, reduced_data
@@ -68,7 +72,7 @@ def defaults(name: str) -> TaskDefaults:
 
 
 def check_data(name: str, data_dir: str | None) -> None:
-    """Finds out in no time that a task's data are not there.
+    """Checks quickly, without reading, that a task's data are present.
 
     Args:
       name: One of `names()`.
@@ -94,7 +98,8 @@ def read(task: str, **settings: Any) -> tuple[ImageData, list]:
 
     Args:
       task: One of `names()`.
-      **settings: The other fields of `tff_reg.experiment.task_settings.TaskSettings`.
+      **settings: The other fields of
+        `tff_reg.experiment.config.task_settings.TaskSettings`.
 
     Returns:
       The data and each client's positions in the training examples.
@@ -102,9 +107,9 @@ def read(task: str, **settings: Any) -> tuple[ImageData, list]:
     Raises:
       TaskError: If there is no task of that name, or it has no such option.
       DataError: If the data are not there, or not what they should be.
-      tff_reg.data.partitions.PartitionError: If the examples cannot be dealt so.
+      tff_reg.data.partitions.PartitionError: If the partition does not fit the data.
       TypeError: If there is no such setting.
-      SettingError: If a setting cannot be.
+      SettingError: If a setting cannot have its value.
     """
     chosen = task_settings.TaskSettings(task=task, **settings)
     return dealt.deal(_load(chosen), chosen)
@@ -114,7 +119,7 @@ def digests(task: str, **settings: Any) -> dict[str, str]:
     """The digests of a task's data and of their split; see `read` for the arguments.
 
     Returns:
-      By names of `tff_reg.data.digests.NAMES`.
+      The digests by the names in `tff_reg.data.digests.NAMES`.
     """
     return dealt.digests(*read(task, **settings))
 
@@ -126,14 +131,15 @@ def build(
 
     Args:
       task: One of `names()`.
-      examples: What `read` gives for the same arguments, if it was asked before.
-      **settings: As of `read`.
+      examples: The result of `read` for the same arguments, if it is known already.
+      **settings: Those of `read`.
 
     Returns:
       The task.
 
     Raises:
-      ValueError: If the model cannot have the norm; and what `read` raises.
+      ValueError: If the model cannot have the norm.
+      TaskError: As in `read`, whose other errors it raises too.
     """
     examples = examples or read(task, **settings)
     chosen = task_settings.TaskSettings(task=task, **settings)
@@ -160,7 +166,7 @@ def _load(chosen: task_settings.TaskSettings) -> ImageData:
     expected = module.DEFAULTS.num_train_examples
     if expected not in (None, len(data.y_train)):
         logging.warning(
-            "The whole data set %s has %d training examples; here are %d.",
+            "The whole data set %s has %d training examples; this copy has %d.",
             chosen.task,
             expected,
             len(data.y_train),

@@ -1,17 +1,17 @@
 """Your own arrays in an .npz file: x_train, y_train, x_test, y_test.
 
-Images are uint8 [n, height, width, channels] (or without channels), normalised with
-the training images' own mean and deviation, or float32, which are taken as they are.
-Labels are whole numbers from 0. `domain` (whole numbers from 0, one a training
-example), `class_names` and `domain_names` may be there too. Pad-crop by 4 pixels and
-flip. The file is read without pickles.
+Images are uint8 [n, height, width, channels] (or without channels) or float32. uint8
+images are normalised with the training images' own mean and deviation, float32 images
+are not. Labels are whole numbers from 0. The file may also hold `domain` (a whole
+number from 0 for each training example), `class_names` and `domain_names`. The
+augmentation is pad-crop by 4 pixels and flip. The file is read without pickles.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tff_reg.experiment import files
+from tff_reg import files
 from tff_reg.lazy import np
 from tff_reg.tasks import image_data
 from tff_reg.tasks.task_defaults import DataError, TaskDefaults
@@ -31,7 +31,7 @@ DEFAULTS = TaskDefaults(
 
 
 def load(data_dir: str) -> image_data.ImageData:
-    """Reads `data_dir`, the .npz file; the data have domains if the file has them.
+    """Reads the .npz file `data_dir`; the data have domains if the file has them.
 
     Raises:
       DataError: If the file is damaged or its arrays do not fit together.
@@ -50,7 +50,7 @@ def load(data_dir: str) -> image_data.ImageData:
     if len(x_train) != len(y_train) or len(x_test) != len(y_test):
         raise DataError(
             f"{data_dir} has {len(x_train)} and {len(x_test)} images and "
-            f"{len(y_train)} and {len(y_test)} labels; there must be one each."
+            f"{len(y_train)} and {len(y_test)} labels; each image needs one label."
         )
     class_names = _names(content.get("class_names"), y_train, y_test)
     domains = content.get("domain")
@@ -62,7 +62,7 @@ def load(data_dir: str) -> image_data.ImageData:
         if len(domains) != len(y_train):
             raise DataError(
                 f"{where} has {len(domains)} numbers for {len(y_train)} training "
-                "examples; there must be one each."
+                "examples; each example needs one."
             )
     found = image_data.of_parts(
         (x_train, y_train),
@@ -82,12 +82,12 @@ def _check_scale(data: image_data.ImageData, data_dir: str) -> None:
     if data.x_train.dtype == np.float32 and not train / 10 <= test <= 10 * train:
         raise DataError(
             f"{data_dir}: x_train reaches up to {train:g} and x_test up to {test:g};"
-            " give both on one scale."
+            " bring both to one scale."
         )
 
 
 def _names(names: np.ndarray | None, *numbers: np.ndarray) -> tuple[str, ...]:
-    """Given names, or the numbers from 0 to the largest."""
+    """The given names; without any, the numbers from 0 to the largest as names."""
     if names is not None:
         return tuple(map(str, names.ravel()))
     whole = [one for one in numbers if one.dtype.kind in "iu" and one.size]
@@ -104,14 +104,14 @@ def read_npz(
 
     Args:
       path: The file.
-      names: The arrays that must be there.
-      extras: Those that may.
+      names: The required arrays.
+      extras: The optional arrays.
 
     Returns:
       The arrays by name.
 
     Raises:
-      DataError: If the file is damaged, lacks an array, holds pickled objects, or a
+      DataError: If the file is damaged, lacks an array, or holds pickled objects or a
         single value.
     """
     try:
@@ -140,14 +140,14 @@ def check_images(images: np.ndarray, where: str) -> np.ndarray:
             f"{where} is {images.dtype} {images.shape}; it must be uint8 or float32 "
             "[n, height, width] or [n, height, width, channels]."
         )
-    # The sum needs no array of its own, as np.isfinite does.
+    # Unlike np.isfinite, the sum makes no second array.
     if images.dtype == np.float32 and not np.isfinite(images.sum(dtype=np.float64)):
         raise DataError(f"{where} has values that are not finite numbers.")
     if images.ndim == 3:
         images = images[..., np.newaxis]
     if images.shape[1] in (1, 3) and images.shape[3] > 4:
         raise DataError(
-            f"{where} is {images.shape}, with its channels before height and width, it "
-            "seems; they must come last: np.transpose(images, (0, 2, 3, 1))."
+            f"{where} is {images.shape} and seems to have its channels before height "
+            "and width; they must come last: np.transpose(images, (0, 2, 3, 1))."
         )
     return images

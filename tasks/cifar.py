@@ -2,9 +2,8 @@
 
 Source: A. Krizhevsky, "Learning Multiple Layers of Features from Tiny Images", 2009,
 https://www.cs.toronto.edu/~kriz/cifar.html. Both the "python version" (pickles, read
-with `tff_reg.tasks.pickles`) and the "binary version" are understood; their images are
-in the same order, which is also that of torchvision and of the FedMLB authors' split
-files.
+with `tff_reg.tasks.pickles`) and the "binary version" are read. Both have the same
+order of images, and so have torchvision and the FedMLB authors' split files.
 """
 
 from __future__ import annotations
@@ -25,12 +24,12 @@ _PIXELS = 3 * 32 * 32
 class Files:
     """The files of a data set, as pickles and in the binary version."""
 
-    # What the downloads unpack to: pickles, then the binary version.
+    # The folders of the unpacked downloads: pickles, then the binary version.
     folders: tuple[str, str]
     # Without the .bin of the binary version.
     train: Sequence[str]
     test: str
-    # Those with the classes' names: pickle, text.
+    # The files with the classes' names: pickle, text.
     names: tuple[str, str]
     # In the pickles: the keys of the labels and of the classes' names.
     label_key: str
@@ -68,11 +67,11 @@ def load(
     """Reads either data set.
 
     Args:
-      defaults: Of the task.
-      files: Of the data set.
-      data_dir: One of its folders, or what holds it; None reads through TFDS.
-      mean: Of each channel, of pixels scaled to [0, 1].
-      std: Likewise.
+      defaults: The task's description.
+      files: The data set's files.
+      data_dir: One of the data set's folders, or its parent; None reads through TFDS.
+      mean: The mean of each channel for pixels scaled to [0, 1].
+      std: The deviation likewise.
 
     Returns:
       The data.
@@ -112,8 +111,8 @@ def _read(
             own = rows[:, files.label_bytes - 1].astype(np.int64)
         else:
             planes, own = _read_pickle(path, files.label_key)
-        # From colour planes to pixels. Grows in place: one file at a time is there
-        # twice, never all of them.
+        # From colour planes to pixels. The array grows in place, so only one file at a
+        # time is in memory twice.
         images += planes.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1).tobytes()
         labels.append(own)
     x = np.frombuffer(images, np.uint8).reshape(-1, 32, 32, 3)

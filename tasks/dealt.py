@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from tff_reg.data import digests as digests_lib, keys, partitions
-from tff_reg.experiment.task_settings import TaskSettings
+from tff_reg.experiment.config.task_settings import TaskSettings
 from tff_reg.lazy import np
 from tff_reg.tasks import splits
 from tff_reg.tasks.image_data import ImageData
@@ -15,15 +15,15 @@ def deal(data: ImageData, settings: TaskSettings) -> tuple[ImageData, list[np.nd
     """Deals a task's training examples out to clients.
 
     Args:
-      data: The task's.
-      settings: How.
+      data: The task's data.
+      settings: The partition, the number of clients and so on.
 
     Returns:
-      The data, with training examples in the place of the test examples where some are
-      held out, and each client's positions in the training examples.
+      The data and each client's positions in the training examples. With a
+      `validation_share`, held out training examples replace the test examples.
 
     Raises:
-      PartitionError: If they cannot be dealt so.
+      PartitionError: If the partition does not fit the data.
     """
     if settings.validation_share is not None:
         data = _with_validation(data, settings.validation_share, settings.seed)
@@ -41,7 +41,7 @@ def deal(data: ImageData, settings: TaskSettings) -> tuple[ImageData, list[np.nd
 
 
 def _with_validation(data: ImageData, share: float, seed: int) -> ImageData:
-    """Holds a share of the training examples out, in the place of the test examples."""
+    """Replaces the test examples by a share of the training examples."""
     count = max(1, round(share * len(data.y_train)))
     key = int(keys.driver_generator("validation", seed).integers(2**63))
     train, held = splits.by_share(data.y_train, count, seed=key)
@@ -56,14 +56,14 @@ def _with_validation(data: ImageData, share: float, seed: int) -> ImageData:
 
 
 def digests(data: ImageData, positions: list[np.ndarray]) -> dict[str, str]:
-    """The digests that a run on the data has in its `config.json`.
+    """The digests that a run on the data writes to its `config.json`.
 
     Args:
-      data: The task's.
-      positions: Each client's in the training examples.
+      data: The task's data.
+      positions: Each client's positions in the training examples.
 
     Returns:
-      By names of `tff_reg.data.digests.NAMES`.
+      The digests by the names in `tff_reg.data.digests.NAMES`.
     """
     labels = data.y_train.astype(np.int32, copy=False)
     names = digests_lib.client_ids(len(positions))

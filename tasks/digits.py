@@ -7,8 +7,7 @@ packs it. Pixels are counts of inked points in 4x4 squares, 0 to 16, kept as uin
 The split is fixed: 1,437 training and 360 test images, every digit with its share of
 both (`splits.by_share`).
 
-Augmentation: pad by one pixel and crop; no flip, because a mirrored digit is another
-sign.
+Augmentation: pad by one pixel and crop; no flip, because a mirrored digit is no digit.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ NUM_TEST = 360
 _SPLIT_SEED = 1797
 
 # Every setting of FedAlign's paper suits the task, so there are no overrides: 16
-# clients hold about 90 images each, two batches an epoch. What differs is the network,
+# clients hold about 90 images each, two batches per epoch. Only the network differs,
 # ResNet-8 for ResNet-56: on a busy 2-core machine a round of FedAlign took 71 s with
 # ResNet-56 and 4 to 13 s with ResNet-8. Not `cnn`, which FedAlign cannot cut to a
 # fraction of its width. BatchNorm is what the FedAlign paper trains with; after 25
@@ -41,7 +40,7 @@ DEFAULTS = TaskDefaults(
     image_shape=(8, 8, 1),
     num_classes=10,
     num_train_examples=1437,
-    # 72 images a client, four batches an epoch.
+    # 72 images per client, four batches per epoch.
     protocol={
         **PROTOCOL,
         "total_rounds": 20,

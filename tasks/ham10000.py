@@ -8,11 +8,11 @@ Scientific Data 5, 2018. Read from its Dataverse files: the table `HAM10000_meta
 Domains are the table's column `dataset`, the four sources of the images. Kaggle's copy
 of the table lacks it; without it there are no domains.
 
-There is no split: one lesion in ten, of each kind from each source, is for testing
-with all of its images (UniVarFL, Section 4, "90-10"), always the same ones, so that no
-lesion is in both parts. UniVarFL does not say how large its images are; 64x64 here,
-the middle of the 600x450 pixels. Normalised with the training images' own mean and
-deviation; pad-crop by 4 pixels and flip.
+There is no split. Here one lesion in ten, of each kind from each source, is for testing
+with all of its images (UniVarFL, Section 4, "90-10"). They are always the same lesions,
+and no lesion is in both parts. UniVarFL does not give the size of its images; here it
+is 64x64, the middle of the 600x450 pixels. Normalised with the training images' own
+mean and deviation; pad-crop by 4 pixels and flip.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ DEFAULTS = TaskDefaults(
     augmentation="crop_flip",
     image_shape=(64, 64, 3),
     num_classes=7,
-    # About: lesions are split, and have one to six images.
+    # Not fixed: lesions are split, and a lesion has one to six images.
     num_train_examples=None,
     num_domains=None,
     options=("data_dir", "image_size"),
@@ -94,7 +94,7 @@ def _read_table(path: str) -> list[dict]:
             reader = csv.DictReader(file)
             columns, rows = reader.fieldnames or [], list(reader)
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise DataError(f"{path} is no table that can be read ({error}).") from error
+        raise DataError(f"{path} cannot be read as a table ({error}).") from error
     for column in ("lesion_id", "image_id", "dx"):
         if column not in columns:
             raise DataError(f"{path} has no column {column}; download it again.")

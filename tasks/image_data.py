@@ -1,4 +1,4 @@
-"""What a task's module loads: arrays, names, normalisation. No TensorFlow here."""
+"""A task's loaded data: arrays, names, normalisation. No TensorFlow here."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from tff_reg.tasks.task_defaults import DataError
 class ImageData:
     """The examples of a task.
 
-    Images are kept as stored: scaling and normalising belong to `normalize_fn`.
+    Images are kept as stored; `normalize_fn` scales and normalises them.
     """
 
-    # uint8 (or float32, where the user's are) [n, height, width, channels]
+    # uint8 [n, height, width, channels]; float32 if the user's images are
     x_train: np.ndarray
     # int32 [n]
     y_train: np.ndarray
-    # As x_train, [m, height, width, channels].
+    # Like x_train: [m, height, width, channels]
     x_test: np.ndarray
     # int32 [m]
     y_test: np.ndarray
-    # images -> float32 images; takes and ignores a key as its second argument.
+    # images -> float32 images; ignores its second argument, a key.
     normalize_fn: Callable
-    # One a class, in the order of the labels; all different.
+    # One different name for each class, in the order of the labels.
     class_names: tuple[str, ...]
     # int32 [n], each training example's domain; None where there are none.
     domains: np.ndarray | None = None
-    # One a domain; all different.
+    # One different name for each domain.
     domain_names: tuple[str, ...] = ()
-    # The value that uint8 images have at most.
+    # The largest value of uint8 images.
     largest_of_uint8: float = 255.0
 
     def __post_init__(self):
@@ -46,28 +46,28 @@ class ImageData:
             if twice:
                 raise DataError(
                     f"There are {twice.count(twice[0])} {what} names {twice[0]!r}; "
-                    "each must be another."
+                    "all names must differ."
                 )
 
     @property
     def largest_pixel(self) -> float | None:
-        """The value that the images have at most; None for float32, of any range."""
+        """The largest value of uint8 images; None for float32, of any range."""
         return self.largest_of_uint8 if self.x_train.dtype == np.uint8 else None
 
     def normalized_by(self, mean: Sequence[float], std: Sequence[float]) -> Callable:
-        """What normalises by other numbers than the data's own.
+        """A normalisation with another mean and deviation than the data's own.
 
         Args:
-          mean: One, or one for each channel, of pixels scaled to [0, 1].
+          mean: One number, or one for each channel, for pixels scaled to [0, 1].
           std: Likewise.
 
         Returns:
-          A function as `augmentation.normalize` returns; of float32 images, which are
-          not scaled first.
+          A function as `augmentation.normalize` returns it. It does not scale float32
+          images.
 
         Raises:
-          DataError: If there are not as many numbers as channels, of both.
-          AugmentationError: If a number cannot be.
+          DataError: If the lengths do not fit the number of channels.
+          AugmentationError: If a number is impossible.
         """
         channels = self.x_train.shape[-1]
         if len(mean) != len(std) or len(mean) not in (1, channels):
@@ -81,14 +81,13 @@ class ImageData:
 def normalization_of(images: np.ndarray) -> Callable:
     """Normalisation by the images' own mean and deviation, channel by channel.
 
-    From the histograms of the pixels, so that nothing of the images' size is made.
+    It is computed from histograms of the pixels, without a copy of the images.
 
     Args:
-      images: uint8 [n, height, width, channels]. float32 ones are taken for
-        normalised already.
+      images: uint8 [n, height, width, channels]. float32 images count as normalised.
 
     Returns:
-      A function as `augmentation.normalize` returns.
+      A function as `augmentation.normalize` returns it.
     """
     if images.dtype != np.uint8:
         return augmentation.normalize(0.0, 1.0, largest=1.0)
@@ -96,7 +95,7 @@ def normalization_of(images: np.ndarray) -> Callable:
     means, deviations = [], []
     for channel in range(images.shape[-1]):
         counts = np.zeros(256, dtype=np.int64)
-        # A few at a time: bincount makes eight bytes of each pixel.
+        # A few images at a time: bincount needs eight bytes for each pixel.
         for start in range(0, len(images), 1000):
             part = images[start : start + 1000, ..., channel]
             counts += np.bincount(part.ravel(), minlength=256)
@@ -119,18 +118,18 @@ def of_parts(
     """Makes a data set of a training and a test part, and checks their labels.
 
     Args:
-      train: Images as `ImageData` has them, and whole numbers [n].
+      train: Images as in `ImageData`, and labels, whole numbers [n].
       test: Likewise.
-      class_names: One a class, in the order of the labels.
-      *where: What the parts are read from, for messages: one for both, or one each.
+      class_names: One name for each class, in the order of the labels.
+      *where: The source of the parts, for messages: one for both, or one for each.
       normalize_fn: None for the training images' own mean and deviation.
-      **options: The others of `ImageData`.
+      **options: Other fields of `ImageData`.
 
     Returns:
       The data.
 
     Raises:
-      DataError: If there are no labels, or one is none of a class.
+      DataError: If there are no labels, or a label has no class.
     """
     names = tuple(map(str, class_names))
     return ImageData(
@@ -156,7 +155,7 @@ def check_labels(labels: np.ndarray, num_classes: int, where: str) -> np.ndarray
     if labels.ndim != 1 or labels.dtype.kind not in "iu":
         raise DataError(
             f"{where} has labels of shape {labels.shape} and dtype {labels.dtype}; "
-            "they must be one whole number an example."
+            "there must be one whole number for each example."
         )
     if labels.min() < 0 or labels.max() >= num_classes:
         raise DataError(

@@ -1,9 +1,8 @@
 """Your own photographs in folders: `train/<class>/*.jpg` and `test/<class>/*.jpg`.
 
-The layout that TFDS's ImageFolder reads, and its order of examples: an order of its
-own, which depends on the names alone. Normalised with the training images' own mean
-and deviation; pad-crop by 4 pixels and flip. Without an `image_size` all images must
-have one size.
+TFDS's ImageFolder reads this layout, in an order that depends only on the names.
+Normalised with the training images' own mean and deviation; pad-crop by 4 pixels and
+flip. Without an `image_size` all images must have the same size.
 """
 
 from __future__ import annotations
@@ -35,8 +34,8 @@ def load(data_dir: str, image_size: int | None = None) -> image_data.ImageData:
     reading.require(data_dir, ["train", "test"], DEFAULTS)
     folders = [os.path.join(data_dir, part) for part in ("train", "test")]
     for folder in folders:
-        # TensorFlow, which reads the files, would say less of what cannot be read, and
-        # nothing of what it passes over.
+        # TensorFlow reads the files, but says less about unreadable ones and nothing
+        # about those that it leaves out.
         known = reading.folders_in(folder)
         if not known:
             raise DEFAULTS.missing(f"{folder} has no images in class folders")
@@ -48,7 +47,7 @@ def load(data_dir: str, image_size: int | None = None) -> image_data.ImageData:
         for name in sorted(set(class_names).difference(reading.folders_in(folder))):
             raise DataError(
                 f"{folder} has no images of the class {name}, a folder elsewhere in "
-                f"{data_dir}; give some, or move that folder away."
+                f"{data_dir}; add some, or move that folder away."
             )
     train = _read(builder, "train", image_size)
     test = _read(builder, "test", image_size)

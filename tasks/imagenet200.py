@@ -1,21 +1,22 @@
 """ImageNet-200: 200 classes of ImageNet-1k with 500 training photographs each.
 
 Source: O. Russakovsky et al., "ImageNet Large Scale Visual Recognition Challenge",
-IJCV 2015, https://image-net.org. The choice of classes is that of M. Mendieta et al.
+IJCV 2015, https://image-net.org. The classes are those of M. Mendieta et al.
 (FedAlign), CVPR 2022, Section 4.1, "we randomly sample 200 classes": their code draws
-them with NumPy's legacy generator and a fixed seed from the sorted names, and so does
-this module. NumPy has frozen that generator, so they are the same classes. A class
-list replaces them; either way the names end in the run's config.json. Their code then
+them with NumPy's legacy generator and a fixed seed from the sorted names. NumPy has
+frozen that generator, so this module draws the same classes. A class list replaces
+them; in both cases the run's config.json names the classes. The authors' code then
 draws 500 of a class's training images in the order in which the disk lists them; here
 they are drawn from the sorted names. The test examples are all of `val`.
 
 The layout is the usual one, `train/<class>/*.JPEG` and `val/<class>/*.JPEG`; the
 official archive of `val` has no folders of classes and must be sorted into them first.
 
-Images are brought to 224x224 as the authors' code does for testing: the shorter side
-to 256, the middle cut out (large JPEGs are decoded at a fraction of their size that is
-at least twice that). Training crops are taken from these squares; theirs are taken
-from the whole image. 110,000 of them are 16.6 GB; --image_size=64 makes 1.4 GB.
+Images are brought to 224x224 as in the authors' code for testing: the shorter side is
+resized to 256, and the middle is cut out. (Large JPEGs are decoded at a fraction of
+their size, with at least 512 pixels on the shorter side.) Training crops are taken from
+these squares; the authors take them from the whole image. The 110,000 images are 16.6
+GB in memory, or 1.4 GB with --image_size=64.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ DEFAULTS = TaskDefaults(
 
 
 def choose_classes(names: list[str]) -> list[str]:
-    """The authors' 200 of the 1,000 sorted names, sorted."""
+    """Draws the authors' 200 classes from the 1,000 sorted names; sorted."""
     chosen = np.random.RandomState(SEED).choice(names, NUM_CLASSES, replace=False)
     return sorted(map(str, chosen))
 
@@ -64,8 +65,8 @@ def load(
 ) -> image_data.ImageData:
     """Reads `train` and `val` in `data_dir`.
 
-    A class list is a text file with a class, such as n01440764, a line; without one the
-    classes are drawn.
+    A class list is a text file with one class per line, such as n01440764. Without a
+    list the classes are drawn.
 
     Raises:
       DataError: If files are missing or damaged, there are too few classes, or the
@@ -111,7 +112,7 @@ def load(
 def _listed(class_list: str, known: list[str], train: str) -> list[str]:
     names = reading.read_lines(class_list)
     if not names or len(set(names)) < len(names):
-        raise DataError(f"{class_list} must name each class once, one a line.")
+        raise DataError(f"{class_list} must name each class once, one class per line.")
     for name in names:
         if name not in known:
             raise DataError(f"{class_list} names the class {name!r}; {train} has none.")
@@ -130,7 +131,7 @@ def _some(paths: list[str]) -> list[str]:
 
 
 def _available_memory() -> int:
-    """Bytes that Linux would find for new arrays, caches given up."""
+    """The bytes that Linux has for new arrays, caches included."""
     with open("/proc/meminfo", encoding="ascii") as file:
         (line,) = (line for line in file if line.startswith("MemAvailable:"))
     return int(line.split()[1]) * 1024

@@ -1,9 +1,8 @@
 """Decoding image files into one uint8 array, with Pillow.
 
-Pillow is what the papers' PyTorch code decodes and resizes with: its pixels are
-theirs. (TensorFlow's JPEG decoder differs by up to 5.) As there, pixels are taken as
-they are stored: a note in the file that says how to turn it (EXIF) is ignored. Of 16
-bits the upper 8 are taken.
+The papers' PyTorch code decodes and resizes with Pillow, so the pixels are the same.
+(TensorFlow's JPEG decoder differs by up to 5.) As in that code, a note in the file that
+says how to turn the image (EXIF) is ignored. Of 16 bits the upper 8 are taken.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from tff_reg.lazy import np, pil_image
 from tff_reg.tasks.task_defaults import DataError
 
 SUFFIXES = (".jpg", ".jpeg", ".png")
-# Images that TFDS's ImageFolder passes over.
+# Images that TFDS's ImageFolder leaves out without a word.
 _OTHER_SUFFIXES = (
     *(".apng", ".avif", ".bmp", ".dng", ".gif", ".heic", ".heif", ".jfif", ".jp2"),
     *(".jpe", ".pbm", ".pgm", ".ppm", ".svg", ".tga", ".tif", ".tiff", ".webp"),
@@ -31,8 +30,8 @@ def list_folder(folder: str) -> list[str]:
     """Lists the paths of a folder's images, sorted by name.
 
     Raises:
-      DataError: If it cannot be read, or has what is named like an image and is no
-        file, or images of another kind, or a folder, or no images.
+      DataError: If the folder cannot be read or has no images; if it contains a folder,
+        an image of another kind, or something else that is named like an image.
     """
     paths = []
     try:
@@ -47,8 +46,8 @@ def list_folder(folder: str) -> list[str]:
                 if not name.endswith(SUFFIXES):
                     if entry.is_dir() and not name.startswith("."):
                         raise DataError(
-                            f"{entry.path} is a folder, whose images are not read; move"
-                            f" them up into {folder}, or the folder away."
+                            f"{entry.path} is a folder, and its images are not read;"
+                            f" move them up into {folder}, or the folder away."
                         )
                     continue
                 if not entry.is_file():
@@ -80,11 +79,11 @@ def decode_all(
     """Decodes images on all cores into one array.
 
     Args:
-      items: Of each image its path, and its encoded bytes or None to read the file.
-      count: How many there are.
+      items: For each image, its path and its encoded bytes; None reads the file.
+      count: The number of images.
       size: Height and width: the shorter side is resized to `size * margin` (bilinear,
-        antialiased), and the middle is cut out. None leaves images as they are; then
-        all must have one size.
+        antialiased), and the middle is cut out. None keeps images as they are; then
+        all must have the same size.
       margin: At least 1.
 
     Returns:
@@ -94,7 +93,7 @@ def decode_all(
       DataError: If an image cannot be read, is damaged or has another size.
     """
     images = None
-    # A window, so that no more than a few are decoded before they are stored.
+    # A window: only a few decoded images wait to be stored.
     window = collections.deque()
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
         work = enumerate(items)
@@ -154,17 +153,17 @@ def _to_rgb(image, path: str):
     if image.mode in ("I", "F"):
         # 16 bits are "I" to older Pillows.
         raise DataError(
-            f"{path} has pixels of 32 bits ({image.mode}), of which nobody knows the"
-            " range; convert it to 8 bits."
+            f"{path} has pixels of 32 bits ({image.mode}) in an unknown range; convert"
+            " it to 8 bits."
         )
     if image.mode.startswith("I;16"):
-        # As Pillow does for colours of 16 bits; convert cuts off above 255.
+        # Pillow does the same for colours of 16 bits; `convert` would clip at 255.
         image = pil_image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
     return image.convert("RGB")
 
 
 def _resize(image, size: int, wanted: int):
-    """The shorter side to `wanted` pixels, then the middle of size x size."""
+    """Resizes the shorter side to `wanted` pixels and cuts size x size out."""
     width, height = image.size
     if min(width, height) != wanted:
         if width <= height:
@@ -184,13 +183,13 @@ def read_classes(
     below: str = "",
     choose: Callable[[list[str]], list[str]] = lambda paths: paths,
 ) -> tuple[list[str], np.ndarray]:
-    """Lists a folder with a folder of images for each class.
+    """Lists the images of a folder that has one folder for each class.
 
     Args:
       folder: Holds `<class>/<below>/*.jpg`.
       class_names: The classes, in the order of their labels.
-      below: A folder within each class's.
-      choose: Which of a class's sorted paths to take.
+      below: A folder within each class's folder.
+      choose: Chooses some of a class's sorted paths.
 
     Returns:
       Paths by class and then by name, and labels int64 [n].

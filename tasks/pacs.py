@@ -5,9 +5,9 @@ Domain Generalization", ICCV 2017. Read from DomainBed's layout
 `PACS/<domain>/<class>/*.jpg`, or from an .npz of `x` (uint8 [n, height, width, 3]),
 `y`, `domain`, `class_names` and `domain_names`.
 
-There is no split: one example in ten, of each class in each domain, is for testing
-(UniVarFL, Section 4, "90-10"), always the same ones. UniVarFL does not say how large
-its images are; 64x64 here. Normalised with the training images' own mean and
+There is no split. Here one example in ten, of each class in each domain, is for testing
+(UniVarFL, Section 4, "90-10"), always the same ones. UniVarFL does not give the size of
+its images; here it is 64x64. Normalised with the training images' own mean and
 deviation; pad-crop by 4 pixels and flip.
 """
 
@@ -43,7 +43,7 @@ DEFAULTS = TaskDefaults(
 
 
 def load(data_dir: str, image_size: int = _IMAGE_SIZE) -> image_data.ImageData:
-    """Reads `data_dir`: `PACS`, what holds it, or an .npz file, which keeps its size.
+    """Reads `PACS`, which `data_dir` is or holds, or an .npz file in its own size.
 
     Raises:
       DataError: If files are missing or damaged.
@@ -99,6 +99,6 @@ def _read_arrays(path: str) -> tuple:
     if not len(x) == len(y) == len(domains):
         raise DataError(
             f"{path} has {len(x)} images, {len(y)} labels and {len(domains)} domains; "
-            "there must be as many of each."
+            "all three numbers must be equal."
         )
     return x, y, domains, class_names, tuple(map(str, domain_names))

@@ -1,9 +1,8 @@
 """Reads pickles of arrays, numbers, texts and containers, and nothing else.
 
 CIFAR's official "python version" is a set of pickles, and a pickle may call any
-function there is. Here only the names that NumPy arrays are pickled with are admitted,
-and they do not stand for NumPy's own: they stand for the small classes below, which
-check what they are given.
+function. Here it may only use the names with which NumPy arrays are pickled. These
+names do not lead to NumPy but to the small classes below, which check their arguments.
 """
 
 from __future__ import annotations
@@ -19,11 +18,11 @@ _KINDS = frozenset("iufb")
 
 
 class _Refused(Exception):
-    """Something in a pickle that is no array, number, text or container."""
+    """A pickle contains something else than arrays, numbers, texts and containers."""
 
 
 class _NoState:
-    """Base of the admitted names, which cannot be changed by a pickle."""
+    """Base of the admitted names; a pickle cannot change them."""
 
     __slots__ = ()
 
@@ -137,11 +136,11 @@ class _Unpickler(pickle.Unpickler):
 def load(path: str) -> dict[str, Any]:
     """Reads a pickled dict of arrays and containers.
 
-    Python 2's texts are `str`, arrays are read-only.
+    Python 2's texts become `str`; arrays are read-only.
 
     Raises:
-      DataError: If the file cannot be read, is cut off, is no pickled dict, or wants
-        anything but arrays and containers.
+      DataError: If the file cannot be read, is cut off, is no pickled dict, or asks for
+        something else than arrays and containers.
     """
     try:
         with open(path, "rb") as file:
@@ -160,7 +159,7 @@ def load(path: str) -> dict[str, Any]:
         ) from error
     except DataError:
         raise
-    # What the unpickler says of cut off or damaged files: almost anything.
+    # For cut off or damaged files the unpickler raises almost any error.
     except Exception as error:  # pylint: disable=broad-except
         raise DataError(
             f"{path} is damaged or no pickle ({type(error).__name__}); unpack the "

@@ -10,10 +10,10 @@ from tff_reg.tasks.task_defaults import DataError, TaskDefaults
 
 
 def find_folder(data_dir: str, names: Sequence[str], defaults: TaskDefaults) -> str:
-    """The folder of one of these names: in `data_dir`, or `data_dir` itself.
+    """Finds the folder of one of these names: in `data_dir`, or `data_dir` itself.
 
     Raises:
-      DataError: If there is none.
+      DataError: If there is no such folder.
     """
     data_dir = os.path.normpath(data_dir)
     candidates = [os.path.join(data_dir, name) for name in names]
@@ -37,7 +37,7 @@ def require(folder: str, names: Iterable[str], defaults: TaskDefaults) -> None:
 
 
 def read_rows(path: str, row_bytes: int) -> np.ndarray:
-    """A binary file of rows of one length: uint8 [rows, row_bytes].
+    """Reads a binary file of rows of equal length: uint8 [rows, row_bytes].
 
     Raises:
       DataError: If it cannot be read, is empty or ends within a row.
@@ -49,13 +49,13 @@ def read_rows(path: str, row_bytes: int) -> np.ndarray:
     if not content.size or content.size % row_bytes:
         raise DataError(
             f"{path} has {content.size} bytes, not a whole number of records of "
-            f"{row_bytes}; it is cut off or another file: unpack the download again."
+            f"{row_bytes}; it is cut off or a wrong file: unpack the download again."
         )
     return content.reshape(-1, row_bytes)
 
 
 def read_lines(path: str) -> list[str]:
-    """The lines of a text file that are not blank, stripped.
+    """Reads the lines of a text file, stripped and without blank ones.
 
     Raises:
       DataError: If it cannot be read or is no text.
@@ -70,7 +70,7 @@ def read_lines(path: str) -> list[str]:
 
 
 def folders_in(folder: str) -> list[str]:
-    """The names of a folder's folders, sorted; hidden ones are left out.
+    """The sorted names of the folders in a folder, without hidden ones.
 
     Raises:
       DataError: If the folder cannot be read.

@@ -1,6 +1,6 @@
 """Part of a task's data, or random images in their place. No TensorFlow here.
 
-Both serve to try things out: what is learned from them means nothing.
+Both are for trying things out; the accuracy of a model trained on them means nothing.
 """
 
 from __future__ import annotations
@@ -9,33 +9,33 @@ import dataclasses
 import math
 
 from tff_reg.data import augmentation
-from tff_reg.experiment import scale as scale_lib
+from tff_reg.experiment.config import scale as scale_lib
 from tff_reg.lazy import np
 from tff_reg.tasks import splits
 from tff_reg.tasks.image_data import ImageData
 from tff_reg.tasks.task_defaults import TaskDefaults, TaskError
 
 _SEED = 2718
-# So many examples a class and domain at least, or fewer classes: partitions by class
-# have nothing to deal with one example of each.
+# The least number of examples for each class and domain; with fewer examples there are
+# fewer classes. Partitions by class cannot deal out one example of each.
 _LEAST_OF_A_CLASS = 4
 # Random images of a whole ImageNet would be 39 GB.
 _MOST_BYTES = 2**32
-# Where a task says that only its data know.
+# For tasks whose numbers depend on the user's data.
 _NUM_EXAMPLES = 10_000
 _NUM_DOMAINS = 4
 
 
 def subset(data: ImageData, scale: scale_lib.Scale) -> ImageData:
-    """A part of the examples, the same one every time.
+    """A part of the examples, always the same part.
 
     Args:
-      data: The whole.
-      scale: How much of the training and of the test examples.
+      data: All examples.
+      scale: The share of the training and of the test examples.
 
     Returns:
-      The part, every domain and class with its share. Where that would be fewer than
-      four examples of a class and domain, only the first classes appear.
+      The part, with every domain and class in proportion. If a class and domain would
+      have fewer than four examples, only the first classes appear.
     """
     domains = data.domains
     num_domains = len(data.domain_names) or 1
@@ -64,7 +64,7 @@ def _num_classes(num_classes: int, num_examples: int, num_domains: int) -> int:
 
 
 def _chosen(groups: np.ndarray, is_wanted: np.ndarray, count: int) -> np.ndarray:
-    """So many of the wanted positions, or all where there are fewer."""
+    """`count` of the wanted positions, or all if there are fewer."""
     wanted = np.flatnonzero(is_wanted)
     if count >= wanted.size:
         return wanted
@@ -75,26 +75,26 @@ def _chosen(groups: np.ndarray, is_wanted: np.ndarray, count: int) -> np.ndarray
 def synthetic(
     defaults: TaskDefaults, scale: scale_lib.Scale, image_size: int | None = None
 ) -> ImageData:
-    """Random images with the shapes and numbers of a task's.
+    """Random images in a task's shape and number.
 
     Args:
-      defaults: What the task says about itself. Where it leaves them to the data, there
-        are 10,000 training examples and 4 domains.
-      scale: How many of the training examples, and of 10,000 test examples.
+      defaults: The task's description. Numbers that depend on the user's data become
+        10,000 training examples and 4 domains.
+      scale: The share of the training examples, and of 10,000 test examples.
       image_size: Height and width, if not the task's own.
 
     Returns:
       Images of independent pixels; labels and domains take turns, so that all are
-      equally frequent. Of few examples only the first classes appear, as in `subset`.
+      equally frequent. With few examples only the first classes appear, as in `subset`.
 
     Raises:
-      TaskError: If only the task's data say what shape the images have, or there is no
-        room for so many.
+      TaskError: If the shape of the images depends on the user's data, or the images
+        would take more than 4 GiB.
     """
     if defaults.image_shape is None or defaults.num_classes is None:
         raise TaskError(
-            f"There is no synthetic data for the task {defaults.name}: only its own"
-            " data say how large the images are; choose another task."
+            f"There is no synthetic data for the task {defaults.name}: the size of its"
+            " images depends on your data; choose another task."
         )
     height, width, channels = defaults.image_shape
     shape = (image_size or height, image_size or width, channels)

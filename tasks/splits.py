@@ -8,20 +8,25 @@ from tff_reg.lazy import np
 def by_share(
     groups: np.ndarray, num_test: int, *, seed: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Splits so that every group has its share of both parts.
+    """Splits examples so that every group has its share of both parts.
 
-    The test part is shared out over the groups in proportion to their numbers by
-    largest remainders. Which examples of a group are taken depends on no library's
-    splitter: they are ordered by raw words of a PCG64 generator, whose stream NumPy
-    promises never to change.
+    The test part is divided among the groups in proportion to their sizes, by largest
+    remainders. Within a group, examples are ordered by raw words of a PCG64 generator,
+    whose stream NumPy promises never to change, so no library's splitter matters.
+
+    >>> import numpy as np
+    >>> train, test = by_share(np.array([0, 0, 0, 0, 1, 1]), 3, seed=1)
+    >>> len(train), len(test)
+    (3, 3)
 
     Args:
       groups: int [n], numbers >= 0, such as labels.
-      num_test: Examples of the test part.
+      num_test: The number of test examples.
       seed: The same seed gives the same split, in every version.
 
     Returns:
-      Two ascending int64 arrays, training and test positions, together all of them.
+      The positions of the training and of the test examples, two ascending int64
+      arrays.
     """
     counts = np.bincount(groups)
     exact = counts * num_test / groups.size

@@ -3,12 +3,12 @@
 Source: A. Coates, H. Lee, A. Y. Ng, "An Analysis of Single Layer Networks in
 Unsupervised Feature Learning", AISTATS 2011, https://cs.stanford.edu/~acoates/stl10/.
 The unlabelled images are not read. Normalised with the training images' own mean and
-deviation. The UniVarFL paper, which uses the data, says nothing of augmentation:
-pad-crop by 4 pixels and flip, as in the code of FedUV, which it follows (and which
-normalises by 0.5: --pixel_mean=0.5 --pixel_std=0.5).
+deviation. The UniVarFL paper uses the data but does not mention augmentation; here it
+is pad-crop by 4 pixels and flip, as in the code of FedUV, which that paper follows.
+(FedUV normalises by 0.5: --pixel_mean=0.5 --pixel_std=0.5.)
 
-TFDS shuffles the examples and does not say which is which: positions in a split file
-are in the order of the official files with `data_dir` only.
+TFDS shuffles the examples and does not number them, so positions in a split file refer
+to the order of the official files only with `data_dir`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ DEFAULTS = TaskDefaults(
 
 
 def load(data_dir: str | None = None) -> image_data.ImageData:
-    """Reads `data_dir`: `stl10_binary`, or what holds it; None reads through TFDS.
+    """Reads `stl10_binary`, which `data_dir` is or holds; None reads through TFDS.
 
     Raises:
       DataError: If files are missing, cut off or damaged.

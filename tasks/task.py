@@ -15,12 +15,12 @@ from tff_reg.data import (
     augmentation as augmentation_lib,
     client_data as client_data_lib,
 )
-from tff_reg.experiment.task_settings import TaskSettings
+from tff_reg.experiment.config.task_settings import TaskSettings
 from tff_reg.lazy import tff
 from tff_reg.tasks.image_data import ImageData
 from tff_reg.tasks.task_defaults import TaskDefaults
 
-# Only for TFF's own view of a task, where no command gives a batch size.
+# For TFF's own view of a task, which no command gives a batch size.
 _BASELINE_BATCH_SIZE = 64
 
 
@@ -28,21 +28,20 @@ _BASELINE_BATCH_SIZE = 64
 class Task(tff.simulation.baselines.BaselineTask):
     """A `BaselineTask` that also knows its clients' arrays and its augmentation.
 
-    `datasets` and `model_fn` are TFF's own view, for anybody's code that takes a
-    `BaselineTask`: its preprocessing normalises and cuts batches of 64, without
-    augmentation and in the stored order. Our own runs take `client_data`, whose data
-    sets carry keys.
+    `datasets` and `model_fn` are TFF's own view, for code that takes a `BaselineTask`:
+    its preprocessing normalises and cuts batches of 64, without augmentation and in the
+    stored order. Our own runs take `client_data`, whose data sets carry keys.
 
     Attributes:
       client_data: The training examples, by client.
-      class_names: One a class, in the order of the labels.
+      class_names: One name for each class, in the order of the labels.
       image_shape: (height, width, channels).
       augment_fn: (images, key int64 [2]) -> float32 images, for training.
       normalize_fn: images -> float32 images, for evaluation.
-      partition: One array of positions in the training examples a client.
-      train_labels: int32 [n], of all training examples.
-      domains: int32 [n], their domains; None where there are none.
-      domain_names: One a domain.
+      partition: For each client, an array of positions in the training examples.
+      train_labels: int32 [n], the labels of all training examples.
+      domains: int32 [n], the domains of the same examples; None without domains.
+      domain_names: One name for each domain.
     """
 
     client_data: client_data_lib.ArrayClientData
@@ -71,12 +70,12 @@ def build(
     examples: tuple[ImageData, list[np.ndarray]],
     settings: TaskSettings,
 ) -> Task:
-    """Makes a task of its examples; see `tff_reg.tasks.build` for the errors.
+    """Makes a task from its examples; see `tff_reg.tasks.build` for the errors.
 
     Args:
-      defaults: The task's.
-      examples: The task's data, and each client's positions in those for training.
-      settings: How they were dealt out, and of what the model is made.
+      defaults: The task's description.
+      examples: The task's data, and each client's positions in the training examples.
+      settings: The settings with which they were dealt out, and those of the model.
 
     Returns:
       The task.
@@ -98,25 +97,8 @@ def build(
         projector=settings.projector,
         seed=settings.seed,
     )
-
-    def to_batches(dataset: tf.data.Dataset) -> tf.data.Dataset:
-        def normalize(batch):
-            return collections.OrderedDict(
-                x=normalize_fn(batch["x"]), y=tf.cast(batch["y"], tf.int32)
-            )
-
-        return dataset.batch(_BASELINE_BATCH_SIZE).map(normalize)
-
-    datasets = tff.simulation.baselines.BaselineTaskDatasets(
-        train_data=client_data,
-        test_data=tf.data.Dataset.from_tensor_slices(
-            collections.OrderedDict(x=data.x_test, y=data.y_test)
-        ),
-        train_preprocess_fn=to_batches,
-        eval_preprocess_fn=to_batches,
-    )
     return Task(
-        datasets=datasets,
+        datasets=_baseline_datasets(client_data, data, normalize_fn),
         model_fn=model_fn,
         client_data=client_data,
         class_names=data.class_names,
@@ -132,4 +114,29 @@ def build(
         domains=data.domains,
         domain_names=data.domain_names,
         test_arrays=(data.x_test, data.y_test),
+    )
+
+
+def _baseline_datasets(
+    client_data: client_data_lib.ArrayClientData,
+    data: ImageData,
+    normalize_fn: Callable,
+) -> tff.simulation.baselines.BaselineTaskDatasets:
+    """TFF's view of the data: normalised batches in the stored order."""
+
+    def normalize(batch):
+        return collections.OrderedDict(
+            x=normalize_fn(batch["x"]), y=tf.cast(batch["y"], tf.int32)
+        )
+
+    def to_batches(dataset: tf.data.Dataset) -> tf.data.Dataset:
+        return dataset.batch(_BASELINE_BATCH_SIZE).map(normalize)
+
+    return tff.simulation.baselines.BaselineTaskDatasets(
+        train_data=client_data,
+        test_data=tf.data.Dataset.from_tensor_slices(
+            collections.OrderedDict(x=data.x_test, y=data.y_test)
+        ),
+        train_preprocess_fn=to_batches,
+        eval_preprocess_fn=to_batches,
     )

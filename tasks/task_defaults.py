@@ -1,4 +1,4 @@
-"""What a task says about itself before TensorFlow is loaded."""
+"""A task's description and defaults, which need no TensorFlow."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ class TaskError(ValueError):
 
 
 class DataError(TaskError):
-    """Data that are not there, or not what they should be."""
+    """Data that are missing or damaged."""
 
 
-# What runs that are compared share, where neither a user nor a task says otherwise:
-# classes that differ strongly from client to client, few clients a round, and what
-# trains every method.
+# The settings that compared runs share unless the user or the task changes them:
+# classes that differ strongly from client to client, few clients per round, and an
+# optimizer with which every method trains.
 PROTOCOL: Mapping[str, Any] = MappingProxyType(
     {
         "num_clients": 20,
@@ -33,7 +33,7 @@ PROTOCOL: Mapping[str, Any] = MappingProxyType(
         "max_gradient_norm": 10.0,
     }
 )
-# The same of a task whose clients are its domains.
+# The same for a task whose clients are its domains.
 PROTOCOL_BY_DOMAIN: Mapping[str, Any] = MappingProxyType(
     {
         **PROTOCOL,
@@ -47,11 +47,10 @@ PROTOCOL_BY_DOMAIN: Mapping[str, Any] = MappingProxyType(
 
 @dataclasses.dataclass(frozen=True)
 class Override:
-    """A setting of a paper that a task replaces."""
+    """A task's own value for a setting of a paper."""
 
-    # What the task uses instead.
     value: Any
-    # Why the paper's own value does not suit the task, one line.
+    # One line that says why the paper's value does not suit the task.
     reason: str
 
 
@@ -59,8 +58,8 @@ class Override:
 class TaskDefaults:
     """A task's own defaults.
 
-    A run takes, in this order: what the user gives, the task's `overrides`, the
-    settings of the method's paper.
+    A setting of a run comes from the first that has it: the user, the task's
+    `overrides`, the method's paper.
     """
 
     # As given to --task.
@@ -73,40 +72,40 @@ class TaskDefaults:
     norm: str
     # A name of tff_reg.data.augmentation.RECIPE_NAMES.
     augmentation: str
-    # [height, width, channels] of the images; None where only the data say.
+    # [height, width, channels] of the images; None if it depends on the user's data.
     image_shape: tuple[int, int, int] | None = None
-    # How many classes there are; None where only the data say.
+    # The number of classes; None if it depends on the user's data.
     num_classes: int | None = None
-    # How many training examples the whole data set has; None where only the data say.
+    # The number of training examples of the whole data set; None likewise.
     num_train_examples: int | None = None
-    # How many domains there are, 0 for none; None where only the data say.
+    # The number of domains; None likewise.
     num_domains: int | None = 0
-    # What the task can be told beside its split: data_dir, image_size, class_list.
+    # The task's settings beside its split: data_dir, image_size, class_list.
     options: tuple[str, ...] = ()
-    # The default of `image_size`; None where images are left as they are.
+    # The default of `image_size`; None keeps images as they are.
     image_size: int | None = None
-    # Where to download the data, an address; empty where they are the user's own.
+    # The address to download the data from; empty for the user's own data.
     source: str = ""
-    # What `data_dir` is, such as "the folder that holds train".
+    # A description of `data_dir`, such as "the folder that holds train".
     layout: str = ""
     # The data set's name in TFDS, which loads it when `data_dir` is not given.
     tfds_name: str | None = None
-    # What runs that are compared share, by setting; see --settings_of.
+    # The settings that compared runs share; see --settings_of.
     protocol: Mapping[str, Any] = dataclasses.field(default_factory=lambda: PROTOCOL)
-    # By the name of a field of tff_reg.experiment.RunConfig; often empty.
+    # The replaced settings, by the name of a field of tff_reg.experiment.RunConfig.
     overrides: Mapping[str, Override] = dataclasses.field(
         default_factory=lambda: MappingProxyType({})
     )
 
     def override_values(self) -> dict[str, Any]:
-        """The replaced settings: field name -> the task's value."""
+        """The task's values of the replaced settings, by field name."""
         return {field: override.value for field, override in self.overrides.items()}
 
     def missing(self, why: str) -> DataError:
         """An error that says what to download and where to put it.
 
         Args:
-          why: What was found instead, the beginning of a sentence.
+          why: The beginning of a sentence that says what is missing.
         """
         download = f"download {self.source}, unpack it, and " if self.source else ""
         return DataError(

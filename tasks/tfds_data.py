@@ -1,4 +1,4 @@
-"""Data sets through TensorFlow Datasets (TFDS), which downloads what it has not got."""
+"""Data sets through TensorFlow Datasets (TFDS), which downloads missing ones."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ def load_or_read(
     """Reads a task's data set from its own files, or through TFDS.
 
     Args:
-      defaults: Of the task, with a `tfds_name`.
-      data_dir: Where the files are; None for TFDS.
-      read: From `data_dir` to training images and labels, test images and labels, and
-        the classes' names.
-      **options: Those of `image_data.of_parts`.
+      defaults: The task's description, with a `tfds_name`.
+      data_dir: The folder of the files; None for TFDS.
+      read: Takes `data_dir`; returns training images and labels, test images and
+        labels, and the classes' names.
+      **options: Options of `image_data.of_parts`.
 
     Returns:
       The data.
@@ -51,18 +51,18 @@ def load_or_read(
 def load(defaults: TaskDefaults, split: str) -> tuple[np.ndarray, np.ndarray]:
     """Reads one split of a task's data set.
 
-    Where TFDS knows the number that an example had in the original files, the
-    examples come in that order, so that split files fit.
+    If TFDS knows each example's number in the original files, the examples come in that
+    order, so that split files fit.
 
     Args:
-      defaults: Of the task, with a `tfds_name`.
-      split: Such as 'train'.
+      defaults: The task's description, with a `tfds_name`.
+      split: The split's name, such as 'train'.
 
     Returns:
       uint8 [n, height, width, channels] and int64 [n].
 
     Raises:
-      DataError: If the data are not there and cannot be downloaded.
+      DataError: If the data are missing and cannot be downloaded.
     """
     builder = _builder(defaults)
     images, labels, ids = bytearray(), [], []
@@ -82,16 +82,15 @@ def load(defaults: TaskDefaults, split: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _builder(defaults: TaskDefaults):
-    # Asked for a data set, TFDS looks at a cloud address first and waits for it; there
-    # is no public switch.
+    # Without this, TFDS first waits for a cloud address; there is no public switch.
     tfds.core.utils.gcs_utils._is_gcs_disabled = True  # pylint: disable=protected-access
     try:
         builder = tfds.builder(defaults.tfds_name, try_gcs=False)
         if not builder.is_prepared():
-            # TFDS itself tries for minutes.
+            # TFDS would try for minutes.
             requests.head(defaults.source, timeout=_PATIENCE_SECONDS)
         builder.download_and_prepare()
-    # A network that is not there has many names, and not all are OSErrors.
+    # A missing network raises many errors, and not all are OSErrors.
     except (OSError, AssertionError, RuntimeError, ValueError) as error:
         raise defaults.missing(
             f"TFDS could not download {defaults.tfds_name} ({type(error).__name__})"

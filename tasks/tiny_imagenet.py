@@ -1,13 +1,13 @@
 """Tiny-ImageNet: 100,000 training photographs of 64x64 pixels, 200 classes.
 
 Source: Y. Le, X. Yang, "Tiny ImageNet Visual Recognition Challenge", CS 231N, 2015.
-The test examples are the 10,000 of `val`, as in the papers; those of `test` have no
-labels. Normalised with the FedMLB authors' numbers; pad-crop by 4 pixels and flip, as
-in FedMLB's and MAN's code but for what those two add (`augmentation`).
+The test examples are the 10,000 of `val`, as in the papers, because those of `test`
+have no labels. Normalised with the FedMLB authors' numbers; pad-crop by 4 pixels and
+flip, as in FedMLB's and MAN's code without their additions (`augmentation`).
 
-Classes are in the order of their WordNet ids, images in that of their names. The
+Classes are in the order of their WordNet ids, images in the order of their names. The
 FedMLB authors' split files for this data set follow the order in which their disk
-listed the folders, which nobody else has.
+listed the folders, which cannot be reconstructed.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ DEFAULTS = TaskDefaults(
 
 
 def load(data_dir: str) -> image_data.ImageData:
-    """Reads `data_dir`: `tiny-imagenet-200`, or what holds it.
+    """Reads `tiny-imagenet-200`, which `data_dir` is or holds.
 
     Raises:
       DataError: If files are missing or damaged.

@@ -2,15 +2,20 @@
 
 import os
 
-_COMMANDS = ("sbatch", "srun", "squeue", "scancel", "scontrol")
-# What this is called is what it does. A job is a session; jobs/ID has its script.
+_COMMANDS = ("sbatch", "scancel", "scontrol")
+# What this is called is what it does. A job is a session; jobs/ID has its command, its
+# options, its name and its exit status.
 _SCRIPT = """#!/bin/bash
-set -eu
 jobs=$(dirname "$0")/jobs
 
 begin() {
   rm -f "$jobs/$1/is_requeued"
-  SLURM_JOB_ID=$1 setsid bash "$jobs/$1/script" </dev/null >/dev/null 2>&1 &
+  SLURM_JOB_ID=$1 setsid bash -c '
+    trap "" INT
+    "${@:2}"
+    echo $? >"$1/status.new" && mv "$1/status.new" "$1/status"
+    kill -KILL 0
+  ' - "$jobs/$1" bash "${@:2}" </dev/null >/dev/null 2>>"$(cat "$jobs/$1/errors")" &
   echo $! >"$jobs/$1/pid"
 }
 
@@ -18,31 +23,28 @@ case $(basename "$0") in
   sbatch)
     id=1
     until mkdir "$jobs/$id" 2>/dev/null; do id=$((id + 1)); done
-    cp "$1" "$jobs/$id/script"
-    begin "$id"
-    echo "Submitted batch job $id"
-    ;;
-  srun)
-    file() { sed "s/%j/$SLURM_JOB_ID/; s/%t/0/" <<<"$1"; }
     while [[ $1 = -* ]]; do
+      echo "$1" >>"$jobs/$id/options"
       case $1 in
-        --output) exec >>"$(file "$2")"; shift 2 ;;
-        --error) exec 2>>"$(file "$2")"; shift 2 ;;
-        *) shift ;;
+        --error=*) echo "${1#--error=}" | sed "s/%j/$id/" >"$jobs/$id/errors" ;;
+        --job-name=*) echo "${1#--job-name=}" >"$jobs/$id/name" ;;
       esac
+      shift
     done
-    exec "$@"
-    ;;
-  squeue)
-    for job in "$jobs"/*; do
-      if [ -e "$job/is_requeued" ] || kill -0 "$(cat "$job/pid")" 2>/dev/null; then
-        basename "$job"
-      fi
-    done
-    ;;
-  scancel)
-    for id; do
+    begin "$id" "$@"
+    while true; do
       pid=$(cat "$jobs/$id/pid")
+      while kill -0 "$pid" 2>/dev/null; do sleep 0.02; done
+      if [ -e "$jobs/$id/is_requeued" ]; then begin "$id" "$@"; continue; fi
+      break
+    done
+    echo "$id"
+    exit "$(cat "$jobs/$id/status" 2>/dev/null || echo 1)"
+    ;;
+  scancel)  # --name=NAME
+    for job in "$jobs"/*; do
+      [ "--name=$(cat "$job/name")" = "$1" ] || continue
+      pid=$(cat "$job/pid")
       # Its session may be about to begin.
       until kill -KILL -- "-$pid" 2>/dev/null || ! kill -0 "$pid" 2>/dev/null; do
         sleep 0.01
@@ -51,8 +53,7 @@ case $(basename "$0") in
     ;;
   scontrol)  # requeue ID, which the job itself asks for
     touch "$jobs/$2/is_requeued"
-    pid=$(cat "$jobs/$2/pid")
-    (tail --pid="$pid" -f /dev/null && begin "$2") </dev/null >/dev/null 2>&1 &
+    kill -KILL -- "-$(cat "$jobs/$2/pid")"
     ;;
 esac
 """

@@ -11,7 +11,7 @@ from tests.experiment.finished import read_csv
 from tff_reg import runtime
 from tff_reg.analysis import curvature, plane
 from tff_reg.commands import analyze, run as run_command
-from tff_reg.experiment import trained
+from tff_reg.experiment.report import trained
 
 
 def run(*arguments):

@@ -16,7 +16,8 @@ from tests.experiment.finished import read_csv
 from tff_reg import experiment
 from tff_reg.commands import compare
 from tff_reg.data import digests
-from tff_reg.experiment import process_digest, provenance
+from tff_reg.experiment.config import provenance
+from tff_reg.experiment.rounds import process_digest
 
 TINY = [
     "--total_rounds=2",

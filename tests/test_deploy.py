@@ -12,7 +12,7 @@ import time
 import pytest
 import yaml
 
-from tff_reg.experiment import command_line
+from tff_reg.commands import command_line
 from tff_reg.lazy import flags
 
 ROOT = pathlib.Path(__file__).parents[1]

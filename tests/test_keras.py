@@ -45,7 +45,7 @@ for chosen in ([], [methods.FedAlign(0.45)]):
         progress=progress.Silence(),
     ).rows
     found += [float(row[key]) for row in rows for key in row if "loss" in key]
-print(json.dumps([tf.keras.__name__, keras.Model.__module__, found]))
+print(json.dumps([tf.keras.Model.__module__, keras.Model.__module__, found]))
 """
 KERAS_3_FIRST = "import keras; keras.layers.Dense(3)(tf.zeros([1, 2])); tf.keras.Model"
 
@@ -57,10 +57,7 @@ def test_where_keras_3_is_in_use_already_training_gives_the_same_digits():
         program = TRAINING.format(first=first)
         done = commands.python(program, TF_USE_LEGACY_KERAS=None)
         outputs.append(json.loads(done.stdout.splitlines()[-1]))
-    assert [each[0] for each in outputs] == [
-        "tf_keras.api._v2.keras",
-        "keras._tf_keras.keras",
-    ]
+    assert all(each[0].startswith("keras.") for each in outputs)
     assert keras.Model.__module__.startswith("tf_keras.")
     assert [each[1] for each in outputs] == [keras.Model.__module__] * 2
     losses = outputs[0][2]

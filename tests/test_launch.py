@@ -223,7 +223,7 @@ def test_groups_are_added_beside_running_commands_and_stay(repository):
     with repository.used():
         assert repository.run("--dev", "-c", PROGRAM).stdout == "1\n"
         repository.run("-", "--runtime=ray", TFF_REG_GPU="1")
-    later = repository.run("-c", PROGRAM, "--jobs_on", "slurm", TFF_REG_GPU="1")
+    later = repository.run("-c", PROGRAM, "--jobs_on", "ray", TFF_REG_GPU="1")
     assert (later.stdout, later.stderr) == ("1\n", "")
     assert (repository.venv / "kept").exists()
     assert repository.installed == ["tff today", "tff today dev", "tff today ray gpu"]

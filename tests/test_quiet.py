@@ -43,7 +43,7 @@ def test_data_tasks_and_configs_are_known_without_a_heavy_library():
     program = """
 import sys
 from tff_reg import data, quiet, tasks
-from tff_reg.experiment import config
+from tff_reg.experiment.config import run_config as config
 for name in tasks.names():
     tasks.defaults(name)
 config.RunConfig(process="fedalign", strengths={"fedalign_width": 0.5})

@@ -10,7 +10,8 @@ from tests.experiment.finished import read_csv
 from tff_reg import experiment
 from tff_reg.analysis import figures
 from tff_reg.commands import reproduce
-from tff_reg.experiment import artifact as artifact_lib, config, reproduction
+from tff_reg.experiment.config import identity as identity_lib
+from tff_reg.experiment.series import artifact as artifact_lib, reproduction
 from tff_reg.tasks import recipes
 from tff_reg.tasks.recipes import artifacts
 
@@ -106,7 +107,7 @@ def test_the_same_run_of_several_tables_is_one():
 PLAN_ALL = """
 import sys
 from tff_reg import experiment
-from tff_reg.experiment import reproduction
+from tff_reg.experiment.series import reproduction
 from tff_reg.tasks.recipes import artifacts
 tiny = experiment.RunConfig(scale="tiny", synthetic_data=True)
 for each in artifacts.artifacts():
@@ -142,7 +143,7 @@ def test_the_run_of_every_cell_is_that_of_its_recipe(tmp_path):
                 own = experiment.RunConfig.of(asked).resolved()
                 where = (each.name, cell.row, cell.column)
                 assert planned.config.total_rounds == own.total_rounds, where
-                found = config.differences(planned.config.dump(), own.dump())
+                found = identity_lib.differences(planned.config.dump(), own.dump())
                 assert found == [], where
 
 

@@ -18,7 +18,7 @@ from tests.experiment import finished
 from tests.experiment.finished import results
 from tff_reg import runtime, seam, tasks
 from tff_reg.commands import run
-from tff_reg.experiment import config as config_lib
+from tff_reg.experiment.config import run_config as config_lib
 
 TINY = [
     # Clients remember something, and the mean of their last models is kept.

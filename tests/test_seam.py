@@ -8,7 +8,6 @@ import sys
 import pytest
 import tensorflow as tf
 
-import tff_reg
 from tests import commands
 from tff_reg import seam
 from tff_reg.lazy import tff
@@ -53,7 +52,7 @@ def test_what_takes_seconds_is_imported_at_first_use():
 import sys, tff_reg
 from tff_reg.lazy import tff
 tff.learning
-names = ("keras", "jax", "tensorflow_probability.python", "sklearn")
+names = ("jax", "tensorflow_probability.python")
 print([name for name in names if name in sys.modules])
 import tensorflow_probability as tfp
 print(float(tfp.distributions.Bernoulli(probs=1.0).sample()))
@@ -104,25 +103,93 @@ tff.tensorflow.computation(lambda x: x + 1, numpy.int32)(1)
     )
 
 
-def test_a_keras_in_use_stays_what_it_is(monkeypatch):
-    class Loader:
-        _tfll_initialized = True
-
+@pytest.mark.parametrize("chosen", [None, "0"])
+def test_a_command_has_the_lighter_keras_where_it_is_and_nobody_chose(
+    monkeypatch, chosen
+):
     monkeypatch.delenv("TF_USE_LEGACY_KERAS", raising=False)
-    monkeypatch.setitem(
-        sys.modules, "tensorflow", type("Module", (), {"keras": Loader})
+    monkeypatch.setattr(seam, "_found", lambda name, path: None)
+    seam.choose_keras()  # TensorFlow would have no Keras at all.
+    assert "TF_USE_LEGACY_KERAS" not in os.environ
+    monkeypatch.setattr(seam, "_found", lambda name, path: name == "tf_keras")
+    if chosen is not None:
+        monkeypatch.setenv("TF_USE_LEGACY_KERAS", chosen)
+    seam.choose_keras()
+    assert os.environ["TF_USE_LEGACY_KERAS"] == (chosen or "1")
+    monkeypatch.undo()
+
+
+USERS_OWN_KERAS = """
+import os, sys
+import tensorflow as tf
+{first}
+import tensorflow_federated as tff
+from tff_reg import models, runtime, training
+
+assert "TF_USE_LEGACY_KERAS" not in os.environ
+assert tf.keras.Model.__module__.startswith("keras.")
+runtime.use("in_process")
+model_fn = models.build_model_fn("cnn", image_shape=(8, 8, 1), num_classes=3)
+process = training.build("fedavg", model_fn)
+batch = {{"x": tf.ones([4, 8, 8, 1]), "y": tf.zeros([4], tf.int32)}}
+process.next(process.initialize(), [tf.data.Dataset.from_tensors(batch)])
+assert "tf_keras" not in sys.modules
+
+def of_tff(keras):
+    L = keras.layers
+    return tff.learning.models.from_keras_model(
+        keras.Sequential([L.InputLayer((8, 8, 1)), L.Flatten(), L.Dense(3)]),
+        loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        input_spec=tf.nest.map_structure(tf.TensorSpec.from_tensor, batch),
     )
-    found = {"tf_keras": object()}
-    monkeypatch.setattr(seam, "_found", lambda name, path: found.get(name))
-    seam.choose_keras()
-    assert "TF_USE_LEGACY_KERAS" not in seam.os.environ
-    Loader._tfll_initialized = False
-    seam.choose_keras()
-    assert seam.os.environ.pop("TF_USE_LEGACY_KERAS") == "1"
-    found.clear()  # TensorFlow would have no Keras at all.
-    seam.choose_keras()
-    assert "TF_USE_LEGACY_KERAS" not in seam.os.environ
-    assert tff_reg.seam is seam
+"""
+needs_keras_3 = pytest.mark.skipif(
+    not IS_TODAY, reason="TensorFlow 2.14 has Keras 2 alone"
+)
+
+
+def program_with_keras_3(first, then):
+    return commands.python(
+        USERS_OWN_KERAS.format(first=first) + then, TF_USE_LEGACY_KERAS=None
+    ).stdout.splitlines()[-1]
+
+
+@needs_keras_3
+@pytest.mark.parametrize("first", ["", "import keras", "import tff_reg"])
+def test_the_users_keras_stays_and_tffs_own_functions_take_keras_2(first):
+    then = """
+import tf_keras
+process = tff.learning.algorithms.build_weighted_fed_avg(
+    lambda: of_tff(tf_keras), tff.learning.optimizers.build_sgdm(0.1)
+)
+dataset = tf.data.Dataset.from_tensors(batch)
+output = process.next(process.initialize(), [dataset])
+model = tf_keras.Sequential([tf_keras.layers.Dense(3)])
+model(tf.ones([1, 2]))
+assert tf.keras.Model.__module__.startswith("keras.")
+weights = tff.learning.models.ModelWeights.from_model(model)
+print(output.metrics["client_work"]["train"]["num_examples"], len(weights.trainable))
+"""
+    assert program_with_keras_3(first, then) == "4 2"
+
+
+@needs_keras_3
+def test_without_keras_2_our_methods_train_and_tffs_functions_say_what_to_install():
+    first = """
+from tff_reg import seam
+found = seam._found
+seam._found = lambda name, path: None if name == "tf_keras" else found(name, path)
+"""
+    then = """
+try:
+    of_tff(tf.keras)
+except ImportError as error:
+    print(error)
+"""
+    assert program_with_keras_3(first, then) == (
+        "Keras 2, tf_keras, is not installed in this Python; this installs it: pip"
+        f" install --no-deps {seam._keras_2()}"
+    )
 
 
 def test_the_site_has_the_line_for_todays_tensorflow(monkeypatch):

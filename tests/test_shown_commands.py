@@ -12,7 +12,7 @@ import pytest
 from tests import commands, documents
 from tests.tasks import layouts
 from tff_reg.commands import run
-from tff_reg.experiment import scale
+from tff_reg.experiment.config import scale
 from tff_reg.methods import catalogue
 
 # What begins so is not run here, and why, or by which test it is.

@@ -31,7 +31,6 @@ _ROOMS = (
 
 # Before TensorFlow and TFF are imported, whoever does.
 kernels.choose()
-seam.choose_keras()
 seam.install()
 
 

@@ -1,19 +1,22 @@
 """TensorFlow, TensorFlow Federated, NumPy and others, imported at first use.
 
 `import tensorflow_federated` takes about ten seconds, so a mistyped flag must not wait
-for it, and `--help` answers before anything is installed. Modules of this package write
+for it, and `--help` answers before anything is installed. Modules of this package take
+`tf` and `tff` from here, so that their names, settings and documentation can be read
+without TensorFlow. The first attribute that is looked up imports the module:
 
-    from tff_reg.lazy import tf, tff
-
-and can then be imported for their names, settings and documentation alone; the
-first attribute looked up on `tf` imports TensorFlow.
+>>> from tff_reg.lazy import np
+>>> int(np.add(1, 2))
+3
 """
 
 from __future__ import annotations
 
+import ast
 import importlib
+import pathlib
 import types
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from tff_reg import seam
@@ -26,6 +29,8 @@ class _LazyModule(types.ModuleType):
         return importlib.import_module(self.__name__)
 
     def __getattr__(self, name: str) -> Any:
+        if name == "__wrapped__":  # `inspect` and `doctest` look it up everywhere.
+            raise AttributeError(name)
         # Copying the attribute means that it is looked up here only once.
         value = getattr(self._load(), name)
         self.__dict__[name] = value
@@ -47,6 +52,7 @@ if TYPE_CHECKING:
     import absl.logging as logging
     import dp_accounting
     import dp_accounting.rdp as rdp
+    import keras as todays_keras
     import matplotlib
     import matplotlib.backends.backend_agg as mpl_agg
     import matplotlib.colors as mpl_colors
@@ -62,7 +68,6 @@ if TYPE_CHECKING:
     import scipy.linalg as scipy_linalg
     import sklearn.datasets as sklearn_datasets
     import sphinx.cmd.build as sphinx_build
-    import submitit
     import tensorflow as tf
     import tensorflow.python.framework.ops as tf_ops
     import tensorflow.python.util._pywrap_util_port as tf_port
@@ -77,14 +82,15 @@ else:
     tf = _LazyModule("tensorflow")
     tff = _LazyModule("tensorflow_federated")
     keras = _Keras("keras")
-    # TensorFlow's own, for what has no public way.
+    # The Keras that TensorFlow has: 3 from 2.16 on.
+    todays_keras = _LazyModule("keras")
+    # TensorFlow's inside, where it has no public function.
     tf_ops = _LazyModule("tensorflow.python.framework.ops")
     tf_port = _LazyModule("tensorflow.python.util._pywrap_util_port")
     tfds = _LazyModule("tensorflow_datasets")
     tree = _LazyModule("tree")
     ray = _LazyModule("ray")
     ray_exceptions = _LazyModule("ray.exceptions")
-    submitit = _LazyModule("submitit")
     tqdm = _LazyModule("tqdm")
     dp_accounting = _LazyModule("dp_accounting")
     rdp = _LazyModule("dp_accounting.rdp")
@@ -106,44 +112,49 @@ else:
 
 
 def module(name: str) -> Any:
-    """A module of ours that needs TensorFlow, or Ray, when it is imported.
+    """A module of ours whose import needs TensorFlow or Ray.
 
-    What is assigned to it, as tests do, does not reach the module itself.
+    An attribute set on the returned object, as tests do, is not set on the module.
 
     Args:
-      name: The whole name, as in "tff_reg.runtime.native".
+      name: The whole name, such as "tff_reg.runtime.native".
 
     Returns:
-      What is imported when one of its attributes is asked for.
+      An object that imports the module when one of its attributes is looked up.
     """
     return _LazyModule(name)
 
 
-# Which imports the rooms that ask for it.
+# It imports rooms that need it, so no room may import it at once.
 tasks = module("tff_reg.tasks")
 
 
 def exports(
-    package: str, modules: Mapping[str, Sequence[str]]
+    package: str, file: str
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
     """Makes a package offer names of its modules without importing these at once.
 
+    The names are those that the package imports `if TYPE_CHECKING`, so that type
+    checkers see what is offered.
+
     Args:
       package: The package's `__name__`.
-      modules: For each module of the package, by its name within the package, the
-        names that the package offers.
+      file: Its `__file__`.
 
     Returns:
-      The package's `__getattr__`, `__dir__` and `__all__`.
+      The package's `__getattr__`, `__dir__` and `__all__`, without modules.
     """
-    origins = {name: module for module, names in modules.items() for name in names}
+    source = pathlib.Path(file).read_text("utf-8")
+    blocks = [each for each in ast.parse(source).body if isinstance(each, ast.If)]
+    imports = [each for each in blocks[0].body if isinstance(each, ast.ImportFrom)]
+    origins = {name.name: each.module for each in imports for name in each.names}
 
     def getattribute(name: str) -> Any:
-        if name in modules:
-            return importlib.import_module(f"{package}.{name}")
         if name not in origins:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        module = importlib.import_module(f"{package}.{origins[name]}")
-        return getattr(module, name)
+        if origins[name] == package:
+            return importlib.import_module(f"{package}.{name}")
+        return getattr(importlib.import_module(str(origins[name])), name)
 
-    return getattribute, lambda: sorted({*origins, *modules}), sorted(origins)
+    names = sorted(name for name, module in origins.items() if module != package)
+    return getattribute, lambda: sorted(origins), names

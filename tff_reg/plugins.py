@@ -82,11 +82,16 @@ def load(point: metadata.EntryPoint, group: str, check: Callable[[Any], str]) ->
         Exception,
         SystemExit,
     ) as error:  # Somebody else's module may raise anything.
-        why = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        why = _why(error)
         raise PluginError(f"{_where(point, group)} cannot be loaded: {why}.") from error
     if must := check(value):
         raise PluginError(f"{_where(point, group)} must be {must}, but is {value!r}.")
     return value
+
+
+def _why(error: BaseException) -> str:
+    text = " ".join(str(error).split()).rstrip(".")
+    return f"{type(error).__name__}: {text}"
 
 
 def _where(point: metadata.EntryPoint, group: str) -> str:
@@ -111,7 +116,7 @@ def load_file(path: str) -> ModuleType:
     if known is not None and known.__file__ == str(file.resolve()):
         return known
     if not file.is_file() or file.suffix != ".py":
-        raise PluginError(f"--plugin={path}: there is no such Python file.")
+        raise PluginError("there is no such Python file.")
     spec = importlib.util.spec_from_file_location(name, file.resolve())
     assert spec and spec.loader  # A .py file has both.
     module = importlib.util.module_from_spec(spec)
@@ -120,8 +125,8 @@ def load_file(path: str) -> ModuleType:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
         del sys.modules[name]
-        why = f"{type(error).__name__}: {' '.join(str(error).split())}"
-        raise PluginError(f"--plugin={path} cannot be loaded: {why}.") from error
+        why = _why(error)
+        raise PluginError(f"it cannot be loaded: {why}.") from error
     return module
 
 

@@ -1,9 +1,9 @@
 """Silences what TensorFlow, TFF and gRPC print when they start.
 
-About 40 lines for an import and a round: missing CUDA drivers, CPU features, plug-ins
-registered twice, deprecations among the libraries. They come partly from C++, before
-any logging of Python's is set up, so they have to be switched off in the environment
-and before TensorFlow is imported. Standard library only.
+These are about 40 lines for an import and a round: missing CUDA drivers, CPU features,
+plug-ins registered twice, the libraries' use of deprecated functions. Some come from
+C++ before Python's logging is set up, so they must be switched off in the environment
+before TensorFlow is imported. Standard library only.
 """
 
 from __future__ import annotations
@@ -29,25 +29,25 @@ from typing import Any
 _QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3", "GRPC_VERBOSITY": "NONE"}
 _VERBOSE = {"TF_CPP_MIN_LOG_LEVEL": "0", "GRPC_VERBOSITY": "INFO"}
 
-# Beginnings of warnings that the libraries below us raise about each other.
+# Beginnings of warnings that our libraries raise about each other.
 _WARNINGS = (
     "pkg_resources is deprecated",
     "Deprecated call to `pkg_resources",
 )
 
 
-# What TensorFlow 2.21 writes to stderr while it is imported, before it reads the above.
+# TensorFlow 2.21 writes these to stderr during its import, before it reads the above.
 _REMARK = re.compile(rb"WARNING: All log messages before absl::InitializeLog|I\d{4} ")
 
 
 def silence(verbose: bool = False) -> None:
-    """Silences start-up noise, or lets all of it through.
+    """Silences the messages of the start, or lets all of them through.
 
-    To be called before TensorFlow is imported; afterwards it has little effect.
+    Call it before TensorFlow is imported; afterwards it has little effect.
     Environment variables that the user has set are left as they are.
 
     Args:
-        verbose: Let the noise through (what `--verbosity=0` or more asks for).
+        verbose: Whether to let them through, as `--verbosity=0` or more does.
     """
     for name, value in (_VERBOSE if verbose else _QUIET).items():
         os.environ.setdefault(name, value)
@@ -66,7 +66,7 @@ def silence(verbose: bool = False) -> None:
 def _is_about_something_used(record: logging.LogRecord) -> bool:
     """Whether a record is not TensorFlow's "Object was never used".
 
-    It says so of every assertion that TFF's secure aggregation makes in a graph.
+    TensorFlow says it of every assertion in the graphs of TFF's secure aggregation.
     """
     return "Object was never used" not in str(record.msg)
 
@@ -86,7 +86,7 @@ class _TensorFlowFinder:
 
 
 class _Loader(importlib.abc.Loader):
-    """Another loader, whose module drops remarks while it is executed."""
+    """Wraps a loader; drops remarks while its module is executed."""
 
     def __init__(self, loader):
         self._loader = loader
@@ -106,7 +106,7 @@ class _Loader(importlib.abc.Loader):
 def _without_remarks() -> Iterator[None]:
     """Drops TensorFlow's remarks from what C++ writes to the standard error.
 
-    What Python writes meanwhile goes through at once; Ctrl-C may end the process here.
+    Python's own lines go through at once, because Ctrl-C may end the process here.
     """
     try:
         kept = os.dup(2)

@@ -1,8 +1,13 @@
-"""Settings: fields of frozen dataclasses that say what they are and may be.
+"""Settings: fields of frozen dataclasses that carry their help and their bounds.
 
-    @dataclasses.dataclass(frozen=True)
-    class FedProx(method.Method):
-        strength: float = settings.setting(1e-4, symbol="mu", help="...", minimum=0)
+>>> import dataclasses
+>>> from tff_reg import settings
+>>> @dataclasses.dataclass(frozen=True)
+... class FedProx:
+...     strength: float = settings.setting(1e-4, symbol="mu", help="...", minimum=0)
+>>> settings.check(FedProx(strength=-1.0))
+Traceback (most recent call last):
+tff_reg.settings.SettingError: strength=-1.0: it must be at least 0.
 
 From such fields follow a method's checks, the flags of commands and their help, and
 the tables of the documentation. This module needs no TensorFlow.
@@ -18,12 +23,13 @@ import numbers
 import reprlib
 import typing
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Optional, Union
+from typing import Any, Optional, TypeVar, Union
 
+T = TypeVar("T")
 _METADATA = "tff_reg"
-# What an error shows of a value, in characters.
+# How many characters of a value an error shows.
 _LONGEST_SHOWN = 200
-# What int32 and float32 hold, of a setting that says nothing else.
+# The largest int32 and float32: the bounds of settings that name no maximum.
 _LARGEST_INT, _LARGEST_FLOAT = 2**31 - 1, float.fromhex("0x1.fffffep+127")
 _KINDS = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
 _TRUTHS = {
@@ -33,16 +39,16 @@ _TRUTHS = {
 
 
 class SettingError(ValueError):
-    """Raised when a setting has a value that it cannot have.
+    """Raised when a setting cannot have the value that it was given.
 
     Attributes:
       setting: The setting's name.
-      value: What it was given; None where it was given nothing.
-      reason: Why that cannot be and what to do, a sentence without its beginning.
+      value: The value that it was given; None if none was given.
+      reason: Why the value cannot be and what to do, such as "it must be at least 0."
     """
 
     def __init__(self, setting: str, value: Any, reason: str):
-        """Keeps all three; the message is `setting=value: reason`."""
+        """Makes the error, whose message is `setting=value: reason`."""
         super().__init__(setting, value, reason)
         self.setting = setting
         self.value = value
@@ -53,7 +59,7 @@ class SettingError(ValueError):
 
     @property
     def given(self) -> str:
-        """`=value` as an error shows it, shortened; empty where nothing was given."""
+        """`=value` as an error shows it, shortened; empty if no value was given."""
         text = "" if self.value is None else f"={as_text(self.value)}"
         return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}..."
 
@@ -64,21 +70,21 @@ class Setting:
 
     Attributes:
       name: Its name.
-      type: bool, int, float or str; of the items, where it `is_tuple`.
+      type: bool, int, float or str; where it `is_tuple`, the type of the items.
       default: Its default; `dataclasses.MISSING` for none.
       help: What it is, a sentence.
-      symbol: What its paper calls it.
-      group: The heading that it is listed under.
+      symbol: Its name in the paper.
+      group: The heading under which it is listed.
       is_tuple: Whether it is a tuple of any length.
       is_optional: Whether it may be None.
       minimum: The least value; None for none.
-      above: The value that it must be greater than; None for none.
-      maximum: The greatest value; None for that of int32 or float32.
-      below: The value that it must be less than; None for none.
-      choices: What it may be; None for anything.
-      placeholder: What stands for its value in a help, such as DIR.
-      only_with: What other settings must be for this one to have a meaning: one of
-        these values, by name.
+      above: An excluded lower bound; None for none.
+      maximum: The greatest value; None for the greatest int32 or float32.
+      below: An excluded upper bound; None for none.
+      choices: The values to choose from; None for any value.
+      placeholder: The word for its value in a help, such as DIR.
+      only_with: By the names of other settings, the values with which this setting
+        has a meaning.
       tags: Words by which its owner finds it.
     """
 
@@ -101,7 +107,7 @@ class Setting:
 
     @property
     def kind(self) -> str:
-        """What its values are, in words."""
+        """The kind of its values, in words."""
         if not self.is_tuple:
             return _KINDS[self.type]
         return {int: "whole numbers", float: "numbers", str: "names"}[self.type] + (
@@ -125,16 +131,16 @@ class Setting:
         return None
 
     def read(self, text: str) -> Any:
-        """The value that a text stands for.
+        """Reads the value from a text.
 
         Args:
-          text: As on a command line; the items of a tuple are joined by commas.
+          text: The value on a command line; commas join the items of a tuple.
 
         Returns:
           The value, which is not checked.
 
         Raises:
-          SettingError: If the text stands for no such value.
+          SettingError: If the text is not of this setting's kind.
         """
         read = _TRUTHS.__getitem__ if self.type is bool else self.type
         try:
@@ -146,10 +152,10 @@ class Setting:
             raise SettingError(self.name, text, f"it must be {self.kind}.") from None
 
     def adopt(self, value: Any) -> Any:
-        """The value as the setting has it: JSON has no tuples, and 1 for 1.0.
+        """Turns a value from JSON, which has no tuples and writes 1 for 1.0, into ours.
 
         Args:
-          value: The value; what the setting cannot have is left as it is.
+          value: The value. One of another kind is returned unchanged.
 
         Returns:
           The value, which is not checked.
@@ -169,7 +175,7 @@ class Setting:
 
         Args:
           value: The value.
-          name: What the error calls the setting; its name, if empty.
+          name: The setting's name in the error; if empty, its own.
 
         Raises:
           SettingError: If it cannot have the value.
@@ -185,7 +191,7 @@ class Setting:
             raise SettingError(name or self.name, value, reason)
 
     def _why_not(self, item: Any) -> Optional[str]:
-        """Why a value, or an item of one, cannot be; None if it can."""
+        """Why the setting cannot have a value, or an item; None if it can."""
         # NumPy's numbers are numbers, too.
         types = {int: numbers.Integral, float: numbers.Real}.get(self.type, self.type)
         is_other_bool = isinstance(item, bool) and self.type is not bool
@@ -220,20 +226,19 @@ def setting(default: Any = dataclasses.MISSING, **known: Any) -> Any:
 
     Args:
       default: Its default.
-      **known: Attributes of `Setting` that do not follow from the field: `help` and
-        those below it, as they apply.
+      **known: The attributes of `Setting` that do not follow from the field: `help`
+        and, where they apply, the attributes after it.
 
     Returns:
-      What stands to the right of the field's `=`.
+      The right side of the field's `=`.
     """
     return dataclasses.field(default=default, metadata={_METADATA: known})
 
 
-def undecided(kind: type) -> type:
-    """A dataclass whose settings are None until somebody decides; a decorator.
+def undecided(kind: type[T]) -> type[T]:
+    """A decorator: the dataclass's settings are None until somebody decides.
 
-    The types of its fields say what they are then. `Setting.default` is what each falls
-    back to.
+    Its fields keep their types and `Setting.default`, which replaces a None later.
 
     Args:
       kind: A class with fields of its own and of bases that are dataclasses, itself not
@@ -265,10 +270,7 @@ def undecided(kind: type) -> type:
 
 
 def settings_of(owner: Any) -> tuple[Setting, ...]:
-    """The settings of a dataclass or one of its instances, in their order.
-
-    Its fields that are no settings are left out.
-    """
+    """The settings among the fields of a dataclass or an instance, in their order."""
     return _settings_of_class(owner if isinstance(owner, type) else type(owner))
 
 
@@ -300,11 +302,11 @@ def check(instance: Any, prefix: str = "") -> None:
     """Checks all settings of an instance.
 
     Args:
-      instance: Of a dataclass with settings.
-      prefix: What stands before a setting's name in an error.
+      instance: An instance of a dataclass with settings.
+      prefix: Text before a setting's name in an error.
 
     Raises:
-      SettingError: If one cannot have its value.
+      SettingError: If a setting cannot have its value.
     """
     for each in settings_of(instance):
         each.check(getattr(instance, each.name), prefix + each.name)
@@ -318,7 +320,8 @@ def check_names(kind: type, given: Iterable[str]) -> None:
       given: The names.
 
     Raises:
-      TypeError: If it has no field of a name; says what a paper's symbol is called.
+      TypeError: If it has no field of a name; for a paper's symbol the error has the
+        field's name.
     """
     names = [field.name for field in dataclasses.fields(kind)]
     symbols = {each.symbol: each.name for each in settings_of(kind)}
@@ -339,18 +342,18 @@ def _finite(number: Any) -> bool:
 
 
 def near_names(value: Any, choices: Sequence[Any], prefix: str = "") -> str:
-    """` (did you mean NAME?)`, or nothing where no name is near."""
+    """` (did you mean NAME?)`, or an empty text if no name is near."""
     near = difflib.get_close_matches(str(value), list(map(str, choices)), n=1)
     return f" (did you mean {prefix}{near[0]}?)" if near else ""
 
 
 def as_text(value: Any) -> str:
-    """A value as a command line has it."""
+    """A value as written on a command line."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, (tuple, list)):
         return ",".join(map(_item_as_text, value))
-    # A dictionary is no setting's value; of one as deep as can be, `str` fails.
+    # No setting is a dictionary; `str` fails for a very deep one.
     return reprlib.repr(value) if isinstance(value, dict) else str(value)
 
 

@@ -16,15 +16,15 @@ serving = lazy.module("benchmarks.simulators.serving")
 
 
 class Size(NamedTuple):
-    """What a case is trained on.
+    """The network, data and method of a case.
 
     Attributes:
       network: Its name here.
       norm: 'group' or 'batch'.
       image: (height, width, channels).
-      clients: How many.
-      examples: Of each client.
-      batch_size: Of a step.
+      clients: The number of clients.
+      examples: The number of examples of each client.
+      batch_size: Examples of a step.
       method: 'fedavg', 'fedalign' or 'moon'.
     """
 
@@ -72,14 +72,14 @@ def write(path: str, size: Size) -> None:
 
 
 def weights_of(program: asking.Program, folder: str) -> list[np.ndarray]:
-    """The weights that a program has; in `folder` they are for a moment."""
+    """Asks a program for its weights, through a file in `folder`."""
     path = os.path.join(folder, "weights.npz")
     program.ask("save", path)
     return read_weights(path)
 
 
 def read_weights(path: str) -> list[np.ndarray]:
-    """The weights in the file of a case, or of weights."""
+    """Reads the weights from the file of a case, or from a file of weights."""
     with np.load(path) as file:
         names = sorted(name for name in file.files if name.startswith("weight"))
         return [file[name] for name in names]
@@ -93,8 +93,8 @@ def random_client(
     Args:
       image_shape: (height, width, channels).
       num_classes: The labels are below it.
-      count: How many examples there are; may be 0.
-      turn: Other examples, and another key, for each.
+      count: The number of examples; may be 0.
+      turn: A number; each has other examples and another key.
 
     Returns:
       A `tf.data.Dataset` of one element.

@@ -1,7 +1,7 @@
 """The program whose rounds the subjects `growth` and `scale` time.
 
-Clients have eight examples of 64 numbers, in one batch; FedAvg's network has a hidden
-layer, that of other methods is a small CNN. What clients remember is on the disk.
+Clients have eight examples of 64 numbers, in one batch. FedAvg's network has a hidden
+layer; other methods train a small CNN. Clients' states are on the disk.
 
 Importing this module imports TensorFlow and TFF.
 """
@@ -21,7 +21,7 @@ if __name__ == "__main__":
 from benchmarks.shared import measuring
 from benchmarks.simulators import serving
 from tff_reg import data, methods, models, runtime, training
-from tff_reg.experiment import client_states
+from tff_reg.experiment.rounds import client_states
 from tff_reg.lazy import keras, np, tf
 
 _EXAMPLES, _FEATURES, _CLASSES = 8, 64, 10
@@ -35,47 +35,26 @@ def main(
     kind: str = "in_process",
     method: str = "fedavg",
 ) -> None:
-    """Answers questions.
+    """Answers "round" with seconds, "peak" and "resident" with megabytes.
 
-    "round" with seconds, "peak" and "resident" with the megabytes that were resident
-    at most, and are. A number after "round" is that of clients for `per_round`.
+    A number after "round" replaces `per_round`.
 
     Args:
-      held: Clients.
-      per_round: Of them in a round.
+      held: The number of clients.
+      per_round: Clients of a round.
       megabytes: Size of the model, in 10^6 bytes.
       in_parallel: Clients at a time.
       kind: The runtime.
-      method: What trains; the model's size is fedavg's alone.
+      method: The process name; only fedavg uses `megabytes`.
     """
     tf.config.threading.set_intra_op_parallelism_threads(1)
     runtime.use(kind, clients_in_parallel=in_parallel)
-    hidden = round(megabytes * 1e6 / 4 / (_FEATURES + _CLASSES + 1))
-
-    def dense_model_fn():
-        layers = [
-            [keras.layers.Dense(hidden, activation="relu")],
-            [keras.layers.Dense(_CLASSES)],
-        ]
-        network = models.from_keras_blocks(layers, input_shape=(_FEATURES,))
-        return models.LearningModel(network)
-
-    model_fn, shape = dense_model_fn, (_FEATURES,)
-    if method != "fedavg":
-        shape = (8, 8, 1)
-        model_fn = models.build_model_fn("cnn", image_shape=shape, num_classes=_CLASSES)
-    process = training.build_regularized(
-        model_fn,
-        methods.build(method, {}),
-        training.build_sgd(0.01),
-        client_data=training.WholeClientData(batch_size=_EXAMPLES),
-        population=training.Population(held),
-    )
+    process, shape = _process(held, megabytes, method)
     rng = np.random.default_rng(0)
     clients = data.ArrayClientData(
         rng.normal(size=(held * _EXAMPLES, *shape)).astype(np.float32),
         rng.integers(0, _CLASSES, held * _EXAMPLES),
-        np.arange(held * _EXAMPLES).reshape(held, _EXAMPLES),
+        [*np.arange(held * _EXAMPLES).reshape(held, _EXAMPLES)],
     )
     state, num_rounds = process.initialize(), 0
     states = None
@@ -105,9 +84,35 @@ def main(
             round_of = functools.partial(one_round, *(count or [per_round]))
             serving.answer(measuring.seconds(round_of))
         else:
-            peak = question == "peak"
-            serving.answer(measuring.resident_bytes(peak=peak) / 1e6)
+            found = measuring.resident_bytes(peak=question == "peak")
+            serving.answer(found / 1e6)
     runtime.shutdown()
+
+
+def _process(held: int, megabytes: float, method: str):
+    """The learning process, and the shape of an example."""
+    hidden = round(megabytes * 1e6 / 4 / (_FEATURES + _CLASSES + 1))
+
+    def dense_model_fn():
+        layers = [
+            [keras.layers.Dense(hidden, activation="relu")],
+            [keras.layers.Dense(_CLASSES)],
+        ]
+        network = models.from_keras_blocks(layers, input_shape=(_FEATURES,))
+        return models.LearningModel(network)
+
+    model_fn, shape = dense_model_fn, (_FEATURES,)
+    if method != "fedavg":
+        shape = (8, 8, 1)
+        model_fn = models.build_model_fn("cnn", image_shape=shape, num_classes=_CLASSES)
+    process = training.build_regularized(
+        model_fn,
+        methods.build(method, {}),
+        training.build_sgd(0.01),
+        client_data=training.WholeClientData(batch_size=_EXAMPLES),
+        population=training.Population(held),
+    )
+    return process, shape
 
 
 if __name__ == "__main__":

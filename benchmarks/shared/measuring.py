@@ -8,7 +8,7 @@ from typing import Any
 
 
 def seconds(function: Callable[[], Any]) -> float:
-    """Calls a function; returns the seconds by the clock on the wall."""
+    """Calls a function; returns its wall-clock seconds."""
     began = time.perf_counter()
     function()
     return time.perf_counter() - began
@@ -21,8 +21,8 @@ def in_turns(
 
     Args:
       ways: The functions by name.
-      turns: Calls of each that are measured.
-      unmeasured: Calls of each before them.
+      turns: Measured calls of each function.
+      unmeasured: Calls of each function before them.
 
     Returns:
       The seconds of each call by the function's name.
@@ -43,7 +43,7 @@ def forget_peak(process: str = "self") -> bool:
       process: Its id.
 
     Returns:
-      Whether the system can do that, and tell the peak; only Linux does.
+      Whether the system can reset and report the peak; only Linux can.
     """
     try:
         with open(f"/proc/{process}/clear_refs", "w", encoding="ascii") as references:
@@ -54,7 +54,7 @@ def forget_peak(process: str = "self") -> bool:
 
 
 def resident_bytes(process: str = "self", *, peak: bool = False) -> int:
-    """The memory of a process (by its id) that is resident, or was at the peak."""
+    """A process's resident memory, now or at its peak; `process` is an id."""
     field = "VmHWM" if peak else "VmRSS"
     with open(f"/proc/{process}/status", encoding="ascii") as status:
         line = next(line for line in status if line.startswith(field))

@@ -1,10 +1,10 @@
-"""The rounds that the subject `runtime` times, and what it measures beside them.
+"""The rounds that the subject `runtime` times.
 
 A round is 8 clients of 200 images of 32x32x3 each, one epoch in batches of 20,
 momentum SGD, and the weighted mean of the clients' models; the model (a Keras model)
-and the data are the same for every way to run it. Only "whole-client data", which is
-this package all through, has this package's GroupNorm instead of Keras's in the
-ResNet: it computes the same.
+and the data are the same for every way to run it. Only "whole-client data", which uses
+this package's parts throughout, replaces Keras's GroupNorm in the ResNet by this
+package's, which computes the same.
 
 Importing this module imports TensorFlow and TFF.
 """
@@ -14,51 +14,20 @@ from __future__ import annotations
 import atexit
 import collections
 import functools
-import json
-import statistics
-import sys
 from collections.abc import Callable
 
-from benchmarks.shared import measuring
-from tff_reg import lazy, models, runtime, training
+from tff_reg import lazy, models, training
 from tff_reg.data import client_data
 from tff_reg.lazy import keras, np, tf, tff
-from tff_reg.models import layers as own_layers
-from tff_reg.runtime import context, devices, native, workers
+from tff_reg.models import norms
+from tff_reg.runtime import context, native, workers
 
 ray_workers = lazy.module("tff_reg.runtime.ray_workers")  # Ray may not be there.
 
-_CLIENTS, _EXAMPLES, _BATCH, _CLASSES = 8, 200, 20, 10
-_IMAGE = (32, 32, 3)
+CLIENTS, EXAMPLES, BATCH, _CLASSES = 8, 200, 20, 10
+IMAGE = (32, 32, 3)
 _GROUPS = 2
 _LEARNING_RATE, _MOMENTUM = 0.01, 0.9
-
-_MEMORY_CLIENTS, _MEMORY_MEGABYTES = 60, 20
-
-
-def answer_questions(threads: int) -> None:
-    """Answers each line of standard input: JSON, a question's name and its arguments.
-
-    Prints `answer` and JSON for each, and before the first, when it is ready.
-
-    Args:
-      threads: TensorFlow's for one operation.
-    """
-    tf.config.threading.set_intra_op_parallelism_threads(threads)
-    tf.config.threading.set_inter_op_parallelism_threads(devices.cores())
-    rounds_of = functools.cache(lambda case, way, parallel: _WAYS[way](case, parallel))
-    memory_rounds_of = functools.cache(_MemoryRounds)
-    questions = {
-        "round": lambda *which: measuring.seconds(rounds_of(*which)),
-        "memory": lambda kind, rounds: memory_rounds_of(kind)(rounds),
-        "group_norm": group_norm_seconds,
-        "convolutions": convolution_seconds,
-        "iterators": iterator_seconds,
-    }
-    print("answer null", flush=True)
-    for line in sys.stdin:
-        question, *arguments = json.loads(line)
-        print(f"answer {json.dumps(questions[question](*arguments))}", flush=True)
 
 
 # --- models and data ----------------------------------------------------------------
@@ -72,7 +41,7 @@ def _keras_cnn():
     layers = keras.layers
     return keras.Sequential(
         [
-            layers.InputLayer(_IMAGE),
+            layers.InputLayer(IMAGE),
             layers.Conv2D(32, 3, activation="relu", kernel_initializer=_glorot(1)),
             layers.MaxPool2D(),
             layers.Conv2D(64, 3, activation="relu", kernel_initializer=_glorot(2)),
@@ -84,20 +53,21 @@ def _keras_cnn():
     )
 
 
-def _keras_group_norm():
-    return keras.layers.GroupNormalization(_GROUPS, epsilon=own_layers.NORM_EPSILON)
+def keras_group_norm():
+    """Keras's GroupNorm with the settings of this package's."""
+    return keras.layers.GroupNormalization(_GROUPS, epsilon=norms.NORM_EPSILON)
 
 
-def _own_group_norm():
+def own_group_norm():
     """This package's GroupNorm, which computes the same, as a Keras layer."""
 
     class OwnGroupNorm(keras.layers.Layer):
         def build(self, shape):
-            self._norm = own_layers.GroupNorm(shape[-1], groups=_GROUPS, name="norm")
+            self._norm = norms.GroupNorm(shape[-1], groups=_GROUPS, name="norm")
             super().build(shape)
 
         def call(self, x):
-            return self._norm.call(x, own_layers.ForwardPass())
+            return self._norm.call(x, norms.ForwardPass())
 
     return OwnGroupNorm()
 
@@ -105,7 +75,7 @@ def _own_group_norm():
 def _keras_resnet20():
     """He et al.'s ResNet-20 for CIFAR, with Keras's GroupNormalization."""
     layers = keras.layers
-    norm = _keras_group_norm
+    norm = keras_group_norm
     seeds = iter(range(1000))
 
     def convolution(x, channels, size, stride):
@@ -128,7 +98,7 @@ def _keras_resnet20():
             x = norm()(convolution(x, channels, 1, stride))
         return layers.ReLU()(x + y)
 
-    inputs = layers.Input(_IMAGE)
+    inputs = layers.Input(IMAGE)
     x = layers.ReLU()(norm()(convolution(inputs, 16, 3, 1)))
     for channels, stride in ((16, 1), (32, 2), (64, 2)):
         for index in range(3):
@@ -145,16 +115,16 @@ def _client_arrays() -> list:
     rng = np.random.default_rng(0)
     return [
         collections.OrderedDict(
-            x=rng.normal(size=(_EXAMPLES, *_IMAGE)).astype(np.float32),
-            y=rng.integers(0, _CLASSES, _EXAMPLES).astype(np.int32),
+            x=rng.normal(size=(EXAMPLES, *IMAGE)).astype(np.float32),
+            y=rng.integers(0, _CLASSES, EXAMPLES).astype(np.int32),
         )
-        for _ in range(_CLIENTS)
+        for _ in range(CLIENTS)
     ]
 
 
 def _batched_data() -> list:
     return [
-        tf.data.Dataset.from_tensor_slices(arrays).batch(_BATCH)
+        tf.data.Dataset.from_tensor_slices(arrays).batch(BATCH)
         for arrays in _client_arrays()
     ]
 
@@ -165,7 +135,7 @@ def _model_fn(build_keras_model: Callable) -> Callable:
             build_keras_model(),
             loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
             input_spec=collections.OrderedDict(
-                x=tf.TensorSpec([None, *_IMAGE], tf.float32),
+                x=tf.TensorSpec([None, *IMAGE], tf.float32),
                 y=tf.TensorSpec([None], tf.int32),
             ),
             metrics=[keras.metrics.SparseCategoricalAccuracy()],
@@ -181,15 +151,15 @@ def our_model_fn(case: str) -> Callable:
     """Makes the same network as a `tff_reg.models.LearningModel`."""
     if case == "cnn":
         return _from_keras(case)
-    return models.build_model_fn(case, image_shape=_IMAGE, num_classes=_CLASSES)
+    return models.build_model_fn(case, image_shape=IMAGE, num_classes=_CLASSES)
 
 
 def _from_keras(case: str) -> Callable:
     return models.from_keras(_KERAS_MODELS[case]())
 
 
-def _hand_written(case: str, parallel: int) -> Callable[[], list]:
-    """What one would write without TFF: one traced loop, called for every client."""
+def hand_written(case: str, parallel: int) -> Callable[[], list]:
+    """A round without TFF: one traced loop, called for every client."""
     del parallel
     model = _KERAS_MODELS[case]()
     loss_fn = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
@@ -293,18 +263,18 @@ def _ray_context(actors: int):
 
 
 def _whole_client(model_fn: Callable, in_context) -> Callable[[], None]:
-    """This package all through: its model, optimiser, process and form of data."""
+    """A round of this package's own model, optimiser, process and form of data."""
     process = training.build_regularized(
         model_fn,
         [],
         training.build_sgd(_LEARNING_RATE, _MOMENTUM),
-        client_data=training.WholeClientData(batch_size=_BATCH),
+        client_data=training.WholeClientData(batch_size=BATCH),
     )
     arrays = _client_arrays()
     clients = client_data.ArrayClientData(
         np.concatenate([each["x"] for each in arrays]),
         np.concatenate([each["y"] for each in arrays]),
-        list(np.arange(_CLIENTS * _EXAMPLES).reshape(_CLIENTS, _EXAMPLES)),
+        list(np.arange(CLIENTS * EXAMPLES).reshape(CLIENTS, EXAMPLES)),
     )
     datasets = [
         clients.whole_client_dataset(name, np.array([0, index], np.int64))
@@ -333,8 +303,8 @@ def _native_iterator(case: str, parallel: int) -> Callable[[], None]:
     return _ProcessRounds(_native_context(), process, _batched_data())
 
 
-_WAYS: dict[str, Callable[[str, int], Callable[[], object]]] = {
-    "hand_written": _hand_written,
+WAYS: dict[str, Callable[[str, int], Callable[[], object]]] = {
+    "hand_written": hand_written,
     "in_process": _in_process,
     "in_process_whole_client": _in_process_whole_client,
     "in_process_from_keras": _in_process_from_keras,
@@ -342,171 +312,3 @@ _WAYS: dict[str, Callable[[str, int], Callable[[], object]]] = {
     "native_iterator": _native_iterator,
     "ray_whole_client": _ray_whole_client,
 }
-
-
-# --- beside the rounds ----------------------------------------------------------------
-
-
-def group_norm_seconds(turns: int = 30) -> dict[str, float]:
-    """Times GroupNorm, forward and backward, at ResNet-20's first stage.
-
-    Args:
-      turns: How often.
-
-    Returns:
-      The median seconds of "keras" and "tff_reg".
-    """
-    x = tf.random.stateless_normal([_BATCH, 32, 32, 16], [1, 2])
-    layers = {"keras": _keras_group_norm(), "tff_reg": _own_group_norm()}
-
-    def build_step(layer):
-        layer(x)  # makes the weights, outside of the function
-
-        @tf.function
-        def step(x):
-            with tf.GradientTape() as tape:
-                tape.watch(x)
-                y = tf.reduce_sum(tf.square(layer(x)))
-            return tape.gradient(y, [x, *layer.trainable_variables])
-
-        return step
-
-    steps = {name: build_step(layer) for name, layer in layers.items()}
-    ways = {name: functools.partial(step, x) for name, step in steps.items()}
-    seconds = measuring.in_turns(ways, turns, unmeasured=3)
-    return {name: statistics.median(found) for name, found in seconds.items()}
-
-
-def convolution_seconds(turns: int = 15) -> dict[str, float]:
-    """Times the CNN's round by hand, and the convolutions in it alone.
-
-    Args:
-      turns: How often.
-
-    Returns:
-      The median seconds of "hand_written" and "convolutions".
-    """
-    height, width, _ = _IMAGE
-    convolutions = [
-        (tf.ones([_BATCH, *_IMAGE]), tf.ones([3, 3, 3, 32])),
-        (
-            tf.ones([_BATCH, (height - 2) // 2, (width - 2) // 2, 32]),
-            tf.ones([3, 3, 32, 64]),
-        ),
-    ]
-
-    def one_step(total):
-        """Forward; backward to both kernels, and to what the second one takes.
-
-        A step takes something from the one before it, and gives something on: else
-        TensorFlow would do it once, or not at all.
-        """
-        found = []
-        for x, kernel in convolutions:
-            kernel += 1e-30 * total
-            y = tf.nn.conv2d(x, kernel, 1, "VALID")
-            backward = dict(out_backprop=y, strides=[1, 1, 1, 1], padding="VALID")
-            found.append(
-                tf.raw_ops.Conv2DBackpropFilter(
-                    input=x, filter_sizes=kernel.shape, **backward
-                )
-            )
-        found.append(
-            tf.raw_ops.Conv2DBackpropInput(
-                input_sizes=x.shape, filter=kernel, **backward
-            )
-        )
-        return tf.add_n([result[0, 0, 0, 0] for result in found])
-
-    @tf.function
-    def convolve():
-        total = 0.0
-        for _ in tf.range(_CLIENTS * _EXAMPLES // _BATCH):
-            total = one_step(total)
-        return total
-
-    ways = {"hand_written": _hand_written("cnn", 1), "convolutions": convolve}
-    seconds = measuring.in_turns(ways, turns, unmeasured=1)
-    return {name: statistics.median(found) for name, found in seconds.items()}
-
-
-def iterator_seconds(turns: int = 25) -> dict[str, list[float]]:
-    """Times loops over ten elements, about a tenth of a second of work.
-
-    Args:
-      turns: Loops.
-
-    Returns:
-      The seconds of each loop, for "tuned" iterators, TensorFlow's default, and
-      "untuned" ones, which the runtimes here make of them.
-    """
-    tuned = tf.data.Dataset.from_tensor_slices(tf.ones([10, 400, 400]))
-    options = tf.data.Options()
-    options.autotune.enabled = False
-    data = {"tuned": tuned, "untuned": tuned.with_options(options)}
-
-    @tf.function
-    def loop(dataset):
-        total = tf.zeros([400, 400])
-        for x in iter(dataset):
-            for _ in range(30):
-                x = tf.matmul(x, x) / 400
-            total += x
-        return total
-
-    ways = {name: functools.partial(loop, dataset) for name, dataset in data.items()}
-    return measuring.in_turns(ways, turns, unmeasured=1)
-
-
-# --- memory ---------------------------------------------------------------------------
-
-
-def _next_round_of_a_large_model(size: int):
-    model_type = tff.TensorType(np.float32, [size])
-
-    @tff.tensorflow.computation(model_type, tff.SequenceType(np.float32))
-    def client_update(model, numbers):
-        return model * 0.5 + numbers.reduce(0.0, tf.add), tf.constant(1.0)
-
-    @tff.federated_computation(
-        tff.FederatedType(model_type, tff.SERVER),
-        tff.FederatedType(tff.SequenceType(np.float32), tff.CLIENTS),
-    )
-    def next_round(model, numbers):
-        updates, weights = tff.federated_map(
-            client_update, (tff.federated_broadcast(model), numbers)
-        )
-        return tff.federated_mean(updates, weights)
-
-    return next_round
-
-
-class _MemoryRounds:
-    """Rounds of a large model in the runtime `kind`, and what they need.
-
-    Called with "first" or "later", in this order: the megabytes (of 2^20 bytes) at the
-    peak of one round, or of two, beyond what was resident before the first.
-    """
-
-    def __init__(self, kind: str):
-        runtime.use(kind)
-        size = _MEMORY_MEGABYTES * 2**20 // 4
-        numbers = range(_MEMORY_CLIENTS)
-        self._data = [tf.data.Dataset.from_tensors(float(i)) for i in numbers]
-        self._next_round = _next_round_of_a_large_model(size)
-        # Loads code.
-        _next_round_of_a_large_model(10)(np.ones(10, np.float32), self._data)
-        self._model = np.ones(size, np.float32)
-        watched = ["self"] + [str(pid) for pid in [runtime.worker_pid()] if pid]
-        self._before = {pid: measuring.resident_bytes(pid) for pid in watched}
-
-    def __call__(self, rounds: str) -> float:
-        for pid in self._before:
-            measuring.forget_peak(pid)
-        for _ in range({"first": 1, "later": 2}[rounds]):
-            self._model = self._next_round(self._model, self._data)
-        grown = [
-            measuring.resident_bytes(pid, peak=True) - before
-            for pid, before in self._before.items()
-        ]
-        return sum(grown) / 2**20

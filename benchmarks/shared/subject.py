@@ -1,4 +1,4 @@
-"""What a subject of `bin/bench` is: the `SUBJECT` of a file of benchmarks/.
+"""The form of a subject of `bin/bench`: the `SUBJECT` of a file of benchmarks/.
 
 A new subject is a new file; `bin/bench` finds it, with its flags and its help.
 """
@@ -14,12 +14,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import benchmarks
-from tff_reg.experiment import tables
+from tff_reg import tables
 from tff_reg.lazy import flags
 
 
 class RefusedError(ValueError):
-    """Raised when what is asked for cannot be measured; says why in a sentence."""
+    """Raised when a measurement is impossible; the message is one sentence."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,11 +27,11 @@ class Subject:
     """Something that can be measured, under the name of its module.
 
     Attributes:
-      help: Its part of `bin/bench --help`: the command, then what is measured and how
-        long that takes.
-      run: Called with the flags; measures, and `finish`es. It raises `RefusedError`
-        before it has measured anything.
-      define_flags: Adds flags to `--quick` and `--json`.
+      help: Its part of `bin/bench --help`: the command, then the measurement and its
+        duration.
+      run: Called with the flags; measures, then calls `finish`. It raises
+        `RefusedError` before it measures anything.
+      define_flags: Adds flags beside `--quick` and `--json`.
     """
 
     help: str
@@ -56,19 +56,19 @@ def say(line: str) -> None:
 
 
 def to_markdown(rows: Sequence[Mapping[str, str]]) -> list[str]:
-    """The lines of a Markdown table of rows, which are cells by the column's head."""
+    """The lines of a Markdown table; a row maps column heads to cells."""
     return tables.to_markdown({head: [row[head] for row in rows] for head in rows[0]})
 
 
 def finish(
     given: flags.FlagValues, rows: Sequence[Mapping[str, Any]], lines: Sequence[str]
 ) -> None:
-    """Prints what was found, and writes it to the file of `--json`.
+    """Prints the results, and writes them to the file of `--json`.
 
     Args:
       given: The flags.
-      rows: What was found, as JSON values.
-      lines: The same for a person: a table.
+      rows: The results as JSON values.
+      lines: The lines of a table with the same results.
     """
     print()
     print(*lines, sep="\n")

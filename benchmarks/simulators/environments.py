@@ -20,7 +20,7 @@ _STAMP = "installed.txt"
 
 
 def python(name: str) -> str:
-    """The Python of an environment, which is made where it is missing or another.
+    """The Python of an environment, which is made if it is missing or outdated.
 
     Args:
       name: A file of requirements/, without its ending, or `TFF_PINS`.

@@ -31,13 +31,13 @@ def model_fn_of(case: serving.Case) -> Callable:
     """The `model_fn` of a case; its initial weights are the same at every call."""
     if case.network == "cnn":
         return rounds.our_model_fn("cnn")
-    options = {"projector": "moon"} if case.method == "moon" else {}
+    projector = "moon" if case.method == "moon" else "none"
     return models.build_model_fn(
         case.network,
         image_shape=case.images.shape[2:],
         num_classes=10,
         norm=case.norm,
-        **options,
+        projector=projector,
     )
 
 

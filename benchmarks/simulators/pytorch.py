@@ -1,8 +1,8 @@
 """Rounds in plain PyTorch, as it is usually written and at its best.
 
-Usually: a loop over the clients, one after another, on all cores, with PyTorch's own
-order of an image's values. At its best: `channels_last`, and as many processes of one
-thread as there are cores, each with its share of the clients.
+The usual way is a loop over the clients on all cores, with PyTorch's own order of an
+image's values. The best way is `channels_last` with one process of one thread for each
+core, each with its share of the clients.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class _Clients:
         self._previous = [initial] * len(self._data)
 
     def train(self, start: Any) -> list[Any]:
-        """The states that they end with; `start` is that of the global model."""
+        """Trains from the global model's state `start`; returns the clients' states."""
         states = []
         for index, own in enumerate(self._data):
             self._model.load_state_dict(start)
@@ -45,14 +45,14 @@ class _Clients:
 
 
 def _answer(connection: Any, path: str, which: slice) -> None:
-    """Trains some clients on each state that the connection brings; in a process."""
+    """Trains some clients on each state from the connection; runs in a process."""
     clients = _Clients(serving.read(path), which, 1, torch.channels_last)
     while True:
         connection.send(clients.train(connection.recv()))
 
 
 def _in_processes(path: str, shares: Sequence[slice]) -> Callable[[Any], list[Any]]:
-    """Starts a process for each share of the clients; returns what trains them all."""
+    """Starts a process for each share of the clients; returns a function for all."""
     context = multiprocessing.get_context("spawn")
     connections = []
     for share in shares:
@@ -70,7 +70,7 @@ def _in_processes(path: str, shares: Sequence[slice]) -> Callable[[Any], list[An
 
 
 def _in_a_loop(case: serving.Case) -> Callable[[Any], list[Any]]:
-    """Returns what trains all clients here, on all cores."""
+    """Returns a function that trains all clients in this process, on all cores."""
     clients = _Clients(case, slice(None), serving.cores(), torch.contiguous_format)
     return lambda start: [clients.train(start)]
 

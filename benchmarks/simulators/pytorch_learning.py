@@ -90,11 +90,10 @@ def main(path: str) -> None:
         test = file["test_images"], file["test_labels"]
         names = sorted(name for name in file.files if name.startswith("weight"))
         weights = [file[name] for name in names]
-    method = settings["method"]
     case = serving.Case(
         network=settings["network"],
         norm=settings["norm"],
-        method=method,
+        method=settings["method"],
         batch_size=settings["batch_size"],
         learning_rate=settings["learning_rate"],
         momentum=settings["momentum"],
@@ -127,14 +126,8 @@ def main(path: str) -> None:
             for _ in range(settings["epochs"]):
                 order = torch.randperm(len(y))
                 for batch in order.split(case.batch_size):
-                    if method == "fedmlb":
-                        loss = _fedmlb(model, received, x[batch], y[batch])
-                    elif method == "gradaug":
-                        loss = _gradaug(model, x[batch], y[batch])
-                    else:
-                        loss = torch_models.loss(
-                            case, model, x[batch], y[batch], received, previous[index]
-                        )
+                    others = received, previous[index]
+                    loss = _loss(case, model, x[batch], y[batch], *others)
                     torch_models.step(case, model, optimizer, loss)
             states.append(copy.deepcopy(model.state_dict()))
             previous[index] = copy.deepcopy(model)
@@ -142,6 +135,14 @@ def main(path: str) -> None:
         model.load_state_dict(torch_models.mean_states(states, sizes))
         accuracies.append(_accuracy(model, test_images, test_labels))
     print(json.dumps(accuracies))
+
+
+def _loss(case, model, x, y, received, previous):
+    if case.method == "fedmlb":
+        return _fedmlb(model, received, x, y)
+    if case.method == "gradaug":
+        return _gradaug(model, x, y)
+    return torch_models.loss(case, model, x, y, received, previous)
 
 
 def _tensor(array):

@@ -1,9 +1,9 @@
-"""How the programs that run rounds are spoken to: lines of JSON.
+"""The questions to the programs that run rounds, and their answers: lines of JSON.
 
-A program is started with the file of a case, and prints `answer null` when it could
-begin its first round. It answers each line of its standard input: "round" with the
-seconds that one more round took, and `["save", FILE]` by writing the weights, which the
-global model has after the rounds so far, to a NumPy file.
+A program is started with the file of a case, and prints `answer null` when it is ready
+for its first round. It answers each line of its standard input: "round" with the
+seconds of one more round, and `["save", FILE]` by writing the global model's current
+weights to a NumPy file.
 
 Needs NumPy and the standard library only.
 """
@@ -21,16 +21,16 @@ import numpy as np
 
 
 class Case(NamedTuple):
-    """What a round is.
+    """The network, data and optimiser of a round.
 
     Attributes:
       network: 'cnn', 'resnet8', 'resnet20' or 'resnet56'.
       norm: 'group' (two groups) or 'batch'.
       method: 'fedavg', 'fedalign' or 'moon', with their papers' strengths.
-      batch_size: Examples of a step; the last one of a client may have fewer.
-      learning_rate: Of the clients' SGD.
-      momentum: Of the clients' SGD, which begins anew in every round.
-      max_gradient_norm: What gradients are clipped to, or None.
+      batch_size: Examples of a step; a client's last step may have fewer.
+      learning_rate: The learning rate of the clients' SGD.
+      momentum: The momentum of the clients' SGD, which begins anew in every round.
+      max_gradient_norm: The norm to which gradients are clipped, or None.
       weights: The initial trainable weights in this package's order (of a residual
         unit the convolutions, the norms, then the shortcut's); kernels are [height,
         width, in, out] and [in, out].
@@ -59,7 +59,7 @@ def write(path: str, case: Case) -> None:
 
 
 def read(path: str) -> Case:
-    """Reads what `write` wrote."""
+    """Reads a case from a file of `write`."""
     with np.load(path) as file:
         names = sorted(name for name in file.files if name.startswith("weight"))
         return Case(
@@ -77,7 +77,7 @@ def save(path: str, weights: Sequence[np.ndarray]) -> None:
 
 
 def questions() -> Iterator[list[Any]]:
-    """Says that the program is ready; gives each question, as a list."""
+    """Prints that the program is ready; yields each question as a list."""
     print("answer null", flush=True)
     for line in sys.stdin:
         question = json.loads(line)
@@ -95,8 +95,8 @@ def serve(
     """Answers questions until there are no more.
 
     Args:
-      one_round: Runs a round, from where the one before it ended.
-      weights: Gives the global model's weights, as in `Case.weights`.
+      one_round: Runs one more round.
+      weights: Returns the global model's weights, as in `Case.weights`.
     """
     for question, *arguments in questions():
         if question == "save":

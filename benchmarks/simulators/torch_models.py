@@ -1,7 +1,7 @@
 """The networks, and a client's training, in plain PyTorch.
 
-They compute what this package's networks of the same names do; `bin/bench peers` holds
-the weights after a round against each other.
+They compute the same as this package's networks of the same names; `bin/bench peers`
+compares the weights after a round.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class Unit(nn.Module):
 
 
 def _channels(channels: int, width: float) -> int:
-    """The nearest multiple of 8, of which a tenth at most is missing."""
+    """The nearest multiple of 8 that is at least nine tenths of the number."""
     exact = channels * width
     rounded = max(8, int(exact + 4) // 8 * 8)
     return min(channels, rounded + 8 if rounded < 0.9 * exact else rounded)
@@ -104,7 +104,7 @@ def _at_width(conv, norm, x, width: float):
 
 
 class ResNet(nn.Module):
-    """A residual network for small images; as `tff_reg.models.resnet` says."""
+    """A residual network for small images, as in `tff_reg.models.resnet`."""
 
     def __init__(self, name: str, norm: str, channels: int, has_projector: bool):
         super().__init__()
@@ -212,11 +212,11 @@ def train(
     """Trains a network on a client's examples, once, in their order.
 
     Args:
-      case: Says how.
-      model: The network, with the global weights; changed in place.
+      case: The batch size, optimiser and method.
+      model: The network with the global weights; changed in place.
       images: float32 [examples, channels, height, width].
       labels: int64 [examples].
-      previous: What the client ended with last time; only MOON looks at it.
+      previous: The weights at the end of the client's last round; only MOON uses them.
     """
     model.train()
     received = copy.deepcopy(model) if case.method == "moon" else None

@@ -24,21 +24,19 @@ import pathlib
 from tff_reg import (
     data,
     experiment,
+    files,
     interruption,
     lazy,
     runtime,
     training as training_lib,
 )
-from tff_reg.experiment import (
-    command_line,
-    config as config_lib,
-    files,
-    runs,
-)
+from tff_reg.commands import command_line
+from tff_reg.experiment.config import identity as identity_lib, run_config as config_lib
+from tff_reg.experiment.rounds import runs
 from tff_reg.lazy import flags, np, tff
 from tff_reg.settings import SettingError
 
-programs = lazy.module("tff_reg.experiment.programs")
+programs = lazy.module("tff_reg.experiment.rounds.programs")
 
 _COMMAND = "tff_reg.tasks.examples.train_program"
 _EVALUATION_CLIENTS = 4
@@ -69,7 +67,7 @@ def read_config(argv):
     if not asked["output_dir"]:
         raise SettingError("output_dir", None, "it is missing; give a directory.")
     asked["process"] = asked["process"] or "fedalign"
-    return experiment.RunConfig(**asked).resolved()
+    return experiment.RunConfig.of(asked).resolved()
 
 
 def prepare_directory(config):
@@ -86,9 +84,9 @@ def prepare_directory(config):
     """
     output_dir = files.make_directory(config.output_dir, "output_dir")
     settings = config.dump()
-    recorded = config_lib.identity(settings)
+    recorded = identity_lib.identity(settings)
     path = output_dir / "settings.json"
-    if path.exists() and config_lib.differences(
+    if path.exists() and identity_lib.differences(
         json.loads(path.read_text()), recorded, ("total_rounds",)
     ):
         reason = "a training with other settings is there; give another directory."

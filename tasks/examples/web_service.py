@@ -35,15 +35,10 @@ from typing import Any
 from absl import flags, logging
 from tornado import httpserver, iostream, netutil, web
 
-from tff_reg import experiment, quiet, runtime, scratch
-from tff_reg.experiment import (
-    command_line,
-    config as config_lib,
-    directory,
-    files,
-    metrics,
-    progress,
-)
+from tff_reg import experiment, files, quiet, runtime, scratch
+from tff_reg.commands import command_line
+from tff_reg.experiment.config import run_config as config_lib
+from tff_reg.experiment.rounds import directory, metrics, progress
 
 _COMMAND = "tff_reg.tasks.examples.web_service"
 _ACTIVE = ("waiting", "running")

@@ -1,13 +1,16 @@
 """The papers' experiments by name: `bin/run --recipe=fedalign/table2/mixup-alpha0.1`.
 
-`tables` describes every table of the four papers; a recipe is one cell of one,
+`paper_tables` has every table of the four papers; a recipe is one cell of one,
 `<paper>/table<number>/<row>[-<column>]`. It gives every setting that the paper or its
 authors' code determines, so that it stays what it is when a default changes.
 
-    recipes()          all of them, in the order of the papers' tables
-    recipe(name)       one of them
-    settings(name)     its settings, as `bin/run` takes them
-    matching(pattern)  those with such a name
+>>> from tff_reg.tasks import recipes
+>>> recipes.recipe("fedalign/table2/mixup-alpha0.1").published
+'44.3 ± 0.1'
+>>> recipes.settings("fedalign/table2/mixup-alpha0.1")["num_clients"]
+16
+>>> len(recipes.matching("fedmlb/table2/*"))
+14
 
 TensorFlow is not loaded here.
 """
@@ -24,7 +27,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Optional
 
 from tff_reg.methods import catalogue
-from tff_reg.tasks.recipes import paper_tables
+from tff_reg.tasks.recipes import paper_tables, variants
 
 _MOST_NEAR_NAMES = 3
 
@@ -43,15 +46,15 @@ class Recipe:
       row: The row's name, as the paper prints it.
       column: The column's name.
       settings: Settings of a run by name.
-      beneath: What of them is there without the row, the column or the table that says
-        which process it is.
+      beneath: The settings that remain if the row, column or table that names the
+        process is left out.
       published: The number or numbers of the cell, as printed.
-      measure: What these numbers are.
-      notes: In what the run differs from the paper's, or what the paper leaves open.
+      measure: The unit or meaning of these numbers.
+      notes: How the run differs from the paper's, and what the paper leaves open.
     """
 
     name: str
-    table: paper_tables.Table
+    table: variants.Table
     row: str
     column: str
     settings: Mapping[str, Any]
@@ -84,12 +87,12 @@ def settings(name: str, process: Optional[str] = None) -> dict[str, Any]:
 
     Args:
       name: The recipe's name.
-      process: Whose they are to be, if not the recipe's own: what belongs to methods
-        that are no part of it, such as FedAvgM's server momentum, is left out.
+      process: Another process to use them with. Settings of methods that this process
+        lacks, such as FedAvgM's server momentum, are left out.
 
     Returns:
-      Settings by name, `process`, `task` and strengths among them; what the paper does
-      not say anything about is missing. `output_dir` has `{seed}` in it.
+      Settings by name, `process`, `task` and strengths among them. Settings that the
+      paper does not mention are missing. `output_dir` contains `{seed}`.
 
     Raises:
       UnknownRecipeError: If there is no such recipe.
@@ -109,8 +112,8 @@ def matching(pattern: str) -> list[Recipe]:
     """The recipes whose names match a pattern.
 
     Args:
-      pattern: A part of names, or with `*`, `?` or `[` in it what whole names look
-        like, as in a shell: `fedmlb/table2/*`. Capitals do not matter.
+      pattern: A part of a name; with `*`, `?` or `[` a pattern for whole names, as in
+        a shell: `fedmlb/table2/*`. Upper and lower case are the same.
 
     Returns:
       At least one recipe, in the order of `recipes`.
@@ -132,7 +135,7 @@ def matching(pattern: str) -> list[Recipe]:
 
 
 def _near_names(name: str) -> str:
-    """` (did you mean A, B or C?)`: names with it in them, or with a similar end."""
+    """` (did you mean A, B or C?)`: names that contain it, or that end similarly."""
     name = name.lower()
     near = [known for known in _by_name() if name in known]
     if not near:
@@ -155,9 +158,9 @@ def _by_name() -> Mapping[str, Recipe]:
     return types.MappingProxyType({each.name: each for each in found})
 
 
-def _cells(table: paper_tables.Table) -> Iterator[Recipe]:
+def _cells(table: variants.Table) -> Iterator[Recipe]:
     for row, column, is_basic, published in table.cells():
-        whole, beneath = paper_tables.Variant(), paper_tables.Variant()
+        whole, beneath = variants.Variant(), variants.Variant()
         for variant in table.variants(row, column):
             whole |= variant
             if variant is table.paper.base or "process" not in variant.settings:

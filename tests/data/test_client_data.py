@@ -307,7 +307,7 @@ class TestRefusals:
             ((x, y[:, None], [[0]]), "as many labels"),
             ((x.astype(np.float64), y, [[0]]), "float64"),
             ((x, y, []), "no clients"),
-            ((x, y, [[0], [1]], ["a"]), "one each"),
+            ((x, y, [[0], [1]], ["a"]), "one for each"),
             ((x, y, [[0], [1]], ["a", "a"]), "distinct"),
         ]:
             with pytest.raises(client_data_lib.ClientDataError, match=words):

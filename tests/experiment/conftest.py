@@ -7,8 +7,8 @@ import collections
 import numpy as np
 import pytest
 
-from tff_reg import experiment
-from tff_reg.experiment import curves
+from tests.experiment import finished
+from tff_reg import curves, experiment
 from tff_reg.lazy import tf, tff
 
 
@@ -114,3 +114,23 @@ def tiny_evaluation():
     data = TinyData()
     x, y = data.x.reshape(-1, 3), data.y.reshape(-1)
     return experiment.CentralEvaluation(tiny_model_fn, x, y, batch_size=50)
+
+
+@pytest.fixture
+def run(tiny_process, tiny_evaluation, tiny_data, no_pictures):
+    """Trains the tiny process for six rounds, with other arguments if there are any."""
+
+    def run_with(output_dir=None, **arguments):
+        defaults = dict(
+            process=tiny_process,
+            client_data=tiny_data,
+            total_rounds=6,
+            clients_per_round=3,
+            evaluate=tiny_evaluation,
+            output_dir=output_dir,
+            progress=finished.Notes(),
+            settings={"process": "fedavg", "task": "tiny"},
+        )
+        return experiment.train(**{**defaults, **arguments})
+
+    return run_with

@@ -4,7 +4,7 @@ import csv
 import json
 
 from tff_reg import experiment
-from tff_reg.experiment import metrics, progress, summary
+from tff_reg.experiment.rounds import metrics, progress, summary
 
 
 class Notes(progress.Progress):

@@ -3,7 +3,7 @@ import shutil
 
 import pytest
 
-from tff_reg.experiment import checkpoints
+from tff_reg.experiment.rounds import checkpoints
 
 
 @pytest.fixture

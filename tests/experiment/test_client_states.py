@@ -4,7 +4,8 @@ import pathlib
 import numpy as np
 import pytest
 
-from tff_reg.experiment import checkpoints, client_states, files, state_file
+from tff_reg import files
+from tff_reg.experiment.rounds import checkpoints, client_states, state_file
 
 INITIAL = {"previous": [np.zeros(3, np.float32), np.float32(1)]}
 

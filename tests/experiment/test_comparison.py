@@ -6,7 +6,8 @@ from tests import commands
 from tests.experiment import finished
 from tests.experiment.finished import read_csv
 from tff_reg import experiment, settings
-from tff_reg.experiment import batch, comparison, finished_runs
+from tff_reg.experiment.report import comparison, finished_runs, table as table_lib
+from tff_reg.experiment.series import batch
 
 SETTINGS = experiment.RunConfig(process="fedavg").resolved().dump()
 
@@ -60,12 +61,12 @@ def four_runs(tmp_path):
 
 
 def test_means_and_sample_deviations_by_hand():
-    assert comparison.mean([1.0, 2.0, 6.0]) == 3.0
+    assert table_lib.mean([1.0, 2.0, 6.0]) == 3.0
     # Squares 4 + 1 + 9 = 14; 14 / 2 = 7. (Of the population it would be 14 / 3.)
-    assert comparison.deviation([1.0, 2.0, 6.0]) == pytest.approx(7**0.5)
-    assert comparison.deviation([1.0]) is None
-    assert comparison.mean([1.0, None]) is None
-    assert comparison.deviation([1.0, None, 2.0]) is None
+    assert table_lib.deviation([1.0, 2.0, 6.0]) == pytest.approx(7**0.5)
+    assert table_lib.deviation([1.0]) is None
+    assert table_lib.mean([1.0, None]) is None
+    assert table_lib.deviation([1.0, None, 2.0]) is None
 
 
 def test_rows_are_means_over_seeds_and_the_csv_has_them_at_full_precision(

@@ -7,7 +7,12 @@ import types
 import pytest
 
 from tff_reg import settings, tasks, training
-from tff_reg.experiment import config, strengths as strengths_lib, task_settings
+from tff_reg.experiment.config import (
+    identity as identity_lib,
+    run_config as config,
+    strengths as strengths_lib,
+    task_settings,
+)
 from tff_reg.methods import catalogue
 
 
@@ -231,11 +236,13 @@ def test_nothing_is_decided_before_it_is_resolved():
 def test_one_function_says_what_makes_two_runs_different_experiments():
     first = {"batch_size": 4, "total_rounds": 2, "seed": 0, "git_commit": "a"}
     elsewhere = {"output_dir": "x", "devices": ["GPU:1"], "accuracy_at_rounds": [1]}
-    assert config.differences(first, {**first, **elsewhere, "git_commit": "b"}) == []
+    assert (
+        identity_lib.differences(first, {**first, **elsewhere, "git_commit": "b"}) == []
+    )
     other = {"total_rounds": 3, "seed": 1, "batch_size": 4, "unknown_to_first": 1}
-    assert config.differences(first, other) == ["total_rounds", "seed"]
-    assert config.differences(first, other, ("total_rounds", "seed")) == []
-    assert config.identity({**first, **elsewhere}).keys() == first.keys() - {
+    assert identity_lib.differences(first, other) == ["total_rounds", "seed"]
+    assert identity_lib.differences(first, other, ("total_rounds", "seed")) == []
+    assert identity_lib.identity({**first, **elsewhere}).keys() == first.keys() - {
         "git_commit"
     }
 

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from tests.experiment.finished import results
-from tff_reg import experiment
-from tff_reg.experiment import checkpoints, curves, progress, provenance
+from tff_reg import curves, experiment
+from tff_reg.experiment.config import provenance
+from tff_reg.experiment.rounds import checkpoints, progress
 
 
 class Killed(BaseException):

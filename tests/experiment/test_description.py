@@ -1,6 +1,7 @@
 import pytest
 
-from tff_reg.experiment import RunConfig, description
+from tff_reg.experiment import RunConfig
+from tff_reg.experiment.rounds import description
 
 
 def resolve(**requested):

@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from tff_reg.experiment import directory
+from tff_reg.experiment.rounds import directory
 
 
 @pytest.fixture

@@ -12,11 +12,10 @@ import tensorflow_federated as tff
 from tests import commands
 from tests.experiment import finished
 from tests.experiment.finished import Notes, Wrapped, results
-from tff_reg import data, experiment, runtime, tasks, training
+from tff_reg import curves, data, experiment, runtime, tasks, training
 from tff_reg.data import digests
-from tff_reg.experiment import (
+from tff_reg.experiment.rounds import (
     client_states,
-    curves,
     loop,
     metrics,
     progress,
@@ -45,24 +44,6 @@ class StopsAfter(progress.Progress):
     def after_round(self, round_num, row):
         if round_num == self._last_round:
             raise StopHere
-
-
-@pytest.fixture
-def run(tiny_process, tiny_evaluation, tiny_data, no_pictures):
-    def run_with(output_dir=None, **arguments):
-        defaults = dict(
-            process=tiny_process,
-            client_data=tiny_data,
-            total_rounds=6,
-            clients_per_round=3,
-            evaluate=tiny_evaluation,
-            output_dir=output_dir,
-            progress=Notes(),
-            settings={"process": "fedavg", "task": "tiny"},
-        )
-        return experiment.train(**{**defaults, **arguments})
-
-    return run_with
 
 
 def test_trains_evaluates_and_writes_every_file(run, tmp_path, monkeypatch):
@@ -399,7 +380,7 @@ _PROCESS = """
 from tff_reg import quiet, runtime, training
 quiet.silence()
 from tests.experiment.conftest import tiny_model_fn
-from tff_reg.experiment import process_digest
+from tff_reg.experiment.rounds import process_digest
 with runtime.running("in_process"):
     for name, passes in (("fedprox", 1),) * {first} + (("fedavg", 1), ("fedavg", 2)):
         data = training.WholeClientData(batch_size=4, local_epochs=passes)

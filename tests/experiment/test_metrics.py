@@ -4,7 +4,7 @@ import math
 import numpy as np
 import pytest
 
-from tff_reg.experiment import metrics
+from tff_reg.experiment.rounds import metrics
 
 
 def row(round_num, **others):

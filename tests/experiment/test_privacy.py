@@ -6,7 +6,8 @@ import pytest
 from dp_accounting import rdp
 
 from tff_reg import methods, settings
-from tff_reg.experiment import RunConfig, description, metrics, privacy, summary
+from tff_reg.experiment import RunConfig
+from tff_reg.experiment.rounds import description, metrics, privacy, summary
 
 ONE = privacy.Releases(remembers=False, uploads=False)
 STATE = privacy.Releases(remembers=True, uploads=False)

@@ -5,7 +5,8 @@ import os
 import pytest
 
 from tff_reg import experiment, runtime, tasks, training
-from tff_reg.experiment import process_cache, provenance, runs
+from tff_reg.experiment.config import provenance
+from tff_reg.experiment.rounds import process_cache, runs
 from tff_reg.lazy import np, tf
 
 SMALL = dict(

@@ -11,7 +11,7 @@ import tensorflow_federated as tff
 
 from tests.experiment import finished
 from tff_reg import data, models, runtime, training
-from tff_reg.experiment import evaluation, programs
+from tff_reg.experiment.rounds import evaluation, programs
 
 ROUNDS = 3
 STATE = "program_state"

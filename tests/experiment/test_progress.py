@@ -4,7 +4,7 @@ import types
 
 import pytest
 
-from tff_reg.experiment import metrics, progress
+from tff_reg.experiment.rounds import metrics, progress
 
 
 def row(evaluation=None, loss=0.5, all_clients=None):

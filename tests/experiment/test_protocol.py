@@ -6,7 +6,9 @@ from tests import commands
 from tests.experiment import finished, test_tuning
 from tff_reg import experiment, settings, tasks
 from tff_reg.commands import compare
-from tff_reg.experiment import comparison, config, protocol, series
+from tff_reg.experiment.config import run_config as config
+from tff_reg.experiment.report import comparison, protocol
+from tff_reg.experiment.series import plan as series
 from tff_reg.methods import catalogue
 
 

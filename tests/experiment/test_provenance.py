@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 import tff_reg
-from tff_reg.experiment import provenance
+from tff_reg.experiment.config import provenance
 from tff_reg.methods import catalogue
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from tests.experiment.finished import Notes
 from tff_reg import experiment, runtime, settings, tasks
-from tff_reg.experiment import progress
+from tff_reg.experiment.rounds import progress
 
 SMALL = dict(
     process="fedprox",
@@ -20,6 +20,13 @@ SMALL = dict(
     partition="iid",
     scale="0.5",
 )
+
+
+class Ends(experiment.Callback):
+    """Writes a file at the end of the run."""
+
+    def on_end(self, run):
+        (run.directory.path / "mine.txt").write_text(str(run.rounds_done))
 
 
 class Signals:
@@ -53,7 +60,9 @@ def ran(tmp_path_factory):
         then=then,
         told=told,
         rows=rows,
-        result=experiment.run(config, progress=then, on_round=rows.append),
+        result=experiment.run(
+            config, progress=then, on_round=rows.append, callbacks=[Ends()]
+        ),
         config=config.resolved(),
     )
 
@@ -76,6 +85,7 @@ def test_what_is_about_to_run_is_said_and_it_goes_on_where_it_was(ran):
     assert ran.then.lines[-1] == "Resuming after round 1 of 2."
     assert [row["round_num"] for row in ran.rows] == [1, 2]
     assert ran.rows == ran.result.rows
+    assert pathlib.Path(ran.config.output_dir, "mine.txt").read_text() == "2"
 
 
 def test_who_ends_the_process_knows_what_is_kept_and_what_to_end(ran):

@@ -3,7 +3,8 @@
 import pytest
 
 from tff_reg import settings
-from tff_reg.experiment import RunConfig, scale
+from tff_reg.experiment import RunConfig
+from tff_reg.experiment.config import scale
 
 
 def resolve(**requested):

@@ -11,7 +11,7 @@ import pytest
 
 from tests.experiment import finished
 from tff_reg import experiment, settings, tasks
-from tff_reg.experiment import command_line, jobs, series
+from tff_reg.experiment.series import batch, jobs, plan as series
 
 TINY = {"num_clients": 4, "total_rounds": 2}
 
@@ -23,7 +23,7 @@ def plan(folder, processes=("fedavg", "fedprox"), seeds=(0, 1), **requested):
 
 def a_series(program, is_watched=False, executor=None):
     executor = executor or jobs.ChildProcesses(is_watched=is_watched)
-    return series.Series(lambda asked: [sys.executable, "-c", program], executor)
+    return batch.Batch([], [sys.executable, "-c", program], executor=executor)
 
 
 def test_every_process_runs_with_every_seed_in_a_directory_of_its_own(tmp_path):
@@ -35,7 +35,7 @@ def test_every_process_runs_with_every_seed_in_a_directory_of_its_own(tmp_path):
         "fedprox, seed 1",
     ]
     assert planned[3].directory == str(tmp_path / "d" / "fedprox-seed1")
-    assert set(command_line.as_flags(planned[3].asked)) == {
+    assert set(batch.as_flags(planned[3].asked)) == {
         "--num_clients=4",
         "--total_rounds=2",
         f"--output_dir={tmp_path}/d/fedprox-seed1",
@@ -59,7 +59,7 @@ def test_a_sum_keeps_its_plus_and_fedavg_adds_nothing(tmp_path):
 
 def test_strengths_go_to_the_methods_that_have_them(tmp_path):
     planned = plan(tmp_path, seeds=[0], fedprox_strength=0.1)
-    of_runs = [command_line.as_flags(run.asked) for run in planned]
+    of_runs = [batch.as_flags(run.asked) for run in planned]
     assert not any(flag.startswith("--fedprox") for flag in of_runs[0])
     assert "--fedprox_strength=0.1" in of_runs[1]
     assert planned[1].config.strengths == {"fedprox_strength": 0.1}
@@ -84,7 +84,7 @@ def test_a_recipe_is_every_runs_but_for_process_seed_and_directory(tmp_path):
             names=tasks.names, defaults=tasks.defaults, recipes=recipes
         ),
     )
-    assert set(command_line.as_flags(planned[1].asked)) == {
+    assert set(batch.as_flags(planned[1].asked)) == {
         "--recipe=paper/table1/man",
         "--num_clients=4",
         "--process=fedprox+man",
@@ -164,7 +164,7 @@ def test_directories_that_hold_something_else_are_refused(tmp_path):
 )
 def test_a_failure_is_one_line_and_the_run_is_silent(tmp_path, capfd, program, why):
     runs = a_series(program)
-    found = runs.run(plan(tmp_path)[0])
+    found = runs.run_one(plan(tmp_path)[0])
     assert found.startswith(why) and "\n" not in found
     assert capfd.readouterr() == ("", "")
 
@@ -172,20 +172,16 @@ def test_a_failure_is_one_line_and_the_run_is_silent(tmp_path, capfd, program, w
 def test_a_watched_run_is_heard(tmp_path, capfd):
     program = "import sys; print('round 1'); sys.exit('boom')"
     runs = a_series(program, is_watched=True)
-    assert runs.run(plan(tmp_path)[0]) == "exit code 1"
+    assert runs.run_one(plan(tmp_path)[0]) == "exit code 1"
     assert capfd.readouterr() == ("round 1\n", "boom\n")
 
 
 def test_the_run_gets_its_flags_and_is_finished_when_it_says_so(tmp_path):
     run = plan(tmp_path)[0]
     finished.finish(run, [0.5] * 2)
-    flags = command_line.as_flags(run.asked)
-    program = f"import sys; sys.exit(sys.argv[1:] != {flags!r})"
-    runs = series.Series(
-        lambda asked: [sys.executable, "-c", program, *command_line.as_flags(asked)],
-        jobs.ChildProcesses(is_watched=False),
-    )
-    assert runs.run(run) is None
+    flags = batch.as_flags(run.asked)
+    runs = a_series(f"import sys; sys.exit(sys.argv[1:] != {['run', *flags]!r})")
+    assert runs.run_one(run) is None
 
 
 def test_wrong_flags_of_the_first_run_are_wrong_flags_of_all(tmp_path):
@@ -194,10 +190,10 @@ def test_wrong_flags_of_the_first_run_are_wrong_flags_of_all(tmp_path):
     )
     runs = a_series(program)
     run = plan(tmp_path)[0]
-    with pytest.raises(series.WrongFlagsError) as caught:
-        runs.run(run)
+    with pytest.raises(batch.WrongFlagsError) as caught:
+        runs.run_one(run)
     assert str(caught.value) == "--devices: no"
-    assert runs.run(run) == "exit code 2: --devices: no"
+    assert runs.run_one(run) == "exit code 2: --devices: no"
 
 
 def test_jobs_at_the_same_time_share_cores_and_gpus_and_the_last_has_all_cores(
@@ -247,7 +243,7 @@ def test_jobs_at_the_same_time_share_cores_and_gpus_and_the_last_has_all_cores(
 def test_a_run_that_somebody_stopped_stops_the_series(tmp_path, program, number):
     runs = a_series(program)
     with pytest.raises(jobs.Interrupted) as caught:
-        runs.run(plan(tmp_path)[0])
+        runs.run_one(plan(tmp_path)[0])
     assert caught.value.number == number
 
 
@@ -270,11 +266,11 @@ def test_what_was_stopped_starts_no_other_run_whatever_its_status(tmp_path):
     stopper = threading.Thread(target=stop)
     stopper.start()
     with pytest.raises(jobs.Interrupted):
-        runs.run(run)
+        runs.run_one(run)
     stopper.join()
     begun.unlink()
     with pytest.raises(jobs.Interrupted):
-        runs.run(run)
+        runs.run_one(run)
     assert not begun.exists()
 
 
@@ -283,15 +279,14 @@ STAYS = "import signal; print('ready', flush=True); signal.pause()"
 PARENT = f"""
 import os, signal, sys, threading
 from tff_reg import interruption
-from tff_reg.experiment import jobs, series
+from tff_reg.experiment.series import jobs
 
 stop = interruption.Interruption()
 stop.take_over()
 executor = jobs.ChildProcesses(is_watched=True)
-runs = series.Series(lambda asked: [sys.executable, "-c", {STAYS!r}], executor)
 stop.before_exit(executor.stop)
 try:
-    runs.run(series.PlannedRun(None, None, False))
+    executor.execute([sys.executable, "-c", {STAYS!r}])
 except jobs.Interrupted:
     signal.pause()
 """

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tff_reg.experiment import state_file
+from tff_reg.experiment.rounds import state_file
 
 
 @attrs.define

@@ -5,7 +5,7 @@ import pytest
 
 from tests.experiment import finished as finished_lib
 from tff_reg import experiment, settings
-from tff_reg.experiment import directory as directory_lib, summary
+from tff_reg.experiment.rounds import directory as directory_lib, summary
 
 NAN = math.nan
 SETTINGS = {

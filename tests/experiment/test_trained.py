@@ -13,7 +13,8 @@ from tests import commands
 from tff_reg import data, experiment, runtime, settings, tasks
 from tff_reg.analysis import curvature
 from tff_reg.commands import run as run_command
-from tff_reg.experiment import directory, runs, trained
+from tff_reg.experiment.report import trained
+from tff_reg.experiment.rounds import directory, runs
 from tff_reg.lazy import tff
 from tff_reg.tasks import digits
 

@@ -11,8 +11,8 @@ from absl import flags as absl_flags
 from tests import commands
 from tests.experiment import finished
 from tff_reg import experiment, settings
-from tff_reg.commands import compare
-from tff_reg.experiment import batch, command_line, series, tuning
+from tff_reg.commands import command_line, compare
+from tff_reg.experiment.series import batch, plan as series, tuning
 
 TINY = {"num_clients": 4, "total_rounds": 2}
 # Held-out accuracy by fedprox_strength and seed.
@@ -150,7 +150,7 @@ def test_what_ended_not_finite_is_never_the_best(tmp_path):
 PRETEND = """
 import os, pathlib, signal, sys
 from tests.experiment import finished, test_tuning
-from tff_reg.experiment import series
+from tff_reg.experiment.series import plan as series
 planned = series.plan_run(test_tuning.config_of(sys.argv[2:]))
 trap = pathlib.Path(planned.directory + ".trap")
 if trap.exists():

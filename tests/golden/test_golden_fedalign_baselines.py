@@ -9,7 +9,7 @@ import dataclasses
 import numpy as np
 import tensorflow as tf
 
-from tests.golden import replay, trainer as trainer_lib
+from tests.golden import replay, replayed, trainer as trainer_lib
 from tff_reg import methods, models
 from tff_reg.methods import gradaug, method, mixup
 from tff_reg.models import forward
@@ -78,24 +78,8 @@ def test_gradaug_step(name, dtype):
     case.check_all_read()
 
 
-@replay.parametrize("D_*", slow="float64")
-def test_moon_step(name, dtype):
-    case = replay.Case(name, dtype)
-    config = case.config
-    trainer = trainer_lib.Trainer(case)
-    batch = case.batch(0)
-    references, projections = {}, {}
-    for kind, key in (("global", "global"), ("previous", "prev")):
-        other = replay.Replayed(case)
-        other.set_weights(case.weights(config[f"phase_{key}"]))
-        references[kind] = other.model
-        projections[key] = other.model.network(
-            batch["x"], forward.ForwardPass(training=True, update_statistics=False)
-        ).embedding
-    trainer.replayed.set_weights(case.weights(config["phase_local"]))
-    ce, outputs = trainer_lib.check_loss_and_logits(trainer, batch)
-    projections["local"] = outputs.embedding
-
+def _check_projections(case, projections):
+    """Checks the three projections and their cosines; returns the cosines."""
     units = {}
     for key, projection in projections.items():
         case.check_summary(f"proj_{key}", [projection])
@@ -106,19 +90,40 @@ def test_moon_step(name, dtype):
     }
     for key, cosine in cosines.items():
         case.check(f"cos_{key}", cosine)
-    logits = tf.stack(list(cosines.values()), axis=1) / config["temperature"]
+    logits = tf.stack(list(cosines.values()), axis=1) / case.config["temperature"]
     case.check("con_logits", logits)
+    return cosines
 
-    term = methods.MOON(strength=config["mu"], temperature=config["temperature"])
+
+@replay.parametrize("D_*", slow="float64")
+def test_moon_step(name, dtype):
+    case = replay.Case(name, dtype)
+    config = case.config
+    trainer = trainer_lib.Trainer(case)
+    batch = case.batch(0)
+    references = {}
+    for kind, key in (("global", "global"), ("previous", "prev")):
+        other = replayed.Replayed(case)
+        other.set_weights(case.weights(config[f"phase_{key}"]))
+        references[kind] = other.model
     constant = {
-        kind: tf.nest.map_structure(
-            tf.stop_gradient,
-            model.network(
-                batch["x"], forward.ForwardPass(training=True, update_statistics=False)
-            ).embedding,
-        )
+        kind: model.network(
+            batch["x"], forward.ForwardPass(training=True, update_statistics=False)
+        ).embedding
         for kind, model in references.items()
     }
+    trainer.replayed.set_weights(case.weights(config["phase_local"]))
+    ce, outputs = trainer_lib.check_loss_and_logits(trainer, batch)
+    cosines = _check_projections(
+        case,
+        {
+            "global": constant["global"],
+            "prev": constant["previous"],
+            "local": outputs.embedding,
+        },
+    )
+
+    term = methods.MOON(strength=config["mu"], temperature=config["temperature"])
     with tf.GradientTape() as tape:
         tape.watch(trainer.variables)
         step = trainer_lib.bare_step(trainer, outputs=trainer.forward(batch))
@@ -184,6 +189,38 @@ def test_mixup_step(name, dtype):
     case.check_all_read()
 
 
+class _FixedStochDepth(methods.StochDepth):
+    """Keeps the branches of `_kept`."""
+
+    _kept = ()
+
+    def change_pass(self, forward, network, key):
+        scales = tf.constant(self._kept, network.dtype)
+        changed = dataclasses.replace(forward, branch_scales=scales)
+        return method.Change(changed, {"kept_branches": 1.0})
+
+
+def _keeping(kept, last):
+    own = type("Keeping", (_FixedStochDepth,), {"_kept": kept})
+    return own(survival_probability=last)
+
+
+def _check_unused(case, trainer, gradients):
+    """Compares the step with that of a PyTorch which passes unused parameters by."""
+    # The authors' PyTorch leaves zeros in the gradients of branches that did not run,
+    # which decay like all others; so does ours.
+    before, update = trainer.apply(gradients)
+    case.check_summary("zero_grad_not_none.delta", update, weights=before)
+    # A newer PyTorch passes them by.
+    unused = case.plain("param_unused_in_this_step").astype(bool)
+    update = [np.zeros_like(u) if skip else u for skip, u in zip(unused, update)]
+    case.check_summary("step1.delta", update, weights=before)
+    after = [b + u for b, u in zip(before, update)]
+    case.check_summary("step1.param_after", after)
+    names = [str(n) for n in case.plain("param_names")]
+    trainer.replayed.set_weights(dict(zip(names, after)))
+
+
 @replay.parametrize("F_*", slow="float32")
 def test_stochdepth_step(name, dtype):
     case = replay.Case(name, dtype)
@@ -199,18 +236,7 @@ def test_stochdepth_step(name, dtype):
                 chosen.probabilities(count), case.plain(key), rtol=1e-12
             )
 
-    class FixedStochDepth(methods.StochDepth):
-        _kept = config["keep_mask"]
-
-        def change_pass(self, forward, network, key):
-            scales = tf.constant(self._kept, network.dtype)
-            changed = dataclasses.replace(forward, branch_scales=scales)
-            return method.Change(changed, {"kept_branches": 1.0})
-
-    class KeepAll(FixedStochDepth):
-        _kept = [1] * count
-
-    fixed = FixedStochDepth(survival_probability=last)
+    fixed = _keeping(config["keep_mask"], last)
     trainer = trainer_lib.Trainer(case)
     network = trainer.replayed.model.network
     assert network.num_branches == count
@@ -232,7 +258,7 @@ def test_stochdepth_step(name, dtype):
         return logits, trainer.replayed.model.loss_fn(batch["y"], logits)
 
     check_evaluation("eval_fresh", 1)
-    logits, loss = run(KeepAll(survival_probability=last))
+    logits, loss = run(_keeping([1] * count, last))
     case.check("train_allkept.logits", logits)
     case.check("train_allkept.loss", loss)
     logits, loss = run(fixed)
@@ -242,17 +268,6 @@ def test_stochdepth_step(name, dtype):
     trainer.check_summary("train.grad_total", gradients)
     trainer.check_statistics("train.bn_after")
 
-    # The authors' PyTorch leaves zeros in the gradients of branches that did not run,
-    # which decay like all others; so does ours.
-    before, update = trainer.apply(gradients)
-    case.check_summary("zero_grad_not_none.delta", update, weights=before)
-    # A newer PyTorch passes them by.
-    unused = case.plain("param_unused_in_this_step").astype(bool)
-    update = [np.zeros_like(u) if skip else u for skip, u in zip(unused, update)]
-    case.check_summary("step1.delta", update, weights=before)
-    after = [b + u for b, u in zip(before, update)]
-    case.check_summary("step1.param_after", after)
-    names = [str(n) for n in case.plain("param_names")]
-    trainer.replayed.set_weights(dict(zip(names, after)))
+    _check_unused(case, trainer, gradients)
     check_evaluation("eval_after_step", 2)
     case.check_all_read()

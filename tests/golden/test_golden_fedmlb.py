@@ -3,7 +3,7 @@
 import numpy as np
 import tensorflow as tf
 
-from tests.golden import replay, trainer as trainer_lib
+from tests.golden import replay, replayed, trainer as trainer_lib
 from tff_reg import methods
 from tff_reg.methods import distillation
 from tff_reg.models import forward
@@ -13,31 +13,19 @@ from tff_reg.models import forward
 TRAIN = forward.ForwardPass(training=True, update_statistics=False)
 
 
-@replay.parametrize("G_*", slow="float64")
-def test_fedmlb_step(name, dtype):
-    case = replay.Case(name, dtype)
-    config = case.config
-    trainer = trainer_lib.Trainer(case)
-    local, received = trainer.replayed, replay.Replayed(case)
-    received.set_weights(case.weights(config["global_phase"]))
-    weights = case.local_weights()
-    local.set_weights(weights)
-    batch = case.batch(0)
+def _check_parts(case, trainer, received, batch):
+    """Checks the parts of the loss and their gradients; returns the first part."""
+    local, config = trainer.replayed.model, case.config
     num_paths = config["num_branch"]
-    assert num_paths == len(local.model.network.blocks) - 1
-
-    # The parts, each with its own gradient.
     with tf.GradientTape(persistent=True) as tape:
         tape.watch(trainer.variables)
-        outputs = local.model.network(batch["x"], TRAIN)
-        ce = local.model.loss_fn(batch["y"], outputs.logits)
+        outputs = local.network(batch["x"], TRAIN)
+        ce = local.loss_fn(batch["y"], outputs.logits)
         paths = [
-            received.model.network.run_from(
-                m, outputs.block_outputs[m - 1], TRAIN
-            ).logits
+            received.run_from(m, outputs.block_outputs[m - 1], TRAIN).logits
             for m in range(1, num_paths + 1)
         ]
-        path_ce = [local.model.loss_fn(batch["y"], logits) for logits in paths]
+        path_ce = [local.loss_fn(batch["y"], logits) for logits in paths]
         path_kl = [
             distillation.divergence(logits, outputs.logits, config["temp"])
             for logits in paths
@@ -59,8 +47,23 @@ def test_fedmlb_step(name, dtype):
         ("grad_kl_branches_mean", mean_kl),
     ):
         trainer.check_summary(key, trainer.gradient_of(value, tape))
+    return ce
 
-    # The product's own step.
+
+@replay.parametrize("G_*", slow="float64")
+def test_fedmlb_step(name, dtype):
+    case = replay.Case(name, dtype)
+    config = case.config
+    trainer = trainer_lib.Trainer(case)
+    local, received = trainer.replayed, replayed.Replayed(case)
+    received.set_weights(case.weights(config["global_phase"]))
+    weights = case.local_weights()
+    local.set_weights(weights)
+    batch = case.batch(0)
+    assert config["num_branch"] == len(local.model.network.blocks) - 1
+
+    ce = _check_parts(case, trainer, received.model.network, batch)
+
     # The product has no factor on the first cross-entropy: it is one on all.
     factor = config["lambda1"]
     term = methods.FedMLB(

@@ -115,11 +115,10 @@ def test_hessian_of_every_client(name, dtype):
 
         exact = case.result(f"{client_name}.eigenvalues_ascending")
         largest = exact[np.argsort(-np.abs(exact))]
-        for method in ("lanczos", "power"):
-            values, vectors = ours.top_eigenvalues(2, method=method)
-            np.testing.assert_allclose(values, largest[:2], rtol=1e-4)
-            residual = [ours.product(v) - e * v for e, v in zip(values, vectors)]
-            assert np.max(np.abs(residual)) < 1e-3 * abs(values[0])
+        values, vectors = ours.top_eigenvalues(2)
+        np.testing.assert_allclose(values, largest[:2], rtol=1e-4)
+        residual = [ours.product(v) - e * v for e, v in zip(values, vectors)]
+        assert np.max(np.abs(residual)) < 1e-3 * abs(values[0])
         client.check("top_eigenvalue", max(values), rtol64=1e-4, rtol32=1e-4)
 
         diagonal = ours.diagonal(exact=True).values

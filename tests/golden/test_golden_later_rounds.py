@@ -5,21 +5,25 @@ keys are others than those of `test_golden_rounds`.
 """
 
 import dataclasses
-from typing import Any
+import functools
 
 import numpy as np
 import pytest
 import tensorflow as tf
-import tensorflow_federated as tff
 
-from tests.golden import clients as clients_lib, later, mlp, numpy_rounds, replay
+from tests.golden import (
+    clients as clients_lib,
+    later,
+    mlp,
+    numpy_rounds,
+    replay,
+    rounds as rounds_lib,
+)
 from tff_reg import methods, training as training_lib
-from tff_reg.methods import all_clients, method
-from tff_reg.training import local_training
+from tff_reg.methods import method
 
 pytestmark = pytest.mark.usefixtures("in_process")
 
-_WEIGHTING = tff.learning.ClientWeighting
 # By the names of the algorithms.
 _METHODS = {
     "FedCM": lambda config: methods.FedCM(share=config["alpha"]),
@@ -75,7 +79,6 @@ def _decays_in_epochs(config):
 
 
 def _training(config, own):
-    sizes = np.array(config["sizes"])
     terms = []
     if config.get("mu_mean"):
         terms = [methods.MAN(strength=config["mu_mean"])]
@@ -85,53 +88,14 @@ def _training(config, own):
     form = training_lib.WholeClientData(**data)
     if _decays_in_epochs(config):
         form = _DecayingData(**data, decay=config["lr_decay_per_round"])
-    return local_training.LocalTraining(
-        optimizer=training_lib.build_sgd(
-            config["lr"],
-            config.get("momentum", 0.0),
-            weight_decay=config["weight_decay"],
-        ),
-        methods=[*terms, own, all_clients.AllClients()],
-        max_gradient_norm=config["clip_norm"],
-        learning_rate_schedule=training_lib.exponential(config["lr_decay_per_round"]),
-        data_form=form,
-        population=training_lib.Population(
-            num_clients=len(sizes),
-            mean_examples=float(sizes.mean()),
-            # Everyone's K is that of the first client in FedCM's code.
-            local_steps=config.get("local_iteration"),
-        ),
-    )
+    # Everyone's K is that of the first client in FedCM's code.
+    steps = config.get("local_iteration")
+    return rounds_lib.training(config, [*terms, own], config["sizes"], form, steps)
 
 
 def _weighting(config):
     is_weighted = config["algorithm"] in _BY_EXAMPLES
-    return _WEIGHTING.NUM_EXAMPLES if is_weighted else _WEIGHTING.UNIFORM
-
-
-def _examples(case, config, number):
-    start = sum(config["sizes"][:number])
-    rows = slice(start, start + config["sizes"][number])
-    return case.floats("x")[rows], case.plain("y")[rows].astype(np.int32)
-
-
-def _data_set(case, config, number):
-    return clients_lib.data_set(*_examples(case, config, number))
-
-
-@dataclasses.dataclass
-class _Start:
-    """What a round began with.
-
-    Attributes:
-      sent: What clients received, flat.
-      clients: All clients' states.
-      memory: What the server remembers.
-    """
-
-    sent: np.ndarray
-    clients: list
-    memory: Any
+    return rounds_lib.NUM_EXAMPLES if is_weighted else rounds_lib.UNIFORM
 
 
 def _variants(name):
@@ -198,66 +162,46 @@ def _of_others(case, variant):
     return [rf"(formula\.)?{name}\..*" for name in names]
 
 
-def _check(case, value, expected, key):
+def _check(case, value, expected, err_msg):
     """The tolerances of the files: of the largest entry in float32."""
     rtol, atol = 1e-10, 1e-10
     if case.dtype == "float32":
         rtol = 1e-3 if "fedsol" in case.name else 1e-4
         atol = rtol * np.abs(expected).max()
-    np.testing.assert_allclose(value, expected, rtol=rtol, atol=atol, err_msg=key)
+    np.testing.assert_allclose(value, expected, rtol=rtol, atol=atol, err_msg=err_msg)
 
 
 def _check_rounds(case, key, config, training):
-    """Compares all that a round leaves behind; returns each round's `_Start`."""
-    process = clients_lib.process(
-        config["mlp"],
-        case.dtype,
-        training,
-        _weighting(config),
-        config.get("server_learning_rate", 1.0),
-    )
-    initial = mlp.unflatten(case.plain("initial_params"), config["mlp"], case.dtype)
-    state = process.set_model_weights(
-        process.initialize(), tff.learning.models.ModelWeights(initial, [])
-    )
-    clients = [process.initial_client_state(state)] * len(config["sizes"])
-    starts, updates = [], np.zeros([len(clients), len(case.plain("initial_params"))])
-    for number, cohort in enumerate(config["cohorts"], start=1):
-        memory = state.finalizer["memory"]
-        own = clients_lib.own_names(memory)
-        model = mlp.flatten(process.get_model_weights(state).trainable)
-        sent = model
+    """Compares all that a round leaves behind; returns each round's `Start`."""
+    starts = []
+    updates = np.zeros([len(config["sizes"]), len(case.plain("initial_params"))])
+
+    for number, cohort, start, after, state in rounds_lib.run(
+        case, config["sizes"], config, training, _weighting(config)
+    ):
         if config["algorithm"] == "FedACG":
-            sent = model + config["server_momentum"] * mlp.flatten(own["momentum"])
-        starts.append(_Start(sent, list(clients), memory))
-        output = process.next(
-            state,
-            [_data_set(case, config, one) for one in cohort],
-            [clients[one] for one in cohort],
-        )
-        state = output.state
-        for one, client_state in zip(cohort, output.client_states):
-            clients[one] = client_state
-            updates[one] = mlp.flatten(client_state[method.PREVIOUS]) - sent
-        arguments = (config, cohort, starts[-1], clients, updates)
-        computed = _computed(process, state, *arguments)
-        prefix = f"{key}.round{number}."
-        for what in case.keys(prefix):
-            if what in computed:
-                _check(case, computed[what], case.result(prefix + what), prefix + what)
+            own = clients_lib.own_names(start.memory)
+            momentum = mlp.flatten(own["momentum"])
+            start.sent = start.sent + config["server_momentum"] * momentum
+        starts.append(start)
+        for one in cohort:
+            updates[one] = mlp.flatten(after.clients[one][method.PREVIOUS]) - start.sent
+        computed = _computed(config, cohort, start, after, updates, state)
+        check = functools.partial(_check, case)
+        rounds_lib.check_all(case, f"{key}.round{number}.", computed, check)
     return starts
 
 
-def _computed(process, state, config, cohort, start, clients, updates):
+def _computed(config, cohort, start, after, updates, state):
     """What the files have of a round, by its name there."""
-    memory = clients_lib.own_names(state.finalizer["memory"])
+    memory = clients_lib.own_names(after.memory)
     before = clients_lib.own_names(start.memory)
-    models = np.stack([mlp.flatten(client[method.PREVIOUS]) for client in clients])
+    models = np.stack([mlp.flatten(own[method.PREVIOUS]) for own in after.clients])
     result = {
         "selected": cohort,
         "params_sent": start.sent,
         "clnt_params_list": models,
-        "server_params": mlp.flatten(process.get_model_weights(state).trainable),
+        "server_params": after.sent,
         "cum_grad": start.sent - models[cohort],
     }
     if config["algorithm"] in ("FedCM", "MoFedSAM"):
@@ -338,7 +282,7 @@ def _check_steps(case, key, config, training, starts):
         if f"{key}.trace.{what}" in case:
             np.testing.assert_array_equal(trace(what), values)
     for i, (round_num, number) in enumerate(visits):
-        x, y = _examples(case, config, number)
+        x, y = rounds_lib.examples(case, config["sizes"], number)
         begins = range(0, len(y), config["batch"])
         if (round_num, number) != previous:
             position = 0
@@ -350,7 +294,7 @@ def _check_steps(case, key, config, training, starts):
         if position == 0 or (_decays_in_epochs(config) and batch == 0):
             client.begin(
                 start.sent,
-                _data_set(case, config, number),
+                rounds_lib.data_set(case, config["sizes"], number),
                 rate_factor=tf.constant(factor, tf.float64),
                 client=start.clients[number] if start.clients else {},
                 server=start.memory,
@@ -389,7 +333,7 @@ def _visits(config):
 def _start_of(case, starts, round_num):
     if starts is not None:
         return starts[round_num - 1]
-    return _Start(case.plain("initial_params"), [], {})
+    return rounds_lib.Start(case.plain("initial_params"), [], {})
 
 
 def _first_weights(case, config, start):

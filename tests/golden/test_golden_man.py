@@ -2,10 +2,9 @@
 
 import dataclasses
 
-import pytest
 import tensorflow as tf
 
-from tests.golden import made, replay, trainer as trainer_lib
+from tests.golden import replay, trainer as trainer_lib
 from tff_reg import methods
 from tff_reg.models import forward, pooling
 
@@ -29,20 +28,6 @@ def _mean_squares(activations, variant):
 @replay.parametrize("H_*")
 def test_man_step(name, dtype):
     _check_step(replay.Case(name, dtype))
-
-
-@pytest.mark.golden
-@pytest.mark.parametrize(
-    "variant, image, dtype",
-    [
-        ("paper", [3, 64, 64], "float64"),
-        ("code", [3, 64, 64], "float32"),
-        ("samcode", [1, 40, 24], "float64"),
-    ],
-)
-def test_man_step_on_the_convnet_of_a_file_made_here(tmp_path, variant, image, dtype):
-    made.write_man_convnet(tmp_path / "H_made.npz", variant, image)
-    _check_step(replay.Case("H_made", dtype, tmp_path))
 
 
 def _check_step(case):

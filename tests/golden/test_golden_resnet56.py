@@ -3,10 +3,9 @@
 import re
 
 import numpy as np
-import pytest
 import tensorflow as tf
 
-from tests.golden import made, replay, trainer as trainer_lib
+from tests.golden import replay, trainer as trainer_lib
 from tff_reg import methods
 from tff_reg.methods import fedalign
 from tff_reg.models import forward
@@ -15,13 +14,6 @@ from tff_reg.models import forward
 @replay.parametrize("Z_*", slow="float64")
 def test_fedavg_steps(name, dtype):
     _check_fedavg_steps(replay.Case(name, dtype))
-
-
-@pytest.mark.golden
-@pytest.mark.parametrize("dtype", replay.DTYPES)
-def test_fedavg_steps_on_the_resnet8_of_a_file_made_here(tmp_path, dtype):
-    made.write_resnet8(tmp_path / "Z_made.npz")
-    _check_fedavg_steps(replay.Case("Z_made", dtype, tmp_path))
 
 
 def _check_fedavg_steps(case):

@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tests.golden import clients, made as made_lib, replay
+from tests.golden import clients, replay
 from tff_reg import methods, models, training as training_lib
 from tff_reg.methods import feddecorr, feduv
 from tff_reg.models import learning_model, simplex
@@ -87,37 +87,6 @@ def test_fedrs(name, dtype):
 @replay.parametrize("M_fedetf")
 def test_fedetf(name, dtype):
     _check_fedetf(replay.Case(name, dtype))
-
-
-@pytest.mark.golden
-def test_fedetf_with_another_scaling(tmp_path):
-    rng = np.random.default_rng(3)
-    matrix, _ = np.linalg.qr(rng.normal(size=(4, 3)))
-    directions = np.sqrt(3 / 2) * (matrix - matrix.mean(axis=1, keepdims=True))
-    directions = directions.astype(np.float32)
-    embedding, labels = rng.normal(size=(5, 4)), np.array([0, 2, 2, 1, 0])
-    units = embedding / np.linalg.norm(embedding, axis=1, keepdims=True)
-    counts = np.array([4, 1, 6])
-
-    def loss(logits):
-        sums = np.log(np.exp(logits).sum(axis=1))
-        return np.mean(sums - logits[range(5), labels])
-
-    logits = 5.5 * units @ directions
-    made = {
-        "uniform_matrix": matrix,
-        "prototypes_float32": directions,
-        "embedding": embedding,
-        "labels": labels,
-        "class_counts": counts,
-        "scaling": 5.5,
-        "plain.loss": loss(logits),
-        "balanced.loss": loss(logits + np.log(counts)),
-    }
-    config = dict(cases={"own": {"scaling": 5.5}})
-    arrays = {f"own.{key}": value for key, value in made.items()}
-    made_lib.save(tmp_path / "M_fedetf_made.npz", config, arrays)
-    _check_fedetf(replay.Case("M_fedetf_made", "float64", tmp_path))
 
 
 def _check_fedetf(case):
@@ -251,33 +220,6 @@ def _replay_client(
 @replay.parametrize("M_fed*_client")
 def test_a_client(name, dtype):
     _check_client(replay.Case(name, dtype))
-
-
-@pytest.mark.golden
-@pytest.mark.parametrize("method", ["fedlc", "fedrs"])
-def test_a_client_of_three_classes(method, tmp_path):
-    """One step from zeros, by hand: all classes are there, so FedRS is FedAvg."""
-    x, y = np.eye(3), np.array([1, 2, 0])
-    counts = np.array([1, 1, 1])
-    # Equal counts shift all logits alike: softmax is 1/3 for each class.
-    gradient = (np.full([3, 3], 1 / 3) - np.eye(3)[y]).T @ x / 3
-    gradient = np.concatenate([gradient.ravel(), np.zeros(3)])[np.newaxis]
-    arrays = dict(
-        x=x,
-        y=y,
-        classifier=np.zeros([3, 3]),
-        bias=np.zeros(3),
-        class_counts=counts,
-        **{
-            "f64.trace.params_after_each_step": -0.5 * gradient,
-            "f64.trace.grad_seen_by_optimizer": gradient,
-        },
-    )
-    config = dict(calibration_temp=0.1, restricted_strength=0.5)
-    config.update(lr=0.5, momentum=0.0, weight_decay=0.0, batch=3)
-    name = f"M_{method}_client"
-    made_lib.save(tmp_path / f"{name}.npz", config, arrays)
-    _check_client(replay.Case(name, "float64", tmp_path))
 
 
 def _check_client(case):

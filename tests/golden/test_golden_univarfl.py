@@ -36,14 +36,6 @@ def test_univarfl_terms(name, dtype):
     _check_terms(replay.Case(name, dtype))
 
 
-def test_what_is_not_compared_is_named(tmp_path):
-    with np.load(replay.OWN_FOLDER / "L_univarfl.npz") as file:
-        np.savez(tmp_path / "L_other.npz", **file, **{"sample.unheard_of": np.ones(3)})
-    case = replay.Case("L_other", "float64", tmp_path)
-    with pytest.warns(UserWarning, match="not compared: L_other: sample.unheard_of$"):
-        _check_terms(case)
-
-
 def _check_terms(case):
     config = case.config
     # lambda is a number, or D over one.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tensorflow as tf
 
 from tests import local_steps
-from tests.golden import replay
+from tests.golden import replay, replayed
 from tff_reg import methods
 from tff_reg.models import forward
 from tff_reg.training import numbers
@@ -16,7 +16,7 @@ class Trainer:
 
     def __init__(self, case: replay.Case):
         self.case = case
-        self.replayed = replay.Replayed(case)
+        self.replayed = replayed.Replayed(case)
         self.optimizer = case.optimizer()
         self.reset_optimizer()
 

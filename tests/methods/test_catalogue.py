@@ -230,7 +230,7 @@ def test_methods_of_two_packages_come_by_name_and_twice_found_ones_once(tmp_path
     "entry, message",
     [
         ("theirs = theirs_module:SOMETHING", "must be a dataclass.*, but is 3"),
-        ("theirs = theirs_module:Man", "whose name is 'theirs', but is .*Man"),
+        ("theirs = theirs_module:Man", "named 'theirs', but is .*Man"),
         ("theirs = theirs_module:NoDataclass", "must be a dataclass"),
         ("theirs = theirs_module:Nothing", "cannot be loaded: AttributeError: .*No"),
         ("theirs = absent:Theirs", "cannot be loaded: ModuleNotFoundError: .*absent"),
@@ -299,10 +299,10 @@ def test_a_file_adds_its_methods_and_one_that_cannot_be_is_said(tmp_path):
     assert added == ["theirs", "theirs"] and parsed == ["man", "theirs"]
     for words, message in zip(
         (
-            "--plugin=absent.py: there is no such Python file",
-            "--plugin=none.py: it has no method",
-            "--plugin=wrong.py cannot be loaded: ModuleNotFoundError",
-            "--plugin=taken.py: there is another method 'man'",
+            "there is no such Python file",
+            "it has no method",
+            "it cannot be loaded: ModuleNotFoundError",
+            "there is another method 'man'",
         ),
         said,
         strict=True,

@@ -12,6 +12,7 @@ from tests import local_steps
 from tests.methods import one_weight
 from tests.training import every_method
 from tff_reg import methods, models, training
+from tff_reg.lazy import keras
 from tff_reg.methods import catalogue, fedsam, method
 
 pytestmark = pytest.mark.usefixtures("in_process")
@@ -189,12 +190,12 @@ def test_radius_0_is_fedavg_to_the_bit():
 
 
 def _keras_model_fn():
-    keras_model = tf.keras.Sequential(
-        [tf.keras.layers.Flatten(input_shape=(4, 4, 1)), tf.keras.layers.Dense(3)]
+    keras_model = keras.Sequential(
+        [keras.layers.Flatten(input_shape=(4, 4, 1)), keras.layers.Dense(3)]
     )
     return tff.learning.models.from_keras_model(
         keras_model,
-        loss=tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
         input_spec=collections.OrderedDict(
             x=tf.TensorSpec([None, 4, 4, 1], tf.float32),
             y=tf.TensorSpec([None], tf.int32),

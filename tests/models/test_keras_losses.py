@@ -79,6 +79,13 @@ def _stateful(keras):
     return keras.Model(inputs, keras.layers.Dense(3)(x))
 
 
+def _of_strings(keras):
+    inputs = keras.Input((), dtype="string")
+    x = keras.layers.TextVectorization(max_tokens=5, output_sequence_length=4)(inputs)
+    x = keras.layers.GlobalAveragePooling1D()(keras.layers.Embedding(5, 4)(x))
+    return keras.Model(inputs, keras.layers.Dense(3)(x))
+
+
 BAD = {
     "train_step": (lambda k: _own(k, "train_step"), "has a train_step of its own"),
     "compute_loss": (lambda k: _own(k, "compute_loss"), "has a compute_loss of its"),
@@ -116,6 +123,16 @@ BAD = {
         ),
         "has a constraint",
     ),
+    "float32 and float64": (
+        lambda k: _of(
+            k,
+            k.layers.Conv2D(3, 3),
+            k.layers.Flatten(),
+            k.layers.Dense(3, dtype="float64"),
+        ),
+        "weights are float32 and float64: give all layers the one dtype",
+    ),
+    "strings": (_of_strings, "takes strings, .* vectorise the text before"),
     "mixed precision": (
         lambda k: _of(k, k.layers.Flatten(), k.layers.Dense(3, dtype="mixed_float16")),
         "mixed precision",
@@ -162,6 +179,49 @@ def test_names_that_no_graph_takes_are_refused_before_anything_is_traced():
         with pytest.raises(ValueError, match="take no name like '(My net|größe)'"):
             models.from_keras(model)
     models.from_keras(_of(keras_3, L.Flatten(), L.Dense(3, name="_classes")))
+
+
+# By case: the loss, the labels' spec, and what is said.
+MISFITS = {
+    "labels of another structure": (
+        lambda y, z: tf.reduce_mean(y["a"] - z),
+        None,
+        r"labels float32 \(None, 3\) and outputs float32 \(None, 3\), cannot be",
+    ),
+    "no mean": (
+        lambda y, z: tf.square(y - z),
+        None,
+        r"is float32 \(None, 3\), not a float scalar",
+    ),
+    "no tensor": (lambda y, z: 0, None, r"is int32 \(\), not a float scalar"),
+    "labels of another size": (
+        "mse",
+        tf.TensorSpec([None, 2]),
+        r"labels float32 \(None, 2\) .* say with label_spec",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", MISFITS)
+def test_a_loss_that_does_not_fit_the_outputs_is_refused(keras, what):
+    loss, label_spec, message = MISFITS[what]
+    inputs = keras.Input((5,))
+    model = keras.Model(inputs, keras.layers.Dense(3)(inputs))
+    if isinstance(loss, str):
+        model.compile(loss=loss)
+    loss_fn = None if isinstance(loss, str) else loss
+    label_spec = label_spec or tf.TensorSpec([None, 3])
+    with pytest.raises(ValueError, match=message) as raised:
+        models.from_keras(model, loss_fn=loss_fn, label_spec=label_spec)
+    assert "\n" not in str(raised.value)
+
+
+def test_blocks_of_a_model_without_a_graph_are_refused(keras):
+    entry = keras_zoo.NETWORKS["sub-classed"]
+    with pytest.raises(ValueError, match="shows no graph, so that it has no blocks"):
+        models.from_keras(
+            entry.build(keras), input_spec=entry.input_spec, blocks=["conv2d"]
+        )
 
 
 def test_weights_that_are_made_in_training_alone_are_refused(keras):

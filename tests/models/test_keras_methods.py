@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from tests.models import keras_zoo
 from tff_reg import data, experiment, models, runtime, training
-from tff_reg.experiment import progress
+from tff_reg.experiment.rounds import progress
 from tff_reg.lazy import keras
 from tff_reg.methods import catalogue
 

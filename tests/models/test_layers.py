@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tff_reg.models import forward, group_norm, layers
+from tff_reg.models import forward, group_norm, layers, norms
 
 TRAIN = forward.ForwardPass(training=True)
 EVALUATE = forward.ForwardPass()
@@ -65,7 +65,7 @@ def test_convolution_pads_both_ends_alike(stride, padding, kernel, dtype):
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("shape", [(3, 4, 4, 5), (6, 5)])
 def test_batch_norm_keeps_the_unbiased_variance(dtype, shape):
-    norm = layers.BatchNorm(5, name="norm", dtype=dtype)
+    norm = norms.BatchNorm(5, name="norm", dtype=dtype)
     x = 2 + 3 * _images(*shape, dtype=dtype)
     axes = tuple(range(len(shape) - 1))
     y = norm(tf.constant(x), TRAIN).numpy()
@@ -78,7 +78,7 @@ def test_batch_norm_keeps_the_unbiased_variance(dtype, shape):
 
 
 def test_batch_norm_evaluates_with_its_running_statistics():
-    norm = layers.BatchNorm(2, name="norm")
+    norm = norms.BatchNorm(2, name="norm")
     norm.moving_mean.assign([1.0, -1.0])
     norm.moving_variance.assign([4.0, 9.0])
     norm.gamma.assign([2.0, 3.0])
@@ -95,7 +95,7 @@ def test_batch_norm_evaluates_with_its_running_statistics():
     ids=["below full width", "when told not to"],
 )
 def test_batch_norm_stores_nothing(settings):
-    norm = layers.BatchNorm(16, name="norm")
+    norm = norms.BatchNorm(16, name="norm")
     x = tf.constant(_images(4, 2, 2, 8 if "width" in settings else 16))
     norm(x, forward.ForwardPass(training=True, **settings))
     np.testing.assert_array_equal(norm.moving_mean, np.zeros(16))
@@ -114,7 +114,7 @@ def _group_norm(x, groups, gamma, beta):
 @pytest.mark.parametrize("dtype, tolerance", [("float32", 2e-5), ("float64", 1e-12)])
 @pytest.mark.parametrize("groups", [1, 2, 4])
 def test_group_norm_is_the_formula(dtype, tolerance, groups):
-    norm = layers.GroupNorm(8, groups=groups, name="norm", dtype=dtype)
+    norm = norms.GroupNorm(8, groups=groups, name="norm", dtype=dtype)
     norm.gamma.assign(_images(8, seed=1, dtype=dtype))
     norm.beta.assign(_images(8, seed=2, dtype=dtype))
     # A mean far from zero shows whether the variance is computed stably.
@@ -124,7 +124,7 @@ def test_group_norm_is_the_formula(dtype, tolerance, groups):
         x.astype(np.float64), groups, norm.gamma.numpy(), norm.beta.numpy()
     )
     np.testing.assert_allclose(y, expected, atol=tolerance * 30)
-    built = layers.build_norm("group", 8, groups=groups, name="norm", dtype=dtype)
+    built = norms.build_norm("group", 8, groups=groups, name="norm", dtype=dtype)
     built.gamma.assign(norm.gamma)
     built.beta.assign(norm.beta)
     np.testing.assert_array_equal(built(tf.constant(x), TRAIN), y)
@@ -134,7 +134,7 @@ def test_group_norm_has_the_gradient_of_the_formula():
     direction = tf.constant(_images(2, 3, 3, 4, seed=1, dtype=np.float64))
 
     def value(x, gamma, beta):
-        y = group_norm.normalize(x, gamma, beta, 2, layers.NORM_EPSILON)
+        y = group_norm.normalize(x, gamma, beta, 2, norms.NORM_EPSILON)
         return tf.reduce_sum(y * direction + y**3)
 
     gamma, beta = [0.5, -1.0, 2.0, 1.5], [0.1, 0.2, 0.3, 0.4]
@@ -148,7 +148,7 @@ def test_group_norm_has_the_gradient_of_the_formula():
 @pytest.mark.parametrize("kind", ["group", "batch"])
 @pytest.mark.parametrize("in_graph", [False, True])
 def test_norms_have_second_derivatives(kind, in_graph):
-    norm = layers.build_norm(kind, 4, name="norm", dtype="float64")
+    norm = norms.build_norm(kind, 4, name="norm", dtype="float64")
     x = tf.constant(_images(2, 3, 3, 4, dtype=np.float64))
     vector = tf.constant(_images(2, 3, 3, 4, seed=3, dtype=np.float64))
 
@@ -175,9 +175,9 @@ def test_norms_have_second_derivatives(kind, in_graph):
 @pytest.mark.parametrize(
     "build, words",
     [
-        (lambda: layers.GroupNorm(6, groups=4, name="n"), "its 6 channels.*groups=4"),
+        (lambda: norms.GroupNorm(6, groups=4, name="n"), "its 6 channels.*groups=4"),
         (
-            lambda: layers.build_norm("layer", 4, name="norm", dtype="float32"),
+            lambda: norms.build_norm("layer", 4, name="norm", dtype="float32"),
             "Unknown norm 'layer'",
         ),
         *(

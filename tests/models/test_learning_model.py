@@ -88,7 +88,7 @@ def test_tffs_own_processes_take_it():
         (("mixed_float16",) * 2, "computes in float16"),
         (("mixed_bfloat16", "float32"), "computes in bfloat16"),
         (("float32", "float64"), "float32 and float64: give"),
-        (("float16",) * 2, "float16: give all layers the one dtype"),
+        (("float16",) * 2, "float16: give all layers the same dtype"),
         (("float64",) * 2, None),
     ],
 )

@@ -13,6 +13,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tests.comparison import assert_equal, assert_same
+from tff_reg.lazy import keras
 
 _FEATURES, _CLASSES = 5, 3
 _ELEMENT = collections.OrderedDict(
@@ -21,40 +22,40 @@ _ELEMENT = collections.OrderedDict(
 
 
 def _keras_model():
-    model = tf.keras.Sequential(
+    model = keras.Sequential(
         [
-            tf.keras.layers.InputLayer((_FEATURES,)),
-            tf.keras.layers.Dense(
-                4, kernel_initializer=tf.keras.initializers.GlorotUniform(1)
+            keras.layers.InputLayer((_FEATURES,)),
+            keras.layers.Dense(
+                4, kernel_initializer=keras.initializers.GlorotUniform(1)
             ),
-            tf.keras.layers.ReLU(),
-            tf.keras.layers.Dense(
-                _CLASSES, kernel_initializer=tf.keras.initializers.GlorotUniform(2)
+            keras.layers.ReLU(),
+            keras.layers.Dense(
+                _CLASSES, kernel_initializer=keras.initializers.GlorotUniform(2)
             ),
         ]
     )
     return tff.learning.models.from_keras_model(
         model,
-        loss=tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
         input_spec=_ELEMENT,
-        metrics=[tf.keras.metrics.SparseCategoricalAccuracy()],
+        metrics=[keras.metrics.SparseCategoricalAccuracy()],
     )
 
 
 def _functional_model():
     return tff.learning.models.functional_model_from_keras(
-        tf.keras.Sequential(
+        keras.Sequential(
             [
-                tf.keras.layers.InputLayer((_FEATURES,)),
-                tf.keras.layers.Dense(
-                    _CLASSES, kernel_initializer=tf.keras.initializers.GlorotUniform(2)
+                keras.layers.InputLayer((_FEATURES,)),
+                keras.layers.Dense(
+                    _CLASSES, kernel_initializer=keras.initializers.GlorotUniform(2)
                 ),
             ]
         ),
-        loss_fn=tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        loss_fn=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
         input_spec=_ELEMENT,
         metrics_constructor=lambda: collections.OrderedDict(
-            accuracy=tf.keras.metrics.SparseCategoricalAccuracy()
+            accuracy=keras.metrics.SparseCategoricalAccuracy()
         ),
     )
 

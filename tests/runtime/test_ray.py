@@ -11,8 +11,6 @@ import os
 import pathlib
 import signal
 import time
-import types
-from unittest import mock
 
 import numpy as np
 import pytest
@@ -35,8 +33,8 @@ from tests.runtime.test_intrinsics import (  # noqa: F401
     test_zero_clients_give_zeros_of_the_right_type,
 )
 from tff_reg import data, experiment, models, runtime, tasks, training
-from tff_reg.experiment import runs
-from tff_reg.experiment.task_settings import TaskSettings
+from tff_reg.experiment.config.task_settings import TaskSettings
+from tff_reg.experiment.rounds import runs
 from tff_reg.runtime import (
     context as context_lib,
     ray_round,
@@ -118,10 +116,6 @@ def _clients(member):
     return tff.FederatedType(member, tff.CLIENTS)
 
 
-def _server(member):
-    return tff.FederatedType(member, tff.SERVER)
-
-
 _VECTOR = tff.TensorType(np.float32, [3])
 
 
@@ -137,7 +131,9 @@ def _round():
     def halve(change):
         return change / 3.0
 
-    @tff.federated_computation(_server(_VECTOR), _clients(tff.SequenceType(np.float32)))
+    @tff.federated_computation(
+        tff.FederatedType(_VECTOR, tff.SERVER), _clients(tff.SequenceType(np.float32))
+    )
     def next_round(model, numbers):
         change, weight = tff.federated_map(
             train, (tff.federated_broadcast(model), numbers)
@@ -316,9 +312,6 @@ def test_nodes_load_the_data_themselves_if_they_have_the_same(
             run(seed=config.seed + 1)
 
 
-# --- errors ---------------------------------------------------------------------------
-
-
 def test_a_clients_own_error_names_the_client_and_is_not_tried_again(
     actors, given_clients
 ):
@@ -369,10 +362,6 @@ def given_clients(monkeypatch):
     return given
 
 
-def _signal(actor, number):
-    os.kill(actor.hello.pid, number)
-
-
 def _has_ended(pid):
     try:
         return not pathlib.Path(f"/proc/{pid}/cmdline").read_bytes()
@@ -395,7 +384,7 @@ def test_the_clients_of_a_lost_actor_go_to_the_others(
     def lose(actor, index):
         if not lost_clients and actor is few[1]:
             lost_clients.append((index, time.monotonic()))
-            _signal(actor, number)
+            os.kill(actor.hello.pid, number)
 
     with actors(count) as few:
         assert_equal(expected, next_round(_MODEL, _DATA))
@@ -420,7 +409,7 @@ def test_without_actors_a_round_ends_with_one_line_and_can_be_repeated(
 ):
     def lose(actor, index):
         for each in few:
-            _signal(each, signal.SIGKILL)
+            os.kill(each.hello.pid, signal.SIGKILL)
         given_clients.then = lambda actor, index: None
 
     with actors(2) as few, monkeypatch.context() as patch:
@@ -440,79 +429,13 @@ def test_a_client_that_loses_two_actors_is_named(
 
     def lose(actor, index):
         if index == 3:
-            _signal(actor, signal.SIGKILL)
+            os.kill(actor.hello.pid, signal.SIGKILL)
 
     _DATA[3].client_id = "heavy"
     with actors(2):
         given_clients.then = lose
         with pytest.raises(visits.ClientError, match=r"3 \(heavy\) .* lost 2 times"):
             next_round(_MODEL, _DATA)
-
-
-class _Lost:
-    """A `Round` whose actors are lost and answer as a test says; there is no Ray."""
-
-    def __init__(self, monkeypatch, is_cut_off=False):
-        answering = types.SimpleNamespace(get=lambda reference: None)
-        monkeypatch.setattr(ray_round, "ray", answering)
-        monkeypatch.setattr(
-            ray_round.ray_cluster, "own_node_is_lost", lambda: is_cut_off
-        )
-        self.alive, self.numbers = [], iter([0])
-        program = types.SimpleNamespace(member_parameters=())
-        cohort = mock.MagicMock(program=program)
-        cohort.__len__.return_value = 8
-        cohort.failure = lambda index, why: visits.ClientError(index, None, why)
-        self.round = ray_round.Round(self, cohort)
-
-    def actor(self, client):
-        """A new one, which works for a client."""
-        found = ray_round.Actor(mock.MagicMock())
-        found.hello = types.SimpleNamespace(host="there")
-        found.running.append(ray_round.Given(None, 0, client, frozenset()))
-        if client in self.round._waiting:
-            self.round._waiting.remove(client)
-        self.alive.append(found)
-        return found
-
-    def lose(self, actor, why):
-        self.alive.remove(actor)
-
-
-def test_a_loss_of_all_actors_at_once_is_counted_against_no_client(monkeypatch):
-    found = _Lost(monkeypatch)
-    for again in (False, True):
-        actors = [found.actor(0), found.actor(1)]
-        found.round._lose(actors[0], "gone")
-        if not again:
-            found.round._lose(actors[1], "gone")
-            assert found.round._waiting == list(range(8))
-    with pytest.raises(runtime.WorkerError, match=r"All Ray .* 2 times.* there: gone"):
-        found.round._lose(actors[1], "gone")
-
-
-@pytest.mark.parametrize("others", [0, 1])
-def test_a_loss_that_others_survive_or_of_the_only_actor_is_its_clients(
-    others, monkeypatch
-):
-    found = _Lost(monkeypatch)
-    survivors = [found.actor(1) for _ in range(others)]
-
-    def lose():
-        found.round._lose(found.actor(0), "gone")
-        for other in survivors:
-            found.round._hear(other)
-
-    lose()
-    with pytest.raises(visits.ClientError, match="lost 2 times, the last on there"):
-        lose()
-
-
-def test_the_loss_of_the_drivers_own_node_is_counted_against_no_client(monkeypatch):
-    found = _Lost(monkeypatch, is_cut_off=True)
-    found.round._lose(found.actor(0), "gone")
-    with pytest.raises(runtime.WorkerError, match="no client's fault"):
-        found.round._lose(found.actor(0), "gone")
 
 
 def test_of_rays_own_paragraphs_the_first_sentences_are_logged(

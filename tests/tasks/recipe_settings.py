@@ -2,7 +2,8 @@
 
 from absl import flags
 
-from tff_reg.experiment import RunConfig, command_line
+from tff_reg.commands import command_line
+from tff_reg.experiment import RunConfig
 
 
 def resolve(name, *more):

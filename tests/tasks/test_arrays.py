@@ -101,7 +101,7 @@ def test_float_images_are_not_normalised_again(tmp_path):
                 "x_train": np.full((12, 5, 6, 3), 0.5, np.float32),
                 "x_test": np.full((4, 5, 6, 3), 128, np.float32),
             },
-            "x_train reaches up to 0.5 and x_test up to 128; give both on one scale",
+            "x_train reaches up to 0.5 and x_test up to 128; bring both to one scale",
         ),
         ({"domain": np.arange(3)}, "3 numbers for 12 training"),
         ({"domain": np.arange(12) - 1}, "domain in .* has labels from -1"),

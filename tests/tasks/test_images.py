@@ -132,7 +132,7 @@ def test_raises_on_images_and_folders_that_would_be_passed_over(tmp_path):
         images.list_folder(str(tmp_path))
     (tmp_path / "b.webp").unlink()
     (tmp_path / "more").mkdir()
-    with pytest.raises(tasks.DataError, match="more is a folder, whose images"):
+    with pytest.raises(tasks.DataError, match="more is a folder, and its images"):
         images.list_folder(str(tmp_path))
 
 

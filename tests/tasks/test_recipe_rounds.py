@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from tests.tasks import recipe_settings
 from tff_reg import experiment
-from tff_reg.experiment import progress
+from tff_reg.experiment.rounds import progress
 from tff_reg.tasks import recipes
 
 # What changes nothing in the computation of a round of so few clients.

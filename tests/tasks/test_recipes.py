@@ -4,12 +4,10 @@ That they run is seen in tests/tasks/test_recipe_rounds.py, what the command say
 them in tests/test_recipes_command.py.
 """
 
-import pathlib
-
 import numpy as np
 import pytest
 
-from tests import commands, documents
+from tests import commands
 from tests.tasks import recipe_settings
 from tff_reg import experiment, tasks
 from tff_reg.commands import run
@@ -17,129 +15,7 @@ from tff_reg.data import partitions
 from tff_reg.methods import catalogue
 from tff_reg.tasks import recipes
 
-ROOT = pathlib.Path(__file__).parents[2]
 ALL = recipes.recipes()
-
-FEDALIGN_METHODS = "FedAvg, FedProx, MOON, Mixup, StochDepth, GradAug"
-SERVER_METHODS = (
-    "FedAvg, FedMLB, FedAvgM, FedAvgM + FedMLB, FedADAM, FedADAM + FedMLB, FedDyn,"
-    " FedDyn + FedMLB"
-)
-LOCAL_METHODS = (
-    "FedAvg, FedAvg + KD, FedAvg + FitNet, FedProx, FedLS-NTD, FedGKD, FedMLB"
-)
-TWO_DATA_SETS = "CIFAR-100; Tiny-ImageNet"
-TWO_SIZES = "100 clients; 500 clients"
-LAMBDA_1 = "lambda1 = 0, lambda1 = 1, lambda1 = 2, lambda1 = 3"
-LAMBDA_2 = "lambda2 = 0; lambda2 = 1; lambda2 = 2; lambda2 = 3"
-DELTAS = "delta = 0.3; delta = 0.6"
-UNIVARFL_METHODS = "FedAvg, FedProx, MOON, Freeze, UniVarFL"
-
-# Rows and columns as the papers print them: (paper, number, part) to both. Of tables
-# whose columns are several numbers of one run, the column is missing.
-PRINTED = {
-    ("fedalign", 1, ""): (FEDALIGN_METHODS, ""),
-    ("fedalign", 2, ""): (
-        FEDALIGN_METHODS,
-        "alpha = 0.1; alpha = 0.5; alpha = 2.5; homog",
-    ),
-    ("fedalign", 3, ""): (FEDALIGN_METHODS, "E = 10; E = 20; E = 30"),
-    ("fedalign", 4, ""): (
-        FEDALIGN_METHODS,
-        "C = 16; C = 32; C = 64; C = 64 x 0.25; C = 64 x 0.25 (100)",
-    ),
-    ("fedalign", 5, ""): (
-        "FedAvg, FedProx, MOON, Mixup, StochDepth, GradAug (n = 1), GradAug (n = 2),"
-        " GradAug (n = 3), GradAug (n = 4), FedAlign",
-        "",
-    ),
-    ("fedalign", 6, ""): (
-        "FedAlign",
-        "alpha = 0.1; alpha = 2.5; homog; E = 10; E = 30; C = 32; C = 64;"
-        " C = 64 x 0.25; C = 64 x 0.25 (100)",
-    ),
-    ("fedalign", 7, ""): (
-        "FedAvg, FedProx, MOON, Mixup, StochDepth, GradAug (n = 2), GradAug (n = 1),"
-        " FedAlign",
-        "CIFAR-10, C = 16; CIFAR-10, C = 64 x 0.25 (100); ImageNet-200, C = 16;"
-        " ImageNet-200, C = 32 x 0.125 (50)",
-    ),
-    ("fedmlb", 1, ""): (SERVER_METHODS, TWO_DATA_SETS),
-    ("fedmlb", 1, "500 clients"): (SERVER_METHODS, TWO_DATA_SETS),
-    ("fedmlb", 2, ""): (LOCAL_METHODS, TWO_SIZES),
-    ("fedmlb", 3, ""): (LOCAL_METHODS, "K = 100; K = 200"),
-    ("fedmlb", 4, ""): ("FedAvg, FedMLB G->L, FedMLB L->G", TWO_SIZES),
-    ("fedmlb", 5, ""): (
-        "paths 12345, paths 1234, paths 123, paths 12, paths 1, paths 5, paths 45,"
-        " paths 345, paths 2345",
-        "",
-    ),
-    # Each number of paths stands for all choices of as many.
-    ("fedmlb", 6, ""): (
-        "paths 1, paths 2, paths 3, paths 4, paths 5,"
-        " paths 12, paths 13, paths 14, paths 15, paths 23,"
-        " paths 24, paths 25, paths 34, paths 35, paths 45,"
-        " paths 123, paths 124, paths 125, paths 134, paths 135,"
-        " paths 145, paths 234, paths 235, paths 245, paths 345,"
-        " paths 1234, paths 1235, paths 1245, paths 1345, paths 2345, paths 12345",
-        "",
-    ),
-    ("fedmlb", 7, ""): (LAMBDA_1, LAMBDA_2),
-    ("fedmlb", 8, ""): (
-        "Dir(0.3), Dir(0.6)",
-        "tau = 0.75; tau = 1; tau = 1.5; tau = 2; tau = 3; tau = 5",
-    ),
-    ("fedmlb", 9, ""): (
-        "VGG-9, MobileNet, ShuffleNet, SqueezeNet, ResNet-18",
-        "FedAvg; FedLS-NTD; FedGKD; FedMLB",
-    ),
-    ("fedmlb", 10, ""): (SERVER_METHODS, TWO_DATA_SETS),
-    ("fedmlb", 10, "500 clients"): (SERVER_METHODS, TWO_DATA_SETS),
-    ("fedmlb", 11, ""): (
-        SERVER_METHODS.replace("FedMLB,", "FedAvg + FedMLB,", 1),
-        TWO_DATA_SETS,
-    ),
-    ("fedmlb", 11, "500 clients"): (
-        SERVER_METHODS.replace("FedMLB,", "FedAvg + FedMLB,", 1),
-        TWO_DATA_SETS,
-    ),
-    ("man", 1, ""): (
-        "FedAvg, FedAvg + MAN, FedSAM, FedSAM + MAN, FedASAM, FedASAM + MAN, FedDyn,"
-        " FedDyn + MAN, FedDC, FedDC + MAN, FedSpeed, FedSpeed + MAN",
-        "CIFAR-100, delta = 0.3; CIFAR-100, delta = 0.6; CIFAR-100, iid;"
-        " Tiny-ImageNet, delta = 0.3; Tiny-ImageNet, delta = 0.6; Tiny-ImageNet, iid",
-    ),
-    ("man", 2, ""): (
-        "FedAvg, FedAvg + MAN, FedSAM, FedSAM + MAN, FedDyn, FedDyn + MAN, FedDC,"
-        " FedDC + MAN",
-        DELTAS,
-    ),
-    ("univarfl", 1, ""): (
-        UNIVARFL_METHODS,
-        "STL-10, alpha = 0.01; STL-10, alpha = 1.0; CIFAR-100, alpha = 0.01;"
-        " CIFAR-100, alpha = 1.0; PACS; HAM10000",
-    ),
-    ("univarfl", 2, ""): (UNIVARFL_METHODS, "p = 0.1; p = 0.5; p = 1.0"),
-}
-
-
-def test_the_site_counts_them():
-    assert f"{len(ALL)} in all" in documents.text()
-
-
-def test_every_row_and_column_of_every_table_has_its_recipe():
-    described = {}
-    for recipe in ALL:
-        key = (recipe.table.paper.name, recipe.table.number, recipe.table.part)
-        described.setdefault(key, []).append((recipe.row, recipe.column))
-    assert described.keys() == PRINTED.keys()
-    for key, (rows, columns) in PRINTED.items():
-        rows = [row.strip() for row in rows.split(",")]
-        columns = [column.strip() for column in columns.split(";")]
-        if columns == [""]:
-            columns = [described[key][0][1]]
-        printed = [(row, column) for row in rows for column in columns]
-        assert described[key] == printed, key
 
 
 def test_a_recipe_knows_its_cell():
@@ -307,24 +183,6 @@ def test_univarfls_recipes_are_feduvs_where_it_is_silent():
     _has("univarfl/table2/*", model="feduv_cnn", pixel_mean=(0.5, 0.5, 0.5))
     _has("univarfl/*cifar*", model="resnet18_feduv", augmentation="none")
     _has("univarfl/*/univarfl*", univarfl_variance_kind="sample")
-
-
-@pytest.mark.parametrize(
-    "pattern, words",
-    [
-        ("fedalign/*", "Its momentum also lives on"),
-        ("fedalign/table7/*imagenet*", "those of the authors' code"),
-        ("fedmlb/*tiny-imagenet*", "turns, crops and flips the test images"),
-        ("fedmlb/*ntd*", "0.7 of the cross-entropy, 0.3 of the divergence"),
-        ("man/table1/*+man-cifar*", "--man_scaling=paper is 0.15"),
-        ("man/table1/*+man-tiny*", "their prose has 0.1"),
-        ("univarfl/*", "follows FedUV"),
-        ("univarfl/*/univarfl*", "--univarfl_spread=deviation"),
-    ],
-)
-def test_what_stays_different_is_said(pattern, words):
-    for recipe in recipes.matching(pattern):
-        assert words in " ".join(recipe.notes), recipe.name
 
 
 @pytest.mark.slow

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tff_reg import tasks
-from tff_reg.experiment import scale
+from tff_reg.experiment.config import scale
 from tff_reg.tasks import digits, reduced_data
 from tff_reg.tasks.image_data import ImageData
 

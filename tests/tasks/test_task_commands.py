@@ -1,19 +1,14 @@
 """Tasks on the command line: a run on arrays, what is said where data are missing."""
 
 import json
-import pathlib
-import re
 
 import numpy as np
 import pytest
 
-from tests import commands, documents
+from tests import commands
 from tests.tasks import layouts
 from tff_reg import tasks
 from tff_reg.commands import run
-from tff_reg.data import augmentation, partitions
-
-ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
 def test_a_round_on_arrays_with_domains(tmp_path):
@@ -63,15 +58,3 @@ def test_without_data_a_task_says_what_to_download_and_where_to_put_it(name, tmp
             tasks.check_data(name, None)
     else:
         tasks.check_data(name, None)
-
-
-def test_the_site_has_every_task_with_its_model_and_every_partition():
-    text = (documents.PAGES / "data.md").read_text("utf-8")
-    for name in tasks.names():
-        (row,) = re.findall(rf"^\| `{name}` \|.*$", text, re.M)
-        defaults = tasks.defaults(name)
-        assert f"`{defaults.model}`" in row and f"`{defaults.augmentation}`" in row
-    for name in partitions.names():
-        assert re.search(rf"^\| `{name}` \|", text, re.M), name
-    for name in augmentation.RECIPE_NAMES:
-        assert f"`{name}`" in text

@@ -10,7 +10,7 @@ import pytest
 from tests import commands
 from tests.experiment.finished import read_csv
 from tff_reg import experiment, runtime, settings
-from tff_reg.experiment import progress
+from tff_reg.experiment.rounds import progress
 from tff_reg.tasks.examples import train_program
 
 GIVEN = dict(total_rounds=4, clients_per_round=2, local_epochs=1)

@@ -15,11 +15,12 @@ from tornado import httpclient, testing
 
 from tests import commands
 from tests.experiment.finished import Wrapped, results
+from tests.tasks import browsers
 from tff_reg import experiment, runtime
-from tff_reg.experiment import progress, runs
+from tff_reg.experiment.rounds import progress, runs
 from tff_reg.tasks.examples import web_service
 
-SECONDS = 60
+SECONDS = browsers.SECONDS
 SMALL = dict(
     process="fedavg",
     model="cnn",
@@ -37,76 +38,12 @@ def in_process():
         yield
 
 
-class Browser:
-    """Asks the service."""
-
-    def __init__(self, port):
-        self.port = port
-        self._address = f"http://127.0.0.1:{port}"
-        self._client = httpclient.AsyncHTTPClient(force_instance=True)
-
-    async def ask(self, method, path, body=None, **options):
-        """The answer's status and JSON."""
-        if body is not None and not isinstance(body, bytes):
-            body = json.dumps(body)
-        answer = await self._client.fetch(
-            self._address + path,
-            method=method,
-            body=body,
-            allow_nonstandard_methods=True,
-            raise_error=False,
-            request_timeout=SECONDS,
-            **options,
-        )
-        return answer.code, json.loads(answer.body)
-
-    async def start(self, settings):
-        """The id of a new run."""
-        code, run = await self.ask("POST", "/runs", settings)
-        assert code == 201, run
-        return run["id"]
-
-    async def follow(self, run_id, on_line=lambda line: None):
-        """All lines of a run's metrics."""
-        lines, rest = [], b""
-
-        def take(chunk):
-            nonlocal rest
-            *whole, rest = (rest + chunk).split(b"\n")
-            for text in whole:
-                lines.append(json.loads(text))
-                on_line(lines[-1])
-
-        await self._client.fetch(
-            f"{self._address}/runs/{run_id}/metrics",
-            streaming_callback=take,
-            request_timeout=SECONDS,
-        )
-        assert not rest
-        return lines
-
-
 def nested(depth):
     """A list in lists."""
     found = []
     for _ in range(depth):
         found = [found]
     return found
-
-
-@contextlib.asynccontextmanager
-async def serving(root, runs_at_once=1):
-    """A service on a port of its own; yields one who asks it."""
-    runs = web_service.Runs(root, runs_at_once)
-    server = web_service.build_server(runs)
-    socket, port = testing.bind_unused_port()
-    server.add_sockets([socket])
-    try:
-        yield Browser(port)
-    finally:
-        server.stop()
-        await runs.close()
-        await server.close_all_connections()
 
 
 class Held(Wrapped):
@@ -161,7 +98,7 @@ def unbroken(prepared, tmp_path_factory):
 
 def test_a_run_gives_a_line_a_round_and_the_files_of_any_run(unbroken, tmp_path):
     async def main():
-        async with serving(tmp_path) as browser:
+        async with browsers.serving(tmp_path) as browser:
             run_id = await browser.start(SMALL)
             *rows, last = await browser.follow(run_id)
             assert last == {"state": "finished", "error": None}
@@ -183,7 +120,7 @@ def test_a_run_gives_a_line_a_round_and_the_files_of_any_run(unbroken, tmp_path)
     assert results(tmp_path / run_id) == results(unbroken)
 
     async def after_a_restart():
-        async with serving(tmp_path) as browser:
+        async with browsers.serving(tmp_path) as browser:
             return await browser.follow(run_id)
 
     lines = asyncio.run(after_a_restart())
@@ -196,7 +133,7 @@ def test_it_answers_during_a_round_stops_after_it_and_goes_on_after_a_restart(
 ):
     async def main():
         loop = asyncio.get_running_loop()
-        async with serving(tmp_path) as browser:
+        async with browsers.serving(tmp_path) as browser:
             run_id = await browser.start(SMALL)
             two_rounds = asyncio.Event()
 
@@ -229,7 +166,7 @@ def test_it_answers_during_a_round_stops_after_it_and_goes_on_after_a_restart(
     preparing(prepared.process)
 
     async def after_a_restart():
-        async with serving(tmp_path) as browser:
+        async with browsers.serving(tmp_path) as browser:
             _, run = await browser.ask("GET", f"/runs/{run_id}")
             assert (run["state"], run["rounds"]) == ("stopped", 3)
             code, run = await browser.ask("POST", f"/runs/{run_id}")
@@ -250,7 +187,7 @@ def test_a_failed_run_says_why_and_can_go_on(prepared, preparing, unbroken, tmp_
     preparing(Wrapped(prepared.process, fail))
 
     async def main():
-        async with serving(tmp_path) as browser:
+        async with browsers.serving(tmp_path) as browser:
             run_id = await browser.start(SMALL)
             lines = await browser.follow(run_id)
             assert lines[-1] == {
@@ -269,7 +206,7 @@ def test_a_failed_run_says_why_and_can_go_on(prepared, preparing, unbroken, tmp_
 
 def test_a_run_goes_on_when_who_follows_it_leaves(held, unbroken, tmp_path):
     async def main():
-        async with serving(tmp_path) as browser:
+        async with browsers.serving(tmp_path) as browser:
             run_id = await browser.start(SMALL)
             first = asyncio.Event()
             leaving = asyncio.create_task(
@@ -280,7 +217,7 @@ def test_a_run_goes_on_when_who_follows_it_leaves(held, unbroken, tmp_path):
             browser._client.close()
             leaving.cancel()
             held.go_on.set()
-            other = Browser(browser.port)
+            other = browsers.Browser(browser.port)
             lines = await other.follow(run_id)
             assert lines[-1]["state"] == "finished"
             return run_id
@@ -329,7 +266,7 @@ def test_a_request_may_name_a_recipe():
 )
 def test_a_body_that_makes_no_run_is_refused_in_a_sentence(body, error, tmp_path):
     async def main():
-        async with serving(tmp_path) as browser:
+        async with browsers.serving(tmp_path) as browser:
             answer = await browser.ask("POST", "/runs", body)
             assert await browser.ask("GET", "/runs") == (200, {"runs": []})
             return answer
@@ -352,7 +289,7 @@ def test_a_long_body_is_refused_before_it_is_read(tmp_path):
             await write(b" " * 2**12)
 
     async def main():
-        async with serving(tmp_path) as browser:
+        async with browsers.serving(tmp_path) as browser:
             code, answer = await browser.ask("POST", "/runs", longest)
             assert code == 400 and "JSON object" in answer["error"]
             assert await browser.ask("POST", "/runs", longest + b" ") == refused
@@ -386,7 +323,7 @@ def test_what_is_no_request_of_a_run_is_said_and_keeps_nobody_from_starting(
     shutil.copytree(unbroken, tmp_path / "bc")
 
     async def main():
-        async with serving(tmp_path) as browser:
+        async with browsers.serving(tmp_path) as browser:
             _, answer = await browser.ask("GET", "/runs")
             return [(run["id"], run["state"]) for run in answer["runs"]]
 
@@ -403,7 +340,7 @@ def test_a_run_that_is_being_stopped_goes_on_when_it_is_resumed(
 ):
     async def main():
         loop = asyncio.get_running_loop()
-        async with serving(tmp_path) as browser:
+        async with browsers.serving(tmp_path) as browser:
             run_id = await browser.start(SMALL)
             path = f"/runs/{run_id}"
             await loop.run_in_executor(None, held.in_round.wait, SECONDS)
@@ -432,7 +369,7 @@ def test_who_stops_in_the_middle_of_a_request_is_let_go(sent, tmp_path, monkeypa
     monkeypatch.setattr(web_service, "REQUEST_SECONDS", 0.3)
 
     async def main():
-        async with serving(tmp_path) as browser:
+        async with browsers.serving(tmp_path) as browser:
             reader, writer = await asyncio.open_connection("127.0.0.1", browser.port)
             writer.write(sent.encode())
             assert await asyncio.wait_for(reader.read(), SECONDS) == b""
@@ -443,7 +380,7 @@ def test_who_stops_in_the_middle_of_a_request_is_let_go(sent, tmp_path, monkeypa
 
 def test_what_is_not_there_is_a_404_in_json(tmp_path):
     async def main():
-        async with serving(tmp_path) as browser:
+        async with browsers.serving(tmp_path) as browser:
             for method in ("GET", "POST", "DELETE"):
                 code, answer = await browser.ask(method, "/runs/0123")
                 assert (code, answer) == (404, {"error": "There is no run 0123."})
@@ -474,7 +411,7 @@ def test_sigterm_stops_the_service_and_its_run_resumably(tmp_path):
     port = line.split(",")[0].rpartition(":")[2]
 
     async def main():
-        browser = Browser(port)
+        browser = browsers.Browser(port)
         run_id = await browser.start({**SMALL, "total_rounds": 100_000})
         first = asyncio.Event()
         following = asyncio.create_task(

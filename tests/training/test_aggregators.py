@@ -8,7 +8,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_reg import models, runtime, training
-from tff_reg.experiment import state_file
+from tff_reg.experiment.rounds import state_file
 from tff_reg.training import aggregation, aggregators, secure_mean
 
 L = tf.keras.layers

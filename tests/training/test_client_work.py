@@ -189,19 +189,19 @@ def test_the_schedule_changes_the_rate_and_hparams_keep_the_undecayed_one():
 
 def test_any_tff_model_trains_where_the_network_is_not_looked_into():
     def model_fn():
-        keras_model = tf.keras.Sequential(
+        keras_model = keras.Sequential(
             [
-                tf.keras.layers.Flatten(input_shape=(4, 4, 1)),
-                tf.keras.layers.Dense(3, kernel_initializer="zeros"),
+                keras.layers.Flatten(input_shape=(4, 4, 1)),
+                keras.layers.Dense(3, kernel_initializer="zeros"),
             ]
         )
         return tff.learning.models.from_keras_model(
             keras_model,
-            loss=tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+            loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
             input_spec=collections.OrderedDict(
                 x=tf.TensorSpec([None, 4, 4, 1]), y=tf.TensorSpec([None], tf.int32)
             ),
-            metrics=[tf.keras.metrics.SparseCategoricalAccuracy()],
+            metrics=[keras.metrics.SparseCategoricalAccuracy()],
         )
 
     # Not TFF's FedProx: 0.87 adds the proximal gradient with the wrong sign

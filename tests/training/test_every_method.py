@@ -11,7 +11,7 @@ import tensorflow_federated as tff
 from tests import comparison
 from tests.training import every_method
 from tff_reg import data, experiment, runtime, training
-from tff_reg.experiment import progress
+from tff_reg.experiment.rounds import progress
 
 # Every kind of state, broadcast and client; `--slow` runs the others too.
 _ONE_OF_A_KIND = ("fedgkd", "fedadam")

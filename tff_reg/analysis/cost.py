@@ -1,12 +1,13 @@
-"""What a method costs: multiply-adds of a step, stored weights, bytes of a round.
+"""Cost of a method: multiply-adds of a step, stored weights, bytes of a round.
 
-Counted in the graph of the local step that clients run, after every cut of the network,
-constant model and correction is in it: what the gradient and the measurements do not
-depend on is not counted, and what reads constants only has no backward pass.
+The costs are counted in the graph of the local step that clients run, with all narrowed
+networks, constant models and corrections of the method. Operations that neither the
+gradient nor a measurement depends on are not counted, and a path that reads only
+constants has no backward pass.
 
-Papers print "FLOPs" and mean multiply-adds of convolutions and dense layers; so does
-`forward_mflops`, and `stored_params_m` counts, as FedAlign's Table 5, the weights of
-these layers without those of norms. What these leave out has numbers of its own.
+Papers print "FLOPs" for the multiply-adds of convolutions and dense layers; so does
+`forward_mflops`. As in FedAlign's Table 5, `stored_params_m` counts the weights of
+these layers without norms. The other fields count the rest.
 """
 
 from __future__ import annotations
@@ -35,11 +36,11 @@ class MultiplyAdds:
     """Multiply-adds of one example in a local step, means over random draws.
 
     Attributes:
-      layers: Of convolutions and dense layers, in all forward passes of the step.
-      rest: Of other matrix products there: FedAlign's transmitting matrices and power
-        iterations, resized images, products of examples' features; and the squares that
-        MAN adds up, one an activation (its Table 3).
-      backward: Of all backward passes.
+      layers: Convolutions and dense layers, in all forward passes of the step.
+      rest: Other matrix products of the forward passes: FedAlign's transmitting
+        matrices and power iterations, resized images, products of examples' features;
+        and MAN's squares, one for each activation (its Table 3).
+      backward: All backward passes.
     """
 
     layers: float
@@ -54,7 +55,7 @@ class MultiplyAdds:
 
 @dataclasses.dataclass(frozen=True)
 class Cost:
-    """What a method costs a client.
+    """The cost of a method for a client.
 
     Attributes:
       process: The process name.
@@ -69,7 +70,7 @@ class Cost:
       stored_values_m: As `stored_params_m`, with the norms' weights and the running
         statistics of the model.
       megabytes_down: 10^6 bytes that a client receives in a round.
-      megabytes_up: 10^6 bytes that it sends back.
+      megabytes_up: 10^6 bytes that a client sends in a round.
     """
 
     process: str
@@ -94,26 +95,31 @@ def measure(
     settings: Optional[ProcessSettings] = None,
     draws: int = DEFAULT_DRAWS,
 ) -> Cost:
-    """Counts what a method costs on one of the package's networks.
+    """Counts the cost of a method on one of the package's networks.
+
+    >>> from tff_reg.analysis import cost
+    >>> network = dict(model="cnn", norm="group", image_shape=(8, 8, 1), num_classes=3)
+    >>> cost.measure("fedavg", **network).forward_mflops
+    0.346496
 
     Args:
-      process: A process name, such as "feddyn+man".
+      process: A method or combination, such as "feddyn+man".
       model: One of `tff_reg.models.MODEL_NAMES`.
       image_shape: (height, width, channels).
       num_classes: Number of classes.
       norm: One of `tff_reg.models.NORM_NAMES`.
       projector: One of `tff_reg.models.PROJECTOR_NAMES`; None is the method's own.
       strengths: Strengths by flag name, such as {"gradaug_subnetworks": 1}.
-      settings: What else the clients of the process do, as keeping a mean of all
-        clients' last models; None is as in the method's paper.
-      draws: Steps over whose random draws the counts are averaged.
+      settings: The other settings of the process, such as whether it keeps the mean of
+        all clients' last models; None takes the settings of the method's paper.
+      draws: Number of steps whose random draws are averaged.
 
     Returns:
       The cost.
 
     Raises:
-      UnknownProcessError: If the process is none.
-      ValueError: If the method does not go with the model.
+      UnknownProcessError: If there is no such method or combination.
+      ValueError: If the method does not work with the model.
     """
     paper = catalogue.settings(process)
     model_fn = models.build_model_fn(
@@ -139,7 +145,7 @@ def measure(
 
 
 def columns(costs: Sequence[Cost]) -> dict[str, list[str]]:
-    """The cells of a table by their column's head, numbers rounded for people."""
+    """Returns the columns of a table of costs by their headings, numbers rounded."""
     heads = {
         "forward_mflops": "forward (M)",
         "forward_rest_mflops": "other products (M)",
@@ -166,17 +172,17 @@ def count_multiply_adds(
     """Counts the multiply-adds of a method's local step, for one example.
 
     Args:
-      process: A process name.
+      process: A method or combination.
       model_fn: Makes the `tff_reg.models.LearningModel`, with the method's projector.
       strengths: Strengths by flag name.
-      draws: Steps over whose random draws the counts are averaged.
+      draws: Number of steps whose random draws are averaged.
 
     Returns:
       The counts.
 
     Raises:
-      UnknownProcessError: If the process is none.
-      ValueError: If the method does not go with the model.
+      UnknownProcessError: If there is no such method or combination.
+      ValueError: If the method does not work with the model.
     """
     return _trace(catalogue.build(process, strengths), model_fn).count(draws)
 
@@ -209,11 +215,11 @@ class _Step:
         return MultiplyAdds(**counts)
 
 
-def _trace(methods, model_fn) -> _Step:
-    class RecordingStep(training_lib.local_step.LocalStep):
-        """Keeps the gradient of every pass."""
+def _recording_step(*args) -> Any:
+    """A `LocalStep` that keeps the gradient of every pass in `gradients`."""
 
-        def __init__(self, *args):
+    class RecordingStep(training_lib.local_step.LocalStep):
+        def __init__(self):
             super().__init__(*args)
             self.gradients = []
 
@@ -222,6 +228,59 @@ def _trace(methods, model_fn) -> _Step:
             self.gradients.extend(result[0])
             return result
 
+    return RecordingStep()
+
+
+class _Received:
+    """The model and the memories that a client begins with, as placeholders."""
+
+    def __init__(self, model, methods):
+        self.weights = list(model.trainable_variables)
+        self.client: dict[str, Any] = {}
+        self.server: dict[str, Any] = {}
+        self._start = _like(self.weights)
+        self._num_classes = model.network.num_classes
+        for m in methods:
+            own = memories.keys(m.name, m.client_memory).values()
+            self.client.update((name, _like(self.weights)) for name in own)
+            sent = memories.sent_keys(m.name, m.server_memory)
+            self.server.update((name, _like(self.weights)) for name in sent)
+
+    def local_of(self, m) -> method_lib.Local:
+        """A method's view of the client before its first step."""
+        dtype = self.weights[0].dtype
+        local = method_lib.Local(
+            weights=self.weights,
+            start=self._start,
+            global_weights=self._start,
+            memory=memories.own(m.name, m.client_memory, self.client),
+            server_memory=memories.own(m.name, m.server_memory, self.server),
+            state=(),
+            class_counts=tf.zeros([self._num_classes], tf.int32),
+            relative_size=tf.constant(1.0, dtype),
+            relative_weight=tf.constant(1.0, dtype),
+            num_steps=tf.constant(0),
+            num_examples=tf.constant(0, tf.int64),
+            hparams={"learning_rate": tf.constant(0.0)},
+            local_steps=1,
+            step_size=tf.constant(0.0, dtype),
+        )
+        return dataclasses.replace(local, state=m.begin(local))
+
+    def read_by(self, outputs) -> set:
+        """The names of the model and the memories on which the outputs depend."""
+        stored: dict[Any, Sequence[Any]] = {method_lib.GLOBAL: self._start}
+        stored.update({("client", name): v for name, v in self.client.items()})
+        stored.update({("server", name): v for name, v in self.server.items()})
+        operations = _operations_behind(outputs)
+        return {
+            name
+            for name, tensors in stored.items()
+            if any(tensor.op in operations for tensor in tensors)
+        }
+
+
+def _trace(methods, model_fn) -> _Step:
     training = training_lib.LocalTraining(
         training_lib.build_sgd(0.0),
         methods,
@@ -232,68 +291,29 @@ def _trace(methods, model_fn) -> _Step:
     with tf.Graph().as_default() as graph:
         model = model_fn()
         references = {name: model_fn() for name in needs.references}
-        weights = list(model.trainable_variables)
         key = tf.compat.v1.placeholder(tf.int64, [2])
-        received = _like(weights)
-        client: dict[str, Any] = {}
-        server: dict[str, Any] = {}
-        for m in methods:
-            own = memories.keys(m.name, m.client_memory).values()
-            client.update((name, _like(weights)) for name in own)
-            sent = memories.sent_keys(m.name, m.server_memory)
-            server.update((name, _like(weights)) for name in sent)
-
-        def local_of(m, state=()):
-            return method_lib.Local(
-                weights=weights,
-                start=received,
-                global_weights=received,
-                memory=memories.own(m.name, m.client_memory, client),
-                server_memory=memories.own(m.name, m.server_memory, server),
-                state=state,
-                class_counts=tf.zeros([model.network.num_classes], tf.int32),
-                relative_size=tf.constant(1.0, weights[0].dtype),
-                relative_weight=tf.constant(1.0, weights[0].dtype),
-                num_steps=tf.constant(0),
-                num_examples=tf.constant(0, tf.int64),
-                hparams={"learning_rate": tf.constant(0.0)},
-                local_steps=1,
-                step_size=tf.constant(0.0, weights[0].dtype),
-            )
-
-        locals_ = {m.name: local_of(m, m.begin(local_of(m))) for m in methods}
-        states = [tf.nest.flatten(own.state) for own in locals_.values()]
-        # One of a few numbers is none to speak of.
-        keeps = any(len(state) >= len(weights) for state in states)
+        received = _Received(model, methods)
+        locals_ = {m.name: received.local_of(m) for m in methods}
         spec = model.input_spec["x"]
-        step = RecordingStep(model, references, methods, needs)
-        gradient, _, measurements = step.gradient(
-            {
-                "x": tf.zeros([1, *spec.shape[1:]], spec.dtype),
-                "y": tf.zeros([1], tf.int32),
-            },
-            locals_,
-            lambda: key,
-        )
+        batch = {
+            "x": tf.zeros([1, *spec.shape[1:]], spec.dtype),
+            "y": tf.zeros([1], tf.int32),
+        }
+        step = _recording_step(model, references, methods, needs)
+        gradient, _, measurements = step.gradient(batch, locals_, lambda: key)
         outputs = [*gradient, *step.gradients, *tf.nest.flatten(measurements)]
         for m in methods:
             gradient = m.correct(locals_[m.name], gradient)
             gradient = m.correct_clipped(locals_[m.name], gradient)
         outputs += gradient
-        stored: dict[Any, Sequence[Any]] = {method_lib.GLOBAL: received}
-        stored.update({("client", name): v for name, v in client.items()})
-        stored.update({("server", name): v for name, v in server.items()})
-        operations = _operations_behind(outputs)
-        read = {
-            name
-            for name, tensors in stored.items()
-            if any(tensor.op in operations for tensor in tensors)
-        }
-        copies = 1 + len(read | set(references)) + keeps
-        fixed = list(model.non_trainable_variables)
-        weight_bytes = _bytes(weights)
-        model_bytes = weight_bytes + _bytes(fixed)
         uploads = [m.finish(locals_[m.name]).upload for m in methods]
+        weights, fixed = received.weights, list(model.non_trainable_variables)
+        states = [tf.nest.flatten(own.state) for own in locals_.values()]
+        # A state of a few numbers does not count as a copy of the weights.
+        keeps = any(len(state) >= len(weights) for state in states)
+        copies = 1 + len(received.read_by(outputs) | set(references)) + keeps
+        model_bytes = _bytes(weights) + _bytes(fixed)
+        sent = bool(training.averaged_rounds) + len(received.server)
         return _Step(
             graph=graph,
             key=key,
@@ -301,8 +321,7 @@ def _trace(methods, model_fn) -> _Step:
             stored_layers=copies * sum(map(_size, filter(_is_of_layer, weights)))
             + sum(map(_size, filter(_is_of_layer, fixed))),
             stored_values=copies * sum(map(_size, weights)) + sum(map(_size, fixed)),
-            bytes_down=model_bytes
-            + weight_bytes * (bool(training.averaged_rounds) + len(server)),
+            bytes_down=model_bytes + _bytes(weights) * sent,
             bytes_up=model_bytes + _bytes(tf.nest.flatten(uploads)),
         )
 

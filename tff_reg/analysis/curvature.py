@@ -1,23 +1,20 @@
 """The second-order numbers of a run: FedAlign's Table 1, MAN's Table 2.
 
-Of the server's model, or of other weights of the run: the eigenvalues of largest
-magnitude of the Hessian of the loss, and its trace. Of the clients' models, each after
-one more round of its own training (after the last one, at that round's rate): H_N and
-H_D of FedAlign's Eqs. 3 and 4 from the Hessians' diagonals, and as its code has them
-from sums over each parameter tensor (`h_n_code`, `h_d_code`); how far the clients went
-and whether in one direction, and whether their gradients at the server's model agree.
-A diagonal is an estimate: where it is drowned in its noise, H_N and H_D are None.
+For the server's model, or other weights of the run: the eigenvalues of largest
+magnitude of the Hessian of the loss, and its trace. For the clients' models after one
+more round of local training at the last round's learning rate: H_N and H_D of
+FedAlign's Eqs. 3 and 4 from the Hessians' diagonals, the same from sums over each
+parameter tensor as in FedAlign's code (`h_n_code`, `h_d_code`), the distance that the
+clients moved, the agreement of their directions, and the agreement of their gradients
+at the server's model. The diagonals are estimates: H_N and H_D are None if a diagonal
+is smaller than its noise.
 
-All Hessians are of training examples without augmentation, the same for all clients, as
-the FedAlign authors' code has it (there augmented anew for every product), with the
-model in evaluation mode. Results are written as they come, and what is written is not
-computed again:
-
-    hessian.json      everything, and what it is of
-    hessian.csv       quantity, value, standard error
-    eigenvalues.csv   the largest eigenvalues
-    density.csv       the spectral density, if asked for
-    clients.csv       a row a client
+All Hessians are of training examples without augmentation, the same for all clients as
+in the FedAlign authors' code (which augments them anew for every product), with the
+model in evaluation mode. Results are written one by one, and not computed again:
+`hessian.json` has all of them with the run and the settings that they belong to,
+`hessian.csv` quantities with value and standard error, `eigenvalues.csv` the largest
+eigenvalues, `density.csv` the spectral density and `clients.csv` a row for each client.
 """
 
 from __future__ import annotations
@@ -31,9 +28,10 @@ import pathlib
 from collections.abc import Callable
 from typing import Any, Optional
 
+from tff_reg import files, tables
 from tff_reg.analysis import dissimilarity, hessian as hessian_lib
 from tff_reg.data import keys
-from tff_reg.experiment import files, finished_runs, tables, trained
+from tff_reg.experiment.report import finished_runs, trained
 from tff_reg.lazy import np, tf
 from tff_reg.settings import SettingError, check, setting
 
@@ -44,48 +42,56 @@ _BATCH_SIZE = 64
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """What is measured, and how accurately."""
+    """The quantities to measure, and their accuracy."""
 
     examples: int = setting(
         512,
-        help="training examples, drawn once from all clients' (and from each client's,"
-        " for its gradient)",
+        help="number of training examples, drawn once from all clients (and from each"
+        " client for its gradient)",
         minimum=1,
     )
-    eigenvalues: int = setting(1, help="how many, of largest magnitude", minimum=1)
+    eigenvalues: int = setting(
+        1, help="number of eigenvalues of largest magnitude", minimum=1
+    )
     trace_tolerance: float = setting(
-        0.02, help="the trace's standard error, as a share of it", above=0
+        0.02, help="standard error of the trace as a share of the trace", above=0
     )
     trace_samples: int = setting(
-        200, help="random vectors at most for the trace", minimum=2
+        200, help="largest number of random vectors for the trace", minimum=2
     )
     density_samples: int = setting(
-        0, help="random vectors for the spectral density; 0 leaves it out", minimum=0
+        0,
+        help="number of random vectors for the spectral density; 0 leaves it out",
+        minimum=0,
     )
     clients: int = setting(
-        16, help="how many clients, the first ones; 0 leaves them out", minimum=0
+        16, help="number of clients to compare, the first ones; 0 for none", minimum=0
     )
     client_examples: str = setting(
         "global",
-        help="global, on which all clients' Hessians are of the same examples, or own",
+        help="examples of the clients' Hessians: global (the same for all clients, as"
+        " in FedAlign's code) or own",
         choices=("global", "own"),
     )
     diagonal_samples: int = setting(
-        30, help="random vectors for a client's diagonal", minimum=2
+        30, help="number of random vectors for a client's diagonal", minimum=2
     )
     seed: int = setting(
-        0, help="of the examples and the vectors", minimum=0, maximum=keys.LARGEST_SEED
+        0,
+        help="seed of the examples and the random vectors",
+        minimum=0,
+        maximum=keys.LARGEST_SEED,
     )
 
     def __post_init__(self):
-        """Checks all of them.
+        """Checks all settings.
 
         Raises:
-          SettingError: If one cannot be.
+          SettingError: If one is out of range.
         """
         check(self)
         if self.clients == 1:
-            reason = "it must be 0, or at least 2 to be compared."
+            reason = "it must be 0, or at least 2 for a comparison."
             raise SettingError("clients", self.clients, reason)
 
 
@@ -97,26 +103,26 @@ def measure(
     report: Callable[[str], None] = lambda line: None,
     progress: bool = False,
 ) -> dict[str, Any]:
-    """Measures a run, or what is left of it, and writes the files.
+    """Measures a run and writes the files; resumes an interrupted call.
 
     Args:
-      run: The run; TFF's runtime must be chosen.
-      settings: What is measured.
-      output_dir: Where the files are written.
-      report: Called with a line before each part.
+      run: The run; a runtime must be in use (`tff_reg.runtime.use`).
+      settings: The quantities to measure.
+      output_dir: Directory of the files.
+      report: Called with a line before each quantity.
       progress: Whether to draw progress bars.
 
     Returns:
-      What `hessian.json` holds.
+      The content of `hessian.json`.
 
     Raises:
-      SettingError: If clients are asked for with other weights than the server's, or
-        nothing can be written to `output_dir`.
+      SettingError: If `settings.clients` is above 0 with other weights than the
+        server's, or nothing can be written to `output_dir`.
       TrainedRunError: If a client's state is damaged, or its training is not finite.
       NonFiniteError: If a loss has no finite Hessian.
     """
     if settings.clients and run.kind != "server":
-        reason = f"it must be 0 with weights={run.kind}: they train the server's model."
+        reason = f"it must be 0 with weights={run.kind}: clients train the server's."
         raise SettingError("clients", settings.clients, reason)
     if settings.clients:
         run.check_client_states()
@@ -124,7 +130,7 @@ def measure(
 
 
 def read(output_dir: files.PathLike) -> Optional[dict[str, Any]]:
-    """What an earlier `measure` wrote; None where there is nothing whole."""
+    """Returns the results of an earlier `measure`; None if missing or damaged."""
     try:
         found = files.read_json(pathlib.Path(output_dir) / _FILE)
     except files.DamagedError:
@@ -133,22 +139,22 @@ def read(output_dir: files.PathLike) -> Optional[dict[str, Any]]:
 
 
 def _sum(found: dict[str, Any]) -> str:
-    """What tells whether somebody has changed the results."""
+    """A digest by which changed results are recognised."""
     return hashlib.sha256(json.dumps(found).encode()).hexdigest()
 
 
 def global_examples(
     run: trained.TrainedRun, count: int, seed: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Training examples drawn from all clients', the same at every call.
+    """Draws training examples of all clients, the same at every call.
 
     Args:
       run: The run.
-      count: How many at most.
-      seed: Of the draw.
+      count: Largest number of examples.
+      seed: Seed of the draw.
 
     Returns:
-      Images as the model takes them, and labels.
+      The model's inputs float32 [n, ...], and labels int [n].
     """
     parts = [run.client_examples(name) for name in run.task.client_data.client_ids]
     everything = [np.concatenate(each) for each in zip(*parts)]
@@ -197,7 +203,7 @@ class _Measuring:
             text = json.dumps(kept, indent=2, allow_nan=False)
             files.write_text(self._directory / _FILE, text + "\n")
 
-    # What is slow to make is made when it is first needed, and once.
+    # Built at first use, because they are slow to build.
 
     @functools.cached_property
     def _model(self):
@@ -205,7 +211,7 @@ class _Measuring:
 
     @functools.cached_property
     def _hessian(self):
-        """Of the global examples, at the weights that `_model` has at the time."""
+        """The Hessian on the global examples, at the current weights of `_model`."""
         return hessian_lib.Hessian(self._model, self._global_examples())
 
     def _global_examples(self):
@@ -268,7 +274,7 @@ class _Measuring:
             alike = dissimilarity.hessian_dissimilarity(diagonals, errors)
             h_n, h_d = alike.norm, alike.direction
         except ValueError as error:
-            self._report(f"No H_N and H_D, take more diagonal_samples: {error}")
+            self._report(f"No H_N and H_D, increase diagonal_samples: {error}")
             h_n = h_d = None
         drifts = np.linalg.norm(steps, axis=1).tolist()
         files.delete(self._directory / _DIAGONALS)
@@ -317,7 +323,7 @@ class _Measuring:
             hessian = hessian_lib.Hessian(self._model, self._own_examples(name))
         found = hessian.diagonal(
             samples=self._settings.diagonal_samples,
-            # Vectors of its own: the noise of clients that share them would be alike.
+            # With shared vectors the noise of the clients would be alike.
             seed=self._settings.seed + 1 + number,
             progress=self._progress,
         )
@@ -373,23 +379,23 @@ class _Measuring:
 
 
 def density(results: dict[str, Any]) -> Optional[tuple]:
-    """The grid and the density of `measure`'s results; None where there is none."""
+    """Returns the grid and the density of `measure`'s results, or None."""
     if "density" not in results:
         return None
     return tuple(np.asarray(results["density"][name]) for name in ("grid", "density"))
 
 
 def rows(found: dict[str, Any]) -> list[dict[str, Any]]:
-    """The numbers of `hessian.csv`.
+    """Returns the rows of `hessian.csv`.
 
     Args:
-      found: What `measure` returned.
+      found: The result of `measure`.
 
     Returns:
-      Rows of quantity, value and standard error (None where there is none):
-      lambda_max (the eigenvalue of largest magnitude, which may be negative), trace,
-      and with clients h_n, h_d (None where they are drowned in noise), h_n_code,
-      h_d_code, drift, drift_agreement and gradient_agreement.
+      Rows of quantity, value and standard error (None if it has none): lambda_max (the
+      eigenvalue of largest magnitude, which may be negative), trace, and with clients
+      h_n, h_d (None if smaller than their noise), h_n_code, h_d_code, drift,
+      drift_agreement and gradient_agreement.
     """
     results = found["results"]
     numbers = {

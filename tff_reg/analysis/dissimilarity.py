@@ -15,13 +15,13 @@ from tff_reg.lazy import np
 
 
 class HessianDissimilarity(NamedTuple):
-    """How clients' Hessians differ.
+    """Differences between clients' Hessians.
 
     Attributes:
       norm: H_N, the mean of `norm_pairs`; lower is more alike.
       direction: H_D, the mean of `direction_pairs`; higher is more alike, at most 1.
-      norm_pairs: float64 [clients, clients], Eq. 3 for every two clients.
-      direction_pairs: float64 [clients, clients], Eq. 4.
+      norm_pairs: float64 [clients, clients], Eq. 3 of every pair of clients.
+      direction_pairs: float64 [clients, clients], Eq. 4 of every pair of clients.
     """
 
     norm: float
@@ -31,7 +31,7 @@ class HessianDissimilarity(NamedTuple):
 
 
 class ClientGradients(NamedTuple):
-    """How clients' gradients, or updates, agree.
+    """Agreement of clients' gradients or updates.
 
     Attributes:
       agreement: Mean cosine over all pairs of different clients.
@@ -47,22 +47,27 @@ class ClientGradients(NamedTuple):
 def hessian_dissimilarity(
     diagonals: Sequence, standard_errors: Optional[Sequence] = None
 ) -> HessianDissimilarity:
-    """H_N and H_D of FedAlign's Eqs. 3 and 4, over the pairs k != j.
+    """Computes H_N and H_D of FedAlign's Eqs. 3 and 4, over the pairs k != j.
+
+    >>> from tff_reg.analysis import hessian_dissimilarity
+    >>> found = hessian_dissimilarity([[3.0, 4.0], [8.0, 6.0]])
+    >>> found.norm, round(found.direction, 2)
+    (25.0, 0.96)
 
     Args:
-      diagonals: For each client the diagonal of its Hessian [size], as
-        `hessian.diagonal` gives it.
+      diagonals: For each client the diagonal of its Hessian [size], such as
+        `hessian.diagonal` returns.
       standard_errors: For each client the standard errors of an estimated diagonal
-        [size]. Noise makes a norm too long; with these its expected part is
-        taken off. Estimate each client with a seed of its own: the noise of clients
-        that share random vectors would count as likeness.
+        [size]. Noise makes a norm too large; the expected excess is subtracted.
+        Estimate each client's diagonal with a different seed: shared random vectors
+        would make the clients' noise, and so their Hessians, look alike.
 
     Returns:
       The `HessianDissimilarity`.
 
     Raises:
       ValueError: If there are fewer than two clients, sizes differ, or a diagonal is
-        zero, or no longer than its noise.
+        zero or smaller than its noise.
     """
     rows = _rows(diagonals, "diagonals")
     squares = np.sum(np.square(rows), axis=1)
@@ -82,14 +87,19 @@ def hessian_dissimilarity(
 
 
 def published_hessian_dissimilarity(traces: Sequence) -> HessianDissimilarity:
-    """H_N and H_D as the authors' published code has them.
+    """Computes H_N and H_D as the FedAlign authors' published code does.
 
-    Instead of the diagonals it takes one number for each parameter tensor, the trace of
-    its block, and its means are over all ordered pairs, of a client with itself
-    too (0 and 1). Its H_D is far nearer to 1 than that of Eq. 4.
+    The code compares one number for each parameter tensor, the trace of its block,
+    instead of the diagonals. Its means are over all ordered pairs and include each
+    client paired with itself (0 and 1), so its H_D is far nearer to 1 than Eq. 4's.
+
+    >>> from tff_reg.analysis import published_hessian_dissimilarity
+    >>> found = published_hessian_dissimilarity([[3.0, 4.0], [8.0, 6.0]])
+    >>> found.norm, round(found.direction, 2)
+    (12.5, 0.98)
 
     Args:
-      traces: For each client the traces [tensors], as `hessian.trace` gives them with
+      traces: For each client the traces [tensors], such as `hessian.trace` returns with
         parts="variable".
 
     Returns:
@@ -108,13 +118,19 @@ def published_hessian_dissimilarity(traces: Sequence) -> HessianDissimilarity:
 
 
 def gradient_agreement(gradients: Sequence) -> ClientGradients:
-    """The cosines between clients' gradients at the same weights, or their updates.
+    """Computes cosines between clients' gradients at the same weights, or updates.
 
-    For the drift of clients, give their weights after local training minus the global
-    ones: `norms` are how far they went, `agreement` is whether in one direction.
+    For the drift of clients, pass their updates (weights after local training minus
+    the global weights): `norms` are then the distances that the clients moved, and
+    `agreement` says whether they moved in one direction.
+
+    >>> from tff_reg.analysis import gradient_agreement
+    >>> found = gradient_agreement([[1.0, 0.0], [0.0, 2.0], [3.0, 4.0]])
+    >>> round(found.agreement, 3), found.norms
+    (0.467, array([1., 2., 5.]))
 
     Args:
-      gradients: For each client a vector [size], as `Hessian.gradient` gives it.
+      gradients: For each client a vector [size], such as `Hessian.gradient` returns.
 
     Returns:
       The `ClientGradients`.
@@ -147,8 +163,8 @@ def _check_lengths(squares: np.ndarray, name: str) -> None:
     for client, square in enumerate(squares):
         if not square > 0:
             raise ValueError(
-                f"The {name} of client {client} (from 0) is zero, or no longer than "
-                "its standard errors: it has no direction."
+                f"The {name} of client {client} (counted from 0) is zero or smaller "
+                "than its standard errors: it has no direction."
             )
 
 

@@ -1,4 +1,4 @@
-"""What is found out of a Hessian: eigenvalues, trace, diagonal, spectral density."""
+"""Results of Hessian estimators: eigenvalues, trace, diagonal, spectral density."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from tff_reg.lazy import np
 
-# Tails of the density's Gaussians that its grid holds, and points for each width.
+# The grid ends this many widths beyond the outermost nodes; its points for each width.
 _TAIL_WIDTHS, _POINTS_PER_WIDTH = 6.0, 5.0
 
 
@@ -22,7 +22,7 @@ class Eigenpairs(_Eigenpairs):
       values: float64 [k], of descending magnitude.
       vectors: float64 [k, size]; row i belongs to value i and has length 1.
       errors: float64 [k], the estimated errors of the values.
-      products: Hessian-vector products that were needed.
+      products: Number of Hessian-vector products that were computed.
     """
 
     errors: np.ndarray
@@ -30,7 +30,7 @@ class Eigenpairs(_Eigenpairs):
 
     @classmethod
     def build(cls, values, vectors, errors, products: int) -> Eigenpairs:
-        """Sorts the pairs."""
+        """Returns the pairs, sorted by magnitude."""
         order = np.argsort(-np.abs(values), kind="stable")
         pairs = cls(np.asarray(values)[order], np.asarray(vectors)[order])
         pairs.errors = np.asarray(errors)[order]
@@ -43,8 +43,8 @@ class TraceEstimate(NamedTuple):
 
     Attributes:
       mean: The estimate.
-      standard_error: Of the mean.
-      samples: Random vectors used.
+      standard_error: Standard error of the mean.
+      samples: Number of random vectors.
     """
 
     mean: float
@@ -53,12 +53,12 @@ class TraceEstimate(NamedTuple):
 
 
 class DiagonalEstimate(NamedTuple):
-    """A diagonal.
+    """The diagonal of a Hessian.
 
     Attributes:
       values: float64 [size].
       standard_errors: float64 [size]; zeros for the exact diagonal.
-      samples: Products used.
+      samples: Number of Hessian-vector products.
     """
 
     values: np.ndarray
@@ -75,11 +75,11 @@ class SpectralDensity(_SpectralDensity):
     """The distribution of the eigenvalues: `grid, density = spectrum`.
 
     Attributes:
-      grid: float64 [points], eigenvalues at equal distances.
-      density: float64 [points], whose integral is 1.
-      nodes: float64 [n], the quadrature's nodes of all random vectors.
-      weights: float64 [n], their shares of the eigenvalues, of sum 1.
-      width: Standard deviation of the Gaussian that each node became.
+      grid: float64 [points], equidistant eigenvalues.
+      density: float64 [points], the density there; its integral is 1.
+      nodes: float64 [n], the nodes of the quadrature, of all random vectors.
+      weights: float64 [n], the share of the eigenvalues at each node; the sum is 1.
+      width: Standard deviation of the Gaussian around each node.
     """
 
     nodes: np.ndarray
@@ -88,11 +88,11 @@ class SpectralDensity(_SpectralDensity):
 
     @classmethod
     def build(cls, nodes, weights, relative_width: float) -> SpectralDensity:
-        """Makes Gaussians of the nodes.
+        """Returns the sum of Gaussians around the nodes.
 
         Args:
           nodes: float64 [n].
-          weights: float64 [n], of sum 1.
+          weights: float64 [n] with the sum 1.
           relative_width: As in `Hessian.spectral_density`.
 
         Returns:

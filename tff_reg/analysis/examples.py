@@ -1,4 +1,4 @@
-"""The fixed examples that a model is looked at on, in mini-batches."""
+"""Mini-batches of fixed examples, on which a model is analysed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tff_reg.lazy import tf
 
 
 class UnsuitableDataError(ValueError):
-    """The examples are none, or not in a form that is taken."""
+    """There are no examples, or they have an unsupported form."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -18,7 +18,7 @@ class Batch:
     """A mini-batch.
 
     Attributes:
-      values: Tensors in the structure that the caller gave, or (x, y) for a model.
+      values: Tensors in the caller's structure, or (x, y) for a model.
       size: Number of examples.
     """
 
@@ -27,22 +27,21 @@ class Batch:
 
 
 def fixed_batches(data, batch_size: int, *, for_model: bool) -> list[Batch]:
-    """Turns what a caller gives into mini-batches that stay the same.
+    """Converts a caller's data into mini-batches that stay the same.
 
     Args:
       data: A tuple (x, y) or a mapping of arrays, which is cut into batches in
-        order; or a `tf.data.Dataset` or a list of batches, which stay as they are. A
-        data set is read once: a shuffled one too gives the same examples to all
-        that follows.
-      batch_size: Most examples of a batch, for arrays.
-      for_model: Whether batches are made (x, y), from tuples of two or mappings with
-        'x' and 'y'. Otherwise they keep their structure.
+        order; or a `tf.data.Dataset` or a list of batches, which are kept. A data
+        set is read once, so a shuffled data set gives the same examples every time.
+      batch_size: Largest batch, for arrays.
+      for_model: Whether to convert batches to (x, y), from tuples of two or mappings
+        with 'x' and 'y'. Otherwise batches keep their structure.
 
     Returns:
       The batches.
 
     Raises:
-      UnsuitableDataError: If there are no examples, or the form is another one.
+      UnsuitableDataError: If there are no examples, or the data have another form.
       ValueError: If `batch_size` is not positive.
     """
     if batch_size < 1:
@@ -50,7 +49,7 @@ def fixed_batches(data, batch_size: int, *, for_model: bool) -> list[Batch]:
     if isinstance(data, tf.data.Dataset):
         if data.cardinality() == tf.data.INFINITE_CARDINALITY:
             raise UnsuitableDataError(
-                "The data set repeats for ever: give one that ends, for example by "
+                "The data set repeats for ever: pass one that ends, for example by "
                 "leaving its repeat() out."
             )
         batches = [_batch(element, for_model) for element in data]
@@ -60,8 +59,8 @@ def fixed_batches(data, batch_size: int, *, for_model: bool) -> list[Batch]:
         batches = _cut(_batch(data, for_model), batch_size)
     else:
         raise UnsuitableDataError(
-            "Examples are a tuple of arrays (x, y), a tf.data.Dataset of batches, or a "
-            f"list of batches, but not a {type(data).__name__}."
+            "Examples must be a tuple of arrays (x, y), a tf.data.Dataset of batches "
+            f"or a list of batches, not a {type(data).__name__}."
         )
     batches = [batch for batch in batches if batch.size]
     if not batches:
@@ -77,14 +76,14 @@ def _batch(values, for_model: bool) -> Batch:
         values = tf.nest.map_structure(tf.convert_to_tensor, values)
     except (TypeError, ValueError) as error:
         raise UnsuitableDataError(
-            f"A batch cannot be made tensors: {' '.join(str(error).split())}"
+            f"A batch cannot be converted to tensors: {' '.join(str(error).split())}"
         ) from error
     shapes = [tensor.shape for tensor in tf.nest.flatten(values)]
     sizes = {shape[0] for shape in shapes if shape.rank}
     if len(sizes) != 1 or any(shape.rank == 0 for shape in shapes):
         raise UnsuitableDataError(
-            "The parts of a batch must have one row an example, but their shapes are "
-            f"{', '.join(str(shape) for shape in shapes)}: is the data batched?"
+            "The parts of a batch must have one row for each example, but their shapes "
+            f"are {', '.join(str(shape) for shape in shapes)}: is the data batched?"
         )
     return Batch(values, sizes.pop())
 
@@ -102,7 +101,7 @@ def _features_and_labels(values):
         found = f"a {type(values).__name__}"
     raise UnsuitableDataError(
         "A model takes batches of features and labels, a tuple (x, y) or a mapping "
-        f"with 'x' and 'y', but here is {found}."
+        f"with 'x' and 'y', but got {found}."
     )
 
 

@@ -1,8 +1,8 @@
-"""A paper's figure from finished runs: `figure.png`, and what it takes to draw it.
+"""A paper's figure from finished runs: `figure.png`, and the analyses that it needs.
 
-Curves overlay what the paper overlays, a panel a setting; seconds stand on the axis
-where the paper has them. What is drawn of weights (landscapes, spectra) is measured by
-`bin/analyze` first, which leaves it in the runs' directories.
+A panel shows the curves of one setting together, as in the paper, and the paper's axes.
+Landscapes and spectra are measured by `bin/analyze` first, which writes them to the
+runs' directories.
 """
 
 from __future__ import annotations
@@ -11,23 +11,15 @@ import pathlib
 import statistics
 from collections.abc import Mapping, Sequence
 
+from tff_reg import curves, files, tables
 from tff_reg.analysis import estimates, landscape, spectra
-from tff_reg.experiment import (
-    batch,
-    comparison,
-    curves,
-    files,
-    finished_runs,
-    metrics,
-    reproduction,
-    series,
-    summary as summary_lib,
-    tables,
-)
+from tff_reg.experiment.report import finished_runs, table
+from tff_reg.experiment.rounds import metrics, summary as summary_lib
+from tff_reg.experiment.series import batch, plan as series, reproduction
 from tff_reg.lazy import np
 
 FILES = ("figure.png", "density.png")
-# What is drawn, by picture: the subject of `bin/analyze`, and the file that it leaves.
+# For each picture the subject of `bin/analyze`, and the file that it writes.
 _MEASURED = {
     "landscape": ("landscape", "landscape.csv"),
     "eigenvalues": ("hessian", "eigenvalues.csv"),
@@ -44,14 +36,14 @@ _OF = {
 def analyses(
     made: reproduction.Reproduction, finished: Sequence[series.PlannedRun]
 ) -> list[batch.Analysis]:
-    """What `bin/analyze` has to do for the picture, beside the table's numbers.
+    """Returns the analyses that the picture needs beside the table's numbers.
 
     Args:
-      made: What is reproduced.
-      finished: The runs that there are.
+      made: The reproduction.
+      finished: Its finished runs.
 
     Returns:
-      The analyses that are not there yet.
+      The analyses that have not been made yet.
     """
     measured = _MEASURED.get(made.artifact.picture)
     if measured is None:
@@ -85,12 +77,12 @@ def write(
     finished: Sequence[series.PlannedRun],
     output_dir: files.PathLike,
 ) -> None:
-    """Draws the figure of finished runs; without any, there is none.
+    """Draws the figure of the finished runs, if there are any.
 
     Args:
-      made: What is reproduced.
-      finished: The runs that there are.
-      output_dir: Where `figure.png` is written.
+      made: The reproduction.
+      finished: Its finished runs.
+      output_dir: Directory of `figure.png`.
     """
     directory = pathlib.Path(output_dir)
     for name in FILES:
@@ -122,7 +114,7 @@ _Cells = Mapping[tuple[str, str], Sequence[str]]
 
 
 def _series(path: str, curve: str) -> dict[int, float]:
-    """A run's curve, shares by round."""
+    """A run's curve: accuracies from 0 to 1 by round."""
     run = finished_runs.read(path)
     values = run.all_clients if curve == "all_clients" else run.accuracies
     if curve != "ema":
@@ -145,7 +137,7 @@ def _write_curves(
                     row,
                     rounds,
                     [statistics.fmean(each) for each in values],
-                    [comparison.deviation(each) or 0.0 for each in values],
+                    [table.deviation(each) or 0.0 for each in values],
                 )
             )
     if panels:
@@ -157,7 +149,7 @@ def _write_curves(
 def _write_compute_time(
     path: pathlib.Path, made: reproduction.Reproduction, cells: _Cells
 ) -> None:
-    """FedMLB's Fig. 4: final accuracy by seconds a round, a curve a method."""
+    """FedMLB's Fig. 4: final accuracy by seconds per round, one curve per method."""
     lines: dict[str, list[tuple[float, float, float]]] = {}
     for (_, row), paths in cells.items():
         found = [finished_runs.read(each).summary for each in paths]
@@ -168,7 +160,7 @@ def _write_compute_time(
             (
                 statistics.fmean([each["median_round_seconds"] for each in found]),
                 statistics.fmean(accuracies),
-                comparison.deviation(accuracies) or 0.0,
+                table.deviation(accuracies) or 0.0,
             )
         )
     drawn = [
@@ -181,7 +173,7 @@ def _write_compute_time(
             {"": drawn},
             title=made.artifact.title,
             subtitle=_subtitle(made, cells),
-            across="Seconds a round",
+            across="Seconds per round",
             has_points=True,
         )
 
@@ -189,7 +181,7 @@ def _write_compute_time(
 def _write_of_weights(
     directory: pathlib.Path, made: reproduction.Reproduction, cells: _Cells
 ) -> None:
-    """Of each curve's first seed."""
+    """Landscapes, spectra or singular values of each curve's first seed."""
     artifact = made.artifact
     folders = {
         row: finished_runs.analysis_folder(paths[0], artifact.weights)
@@ -238,6 +230,6 @@ def _landscape(folder: pathlib.Path) -> landscape.Landscape:
 
 def _subtitle(made: reproduction.Reproduction, cells: _Cells) -> str:
     most = max(map(len, cells.values()))
-    how = "one seed" if most == 1 else f"mean of {most} runs, bands of one deviation"
+    how = "one seed" if most == 1 else f"mean and deviation of {most} runs"
     tested = metrics.tested(made.planned[0].config.dump())
     return f"{_OF[made.artifact.curve].format(tested)}, {how}"

@@ -37,11 +37,11 @@ class HessianProducts:
       batches: The examples.
 
     Attributes:
-      variables: What the loss is differentiated by.
+      variables: The variables that the loss is differentiated by.
       size: Number of weights.
       num_examples: Number of examples.
-      count: Products computed so far.
-      after_product: None, or a function that is called after every product.
+      count: Number of products computed so far.
+      after_product: A function to call after every product, or None.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class HessianProducts:
         if not np.all(np.isfinite(result)):
             raise NonFiniteError(
                 "The Hessian-vector product is not finite: the loss is not smooth at "
-                "these weights, or they are no finite numbers."
+                "these weights, or a weight is not finite."
             )
         self.count += 1
         if self.after_product is not None:
@@ -96,7 +96,7 @@ class HessianProducts:
 
         Raises:
           NonFiniteError: If it is not finite.
-          NoSecondDerivativeError: If the gradient cannot be made at all.
+          NoSecondDerivativeError: If TensorFlow cannot differentiate the loss.
         """
         result = self._mean(self._gradient_of_batch)
         if not np.all(np.isfinite(result)):
@@ -108,22 +108,22 @@ class HessianProducts:
         return float(self._mean(self._loss_of_batch))
 
     def flatten(self, values: Sequence) -> np.ndarray:
-        """Arrays of the variables' shapes to one float64 vector [size].
+        """Joins arrays shaped like the variables into one float64 vector [size].
 
         Raises:
-          ValueError: If their number or shapes are others.
+          ValueError: If the arrays' number or shapes differ from the variables'.
         """
         arrays = [np.asarray(value, np.float64) for value in values]
         shapes = [array.shape for array in arrays]
         if shapes != [tuple(v.shape) for v in self.variables]:
             raise ValueError(
-                f"Expected arrays of the variables' shapes, but got {shapes} for "
-                f"{[tuple(v.shape) for v in self.variables]}."
+                "Expected arrays of the variables' shapes "
+                f"{[tuple(v.shape) for v in self.variables]}, but got {shapes}."
             )
         return np.concatenate([array.ravel() for array in arrays])
 
     def unflatten(self, vector: np.ndarray) -> list[np.ndarray]:
-        """A vector [size] to arrays of the variables' shapes."""
+        """Splits a vector [size] into arrays shaped like the variables."""
         return [
             vector[where].reshape(variable.shape)
             for where, variable in zip(self.slices, self.variables)

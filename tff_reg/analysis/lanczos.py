@@ -1,4 +1,4 @@
-"""The Lanczos iteration: a symmetric matrix seen through products with it."""
+"""The Lanczos iteration for a symmetric matrix that is given by its products."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from tff_reg.lazy import np, scipy_linalg
 
 @dataclasses.dataclass
 class Tridiagonal:
-    """What the iteration found: an orthonormal basis in which the matrix is small.
+    """The tridiagonal matrix of the iteration, and its orthonormal basis.
 
     Attributes:
       diagonal: float64 [steps].
       off_diagonal: float64 [steps]; the last entry leads out of the basis.
-      basis: `steps` vectors [size], empty if they were not kept.
+      basis: `steps` vectors [size].
     """
 
     diagonal: list[float]
@@ -33,7 +33,7 @@ class Tridiagonal:
         return scipy_linalg.eigh_tridiagonal(self.diagonal, self.off_diagonal[:-1])
 
     def expand(self, coefficients: np.ndarray) -> np.ndarray:
-        """Coefficients [steps] in the basis to a float64 vector [size]."""
+        """Returns the float64 vector [size] of coefficients [steps] in the basis."""
         total = np.zeros(self.basis[0].shape)
         for coefficient, vector in zip(coefficients, self.basis):
             total += coefficient * vector
@@ -53,11 +53,11 @@ def tridiagonalize(
 
     Args:
       product: Multiplies a vector [size] with the matrix.
-      start: The first vector [size]; need not be of length 1.
-      steps: Most products; not more than `size`.
-      basis_dtype: In which type the basis is kept.
+      start: The first vector [size], of any length.
+      steps: Largest number of products, at most `size`.
+      basis_dtype: Type of the stored basis.
       stop: Called after each step; True ends the iteration.
-      another_start: Gives vectors with which the iteration goes on when the basis
+      another_start: Returns vectors with which the iteration continues when the basis
         spans an invariant subspace; by default it ends there.
 
     Returns:

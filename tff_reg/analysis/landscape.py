@@ -12,12 +12,12 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Optional
 
+from tff_reg import files
 from tff_reg.analysis import hessian
 from tff_reg.data import keys
-from tff_reg.experiment import files
 from tff_reg.lazy import mpl_agg, mpl_figure, mpl_ticker, np, tf, tqdm
 
-# What random directions are drawn for; see `hessian` for the others.
+# The purpose of the random numbers; see `hessian_matrix` for the others.
 _DIRECTIONS = 4
 _COLUMN_INCHES, _ROW_INCHES, _DPI = 4.6, 3.9, 150
 _INK, _MUTED = "#222222", "#555555"
@@ -26,10 +26,10 @@ _LEVELS = 14
 
 @dataclasses.dataclass(frozen=True)
 class Landscape:
-    """Losses on a grid.
+    """Losses on a square grid.
 
     Attributes:
-      coordinates: float64 [points], the same along both directions; ascending.
+      coordinates: float64 [points], ascending; the same along both directions.
       losses: float64 [points, points]; entry [i, j] is the loss at the weights plus
         coordinates[j] times the first and coordinates[i] times the second direction.
     """
@@ -45,15 +45,23 @@ class Landscape:
 
 
 def random_directions(curvature: hessian.Hessian, seed: int = 0) -> np.ndarray:
-    """Two random directions, filter by filter as long as the weights.
+    """Draws two random directions whose filters have the norms of the model's filters.
 
-    A filter is what makes one output: all entries of a kernel with one last index, and
-    in depthwise and grouped kernels one channel or group, too.
-    Vectors (biases, scales and shifts of norms) stay as they are, as in Li et al.
+    A filter is all weights of one output: the entries of a kernel with one last index,
+    and in depthwise and grouped kernels of one channel or group. Along vectors (biases,
+    scales and shifts of norms) the directions are zero, as in Li et al.
+
+    >>> import numpy as np, tensorflow as tf
+    >>> from tff_reg import analysis
+    >>> w = tf.Variable([[3.0], [4.0]])
+    >>> loss = lambda batch: tf.reduce_mean(batch) * tf.reduce_sum(w**2)
+    >>> hessian = analysis.Hessian(loss, [np.ones(3, np.float32)], variables=[w])
+    >>> np.linalg.norm(analysis.random_directions(hessian), axis=1).round(4)
+    array([5., 5.])
 
     Args:
-      curvature: Of the model.
-      seed: Of the directions.
+      curvature: The Hessian of the model.
+      seed: Seed of the directions.
 
     Returns:
       float64 [2, size].
@@ -95,39 +103,36 @@ def loss_landscape(
 ) -> Landscape:
     """Computes the loss on a square grid of the plane.
 
+    >>> import numpy as np, tensorflow as tf
+    >>> from tff_reg import analysis
+    >>> w = tf.Variable([1.0, 2.0])
+    >>> loss = lambda batch: tf.reduce_mean(batch) * tf.reduce_sum(w**2)
+    >>> hessian = analysis.Hessian(loss, [np.ones(3, np.float32)], variables=[w])
+    >>> analysis.loss_landscape(hessian, np.eye(2), points=3).losses[1]
+    array([4., 5., 8.])
+
     Args:
-      curvature: Of the model, on the examples whose mean loss it is. The model has
-        other weights meanwhile, and its own again in the end.
+      curvature: The Hessian of the model on the examples whose mean loss is computed.
+        The model's weights change during the call and are restored at its end.
       directions: float [2, size]: `top_eigenvalues(2).vectors`, of length 1 each, or
         `random_directions`.
       extent: Largest coordinate, in lengths of the directions.
-      points: Along each direction; odd, so that the weights themselves are one.
-      known: float [points, points], losses from an earlier call that was interrupted;
-        NaN where they have to be computed.
-      after_row: Called after each row with all losses, NaN where there is none yet.
+      points: Number of points along each direction; odd, so that the middle point is
+        the model's own weights.
+      known: float [points, points], losses of an earlier, interrupted call; NaN where
+        they have to be computed.
+      after_row: Called after each row with all losses, NaN where still unknown.
       progress: Whether to draw a progress bar.
 
     Returns:
       The `Landscape`. Losses that are not finite are infinite.
 
     Raises:
-      ValueError: If an argument cannot be.
+      ValueError: If an argument has a wrong shape or is out of range.
     """
     directions = np.asarray(directions, np.float64)
-    if directions.shape != (2, curvature.size):
-        raise ValueError(
-            f"directions must be two vectors of {curvature.size} numbers, but their "
-            f"shape is {directions.shape}."
-        )
-    if points < 3 or points % 2 == 0:
-        raise ValueError(f"points must be odd and at least 3, but is {points}.")
-    if not extent > 0:
-        raise ValueError(f"extent must be positive, but is {extent}.")
-    losses = np.full([points, points], np.nan) if known is None else np.array(known)
-    if losses.shape != (points, points):
-        raise ValueError(
-            f"known must be [{points}, {points}], but its shape is {losses.shape}."
-        )
+    losses = _unknown_losses(points, known)
+    _check_plane(directions, curvature.size, extent, points)
     coordinates = np.linspace(-extent, extent, points)
     before = [variable.numpy() for variable in curvature.variables]
     weights = np.concatenate([value.ravel() for value in before]).astype(np.float64)
@@ -146,6 +151,28 @@ def loss_landscape(
             for variable, value in zip(curvature.variables, before):
                 variable.assign(value)
     return Landscape(coordinates, losses)
+
+
+def _check_plane(directions, size: int, extent: float, points: int) -> None:
+    if directions.shape != (2, size):
+        raise ValueError(
+            f"directions must be two vectors of {size} numbers, but their shape is "
+            f"{directions.shape}."
+        )
+    if points < 3 or points % 2 == 0:
+        raise ValueError(f"points must be odd and at least 3, but is {points}.")
+    if not extent > 0:
+        raise ValueError(f"extent must be positive, but is {extent}.")
+
+
+def _unknown_losses(points: int, known: Optional[np.ndarray]) -> np.ndarray:
+    """Losses [points, points] with NaN where they have to be computed."""
+    losses = np.full([points, points], np.nan) if known is None else np.array(known)
+    if losses.shape != (points, points):
+        raise ValueError(
+            f"known must be [{points}, {points}], but its shape is {losses.shape}."
+        )
+    return losses
 
 
 def _assign(curvature: hessian.Hessian, weights: np.ndarray) -> None:
@@ -174,12 +201,12 @@ def write_landscapes(
     """Draws surfaces and, below them, contours, side by side on one scale.
 
     Args:
-      path: The PNG.
-      landscapes: By the names of the runs.
-      title: What is shown.
-      subtitle: How.
-      highest: Where the scale ends; losses above are drawn there. By default at the
-        largest of all.
+      path: The PNG file.
+      landscapes: The landscape of each run, by the run's name.
+      title: Title of the picture.
+      subtitle: Second line of the title.
+      highest: Upper end of the scale; larger losses are drawn there. The default is
+        the largest loss.
 
     Raises:
       ValueError: If there is no landscape, or no finite loss.

@@ -1,8 +1,9 @@
-"""What is differentiated: the mean loss of a batch, as a function of variables."""
+"""The mean loss of a batch as a function of variables, to be differentiated."""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Optional
 
@@ -11,7 +12,7 @@ from tff_reg.lazy import keras, tf
 
 
 class UnsuitableModelError(TypeError):
-    """The model, or its variables, cannot be looked at."""
+    """The model or its variables cannot be differentiated."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -19,13 +20,13 @@ class Objective:
     """A loss and its variables.
 
     Attributes:
-      mean_loss: Function of a batch giving its mean loss, a scalar.
-      variables: What it is differentiated by.
+      mean_loss: Function of a batch that returns its mean loss, a scalar.
+      variables: The variables to differentiate by.
       filter_axes: For each variable the axes along which the weights of one output lie.
-      blocks: Those of `variables` that belong together, by the block's or layer's
-        name; empty for a loss function.
-      statistics: What a pass in training mode would change (BatchNorm's running
-        statistics), so that it can be put back.
+      blocks: The `variables` of each block or layer, by its name; empty for a loss
+        function.
+      statistics: The variables that a pass in training mode changes (BatchNorm's
+        running statistics), to be restored after it.
     """
 
     mean_loss: Callable[[Any], Any]
@@ -36,7 +37,7 @@ class Objective:
 
 
 def is_model(model_or_loss_fn) -> bool:
-    """Whether it is a model, which takes batches (x, y), and no loss function."""
+    """Whether the argument is a model, which takes batches (x, y), not a function."""
     is_keras = isinstance(model_or_loss_fn, keras.Model)
     return is_keras or network_of(model_or_loss_fn) is not None
 
@@ -49,63 +50,41 @@ def build(
     training: bool = False,
     first_features: tf.Tensor,
 ) -> Objective:
-    """Makes the objective.
+    """Builds the objective; the arguments are those of `Hessian`.
 
     Args:
-      model_or_loss_fn: A `keras.Model`, a `BlockModel`, a `LearningModel`, or a
-        function of a batch giving its mean loss.
-      loss_fn: For a model: a function of (labels, predictions) giving the losses of
-        the examples or their mean; by default a `LearningModel`'s own, else
-        cross-entropy of integer labels and logits.
-      variables: What to differentiate by; needed for a function, by default the
-        trainable variables of a model.
-      training: Whether a model runs in training mode.
-      first_features: The features of a batch, with which a Keras model that has no
-        variables yet is built.
+      model_or_loss_fn: As of `Hessian`.
+      loss_fn: As of `Hessian`.
+      variables: As of `Hessian`.
+      training: As of `Hessian`.
+      first_features: The features of a batch, which build a Keras model that has no
+        variables yet.
 
     Returns:
       The `Objective`.
 
     Raises:
-      UnsuitableModelError: If there is nothing here that can be differentiated.
-      ValueError: If the arguments do not belong together.
+      UnsuitableModelError: If the model cannot be differentiated.
+      ValueError: If the arguments do not fit together.
     """
     network = network_of(model_or_loss_fn)
     if network is not None:
-        own_loss = getattr(model_or_loss_fn, "loss_fn", None)
-        predict = _block_model_predictions(network, training)
         model, parts = network, network.blocks
+        loss_fn = loss_fn or getattr(model_or_loss_fn, "loss_fn", None)
+        predict = _block_model_predictions(network, training)
     elif isinstance(model_or_loss_fn, keras.Model):
-        model, own_loss = model_or_loss_fn, None
+        model = model_or_loss_fn
         if not model.built:
             model(first_features[:1])
         if loss_fn is None:
             _check_gives_logits(model)
-
-        def predict(features):
-            return model(features, training=training)
-
         parts = model.layers
-    elif callable(model_or_loss_fn):
-        if loss_fn is not None or training:
-            raise ValueError(
-                "loss_fn and training are for models: a loss function has its own."
-            )
-        if variables is None:
-            raise ValueError(
-                "A loss function needs variables=..., what it is differentiated by."
-            )
-        chosen = _checked(variables)
-        return Objective(model_or_loss_fn, chosen, _filter_axes([], chosen), {}, ())
+        predict = functools.partial(model, training=training)
     else:
-        raise UnsuitableModelError(
-            "This takes a Keras model, a BlockModel, a LearningModel or a function of "
-            f"a batch giving its mean loss, not a {type(model_or_loss_fn).__name__}."
-        )
-    chosen = model.trainable_variables if variables is None else variables
-    chosen = _checked(chosen)
+        return _of_loss_fn(model_or_loss_fn, loss_fn, variables, training)
+    chosen = _checked(model.trainable_variables if variables is None else variables)
     return Objective(
-        _mean_loss(predict, loss_fn or own_loss or _cross_entropy),
+        _mean_loss(predict, loss_fn or _cross_entropy),
         chosen,
         _filter_axes(parts, chosen, network),
         _blocks_of({part.name: part.trainable_variables for part in parts}, chosen),
@@ -113,12 +92,27 @@ def build(
     )
 
 
-def network_of(model):
-    """Returns a model's `BlockModel`; None if it has none.
+def _of_loss_fn(mean_loss, loss_fn, variables, training: bool) -> Objective:
+    """The objective of a function of a batch."""
+    if not callable(mean_loss):
+        raise UnsuitableModelError(
+            "This takes a Keras model, a BlockModel, a LearningModel or a function of "
+            f"a batch that returns its mean loss, not a {type(mean_loss).__name__}."
+        )
+    if loss_fn is not None or training:
+        raise ValueError(
+            "loss_fn and training are for models: a loss function has its own."
+        )
+    if variables is None:
+        raise ValueError(
+            "A loss function needs variables=..., the variables to differentiate by."
+        )
+    chosen = _checked(variables)
+    return Objective(mean_loss, chosen, _filter_axes([], chosen), {}, ())
 
-    A `BlockModel` is its own, a `LearningModel` has one, and one is made of a Keras 3
-    model.
-    """
+
+def network_of(model):
+    """Returns the `BlockModel` of a model of this package or of Keras 3, else None."""
     if models.keras_calls.is_keras_3(model):
         return models.from_keras(model)().network
     if isinstance(model, models.LearningModel):
@@ -141,7 +135,7 @@ def _check_gives_logits(model):
     if is_softmax or activation == "sigmoid":
         raise UnsuitableModelError(
             f"The model's last layer, {last.name!r}, gives probabilities, but the "
-            "default loss takes logits: pass loss_fn=..., for example "
+            "default loss takes logits: pass loss_fn, for example "
             "keras.losses.SparseCategoricalCrossentropy()."
         )
 
@@ -153,7 +147,7 @@ def _checked(variables) -> list:
     for variable in variables:
         if not isinstance(variable, tf.Variable):
             raise UnsuitableModelError(
-                "The loss is differentiated by variables, but among them is a "
+                "variables must hold tf.Variables, but among them is a "
                 f"{type(variable).__name__}."
             )
         if variable.dtype not in (tf.float32, tf.float64):
@@ -162,7 +156,7 @@ def _checked(variables) -> list:
                 f"{variable.dtype.name}."
             )
     if len({variable.ref() for variable in variables}) < len(variables):
-        raise UnsuitableModelError("A variable to differentiate by is there twice.")
+        raise UnsuitableModelError("A variable is there twice in variables.")
     return variables
 
 
@@ -225,20 +219,20 @@ def _cross_entropy(labels, logits):
       float [batch].
 
     Raises:
-      UnsuitableModelError: If the labels are no integers, or there is more than one
-        of them, or of the rows of logits, an example.
+      UnsuitableModelError: If the labels are not integers, or an example has several
+        labels or rows of logits.
     """
     if not labels.dtype.is_integer:
         raise UnsuitableModelError(
-            "The default loss takes integer labels, but they are "
-            f"{labels.dtype.name}: pass loss_fn=... for others."
+            "The default loss takes integer labels, but these are "
+            f"{labels.dtype.name}: pass loss_fn."
         )
     if labels.shape.rank == 2 and labels.shape[1] == 1:
         labels = labels[:, 0]
     if labels.shape.rank != 1 or logits.shape.rank != 2:
         raise UnsuitableModelError(
-            "The default loss takes one label and one row of logits an example, but "
-            f"the labels are {labels.shape} and the logits {logits.shape}: pass "
-            "loss_fn=... for others."
+            "The default loss takes one label and one row of logits for each example, "
+            f"but the labels are {labels.shape} and the logits {logits.shape}: pass "
+            "loss_fn."
         )
     return tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)

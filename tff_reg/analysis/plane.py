@@ -1,9 +1,8 @@
-"""The loss landscape of a run, written as it comes: FedAlign's Fig. 1, MAN's Fig. 1.
+"""The loss landscape of a run, written row by row: FedAlign's Fig. 1, MAN's Fig. 1.
 
-    landscape.npz    losses so far, and what they are of
-    landscape.csv    first, second (coordinates), loss
-
-What is written is not computed again.
+`landscape.npz` has the losses so far, with the run and the settings that they belong
+to, and `landscape.csv` the columns first, second (coordinates) and loss. Losses that
+have been written are not computed again.
 """
 
 from __future__ import annotations
@@ -12,9 +11,10 @@ import dataclasses
 import json
 import pathlib
 
+from tff_reg import files, tables
 from tff_reg.analysis import curvature, hessian as hessian_lib, landscape
 from tff_reg.data import keys
-from tff_reg.experiment import files, tables, trained
+from tff_reg.experiment.report import trained
 from tff_reg.lazy import np
 from tff_reg.settings import SettingError, check, setting
 
@@ -23,30 +23,35 @@ _FILE = "landscape.npz"
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """Which plane."""
+    """The plane, its points and the examples."""
 
     directions: str = setting(
         "eigenvectors",
-        help="eigenvectors of the two largest eigenvalues of the Hessian, or random,"
-        " filter by filter as long as the weights",
+        help="eigenvectors (of the two largest eigenvalues of the Hessian) or random"
+        " (with the norms of the model's filters)",
         choices=("eigenvectors", "random"),
     )
     extent: float = setting(
         1.0, help="largest coordinate, in lengths of the directions", above=0
     )
-    points: int = setting(21, help="along each direction; odd", minimum=3)
+    points: int = setting(
+        21, help="points along each direction; an odd number", minimum=3
+    )
     examples: int = setting(
-        512, help="training examples whose mean loss it is", minimum=1
+        512, help="number of training examples whose mean loss is computed", minimum=1
     )
     seed: int = setting(
-        0, help="of examples and directions", minimum=0, maximum=keys.LARGEST_SEED
+        0,
+        help="seed of the examples and of random directions",
+        minimum=0,
+        maximum=keys.LARGEST_SEED,
     )
 
     def __post_init__(self):
-        """Checks all of them.
+        """Checks all settings.
 
         Raises:
-          SettingError: If one cannot be.
+          SettingError: If one is out of range.
         """
         check(self)
         if self.points % 2 == 0:
@@ -60,12 +65,12 @@ def measure(
     *,
     progress: bool = False,
 ) -> landscape.Landscape:
-    """Computes a run's landscape, or what is left of it, and writes the files.
+    """Computes a run's landscape and writes the files; resumes an interrupted call.
 
     Args:
       run: The run.
-      settings: Which plane.
-      output_dir: Where the files are written.
+      settings: The plane, its points and the examples.
+      output_dir: Directory of the files.
       progress: Whether to draw a progress bar.
 
     Returns:
@@ -107,7 +112,7 @@ def measure(
 
 
 def _read(path: pathlib.Path, of: str):
-    """The losses that are there already; None if there are none of this plane."""
+    """The losses in the file; None if there are none of this plane."""
     try:
         stored = files.read_npz(path)
         return stored["losses"] if str(stored["of"]) == of else None

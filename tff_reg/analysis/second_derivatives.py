@@ -15,15 +15,15 @@ from tff_reg.lazy import tf
 
 
 class NoSecondDerivativeError(ValueError):
-    """The model computes something that TensorFlow cannot differentiate twice."""
+    """TensorFlow cannot differentiate an operation of the model twice."""
 
 
 def corrected(graph) -> Any:
-    """A context in which a graph's operations get the derivatives of this module.
+    """Returns a context in which a graph's operations have this module's derivatives.
 
     Args:
       graph: The `tf.Graph` in which a loss and then its gradient, by `tf.gradients`,
-        are made in this context.
+        are built in the context.
 
     Returns:
       The context.
@@ -87,7 +87,7 @@ def _are_tiles(shape, ksize, strides, padding: str, data_format: str) -> bool:
 
 
 def check_no_hidden_moments(graph) -> None:
-    """Refuses tf.nn.moments inside functions within a graph: out of reach from here.
+    """Refuses tf.nn.moments inside functions within a graph, which cannot be corrected.
 
     Args:
       graph: The `tf.Graph`.
@@ -99,7 +99,7 @@ def check_no_hidden_moments(graph) -> None:
         for node in function.node_def:
             if node.op == "StopGradient" and "moments" in node.name:
                 raise NoSecondDerivativeError(
-                    "The model uses tf.nn.moments inside a tf.function, where "
-                    "TensorFlow's second derivative of it is wrong: take the "
-                    "tf.function off, the loss is compiled here anyway."
+                    "The model uses tf.nn.moments inside a tf.function, where its "
+                    "second derivative in TensorFlow is wrong: remove the tf.function; "
+                    "the loss is compiled anyway."
                 )

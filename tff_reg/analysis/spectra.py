@@ -8,17 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from tff_reg import curves, files
 from tff_reg.analysis import estimates, objective
-from tff_reg.experiment import curves, files, plot
 from tff_reg.lazy import keras, mpl_ticker, np
 
 _INK, _GRID = "#222222", "#d9d9d9"
-# Where a density's scale begins, as a share of the highest.
+# The lower end of a density's scale, as a share of the highest density.
 _LOWEST_DENSITY = 1e-6
 
 
 def classifier_singular_values(model) -> np.ndarray:
-    """Singular values of the weights of a model's last linear layer.
+    """Computes the singular values of the weights of a model's last linear layer.
+
+    >>> from tff_reg import analysis, models
+    >>> model_fn = models.build_model_fn("cnn", image_shape=(8, 8, 1), num_classes=3)
+    >>> analysis.classifier_singular_values(model_fn()).shape
+    (3,)
 
     Args:
       model: A `BlockModel`, a `LearningModel` or a Keras model.
@@ -40,7 +45,7 @@ def classifier_singular_values(model) -> np.ndarray:
     if kernel is None or kernel.shape.rank != 2:
         what = type(model if layer is None else layer).__name__
         raise objective.UnsuitableModelError(
-            f"Singular values are of a last layer with a kernel [features, classes], "
+            "Singular values need a last layer with a kernel [features, classes], "
             f"which a {what} does not have."
         )
     return np.linalg.svd(kernel.numpy().astype(np.float64), compute_uv=False)
@@ -55,21 +60,21 @@ def write_eigenvalues(
 ) -> None:
     """Draws the magnitudes of eigenvalues by rank, on a logarithmic scale.
 
-    Negative ones are hollow.
+    Negative eigenvalues are hollow circles.
 
     Args:
-      path: The PNG.
-      eigenvalues: Of each run by its name, of descending magnitude.
-      title: What is shown.
-      subtitle: How.
+      path: The PNG file.
+      eigenvalues: The eigenvalues of each run, of descending magnitude, by its name.
+      title: Title of the picture.
+      subtitle: Second line of the title.
 
     Raises:
-      ValueError: If there is nothing that can be drawn.
+      ValueError: If no eigenvalue differs from zero.
     """
     values = {name: np.asarray(each, float) for name, each in eigenvalues.items()}
     if not any(np.any(each) for each in values.values()):
         raise ValueError("There is no eigenvalue other than zero to draw.")
-    axes = plot.new_axes()
+    axes = curves.new_axes()
     size = 6.0 if max(map(len, values.values())) <= 40 else 3.5
     for index, (name, each) in enumerate(values.items()):
         color = curves.color_of(index)
@@ -106,17 +111,17 @@ def write_singular_values(
     """Draws singular values by rank.
 
     Args:
-      path: The PNG.
-      singular_values: Of each run by its name, descending.
-      title: What is shown.
-      subtitle: How.
+      path: The PNG file.
+      singular_values: The singular values of each run, descending, by its name.
+      title: Title of the picture.
+      subtitle: Second line of the title.
 
     Raises:
-      ValueError: If there is none.
+      ValueError: If there are no singular values.
     """
     if not singular_values:
         raise ValueError("There are no singular values to draw.")
-    axes = plot.new_axes()
+    axes = curves.new_axes()
     for index, (name, values) in enumerate(singular_values.items()):
         axes.plot(
             np.arange(1, len(values) + 1),
@@ -143,17 +148,17 @@ def write_densities(
     """Draws spectral densities on a logarithmic scale.
 
     Args:
-      path: The PNG.
-      densities: Of each run by its name.
-      title: What is shown.
-      subtitle: How.
+      path: The PNG file.
+      densities: The density of each run, by its name.
+      title: Title of the picture.
+      subtitle: Second line of the title.
 
     Raises:
-      ValueError: If there is none.
+      ValueError: If there are no densities.
     """
     if not densities:
         raise ValueError("There is no spectral density to draw.")
-    axes = plot.new_axes()
+    axes = curves.new_axes()
     highest = max(float(np.max(density)) for _, density in densities.values())
     floor = _LOWEST_DENSITY * highest
     for index, (name, (grid, density)) in enumerate(densities.items()):
@@ -189,4 +194,4 @@ def _save(axes, path: files.PathLike, title: str, subtitle: str) -> None:
         0, 1.025, subtitle, transform=axes.transAxes, fontsize=11.5, color="#555555"
     )
     axes.figure.subplots_adjust(left=0.105, right=0.955, top=0.865, bottom=0.115)
-    plot.save(axes, path)
+    curves.save(axes, path)

@@ -10,7 +10,7 @@ if __name__ == "__main__" and sys.path[0] == str(_FOLDER):
     # Started as a file. The package is imported, and its modules only by their names.
     sys.path[0] = str(_FOLDER.parents[1])
 
-from tff_reg import commands, interruption
+from tff_reg import commands, interruption, seam
 
 _HELP = f"""\
 tff-reg COMMAND [flags]
@@ -23,13 +23,14 @@ def main() -> None:
     stop = interruption.Interruption()
     # First of all, so that Ctrl-C is answered while the rest is imported, too.
     stop.take_over()
+    seam.choose_keras()
     name, *arguments = sys.argv[1:] or ["--help"]
     if name in ("-h", "--help"):
         print(_HELP)
         sys.exit()
     # A warning is a line, without the code that gave it.
     warnings.formatwarning = lambda message, *_, **__: f"tff_reg: {message}\n"
-    command_line = importlib.import_module("tff_reg.experiment.command_line")
+    command_line = importlib.import_module("tff_reg.commands.command_line")
     if name not in commands.NAMES:
         command_line.fail(
             f"There is no command {name}; use one of {', '.join(commands.NAMES)}.",

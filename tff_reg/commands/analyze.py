@@ -1,7 +1,4 @@
-"""Looks into methods and runs: `bin/analyze --help` says at what and how.
-
-The thin end of `tff_reg.analysis`.
-"""
+"""Analyses methods and runs: the command `bin/analyze` of `tff_reg.analysis`."""
 
 import dataclasses
 import functools
@@ -9,7 +6,7 @@ import os
 import pathlib
 import sys
 
-from tff_reg import quiet, runtime
+from tff_reg import files, quiet, runtime, tables
 from tff_reg.analysis import (
     cost as cost_lib,
     curvature,
@@ -17,93 +14,25 @@ from tff_reg.analysis import (
     plane,
     spectra,
 )
+from tff_reg.commands import analyze_help, command_line
 from tff_reg.data import partition_report
-from tff_reg.experiment import (
-    command_line,
-    config,
-    directory,
-    files,
-    finished_runs,
-    runs,
-    tables,
-    trained,
-)
-from tff_reg.experiment.task_settings import TaskSettings
+from tff_reg.experiment.config import run_config as config
+from tff_reg.experiment.config.task_settings import TaskSettings
+from tff_reg.experiment.report import finished_runs, trained
+from tff_reg.experiment.rounds import directory, runs
 from tff_reg.lazy import flags, logging
 from tff_reg.methods import catalogue
 from tff_reg.settings import Setting, SettingError, settings_of
 
 _COMMAND = "bin/analyze"
-_HELP = """\
-bin/analyze cost --processes=NAME[+NAME...],... | --run_dir=DIR,... [--csv=FILE]
-  What a training step of each method costs a client, counted in the graph that runs:
-  10^6 multiply-adds of an example, forward and backward, 10^6 stored weights, and
-  10^6 bytes that go down and up in a round.
-
-  --run_dir=DIR,...       of these runs; written to RUN_DIR/analysis/cost.csv too
-  --processes=NAME,...    methods, or sums such as feddyn+man
-  --model=NAME            the network [resnet56]
-  --norm=NAME             its norm, group or batch [batch]
-  --num_classes=N         [10]
-  --image_shape=H,W,C     [32,32,3]
-  --csv=FILE              the table at full precision
-  Strengths that change the cost, such as --gradaug_subnetworks, go to the methods that
-  have them.
-
-bin/analyze partition --run_dir=DIR | --task=NAME --partition=NAME ...
-  Who holds what: a table, and partition.csv and partition.png. Of a run, or of what the
-  data flags of bin/run say (--recipe, --task, --data_dir, --partition, --concentration,
-  --num_clients, --seed, ...).
-
-  --output_dir=DIR        where the files go [RUN_DIR/analysis, or the folder here]
-
-bin/analyze hessian --run_dir=DIR,... [--output_dir=DIR]
-  Eigenvalues of largest magnitude (lambda_max is the first, and may be negative) and
-  trace of the Hessian of the server's model, on training examples; H_N, H_D, drift and
-  agreement of the clients' models after one more round of training each. Writes
-  hessian.json, hessian.csv, eigenvalues.csv, density.csv and clients.csv to
-  RUN_DIR/analysis, and pictures of several eigenvalues and of the density; the same
-  command again goes on where it was.
-
-  --examples=N            training examples [512]
-  --eigenvalues=N         how many, of largest magnitude [1]
-  --trace_tolerance=X     the trace's standard error as a share of it [0.02]
-  --trace_samples=N       random vectors at most [200]
-  --density_samples=N     random vectors for the spectral density; 0: none [0]
-  --clients=N             clients, the first ones; 0: none [16]
-  --client_examples=NAME  examples of the clients' Hessians: global (the same for all,
-                          as in FedAlign's code) or own [global]
-  --diagonal_samples=N    random vectors for a client's diagonal [30]
-  --seed=N                of examples and vectors [0]
-  --weights=NAME          of which model: server, all_clients (the mean of all clients'
-                          last models) or best (the server's in the best round, of a
-                          run with --keep_best); others than the server's without
-                          --clients, in RUN_DIR/analysis/NAME [server]
-  --output_dir=DIR        one picture of all runs there [one a run, RUN_DIR/analysis]
-
-bin/analyze landscape --run_dir=DIR,... [--output_dir=DIR]
-  The loss on a plane through the weights of the server's model: landscape.csv in
-  RUN_DIR/analysis, and landscape.png, of several runs side by side on one scale.
-  Resumes.
-
-  --directions=NAME       eigenvectors (of the Hessian's two largest eigenvalues), or
-                          random, filter by filter as long as the weights
-                          [eigenvectors]
-  --extent=X              how far, in lengths of the directions [1]
-  --points=N              along each, odd [21]
-  --highest=X             losses above are drawn there [the largest]
-  --examples=N, --seed=N, --weights=NAME, --output_dir=DIR   as above
-
-bin/analyze singular_values --run_dir=DIR,... [--weights=NAME] [--output_dir=DIR]
-  Of the server's model's classifier: singular_values.csv, .png (UniVarFL's Fig. 1)."""
 
 _OWN = (
-    Setting("processes", str, (), "what costs", is_tuple=True),
-    Setting("run_dir", str, (), "the runs", is_tuple=True),
-    Setting("num_classes", int, 10, "of the model", minimum=1),
-    Setting("image_shape", int, (32, 32, 3), "of images", is_tuple=True, minimum=1),
+    Setting("processes", str, (), "methods or combinations", is_tuple=True),
+    Setting("run_dir", str, (), "directories of runs", is_tuple=True),
+    Setting("num_classes", int, 10, "number of classes", minimum=1),
+    Setting("image_shape", int, (32, 32, 3), "image shape", is_tuple=True, minimum=1),
     Setting("csv", str, None, "file for the table"),
-    Setting("highest", float, None, "losses above are drawn there"),
+    Setting("highest", float, None, "upper end of the scale"),
     finished_runs.WEIGHTS,
 )
 _SETTINGS = {
@@ -161,8 +90,8 @@ def _cost_of_run(run_dir):
     task = runs.build_task(did)
     found = cost_lib.measure(
         did.process,
-        model=did.model,
-        norm=did.norm,
+        model=str(did.model),
+        norm=str(did.norm),
         projector=did.projector,
         num_classes=task.num_classes,
         image_shape=task.image_shape,
@@ -458,7 +387,7 @@ def _where_it_stands(given):
     return f"what is done is in {where}, and the same command goes on from there"
 
 
-@command_line.command(_HELP)
+@command_line.command(analyze_help.TEXT)
 def main(argv, stop):
     """Analyses the subject that is named."""
     values = flags.FlagValues()

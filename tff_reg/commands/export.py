@@ -1,23 +1,23 @@
 """Writes a run's model for plain Keras: `bin/export --help` says how.
 
-The thin end of `tff_reg.experiment.export`.
+The thin end of `tff_reg.experiment.report.export`.
 """
 
 from tff_reg import quiet
-from tff_reg.commands import several
-from tff_reg.experiment import command_line, export, finished_runs, trained
+from tff_reg.commands import command_line, several
+from tff_reg.experiment.report import export, finished_runs, trained
 from tff_reg.lazy import flags, logging
 from tff_reg.settings import Setting
 
 _COMMAND = "bin/export"
 _HELP = """\
 bin/export --run_dir=DIR --format=keras|saved_model --output=PATH
-  Writes the model of a run for plain Keras 2, without this package: from the task's
+  Writes the model of a run for Keras alone, without this package: from the task's
   images as they are stored to logits, the preprocessing inside.
 
   --run_dir=DIR           the run; its newest checkpoint is taken
-  --format=NAME           keras: one file, PATH ends in .keras; saved_model: a directory
-                          for tf.saved_model.load and tf_keras.models.load_model
+  --format=NAME           keras: one file for keras.models.load_model, PATH ends in
+                          .keras; saved_model: a directory for tf.saved_model.load
   --output=PATH           where to; must not be there yet
   --round_num=N           of the checkpoint after that round
   --weights=NAME          server (its model), all_clients (the mean of all clients' last

@@ -3,9 +3,11 @@
 The thin end of `tasks.recipes`.
 """
 
+import functools
 import textwrap
 
-from tff_reg.experiment import command_line, config
+from tff_reg.commands import command_line, help_texts
+from tff_reg.experiment.config import run_config as config
 from tff_reg.lazy import flags
 from tff_reg.settings import Setting, as_text
 from tff_reg.tasks import recipes
@@ -14,27 +16,27 @@ _COMMAND = "bin/recipes"
 _WIDTH = 88
 _HELP = """\
 bin/recipes [PATTERN] [--names]
+bin/recipes --show=NAME
   Lists the cells of the papers' tables that bin/run --recipe=NAME runs, with their
   published numbers.
 
-  PATTERN                 those with it in their names, as in fedalign/table2; with a *,
-                          ? or [ in it, what names look like: 'fedmlb/table2/fedprox*'
-  --names                 the names alone, a line each
-
-bin/recipes --show=NAME
-  A recipe's settings, the paper and the cell that it comes from, the published number,
-  and in what it differs from the paper."""
+  PATTERN                         part of a name, such as fedalign/table2; with *, ? or
+                                  [ in it a whole name: 'fedmlb/table2/fedprox*'
+{own}"""
 
 
 _SETTINGS = (
-    Setting("show", str, None, "a recipe's name"),
-    Setting("names", bool, False, "names alone"),
+    Setting("names", bool, False, "prints the names alone, a line each"),
+    Setting(
+        "show",
+        str,
+        None,
+        "shows one recipe: its settings, the paper and the cell that it comes from, the"
+        " published number, and how it differs from the paper",
+    ),
 )
 
-
-def fail(message):
-    """Ends the command with one line."""
-    command_line.fail(message, command=_COMMAND)
+fail = functools.partial(command_line.fail, command=_COMMAND)
 
 
 def listing(found):
@@ -83,7 +85,7 @@ def _wrapped(text, indent=""):
     return textwrap.wrap(text, _WIDTH, subsequent_indent=indent, break_on_hyphens=False)
 
 
-@command_line.command(_HELP)
+@command_line.command(help_texts.with_settings(_HELP, _SETTINGS))
 def main(argv, stop):
     """Lists recipes, or shows one."""
     del stop  # Nothing is left half done.

@@ -1,23 +1,18 @@
 """Reproduces a paper's table or figure: `bin/reproduce --help` says how.
 
-The thin end of `tff_reg.experiment.reproduction`, and of `tasks.recipes.artifacts`,
-which knows the tables and figures.
+The thin end of `tff_reg.experiment.series.reproduction`, and of
+`tasks.recipes.artifacts`, which knows the tables and figures.
 """
 
+import functools
 import os
 import textwrap
 
-from tff_reg import experiment
+from tff_reg import experiment, files
 from tff_reg.analysis import figures
-from tff_reg.commands import several
-from tff_reg.experiment import (
-    command_line,
-    config as config_lib,
-    files,
-    jobs,
-    reproduction,
-    series,
-)
+from tff_reg.commands import command_line, help_texts, several
+from tff_reg.experiment.config import run_config as config_lib
+from tff_reg.experiment.series import jobs, plan as series, reproduction
 from tff_reg.lazy import flags
 from tff_reg.settings import Setting
 from tff_reg.tasks.recipes import artifacts
@@ -28,22 +23,17 @@ bin/reproduce PAPER/TABLE [--seeds=N,...] [--scale=X] [--jobs=N] [flags]
   Runs what a table or figure of the four papers needs, analyses it, and makes the table
   as the paper has it, published and here side by side. The same command again resumes.
 
-  PAPER/TABLE             such as fedalign/table1, fedmlb/table6 or man/figure2
-  --seeds=N,...           such as 0,1,2; every cell runs with each [0]
-  --scale=X               of the paper's rounds, clients, local epochs and examples, as
-                          0.1; or tiny, minutes: one round that shows that all runs,
-                          or as many as --total_rounds says [1]
-  --jobs=N                runs at a time, which share this machine's cores and
-                          GPUs; their numbers are the same [1]
-  --jobs_on=local|slurm|ray  where they run, as of bin/compare, with its flags [local]
-  --output_dir=DIR        gets table.md, table.csv and, of a figure, figure.png
-                          [runs/PAPER/TABLE]
-  --runs_dir=DIR          where the runs are, DIR/RECIPE-seedN; tables and figures that
-                          share runs share them there [--output_dir, or runs]
-  --synthetic_data        random images in place of all data
+  PAPER/TABLE                     such as fedalign/table1, fedmlb/table6 or man/figure2
+  --scale=X                       scales down the paper's rounds, clients, local epochs
+                                  and examples by a fraction such as 0.1; tiny is a
+                                  smoke test of minutes: one round, or --total_rounds
+  --output_dir=DIR                gets table.md, table.csv and, of a figure, figure.png
+                                  [runs/PAPER/TABLE]
+  --synthetic_data                random images in place of all data
+{own}
 
-  All other flags are those of bin/run, which --help=all lists, and go before what the
-  recipes say; strengths such as --fedprox_strength go to the methods that have them.
+  All other flags are those of bin/run, which --help=all lists, and override the
+  recipes; strengths such as --fedprox_strength go to the methods that have them.
 
 bin/reproduce --list [PAPER]
   The tables and figures: what each shows, how many runs it is with one seed, and how
@@ -60,13 +50,19 @@ _BASIS = (
     " ResNet-56, batches of 64); nobody has measured this package on a GPU. Divide the"
     " work by what yours does in an hour of one of the recipes."
 )
-_LIST = Setting("list", bool, False, "names alone")
-_RUNS_DIR = Setting("runs_dir", str, None, "where the runs are", is_optional=True)
+_LIST = Setting("list", bool, False, "lists the tables and figures")
+_RUNS_DIR = Setting(
+    "runs_dir",
+    str,
+    None,
+    "where the runs are, in DIR/RECIPE-seedN; tables and figures that share runs share"
+    " them there; by default --output_dir, or runs",
+    placeholder="DIR",
+    is_optional=True,
+)
+_OWN = (series.SEEDS, _RUNS_DIR, *jobs.SETTINGS)
 
-
-def fail(message, exit_code=2):
-    """Ends the command with one line."""
-    command_line.fail(message, exit_code=exit_code, command=_COMMAND)
+fail = functools.partial(command_line.fail, command=_COMMAND)
 
 
 def listing(found):
@@ -110,7 +106,7 @@ def plan(given, name):
     return made, output_dir or os.path.join(_RUNS, *name.split("/"))
 
 
-@command_line.command(command_line.with_flags_of_runs(_HELP))
+@command_line.command(help_texts.with_flags_of_runs(_HELP, _OWN))
 def main(argv, stop, executor=None):
     """Plans, runs, analyses, tabulates.
 
@@ -120,8 +116,8 @@ def main(argv, stop, executor=None):
       executor: Runs the commands; by default in processes of their own.
     """
     given = flags.FlagValues()
-    own = [series.SEEDS, *jobs.SETTINGS, _RUNS_DIR, _LIST, command_line.VERBOSITY]
-    command_line.define_flags(given, [*config_lib.listed(), *own])
+    own = [*config_lib.listed(), *_OWN, _LIST, command_line.VERBOSITY]
+    command_line.define_flags(given, own)
     words = command_line.parse(argv, given, command=_COMMAND, takes_words=True)
     if len(words) > 1 or (not words and not given.list):
         found = " ".join(words) or "nothing"

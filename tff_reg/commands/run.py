@@ -4,11 +4,13 @@ The thin end of `tff_reg.experiment.run`.
 """
 
 from tff_reg import experiment
-from tff_reg.experiment import command_line, description, provenance
+from tff_reg.commands import command_line, help_texts
+from tff_reg.experiment.config import provenance
+from tff_reg.experiment.rounds import description, runs
 from tff_reg.lazy import flags
 
 
-@command_line.command(command_line.help_of_run)
+@command_line.command(help_texts.help_of_run)
 def main(argv, stop):
     """Trains as the flags say."""
     given = flags.FlagValues()
@@ -16,14 +18,15 @@ def main(argv, stop):
     command_line.parse(argv, given)
     verbose = command_line.be_quiet(given)
     try:
-        config = experiment.RunConfig.of(command_line.requested(given)).resolved()
-        summary = experiment.finished(config)
+        asked = experiment.RunConfig.of(command_line.requested(given))
+        checked = runs.CheckedRun(asked)
+        where = checked.config.output_dir
+        summary = runs.summary_of(checked)
         if summary is None:
-            summary = experiment.run(config, stop=stop).summary
+            summary = runs.carry_out(checked, stop=stop).summary
         else:
-            print(f"{config.output_dir} is finished already; --overwrite starts anew.")
-            made = experiment.RunDirectory(config.output_dir).config or {}
-            if changed := provenance.change(made):
+            print(f"{where} is finished already; --overwrite starts anew.")
+            if changed := provenance.change(checked.directory.config or {}):
                 print(changed)
     except (experiment.TrainingError, experiment.StateMismatchError, OSError) as error:
         if verbose or isinstance(error, BrokenPipeError):
@@ -31,4 +34,4 @@ def main(argv, stop):
         command_line.fail(error, exit_code=1)
     except ValueError as error:
         command_line.fail(error)
-    print(*description.result(summary, config.output_dir), sep="\n", flush=True)
+    print(*description.result(summary, where), sep="\n", flush=True)

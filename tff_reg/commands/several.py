@@ -5,16 +5,10 @@ import os
 import pathlib
 import signal
 
-from tff_reg.commands import START
-from tff_reg.experiment import (
-    batch,
-    cluster_jobs,
-    command_line,
-    files,
-    finished_runs,
-    jobs,
-    series,
-)
+from tff_reg import files
+from tff_reg.commands import START, command_line
+from tff_reg.experiment.report import finished_runs
+from tff_reg.experiment.series import batch, cluster_jobs, jobs
 from tff_reg.settings import SettingError
 
 
@@ -49,10 +43,6 @@ def requested(given):
 def executor(given, where):
     """What runs commands where flags want them to be; None for this machine alone.
 
-    Args:
-      given: The flags, those of `jobs.SETTINGS` among them.
-      where: The directory of the runs.
-
     Raises:
       SettingError: If a flag has no meaning there.
       UnreachableError: If no job can run there.
@@ -71,15 +61,7 @@ def executor(given, where):
 def begin(given, planned, stop, executor=None, where=None):
     """The `batch.Batch` of planned runs, which a signal stops.
 
-    Args:
-      given: The flags, `jobs` among them.
-      planned: The runs.
-      stop: Is told what to say and to end.
-      executor: As of `batch.Batch`.
-      where: The directory of the runs; `output_dir`, if None.
-
-    Returns:
-      The batch.
+    `where` is the directory of the runs; `output_dir`, if None.
 
     Raises:
       SettingError: If there cannot be so many jobs, or nothing can be written to the
@@ -118,7 +100,7 @@ def carried_out(done, fail):
         while True:
             signal.pause()
     except (
-        series.WrongFlagsError,
+        batch.WrongFlagsError,
         cluster_jobs.UnreachableError,
         finished_runs.ComparisonError,
     ) as error:

@@ -3,7 +3,7 @@
 import os
 import pathlib
 
-from tff_reg.experiment import command_line
+from tff_reg.commands import command_line
 
 _HELP = """\
 tff-reg test [--slow | pytest's arguments]

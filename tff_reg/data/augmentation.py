@@ -1,33 +1,30 @@
 """Image augmentation as pure functions of a batch and a key.
 
-Every function made here has the form
+Every function of this module returns a function from images, uint8 or float32 [batch,
+height, width, channels], and a key, int64 [2], to augmented images, float32 [batch,
+height, width, channels]. It draws separately for each example, from the key alone: the
+same images and key give the same result in eager mode, in `tf.data`, inside a TFF
+computation, on CPU and on GPU. Stored images stay uint8; these functions convert them
+to float32.
 
-    images: uint8 or float32 [batch, height, width, channels], key: int64 [2]
-      -> float32 [batch, height, width, channels]
+`compose` applies several functions one after another. `recipe` builds the papers'
+compositions by name (`RECIPE_NAMES`):
 
-It draws separately for each example, from `key` alone: the same images and key give
-the same result in eager mode, in `tf.data`, inside a TFF computation, on CPU and on
-GPU. Stored images stay uint8; the conversion to float32 happens here.
+| name             | augmentation                                                     |
+|------------------|------------------------------------------------------------------|
+| none             | normalisation only                                               |
+| shift            | for digits: padding by 1 and cropping                            |
+| crop_flip        | FedAlign on CIFAR: padding by 4 and cropping, flipping           |
+| rotate_crop_flip | the FedMLB authors' code (not the paper): `crop_flip` after a    |
+|                  | rotation by at most 10 degrees                                   |
+| half_crop_flip   | the MAN authors' code: normalisation, flipping, and for half of  |
+|                  | the images padding by 4 and cropping                             |
+| resized_crop     | the FedAlign authors' code on ImageNet-200: crops of 8 to 100 %  |
+|                  | of the area with ratios 3:4 to 4:3, resized to the whole size;   |
+|                  | colour jitter of 0.4; flipping                                   |
 
-A recipe is a composition, in the order in which it is written:
-
-    augment = compose(pad_crop(4), horizontal_flip(), normalize(MEAN, STD))
-
-Those of the papers have names, `RECIPE_NAMES`; `recipe` makes them:
-
-    none              normalises only
-    shift             our digits: pads by 1 and crops
-    crop_flip         FedAlign on CIFAR: pads by 4 and crops, flips
-    rotate_crop_flip  the FedMLB authors' code (not the paper): the same after a turn of
-                      at most 10 degrees
-    half_crop_flip    the MAN authors' code: normalises, flips, and pads every second
-                      image by 4 and crops
-    resized_crop      the FedAlign authors' code on ImageNet-200: crops 8 to 100 % of
-                      the area, at 3:4 to 4:3, to the whole size; jitter of colours by
-                      0.4; flips
-
-UniVarFL says nothing of augmentation; FedUV's code, which it follows, has `crop_flip`
-for STL-10 and `none` for CIFAR-10.
+The UniVarFL paper does not mention augmentation; FedUV's code, which it follows, has
+`crop_flip` for STL-10 and `none` for CIFAR-10.
 """
 
 from __future__ import annotations
@@ -44,7 +41,7 @@ from tff_reg.lazy import np, tf
 
 AugmentFn = Callable[..., Any]  # (images, key) -> float32 images
 
-# By name: the parts, given what normalises and the largest value of a pixel.
+# The parts of each recipe, given the normalisation and the largest value of a pixel.
 _RECIPES: Mapping[str, Callable[[AugmentFn, Any], Sequence[AugmentFn]]] = {
     "none": lambda normal, _: [normal],
     "shift": lambda normal, _: [pad_crop(1), normal],
@@ -64,20 +61,29 @@ _RECIPES: Mapping[str, Callable[[AugmentFn, Any], Sequence[AugmentFn]]] = {
 }
 RECIPE_NAMES = tuple(_RECIPES)
 
-# Of red, green and blue in the brightness of a pixel (ITU-R 601, as Pillow's).
+# Weights of red, green and blue in the brightness of a pixel (ITU-R 601, as Pillow's).
 _LUMA = (0.299, 0.587, 0.114)
-# How often a box of the wanted area and shape is drawn before the whole image is taken.
+# Draws of a box with the wanted area and ratio before the whole image is taken.
 _BOX_DRAWS = 10
 
 
 class AugmentationError(ValueError):
-    """An augmentation with parameters out of range."""
+    """Raised for arguments out of range, or images without what is needed."""
 
 
 def compose(*functions: AugmentFn) -> AugmentFn:
-    """Applies functions one after the other, each with a key of its own.
+    """Applies functions one after another, each with a key of its own.
 
-    With no function, the result only converts to float32.
+    Without functions the result only converts images to float32.
+
+    >>> import numpy as np
+    >>> from tff_reg import data
+    >>> from tff_reg.data import augmentation
+    >>> augment = augmentation.compose(
+    ...     augmentation.pad_crop(1), augmentation.normalize(0.5, 0.5)
+    ... )
+    >>> augment(np.zeros([2, 8, 8, 3], np.uint8), data.client_key(0, 1, "a")).shape
+    TensorShape([2, 8, 8, 3])
     """
 
     def composed(images, key):
@@ -90,19 +96,27 @@ def compose(*functions: AugmentFn) -> AugmentFn:
 
 
 def recipe(name: str, normalize_fn: AugmentFn, *, largest: float | None) -> AugmentFn:
-    """The augmentation of a paper; see the module's docstring.
+    """Builds the augmentation of a paper; see the module's docstring.
+
+    >>> import numpy as np
+    >>> from tff_reg import data
+    >>> from tff_reg.data import augmentation
+    >>> normalize = augmentation.normalize(0.5, 0.5)
+    >>> augment = augmentation.recipe("crop_flip", normalize, largest=255)
+    >>> augment(np.zeros([2, 8, 8, 3], np.uint8), data.client_key(0, 1, "a")).dtype
+    tf.float32
 
     Args:
       name: One of `RECIPE_NAMES`.
-      normalize_fn: What turns stored pixels into the model's input.
-      largest: The value that stored pixels have at most; None where they have no
-        range from 0, as images that are normalised already.
+      normalize_fn: Converts stored pixels to the model's input.
+      largest: The largest value of stored pixels, such as 255; None for pixels without
+        a fixed range, such as images that are normalised already.
 
     Returns:
       The batch function.
 
     Raises:
-      AugmentationError: If the name is unknown, or needs pixels with a range.
+      AugmentationError: If the name is unknown, or needs pixels with a fixed range.
     """
     if name not in _RECIPES:
         raise AugmentationError(
@@ -111,17 +125,21 @@ def recipe(name: str, normalize_fn: AugmentFn, *, largest: float | None) -> Augm
         )
     if name == "resized_crop" and largest is None:
         raise AugmentationError(
-            f"The augmentation {name} varies colours, for which pixels need a range, as"
-            " uint8 has; these are float32: choose another, or give uint8."
+            f"The augmentation {name} varies colours and needs pixels with a fixed"
+            " range (uint8), not float32: choose another, or pass uint8 images."
         )
     return compose(*_RECIPES[name](normalize_fn, largest))
 
 
 def sometimes(probability: float, function: AugmentFn) -> AugmentFn:
-    """Applies a function that keeps the size to each image with a probability.
+    """Applies a function to each image with a probability.
+
+    Args:
+      probability: From 0 to 1.
+      function: A batch function that keeps the images' size.
 
     Raises:
-      AugmentationError: If the probability is not in 0 to 1.
+      AugmentationError: If the probability is not from 0 to 1.
     """
     if not 0 <= probability <= 1:
         raise AugmentationError(f"probability is {probability}; it must be in 0 to 1.")
@@ -144,9 +162,6 @@ def pad_crop(padding: int) -> AugmentFn:
 
     Args:
       padding: Pixels on each side; 0 changes nothing.
-
-    Returns:
-      The batch function.
 
     Raises:
       AugmentationError: If `padding` is negative.
@@ -191,12 +206,14 @@ def horizontal_flip() -> AugmentFn:
 
 
 def rotate(degrees: float) -> AugmentFn:
-    """Turns each image about its centre by an angle of at most so many degrees.
+    """Rotates each image about its centre by a random angle.
 
-    The angle is uniform. Pixels come from their nearest neighbour, and what comes
-    from outside is 0, as in torchvision's RandomRotation, which FedMLB's code uses.
-    The last bit of a cosine, which another device may round otherwise, decides where a
-    pixel lies exactly between two.
+    Pixels are those of the nearest neighbour, and 0 outside the image, as in
+    torchvision's RandomRotation, which FedMLB's code uses. A pixel exactly between two
+    others depends on the last bit of a cosine, which may differ between devices.
+
+    Args:
+      degrees: Largest angle; angles are uniform from -degrees to degrees.
 
     Raises:
       AugmentationError: If `degrees` is negative or not finite.
@@ -230,12 +247,16 @@ def rotate(degrees: float) -> AugmentFn:
 
 
 def random_resized_crop(least_area: float, largest_area: float) -> AugmentFn:
-    """Cuts a box out of each image and brings it to the images' own size.
+    """Crops a random box of each image and resizes it to the image's size.
 
-    As torchvision's RandomResizedCrop: the area is uniform between two shares of the
-    image's, the logarithm of width / height uniform in log(3/4) to log(4/3); a box
-    that does not fit is drawn again, ten times, then the whole image is taken; the
-    resizing is bilinear, with a wider filter where it reduces (as Pillow's).
+    As in torchvision's RandomResizedCrop, the area is uniform, and so is the logarithm
+    of width / height from log(3/4) to log(4/3). A box that does not fit is drawn again,
+    up to ten times, before the whole image is taken. The resizing is bilinear, with a
+    wider filter where it reduces (as Pillow's).
+
+    Args:
+      least_area: Smallest area of a box, as a share of the image's.
+      largest_area: Largest area of a box.
 
     Raises:
       AugmentationError: If not 0 < least_area <= largest_area <= 1.
@@ -271,12 +292,12 @@ def random_resized_crop(least_area: float, largest_area: float) -> AugmentFn:
 
 
 def _resizing(start, length, size):
-    """Weights that bring `length` pixels from `start` to `size`: [batch, size, size].
+    """Weights that resize `length` pixels from `start` to `size`: [batch, size, size].
 
     Args:
       start: float32 [batch], the first pixel.
-      length: float32 [batch], how many.
-      size: How many there are before and after.
+      length: float32 [batch], number of pixels.
+      size: Number of pixels of the whole image and of the result.
     """
     scale = length[:, tf.newaxis, tf.newaxis] / tf.cast(size, tf.float32)
     start, length = start[:, tf.newaxis, tf.newaxis], length[:, tf.newaxis, tf.newaxis]
@@ -293,14 +314,23 @@ def color_jitter(
 ) -> AugmentFn:
     """Varies the brightness, then the contrast, then the saturation of each image.
 
-    Each by a factor that is uniform in 1 - strength to 1 + strength, with pixels kept
-    in 0 to `largest`: contrast towards the mean grey of the image, saturation towards
-    each pixel's own grey. torchvision's ColorJitter, which FedAlign's code uses on
-    ImageNet-200, does them in a random order.
+    Each by a factor that is uniform from 1 - strength to 1 + strength: contrast towards
+    the mean grey of the image, saturation towards each pixel's own grey. (torchvision's
+    ColorJitter, which FedAlign's code uses on ImageNet-200, applies the three in a
+    random order.)
+
+    Args:
+      brightness: Strength of the brightness, from 0 to 1.
+      contrast: Strength of the contrast.
+      saturation: Strength of the saturation.
+      largest: Largest value of a pixel; results are clipped to 0 .. `largest`.
+
+    Returns:
+      The batch function, which raises an AugmentationError for images that do not have
+      three channels.
 
     Raises:
-      AugmentationError: If a strength is not in 0 to 1. The batch function: if images
-        have not three channels.
+      AugmentationError: If a strength is not from 0 to 1.
     """
     strengths = (brightness, contrast, saturation)
     if not all(0 <= strength <= 1 for strength in strengths):
@@ -311,7 +341,7 @@ def color_jitter(
         batch, _, _, channels = _sizes(images)
         if channels != 3:
             raise AugmentationError(
-                f"Jitter of colours needs 3 channels, but the images have {channels}; "
+                f"Colour jitter needs 3 channels, but the images have {channels}; "
                 "choose another augmentation."
             )
         numbers = _uniform([3, batch, 1, 1, 1], key, -1.0, 1.0)
@@ -329,15 +359,15 @@ def _grey(images):
 
 
 def _blend(base, images, factor, largest):
-    """From `base` (factor 0) by way of the images (1) and beyond, in their range."""
+    """Interpolates from `base` (factor 0) to the images (1) and beyond, clipped."""
     return tf.clip_by_value(base + factor * (images - base), 0.0, largest)
 
 
 @dataclasses.dataclass(frozen=True)
 class Normalization:
-    """A batch function: (pixels / largest - mean) / std.
+    """A batch function that returns (pixels / largest - mean) / std.
 
-    Draws nothing; the key may be None, so that the same function serves evaluation.
+    It ignores the key, so that evaluation can use it too.
 
     Attributes:
       mean: One number, or one for each channel.
@@ -367,7 +397,13 @@ def normalize(
     *,
     largest: float = 255.0,
 ) -> Normalization:
-    """Makes what scales pixels to [0, 1], subtracts the mean and divides by `std`.
+    """Scales pixels to [0, 1], subtracts the mean and divides by the deviation.
+
+    >>> import numpy as np
+    >>> from tff_reg.data import augmentation
+    >>> normalize = augmentation.normalize(mean=0.5, std=0.25)
+    >>> normalize(np.full([1, 1, 1, 1], 255, np.uint8)).numpy().item()
+    2.0
 
     Args:
       mean: One number, or one for each channel, of pixels scaled to [0, 1].
@@ -390,8 +426,8 @@ def normalize(
         )
     if len(means) != len(stds):
         raise AugmentationError(
-            f"mean has {len(means)} numbers and std {len(stds)}; give one each or "
-            "one for each channel."
+            f"mean has {len(means)} numbers and std {len(stds)}; pass one of each, or "
+            "one of each per channel."
         )
 
     return Normalization(tuple(means), tuple(stds), float(largest))

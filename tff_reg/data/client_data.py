@@ -1,4 +1,4 @@
-"""Client data over arrays that all clients share."""
+"""Client data whose examples are rows of shared arrays."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _LARGEST_GRAPH_BYTES = 2**31 - 2**24
 
 
 class ClientDataError(ValueError):
-    """Arrays, names or an id that do not fit together."""
+    """Raised if arrays, names or arguments do not fit together."""
 
 
 class UnknownClientError(ClientDataError):
-    """A client id that is not in the client data."""
+    """Raised for a client id that is not in the client data."""
 
 
 # Numbers of client data in this process.
@@ -34,18 +34,18 @@ _numbers = itertools.count()
 
 @dataclasses.dataclass(frozen=True)
 class Recipe:
-    """How a client's data set is made again in another process.
+    """Builds a client's data set in another process.
 
-    Of what it is made most stays the same from round to round: the examples. A runtime
-    can leave them where they were used.
+    The examples are the same in all rounds, so a runtime can keep them in the process
+    that used them.
 
     Attributes:
-      name: Of the examples.
-      num_bytes: Of them.
-      examples: Gives them, in this process.
-      make: Makes the data set of them; can be pickled.
-      load: Gives them where it is called, from that machine's files; can be pickled.
-        None if nobody has said how.
+      name: Name of the examples.
+      num_bytes: Size of the examples.
+      examples: Returns the examples, in this process.
+      make: Builds the data set of the examples; can be pickled.
+      load: Returns the examples from the files of the machine where it is called; can
+        be pickled. None unless `ArrayClientData.load_by` was called.
     """
 
     name: Any
@@ -58,13 +58,19 @@ class Recipe:
 class ArrayClientData(tff.simulation.datasets.ClientData):
     """Clients whose examples are rows of two shared arrays.
 
-    The arrays are kept as they are given (uint8 images stay uint8) and never copied;
-    beside them there are one int64 an example and the clients' names, so 10,000
-    clients cost what 10 cost, but for the names. A client's rows are gathered when
-    they are asked for.
+    The arrays are never copied or converted (uint8 images stay uint8). Beside them the
+    object holds one int64 per example and the clients' names, so 10,000 clients need
+    hardly more memory than 10. A client's rows are gathered when they are used.
 
-    Methods of a client raise an UnknownClientError if there is none of that id. A
-    client's data come in these forms:
+    >>> import numpy as np
+    >>> from tff_reg import data
+    >>> x, y = np.arange(4, dtype=np.float32), np.array([0, 1, 0, 1])
+    >>> clients = data.ArrayClientData(x, y, [[0, 3], [1, 2]])
+    >>> clients.client_examples("client_0000")["x"]
+    array([0., 3.], dtype=float32)
+
+    Methods with a client id raise an UnknownClientError for an unknown id. A client's
+    data come in these forms:
 
     * `client_examples`: NumPy arrays.
     * `create_tf_dataset_for_client` and `serializable_dataset_fn`: single examples,
@@ -83,15 +89,15 @@ class ArrayClientData(tff.simulation.datasets.ClientData):
         partition: Sequence[np.ndarray],
         client_ids: Sequence[str] | None = None,
     ):
-        """Initialises client data over `x` and `y`.
+        """Initialises client data with the rows of `x` and `y`.
 
         Args:
           x: uint8 or float32 [N, ...].
           y: [N] class numbers from 0; kept as int32.
-          partition: One array of positions in 0 .. N - 1 a client; may be empty, may
-            overlap.
-          client_ids: One distinct name a client; None makes `client_0000` and so on,
-            whose alphabetical order is the partition's order.
+          partition: For each client an array of positions in 0 .. N - 1, which may be
+            empty; clients may share positions.
+          client_ids: A distinct name for each client; None takes `client_0000` and so
+            on, whose alphabetical order is the partition's order.
 
         Raises:
           ClientDataError: If shapes, dtypes or names do not fit.
@@ -100,7 +106,7 @@ class ArrayClientData(tff.simulation.datasets.ClientData):
         super().__init__()
         if not len(partition):
             raise ClientDataError(
-                "The partition has no clients; give at least one array of positions."
+                "The partition has no clients; pass at least one array of positions."
             )
         if x.dtype not in (np.uint8, np.float32):
             raise ClientDataError(
@@ -109,7 +115,7 @@ class ArrayClientData(tff.simulation.datasets.ClientData):
         if y.ndim != 1 or not x.ndim or len(x) != len(y):
             raise ClientDataError(
                 f"x has shape {x.shape} and y {y.shape}; pass as many labels as "
-                "examples, one number each."
+                "examples, one number for each."
             )
         y = partitions.check_labels(y)
         if client_ids is None:
@@ -119,7 +125,7 @@ class ArrayClientData(tff.simulation.datasets.ClientData):
         if len(self._client_ids) != len(partition):
             raise ClientDataError(
                 f"There are {len(self._client_ids)} client ids for {len(partition)} "
-                "clients; give one each."
+                "clients; pass one for each client."
             )
         if len(self._rows) != len(partition):
             raise ClientDataError("Client ids must be distinct; some are repeated.")
@@ -137,7 +143,7 @@ class ArrayClientData(tff.simulation.datasets.ClientData):
 
     @property
     def client_sizes(self) -> np.ndarray:
-        """int64 [clients], the number of examples each, in the order of the names."""
+        """int64 [clients], the number of examples of each client."""
         return np.diff(self._offsets)
 
     @property
@@ -149,7 +155,7 @@ class ArrayClientData(tff.simulation.datasets.ClientData):
         )
 
     def client_positions(self, client_id: str) -> np.ndarray:
-        """Where a client's examples are in the shared arrays: int64 [n], a view.
+        """Returns the positions of a client's examples: int64 [n], a view.
 
         Raises:
           UnknownClientError: If there is no such client.
@@ -164,28 +170,28 @@ class ArrayClientData(tff.simulation.datasets.ClientData):
         return self._positions[self._offsets[row] : self._offsets[row + 1]]
 
     def client_examples(self, client_id: str) -> collections.OrderedDict:
-        """A copy of a client's examples: x [n, ...] as stored, y int32 [n]."""
+        """Returns a copy of a client's examples: x [n, ...] as stored, y int32 [n]."""
         positions = self.client_positions(client_id)
         return collections.OrderedDict(x=self._x[positions], y=self._y[positions])
 
     def create_tf_dataset_for_client(self, client_id: str) -> tf.data.Dataset:
-        """A client's single examples, in the order of its positions.
+        """Returns a client's single examples, in the order of its positions.
 
-        Holds this client's examples only, unlike `serializable_dataset_fn`.
+        The data set holds this client's examples only, unlike that of
+        `serializable_dataset_fn`.
         """
         return tf.data.Dataset.from_tensor_slices(self.client_examples(client_id))
 
     @property
     def serializable_dataset_fn(self) -> Callable[[str], tf.data.Dataset]:
-        """From a client id, a tensor or a string, to its single examples, in a graph.
+        """A function from a client id, a tensor or a string, to its single examples.
 
-        Works inside `tf.function` and TFF computations (`dataset_computation`,
-        `create_tf_dataset_from_all_clients`, `preprocess`). The price: the shared
-        arrays of *all* clients become constants of the graph. TFF's C++ worker takes
-        100 MB at most and no graph can hold 2 GB; for data of that size use the
-        methods that take the client's examples on the driver.
+        It works inside `tf.function` and TFF computations (`dataset_computation`,
+        `create_tf_dataset_from_all_clients`, `preprocess`), but makes the arrays of
+        *all* clients constants of the graph. TFF's C++ worker takes at most 100 MB, and
+        no graph can hold 2 GB; larger data need the other methods.
 
-        An unknown id is an `InvalidArgumentError` when the data set is made.
+        An unknown id raises an `InvalidArgumentError` when the data set is built.
 
         Raises:
           ClientDataError: When called, if the arrays are too large for a graph.
@@ -216,7 +222,7 @@ class ArrayClientData(tff.simulation.datasets.ClientData):
         )
 
     def whole_client_dataset(self, client_id: str, key: np.ndarray) -> tf.data.Dataset:
-        """A client's data as one element.
+        """Returns a client's data as one element.
 
         Args:
           client_id: The client.
@@ -224,7 +230,7 @@ class ArrayClientData(tff.simulation.datasets.ClientData):
 
         Returns:
           A data set of one `OrderedDict(x=[n, ...], y=int32 [n], key=int64 [2])`,
-          with x as stored, also where n is 0. Its attribute `recipe` is its `Recipe`.
+          with x as stored, even if n is 0. Its attribute `recipe` is its `Recipe`.
 
         Raises:
           ClientDataError: If `key` is not two integers.
@@ -242,19 +248,17 @@ class ArrayClientData(tff.simulation.datasets.ClientData):
         return dataset
 
     def load_by(self, build: Callable[[], ArrayClientData]) -> None:
-        """Says how the same client data are built on another machine.
+        """Sets the function that builds the same client data on another machine.
 
         Args:
-          build: Does so; can be pickled. What it gives there is compared with these.
+          build: The function, which can be pickled. The digests of its result are
+            compared with these client data's.
         """
         self._load = (pickle.dumps(build), self.digests)
 
     @functools.cached_property
     def digests(self) -> dict[str, str]:
-        """Of the examples and of who has which, by names of `digests.NAMES`.
-
-        Made when they are first asked for.
-        """
+        """Digests of the examples and of their split, by names of `digests.NAMES`."""
         positions = [self.client_positions(name) for name in self._client_ids]
         return {
             digests.EXAMPLES: digests.of_examples(self._x, self._y),
@@ -271,27 +275,27 @@ class ArrayClientData(tff.simulation.datasets.ClientData):
         *,
         include_key: bool = False,
     ) -> tf.data.Dataset:
-        """A client's data as ordinary batches over all of its local epochs.
+        """Returns a client's data as ordinary batches of all local epochs.
 
-        Each epoch is in the order `keys.epoch_order(key, epoch, n)`, is cut into
-        batches of its own, and ends with a smaller batch if need be. Batch number s,
-        counted over all epochs, is augmented with `keys.step_key(key, s)`. Iterating
-        the data set again gives the same batches.
+        Each epoch has the order `keys.epoch_order(key, epoch, n)` and is cut into
+        separate batches, of which the last may be smaller. Batch s, counted over all
+        epochs, is augmented with `keys.step_key(key, s)`. Every iteration of the data
+        set gives the same batches.
 
         Args:
           client_id: The client.
           key: int64 [2], see `keys.client_key`.
-          batch_size: Examples a batch, at least 1.
-          local_epochs: How often to go through the examples, at least 1.
+          batch_size: Examples per batch, at least 1.
+          local_epochs: Number of epochs, at least 1.
           augment_fn: (images, key) -> float32 images; None only converts to float32.
-          include_key: Whether batches carry their step's key.
+          include_key: Whether batches include their step's key.
 
         Returns:
           A data set of `OrderedDict(x=float32 [b, ...], y=int32 [b])`, and with
           `include_key` also `key=int64 [2]`; empty for a client without examples.
 
         Raises:
-          ClientDataError: If another argument is out of range.
+          ClientDataError: If an argument is out of range.
         """
         if batch_size < 1 or local_epochs < 1:
             raise ClientDataError(
@@ -336,7 +340,7 @@ def _loaded(
     if client_data.digests != expected:
         raise ClientDataError(
             "This machine's files have other examples than those of the machine that"
-            " the run was started on; leave out data_on_nodes, or copy them."
+            " started the run; copy the files, or leave data_on_nodes out."
         )
     return client_data.client_examples(client_id)
 

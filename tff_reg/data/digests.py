@@ -1,7 +1,7 @@
-"""Digests of examples and of their split: whether two runs have the same data.
+"""Digests of examples and of their split, by which runs compare their data.
 
-Of what is in memory, so that it does not matter where the data were. SHA-256 takes
-about a second for two gigabytes.
+The digests are of the arrays in memory, so the location of the files does not matter.
+SHA-256 takes about a second for two gigabytes.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 from tff_reg.lazy import np
 
-# By the names that `config.json` has for them: what they are of, in words.
+# By the names in `config.json`: the data that each digest is of, in words.
 NAMES: Mapping[str, str] = {
     "digest_of_examples": "training examples",
     "digest_of_split": "clients, or another split of the examples",
@@ -23,13 +23,13 @@ EXAMPLES, SPLIT, TEST_EXAMPLES = NAMES
 
 
 def client_ids(count: int) -> list[str]:
-    """The names of so many clients, where nobody gives them any."""
+    """Returns the default names of `count` clients: client_0000, client_0001, ..."""
     digits = max(4, len(str(count - 1)))
     return [f"client_{row:0{digits}d}" for row in range(count)]
 
 
 def of_examples(*arrays: Any) -> str:
-    """The digest of arrays: of their types, shapes and numbers."""
+    """Returns the digest of the types, shapes and values of arrays."""
     digest = hashlib.sha256()
     for array in arrays:
         digest.update(f"{array.dtype.str}{array.shape}".encode())
@@ -38,14 +38,14 @@ def of_examples(*arrays: Any) -> str:
 
 
 def of_split(client_ids: Sequence[str], positions: Sequence[Any]) -> str:
-    """The digest of which examples are whose.
+    """Returns the digest of a split of the examples into clients.
 
     Args:
       client_ids: The clients' names.
-      positions: Each one's positions in the training examples.
+      positions: For each client the positions of its examples, int [n].
 
     Returns:
-      The digest.
+      The digest, 64 hexadecimal digits.
     """
     digest = hashlib.sha256(json.dumps(list(client_ids)).encode("utf-8"))
     for of_client in positions:

@@ -1,21 +1,19 @@
-"""Where every random number of a run comes from.
+"""The source of all random numbers of a run.
 
-A run has one seed. Nothing else is random: each draw is a pure function of the
-seed and of *what the draw is for* (the round, the client's name, the epoch, the
-step). So a run that is resumed draws what the unbroken run would have drawn, the
-order in which clients are computed does not matter, and two runs in one process
-do not disturb each other.
+A run has one seed. Each draw is a pure function of the seed and the draw's purpose
+(the round, the client's name, the epoch, the step). So a resumed run draws the same
+numbers as an uninterrupted run, the order in which clients are computed does not
+matter, and two runs in one process do not disturb each other.
 
-Two kinds of keys:
+There are two kinds of keys:
 
 * On the driver, `client_key` (the key that travels with a client's data in one
   round) and `driver_generator` (NumPy generators for partitions and client
-  sampling). Both hash their arguments with SHA-256, so they are the same in every
-  process and on every platform; Python's own `hash` is not.
-* In TensorFlow, `epoch_order` and `step_key` turn a client's key into the order of
-  the examples in an epoch and into the key of one step. The whole-client loop and
-  the batched data sets of `ArrayClientData` both call these two functions, which is
-  why they see the same batches.
+  sampling). Both hash their arguments with SHA-256, so that they are the same in every
+  process and on every platform, unlike Python's own `hash`.
+* In TensorFlow, `epoch_order` and `step_key` derive the order of the examples in an
+  epoch and the key of one step from a client's key. The whole-client loop and the
+  batched data sets of `ArrayClientData` both call them, and so see the same batches.
 
 The generator is always Philox, named explicitly, so that CPU and GPU agree.
 """
@@ -30,7 +28,7 @@ from typing import Any, Union
 
 from tff_reg.lazy import np, tf
 
-# What a seed is at most: files of JSON and keys of int64 hold it as it is.
+# The largest seed: JSON and int64 keys hold it exactly.
 LARGEST_SEED = 2**53 - 1
 # Step keys live under a branch of the client's key that no epoch can have.
 _STEPS_BRANCH = 2**31 - 1
@@ -45,7 +43,11 @@ def _digest(purpose: str, parts: Iterable[Union[int, str]]) -> bytes:
 
 
 def client_key(seed: int, round_num: int, client_id: str) -> np.ndarray:
-    """The key of one client in one round.
+    """Returns the key of one client in one round.
+
+    >>> from tff_reg import data
+    >>> data.client_key(seed=3, round_num=17, client_id="client_0004")
+    array([-4970384453049134167, -3430817352026502600])
 
     Args:
       seed: The run's seed, any Python or NumPy integer.
@@ -64,10 +66,10 @@ def client_key(seed: int, round_num: int, client_id: str) -> np.ndarray:
 
 
 def driver_generator(purpose: str, *parts: Union[int, str]) -> np.random.Generator:
-    """A NumPy generator that depends on `purpose` and `parts` alone.
+    """Returns a NumPy generator that depends on `purpose` and `parts` alone.
 
     Args:
-      purpose: What the numbers are for; two purposes never share a stream.
+      purpose: Name of the purpose; two purposes never share a stream.
       *parts: Integers and strings, e.g. the seed and the round.
 
     Returns:
@@ -81,17 +83,17 @@ def driver_generator(purpose: str, *parts: Union[int, str]) -> np.random.Generat
 
 
 def fold_in(key: tf.Tensor, data: Any) -> tf.Tensor:
-    """A new key from `key` and an integer: int64 [2], int scalar -> int64 [2]."""
+    """Returns a new key from a key and an integer: int64 [2], int -> int64 [2]."""
     return tf.random.experimental.stateless_fold_in(
         tf.cast(key, tf.int64), tf.cast(data, tf.int64), alg="philox"
     )
 
 
 def epoch_order(key: tf.Tensor, epoch: Any, num_examples: Any) -> tf.Tensor:
-    """The order in which a client's examples are visited in one epoch.
+    """Returns the order in which a client's examples are visited in one epoch.
 
-    A sort of 64-bit random numbers rather than `stateless_shuffle`, whose result
-    TensorFlow does not promise to keep between versions and devices.
+    It sorts 64-bit random numbers instead of calling `stateless_shuffle`, whose result
+    may change between versions of TensorFlow and devices.
 
     Args:
       key: int64 [2], the client's key (not the epoch's).
@@ -113,7 +115,7 @@ def epoch_order(key: tf.Tensor, epoch: Any, num_examples: Any) -> tf.Tensor:
 
 
 def step_key(key: tf.Tensor, step: Any) -> tf.Tensor:
-    """The key of one local step: augmentation, dropout, mixing and the like.
+    """Returns the key of one local step: augmentation, dropout, mixing and the like.
 
     Args:
       key: int64 [2], the client's key.
@@ -127,11 +129,11 @@ def step_key(key: tf.Tensor, step: Any) -> tf.Tensor:
 
 
 def part_key(key: tf.Tensor, name: str) -> tf.Tensor:
-    """The key of one part of a step, so that parts never share their draws.
+    """Returns the key of one part of a step, so that parts never share their draws.
 
     Args:
       key: int64 [2], the step's key.
-      name: The part's name, a regulariser's for instance.
+      name: The part's name, such as a method's.
 
     Returns:
       int64 [2] tensor.

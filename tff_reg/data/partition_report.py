@@ -1,11 +1,7 @@
-"""Who holds what: a partition as a table and as a picture.
+"""Reports on a partition: the examples of each client as a table and as a picture.
 
-    held = report(labels, partition, class_names=names)
-    held.write_csv("partition.csv")
-    print(held.markdown())
-    held.write_figure("partition.png", title="Dir(0.5)")
-
-`of_task` makes the report of a task that was built by `tasks.build`.
+`report` counts them for labels and a partition, `of_task` for a task that was built by
+`tasks.build`.
 """
 
 from __future__ import annotations
@@ -27,26 +23,26 @@ from tff_reg.lazy import (
     np,
 )
 
-# Up to so many, the table has a column a class, and the picture a colour a class.
+# With at most this many classes, the table has a column and the picture a colour each.
 _FEW_CLASSES = 12
-# Up to so many, the picture has a bar a client.
+# With at most this many clients, the picture has a bar for each.
 _FEW_CLIENTS = 50
-# How many classes of a client the table names where it cannot have a column for each.
+# The number of largest classes in a client's row of a table without columns of classes.
 _NAMED_CLASSES = 3
 _INK, _FAINT, _BAR = "#222222", "#555555", "#0b5fa5"
 
 
 @dataclasses.dataclass(frozen=True)
 class PartitionReport:
-    """What each client holds.
+    """The examples of each client.
 
     Attributes:
-      counts: int64 [clients, classes], examples.
-      client_ids: One a client.
-      class_names: One a class.
-      num_examples: Of all that there are, dealt out or not.
-      domain_counts: int64 [clients, domains]; no columns where there are no domains.
-      domain_names: One a domain.
+      counts: int64 [clients, classes], numbers of examples.
+      client_ids: The clients' names.
+      class_names: The classes' names.
+      num_examples: Number of all examples, of clients or not.
+      domain_counts: int64 [clients, domains]; no columns if there are no domains.
+      domain_names: The domains' names.
     """
 
     counts: np.ndarray
@@ -72,12 +68,12 @@ class PartitionReport:
         return len(self.class_names) <= 25 and max(map(len, self.class_names)) <= 12
 
     def rows(self) -> list[dict[str, Any]]:
-        """The table, a row a client.
+        """Returns the table, with a row for each client.
 
         Returns:
-          Dicts of `client`, `examples`, `classes` (how many it has any of),
-          `entropy_bits`, `domain/<name>` for each domain and `class/<name>` for each
-          class.
+          Dicts of `client`, `examples`, `classes` (the number of classes with
+          examples), `entropy_bits`, `domain/<name>` for each domain and `class/<name>`
+          for each class.
         """
         held = (self.counts > 0).sum(axis=1)
         found = []
@@ -107,7 +103,7 @@ class PartitionReport:
             writer.writerows(rows)
 
     def markdown(self) -> str:
-        """The table for people: with many classes it names each client's largest."""
+        """Returns the table in Markdown; many classes become each client's largest."""
         header = ["client", "examples", "classes", "entropy (bits)"]
         header += self.domain_names
         few = len(self.class_names) <= _FEW_CLASSES
@@ -132,7 +128,7 @@ class PartitionReport:
         )
 
     def summary(self) -> list[str]:
-        """The whole in a few lines."""
+        """Returns a few lines on the whole partition."""
         sizes, held = self.sizes, (self.counts > 0).sum(axis=1)
         whole = _entropy(self.counts.sum(axis=0, keepdims=True))[0]
         lines = [
@@ -150,17 +146,17 @@ class PartitionReport:
     def write_figure(
         self, path: str | os.PathLike, *, title: str, subtitle: str = ""
     ) -> None:
-        """Draws who holds what and writes a PNG of 1440 x 900 pixels.
+        """Draws the examples of each client as a PNG of 1440 x 900 pixels.
 
-        Few clients and classes are stacked bars, a colour a class. More are a map
-        with a column a client and a row a class, under a bar a client for the sizes;
-        with more than 50 clients these stand in the order of the class that they hold
-        most of. Domains are a strip of colours below.
+        Few clients and classes are stacked bars with a colour for each class. More are
+        a map with a column for each client and a row for each class, under bars of the
+        clients' sizes; more than 50 clients are sorted by their largest class. Domains
+        are a strip of colours below.
 
         Args:
-          path: The file.
-          title: What was dealt out.
-          subtitle: How.
+          path: The PNG file.
+          title: Title of the picture.
+          subtitle: Second line of the title.
         """
         figure = mpl_figure.Figure(figsize=(9.6, 6.0), dpi=150, facecolor="white")
         mpl_agg.FigureCanvasAgg(figure)
@@ -190,7 +186,7 @@ class PartitionReport:
             self._draw_domains(last, order)
         label = "client"
         if len(order) > _FEW_CLIENTS:
-            label = "clients, in the order of the class that they hold most of"
+            label = "clients, sorted by their largest class"
         last.set_xlabel(label, fontsize=13, color=_INK)
         with open(path, "wb") as file:
             figure.savefig(file, format="png", metadata={"Software": None})
@@ -300,34 +296,43 @@ def report(
     domains: np.ndarray | None = None,
     domain_names: Sequence[str] = (),
 ) -> PartitionReport:
-    """Counts what each client holds.
+    """Counts the examples of each client by class and domain.
+
+    >>> from tff_reg.data import partition_report
+    >>> dealt, names = [[0, 1], [2]], ["cat", "dog"]
+    >>> held = partition_report.report([0, 1, 0], dealt, class_names=names)
+    >>> print(held.markdown())
+    | client | examples | classes | entropy (bits) | cat | dog |
+    | --- | ---: | ---: | ---: | ---: | ---: |
+    | 0 | 2 | 2 | 1.00 | 1 | 1 |
+    | 1 | 1 | 1 | 0.00 | 1 | 0 |
 
     Args:
       labels: [N] whole numbers >= 0.
-      partition: One array of positions in `labels` a client.
-      class_names: One a class, in the order of the labels.
-      client_ids: One a client; None numbers them.
-      domains: [N] whole numbers >= 0; None where there are no domains.
-      domain_names: One a domain.
+      partition: For each client an array of positions in `labels`.
+      class_names: The classes' names, in the order of the labels.
+      client_ids: The clients' names; None numbers them.
+      domains: [N] whole numbers >= 0; None if there are no domains.
+      domain_names: The domains' names.
 
     Returns:
       The report.
 
     Raises:
-      PartitionError: If labels or domains are no numbers of those names, names are
-        the same, or there are no clients or not one name each.
+      PartitionError: If a label or domain has no name, names are equal, there are no
+        clients, or the number of names differs from the number of clients.
     """
     names = range(len(partition)) if client_ids is None else client_ids
     if not len(partition) or len(names) != len(partition):
         raise partitions.PartitionError(
-            f"There are {len(names)} names for {len(partition)} clients; give one "
-            "each, and at least one client."
+            f"There are {len(names)} names for {len(partition)} clients; pass at least "
+            "one client, and one name for each."
         )
     for kind in (class_names, domain_names):
         if len(set(map(str, kind))) < len(kind):
             raise partitions.PartitionError(
-                f"Some of the names {', '.join(map(str, kind))} are the same; give each"
-                " class and domain one of its own."
+                f"Some of the names {', '.join(map(str, kind))} are the same; give"
+                " classes and domains different names."
             )
     counts = partitions.class_counts(labels, partition, len(class_names))
     domain_counts = np.zeros((len(partition), 0), np.int64)
@@ -344,7 +349,7 @@ def report(
 
 
 def of_task(task: Any) -> PartitionReport:
-    """The report of a task, as `tasks.build` makes them."""
+    """Returns the report of a task that was built by `tasks.build`."""
     return report(
         task.train_labels,
         task.partition,

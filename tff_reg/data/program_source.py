@@ -1,9 +1,9 @@
-"""Client data for TFF's programs: seeded, and resumable.
+"""A seeded, resumable source of client data for TFF's programs.
 
 `tff.program.DatasetDataSource` draws clients from Python's global generator, so a
-program that is started again trains other clients than one that was not stopped. Here
-round r of a seed has the cohort and the keys that `tff_reg.experiment` gives round r of
-that seed, however often the program was stopped before it.
+program that is restarted trains other clients than an uninterrupted one. Here round r
+of a seed has the same cohort and keys as round r of that seed in `tff_reg.experiment`,
+no matter how often the program was stopped before.
 """
 
 from __future__ import annotations
@@ -22,14 +22,21 @@ from tff_reg.lazy import tff
 
 
 class DataSourceError(ValueError):
-    """Clients or saved bytes that a data source can do nothing with."""
+    """Clients or saved bytes that a data source cannot use."""
 
 
 class SeededDataSource(tff.program.FederatedDataSource):
-    """Clients for `tff.learning.programs.train_model` and programs like it.
+    """A data source for `tff.learning.programs.train_model` and similar programs.
 
-    Every iterator begins at round 1. So one that evaluates every model anew, as
-    `tff.learning.programs.EvaluationManager` does, sees the same clients each time.
+    Every iterator begins at round 1, so an evaluation of every model, such as
+    `tff.learning.programs.EvaluationManager`'s, uses the same clients each time.
+
+    >>> import numpy as np
+    >>> from tff_reg import data
+    >>> x, y = np.eye(4, dtype=np.float32), np.arange(4)
+    >>> clients = data.ArrayClientData(x, y, [[0, 1], [2], [3]])
+    >>> len(data.SeededDataSource(clients, seed=7).iterator().select(2))
+    2
     """
 
     def __init__(
@@ -41,11 +48,11 @@ class SeededDataSource(tff.program.FederatedDataSource):
             Callable[[str, np.ndarray], tf.data.Dataset]
         ] = None,
     ):
-        """Initialises a source over all clients of `client_data`.
+        """Initialises a source of all clients of `client_data`.
 
         Args:
-          client_data: Has `client_ids` and `whole_client_dataset(client_id, key)`, like
-            `tff_reg.data.ArrayClientData`.
+          client_data: An object with `client_ids` and `whole_client_dataset(client_id,
+            key)`, such as a `tff_reg.data.ArrayClientData`.
           seed: Seed of the sampling and of the clients' keys.
           client_dataset_fn: From a client's id and its key for the round (int64 [2]) to
             its `tf.data.Dataset`; None for `client_data.whole_client_dataset`.
@@ -56,7 +63,7 @@ class SeededDataSource(tff.program.FederatedDataSource):
         """
         self._client_ids = list(client_data.client_ids)
         if not self._client_ids:
-            raise DataSourceError("There are no clients; give at least one.")
+            raise DataSourceError("There are no clients; pass at least one.")
         self._seed = operator.index(seed)
         self._client_data = client_data
         self._client_dataset_fn = client_dataset_fn or client_data.whole_client_dataset
@@ -70,13 +77,13 @@ class SeededDataSource(tff.program.FederatedDataSource):
 
     @functools.cached_property
     def federated_type(self) -> tff.FederatedType:
-        """The type of what `select` returns: at clients, sequences of all their forms.
+        """The type of the result of `select`: sequences placed at clients.
 
-        Made when it is first asked for, from every client's data set; sizes in which
+        It is computed at first use from every client's data set. Dimensions in which
         clients differ are unknown in it.
 
         Raises:
-          DataSourceError: If they differ in more than sizes.
+          DataSourceError: If clients' data sets differ in more than dimensions.
         """
         specs = [
             self._client_dataset_fn(name, np.zeros([2], np.int64)).element_spec
@@ -97,10 +104,10 @@ class SeededDataSource(tff.program.FederatedDataSource):
 
     @functools.cached_property
     def identity(self) -> dict[str, Any]:
-        """What two sources that draw the same have in common; JSON values.
+        """JSON values that are equal for two sources which draw the same clients.
 
-        The seed, and the client data's digests: of the examples, and of which are
-        whose. Client data that have none are told apart by their clients' names.
+        The seed and the client data's digests of the examples and of their split.
+        Client data without digests are identified by their clients' names.
         """
         found = getattr(self._client_data, "digests", None) or {
             digests.SPLIT: digests.of_split(self._client_ids, [])
@@ -112,18 +119,18 @@ class SeededDataSource(tff.program.FederatedDataSource):
         }
 
     def iterator(self) -> SeededDataSourceIterator:
-        """A new iterator, at round 1."""
+        """Returns a new iterator, at round 1."""
         return self._iterator_class(0)
 
     def select(self, round_num: int, k: Optional[int] = None) -> list[tf.data.Dataset]:
-        """The data sets of one round's cohort.
+        """Returns the data sets of one round's cohort.
 
         Args:
           round_num: The round, from 1.
-          k: How many clients; None for all.
+          k: Number of clients; None for all.
 
         Returns:
-          One data set a client, in the order of `client_ids`.
+          One data set for each client of the cohort, in the order of `client_ids`.
 
         Raises:
           SamplingError: If `k` is not between 1 and the number of clients.
@@ -141,50 +148,50 @@ class SeededDataSource(tff.program.FederatedDataSource):
 
 
 class SeededDataSourceIterator(tff.program.FederatedDataSourceIterator):
-    """Draws round after round; made by `SeededDataSource.iterator`.
+    """Draws round after round; built by `SeededDataSource.iterator`.
 
-    Its bytes hold the seed, which clients there are, and how many rounds were drawn,
-    but no data. Each source has its own sub-class.
+    Its bytes hold the seed, digests of the clients and the number of rounds drawn, but
+    no data. Each source has its own sub-class.
     """
 
     _source: SeededDataSource
 
     def __init__(self, rounds_drawn: int):
-        """Initialises an iterator that has drawn so many rounds."""
+        """Initialises an iterator after `rounds_drawn` rounds."""
         self._rounds_drawn = rounds_drawn
 
     @property
     def federated_type(self) -> tff.FederatedType:
-        """The type of what `select` returns."""
+        """The type of the result of `select`."""
         return self._source.federated_type
 
     def select(self, k: Optional[int] = None) -> list[tf.data.Dataset]:
-        """The data sets of the next round's cohort, as `SeededDataSource.select`.
+        """Returns the data sets of the next round's cohort; see the source's `select`.
 
-        If that raises, no round is drawn.
+        If the source raises, no round counts as drawn.
         """
         selected = self._source.select(self._rounds_drawn + 1, k)
         self._rounds_drawn += 1
         return selected
 
     def to_bytes(self) -> bytes:
-        """The iterator's place, to be read by `from_bytes` of the same source's."""
+        """Returns the iterator's position, for `from_bytes` of the same source."""
         state = {**self._source.identity, "rounds_drawn": self._rounds_drawn}
         return json.dumps(state, sort_keys=True).encode("utf-8")
 
     @classmethod
     def from_bytes(cls, data: bytes) -> SeededDataSourceIterator:
-        """An iterator at the place where another one was.
+        """Returns an iterator at a saved position.
 
         Args:
-          data: What `to_bytes` of that one gave, perhaps in another process.
+          data: The result of `to_bytes`, perhaps of another process.
 
         Returns:
-          The iterator, over this class's own source.
+          The iterator, over this class's source.
 
         Raises:
-          DataSourceError: If `data` are something else, or of an iterator over another
-            seed or other clients.
+          DataSourceError: If `data` are no such bytes, or belong to a source with
+            another seed or other clients.
         """
         own = cls._source.identity
         try:
@@ -195,13 +202,13 @@ class SeededDataSourceIterator(tff.program.FederatedDataSourceIterator):
             rounds_drawn = operator.index(state["rounds_drawn"])
         except (ValueError, TypeError, KeyError):
             raise DataSourceError(
-                "These bytes are not of a SeededDataSource's iterator; was the program"
-                " begun with another data source?"
+                "These bytes are not of a SeededDataSource's iterator; did the program"
+                " begin with another data source?"
             ) from None
         if found["seed"] != own["seed"]:
             raise DataSourceError(
                 f"The program was begun with seed {found['seed']}, and the seed is now"
-                f" {own['seed']}: give that seed, or another directory."
+                f" {own['seed']}: use that seed, or another directory."
             )
         for name, others in (
             ("clients", "clients, or with other examples at the clients"),
@@ -209,7 +216,7 @@ class SeededDataSourceIterator(tff.program.FederatedDataSourceIterator):
         ):
             if found[name] != own[name]:
                 raise DataSourceError(
-                    f"The program was begun with other {others}: give those, or another"
+                    f"The program was begun with other {others}: use those, or another"
                     " directory."
                 )
         return cls(rounds_drawn)

@@ -1,4 +1,4 @@
-"""Which clients take part in a round.
+"""Sampling of the clients that take part in a round.
 
 Both functions are stateless: round 17 of seed 3 has the same cohort whether or not
 rounds 0 to 16 were run before it. The clients keep the order of `client_ids`.
@@ -22,7 +22,7 @@ class SamplingError(ValueError):
 def _check_clients(client_ids: Sequence[str]) -> None:
     if not len(client_ids):
         raise SamplingError(
-            "There are no clients to sample from; give at least one client id."
+            "There are no clients to sample from; pass at least one client id."
         )
 
 
@@ -31,15 +31,18 @@ def sample_clients(
 ) -> list[str]:
     """Draws a fixed number of clients, uniformly and without replacement.
 
+    >>> from tff_reg import data
+    >>> data.sample_clients(["a", "b", "c", "d"], 2, seed=0, round_num=1)
+    ['a', 'b']
+
     Args:
       client_ids: All clients' names.
-      clients_per_round: How many take part, from 1 to all of them.
+      clients_per_round: Number of clients to draw, from 1 to all.
       seed: The run's seed.
       round_num: The round.
 
     Returns:
-      `clients_per_round` distinct names in the order that they have in
-      `client_ids`.
+      `clients_per_round` distinct names in the order of `client_ids`.
 
     Raises:
       SamplingError: If there are no clients, or `clients_per_round` is not between
@@ -49,8 +52,8 @@ def sample_clients(
     clients_per_round = operator.index(clients_per_round)
     if not 1 <= clients_per_round <= len(client_ids):
         raise SamplingError(
-            f"Cannot draw {clients_per_round} clients a round from "
-            f"{len(client_ids)}; ask for 1 to {len(client_ids)}."
+            f"Cannot draw {clients_per_round} clients per round from "
+            f"{len(client_ids)}; draw 1 to {len(client_ids)}."
         )
     generator = keys.driver_generator("sample_clients", seed, round_num)
     chosen = generator.permutation(len(client_ids))[:clients_per_round]
@@ -60,13 +63,17 @@ def sample_clients(
 def sample_clients_bernoulli(
     client_ids: Sequence[str], participation: float, *, seed: int, round_num: int
 ) -> list[str]:
-    """Lets every client take part independently with the same probability.
+    """Draws each client independently with the same probability.
 
-    This is how the FedDyn code and its descendants (FedDC, FedSpeed, MAN) draw
-    cohorts: the size varies from round to round, and an empty cohort is drawn again.
-    Here the cohort is drawn from that same distribution directly (the first member
-    from a geometric distribution cut off at the last client, the ones after it
-    independently), so that a small probability costs nothing.
+    The FedDyn code and its descendants (FedDC, FedSpeed, MAN) draw cohorts so: the
+    size varies from round to round, and an empty cohort is drawn again. This function
+    draws from the same distribution directly (the first member from a truncated
+    geometric distribution, the following ones independently), so that small
+    probabilities need no repetition.
+
+    >>> from tff_reg import data
+    >>> data.sample_clients_bernoulli(["a", "b", "c", "d"], 0.5, seed=0, round_num=1)
+    ['a', 'd']
 
     Args:
       client_ids: All clients' names.
@@ -83,7 +90,7 @@ def sample_clients_bernoulli(
     _check_clients(client_ids)
     if not isinstance(participation, numbers.Real) or not 0 < participation <= 1:
         raise SamplingError(
-            f"participation is {participation!r}; give a probability above 0 and at "
+            f"participation is {participation!r}; pass a probability above 0 and at "
             "most 1."
         )
     count = len(client_ids)

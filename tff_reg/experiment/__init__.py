@@ -17,22 +17,28 @@ does what `bin/run` does. For a process and data of one's own:
 Importing this package imports neither TensorFlow nor TFF.
 """
 
-from tff_reg.experiment.asynchronous import train_async
-from tff_reg.experiment.comparison import compare
-from tff_reg.experiment.config import ResolvedConfig, RunConfig
-from tff_reg.experiment.directory import DirectoryError, RunDirectory
-from tff_reg.experiment.evaluation import CentralEvaluation
-from tff_reg.experiment.finished_runs import ComparisonError
-from tff_reg.experiment.loop import RunResult, Training, TrainingError, train
-from tff_reg.experiment.runs import check, finished, prepare, run, run_async
-from tff_reg.experiment.state_file import StateMismatchError
-from tff_reg.experiment.trained import predict
+from tff_reg.experiment.config.run_config import ResolvedConfig, RunConfig
+from tff_reg.experiment.report.comparison import compare
+from tff_reg.experiment.report.finished_runs import ComparisonError
+from tff_reg.experiment.report.trained import predict
+from tff_reg.experiment.rounds import progress
+from tff_reg.experiment.rounds.asynchronous import train_async
+from tff_reg.experiment.rounds.callbacks import Callback, Run
+from tff_reg.experiment.rounds.directory import DirectoryError, RunDirectory
+from tff_reg.experiment.rounds.evaluation import CentralEvaluation
+from tff_reg.experiment.rounds.loop import RunResult
+from tff_reg.experiment.rounds.round_work import TrainingError
+from tff_reg.experiment.rounds.runs import check, finished, prepare, run, run_async
+from tff_reg.experiment.rounds.state_file import StateMismatchError
+from tff_reg.experiment.rounds.training import Training, train
 
 __all__ = [
+    "Callback",
     "CentralEvaluation",
     "ComparisonError",
     "DirectoryError",
     "ResolvedConfig",
+    "Run",
     "RunConfig",
     "RunDirectory",
     "RunResult",
@@ -44,6 +50,7 @@ __all__ = [
     "finished",
     "predict",
     "prepare",
+    "progress",
     "run",
     "run_async",
     "train",

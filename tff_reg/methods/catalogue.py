@@ -12,12 +12,12 @@ Functions of a process name raise `UnknownProcessError` as `parse` does.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import difflib
-import functools
 import importlib
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple, Optional
 
 from tff_reg import plugins, settings as settings_lib
@@ -25,7 +25,7 @@ from tff_reg.methods import checks, method as method_lib
 
 ENTRY_POINTS = "tff_reg.methods"
 # The modules of our methods, in the order in which they act in a combination.
-_MODULES = (
+OURS = (
     "fedavg",
     "fedprox",
     "fedalign",
@@ -87,8 +87,8 @@ class Strength(NamedTuple):
         return f"{self.method}_{self.setting.name}"
 
 
-# Methods of files that `add_file` was given, by name.
-_of_files: dict[str, type[method_lib.Method]] = {}
+# Methods of files and packages that were asked for so far, by name.
+_loaded: dict[str, type[method_lib.Method]] = {}
 
 
 def methods() -> Mapping[str, type[method_lib.Method]]:
@@ -117,19 +117,31 @@ def find(name: str) -> type[method_lib.Method]:
     Raises:
       PluginError: If its package cannot be loaded, or it is no method.
     """
-    return _of_files[name] if name in _of_files else _find(name)
-
-
-@functools.cache
-def _find(name: str) -> type[method_lib.Method]:
-    if name in _MODULES:
+    if name in OURS:
         module = importlib.import_module(f"tff_reg.methods.{name}")
         return next(value for value in vars(module).values() if _is_method(value, name))
-    must = f"a dataclass, a sub-class of tff_reg.methods.Method whose name is {name!r}"
-    point = plugins.entry_points(ENTRY_POINTS, _MODULES)[name]
-    return plugins.load(
-        point, ENTRY_POINTS, lambda value: "" if _is_method(value, name) else must
-    )
+    if name not in _loaded:
+        must = f"a dataclass, a sub-class of tff_reg.methods.Method named {name!r}"
+        _loaded[name] = plugins.load(
+            plugins.entry_points(ENTRY_POINTS, OURS)[name],
+            ENTRY_POINTS,
+            lambda value: "" if _is_method(value, name) else must,
+        )
+    return _loaded[name]
+
+
+def load_named(words: Iterable[str]) -> None:
+    """Loads the methods of packages whose name is in one of some words.
+
+    Args:
+      words: Arguments of a command, or names of settings.
+    """
+    text = " ".join(words)
+    for name in plugins.entry_points(ENTRY_POINTS, OURS):
+        if name in text:
+            # `parse` says why a method cannot be had, where it is one of a process.
+            with contextlib.suppress(plugins.PluginError):
+                find(name)
 
 
 def add_file(path: str) -> list[str]:
@@ -152,15 +164,15 @@ def add_file(path: str) -> list[str]:
     )
     if not classes:
         raise plugins.PluginError(
-            f"--plugin={path}: the file has no method. A method is a frozen dataclass,"
-            " a sub-class of tff_reg.methods.Method with a name."
+            "the file has no method. A method is a frozen dataclass, a sub-class of"
+            " tff_reg.methods.Method with a name."
         )
     for cls in classes:
-        if cls.name in names() and _of_files.get(cls.name) is not cls:
+        if cls.name in names() and _loaded.get(cls.name) is not cls:
             raise plugins.PluginError(
-                f"--plugin={path}: there is another method {cls.name!r}: rename it."
+                f"there is another method {cls.name!r}: rename it."
             )
-        _of_files[cls.name] = cls
+        _loaded[cls.name] = cls
     return [cls.name for cls in classes]
 
 
@@ -172,7 +184,8 @@ def _is_method(value: Any, name: str) -> bool:
 
 def names() -> tuple[str, ...]:
     """The names of all methods, without loading any package."""
-    return (*_MODULES, *plugins.entry_points(ENTRY_POINTS, _MODULES), *_of_files)
+    known = (*OURS, *plugins.entry_points(ENTRY_POINTS, OURS), *_loaded)
+    return tuple(dict.fromkeys(known))
 
 
 def parse(process: str) -> tuple[str, ...]:
@@ -287,19 +300,17 @@ def strengths(process: Optional[str] = None) -> list[Strength]:
     """The hyperparameters of a process.
 
     Args:
-      process: A process name, or None for all methods.
+      process: A process name, or None for our methods and those of files and packages
+        that were asked for.
 
     Returns:
       One entry per field of each method's dataclass.
     """
-    if process is None:
-        classes: Mapping[str, type[method_lib.Method]] = methods()
-    else:
-        classes = {name: find(name) for name in parse(process)}
+    chosen = (*OURS, *_loaded) if process is None else parse(process)
     return [
         Strength(name, setting)
-        for name, cls in classes.items()
-        for setting in settings_lib.settings_of(cls)
+        for name in chosen
+        for setting in settings_lib.settings_of(find(name))
     ]
 
 

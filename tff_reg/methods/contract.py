@@ -97,7 +97,8 @@ def check_class(cls: type, base: type, sets: Mapping[str, Mapping[str, str]]) ->
         other arguments than `Method`'s, or an attribute holds an unknown constant.
     """
     where = f"{cls.__name__} ({_file_of(cls)})"
-    known = [name for name in dir(base) if not name.startswith("_")]
+    public = [name for name in dir(base) if not name.startswith("_")]
+    hooks = [name for name in public if inspect.isfunction(getattr(base, name))]
     for name, value in vars(cls).items():
         if name.startswith("_"):
             continue
@@ -108,7 +109,8 @@ def check_class(cls: type, base: type, sets: Mapping[str, Mapping[str, str]]) ->
                 f" its replacement is {_REPLACED[name]}. See {PAGE}."
             )
         inherited = any(hasattr(parent, name) for parent in cls.__bases__)
-        if not inherited and not is_field and (hint := near(name, known)):
+        alike = hooks if inspect.isfunction(value) else sorted({*public} - {*hooks})
+        if not inherited and not is_field and (hint := near(name, alike)):
             raise ContractError(
                 f"{where} has {name!r}, which is no hook and no attribute of a method"
                 f"{hint} Begin the name of your own helper with '_'."

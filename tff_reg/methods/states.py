@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Optional
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tff_reg.lazy import tf
 from tff_reg.models import forward as forward_lib
@@ -67,6 +67,10 @@ class Batch(NamedTuple):
 
     features: Any
     targets: Sequence[tuple[Any, Any]]
+
+
+def _without_network(*_: Any) -> Any:
+    raise TypeError("the step of a model that does not show its network has none.")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -128,9 +132,9 @@ class Step:
     weights: Sequence[Any] = ()
     start: Sequence[Any] = ()
     global_weights: Sequence[Any] = ()
-    compute_loss: Optional[Callable[[Any], Any]] = None
-    outputs_of: Optional[Callable[[str], forward_lib.Outputs]] = None
-    classify_from: Optional[Callable[[str, Sequence[Any]], Any]] = None
+    compute_loss: Callable[[Any], Any] = _without_network
+    outputs_of: Callable[[str], forward_lib.Outputs] = _without_network
+    classify_from: Callable[[str, Sequence[Any]], Any] = _without_network
     class_counts: Any = None
     key: Any = None
 

@@ -1,9 +1,9 @@
-"""A model as a list of named blocks: what federated regularisers look into.
+"""Models as lists of named blocks, into which federated regularisers look.
 
-FedMLB runs the tail of one model on features of another, FedAlign runs one block
-at a fraction of its width, MAN reads every activation, MOON and UniVarFL read
-the embedding, stochastic depth drops residual branches. A `BlockModel` offers
-all of that in terms of its blocks; the last block is the classifier.
+FedMLB runs the tail of one model on features of another, FedAlign runs one block at a
+fraction of its width, MAN reads every activation, MOON and UniVarFL read the embedding,
+stochastic depth drops residual branches. A `BlockModel` offers all of that in terms of
+its blocks; the last block is the classifier.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ FREEZE_INITIALIZATIONS = ("plain", "orthogonal")
 
 
 class MissingCapabilityError(ValueError):
-    """Something was asked of a model that its layers cannot do."""
+    """Raised if a model's layers cannot do what a pass needs."""
 
 
 class ImageSizeError(ValueError):
-    """The images are too small for a network."""
+    """Raised if images are too small for a network."""
 
 
 def check_image_size(
     model_name: str, input_shape: Sequence[int], minimum_side: int
 ) -> None:
-    """Checks that a network's poolings leave something of an image.
+    """Checks that an image is large enough for a network's poolings.
 
     Args:
       model_name: The network's name.
       input_shape: (height, width, channels) of an image.
-      minimum_side: The smallest height and width that the network takes.
+      minimum_side: Smallest height and width for the network.
 
     Raises:
       ImageSizeError: If the image is smaller.
@@ -46,13 +46,13 @@ def check_image_size(
     if min(height, width) < minimum_side:
         raise ImageSizeError(
             f"The model {model_name!r} takes images from {minimum_side}x{minimum_side} "
-            f"pixels, but these have {height}x{width}. Take one that has no such "
-            "limit, for example 'cnn' or 'resnet8'."
+            f"pixels, but these have {height}x{width}. Use a model without this limit, "
+            "for example 'cnn' or 'resnet8'."
         )
 
 
 class Block(layers.ForwardLayer):
-    """One block. Sub-classes make their layers and define `call(x, forward)`."""
+    """One block. Sub-classes create their layers in `make` and compute in `call`."""
 
     def call(self, x, forward: ForwardPass):
         raise NotImplementedError
@@ -62,26 +62,26 @@ class Classifier(Block):
     """The last block: from features to an embedding, and from that to logits.
 
     Attributes:
-      takes_any_size: Whether images may be larger or smaller than the model's.
+      takes_any_size: Whether images may have another size than the model's input.
     """
 
     takes_any_size = True
 
     @property
     def linear_layer(self) -> Optional[tf.Module]:
-        """The one layer that `classify` is, ours or Keras's; None if there is none."""
+        """The layer that `classify` calls, this package's or Keras's, or None."""
         return None
 
     def replace_linear_layer(self, layer: layers.ForwardLayer) -> None:
-        """Puts a layer in the place of `linear_layer`; where that is not None."""
+        """Replaces `linear_layer`, which must not be None."""
         raise NotImplementedError
 
     def embed(self, x, forward: ForwardPass):
-        """Features [batch, ...] to the embedding [batch, features]."""
+        """Returns the embedding [batch, features] of features [batch, ...]."""
         raise NotImplementedError
 
     def classify(self, embedding, forward: ForwardPass):
-        """The embedding [batch, features] to logits [batch, num_classes]."""
+        """Returns the logits [batch, num_classes] of an embedding [batch, features]."""
         raise NotImplementedError
 
     def call(self, x, forward: ForwardPass):
@@ -91,21 +91,26 @@ class Classifier(Block):
 class BlockModel:
     """A network of named blocks, the last of which is its classifier.
 
-    What runs a pass raises a MissingCapabilityError if the pass needs what the model's
-    layers lack.
+    Methods that run a pass raise a MissingCapabilityError if the model's layers cannot
+    do what the pass needs.
+
+    >>> from tff_reg import models
+    >>> shape = (8, 8, 1)
+    >>> model_fn = models.build_model_fn("resnet8", image_shape=shape, num_classes=3)
+    >>> model_fn().network.block_names
+    ['stem', 'stage1', 'stage2', 'stage3', 'classifier']
 
     Attributes:
       blocks: The blocks, in order.
-      block_names: Their names.
+      block_names: The blocks' names.
       input_shape: Shape of one example, without the batch axis.
-      num_classes: Number of logits; None where the output is something else.
-      num_branches: Number of residual branches (what `ForwardPass.branch_scales`
-        scales); 0 if the model has none that can be dropped.
+      num_classes: Number of logits; None if the output is no vector of logits.
+      num_branches: Number of residual branches that can be dropped; 0 if none.
       supports_width: Whether passes below full width are possible.
       dtype: Data type of weights and computation.
-      seed: Seed of what is drawn for the model later (an orthogonal classifier).
-      has_independent_examples: Whether what the blocks before the classifier make of an
-        example depends on that example alone, and on no other of its batch.
+      seed: Seed of later random draws, such as an orthogonal classifier's.
+      has_independent_examples: Whether the features of an example before the
+        classifier are independent of the other examples of its batch.
     """
 
     def __init__(
@@ -161,13 +166,13 @@ class BlockModel:
 
     @property
     def head_variables(self) -> list[tf.Variable]:
-        """What is trained of the last layer; where none is known, of the last block."""
+        """The trainable variables of the last linear layer, else of the last block."""
         layer = self.blocks[-1].linear_layer
         return (self.blocks[-1] if layer is None else layer).trainable_variables
 
     @property
     def constants(self) -> list[tf.Variable]:
-        """Those of the other variables that no pass changes: all of frozen layers."""
+        """The non-trainable variables that no pass changes: those of frozen layers."""
         known = {id(v) for v in self._constants}
         for layer in (part for block in self.blocks for part in block.submodules):
             if not getattr(layer, "trainable", True):  # One of Keras.
@@ -176,11 +181,11 @@ class BlockModel:
 
     @property
     def evaluation_branch_scales(self) -> Optional[tuple[float, ...]]:
-        """What evaluations multiply the residual branches with, one number a branch.
+        """The factors of the residual branches in evaluations, one for each branch.
 
-        It holds for passes with `training=False` whose own `branch_scales` are None
-        (stochastic depth: the probabilities that the branches are kept). None, the
-        default, leaves the branches as they are.
+        They apply to passes with `training=False` whose own `branch_scales` are None
+        (stochastic depth: the probabilities of keeping the branches). None, the
+        default, leaves the branches unscaled.
 
         Raises:
           MissingCapabilityError: When set on a model without residual branches.
@@ -201,10 +206,10 @@ class BlockModel:
         self._evaluation_branch_scales = scales
 
     def freeze_classifier(self, initialization: str = "plain"):
-        """Makes the classifier's linear layer keep its initial weights for good.
+        """Fixes the initial weights of the classifier's linear layer.
 
-        Its kernel and bias become non-trainable variables of the same names: they
-        still travel between server and clients and are saved with the model.
+        Its kernel and bias become non-trainable variables of the same names, which are
+        still sent between server and clients and saved with the model.
 
         Args:
           initialization: 'plain' keeps the layer's own random initial weights;
@@ -234,12 +239,12 @@ class BlockModel:
             self._constants.append(_fix_variable(layer, "bias", bias_initializer))
 
     def use_simplex_classifier(self, dimensions: Optional[int], scaling: float):
-        """Puts a `simplex.SimplexClassifier` in the place of the last linear layer.
+        """Replaces the last linear layer by a `simplex.SimplexClassifier`.
 
         Args:
-          dimensions: What is compared with the classes' directions has so many; None
-            for as many as there are classes.
-          scaling: Factor of the logits at first.
+          dimensions: Dimensions of the classes' directions; None for the number of
+            classes.
+          scaling: Initial factor of the logits.
 
         Raises:
           MissingCapabilityError: If the classifier does not end in a linear layer.
@@ -292,8 +297,8 @@ class BlockModel:
 
         Args:
           first_block: Index of the first block to run.
-          x: What that block takes: the output of the block before it, of this
-            model or of another one with the same blocks.
+          x: The block's input: the output of the block before, of this model or of
+            another model with the same blocks.
           forward: The pass's settings.
 
         Returns:
@@ -321,13 +326,13 @@ class BlockModel:
     def classify_from(self, features, forward: ForwardPass) -> list[tf.Tensor]:
         """Runs the later blocks on features of several blocks.
 
-        With independent examples a block runs once for all of them, on one larger
-        batch, which is faster: a small batch of a late block takes as long to read the
-        weights as to compute.
+        With independent examples a block runs once for all features, on one larger
+        batch, which is faster: for a small batch, a late block takes as long to read
+        its weights as to compute.
 
         Args:
-          features: (first block, feature [batch, ...]) pairs in ascending order, where
-            each is what `run_from` takes.
+          features: (first block, feature [batch, ...]) pairs in ascending order, each
+            an argument of `run_from`.
           forward: The pass's settings.
 
         Returns:
@@ -362,7 +367,7 @@ class BlockModel:
         return self.blocks[index](x, self._settings_of(forward))
 
     def _settings_of(self, forward: ForwardPass) -> ForwardPass:
-        """A pass that the model can make, with the scales of its evaluations."""
+        """Checks a pass, and adds the branch scales of evaluations."""
         self.check_supports(forward)
         scales = self.evaluation_branch_scales
         if forward.training or scales is None or forward.branch_scales is not None:
@@ -371,7 +376,7 @@ class BlockModel:
         return dataclasses.replace(forward, branch_scales=scales)
 
     def check_supports(self, forward: ForwardPass):
-        """Checks that the model's layers can do what a pass asks for.
+        """Checks that the model's layers can do what a pass needs.
 
         Args:
           forward: The pass's settings.
@@ -384,15 +389,15 @@ class BlockModel:
             if forward.has_static_width:
                 width = f"width {forward.width}"
             raise MissingCapabilityError(
-                f"This model cannot run at {width}: its layers cannot be "
-                "cut to their first channels. Take one whose layers can, for example "
+                f"This model cannot run at {width}: its layers cannot be narrowed to "
+                "their first channels. Use a model that supports it, for example "
                 "'resnet8' or 'resnet20' of tff_reg.models."
             )
         if forward.branch_scales is not None:
             self._check_has_branches()
 
     def check_takes_any_size(self) -> None:
-        """Checks that images may be larger or smaller than the model's.
+        """Checks that images may have another size than the model's input.
 
         Raises:
           MissingCapabilityError: If they may not.
@@ -400,15 +405,14 @@ class BlockModel:
         if not getattr(self.blocks[-1], "takes_any_size", True):
             raise MissingCapabilityError(
                 "This model flattens its features, so it takes images of one size only."
-                " Take a model that pools, for example 'resnet8'."
+                " Use a model that pools, for example 'resnet8'."
             )
 
     def _check_has_branches(self):
         if not self.num_branches:
             raise MissingCapabilityError(
-                "This model has no residual branches to drop. Build it from "
-                "tff_reg.models (for example 'resnet20'), whose residual blocks "
-                "can leave their branch out."
+                "This model has no residual branches to drop. Use a residual network "
+                "tff_reg.models, for example 'resnet20'."
             )
 
 
@@ -419,15 +423,15 @@ def _count_variables(layer: Any) -> int:
 def _fix_variable(
     layer: Any, name: str, initializer: Optional[initial.Initializer]
 ) -> tf.Variable:
-    """Puts a non-trainable variable in the place of a layer's attribute.
+    """Replaces a layer's trainable variable by a non-trainable one.
 
-    Its first value is the variable's initialiser, not an assignment: TFF makes models
-    in graphs, of which it runs the initialisers.
+    Its value is set by its initialiser, not by an assignment: TFF builds models in
+    graphs and runs their initialisers.
 
     Args:
       layer: The layer.
-      name: The attribute: a trainable variable.
-      initializer: Gives its value; None for the variable's own first value.
+      name: The attribute that is a trainable variable.
+      initializer: Returns the value; None for the variable's initial value.
     """
     variable = getattr(layer, name)
     with tf.init_scope(), tf.name_scope(""):

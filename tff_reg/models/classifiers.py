@@ -1,4 +1,4 @@
-"""What stands between a network's features and its logits: projector, linear layer.
+"""The head of a network between features and logits: projector and linear layer.
 
 A projector is part of the model. The classifier's linear layer reads its output,
 which is the embedding that MOON and UniVarFL look at.
@@ -25,7 +25,7 @@ from typing import Any, Optional
 
 import tensorflow as tf
 
-from tff_reg.models import block_model, layers, names
+from tff_reg.models import block_model, layers, names, norms
 
 ForwardPass = layers.ForwardPass
 
@@ -46,7 +46,7 @@ class Projector(layers.ForwardLayer):
       features: Outputs of the second layer.
       has_norm: Whether batch norm comes before the ReLU.
       ends_in_relu: Whether batch norm and ReLU come after the second layer, too.
-      seeds: Where the initialisers' seeds come from.
+      seeds: The source of the initialisers' seeds.
 
     Attributes:
       features: Features of the output, at every width.
@@ -67,7 +67,7 @@ class Projector(layers.ForwardLayer):
         self.dense1 = layers.Dense(
             in_features, hidden, seeds, name="dense1", dtype=dtype
         )
-        norm = functools.partial(layers.BatchNorm, dtype=dtype)
+        norm = functools.partial(norms.BatchNorm, dtype=dtype)
         self.norm = norm(hidden, name="norm") if has_norm else None
         self.dense2 = layers.Dense(hidden, features, seeds, name="dense2", dtype=dtype)
         self.norm2 = norm(features, name="norm2") if ends_in_relu else None
@@ -114,7 +114,7 @@ class LinearClassifier(block_model.Classifier):
           features: Features that `extract` gives at full width.
           num_classes: Number of logits.
           projector: One of `names.PROJECTOR_NAMES`.
-          seeds: Where the initialisers' seeds come from.
+          seeds: The source of the initialisers' seeds.
 
         Raises:
           ValueError: If the projector is unknown.
@@ -129,7 +129,7 @@ class LinearClassifier(block_model.Classifier):
         )
 
     def extract(self, x, forward: ForwardPass):
-        """The last block's output to features [batch, features]."""
+        """Returns features [batch, features] of the output of the block before."""
         raise NotImplementedError
 
     def embed(self, x, forward: ForwardPass):

@@ -1,18 +1,19 @@
-"""The parts that networks share, and `build`, which makes a network from them.
+"""The parts that networks share, and `build`, which builds a network from them.
 
-A part is made by its maker: a class, or `functools.partial` of a class and some of its
+The maker of a part is a class, or `functools.partial` of a class and some of its
 arguments, which `build` calls with `norm`, `seeds`, `name` and `dtype`.
 """
 
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Optional
 
 import tensorflow as tf
 
-from tff_reg.models import block_model, classifiers, layers
+from tff_reg.models import block_model, classifiers, layers, norms
 
 ForwardPass = layers.ForwardPass
 Maker = Callable[..., Any]
@@ -32,7 +33,7 @@ class ConvUnit(block_model.Block):
     Args:
       convolution: Maker of the convolution.
       norm: 'group', 'batch' or 'none'.
-      seeds: Where the initialisers' seeds come from.
+      seeds: The source of the initialisers' seeds.
       groups: Of group normalisation.
       activation: The non-linearity, whose output is recorded; None for none.
       pool: Function of the activation, or None.
@@ -54,7 +55,7 @@ class ConvUnit(block_model.Block):
         self.norm = None
         if norm != "none":
             channels = self.conv.out_channels
-            self.norm = layers.build_norm(
+            self.norm = norms.build_norm(
                 norm, channels, groups=groups, name="norm", dtype=self.dtype
             )
 
@@ -88,7 +89,7 @@ class Stage(block_model.Block):
 
 
 class PoolingClassifier(classifiers.LinearClassifier):
-    """Layers that a network has before, global average pooling, a linear layer.
+    """Layers of the network's own, global average pooling, and a linear layer.
 
     Args:
       features: Channels that are pooled.
@@ -96,7 +97,7 @@ class PoolingClassifier(classifiers.LinearClassifier):
       num_classes: Number of logits.
       projector: One of `names.PROJECTOR_NAMES` (see `classifiers`).
       norm: 'group', 'batch' or 'none', of the layers before.
-      seeds: Where the initialisers' seeds come from.
+      seeds: The source of the initialisers' seeds.
     """
 
     def make(
@@ -134,7 +135,7 @@ class HiddenLayersClassifier(classifiers.LinearClassifier):
       num_classes: Number of logits.
       projector: One of `names.PROJECTOR_NAMES` (see `classifiers`).
       norm: That of the network; the hidden layers have none.
-      seeds: Where the initialisers' seeds come from.
+      seeds: The source of the initialisers' seeds.
     """
 
     takes_any_size = False
@@ -164,12 +165,12 @@ class HiddenLayersClassifier(classifiers.LinearClassifier):
     def extract(self, x, forward: ForwardPass):
         if self._pool is not None:
             x = self._pool(x)
-        features = x.shape[1:].num_elements()
+        features = math.prod(x.shape[1:])
         if features != self.hidden[0].kernel.shape[0]:
             raise block_model.MissingCapabilityError(
                 "This model flattens its features, so it takes images of one size "
-                f"only, but they came as {x.shape}, not "
-                f"{self.hidden[0].kernel.shape[0]} numbers an image. Take a model that "
+                f"only, but got features {x.shape} instead of "
+                f"{self.hidden[0].kernel.shape[0]} numbers per image. Use a model that "
                 "pools, for example 'resnet8'."
             )
         x = tf.reshape(x, shape=[-1, features])
@@ -195,8 +196,8 @@ def build(
 
     Args:
       blocks: Makers of all blocks but the last, by name.
-      classifier: Maker of the last block, which takes `num_classes` and `projector`,
-        too.
+      classifier: Maker of the last block, which also takes `num_classes` and
+        `projector`.
       input_shape: (height, width, channels) of an image.
       num_classes: Number of logits.
       norm: 'group', 'batch' or 'none'.
@@ -204,7 +205,7 @@ def build(
       seed: Seed of the initial weights; the same seed gives the same weights.
       dtype: 'float32' or 'float64'.
       num_branches: Number of residual branches.
-      supports_width: Whether it can run at a fraction of its width.
+      supports_width: Whether the network can run at a fraction of its width.
 
     Returns:
       A `BlockModel` with these blocks and `classifier`.

@@ -1,4 +1,4 @@
-"""What one forward pass is asked to do, and what it leaves behind."""
+"""The settings and the outputs of a forward pass."""
 
 from __future__ import annotations
 
@@ -12,6 +12,14 @@ from tff_reg.lazy import tf
 @dataclasses.dataclass(frozen=True)
 class ForwardPass:
     """Settings of one forward pass through a `BlockModel`.
+
+    >>> import numpy as np
+    >>> from tff_reg import models
+    >>> shape = (8, 8, 1)
+    >>> model_fn = models.build_model_fn("resnet8", image_shape=shape, num_classes=3)
+    >>> half = models.ForwardPass(training=True, width=0.5)
+    >>> model_fn().network(np.zeros([2, 8, 8, 1]), half).embedding.shape
+    TensorShape([2, 32])
 
     Attributes:
       training: Whether layers run in training mode (BatchNorm uses the batch's
@@ -28,8 +36,9 @@ class ForwardPass:
         branch is multiplied with before its shortcut is added (stochastic depth:
         0 or 1 in training, the keeping probability in evaluation).
       record_activations: Whether the outputs of the non-linearities are kept.
-      keep: Called with each of them; the network that runs the pass sets it.
-      key: int64 [2], what a layer draws in training hangs on; None draws anew.
+      keep: Called with each of these outputs; the network that runs the pass sets it.
+      key: int64 [2], the key of the layers' random draws; None draws differently in
+        each pass.
       keep_loss: Called with each loss that the network adds by itself, a scalar
         (Keras's regularisers and `add_loss`).
 
@@ -80,11 +89,11 @@ class ForwardPass:
 
 @dataclasses.dataclass(frozen=True)
 class Outputs:
-    """What a forward pass through a `BlockModel` computed.
+    """The outputs of a forward pass through a `BlockModel`.
 
     Attributes:
-      block_outputs: One tensor [batch, ...] a block that was run, in order; the
-        last one is `logits`.
+      block_outputs: For each block that was run, in order, its output [batch, ...];
+        the last one is `logits`.
       embedding: float [batch, features], what enters the last linear layer.
       logits: float [batch, num_classes].
       activations: The outputs of the non-linearities (before any pooling that
@@ -99,14 +108,14 @@ class Outputs:
 
 
 def number_of_channels(x) -> Union[int, tf.Tensor]:
-    """The size of the last axis: an int, or an int32 scalar if it is not static."""
+    """Returns the size of the last axis: an int, or an int32 scalar if not static."""
     return tf.shape(x)[-1] if x.shape[-1] is None else x.shape[-1]
 
 
 def channels_at_width(
     channels: int, width: Union[float, tf.Tensor], divisor: int = 8
 ) -> Union[int, tf.Tensor]:
-    """The number of channels that a layer keeps at a fraction of its width.
+    """Returns the number of channels that a layer keeps at a fraction of its width.
 
     Rounds `channels * width` to the nearest multiple of `divisor`, never below
     `divisor` and never more than 10 % below the exact value (the rule of the

@@ -1,4 +1,4 @@
-"""`tf.custom_gradient` that lets go of its graph."""
+"""A `tf.custom_gradient` that does not keep its graph alive."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tff_reg.lazy import tf, tf_ops
 
 
 def custom_gradient(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`tf.custom_gradient`, whose gradient goes when the graph goes it was traced in.
+    """`tf.custom_gradient` whose gradient is freed with the graph it was traced in.
 
     In a graph, TensorFlow's own registers every call's gradient under a name of its
     own, for as long as Python runs, and the gradient holds the graph with the variables
@@ -37,7 +37,7 @@ def custom_gradient(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _hold_by_graph(operation: tf.Operation) -> None:
-    """Has the operation's graph hold its gradient, and the registry no longer."""
+    """Moves the operation's gradient from the registry to the operation's graph."""
     name = operation.get_attr("_gradient_op_type").decode()
     graph = operation.graph
     entries = tf_ops.gradient_registry._registry  # pylint: disable=protected-access

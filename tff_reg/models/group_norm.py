@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Union
+from typing import Any, NamedTuple, Union
 
 import tensorflow as tf
 
@@ -35,100 +35,140 @@ def normalize(x, gamma, beta, groups: int, epsilon: float):
     if positions is None:
         positions = tf.reduce_prod(tf.shape(x)[1:-1])
     pixels = _pixels_side_by_side(positions, channels)
-    is_narrow = not tf.is_tensor(pixels) and pixels == 1
     # TensorFlow turns a division by what it knows to be constant into a product with
     # this. Written out, it is the same product for what is not.
     share = _inverse(positions * group_size, x.dtype)
-
-    def over_space(products):
-        """[batch, positions, pixels * channels] to [batch, channels] sums."""
-        return over_pixels(tf.reduce_sum(products, axis=1))
-
-    def over_pixels(sums):
-        """[batch, pixels * channels] to [batch, channels] sums."""
-        if is_narrow:
-            return sums
-        return tf.reduce_sum(tf.reshape(sums, [-1, pixels, channels]), axis=1)
-
-    def over_groups(sums):
-        """[batch, channels] sums to [batch, 1, channels] means of groups."""
-        grouped = tf.reshape(sums, [-1, groups, group_size])
-        means = tf.reduce_sum(grouped, axis=2, keepdims=True) * share
-        return tf.reshape(tf.tile(means, [1, 1, group_size]), [-1, 1, channels])
-
-    def wide(scales):
-        """[batch, 1, channels], or [channels], for all the pixels side by side."""
-        if is_narrow:
-            return scales
-        return tf.tile(scales, [1] * (scales.shape.rank - 1) + [pixels])
+    sums = _Sums(channels, groups, group_size, pixels, share)
 
     @gradients_lib.custom_gradient
     def normalized(x, gamma, beta):
-        difference = x - wide(over_groups(over_space(x)))
+        difference = x - sums.wide(sums.over_groups(sums.over_space(x)))
         # Squares are added as they are made; of `tf.square` they would be stored.
         norms = tf.raw_ops.EuclideanNorm(input=difference, axis=1)
-        squares = over_pixels(tf.square(norms))
-        inverse = tf.math.rsqrt(over_groups(squares) + epsilon)
+        squares = sums.over_pixels(tf.square(norms))
+        inverse = tf.math.rsqrt(sums.over_groups(squares) + epsilon)
 
         @gradients_lib.custom_gradient
         def gradients(x, gamma, upstream):
-            sums = over_space(upstream)
-            products = over_space(upstream * difference)
-            shift = inverse * over_groups(gamma * sums)
-            slope = inverse**3 * over_groups(gamma * products)
-            x_gradient = upstream * wide(gamma * inverse) - (
-                difference * wide(slope) + wide(shift)
-            )
-            gamma_gradient = tf.reduce_sum(products * tf.squeeze(inverse, 1), axis=0)
-
-            def second_gradient(p, q, r):
-                # The gradient of sum(p * x_gradient) + sum(q * gamma_gradient) +
-                # sum(r * beta_gradient), in means over groups; `_x` marks a product
-                # with the normalised x.
-                sums_p = over_space(p)
-                products_p = over_space(p * difference)
-                both = over_space(upstream * p)
-                mean_p = over_groups(sums_p)
-                mean_p_x = over_groups(products_p) * inverse
-                mean_u = over_groups(gamma * sums)
-                mean_u_x = over_groups(gamma * products) * inverse
-                mean_q = over_groups(q * sums)
-                mean_q_x = over_groups(q * products) * inverse
-                covariance = over_groups(gamma * both) - (
-                    mean_p * mean_u + mean_p_x * mean_u_x
-                )
-                x_slope = 2 * mean_u_x * mean_p_x - covariance - mean_q_x / inverse
-                x_shift = mean_u_x * mean_p + mean_p_x * mean_u - mean_q / inverse
-                square = tf.square(inverse)
-                x_second = (
-                    upstream * wide(q * inverse - gamma * (square * mean_p_x))
-                    - p * wide(square * mean_u_x)
-                    + difference * wide(square * inverse * x_slope)
-                    + wide(square * x_shift)
-                )
-                of_scale = both - mean_p[:, 0] * sums
-                of_scale -= (mean_p_x * inverse)[:, 0] * products
-                gamma_second = tf.reduce_sum(of_scale * inverse[:, 0], axis=0)
-                scale = gamma * inverse
-                upstream_second = (
-                    p * wide(scale)
-                    + difference * wide((q - scale * mean_p_x) * inverse)
-                    + wide(r - scale * mean_p)
-                )
-                return x_second, gamma_second, upstream_second
-
-            outputs = x_gradient, gamma_gradient, tf.reduce_sum(sums, axis=0)
-            return outputs, second_gradient
+            del x
+            return _gradient(sums, difference, inverse, gamma, upstream)
 
         def gradient(upstream):
             return gradients(x, gamma, upstream)
 
-        return difference * wide(gamma * inverse) + wide(beta), gradient
+        scale = sums.wide(gamma * inverse)
+        return difference * scale + sums.wide(beta), gradient
 
     flat = tf.reshape(x, [-1, positions // pixels, pixels * channels])
     flat = normalized(flat, tf.convert_to_tensor(gamma), tf.convert_to_tensor(beta))
     is_known = x.shape[1:].is_fully_defined()
     return tf.reshape(flat, [-1, *x.shape[1:]] if is_known else tf.shape(x))
+
+
+class _Sums(NamedTuple):
+    """Sums over space and means over groups of [batch, positions, pixels * channels].
+
+    Attributes:
+      channels: Number of channels.
+      groups: Number of groups.
+      group_size: Channels of a group.
+      pixels: Pixels side by side on the last axis.
+      share: One divided by the entries of a group.
+    """
+
+    channels: Any
+    groups: int
+    group_size: Any
+    pixels: Any
+    share: Any
+
+    @property
+    def _is_narrow(self) -> bool:
+        return not tf.is_tensor(self.pixels) and self.pixels == 1
+
+    def over_space(self, products):
+        """[batch, positions, pixels * channels] to [batch, channels] sums."""
+        return self.over_pixels(tf.reduce_sum(products, axis=1))
+
+    def over_pixels(self, sums):
+        """[batch, pixels * channels] to [batch, channels] sums."""
+        if self._is_narrow:
+            return sums
+        return tf.reduce_sum(tf.reshape(sums, [-1, self.pixels, self.channels]), axis=1)
+
+    def over_groups(self, sums):
+        """[batch, channels] sums to [batch, 1, channels] means of groups."""
+        grouped = tf.reshape(sums, [-1, self.groups, self.group_size])
+        means = tf.reduce_sum(grouped, axis=2, keepdims=True) * self.share
+        means = tf.tile(means, [1, 1, self.group_size])
+        return tf.reshape(means, [-1, 1, self.channels])
+
+    def wide(self, scales):
+        """[batch, 1, channels], or [channels], for all the pixels side by side."""
+        if self._is_narrow:
+            return scales
+        return tf.tile(scales, [1] * (scales.shape.rank - 1) + [self.pixels])
+
+
+def _gradient(sums: _Sums, difference, inverse, gamma, upstream):
+    """The gradients for x, gamma and beta, and the function of their gradients.
+
+    Args:
+      sums: How to sum.
+      difference: x minus the means of groups, [batch, positions, pixels * channels].
+      inverse: Inverse deviations of groups, [batch, 1, channels].
+      gamma: float [channels].
+      upstream: The gradient of the output, like `difference`.
+
+    Returns:
+      The three gradients, and what `custom_gradient` takes beside them.
+    """
+    total = sums.over_space(upstream)
+    products = sums.over_space(upstream * difference)
+    shift = inverse * sums.over_groups(gamma * total)
+    slope = inverse**3 * sums.over_groups(gamma * products)
+    x_gradient = upstream * sums.wide(gamma * inverse) - (
+        difference * sums.wide(slope) + sums.wide(shift)
+    )
+    gamma_gradient = tf.reduce_sum(products * tf.squeeze(inverse, 1), axis=0)
+
+    def second_gradient(p, q, r):
+        # The gradient of sum(p * x_gradient) + sum(q * gamma_gradient) +
+        # sum(r * beta_gradient), in means over groups; `_x` marks a product
+        # with the normalised x.
+        wide, over_groups, over_space = sums.wide, sums.over_groups, sums.over_space
+        sums_p = over_space(p)
+        products_p = over_space(p * difference)
+        both = over_space(upstream * p)
+        mean_p = over_groups(sums_p)
+        mean_p_x = over_groups(products_p) * inverse
+        mean_u = over_groups(gamma * total)
+        mean_u_x = over_groups(gamma * products) * inverse
+        mean_q = over_groups(q * total)
+        mean_q_x = over_groups(q * products) * inverse
+        covariance = over_groups(gamma * both) - (mean_p * mean_u + mean_p_x * mean_u_x)
+        x_slope = 2 * mean_u_x * mean_p_x - covariance - mean_q_x / inverse
+        x_shift = mean_u_x * mean_p + mean_p_x * mean_u - mean_q / inverse
+        square = tf.square(inverse)
+        x_second = (
+            upstream * wide(q * inverse - gamma * (square * mean_p_x))
+            - p * wide(square * mean_u_x)
+            + difference * wide(square * inverse * x_slope)
+            + wide(square * x_shift)
+        )
+        of_scale = both - mean_p[:, 0] * total
+        of_scale -= (mean_p_x * inverse)[:, 0] * products
+        gamma_second = tf.reduce_sum(of_scale * inverse[:, 0], axis=0)
+        scale = gamma * inverse
+        upstream_second = (
+            p * wide(scale)
+            + difference * wide((q - scale * mean_p_x) * inverse)
+            + wide(r - scale * mean_p)
+        )
+        return x_second, gamma_second, upstream_second
+
+    outputs = x_gradient, gamma_gradient, tf.reduce_sum(total, axis=0)
+    return outputs, second_gradient
 
 
 def _inverse(count, dtype):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import itertools
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Optional
@@ -62,9 +63,11 @@ def is_keras_3(layer: Any) -> bool:
 
 def is_keras_2(layer: Any) -> bool:
     """Whether it is a layer or model of Keras 2."""
-    if "tf_keras" not in sys.modules and "keras" not in sys.modules:
+    # Nobody has a layer of what is not imported.
+    library = sys.modules.get("tf_keras", sys.modules.get("keras"))
+    if library is None or is_keras_3(layer):
         return False
-    return seam.has_keras() and isinstance(layer, seam.keras().layers.Layer)
+    return isinstance(layer, library.layers.Layer)
 
 
 def keras_of(model: Any) -> Any:
@@ -181,6 +184,18 @@ def name_of(variable: Any) -> str:
     return getattr(variable, "path", variable.name).split(":")[0]
 
 
+def names_of(variables: Sequence[Any]) -> list[str]:
+    """The variables' names, those that others have with '_1', '_2' and so on."""
+    names: dict[str, None] = {}
+    for variable in variables:
+        name = name_of(variable)
+        numbered = (f"{name}_{n}" for n in itertools.count(1))
+        names[next(n for n in itertools.chain([name], numbered) if n not in names)] = (
+            None
+        )
+    return list(names)
+
+
 def _key_of(key: Optional[tf.Tensor], number: int) -> tf.Tensor:
     if key is None:
         key = tf.random.uniform([2], maxval=2**62, dtype=tf.int64)
@@ -267,63 +282,32 @@ class _KeyedGenerator:
             noise_shape=noise_shape,
         )
 
-    def random_normal(
-        self,
-        shape: Any,
-        mean: Any = 0.0,
-        stddev: Any = 1.0,
-        dtype: Any = None,
-        **_: Any,
-    ):
-        """As `tf.random.normal`."""
-        return tf.random.stateless_normal(
-            shape, self._seed(), mean, stddev, dtype or tf.float32
-        )
+    def _draw(self, function: Callable, shape: Any, *args: Any, **options: Any):
+        """Draws by a stateless function, which takes a seed after the shape."""
+        given = {n: v for n, v in options.items() if v is not None and n != "nonce"}
+        return function(shape, self._seed(), *args, **given)
 
-    def random_uniform(
-        self,
-        shape: Any,
-        minval: Any = 0.0,
-        maxval: Any = None,
-        dtype: Any = None,
-        **_: Any,
-    ):
-        """As `tf.random.uniform`."""
-        return tf.random.stateless_uniform(
-            shape,
-            self._seed(),
-            minval,
-            maxval,
-            dtype or tf.float32,
-        )
-
-    def truncated_normal(
-        self,
-        shape: Any,
-        mean: Any = 0.0,
-        stddev: Any = 1.0,
-        dtype: Any = None,
-        **_: Any,
-    ):
-        """As `tf.random.truncated_normal`."""
-        return tf.random.stateless_truncated_normal(
-            shape, self._seed(), mean, stddev, dtype or tf.float32
-        )
+    random_normal = functools.partialmethod(_draw, tf.random.stateless_normal)
+    random_uniform = functools.partialmethod(_draw, tf.random.stateless_uniform)
+    truncated_normal = functools.partialmethod(
+        _draw, tf.random.stateless_truncated_normal
+    )
 
 
 @contextlib.contextmanager
-def _set(attributes: dict[str, Any], name: str, value: Any) -> Iterator[None]:
-    """Within the context, sets an attribute without Keras tracking it."""
-    missing = object()
-    before = attributes.get(name, missing)
-    attributes[name] = value
+def _set(container: Any, name: Any, value: Any) -> Iterator[None]:
+    """Within the context, sets an item of a dict or list without Keras tracking it."""
+    kind: Any = dict if isinstance(container, dict) else list
+    is_new = kind is dict and name not in container
+    before = None if is_new else container[name]
+    kind.__setitem__(container, name, value)
     try:
         yield
     finally:
-        if before is missing:
-            del attributes[name]
+        if is_new:
+            del container[name]
         else:
-            attributes[name] = before
+            kind.__setitem__(container, name, before)
 
 
 @contextlib.contextmanager
@@ -378,7 +362,7 @@ def _replaced(container: Any, standing_for: dict[int, Any]) -> Iterator[None]:
             new = _replacement(value, standing_for)
             value = _untracked(value)
             if new is not value and not isinstance(container, tuple):
-                stack.enter_context(_set_item(container, name, new))
+                stack.enter_context(_set(container, name, new))
             if isinstance(value, (dict, list, tuple)) and not _is_internal(name):
                 stack.enter_context(_replaced(value, standing_for))
         yield
@@ -408,15 +392,3 @@ def _replacement(value: Any, standing_for: dict[int, Any]) -> Any:
         new = tuple(_replacement(each, standing_for) for each in value)
         return new if any(n is not v for n, v in zip(new, value)) else value
     return value
-
-
-@contextlib.contextmanager
-def _set_item(container: Any, name: Any, value: Any) -> Iterator[None]:
-    """Within the context, sets an item of a dict or list without tracking it."""
-    kind: Any = dict if isinstance(container, dict) else list
-    before = container[name]
-    kind.__setitem__(container, name, value)
-    try:
-        yield
-    finally:
-        kind.__setitem__(container, name, before)

@@ -162,3 +162,38 @@ def check_gives_logits(
             f" that has from_logits={takes_logits}: compile it with"
             f" from_logits={not takes_logits}."
         )
+
+
+def check_fits(model: Any, loss: Callable, label_spec: Any, output: Any) -> None:
+    """Checks that a loss can be computed of labels and outputs.
+
+    Args:
+      model: The model.
+      loss: Function of (labels, outputs) giving a batch's mean loss.
+      label_spec: `tf.TensorSpec`s of the labels.
+      output: The output, a tensor or a structure of them.
+
+    Raises:
+      ValueError: If it cannot, or is no float scalar.
+    """
+    specs = tf.nest.map_structure(
+        lambda x: tf.TensorSpec([None, *x.shape[1:]], x.dtype), output
+    )
+    labels = [f"{s.dtype.name} {s.shape}" for s in tf.nest.flatten(label_spec)]
+    outputs = [f"{s.dtype.name} {s.shape}" for s in tf.nest.flatten(specs)]
+    what = (
+        f"The loss of {model.name!r}, of labels {' and '.join(labels)} and outputs"
+        f" {' and '.join(outputs)},"
+    )
+    advice = "give loss_fn, or say with label_spec what labels are."
+    function = tf.function(loss, autograph=False)
+    try:
+        given = function.get_concrete_function(label_spec, specs).structured_outputs
+    except Exception as error:
+        why = " ".join(str(error).split()) or type(error).__name__
+        raise ValueError(f"{what} cannot be computed ({why}): {advice}") from error
+    found = [f"{x.dtype.name} {x.shape}" for x in tf.nest.flatten(given)]
+    if found not in (["float32 ()"], ["float64 ()"]):
+        raise ValueError(
+            f"{what} is {' and '.join(found)}, not a float scalar: {advice}"
+        )

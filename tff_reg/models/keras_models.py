@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import concurrent.futures
 import dataclasses
+import itertools
+import os
 import re
 import warnings
 from collections.abc import Callable, Sequence
@@ -53,7 +55,9 @@ class KerasModelFn:
 
         Args:
           weights: A `tff.learning.models.ModelWeights`, such as
-            `process.get_model_weights(state)`.
+            `process.get_model_weights(state)`; or the path of a file that a run wrote:
+            `final_weights.npz`, `best_weights.npz` or a checkpoint's
+            `server_state.npz`.
 
         Returns:
           The model that `from_keras` was given, its weights set to these.
@@ -61,31 +65,43 @@ class KerasModelFn:
         Raises:
           ValueError: If these are weights of another model.
         """
-        plan, count = self.plan, self.plan.num_trainable
-        trainable = [np.asarray(v) for v in weights.trainable]
-        others = [np.asarray(v) for v in weights.non_trainable]
-        frozen = count - len(trainable)
-        if frozen and plan.head is not None:  # A method froze the last layer.
-            variables = list(plan.variables)
-            at = {id(v): n for n, v in enumerate(variables)}
-            own = [v for v in (plan.head.kernel, plan.head.bias) if v is not None]
-            positions = [at[id(v)] for v in own]
-            if frozen == len(positions):
-                others, fixed = others[:-frozen], others[-frozen:]
-                for position, value in sorted(zip(positions, fixed)):
-                    trainable.insert(position, value)
-        values = [*trainable, *others]
-        shapes = [v.shape for v in values]
-        if shapes != [v.shape for v in plan.values]:
+        if isinstance(weights, (str, os.PathLike)):
+            trainable, others = self._stored(weights)
+        else:
+            trainable, others = list(weights.trainable), list(weights.non_trainable)
+        network = keras_network.KerasNetwork(self.plan)
+        if len(trainable) < self.plan.num_trainable and self.plan.head is not None:
+            network.freeze_classifier()  # As the method Freeze does.
+        own = [*network.trainable_variables, *network.non_trainable_variables]
+        values = [np.asarray(v) for v in (*trainable, *others)]
+        if [v.shape for v in values] != [tuple(v.shape) for v in own]:
             raise ValueError(
                 f"These {len(values)} weights are not of the model"
-                f" {plan.model.name!r}, which has {len(plan.values)}: their numbers or"
+                f" {self.plan.model.name!r}, which has {len(own)}: their numbers or"
                 " shapes differ. A method that replaces the last layer (fedetf) leaves"
                 " no weights for it."
             )
-        for variable, value in zip(plan.variables, values):
+        for variable, value in zip(own, values):
             variable.assign(value)
-        return plan.model
+        return network.keras_model()
+
+    def _stored(self, path: Any) -> tuple[list[np.ndarray], list[np.ndarray]]:
+        """The trained and the other weights in a file of a run."""
+        with np.load(path, allow_pickle=False) as stored:
+            arrays = {name: stored[name] for name in stored.files}
+        count = self.plan.num_trainable
+        if set(self.plan.names) <= arrays.keys():
+            values = [arrays[name] for name in self.plan.names]
+            return values[:count], values[count:]
+        # In a checkpoint, where more is stored.
+        first = "global_model_weights/"
+        prefix = first if any(name.startswith(first) for name in arrays) else ""
+        found: list[list[np.ndarray]] = []
+        for kind in ("trainable", "non_trainable"):
+            numbered = (f"{prefix}{kind}/{n}" for n in itertools.count())
+            names = itertools.takewhile(arrays.__contains__, numbered)
+            found.append([arrays[name] for name in names])
+        return found[0], found[1]
 
 
 def from_keras(
@@ -132,7 +148,9 @@ def from_keras(
     input_spec = _spec_of(model, input_spec)
     _check_weights(model)
     variables, num_trainable = _weights_of(model)
-    trial = _try(model, input_spec, variables, num_trainable)
+    known = {id(v) for v in (*variables, *keras_calls.seeds_of(model))}
+    others = [v for v in model.variables if id(v) not in known]
+    trial = _try(model, input_spec, variables, num_trainable, others)
     output = trial.call.output
     loss = keras_losses.loss_of(model, output, loss_fn, keras)
     is_vector = tf.is_tensor(output) and output.shape.rank == 2
@@ -150,21 +168,20 @@ def from_keras(
     parts, ends = keras_parts.parts_of(
         model, trial, head, last, blocks, input_spec, keras
     )
-    in_place = {id(v) for v in variables}
     if label_spec is None:
         label_spec = tf.TensorSpec([None], tf.int32)
         if not is_classifier:
             label_spec = tf.nest.map_structure(_batched_spec, output)
     label_spec = keras_parts.in_order(label_spec)
-    fixed = [v for v in model.variables if id(v) not in in_place]
-    seeds = {id(v) for v in keras_calls.seeds_of(model)}
+    keras_losses.check_fits(model, loss, label_spec, output)
     plan = keras_network.Plan(
         model=model,
         input_spec=input_spec,
         variables=variables,
+        names=keras_calls.names_of(variables),
         values=[np.asarray(v) for v in variables],
         num_trainable=num_trainable,
-        fixed=[(v, np.asarray(v)) for v in fixed if id(v) not in seeds],
+        fixed=[(v, np.asarray(v)) for v in others],
         constants=frozenset(
             n
             for n, v in enumerate(variables)
@@ -340,7 +357,11 @@ def _weights_of(model: Any) -> tuple[list[Any], int]:
 
 
 def _try(
-    model: Any, spec: Any, variables: Sequence[Any], num_trainable: int
+    model: Any,
+    spec: Any,
+    variables: Sequence[Any],
+    num_trainable: int,
+    others: Sequence[Any],
 ) -> keras_parts.Trial:
     """Traces a training pass in a graph of its own, as TFF will."""
     found: dict[str, Any] = {}
@@ -349,16 +370,10 @@ def _try(
             tf.Variable(tf.zeros(tuple(v.shape), v.dtype), n < num_trainable)
             for n, v in enumerate(variables)
         ]
-        others = [v for v in model.variables if all(v is not w for w in variables)]
-        seeds = {id(v) for v in keras_calls.seeds_of(model)}
 
         def run(*x: Any):
             features = tf.nest.pack_sequence_as(spec, x)
-            fixed = [
-                (v, tf.zeros(tuple(v.shape), v.dtype))
-                for v in others
-                if id(v) not in seeds
-            ]
+            fixed = [(v, tf.zeros(tuple(v.shape), v.dtype)) for v in others]
             found["features"] = x
             found["call"] = keras_calls.call(
                 model,

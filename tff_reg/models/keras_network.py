@@ -48,6 +48,7 @@ class Plan:
       model: The Keras model.
       input_spec: `tf.TensorSpec`s of its input, the batch axis first.
       variables: Its weights: those that are trained, then the others.
+      names: Their names, each once.
       values: Their values, arrays.
       num_trainable: How many are trained.
       fixed: Pairs of other variables (of metrics, for example) and their values.
@@ -62,6 +63,7 @@ class Plan:
     model: Any
     input_spec: Any
     variables: Sequence[Any]
+    names: Sequence[str]
     values: Sequence[np.ndarray]
     num_trainable: int
     fixed: Sequence[tuple[Any, np.ndarray]]
@@ -180,30 +182,27 @@ class KerasNetwork(block_model.BlockModel):
 
     def __init__(self, plan: Plan):
         self._plan = plan
-        made = []
-        for number, (variable, value) in enumerate(zip(plan.variables, plan.values)):
-            made.append(
-                tf.Variable(
-                    functools.partial(tf.constant, value),
-                    trainable=number < plan.num_trainable,
-                    name=keras_calls.name_of(variable),
-                    dtype=value.dtype,
-                )
+        made = [
+            tf.Variable(
+                functools.partial(tf.constant, value),
+                trainable=number < plan.num_trainable,
+                name=name,
+                dtype=value.dtype,
             )
+            for number, (name, value) in enumerate(zip(plan.names, plan.values))
+        ]
         self._made = made
-        self._head_positions: list[int] = []
+        # Of the head: where in the plan its kernel is, and its bias.
+        self._head_positions: dict[str, int] = {}
         head = None
         if plan.head is not None:
             at = {id(v): n for n, v in enumerate(plan.variables)}
-            kernel = at[id(plan.head.kernel)]
-            self._head_positions = [kernel]
-            bias = None
-            if plan.head.bias is not None:
-                bias = at[id(plan.head.bias)]
-                self._head_positions.append(bias)
-            head = KerasDense(
-                made[kernel], None if bias is None else made[bias], name="head"
-            )
+            weights = {"kernel": plan.head.kernel, "bias": plan.head.bias}
+            self._head_positions = {
+                name: at[id(v)] for name, v in weights.items() if v is not None
+            }
+            own = {name: made[n] for name, n in self._head_positions.items()}
+            head = KerasDense(own["kernel"], own.get("bias"), name="head")
         *first, last = plan.parts
         spec = plan.input_spec
         shape = spec.shape[1:] if isinstance(spec, tf.TensorSpec) else ()
@@ -241,12 +240,13 @@ class KerasNetwork(block_model.BlockModel):
         return [v for v in self._held() if not v.trainable]
 
     def _held(self) -> list[tf.Variable]:
-        kept = [v for n, v in enumerate(self._made) if n not in self._head_positions]
+        positions = self._head_positions.values()
+        kept = [v for n, v in enumerate(self._made) if n not in positions]
         head = self.blocks[-1].linear_layer
         if head is None:
             return self._made
         own = [*head.trainable_variables, *head.non_trainable_variables]
-        in_place = [self._made[n] for n in self._head_positions]
+        in_place = [self._made[n] for n in positions]
         if [id(v) for v in own] == [id(v) for v in in_place]:
             return self._made
         return [*kept, *own]
@@ -275,7 +275,7 @@ class KerasNetwork(block_model.BlockModel):
             ours
             for n, (own, ours) in enumerate(zip(self._plan.variables, self._made))
             if id(own) in inside
-            and n not in self._head_positions
+            and n not in self._head_positions.values()
             and ours.trainable == trainable
         ]
 
@@ -332,14 +332,34 @@ class KerasNetwork(block_model.BlockModel):
             and each.layer is not self._plan.head
         )
 
+    def keras_model(self) -> Any:
+        """The Keras model that `from_keras` was given, with this network's weights.
+
+        Raises:
+          ValueError: If a method has replaced its last layer by another kind of layer.
+        """
+        head = self.blocks[-1].linear_layer
+        if self._plan.head is not None and not isinstance(head, KerasDense):
+            raise ValueError(
+                f"The last layer of {self._plan.model.name!r} was replaced by a"
+                f" {type(head).__name__} (fedetf does so), which the Keras model"
+                " cannot hold."
+            )
+        for variable, ours in self._pairs():
+            variable.assign(np.asarray(ours))
+        return self._plan.model
+
+    def _pairs(self) -> list[tuple[Any, tf.Variable]]:
+        """The Keras model's weights, and our variables that stand for them."""
+        standing = list(self._made)
+        head = self.blocks[-1].linear_layer
+        for name, n in self._head_positions.items():
+            standing[n] = getattr(head, name, standing[n])
+        return list(zip(self._plan.variables, standing))
+
     def _call(self, model: Any, x: Any, forward: ForwardPass) -> keras_calls.Call:
         plan = self._plan
-        values = list(zip(plan.variables, self._made))
-        head = self.blocks[-1].linear_layer
-        for n, name in zip(self._head_positions, ("kernel", "bias")):
-            standing = getattr(head, name, None)
-            if isinstance(standing, tf.Variable):
-                values[n] = (plan.variables[n], standing)
+        values = self._pairs()
         before = None
         if not keras_calls.is_keras_3(model) and not forward.updates_statistics:
             before = [tf.identity(v) for v in self._made[plan.num_trainable :]]

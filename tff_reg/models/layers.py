@@ -1,11 +1,8 @@
-"""Layers that can run at a fraction of their width, in float32 or float64.
+"""Layers that run at a fraction of their width, in float32 or float64, without Keras.
 
-Their variables exist as soon as the layer does, and they are called with the input and
-a `ForwardPass`. A layer uses the first channels of its kernel: as many input channels
-as its input has, and as many output channels as the pass's width leaves. No Keras.
-
-Normalisation follows PyTorch, on which the papers' code runs: epsilon 1e-5, and
-BatchNorm's running variance is updated with the unbiased batch variance.
+Layers create their variables at once, and are called with the input and a
+`ForwardPass`. A layer uses the first channels of its kernel: the input's number of
+input channels, and the number of output channels at the pass's width.
 """
 
 from __future__ import annotations
@@ -17,10 +14,7 @@ from typing import Any, Optional
 import numpy as np
 import tensorflow as tf
 
-from tff_reg.models import forward as forward_lib, group_norm, initial, pooling
-
-NORM_EPSILON = 1e-5
-BATCH_NORM_MOMENTUM = 0.9
+from tff_reg.models import forward as forward_lib, initial, pooling
 
 ForwardPass = forward_lib.ForwardPass
 
@@ -31,10 +25,10 @@ class ForwardLayer(tf.Module):
     A sub-class creates its variables and layers in `make` and computes in `call`.
 
     Args:
-      *args: Those of the class's `make`.
+      *args: Arguments of the class's `make`.
       name: Prefix of the variables' names; an identifier.
       dtype: 'float32' or 'float64'.
-      **options: Those of the class's `make`.
+      **options: Keyword arguments of the class's `make`.
     """
 
     def __init__(
@@ -80,10 +74,10 @@ class ForwardLayer(tf.Module):
         """Creates a variable.
 
         Args:
-          name: Its name.
-          shape: Its shape.
-          initializer: Gives its initial value.
-          trainable: Whether it is trained.
+          name: Name of the variable.
+          shape: Shape of the variable.
+          initializer: Returns the initial value.
+          trainable: Whether the variable is trained.
 
         Returns:
           The variable.
@@ -98,10 +92,10 @@ class ForwardLayer(tf.Module):
         """Creates `kernel`, and `bias` unless its initialiser is None.
 
         Args:
-          shape: Of the kernel.
-          initializer: Of the kernel.
-          bias_initializer: Of the bias.
-          bias_size: Its size; None for the kernel's last one.
+          shape: Shape of the kernel.
+          initializer: Initialiser of the kernel.
+          bias_initializer: Initialiser of the bias, or None.
+          bias_size: Size of the bias; None for the kernel's last dimension.
         """
         self.kernel = self.add_weight("kernel", shape, initializer=initializer)
         self.bias: Any = None
@@ -119,12 +113,12 @@ def _is_variable(value: Any) -> bool:
 
 
 def _has_variables(value: Any) -> bool:
-    """Whether it is a layer of ours or of Keras."""
+    """Whether it is a layer of this package or of Keras."""
     return isinstance(value, tf.Module) and hasattr(value, "trainable_variables")
 
 
-def _first_channels(vector, x):
-    """As many entries of a variable [channels] as `x` has channels."""
+def first_channels(vector, x):
+    """Returns the first entries of a variable [channels] for the channels of `x`."""
     if x.shape[-1] == vector.shape[0]:
         return vector
     return vector[: forward_lib.number_of_channels(x)]
@@ -137,7 +131,7 @@ class Seeds:
         self._children = np.random.SeedSequence(seed)
 
     def next(self) -> int:
-        """The next seed, from 0 to 2**31 - 1."""
+        """Returns the next seed, from 0 to 2**31 - 1."""
         (child,) = self._children.spawn(1)
         return int(child.generate_state(1)[0] & 0x7FFFFFFF)
 
@@ -170,13 +164,13 @@ class Conv2D(ForwardLayer):
       in_channels: Channels of the input at full width.
       out_channels: Channels of the output at full width.
       kernel_size: Height and width of the kernel.
-      seeds: Where the initialiser's seed comes from.
-      stride: Of both axes.
-      padding: Zeros added on every side (as in PyTorch, on both ends alike;
-        TensorFlow's own 'SAME' differs when the stride is 2).
+      seeds: The source of the initialisers' seeds.
+      stride: Stride of both axes.
+      padding: Zeros added on every side, as in PyTorch; TensorFlow's own 'SAME' pads
+        differently at a stride of 2.
       use_bias: Whether a bias is added.
-      initializer: Function of `seeds` giving the kernel's initialiser.
-      bias_initializer: Function of `seeds` and the fan-in giving the bias's.
+      initializer: Function of `seeds` that returns the kernel's initialiser.
+      bias_initializer: Function of `seeds` and the fan-in that returns the bias's.
     """
 
     def make(
@@ -219,15 +213,15 @@ class Conv2D(ForwardLayer):
 
 
 class DepthwiseConv2D(ForwardLayer):
-    """A 2-D convolution of every channel with a kernel of its own, with biases.
+    """A 2-D convolution of every channel with a separate kernel, with biases.
 
-    Initialised as PyTorch does. Below full width it keeps the channels of its input.
+    It is initialised as in PyTorch. Below full width it keeps its input's channels.
 
     Args:
       channels: Channels at full width.
       kernel_size: Height and width of the kernels.
-      seeds: Where the initialisers' seeds come from.
-      stride: Of both axes.
+      seeds: The source of the initialisers' seeds.
+      stride: Stride of both axes.
       padding: Zeros added on every side.
     """
 
@@ -248,7 +242,7 @@ class DepthwiseConv2D(ForwardLayer):
         self.add_kernel(shape, *initial, bias_size=channels)
 
     def call(self, x, forward: ForwardPass):
-        kernel, bias = self.kernel, _first_channels(self.bias, x)
+        kernel, bias = self.kernel, first_channels(self.bias, x)
         if x.shape[-1] != kernel.shape[2]:
             kernel = kernel[:, :, : forward_lib.number_of_channels(x)]
         strides = [1, self.stride, self.stride, 1]
@@ -257,17 +251,17 @@ class DepthwiseConv2D(ForwardLayer):
 
 
 class GroupedPointwiseConv2D(ForwardLayer):
-    """A 1x1 convolution in groups: each reads and writes its share of the channels.
+    """A 1x1 convolution in groups of consecutive channels, with biases.
 
-    The groups are runs of consecutive channels. It is a batch of matrix products:
-    TensorFlow has no gradient of grouped convolutions in float64 on a CPU. Initialised
-    as PyTorch does, with biases. It has no width.
+    It is a batch of matrix products, because TensorFlow has no gradient of grouped
+    convolutions in float64 on a CPU. It is initialised as in PyTorch and runs at full
+    width only.
 
     Args:
       in_channels: Channels of the input.
       out_channels: Channels of the output.
       groups: Number of groups; must divide both.
-      seeds: Where the initialisers' seeds come from.
+      seeds: The source of the initialisers' seeds.
 
     Raises:
       ValueError: If `groups` does not divide the channels.
@@ -295,7 +289,7 @@ class GroupedPointwiseConv2D(ForwardLayer):
 
 
 class ChannelShuffle(ForwardLayer):
-    """Deals the channels of each group out to all groups (ShuffleNet).
+    """Distributes the channels of each group over all groups (ShuffleNet).
 
     Channel i of group g moves to position i * groups + g.
 
@@ -319,7 +313,7 @@ def _at_positions(flat, x):
 
 
 class _Padding:
-    """Zeros on every side of an image, and the name of the padding that is left to do.
+    """Zeros on every side of an image, and TensorFlow's name of the remaining padding.
 
     oneDNN knows 'SAME' and 'VALID' but no explicit padding; at stride 1 'SAME' is the
     same on both ends.
@@ -339,14 +333,14 @@ class _Padding:
 
 
 class Dense(ForwardLayer):
-    """A linear layer over [batch, features], initialised as PyTorch does.
+    """A linear layer over [batch, features], initialised as in PyTorch.
 
-    Below full width only its input is cut: the classes of a classifier stay.
+    Below full width only its input is narrower: a classifier keeps its classes.
 
     Args:
       in_features: Features of the input at full width.
       out_features: Features of the output at every width.
-      seeds: Where the initialisers' seeds come from.
+      seeds: The source of the initialisers' seeds.
     """
 
     def make(self, in_features: int, out_features: int, seeds: Seeds):
@@ -354,117 +348,8 @@ class Dense(ForwardLayer):
         self.add_kernel((in_features, out_features), *initial)
 
     def call(self, x, forward: ForwardPass):
-        kernel = _first_channels(self.kernel, x)
+        kernel = first_channels(self.kernel, x)
         return tf.nn.bias_add(tf.linalg.matmul(x, kernel), self.bias)
-
-
-class BatchNorm(ForwardLayer):
-    """Batch normalisation over all axes but the last, with PyTorch's rules.
-
-    In training the batch is normalised with its own mean and biased variance;
-    the running statistics move by a tenth of the way towards its mean and its
-    *unbiased* variance. A pass below full width uses the batch's statistics and
-    stores nothing, in evaluation too: there are no running ones for it.
-
-    Args:
-      channels: Channels at full width.
-    """
-
-    def make(self, channels: int):
-        shape = (channels,)
-        self.gamma = self.add_weight("gamma", shape, initializer=tf.ones)
-        self.beta = self.add_weight("beta", shape, initializer=tf.zeros)
-        self.moving_mean = self.add_weight(
-            "moving_mean", shape, initializer=tf.zeros, trainable=False
-        )
-        self.moving_variance = self.add_weight(
-            "moving_variance", shape, initializer=tf.ones, trainable=False
-        )
-
-    def call(self, x, forward: ForwardPass):
-        gamma, beta = _first_channels(self.gamma, x), _first_channels(self.beta, x)
-        if not forward.training and forward.is_full_width:
-            scale = gamma * tf.math.rsqrt(self.moving_variance + NORM_EPSILON)
-            return x * scale + (beta - self.moving_mean * scale)
-        is_static = x.shape[-1] is not None
-        if x.dtype == tf.float32 and x.shape.rank == 4 and is_static:
-            # The fused kernel returns the unbiased variance. oneDNN's keeps the number
-            # of channels in the kernel object: two clients that run it at the same
-            # time with different numbers overwrite each other's memory.
-            y, mean, unbiased_variance, *_ = tf.raw_ops.FusedBatchNormV3(
-                x=x,
-                scale=gamma,
-                offset=beta,
-                mean=tf.zeros([0]),
-                variance=tf.zeros([0]),
-                epsilon=NORM_EPSILON,
-                is_training=True,
-            )
-        else:
-            axes = list(range(x.shape.rank - 1))
-            mean = tf.reduce_mean(x, axes)
-            variance = tf.reduce_mean(tf.math.squared_difference(x, mean), axes)
-            y = tf.nn.batch_normalization(x, mean, variance, beta, gamma, NORM_EPSILON)
-            count = tf.cast(tf.size(x) // forward_lib.number_of_channels(x), x.dtype)
-            unbiased_variance = variance * count / tf.maximum(count - 1, 1)
-        if forward.updates_statistics:
-            rate = 1.0 - BATCH_NORM_MOMENTUM
-            self.moving_mean.assign_sub((self.moving_mean - mean) * rate)
-            self.moving_variance.assign_sub(
-                (self.moving_variance - unbiased_variance) * rate
-            )
-        return y
-
-
-class GroupNorm(ForwardLayer):
-    """Group normalisation (Wu and He, 2018) over [batch, height, width, channels].
-
-    Each example's channels are cut into `groups` runs of consecutive channels;
-    each run is normalised by its own mean and variance over space and channels.
-
-    Args:
-      channels: Channels at full width.
-      groups: Number of groups; must divide `channels` at every width used.
-
-    Raises:
-      ValueError: If `groups` does not divide `channels`.
-    """
-
-    def make(self, channels: int, *, groups: int = 2):
-        if groups < 1 or channels % groups:
-            raise ValueError(
-                f"GroupNorm needs a number of groups that divides its {channels} "
-                f"channels, but got groups={groups}."
-            )
-        self.groups = groups
-        self.gamma = self.add_weight("gamma", (channels,), initializer=tf.ones)
-        self.beta = self.add_weight("beta", (channels,), initializer=tf.zeros)
-
-    def call(self, x, forward: ForwardPass):
-        gamma, beta = _first_channels(self.gamma, x), _first_channels(self.beta, x)
-        return group_norm.normalize(x, gamma, beta, self.groups, NORM_EPSILON)
-
-
-def build_norm(kind: str, channels: int, *, groups: int = 2, **options: Any):
-    """Makes the normalisation layer called `kind`.
-
-    Args:
-      kind: 'group' or 'batch'.
-      channels: Channels at full width.
-      groups: Number of groups of group normalisation; two in the FedMLB paper.
-      **options: Those of `ForwardLayer`.
-
-    Returns:
-      The layer.
-
-    Raises:
-      ValueError: If `kind` is something else.
-    """
-    if kind == "group":
-        return GroupNorm(channels, groups=groups, **options)
-    if kind == "batch":
-        return BatchNorm(channels, **options)
-    raise ValueError(f"Unknown norm {kind!r}: choose 'group' or 'batch'.")
 
 
 def residual_sum(
@@ -473,18 +358,18 @@ def residual_sum(
     shortcut,
     branch: Callable[[], tf.Tensor],
 ):
-    """`shortcut + scale * branch`, where the pass may scale or drop branches.
+    """Returns `shortcut + scale * branch`; the pass may scale or drop branches.
 
     Args:
-      forward: The pass; its `branch_scales` hold one scale a branch.
-      branch_index: Which of the scales is this branch's.
+      forward: The pass; its `branch_scales` hold one scale for each branch.
+      branch_index: Index of this branch's scale.
       shortcut: float [batch, height, width, channels].
-      branch: Runs the branch and returns what to add to the shortcut.
+      branch: Runs the branch and returns its output.
 
     Returns:
-      float [batch, height, width, channels]. A branch whose scale is 0 in
-      training is not run at all (its BatchNorm statistics stay), except when the
-      pass records activations: then it runs, and is multiplied by 0.
+      float [batch, height, width, channels]. A branch whose scale is 0 in training is
+      not run at all (its BatchNorm statistics stay), except when the pass records
+      activations: then it runs, and is multiplied by 0.
     """
     if forward.branch_scales is None:
         return shortcut + branch()

@@ -1,4 +1,4 @@
-"""A block model with its task loss and metrics, as TFF's learning model."""
+"""A block model with its task loss and metrics, as a TFF learning model."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ForwardPass = block_model.ForwardPass
 
 
 def sparse_cross_entropy(labels, logits):
-    """Mean cross-entropy over the batch.
+    """Returns the mean cross-entropy of a batch.
 
     Args:
       labels: int [batch].
@@ -35,8 +35,8 @@ def count_correct(labels, predictions):
 
     Args:
       labels: int [batch].
-      predictions: float [batch, num_classes], logits or probabilities. Where one is
-        NaN, the example counts as wrong: the largest of them would be the first.
+      predictions: float [batch, num_classes], logits or probabilities. An example with
+        a NaN counts as wrong; argmax would take its first class.
 
     Returns:
       int64, a scalar.
@@ -47,20 +47,24 @@ def count_correct(labels, predictions):
 
 
 class LearningModel(tff.learning.models.VariableModel):
-    """A `BlockModel` with a task loss, ready for TFF.
+    """A `BlockModel` with a task loss, as a `tff.learning.models.VariableModel`.
 
-    It is a `tff.learning.models.VariableModel`, so that TFF's own processes,
-    evaluations and programs take it too; our client work uses `network` beside it.
+    TFF's processes, evaluations and programs accept it; this package's client work also
+    uses its `network`. Its metrics are `loss` and `accuracy` (means over examples) and
+    `num_examples`; `accuracy` needs a network whose output is a vector of logits.
 
-    Its metrics are `loss` and `accuracy` (means over examples) and `num_examples`;
-    without `accuracy` where the network's output is no vector of logits.
+    >>> import numpy as np
+    >>> from tff_reg import models
+    >>> model = models.build_model_fn("cnn", image_shape=(8, 8, 1), num_classes=3)()
+    >>> model.predict_on_batch(np.zeros([2, 8, 8, 1]), training=False).shape
+    TensorShape([2, 3])
 
     Args:
       network: The `BlockModel`.
-      loss_fn: Function of (labels, logits) giving the batch's mean loss.
+      loss_fn: Function of (labels, logits) that returns the batch's mean loss.
       label_dtype: Data type of the labels in `input_spec`.
-      label_spec: `tf.TensorSpec` of the labels, or a structure of them, if they are no
-        classes.
+      label_spec: `tf.TensorSpec` of the labels, or a structure of specs, if the labels
+        are no classes.
     """
 
     def __init__(
@@ -98,12 +102,12 @@ class LearningModel(tff.learning.models.VariableModel):
 
     @property
     def has_plain_forward_pass(self) -> bool:
-        """Whether no sub-class has a `forward_pass` of its own."""
+        """Whether no sub-class overrides `forward_pass`."""
         return type(self).forward_pass is LearningModel.forward_pass
 
     @property
     def has_accuracy(self) -> bool:
-        """Whether the model is a classifier, so that its accuracy is measured."""
+        """Whether the model is a classifier, whose accuracy is measured."""
         return self.network.num_classes is not None
 
     @property
@@ -130,8 +134,8 @@ class LearningModel(tff.learning.models.VariableModel):
         """Adds a batch to the metrics.
 
         Args:
-          labels: int [batch], or what `loss_fn` takes.
-          logits: float [batch, num_classes], or what the network gives.
+          labels: int [batch], or other labels that `loss_fn` accepts.
+          logits: float [batch, num_classes], or other outputs of the network.
           loss: The batch's mean loss, a scalar.
         """
         count = tf.shape(tf.nest.flatten(labels)[0], out_type=tf.int64)[0]
@@ -163,10 +167,10 @@ class LearningModel(tff.learning.models.VariableModel):
 
 
 def check_model_fn(model_fn: Any) -> None:
-    """Checks that a `model_fn` is a function, and no model.
+    """Checks that a `model_fn` is a function, not a model.
 
     Raises:
-      TypeError: If it is not.
+      TypeError: If it is a model or cannot be called.
     """
     models = (tff.learning.models.VariableModel, tf.Module)
     is_keras = keras_calls.is_keras_3(model_fn) or keras_calls.is_keras_2(model_fn)
@@ -174,22 +178,22 @@ def check_model_fn(model_fn: Any) -> None:
         what = (
             "tff_reg.models.from_keras(model) gives the model_fn of a Keras model"
             if is_keras
-            else "give a function without arguments that makes the model, a new one at"
-            " each call"
+            else "pass a function without arguments that returns a new model at each"
+            " call"
         )
         raise TypeError(f"model_fn is a {type(model_fn).__name__}; {what}.")
 
 
 def check_model(model: Any) -> None:
-    """Checks that a `model_fn` has made what trains.
+    """Checks the model that a `model_fn` has returned.
 
     Raises:
       TypeError: If it is no `tff.learning.models.VariableModel`.
-      ValueError: If it does not compute in float32 or float64 alone.
+      ValueError: If its weights are not all float32 or all float64.
     """
     if not isinstance(model, tff.learning.models.VariableModel):
         raise TypeError(
-            f"model_fn returned a {type(model).__name__}; it must make a"
+            f"model_fn returned a {type(model).__name__}; it must return a"
             " tff.learning.models.VariableModel, such as a"
             " tff_reg.models.LearningModel. tff_reg.models.from_keras(model) is the"
             " model_fn of a Keras model."
@@ -210,17 +214,17 @@ def check_dtypes(variables: Sequence[Any]) -> None:
         raise ValueError(
             f"The model's weights are {' and '.join(sorted(found))}"
             f"{', its layers compute in less (mixed precision)' * is_mixed}: give all"
-            " layers the one dtype float32 or float64."
+            " layers the same dtype, float32 or float64."
         )
 
 
 def finalize_ratio(sums: Sequence[tf.Tensor]) -> tf.Tensor:
-    """Turns [sum, count] into their ratio; 0 where the count is 0."""
+    """Returns the ratio of [sum, count]; 0 if the count is 0."""
     return tf.math.divide_no_nan(sums[0], sums[1])
 
 
 def finalize_identity(value: tf.Tensor) -> tf.Tensor:
-    """Leaves a sum over clients as it is."""
+    """Returns a sum over clients unchanged."""
     return value
 
 
@@ -234,49 +238,39 @@ def build_model_fn(
     seed: int = 0,
     dtype: str = "float32",
 ) -> Callable[[], LearningModel]:
-    """Returns a `model_fn` for one of the package's own networks.
+    """Returns a `model_fn` for one of the package's networks.
+
+    >>> from tff_reg import models
+    >>> model_fn = models.build_model_fn("cnn", image_shape=(8, 8, 1), num_classes=3)
+    >>> len(model_fn().trainable_variables)
+    10
 
     Args:
       model_name: One of `names.MODEL_NAMES`.
       image_shape: (height, width, channels).
       num_classes: Number of classes.
-      norm: One of those that the model can have (`names.norms_of`), or None for the
-        first of them.
-      projector: What stands between the features and the classifier's linear layer,
-        one of `names.PROJECTOR_NAMES`; see `classifiers`.
+      norm: A norm that the model can have (`names.norms_of`); None for the first.
+      projector: The layers between the features and the classifier's linear layer, one
+        of `names.PROJECTOR_NAMES`; see `classifiers`.
       seed: Seed of the initial weights.
       dtype: 'float32' or 'float64'.
 
     Returns:
-      A function without arguments that makes a `LearningModel`. It raises an
+      A function without arguments that returns a new `LearningModel`. It raises an
       ImageSizeError if the images are too small for the model.
 
     Raises:
       ValueError: If the name, the norm or the projector is unknown, or the model
         cannot have that norm.
     """
-    norms = names.norms_of(str(model_name))
     if norm is None:
-        norm = norms[0]
-    for what, value, choices in (
-        ("model", model_name, names.MODEL_NAMES),
-        ("norm", norm, names.NORM_NAMES),
-        ("projector", projector, names.PROJECTOR_NAMES),
-    ):
-        if value not in choices:
-            raise ValueError(
-                f"Unknown {what} {value!r}: choose one of {', '.join(choices)}."
-            )
-    if norm not in norms:
-        raise ValueError(
-            f"The model {model_name!r} cannot have the norm {norm!r}: choose "
-            f"{' or '.join(repr(one) for one in norms)}."
-        )
+        norm = names.norms_of(str(model_name))[0]
+    _check_names(model_name, norm, projector)
     if num_classes < 1:
         raise ValueError(f"num_classes is {num_classes}; it must be at least 1.")
     if len(image_shape) != 3:
         raise ValueError(
-            f"image_shape is {tuple(image_shape)}; give (height, width, channels)."
+            f"image_shape is {tuple(image_shape)}; pass (height, width, channels)."
         )
 
     module = importlib.import_module(f"tff_reg.models.{names.MODULES[model_name]}")
@@ -295,11 +289,34 @@ def build_model_fn(
     return model_fn
 
 
+def _check_names(model_name: str, norm: str, projector: str) -> None:
+    for what, value, choices in (
+        ("model", model_name, names.MODEL_NAMES),
+        ("norm", norm, names.NORM_NAMES),
+        ("projector", projector, names.PROJECTOR_NAMES),
+    ):
+        if value not in choices:
+            raise ValueError(
+                f"Unknown {what} {value!r}: choose one of {', '.join(choices)}."
+            )
+    norms = names.norms_of(model_name)
+    if norm not in norms:
+        raise ValueError(
+            f"The model {model_name!r} cannot have the norm {norm!r}: choose "
+            f"{' or '.join(repr(one) for one in norms)}."
+        )
+
+
 def initial_weights(model_fn: Callable) -> tff.learning.models.ModelWeights:
-    """Makes a model and returns its initial weights as NumPy arrays.
+    """Builds a model and returns its initial weights as NumPy arrays.
+
+    >>> from tff_reg import models
+    >>> model_fn = models.build_model_fn("cnn", image_shape=(8, 8, 1), num_classes=3)
+    >>> models.initial_weights(model_fn).trainable[0].shape
+    (3, 3, 1, 32)
 
     Args:
-      model_fn: A function without arguments that makes a
+      model_fn: A function without arguments that returns a
         `tff.learning.models.VariableModel`.
 
     Returns:

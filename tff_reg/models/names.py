@@ -26,7 +26,11 @@ PROJECTOR_NAMES = ("none", "moon", "univarfl", "feduv")
 
 
 def norms_of(model_name: str) -> tuple[str, ...]:
-    """The normalisations that a model can have.
+    """Returns the normalisations that a model can have.
+
+    >>> from tff_reg import models
+    >>> models.norms_of("resnet56"), models.norms_of("feddyn_cnn")
+    (('group', 'batch'), ('none',))
 
     Args:
       model_name: One of `MODEL_NAMES`.

@@ -1,4 +1,4 @@
-"""CNNs of convolutions one after another, most with hidden layers.
+"""Plain CNNs: convolutions one after another, most with hidden layers.
 
 * `cnn`: quick to train, with everything that methods ask for: two 3x3 convolutions of
   32 and 64 channels, each with ReLU and 2x2 max-pooling, a hidden layer of 128 units.
@@ -106,8 +106,7 @@ def build_cnn(
         leaves it as it is.
       groups: Of group normalisation.
       use_bias: Whether convolutions have biases; None for only without a norm.
-      initializers: Of the convolutions' kernels and biases, as `layers.Conv2D` takes
-        them.
+      initializers: Of kernels and biases, as `layers.Conv2D` takes them.
       **options: The others of `conv_units.build`.
 
     Returns:
@@ -137,23 +136,30 @@ def build_cnn(
             conv_units.ConvUnit, convolution, groups=groups, pool=pool
         )
         channels, sides = each.channels, [each.side(side) for side in sides]
+    last = _classifier(channels, sides, hidden, final_side)
+    return conv_units.build(blocks, last, input_shape=input_shape, norm=norm, **options)
+
+
+def _classifier(
+    channels: int,
+    sides: Sequence[int],
+    hidden: Sequence[int],
+    final_side: Optional[int],
+) -> conv_units.Maker:
+    """The maker of the classifier of features [batch, *sides, channels]."""
     if not hidden:
-        classifier = functools.partial(conv_units.PoolingClassifier, channels)
-    else:
-        pool = None
-        if final_side is not None:
-            sides = [final_side, final_side]
-            pool = functools.partial(
-                pooling.adaptive_average_pool, height=final_side, width=final_side
-            )
-        classifier = functools.partial(
-            conv_units.HiddenLayersClassifier,
-            channels * math.prod(sides),
-            hidden,
-            pool=pool,
+        return functools.partial(conv_units.PoolingClassifier, channels)
+    pool = None
+    if final_side is not None:
+        sides = [final_side, final_side]
+        pool = functools.partial(
+            pooling.adaptive_average_pool, height=final_side, width=final_side
         )
-    return conv_units.build(
-        blocks, classifier, input_shape=input_shape, norm=norm, **options
+    return functools.partial(
+        conv_units.HiddenLayersClassifier,
+        channels * math.prod(sides),
+        hidden,
+        pool=pool,
     )
 
 

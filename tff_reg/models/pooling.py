@@ -1,8 +1,4 @@
-"""Pooling with PyTorch's rules: the same added on both ends, no windows beyond them.
-
-TensorFlow's functions get their settings by name: Keras stores no others of an exported
-model (`tff_reg.experiment.export`).
-"""
+"""Pooling with PyTorch's rules: the same added on both ends, no windows beyond them."""
 
 from __future__ import annotations
 
@@ -10,7 +6,7 @@ from tff_reg.lazy import np, tf
 
 
 def max_pool(x: tf.Tensor, size: int, stride: int, *, padding: int = 0) -> tf.Tensor:
-    """The largest value of each window; what is added around is never the largest.
+    """Returns the largest value of each window; padding is never the largest.
 
     Args:
       x: float [batch, height, width, channels].
@@ -21,14 +17,14 @@ def max_pool(x: tf.Tensor, size: int, stride: int, *, padding: int = 0) -> tf.Te
     Returns:
       float [batch, (height + 2 padding - size) // stride + 1, ..., channels].
     """
-    x = pad(x, padding, x.dtype.min)
+    x = pad(x, padding, tf.as_dtype(x.dtype).min)
     return tf.nn.max_pool2d(x, ksize=size, strides=stride, padding="VALID")
 
 
 def average_pool(
     x: tf.Tensor, size: int, stride: int, *, padding: int = 0
 ) -> tf.Tensor:
-    """The mean of each window as of `max_pool`; zeros that are added around count."""
+    """Returns the mean of each window, as `max_pool`; the zeros of padding count."""
     x = pad(x, padding)
     return tf.nn.avg_pool2d(x, ksize=size, strides=stride, padding="VALID")
 

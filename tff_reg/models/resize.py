@@ -13,7 +13,12 @@ import tensorflow as tf
 def resize_bilinear(
     x: tf.Tensor, height: Union[int, tf.Tensor], width: Union[int, tf.Tensor]
 ) -> tf.Tensor:
-    """Resizes images so that the centres of their corner pixels stay where they are.
+    """Resizes images with fixed centres of the corner pixels (align_corners).
+
+    >>> import numpy as np
+    >>> from tff_reg import models
+    >>> models.resize_bilinear(np.array([[[[0.0], [2.0]]]]), 1, 3).numpy().ravel()
+    array([0., 1., 2.])
 
     It is PyTorch's `interpolate(mode="bilinear", align_corners=True)`: of n pixels,
     the i-th of m new ones lies at i (n - 1) / (m - 1); a single new one at 0. An axis

@@ -32,17 +32,17 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from tff_reg.models import block_model, conv_units, layers, pooling
+from tff_reg.models import block_model, conv_units, layers, norms, pooling
 
 ForwardPass = layers.ForwardPass
 
 
 class StemShape(NamedTuple):
-    """What a stem is.
+    """The shape of a stem.
 
     Attributes:
-      kernel_size: Of its convolution.
-      stride: Of its convolution.
+      kernel_size: Kernel size of its convolution.
+      stride: Stride of its convolution.
       has_pool: Whether 3x3 max-pooling with stride 2 follows.
     """
 
@@ -63,7 +63,7 @@ class Residual(layers.ForwardLayer):
       in_channels: Channels of the input.
       branch_index: Position of this unit's branch among the model's branches.
       norm: 'group' or 'batch'.
-      seeds: Where the initialisers' seeds come from.
+      seeds: The source of the initialisers' seeds.
     """
 
     def make(self, kernels, in_channels, branch_index, *, norm, seeds):
@@ -72,7 +72,7 @@ class Residual(layers.ForwardLayer):
             return layers.Conv2D(*shape, seeds, name=name, **options)
 
         def normalization(name, channels):
-            return layers.build_norm(norm, channels, name=name, dtype=self.dtype)
+            return norms.build_norm(norm, channels, name=name, dtype=self.dtype)
 
         self._branch_index = branch_index
         self.convs, self.norms = [], []

@@ -1,4 +1,4 @@
-"""A classifier whose classes are the corners of a simplex, as far apart as can be."""
+"""A classifier whose classes are the corners of a simplex, maximally far apart."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tff_reg.models import initial, layers
 
 
 class SimplexClassifier(layers.ForwardLayer):
-    """A linear layer, whose outputs f of length 1 are compared with fixed directions.
+    """A linear layer whose normalised outputs f are compared with fixed directions.
 
     The logits are g f'M, with g a trained scalar. M holds the classes' directions, an
     equiangular tight frame: a variable that is not trained.
@@ -57,7 +57,7 @@ class SimplexClassifier(layers.ForwardLayer):
 
 
 def frame(matrix: np.ndarray) -> np.ndarray:
-    """Directions of equal angles: sqrt(C / (C - 1)) P (I - 11' / C).
+    """Returns directions of equal angles: sqrt(C / (C - 1)) P (I - 11' / C).
 
     Args:
       matrix: float [dimensions, classes], of full rank, with at least as many

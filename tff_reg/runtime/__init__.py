@@ -1,11 +1,6 @@
-"""Where TFF computations run: in this process, or in TFF's C++ workers.
+"""Runtimes of TFF computations: this process, TFF's C++ worker, or Ray.
 
-    import tff_reg.runtime
-
-    tff_reg.runtime.use("in_process")   # or: with tff_reg.runtime.running(...):
-    print(tff_reg.runtime.describe())
-    process.next(state, client_data)    # any TFF computation, unchanged
-
+`use` and `running` choose the runtime for all TFF computations, which stay unchanged.
 Importing this package imports neither TensorFlow nor TFF; `use` does.
 """
 

@@ -1,4 +1,4 @@
-"""Which runtime is in use: `use`, `running`, `describe`, `shutdown`."""
+"""The choice of the runtime: `use`, `running`, `describe`, `shutdown`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ internals = lazy.module("tff_reg.seam.internals")
 workers_lib = lazy.module("tff_reg.runtime.workers")
 
 KINDS = ("in_process", "native", "ray")
-# What only the last of them takes, and what each does not take.
+# The options of Ray alone, and the options that each runtime does not take.
 _OF_RAY = ("ray_address", "gpus_per_client", "cpus_per_client", "data_on_nodes")
 _NOT_TAKEN = {
     "in_process": _OF_RAY,
@@ -34,7 +34,7 @@ Names = Union[str, Sequence[str], None]
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Runtime:
-    """One chosen runtime: its contexts, and how to end it."""
+    """A runtime in use: its contexts, and the function that ends it."""
 
     kind: str
     describe: Callable[[], str]
@@ -51,33 +51,33 @@ _chosen: list[_Runtime] = []
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """How clients run.
+    """Options of the runtimes.
 
     Attributes:
-        devices: In process only. The devices that clients are spread over,
-            round-robin: a list such as `["GPU:0", "GPU:1"]`, or the same as one
-            string with commas. None: all GPUs, or `CPU:0` where there is none.
-        clients_in_parallel: How many clients run at the same time on each device
-            (in the native worker: how many computations; Ray: in all, each in an actor
-            of its own). None: one on a GPU; on a CPU the number of cores, at most 8; in
-            a Ray cluster, as many as there is room for.
-        require_gpu: Refuse to run on anything but GPUs.
-        default_num_clients: How many clients there are for a computation whose argument
-            has nothing of theirs, such as a broadcast alone.
+        devices: In process only. The devices of the clients, used in turn: a list
+            such as `["GPU:0", "GPU:1"]`, or one string with commas. None: all GPUs, or
+            `CPU:0` if there is none.
+        clients_in_parallel: Number of clients that run at the same time on each device
+            (native: number of computations; Ray: number of all clients, each in an
+            actor of its own). None: one on a GPU; on a CPU the number of cores, at most
+            8; in a Ray cluster the number of actors that fit.
+        require_gpu: Whether to refuse to run without a GPU.
+        default_num_clients: Number of clients of a computation whose argument has no
+            client's value, such as a broadcast alone.
         intra_op_threads: In process only. TensorFlow's threads for one operation,
-            which can be set before TensorFlow has started only. None: what was
-            set before, else the number of cores divided by the default of
-            `clients_in_parallel`, whatever that is now: results are then the same
-            to the bit for every `clients_in_parallel`. To use all cores for one
-            client at a time, give 1 and the number of cores.
+            which can only be set before TensorFlow starts. None: the number set
+            before, else the number of cores divided by the default of
+            `clients_in_parallel`; results are then identical to the bit for every
+            `clients_in_parallel`. To give one client at a time all cores, pass
+            `clients_in_parallel=1` and the number of cores.
         ray_address: Ray only. The cluster's head node as `"host:port"`, or `"auto"` for
-            the cluster that this machine is a node of. None: Ray is started on this
-            machine, and ended with the runtime; a process that is connected to Ray
-            already stays so.
-        gpus_per_client: Ray only. The part of a GPU that an actor has; 0 for CPUs only.
-        cpus_per_client: Ray only. The CPUs that an actor has.
-        data_on_nodes: Ray only. Whether clients' examples are loaded where they are
-            used, if their data set says how (`Recipe.load`), instead of being sent.
+            the cluster of which this machine is a node. None: the connection that the
+            process has already, else a Ray that is started on this machine and ended
+            with the runtime.
+        gpus_per_client: Ray only. Share of a GPU for each actor; 0 for CPUs only.
+        cpus_per_client: Ray only. Number of CPUs for each actor.
+        data_on_nodes: Ray only. Whether each node loads the clients' examples from its
+            own files (`Recipe.load`) instead of receiving them.
     """
 
     devices: Names = None
@@ -91,10 +91,10 @@ class Options:
     data_on_nodes: bool = False
 
     def check(self, kind: str) -> None:
-        """Checks that they can be, and go with a runtime.
+        """Checks the options for the runtime `kind`.
 
         Raises:
-            ValueError: If not.
+            ValueError: If an option is out of range, or not for that runtime.
         """
         if kind not in KINDS:
             raise ValueError(
@@ -104,8 +104,8 @@ class Options:
             value = getattr(self, name)
             if value is not None and (type(value) is not int or value < 1):
                 raise ValueError(
-                    f"{name} must be a whole number of at least 1 (or None for the "
-                    f"default), found {value!r}."
+                    f"{name} must be a whole number of at least 1, or None for the "
+                    f"default, found {value!r}."
                 )
         if type(self.default_num_clients) is not int or self.default_num_clients < 0:
             raise ValueError(
@@ -117,12 +117,12 @@ class Options:
             if value != getattr(Options, name):  # Its default.
                 other = "ray" if name in _OF_RAY else "in_process"
                 raise ValueError(
-                    f"The {kind} runtime takes no {name}, found {value!r}; it is for"
-                    f" the {other} runtime."
+                    f"The {kind} runtime takes no {name}, found {value!r}; use the"
+                    f" {other} runtime."
                 )
         if not 0 <= self.gpus_per_client <= 1:
             raise ValueError(
-                "gpus_per_client must be a part of a GPU, from 0 to 1, found "
+                "gpus_per_client must be a share of a GPU, from 0 to 1, found "
                 f"{self.gpus_per_client!r}."
             )
         if not self.cpus_per_client > 0:
@@ -132,22 +132,28 @@ class Options:
 
 
 def use(kind: str, **options: Any) -> None:
-    """Makes every TFF computation run in the runtime `kind` from now on.
+    """Runs every TFF computation in the runtime `kind` from now on, in all threads.
 
-    This holds for all threads. The runtime that was in use before is ended.
+    The runtime that was in use before is ended.
+
+    >>> from tff_reg import runtime
+    >>> runtime.use("in_process", devices="CPU:0", clients_in_parallel=2)
+    >>> runtime.describe()
+    'clients run in process on 1 CPU device (2 at a time)'
+    >>> runtime.shutdown()
 
     Args:
         kind: `"in_process"`: in this Python process's TensorFlow, with its GPUs;
-            `"native"`: in TFF's C++ worker, a process of its own, on the CPU;
-            `"ray"`: the clients in Ray's actors, on this machine or on many, the rest
-            here.
+            `"native"`: in TFF's C++ worker, a separate process on the CPU;
+            `"ray"`: the clients in Ray's actors, on one or many machines, and the rest
+            in this process.
         **options: The attributes of `Options`.
 
     Raises:
-        ValueError: If an argument is not one of the above.
-        NoGpuError: If `require_gpu` and TensorFlow, or Ray, sees no GPU.
-        WorkerError: If Ray is not installed, or there is no such cluster, or no room;
-            or if TFF's C++ worker does not run on this platform.
+        ValueError: If the kind or an option is not valid.
+        NoGpuError: If `require_gpu` is set and TensorFlow, or Ray, sees no GPU.
+        WorkerError: If Ray is not installed, has no such cluster or has no room; or if
+            TFF's C++ worker does not run on this platform.
     """
     with _lock:
         checked = Options(**options)
@@ -164,23 +170,30 @@ def use(kind: str, **options: Any) -> None:
 
 @contextlib.contextmanager
 def running(kind: str, **options: Any) -> Iterator[None]:
-    """`use`, for the body of a `with` statement; then what was in use before.
+    """Runs TFF computations in a runtime for the body of a `with` statement.
 
-    The choice is the process's, as with `use`: of blocks that overlap, in threads or
-    in an event loop, the one that was entered last is in force until it is left.
+    Afterwards the runtime that was in use before is in use again. As with `use`, the
+    choice is the whole process's: of blocks that overlap, in threads or in an event
+    loop, the one that was entered last counts until it is left.
+
+    >>> from tff_reg import runtime
+    >>> with runtime.running("in_process", devices="CPU:0", clients_in_parallel=1):
+    ...     print(runtime.describe())
+    clients run in process on 1 CPU device (1 at a time)
 
     Args:
         kind: As of `use`.
         **options: As of `use`.
 
     Raises:
-        ValueError, NoGpuError, WorkerError: As of `use`. And if Ray is in use already.
+        ValueError: As `use`, and if Ray is in use already.
+        NoGpuError, WorkerError: As `use`.
     """
     with _lock:
         checked = Options(**options)
         checked.check(kind)
         if kind == "ray" and _is_in_ray():
-            raise ValueError("The ray runtime is in use already, and has the room.")
+            raise ValueError("The ray runtime is in use already: end it first.")
         runtime = _create(kind, checked)
         _chosen.append(runtime)
         _enforce()
@@ -195,19 +208,24 @@ def running(kind: str, **options: Any) -> Iterator[None]:
 
 
 def describe() -> str:
-    """One line that says where clients run."""
+    """Returns one line on the devices that clients run on.
+
+    >>> from tff_reg import runtime
+    >>> runtime.describe()
+    "clients run in TFF's own default context (its C++ worker, on the CPU)"
+    """
     if not _chosen:
         return "clients run in TFF's own default context (its C++ worker, on the CPU)"
     return _chosen[-1].describe()
 
 
 def worker_pid() -> Optional[int]:
-    """The process id of the native runtime's worker; None if there is none."""
+    """Returns the process id of the native runtime's worker, or None."""
     return _chosen[-1].worker_pid() if _chosen else None
 
 
 def shutdown() -> None:
-    """Ends what was chosen, and any worker; TFF's own default takes over."""
+    """Ends the runtime in use and its workers; TFF's own default takes over."""
     with _lock:
         ended = _chosen[::-1]
         if ended:
@@ -221,11 +239,16 @@ atexit.register(shutdown)
 
 
 def program_context():
-    """Returns a `tff.program.FederatedContext` over the runtime in use.
+    """Returns a `tff.program.FederatedContext` of the runtime in use.
 
-    Programs (`tff.program`, `tff.learning.programs`) want a context of their own
-    kind; install it with `tff.framework.get_context_stack().install(...)` or
+    Programs (`tff.program`, `tff.learning.programs`) need this kind of context; install
+    it with `tff.framework.get_context_stack().install(...)` or
     `tff.framework.set_default_context(...)`.
+
+    >>> from tff_reg import runtime
+    >>> with runtime.running("in_process", devices="CPU:0"):
+    ...     type(runtime.program_context()).__name__
+    'NativeFederatedContext'
 
     Raises:
         RuntimeError: If no runtime is in use.
@@ -235,10 +258,18 @@ def program_context():
 
 @contextlib.contextmanager
 def outside_programs() -> Iterator[None]:
-    """Has computations give values in it, also where a program's context is installed.
+    """Makes computations return values even if a program's context is installed.
+
+    >>> from tff_reg import runtime
+    >>> from tff_reg.lazy import np, tff
+    >>> add = tff.tensorflow.computation(lambda x: x + 1, np.int32)
+    >>> with runtime.running("in_process", devices="CPU:0"):
+    ...     with runtime.outside_programs():
+    ...         int(add(1))
+    2
 
     Raises:
-        RuntimeError: If one is installed, and no runtime is in use.
+        RuntimeError: If a program's context is installed and no runtime is in use.
     """
     stack = tff.framework.get_context_stack()
     if isinstance(stack.current, tff.program.FederatedContext):
@@ -334,5 +365,5 @@ def _create_ray(options: Options) -> _Runtime:
 
 
 def _enforce() -> None:
-    """Has TFF compute in the last of what was chosen."""
+    """Makes TFF compute in the runtime that was chosen last."""
     internals.set_default_context(_chosen[-1].context if _chosen else None)

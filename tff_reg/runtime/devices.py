@@ -1,10 +1,10 @@
-"""Which devices clients run on, how many at a time, and TensorFlow's threads.
+"""Devices of clients, clients per device, and TensorFlow's threads.
 
 On a CPU the product of intra-op threads and clients in parallel should be the number
-of cores. The number of intra-op threads has an influence on the last bits of some
-operations (the gradient of a convolution's filter is summed in as many parts), so it
-depends on the machine only and not on `clients_in_parallel`: results are the same to
-the bit whatever that is.
+of cores. The number of intra-op threads influences the last bits of some operations
+(the gradient of a convolution's filter is summed in as many parts). So it depends on
+the machine and not on `clients_in_parallel`, and results are identical to the bit for
+every `clients_in_parallel`.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from typing import Optional, Union
 
 from tff_reg.lazy import logging, tf
 
-# Beyond this many clients at a time, more threads a client are the better use of
-# cores: a round seldom has more clients, and each client needs memory.
+# With more cores, more threads per client are better than more clients at a time: a
+# round seldom has more clients, and each client needs memory.
 _MAX_CLIENTS_IN_PARALLEL = 8
 
 
 class NoGpuError(RuntimeError):
-    """A GPU was required and TensorFlow sees none."""
+    """Raised if a GPU is required and TensorFlow sees none."""
 
 
 def cores() -> int:
-    """The number of cores that this process may use."""
+    """Returns the number of cores that this process may use."""
     try:
         return len(os.sched_getaffinity(0))
     except AttributeError:  # not on Linux
@@ -33,7 +33,7 @@ def cores() -> int:
 
 
 def parse(devices: Union[str, Sequence[str], None]) -> Optional[list[str]]:
-    """Splits and checks the form of a list of device names.
+    """Parses a list of device names.
 
     Args:
         devices: `"GPU:0,GPU:1"`, `["GPU:0", "GPU:1"]`, or None.
@@ -42,8 +42,8 @@ def parse(devices: Union[str, Sequence[str], None]) -> Optional[list[str]]:
         Names such as `"GPU:0"`, or None.
 
     Raises:
-        ValueError: If a name is not `CPU:<number>` or `GPU:<number>`, or occurs
-            twice, or there is none.
+        ValueError: If the list is empty, or a name is not `CPU:<number>` or
+            `GPU:<number>`, or occurs twice.
     """
     if devices is None:
         return None
@@ -67,36 +67,36 @@ def parse(devices: Union[str, Sequence[str], None]) -> Optional[list[str]]:
 
 
 def are_gpus(names: Optional[list[str]]) -> bool:
-    """Whether clients will run on GPUs, given `names` or (None) the default."""
+    """Returns whether clients run on GPUs: those of `names`, or by default (None)."""
     if names is None:
         return bool(tf.config.list_physical_devices("GPU"))
     return any(name.startswith("GPU:") for name in names)
 
 
 def resolve(names: Optional[list[str]], require_gpu: bool) -> list[str]:
-    """Finds the devices to use and prepares TensorFlow for them.
+    """Returns the devices to use, and prepares TensorFlow for them.
 
-    Sets memory growth on all GPUs, so that TensorFlow does not take their whole
-    memory at once. Does not start TensorFlow's devices if `names` is None.
+    It sets memory growth on all GPUs, so that TensorFlow does not take their whole
+    memory at once. It does not start TensorFlow's devices if `names` is None.
 
     Raises:
-        NoGpuError: If `require_gpu` and there is no GPU.
-        ValueError: If `require_gpu` and `names` has other devices, or TensorFlow
-            has no device of a given name.
+        NoGpuError: If `require_gpu` is set and there is no GPU.
+        ValueError: If `require_gpu` is set and `names` has other devices, or
+            TensorFlow has no device of a name.
     """
     gpus = tf.config.list_physical_devices("GPU")
     _grow_memory(gpus)
     if require_gpu and not gpus:
         raise NoGpuError(
             "A GPU is required and TensorFlow sees none: check `nvidia-smi` and that "
-            "TensorFlow's CUDA libraries are installed (TFF_REG_GPU=1), or run "
-            "without requiring one."
+            "TensorFlow's CUDA libraries are installed (TFF_REG_GPU=1), or do not "
+            "require a GPU."
         )
     if names is None:
         return [f"GPU:{index}" for index in range(len(gpus))] or ["CPU:0"]
     if require_gpu and not all(name.startswith("GPU:") for name in names):
         raise ValueError(
-            "A GPU is required and the devices given are not all GPUs: "
+            "A GPU is required, but not all of the devices are GPUs: "
             f"{', '.join(names)}."
         )
     if names == ["CPU:0"]:
@@ -114,7 +114,7 @@ def resolve(names: Optional[list[str]], require_gpu: bool) -> list[str]:
 
 
 def default_clients_in_parallel(names: list[str]) -> int:
-    """The number of clients at a time on each of the devices `names`."""
+    """Returns the default number of clients at a time on each of the devices."""
     if are_gpus(names):
         return 1
     threads = intra_op_threads() or cores()
@@ -122,23 +122,22 @@ def default_clients_in_parallel(names: list[str]) -> int:
 
 
 def threads_for_an_operation() -> int:
-    """So many that they and the default number of clients use all cores."""
+    """Returns the number with which the default number of clients uses all cores."""
     return cores() // min(cores(), _MAX_CLIENTS_IN_PARALLEL)
 
 
 def intra_op_threads() -> int:
-    """TensorFlow's setting; 0 if it was left to TensorFlow, which takes all cores."""
+    """Returns TensorFlow's setting; 0 if TensorFlow chooses, which takes all cores."""
     found = tf.config.threading.get_intra_op_parallelism_threads()
     return found or int(os.environ.get("TF_NUM_INTRAOP_THREADS") or 0)
 
 
 def set_threads(wanted: Optional[int]) -> None:
-    """Sets TensorFlow's intra-op threads, if that can still be done.
+    """Sets TensorFlow's intra-op threads; warns if TensorFlow has started already.
 
     Args:
-        wanted: The number, or None for the number of cores divided by
-            the number of clients that run in parallel by default. What somebody
-            has set before is kept if this is None.
+        wanted: The number. None keeps a number that was set before, else takes the
+            number of cores divided by the default number of clients in parallel.
     """
     current = intra_op_threads()
     if wanted is None:
@@ -152,9 +151,8 @@ def set_threads(wanted: Optional[int]) -> None:
     except RuntimeError:  # TensorFlow has started
         logging.log_first_n(
             logging.WARNING,
-            "TensorFlow has started with %s intra-op threads, %d would suit clients "
-            "in parallel better: call tff_reg.runtime.use before anything else uses "
-            "TensorFlow.",
+            "TensorFlow has started with %s intra-op threads, but %d are better for "
+            "clients in parallel: call tff_reg.runtime.use before TensorFlow is used.",
             1,
             current or "all cores as",
             wanted,
@@ -168,14 +166,14 @@ def _grow_memory(gpus) -> None:
         except (RuntimeError, ValueError):  # TensorFlow has started, or was told
             logging.log_first_n(
                 logging.WARNING,
-                "Memory growth of the GPUs could not be set any more: call "
-                "tff_reg.runtime.use before anything else uses TensorFlow.",
+                "The GPUs' memory growth can no longer be set: call "
+                "tff_reg.runtime.use before TensorFlow is used.",
                 1,
             )
 
 
 def description(names: Sequence[str], clients_in_parallel: int) -> str:
-    """For example: clients run in process on 1 CPU device (2 at a time)."""
+    """Returns for example "clients run in process on 1 CPU device (2 at a time)"."""
     kinds = {name.split(":")[0] for name in names}
     kind = " and ".join(sorted(kinds, reverse=True))
     plural = "" if len(names) == 1 else "s"

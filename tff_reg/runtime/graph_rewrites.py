@@ -1,14 +1,14 @@
-"""Rewrites that make a TFF computation's graph fit to run inside this process.
+"""Rewrites of a TFF computation's graph for execution in this process.
 
-TFF keeps a computation as a `GraphDef` that is meant for a session of its own: its
-variables are found by name, an operation initialises them, and its library
-functions may have the names of anybody else's. Here many such graphs run at the
-same time in one TensorFlow, each as a function. `prepare` applies, in order:
+TFF keeps a computation as a `GraphDef` for a separate session: its variables are found
+by name, an operation initialises them, and the names of its library functions may
+occur in other graphs. Here many such graphs run at the same time in one TensorFlow,
+each as a function. `prepare` applies, in order:
 
-* `_prune`: only what the results need is kept;
-* `_make_resources_anonymous`: every call gets fresh variables and tables, freed
-  with the call;
-* `_initialize_before_use`: what reads them waits for the initialisation;
+* `_prune`: keeps only the operations that the results need;
+* `_make_resources_anonymous`: every call gets new variables and tables, freed with the
+  call;
+* `_initialize_before_use`: operations that read them wait for the initialisation;
 * `iterate_over_datasets`: `ReduceDataset` becomes a loop over an iterator, because
   the operation sets up its body anew at each call (seconds for a deep network) and
   runs it on the CPU whatever the device; and no iterator is tuned while it runs,
@@ -53,7 +53,7 @@ _ITERATOR_OPERATIONS = frozenset(
 )
 _CPU = "/device:CPU:0"
 
-# What is said about a function's gradient names functions that are not kept.
+# Attributes on a function's gradient, which name functions that are not kept.
 _GRADIENT_ATTRIBUTES = (
     "forward_function_name",
     "backward_function_name",
@@ -279,27 +279,12 @@ def _loop(node, body, library, in_function: bool) -> list:
         *captured_types,
     ]
 
-    data_inputs = [i for i in node.input if not i.startswith("^")]
+    initial = [i for i in node.input if not i.startswith("^")][1:]
     control_inputs = [i for i in node.input if i.startswith("^")]
-    dataset, initial = data_inputs[0], data_inputs[1:]
-
-    def output(name, argument):
-        return f"{name}:{argument}:0" if in_function else name
-
-    iterator = tf.compat.v1.NodeDef(
-        name=f"{node.name}/iterator", op="AnonymousIteratorV3", input=control_inputs
-    )
-    _describe_elements(iterator, element_types)
-    handle = output(iterator.name, "handle")
-    make = tf.compat.v1.NodeDef(
-        name=f"{node.name}/make_iterator", op="MakeIterator", input=[dataset, handle]
-    )
-    first = tf.compat.v1.NodeDef(
-        name=f"{node.name}/first",
-        op="IteratorGetNextAsOptional",
-        input=[handle, "^" + make.name],
-    )
-    _describe_elements(first, element_types)
+    before = _first_element(node, control_inputs, element_types, in_function)
+    handle, element = before[0].name, before[-1].name
+    if in_function:
+        handle, element = f"{handle}:handle:0", f"{element}:optional:0"
 
     name = f"{body.signature.name}_loop_{next(_function_numbers)}"
     _add_condition(library, f"{name}_condition", loop_types, len(state_types))
@@ -321,10 +306,31 @@ def _loop(node, body, library, in_function: bool) -> list:
     _set_inputs(
         node,
         initial[: len(state_types)]
-        + [output(first.name, "optional"), handle]
+        + [element, handle]
         + initial[len(state_types) :]
         + control_inputs,
     )
+    return before
+
+
+def _first_element(node, control_inputs, element_types, in_function: bool) -> list:
+    """The nodes that make an iterator over a data set and take its first element."""
+    iterator = tf.compat.v1.NodeDef(
+        name=f"{node.name}/iterator", op="AnonymousIteratorV3", input=control_inputs
+    )
+    _describe_elements(iterator, element_types)
+    handle = f"{iterator.name}:handle:0" if in_function else iterator.name
+    make = tf.compat.v1.NodeDef(
+        name=f"{node.name}/make_iterator",
+        op="MakeIterator",
+        input=[node.input[0], handle],
+    )
+    first = tf.compat.v1.NodeDef(
+        name=f"{node.name}/first",
+        op="IteratorGetNextAsOptional",
+        input=[handle, "^" + make.name],
+    )
+    _describe_elements(first, element_types)
     return [iterator, make, first]
 
 

@@ -1,4 +1,4 @@
-"""Evaluates TFF's building blocks, given what their names are bound to."""
+"""Evaluates TFF's building blocks, given the values of their names."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from tff_reg.runtime.tensorflow_function import TensorFlowFunction
 
 
 class AtClient:
-    """A value at the one client that is being worked on."""
+    """A value at the client whose work is being done."""
 
     def __init__(self, value: Any):
         self.value = value
 
 
 class Interpreter:
-    """Evaluates blocks; what it builds for them lives as long as it does.
+    """Evaluates blocks, and keeps the functions that it builds for them.
 
     Args:
         lock: Held while TensorFlow functions are built.
@@ -33,10 +33,10 @@ class Interpreter:
         self._functions: dict[int, tuple[Any, TensorFlowFunction]] = {}
 
     def evaluate(self, block: Any, bindings: dict[str, Any]) -> Any:
-        """The internal value of a building block.
+        """Returns the internal value of a building block.
 
         Raises:
-            NotImplementedError: If it is of a kind that is not known here.
+            NotImplementedError: If the kind of the block is unknown.
         """
         if isinstance(block, tff.framework.Reference):
             return bindings[block.name]
@@ -63,10 +63,10 @@ class Interpreter:
         )
 
     def call(self, call: tff.framework.Call, bindings: dict[str, Any]) -> Any:
-        """What a call gives that is made once.
+        """Returns the result of a call that is made once.
 
         Raises:
-            NotImplementedError: If it is of an intrinsic that is not known here.
+            NotImplementedError: If the intrinsic is unknown.
         """
         argument = None
         if call.argument is not None:

@@ -1,8 +1,8 @@
-"""What TFF's intrinsics do, on values of this package.
+"""TFF's intrinsics on internal values.
 
-Three tables by the intrinsics' names: those that are evaluated once, those that are
-evaluated at every client, and those that fold the clients' values into one at the
-server. The secure ones are replaced by these before (see `tff_reg.seam.internals`).
+Three tables by the intrinsics' names: intrinsics that are evaluated once, at every
+client, and those that fold the clients' values into one at the server. The secure
+intrinsics are replaced by these before (see `tff_reg.seam.internals`).
 """
 
 from __future__ import annotations

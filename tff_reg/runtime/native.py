@@ -1,16 +1,16 @@
-"""TFF's own C++ worker as the place where computations run.
+"""The native runtime: computations run in TFF's own C++ worker.
 
 TFF starts the same worker by itself; this module starts it so that
 
-* it ends with us, however we end: the kernel kills it when the thread that
-    started it goes (`PR_SET_PDEATHSIG`), which covers `kill -9`, and `shutdown` or
-    the end of the interpreter ends it in the ordinary cases;
-* it does not hold our standard output and error, so `our_command | less` ends
-    when our command ends;
-* it is reached from this machine only, where the kernel lets us see to that
+* it ends with this process, however that ends: the kernel kills it when the thread
+    that started it ends (`PR_SET_PDEATHSIG`), even after `kill -9`, and `shutdown` or
+    the end of the interpreter ends it otherwise;
+* it does not hold this process's standard output and error, so `command | less` ends
+    when the command ends;
+* it is reached from this machine only, if the kernel allows that
     (`worker_process.restrict_to_loopback`);
-* Ctrl-C goes to Python only; a computation that was interrupted is ended by
-    ending the worker, and the next call starts a fresh one.
+* Ctrl-C goes to Python only; an interrupted computation is ended by ending the worker,
+    and the next call starts a new one.
 
 Secure sums run in TFF's simulated bodies (sums without the cryptography), which
 TFF's own default context refuses.
@@ -38,8 +38,8 @@ class Worker:
     """One process of TFF's C++ worker, started at first use.
 
     Args:
-        max_concurrent_calls: How many TensorFlow computations the worker runs at the
-            same time; None for no limit.
+        max_concurrent_calls: Number of TensorFlow computations that the worker runs at
+            the same time; None for no limit.
     """
 
     def __init__(self, max_concurrent_calls: Optional[int] = None):
@@ -100,8 +100,8 @@ class Worker:
             worker_process.restrict_to_loopback(self._process.pid)
         except OSError as error:
             logging.warning(
-                "TFF's C++ worker listens on all interfaces at port %d, and that could"
-                " not be changed (%s): let a firewall keep others away from it.",
+                "TFF's C++ worker listens on all interfaces at port %d, and cannot be"
+                " restricted (%s): block the port with a firewall.",
                 port,
                 error,
             )
@@ -122,5 +122,5 @@ class Worker:
 
 
 def create_context(worker: Worker, clients: int = 0) -> internals.NativeContext:
-    """The context that computes in `worker`; `clients` where an argument has none."""
+    """Returns the context of a worker, with a default number of clients."""
     return internals.NativeContext(worker.stub, clients, worker.stop)

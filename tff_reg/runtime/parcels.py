@@ -1,7 +1,7 @@
-"""Values of this package on their way between two processes.
+"""Serialisation of values between two processes.
 
-Packed, tensors are NumPy arrays (which Ray puts into shared memory and reads without a
-copy), and data sets are what the sender makes of them.
+Packed tensors are NumPy arrays, which Ray puts into shared memory and reads without a
+copy. The sender chooses the packed form of data sets.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ class _Texts:
 
 @dataclasses.dataclass(frozen=True)
 class Graph:
-    """A data set that travels as the graph which makes it."""
+    """A data set, packed as its graph."""
 
     serialized: bytes
     element_spec: Any
 
     @classmethod
     def of(cls, dataset: tf.data.Dataset) -> Graph:
-        """The graph of a data set, with the data that it holds in memory."""
+        """Returns the graph of a data set, with its data in memory."""
         graph = tf.raw_ops.DatasetToGraphV2(
             input_dataset=tf.data.experimental.to_variant(dataset),
             strip_device_assignment=True,
@@ -37,18 +37,18 @@ class Graph:
         return cls(graph.numpy(), dataset.element_spec)
 
     def dataset(self) -> tf.data.Dataset:
-        """The data set."""
+        """Returns the data set."""
         variant = tf.raw_ops.DatasetFromGraph(graph_def=self.serialized)
         return tf.data.experimental.from_variant(variant, self.element_spec)
 
 
 @dataclasses.dataclass(frozen=True)
 class Held:
-    """A data set of whose examples the receiver has the larger part, by a name.
+    """A data set whose examples the receiver has already.
 
     Attributes:
-        name: Of that part.
-        make: Makes the data set of it.
+        name: Name of the examples.
+        make: Builds the data set of the examples.
     """
 
     name: Any
@@ -56,17 +56,17 @@ class Held:
 
 
 def pack(value: Any, dataset: Callable[[tf.data.Dataset], Any] = Graph.of) -> Any:
-    """What is sent for a value.
+    """Packs a value for another process.
 
     Args:
-        value: The value; marks of `visits` stay what they are.
-        dataset: What is sent for a data set.
+        value: The value; marks of `visits` are kept.
+        dataset: Packs a data set.
 
     Returns:
-        What `pickle` can take.
+        The packed value, which can be pickled.
 
     Raises:
-        TypeError: If it is, or has in it, what cannot travel.
+        TypeError: If the value contains a function.
     """
     if isinstance(value, list):
         return type(value)(pack(element, dataset) for element in value)
@@ -80,18 +80,18 @@ def pack(value: Any, dataset: Callable[[tf.data.Dataset], Any] = Graph.of) -> An
         return np.asarray(value)
     if callable(value):
         raise TypeError(
-            "A function as an argument cannot be sent to another process; use the "
-            "in_process runtime for it."
+            "A function cannot be sent to another process as an argument; use the "
+            "in_process runtime."
         )
     return value
 
 
 def unpack(value: Any, dataset: Callable[[Held], tf.data.Dataset]) -> Any:
-    """The inverse of `pack`.
+    """Unpacks a value; the inverse of `pack`.
 
     Args:
-        value: What `pack` gave.
-        dataset: What a `Held` stands for.
+        value: The packed value.
+        dataset: Returns the data set of a `Held`.
 
     Returns:
         The value.

@@ -1,11 +1,10 @@
-"""How a computation is executed: TFF's compiler output, sorted into stages.
+"""The execution plan of a computation: TFF's compiler output, sorted into stages.
 
-A computation in call-dominant form is a list of calls, each of which needs the
-results of earlier ones. Some are evaluated once, some at every client, some fold the
-clients' values into one. A stage is what can be done with one visit to each client:
-first the calls made once, then, client by client, all the client's calls and at once
-the folding of what they give, so that nothing of a client is kept that is not needed
-by a later stage.
+A computation in call-dominant form is a list of calls, each of which needs the results
+of earlier ones. Some calls are evaluated once, some at every client, some fold the
+clients' values into one. A stage visits each client once: first come the calls that
+are made once, then for each client all its calls and the folding of their results, so
+that a client's values are kept only if a later stage needs them.
 """
 
 from __future__ import annotations
@@ -48,10 +47,10 @@ class _Stage:
 
 
 class Plan:
-    """A computation, compiled; `execute` runs it.
+    """A compiled computation; `execute` runs it.
 
     Args:
-        comp: The computation. It is not held on to.
+        comp: The computation; the plan keeps no reference to it.
         lock: Held while TensorFlow functions are built.
         on_build: Called after each such build.
     """
@@ -78,8 +77,8 @@ class Plan:
 
         Args:
             argument: The internal value of the argument, or None.
-            number_of_clients: How many clients there are.
-            workers: The `Workers` to run their parts.
+            number_of_clients: Number of clients.
+            workers: The `Workers` that run the clients' parts.
 
         Returns:
             The internal value of the result.
@@ -101,10 +100,10 @@ class Plan:
             return self._interpreter.evaluate(self._result, bindings)
 
     def function_value(self, comp: Any) -> Callable[[Any], Any]:
-        """A computation that is given as an argument, as a function value.
+        """Returns the function value of a computation that is an argument.
 
         Raises:
-            TypeError: If it is something else.
+            TypeError: If the argument is no computation.
         """
         if not isinstance(comp, tff.framework.ConcreteComputation):
             raise TypeError(

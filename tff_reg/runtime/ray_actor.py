@@ -1,8 +1,7 @@
-"""A process of Ray's that does clients' work, one client at a time.
+"""A Ray actor that does clients' work, one client at a time.
 
-What stays in it between two clients: programs with the TensorFlow functions built for
-them, what all clients of a stage are given, and clients' examples. Which of these it
-has, `ray_workers` knows and says.
+Between two clients it keeps programs with their TensorFlow functions, the values for
+all clients of a stage, and clients' examples. `ray_workers` records what it keeps.
 """
 
 from __future__ import annotations
@@ -25,21 +24,21 @@ interpreter = lazy.module("tff_reg.runtime.interpreter")
 parcels = lazy.module("tff_reg.runtime.parcels")
 visits = lazy.module("tff_reg.runtime.visits")
 
-# Programs kept: a learning process has a handful.
+# The number of programs that are kept: a learning process has a handful.
 _PROGRAMS = 32
 
 
 @dataclasses.dataclass(frozen=True)
 class Hello:
-    """What an actor says of itself.
+    """An actor's description of itself.
 
     Attributes:
-        host: The machine's name.
+        host: Name of the machine.
         node: Ray's id of the node.
-        pid: The process.
-        device: Where its clients run, such as "GPU:0".
-        gpus: The numbers of the node's GPUs that it has, wholly or in part.
-        versions: Of what both sides must have the same of.
+        pid: Id of the process.
+        device: Device of its clients, such as "GPU:0".
+        gpus: Numbers of the node's GPUs that it uses, wholly or in part.
+        versions: The versions that driver and actor must have in common.
     """
 
     host: str
@@ -51,7 +50,7 @@ class Hello:
 
 
 def versions() -> str:
-    """The versions of which driver and actors must have the same."""
+    """Returns the versions that driver and actors must have in common."""
     return f"tff_reg {tff_reg.__version__}, TensorFlow {tf.__version__}"
 
 
@@ -59,11 +58,11 @@ class Actor:
     """Does clients' work.
 
     Args:
-        threads: TensorFlow's for one operation: the driver's number, because it has an
-            influence on the last bits.
-        operations: How many of TensorFlow's operations run at the same time, on a CPU:
-            more of them than cores are in each other's and other actors' way.
-        uses_gpu: Whether it has a GPU, or a part of one.
+        threads: TensorFlow's threads for one operation: the driver's number, because it
+            influences the last bits.
+        operations: Number of TensorFlow's operations at a time on a CPU; more than the
+            actor's cores slow each other and other actors down.
+        uses_gpu: Whether the actor has a GPU or a share of one.
     """
 
     def __init__(self, threads: int, operations: int, uses_gpu: bool):
@@ -82,7 +81,7 @@ class Actor:
         self._held: dict[Any, Any] = {}
 
     def hello(self) -> Hello:
-        """What it is; answers when all is imported."""
+        """Returns the actor's description, once everything is imported."""
         context = ray.get_runtime_context()
         return Hello(
             socket.gethostname(),
@@ -95,11 +94,11 @@ class Actor:
 
     @ray.method(concurrency_group="watch")
     def ping(self) -> None:
-        """Answers, also while a client is worked for."""
+        """Answers, even during a client's work."""
 
     @ray.method(concurrency_group="watch")
     def leave(self) -> None:
-        """Removes its folder, before it is killed."""
+        """Removes the actor's folder before it is killed."""
         scratch.remove()
 
     def visit(
@@ -113,17 +112,18 @@ class Actor:
         """Does the work of one client.
 
         Args:
-            program: A number for it, and Ray's reference to what `Program.dump` gave.
-            common: A number for it, and Ray's reference to it, packed.
-            members: The client's own, packed.
-            examples: Clients' examples to be held, by name: those themselves (arrays in
-                a structure), a `Graph`, or a function that loads them here.
-            forget: Names of examples that need not be held any more.
+            program: Number of the program, and Ray's reference to its `Program.dump`.
+            common: Number of the values for all clients, and Ray's reference to them,
+                packed.
+            members: The client's own values, packed.
+            examples: Clients' examples to keep, by name: arrays in a structure, a
+                `Graph`, or a function that loads them on this machine.
+            forget: Names of examples to discard.
 
         Returns:
-            Why it failed or None, and the packed result.
+            The reason of a failure or None, and the packed result.
         """
-        # What goes wrong is returned: Ray cannot pass on every exception.
+        # Errors are returned: Ray cannot pass on every exception.
         try:
             for name in forget:
                 self._held.pop(name, None)

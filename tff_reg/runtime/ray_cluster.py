@@ -1,4 +1,4 @@
-"""Connects to Ray: to a cluster that runs, or to one of our own on this machine.
+"""Connections to Ray: to a running cluster, or to one that is started on this machine.
 
 Imports neither TensorFlow nor TFF, and Ray only when a connection is made.
 """
@@ -27,8 +27,8 @@ from tff_reg.runtime.worker_process import WorkerError
 _LONGEST_FOLDER = 43
 _STOP_SECONDS = 20.0
 _CONNECT_SECONDS = 5.0
-# Nobody is told of the use, and it is not printed that nobody collects measurements.
-# Actors are as important as this process, which waits for them; else they were nice.
+# No usage statistics, no messages about missing metrics. Actors have the priority of
+# this process, which waits for them, not a lower one (niceness).
 _ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
@@ -55,16 +55,16 @@ def check_address(address: str) -> None:
         host and port.isascii() and port.isdigit() and 1 <= int(port) <= 65535
     ):
         raise ValueError(
-            f"Ray's address must be auto or its head node's host:port, found"
+            "Ray's address must be auto or its head node's host:port, found"
             f" {address!r}."
         )
 
 
 def check_installed() -> None:
-    """Checks that Ray is there.
+    """Checks that Ray is installed.
 
     Raises:
-        WorkerError: If it is not.
+        WorkerError: If it is not installed.
     """
     if importlib.util.find_spec("ray") is None:
         raise WorkerError(
@@ -77,14 +77,15 @@ class Cluster:
     """A connection to Ray.
 
     Args:
-        address: Of the cluster's head node, or `"auto"` for the one whose node this
-            machine is. None: the one that the process is connected to; if it is to
-            none, Ray is started on this machine, and ended by `stop`.
-        cpus: How many CPUs Ray is to believe this machine has, where it is started.
+        address: Address of the cluster's head node, or `"auto"` for the cluster of
+            which this machine is a node. None: the cluster that the process is
+            connected to, else a Ray that is started on this machine and ended by
+            `stop`.
+        cpus: Number of CPUs that a started Ray takes this machine to have.
 
     Attributes:
         is_local: Whether Ray was started on this machine.
-        folder: What is written there goes with this process, if Ray was.
+        folder: The folder of a started Ray, which is removed with this process.
 
     Raises:
         WorkerError: If there is no such cluster.
@@ -134,7 +135,7 @@ class Cluster:
             raise WorkerError(f"There is no Ray {where}: {why}") from error
 
     def stop(self) -> None:
-        """Lets go of the cluster, or ends it if it is ours; nothing of it is left."""
+        """Disconnects from the cluster, and ends it if it was started here."""
         if self._is_ours:
             ray.shutdown()
             if self._printing is not None:
@@ -147,7 +148,7 @@ class Cluster:
             self._watcher = None
 
     def _watched_folder(self) -> str:
-        """Makes a folder for Ray, which goes with this process."""
+        """Makes a folder for Ray, which is removed when this process ends."""
         folder = tempfile.mkdtemp(prefix="ray-")
         if len(folder) > _LONGEST_FOLDER:
             os.rmdir(folder)
@@ -165,7 +166,7 @@ class Cluster:
 
 @contextlib.contextmanager
 def _handlers_kept() -> Iterator[None]:
-    """Sets back, after the body of a `with` statement, what SIGTERM does."""
+    """Restores the handler of SIGTERM after the body of a `with` statement."""
     before = signal.getsignal(signal.SIGTERM)
     try:
         yield
@@ -176,10 +177,10 @@ def _handlers_kept() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _loopback(is_asked_for: bool) -> Iterator[None]:
-    """Lets Ray take 127.0.0.1, if asked for, in the body of a `with` statement.
+    """Makes Ray listen on 127.0.0.1 only, if asked for, in the body of a `with`.
 
-    Whoever reaches its ports can run programs here. Else Ray replaces that address by
-    the machine's own, and listens on all interfaces; its switch is for macOS.
+    Everybody who reaches its ports can run programs. Ray would replace that address by
+    the machine's own and listen on all interfaces; its switch is for macOS.
     """
     if not is_asked_for:
         yield
@@ -192,14 +193,14 @@ def _loopback(is_asked_for: bool) -> Iterator[None]:
 
 
 def _say(data: dict[str, Any], ignore_prefix: bool) -> None:
-    """Logs the first sentences of what Ray prints: coloured paragraphs."""
+    """Logs the first sentences of Ray's messages, which are coloured paragraphs."""
     del ignore_prefix
     for text in data["lines"]:
         logging.warning("Ray: %s", text.strip().splitlines()[0].split(". ")[0])
 
 
 def _set(module: str, name: str, value: Any) -> Any:
-    """Sets something of Ray's own; returns what it was."""
+    """Sets an attribute of a private module of Ray's; returns its old value."""
     ray_own: Any = importlib.import_module(f"ray._private.{module}")
     before = getattr(ray_own, name)
     setattr(ray_own, name, value)
@@ -208,9 +209,9 @@ def _set(module: str, name: str, value: Any) -> Any:
 
 @contextlib.contextmanager
 def _unheard() -> Iterator[None]:
-    """Drops what is written to standard error in the body of a `with` statement.
+    """Drops all output to standard error in the body of a `with` statement.
 
-    From C++ Ray says there that it has been told to say nothing.
+    Ray's C++ code prints there that its logging is switched off.
     """
     sys.stderr.flush()
     kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
@@ -224,19 +225,19 @@ def _unheard() -> Iterator[None]:
 
 
 def kill(node: str, pid: int) -> None:
-    """Kills a process if it is on this machine, also one that was stopped."""
+    """Kills a process, even a stopped one, if it is on this machine."""
     if node == ray.get_runtime_context().get_node_id():
         with contextlib.suppress(OSError):
             os.kill(pid, signal.SIGKILL)
 
 
 def own_node_is_lost() -> bool:
-    """Whether Ray's node of this process is dead."""
+    """Returns whether this process's node of Ray is dead."""
     own = ray.get_runtime_context().get_node_id()
     return not any(node["Alive"] and node["NodeID"] == own for node in ray.nodes())
 
 
 def first_line(error: BaseException) -> str:
-    """What an error says, in one line."""
+    """Returns the first line of an error's message, else its type."""
     lines = [line.strip() for line in str(error).splitlines()]
     return next((line for line in lines if line), type(error).__name__)

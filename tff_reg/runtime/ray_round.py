@@ -1,7 +1,8 @@
-"""One stage's clients in Ray's actors: who works for whom, and what becomes of losses.
+"""Assigns one stage's clients to Ray actors and reassigns those of a lost actor.
 
-Ray starts no actor again and repeats nothing, and it does not notice one that hangs.
-Both are done here, by one loop, in the thread that waits for the results.
+Ray does not notice an actor that hangs, and does not know which clients an actor has
+been lost with. So one loop, in the thread that waits for the results, watches the
+actors, assigns the clients of lost actors to others, and counts losses per client.
 """
 
 from __future__ import annotations
@@ -19,22 +20,22 @@ from tff_reg.runtime.worker_process import WorkerError
 if TYPE_CHECKING:
     from tff_reg.runtime.ray_workers import RayWorkers
 
-# Clients that an actor is given at a time: one, and the next.
+# Clients that an actor has at a time: the current one and the next.
 _DEPTH = 2
 _TRIES = 2
 _TICK_SECONDS = 1.0
-# So many ticks without an answer, and it is lost. Importing code may need some.
+# After this many ticks without an answer an actor counts as lost. Imports take some.
 _MISSED_TICKS = 11
 
 
 class Given(NamedTuple):
-    """A client that an actor was given.
+    """A client that was assigned to an actor.
 
     Attributes:
-        reference: Ray's, to the result.
-        round: The number of its `Round`.
-        index: The client's.
-        names: Of its examples.
+        reference: Ray's reference to the result.
+        round: Number of the `Round`.
+        index: Index of the client.
+        names: Names of the client's examples.
     """
 
     reference: Any
@@ -44,19 +45,19 @@ class Given(NamedTuple):
 
 
 class Actor:
-    """An actor as it is seen from here.
+    """An actor, as the driver sees it.
 
     Attributes:
-        handle: Ray's.
-        starting: The reference to its `Hello`; None when that is there.
-        hello: What it said.
-        running: The clients that it was given, in order.
-        held: Names of the examples that it has, and their bytes, those used last at
-            the end.
-        held_bytes: The sum of these.
-        ping: The reference to its answer.
-        missed: How often that was not there.
-        is_doubted: Whether it is given no clients before it has answered.
+        handle: Ray's handle.
+        starting: Reference to the actor's `Hello`; None once that has arrived.
+        hello: The `Hello`.
+        running: The clients that were assigned to the actor, in order.
+        held: Names of the examples that the actor keeps, and their bytes, those used
+            last at the end.
+        held_bytes: The sum of these bytes.
+        ping: Reference to the answer to the last ping.
+        missed: Number of ticks without that answer.
+        is_doubted: Whether the actor gets no clients before it answers.
     """
 
     def __init__(self, handle: Any):
@@ -71,13 +72,13 @@ class Actor:
         self.is_doubted = False
 
     def references(self) -> list[Any]:
-        """What is waited for of it."""
+        """Returns the references to all pending answers of the actor."""
         found = [self.starting, self.ping, *(given.reference for given in self.running)]
         return [reference for reference in found if reference is not None]
 
 
 class Round:
-    """One stage's clients, while they are worked for."""
+    """The work of one stage's clients."""
 
     def __init__(self, actors: RayWorkers, cohort: visits.Cohort):
         self._workers = actors
@@ -85,8 +86,8 @@ class Round:
         self._number = next(actors.numbers)
         self._waiting = list(range(len(cohort)))
         self._tries: collections.Counter[Optional[int]] = collections.Counter()
-        # Since an actor last answered when it was asked: the client worked for, the
-        # actor's host and what became of it.
+        # Losses since an actor last answered a ping: the actor's current client, its
+        # host and the reason.
         self._losses: list[tuple[Optional[int], str, str]] = []
         self._lost_all = 0
         self._done: dict[int, Any] = {}
@@ -95,7 +96,7 @@ class Round:
         self._next_tick = 0.0
 
     def results(self) -> Iterator[list[list[Any]]]:
-        """The results in the clients' order.
+        """Yields the results in the clients' order.
 
         Raises:
             ClientError: If a client fails, or has lost two actors.
@@ -111,7 +112,7 @@ class Round:
             self._hand_out()
             self._collect()
             self._tick()
-            # What the caller does with results takes a while: actors go on meanwhile.
+            # Actors continue while the caller processes the results.
             self._hand_out()
             while self._yielded in self._done:
                 problem, packed = self._done.pop(self._yielded)
@@ -127,14 +128,14 @@ class Round:
                 del result, packed
 
     def _hand_out(self) -> None:
-        """Gives clients to the actors that have time."""
+        """Assigns clients to idle actors."""
         alive = self._workers.alive
         window = self._window or _DEPTH * len(alive)
         for depth in range(_DEPTH):
             for actor in alive:
                 end = bisect.bisect_left(self._waiting, self._yielded + window)
                 few = self._waiting[:end]
-                # Nobody has a second one while another may have none soon.
+                # No actor gets a second client while another may soon have none.
                 if not few or (depth and len(self._waiting) < len(alive)):
                     return
                 if len(actor.running) <= depth and not actor.is_doubted:
@@ -143,7 +144,7 @@ class Round:
                         self._give(index, actor)
 
     def _choose(self, few, actor, alive, depth) -> Optional[int]:
-        """The client that an actor is given: one whose examples it has, if any."""
+        """Returns an actor's next client: one whose examples it has, if any."""
         others = None
         for index in few:
             names = self._examples(index).keys()
@@ -160,7 +161,7 @@ class Round:
         try:
             members = self._workers.packed(self._cohort.members(index))
             sent, forgotten = self._workers.send(actor, examples)
-        except Exception as error:  # What cannot be sent.
+        except Exception as error:  # Something cannot be sent.
             raise self._cohort.failure(index, visits.reason(error)) from error
         reference = actor.handle.visit.remote(
             self._program, self._common, members, sent, forgotten
@@ -173,7 +174,7 @@ class Round:
         return self._workers.examples(self._cohort.members(index))
 
     def _collect(self) -> None:
-        """Waits for a result, or the next tick."""
+        """Waits for a result or the next tick."""
         actors = {
             reference: actor
             for actor in self._workers.actors
@@ -218,7 +219,7 @@ class Round:
             self._done[given.index] = (problem, result)
 
     def _tick(self) -> None:
-        """Asks every actor, once in a while, whether it is there."""
+        """Pings every actor once per tick."""
         if time.monotonic() < self._next_tick:
             return
         self._next_tick = time.monotonic() + _TICK_SECONDS
@@ -232,7 +233,7 @@ class Round:
                 self._lose(actor, "it does not answer")
 
     def _hear(self, actor: Actor) -> None:
-        """Takes an actor's answer to the question whether it is there."""
+        """Takes an actor's answer to a ping."""
         try:
             ray.get(actor.ping)
         except ray_exceptions.RayError as error:
@@ -242,12 +243,12 @@ class Round:
         self._blame()
 
     def _lose(self, actor: Actor, why: str) -> None:
-        """Gives an actor's clients to the others; it worked for the first of them."""
+        """Returns a lost actor's clients to the queue; the first was being trained."""
         host = actor.hello.host if actor.hello else "?"
         self._workers.lose(actor, why)
         logging.warning("A Ray actor on %s was lost: %s", host, why)
         others = self._workers.alive
-        # Whatever it was may have happened to others, too.
+        # The cause may have hit other actors, too.
         for other in others:
             other.ping = other.handle.ping.remote()
             other.is_doubted = True
@@ -272,7 +273,7 @@ class Round:
             )
 
     def _blame(self) -> None:
-        """Counts losses against the clients worked for: others were not lost."""
+        """Counts losses against the actors' clients, since other actors survived."""
         while self._losses:
             index, host, why = self._losses.pop()
             self._tries[index] += 1

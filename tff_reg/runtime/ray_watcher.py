@@ -1,10 +1,9 @@
-"""Ends what Ray runs for a process when that process has ended, however it ended.
+"""Ends Ray's processes and removes its folder when the driver has ended.
 
-    python ray_watcher.py FOLDER SCRATCH
-
-FOLDER is Ray's, which it removes at last. If the process was killed, it could not
-remove its own folder, SCRATCH (or ""), either. The process holds the other end of
-standard input. Ray's own helpers would stay after `kill -9`. Standard library only.
+`python ray_watcher.py FOLDER SCRATCH` waits for the end of standard input, whose other
+end the driver holds. FOLDER is Ray's folder; SCRATCH is the driver's own folder or "",
+which a killed driver could not remove. Without it Ray's helper processes would stay
+after a `kill -9` of the driver. Standard library only.
 """
 
 import contextlib
@@ -19,14 +18,14 @@ _PATIENCE_SECONDS = 30
 
 
 def processes(folder: str, but: set[int]) -> list[int]:
-    """The processes that were started with a folder, or have a file of it open.
+    """Returns the processes that were started with a folder, or have a file of it open.
 
     Args:
         folder: The folder.
-        but: Processes that do not count.
+        but: Ids of processes to leave out.
 
     Returns:
-        Their ids.
+        The processes' ids.
     """
     found = []
     for process in pathlib.Path("/proc").glob("[0-9]*"):
@@ -49,7 +48,7 @@ def _has(process: pathlib.Path, folder: str) -> bool:
 
 
 def main(folder: str, own: str) -> None:
-    """Waits for the end of standard input, then ends and removes."""
+    """Waits for the end of standard input, then ends the processes."""
     parent = os.getppid()
     sys.stdin.buffer.read()
     deadline = time.monotonic() + _PATIENCE_SECONDS

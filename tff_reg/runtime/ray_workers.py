@@ -1,10 +1,10 @@
-"""Clients in Ray's actors, on this machine or on many: in the place of threads.
+"""Ray actors, on one or many machines, that do the clients' work in place of threads.
 
-The plan, the server's part and the folding of the clients' results, in the clients'
-order, stay in this process; an actor is given a client's work as a record (`visits`).
-So results do not depend on how many actors there are, or who worked for whom.
+The plan, the server's part and the folding of the clients' results in the clients'
+order stay in this process; an actor receives a client's work as a record (`visits`).
+So results depend neither on the number of actors nor on the assignment of clients.
 
-What there is in Ray and what is sent there is here, who works for whom in `ray_round`.
+This module starts the actors and sends them data; `ray_round` assigns the clients.
 """
 
 from __future__ import annotations
@@ -32,27 +32,26 @@ from tff_reg.runtime import (
 )
 from tff_reg.runtime.worker_process import WorkerError
 
-# Bytes of examples that an actor keeps.
+# Bytes of examples that an actor keeps at most.
 _HELD_BYTES = 2**30
 _START_SECONDS = 180.0
 _FAILED_STARTS = 3
 _PATIENCE_SECONDS = 5.0
 _LEAVE_SECONDS = 2.0
-# What actors have from this process's environment.
+# Prefixes of the environment variables that actors inherit.
 _INHERITED = ("TF_", "TFF_REG_", "ONEDNN_", "DNNL_", "OMP_")
 
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """How clients run in Ray.
+    """Options of the clients in Ray; see `tff_reg.runtime.Options`.
 
     Attributes:
         address: As of `ray_cluster.Cluster`.
-        actors: At most so many; None for all that there is room for.
-        gpus_per_client: GPUs of an actor, a part of one, where there are any.
-        cpus_per_client: CPUs of an actor.
-        data_on_nodes: Whether examples are loaded where they are used, if their data
-            set says how, instead of being sent.
+        actors: Largest number of actors; None for as many as fit.
+        gpus_per_client: Share of a GPU for each actor, if there are GPUs.
+        cpus_per_client: Number of CPUs for each actor.
+        data_on_nodes: Whether each node loads examples itself if it can.
     """
 
     address: Optional[str] = None
@@ -63,22 +62,22 @@ class Options:
 
 
 class RayWorkers:
-    """Ray's actors, in the place of `workers.ClientWorkers`.
+    """Ray actors, in place of `workers.ClientWorkers`.
 
     Attributes:
-        actors: Those that are there or about to be.
-        numbers: Gives names to what is sent.
+        actors: The running and the starting actors.
+        numbers: The source of numbers by which sent values are named.
 
     Args:
-        options: How clients run.
-        require_gpu: Whether they must run on GPUs.
+        options: The options.
+        require_gpu: Whether clients must run on GPUs.
 
     Raises:
-        WorkerError: If there is no Ray, or no room in it.
-        NoGpuError: If `require_gpu` and Ray has no GPU.
+        WorkerError: If there is no Ray, or no room for an actor.
+        NoGpuError: If `require_gpu` is set and Ray has no GPU.
     """
 
-    # Where the server's part runs.
+    # The device of the server's part.
     devices = ("CPU:0",)
 
     def __init__(self, options: Options, require_gpu: bool = False):
@@ -117,7 +116,7 @@ class RayWorkers:
             raise
 
     def describe(self) -> str:
-        """One line that says where clients run."""
+        """Returns one line on the actors and their nodes."""
         hellos = [actor.hello for actor in self.actors if actor.hello]
         if not hellos:
             count = len(self.actors)
@@ -130,9 +129,10 @@ class RayWorkers:
         )
 
     def results(self, cohort: visits.Cohort) -> Iterator[list[list[Any]]]:
-        """As `workers.Workers.results`.
+        """Yields results as `workers.Workers.results`.
 
-        A client whose actor is lost is given to another one; the second time it fails.
+        A client whose actor is lost goes to another actor; after a second loss it
+        fails.
 
         Raises:
             ClientError: If a client fails.
@@ -151,10 +151,10 @@ class RayWorkers:
     def stop(self) -> None:
         """Ends the actors, and Ray if it was started here.
 
-        While another thread waits for results that cannot be; they end with the
-        process, which is about to.
+        While another thread waits for results, actors are left to end with the
+        process.
         """
-        # For good: who wants results now, while the process is about to end, waits.
+        # The lock is kept: later calls of `results` raise.
         if not self._is_stopped and self._lock.acquire(blocking=False):
             self._is_stopped = True
             self._say_good_bye()
@@ -167,11 +167,11 @@ class RayWorkers:
 
     @property
     def alive(self) -> list[ray_round.Actor]:
-        """The actors that can be given clients."""
+        """The actors that can do clients' work."""
         return [actor for actor in self.actors if actor.hello]
 
     def grow(self) -> None:
-        """Starts actors where there is room for them; they take part when they can."""
+        """Starts as many actors as fit; they take part once they have started."""
         if len(self.actors) == self._most or self._failed_starts >= _FAILED_STARTS:
             return
         room = self._room(ray.available_resources())
@@ -183,20 +183,20 @@ class RayWorkers:
             self.actors.append(self._start())
 
     def wait(self, everyone: bool = False) -> None:
-        """Waits until there is an actor.
+        """Waits until an actor has started.
 
         Args:
-            everyone: Whether to wait for all that have been started.
+            everyone: Whether to wait for all starting actors.
 
         Raises:
-            WorkerError: If there is none, and none can be started.
+            WorkerError: If there is no actor and none can be started.
         """
         deadline = time.monotonic() + _START_SECONDS
         while True:
             starting = [actor for actor in self.actors if actor.starting is not None]
             if self.alive and not (everyone and starting):
                 return
-            # What a dead one had is free only in a moment.
+            # The resources of a dead actor are free only after a moment.
             possible = starting or (
                 self._failed_starts < _FAILED_STARTS
                 and self._room(ray.cluster_resources())
@@ -216,8 +216,8 @@ class RayWorkers:
             raise WorkerError(
                 "There is no Ray actor for the clients, and no room for one of"
                 f" {self._options.cpus_per_client:g} CPUs and"
-                f" {self._gpus_per_client:g} GPUs{self._why_not}. Once there is, the"
-                " same command resumes a run."
+                f" {self._gpus_per_client:g} GPUs{self._why_not}. Once there is room,"
+                " the same command resumes a run."
             )
 
     def _room(self, resources: Mapping[str, float]) -> int:
@@ -227,7 +227,7 @@ class RayWorkers:
         return room
 
     def arrive(self, actor: ray_round.Actor) -> None:
-        """Takes an actor among those that are given clients, now that it is there."""
+        """Adds a started actor to those that do clients' work."""
         try:
             hello: ray_actor.Hello = ray.get(actor.starting)
         except ray_exceptions.RayError as error:
@@ -242,7 +242,7 @@ class RayWorkers:
         self._refuse(actor, f"{hello.host} has {hello.versions}, this machine {own}")
 
     def lose(self, actor: ray_round.Actor, why: str) -> None:
-        """Lets go of an actor that is dead, does not answer, or cannot be used."""
+        """Ends an actor that is dead, does not answer, or cannot be used."""
         self._why_not = f" ({why})"
         self._end(actor)
         self.actors.remove(actor)
@@ -276,7 +276,7 @@ class RayWorkers:
         return ray_round.Actor(handle)
 
     def _say_good_bye(self) -> None:
-        """Lets actors remove what they have on the disk; killed, they cannot."""
+        """Lets actors remove their files before they are killed."""
         with contextlib.suppress(Exception):  # Ray is ending.
             leaving = [actor.handle.leave.remote() for actor in self.alive]
             if leaving:
@@ -293,19 +293,19 @@ class RayWorkers:
     # --- what is sent -----------------------------------------------------------------
 
     def program(self, program: visits.Program) -> tuple[int, list]:
-        """What actors are given for a program, which is dumped once."""
+        """Returns the number and the reference of a program, which is dumped once."""
         if program not in self._programs:
             reference = ray.put(program.dump())
             self._programs[program] = (next(self.numbers), [reference])
         return self._programs[program]
 
     def common(self, cohort: visits.Cohort) -> tuple[int, list]:
-        """What actors are given for what all clients are given."""
+        """Returns the number and the reference of the values for all clients."""
         packed = {name: parcels.pack(value) for name, value in cohort.common.items()}
         return next(self.numbers), [ray.put(packed)]
 
     def examples(self, members: Any) -> dict[Any, Any]:
-        """The names of the data sets among a client's members, and these themselves."""
+        """Returns the data sets among a client's members, by name."""
         if isinstance(members, list):
             found = {}
             for member in members:
@@ -318,7 +318,7 @@ class RayWorkers:
     def send(
         self, actor: ray_round.Actor, examples: dict[Any, Any]
     ) -> tuple[dict, list]:
-        """What an actor is to be sent and to forget, to have the examples named."""
+        """Returns the examples to send to an actor, and the names that it discards."""
         found = {
             name: self._content(dataset)
             for name, dataset in examples.items()
@@ -339,7 +339,7 @@ class RayWorkers:
         return {name: content for name, (content, _) in found.items()}, forgotten
 
     def packed(self, members: list) -> list:
-        """A client's members without their data sets' examples."""
+        """Packs a client's members without their data sets' examples."""
         return parcels.pack(members, self._held)
 
     def _held(self, dataset: tf.data.Dataset) -> parcels.Held:
@@ -356,7 +356,7 @@ class RayWorkers:
         return self._dataset_names[dataset]
 
     def _content(self, dataset: tf.data.Dataset) -> tuple[Any, int]:
-        """What is sent of a data set, and the bytes that it needs there."""
+        """Returns the form in which a data set is sent, and its bytes on the actor."""
         recipe = getattr(dataset, "recipe", None)
         if recipe is None:
             graph = parcels.Graph.of(dataset)

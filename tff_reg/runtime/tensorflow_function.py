@@ -1,7 +1,7 @@
-"""One TensorFlow computation of TFF as a function of this process's TensorFlow.
+"""A TensorFlow computation of TFF as a function of this process's TensorFlow.
 
-Values inside this package are: eager tensors; `tf.data.Dataset`s for sequences;
-Python lists for structures, whose names live in the types only.
+Internal values are eager tensors, `tf.data.Dataset`s for sequences, and Python lists
+for structures, whose names are in the types only.
 """
 
 from __future__ import annotations

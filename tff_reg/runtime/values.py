@@ -1,8 +1,8 @@
-"""Values going in and out of a computation that runs in this process.
+"""Conversion of a computation's arguments and results to internal values and back.
 
-Inside: eager tensors, `tf.data.Dataset`s, lists for structures, and
-`ClientValues` for what is placed at clients. Outside: what TFF's native context
-takes and gives, with its errors for what is of the wrong type.
+Internal values are eager tensors, `tf.data.Dataset`s, lists for structures, and
+`ClientValues` for values placed at clients. Arguments and results have the forms of
+TFF's native context, and wrong types raise its errors.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ _checked: dict[tuple[str, str], None] = collections.OrderedDict()
 
 
 def argument(value: Any, type_spec: tff.Type, function: Callable[[Any], Any]) -> Any:
-    """Turns the argument of a computation into an internal value.
+    """Converts the argument of a computation to an internal value.
 
     Args:
-        value: What the caller gave.
+        value: The caller's argument.
         type_spec: The type of the computation's parameter.
-        function: Makes an internal value of a TFF computation in the argument.
+        function: Converts a TFF computation in the argument.
 
     Returns:
         The internal value.
@@ -162,7 +162,7 @@ def _tensor(value: Any, type_spec: tff.TensorType) -> tf.Tensor:
 
 
 def tf_dtype(type_spec: tff.TensorType) -> tf.DType:
-    """TensorFlow's dtype for a TFF type."""
+    """Returns TensorFlow's dtype of a TFF type."""
     dtype = type_spec.dtype.type
     return tf.string if dtype is np.str_ else tf.dtypes.as_dtype(dtype)
 
@@ -173,14 +173,14 @@ def _raise_type_error(value: Any, type_spec: tff.Type) -> None:
 
 
 def to_numpy(value: Any) -> Any:
-    """`value` with its tensors as arrays, its containers as they are."""
+    """Returns `value` with its tensors as arrays, in the same containers."""
     return tf.nest.map_structure(
         lambda leaf: leaf.numpy() if tf.is_tensor(leaf) else leaf, value
     )
 
 
 def result(value: Any, type_spec: tff.Type) -> Any:
-    """What the caller gets: arrays and data sets in the type's containers."""
+    """Converts an internal value to arrays and data sets in the type's containers."""
     return tff.types.type_to_py_container(_result(value, type_spec), type_spec)
 
 
@@ -230,7 +230,7 @@ def _array(value: Any) -> Any:
 
 
 def filled(type_spec: tff.Type, value_of: Callable[[tf.DType], Any]) -> Any:
-    """Tensors of a type, each full of one value; unknown dimensions have length 0.
+    """Returns tensors of a type, filled with values; unknown dimensions are 0.
 
     Args:
         type_spec: A `tff.TensorType` or a structure of them.
@@ -257,7 +257,7 @@ def map_tensors(fn: Callable[..., Any], *structures: Any) -> Any:
 
 
 def num_bytes(value: Any) -> int:
-    """The bytes that the tensors of a value hold; strings and data sets count as 0."""
+    """Returns the bytes of a value's tensors; strings and data sets count as 0."""
     if isinstance(value, (list, tuple)):
         return sum(num_bytes(element) for element in value)
     if tf.is_tensor(value) and value.dtype.size:
@@ -266,7 +266,7 @@ def num_bytes(value: Any) -> int:
 
 
 def client_id(value: Any, index: int) -> Optional[str]:
-    """The id of client `index` if its data sets have an attribute `client_id`."""
+    """Returns the attribute `client_id` of client `index`'s data sets, or None."""
     if isinstance(value, ClientValues):
         return client_id(value.members[index], index)
     if isinstance(value, list):

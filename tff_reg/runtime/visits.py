@@ -1,9 +1,9 @@
-"""A client's work as a record: what is computed there, and of what.
+"""A client's work as a record: the program, the server's values, the client's values.
 
-A stage's `Program` is the same for all of its clients, and so is what it needs of the
-server; a client adds what it has itself, its members. Whoever has the three can do the
-work: a thread of this process, or a process of another machine, where the program comes
-as bytes (`Program.dump`).
+A stage's `Program` and the server's values are the same for all of its clients; a
+client's own values are its members. A thread of this process can do the work with the
+three, or a process of another machine, which receives the program as bytes
+(`Program.dump`).
 """
 
 from __future__ import annotations
@@ -20,12 +20,11 @@ from tff_reg.seam import internals
 
 
 class ClientError(RuntimeError):
-    """A client's part of a computation failed.
+    """Raised if a client's part of a computation fails.
 
     Attributes:
-        client_index: The position of the client in the argument, from 0.
-        client_id: What the client's data set calls itself (its attribute
-            `client_id`), or None.
+        client_index: Position of the client in the argument, from 0.
+        client_id: The attribute `client_id` of the client's data set, or None.
     """
 
     def __init__(self, client_index: int, client_id: Optional[str], reason: str):
@@ -36,19 +35,19 @@ class ClientError(RuntimeError):
 
 
 def reason(error: BaseException) -> str:
-    """An error in one sentence."""
+    """Returns the type and message of an error."""
     return f"{type(error).__name__}: {error}"
 
 
 class Program:
-    """What is computed at each client of a stage.
+    """The computation at each client of a stage.
 
     Args:
-        interpreter: What evaluates it.
-        calls: The calls of intrinsics at the client, each with the name that its result
-            is bound to, in their order.
-        kept: The names whose values are a part of the result.
-        folded: The building blocks whose values are the other part.
+        interpreter: The interpreter that evaluates it.
+        calls: The calls of intrinsics at the client in their order, each with the name
+            of its result.
+        kept: The names whose values are the first part of the result.
+        folded: The building blocks whose values are the second part.
     """
 
     def __init__(
@@ -64,14 +63,14 @@ class Program:
         self._folded = list(folded)
 
     def dump(self) -> bytes:
-        """The program as bytes, for `load`."""
+        """Returns the program as bytes, for `load`."""
         calls = [(name, call.proto.SerializeToString()) for name, call in self._calls]
         folded = [block.proto.SerializeToString() for block in self._folded]
         return pickle.dumps((calls, self._kept, folded))
 
     @classmethod
     def load(cls, dumped: bytes, interpreter: Interpreter) -> Program:
-        """The inverse of `dump`."""
+        """Returns the program that was dumped."""
         block = internals.building_block
         calls, kept, folded = pickle.loads(dumped)
         return cls(
@@ -85,11 +84,11 @@ class Program:
         """Does the work of one client.
 
         Args:
-            common: What all clients are given, by name, from `Cohort`.
-            members: What this one has, from `Cohort`.
+            common: `Cohort.common`, the values for all clients by name.
+            members: `Cohort.members` of the client.
 
         Returns:
-            The values that are kept, and those to be folded.
+            The values to keep, and the values to fold.
         """
         bindings = {name: _with(value, members) for name, value in common.items()}
         evaluate = self._interpreter.evaluate
@@ -106,15 +105,15 @@ class Cohort:
     """A stage's work at all clients.
 
     Attributes:
-        program: What is computed.
-        common: What each client is given, by name; where something of the client's own
-            belongs, it holds a mark.
+        program: The program.
+        common: The values for all clients by name, with marks in the places of the
+            client's own values.
 
     Args:
-        program: What is computed.
-        bindings: What the program's names are bound to.
-        argument: The whole computation's argument, in which clients have their names.
-        count: How many clients there are.
+        program: The program.
+        bindings: The values of the program's names.
+        argument: The argument of the whole computation, which has the clients' ids.
+        count: Number of clients.
     """
 
     def __init__(
@@ -130,21 +129,21 @@ class Cohort:
         return self._count
 
     def members(self, index: int) -> list[Any]:
-        """What client `index` has."""
+        """Returns the values of client `index`."""
         return [each.members[index] for each in self._at_clients]
 
     def visit(self, index: int) -> list[list[Any]]:
-        """Does the work of client `index` here; see `Program.run`.
+        """Does the work of client `index` in this thread; see `Program.run`.
 
         Raises:
-            ClientError: If that fails.
+            ClientError: If the work fails.
         """
         with self.naming(index):
             return self.program.run(self.common, self.members(index))
 
     @contextlib.contextmanager
     def naming(self, index: int) -> Iterator[None]:
-        """Has what fails in it fail with the name of client `index`."""
+        """Turns errors of the `with` body into ClientErrors of client `index`."""
         try:
             yield
         except Exception as error:
@@ -152,7 +151,7 @@ class Cohort:
             raise failed from error
 
     def failure(self, index: int, reason: str) -> ClientError:
-        """The error that says that client `index` failed."""
+        """Returns the ClientError of client `index`."""
         return ClientError(index, values.client_id(self._argument, index), reason)
 
     def _marked(self, value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""A process of TFF's C++ worker, bound to the one that starts it.
+"""A process of TFF's C++ worker that ends with the process that starts it.
 
 Imports neither TensorFlow nor TFF: `bin/worker` needs neither.
 """
@@ -20,31 +20,31 @@ from typing import Optional
 from tff_reg import seam
 from tff_reg.seam import WorkerError
 
-# Where the worker writes what it has to say; nowhere by default.
+# The file for the worker's log; by default there is none.
 LOG_VARIABLE = "TFF_REG_WORKER_LOG"
 
 _PIDFD_GETFD = 438  # The number of Linux's system call, which Python does not offer.
 
 
 def check_platform() -> None:
-    """Checks that the worker is a program for this platform.
+    """Checks that the worker runs on this platform.
 
     Raises:
-        WorkerError: If it is not.
+        WorkerError: If it does not.
     """
     if not seam.has_native_worker_platform():
         raise WorkerError(seam.why_no_native_worker())
 
 
 def binary_path() -> str:
-    """Where TFF's package keeps the worker.
+    """Returns the path of the worker in TFF's package.
 
     Raises:
         WorkerError: If TFF is not installed.
     """
     found = importlib.util.find_spec("tensorflow_federated")
     if found is None or found.origin is None:
-        raise WorkerError("TensorFlow Federated, which has the worker, is not there.")
+        raise WorkerError("TensorFlow Federated, which has the worker, is missing.")
     return os.path.join(os.path.dirname(found.origin), "data", "worker_binary")
 
 
@@ -115,27 +115,27 @@ def start(
 
 
 def restrict_to_loopback(pid: int) -> None:
-    """Lets a process's servers be reached from this machine only.
+    """Restricts a process's servers to connections from this machine.
 
-    The worker listens on all interfaces and has no flag against it, and whoever reaches
-    it can run computations as us. So the sockets at which it listens are bound to the
-    loopback interface from here. That needs Linux 5.7 and no privilege.
+    The worker listens on all interfaces, has no flag against it, and runs computations
+    for everybody who reaches it. So this function binds its listening sockets to the
+    loopback interface, which needs Linux 5.7 and no privilege.
 
     Args:
-        pid: A process of ours that listens.
+        pid: A process of this user that listens.
 
     Raises:
-        OSError: If the kernel, or what a container allows, is against it.
+        OSError: If the kernel or the container does not allow it.
     """
     for its in listening(pid):
         its.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, b"lo")
 
 
 def listening(pid: int) -> Iterator[socket.socket]:
-    """Yields copies of the TCP sockets at which a process of ours listens.
+    """Yields copies of the TCP sockets at which a process of this user listens.
 
     Raises:
-        OSError: If they cannot be had.
+        OSError: If the kernel or the container does not allow it.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     watched = os.pidfd_open(pid)

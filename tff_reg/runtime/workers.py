@@ -1,4 +1,4 @@
-"""The clients of a stage, by threads of this process: each device's, in turn."""
+"""The clients of a stage in threads of this process, on each device in turn."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from typing import Any, Protocol
 from tff_reg.lazy import tf
 from tff_reg.runtime import values, visits
 
-# What results that are done and wait for their turn may hold altogether. They let
-# workers go on behind a slow client; of a large model's updates none may wait.
+# Bytes of finished results that wait for an earlier client's. They let workers continue
+# behind a slow client; no update of a large model may wait.
 _WAITING_BYTES = 16 * 2**20
 
 
 def may_wait(result: Any, at_a_time: int) -> int:
-    """How many results may be done and wait for their turn, given the first one.
+    """Returns the number of finished results that may wait for an earlier client's.
 
     Args:
-        result: The first one.
-        at_a_time: How many clients are worked for at the same time.
+        result: The first result.
+        at_a_time: Number of clients at a time.
 
     Returns:
-        Their number; 0 if one is large.
+        The number; 0 if results are large.
     """
     return min(at_a_time, _WAITING_BYTES // max(1, values.num_bytes(result)))
 
 
 class Workers(Protocol):
-    """What does the clients' work: threads, or other processes."""
+    """Threads or processes that do the clients' work."""
 
     @property
     def devices(self) -> Sequence[str]:
@@ -38,9 +38,9 @@ class Workers(Protocol):
         ...
 
     def results(self, cohort: visits.Cohort) -> Iterator[list[list[Any]]]:
-        """Yields what `visits.Program.run` gives for each client, in their order.
+        """Yields the result of `visits.Program.run` for each client, in their order.
 
-        If the caller stops early, or a client fails, no further ones are begun.
+        If the caller stops early, or a client fails, no further clients are started.
 
         Raises:
             ClientError: If a client's part fails.
@@ -53,7 +53,7 @@ class ClientWorkers:
 
     Args:
         devices: The names of the devices; client `i` runs on device `i % len`.
-        clients_in_parallel: How many run at the same time on each device.
+        clients_in_parallel: Number of clients at a time on each device.
     """
 
     def __init__(self, devices: Sequence[str], clients_in_parallel: int):
@@ -88,7 +88,7 @@ class ClientWorkers:
                 future.cancel()
 
     def stop(self) -> None:
-        """Ends the threads, once they have done what they are doing."""
+        """Ends the threads after their current clients."""
         with self._lock:
             for pool in self._pools.values():
                 pool.shutdown(wait=False)

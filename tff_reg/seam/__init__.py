@@ -1,22 +1,22 @@
-"""The seam to TensorFlow Federated: how it is imported, and what is taken from inside.
+"""The seam to TensorFlow Federated: its import, and the inner parts that we use.
 
-TFF 0.87.0, the last release on PyPI, was made for TensorFlow 2.14. Of what it imports,
-today's TensorFlow (2.16 and later) no longer has a few modules. `install` adds a finder
-to Python's imports which, when TFF is imported on such a TensorFlow,
+TFF 0.87.0, the last release on PyPI, was made for TensorFlow 2.14. It imports a few
+modules that today's TensorFlow (2.16 and later) no longer has. `install` adds a finder
+to Python's imports. When TFF is imported on such a TensorFlow, the finder
 
 *   refuses versions of TensorFlow and TFF that this package does not know;
-*   puts a stand-in in the place of each module of `LEFT_OUT`. Whoever calls what a
-    stand-in stands for gets an `ImportError` with the reason;
-*   does not run the `__init__` of packages of `BARE`, of which TFF needs one module;
+*   puts a stand-in in the place of each module of `LEFT_OUT`. A call of one of its
+    names raises an `ImportError` with the reason;
+*   does not run the `__init__` of the packages of `BARE`: TFF needs one module of them;
 *   imports the modules of `DEFERRED` at first use, because that takes seconds.
 
 On TensorFlow 2.14, which TFF pins, it only checks the versions. TFF behaves the same
-for whoever imports it, also before `tff_reg`: `tff_reg.pth`, which our package puts
-beside itself, loads this finder when somebody imports TFF.
+if a program imports it before `tff_reg`: our package puts `tff_reg.pth` beside itself,
+which loads this finder when TFF is imported.
 
-`tff_reg.seam.internals` has what this package takes from inside TFF. Everything else
-gets TFF's public names from `tff_reg.lazy`. A later TFF, whose language is another
-package (`federated_language`), would be taken in here.
+`tff_reg.seam.internals` holds all uses of TFF's inner modules. All other modules use
+TFF's public names, from `tff_reg.lazy`. A later TFF, whose language is another package
+(`federated_language`), would need changes here only.
 
 Standard library only: importing this module imports neither TensorFlow nor TFF.
 """
@@ -67,10 +67,12 @@ BARE = (
 DEFERRED = ("tensorflow_probability",)
 
 _TFF = "tensorflow_federated"
+_OF_KERAS_MODELS = (f"{_TFF}.python.learning.", f"{_TFF}.python.simulation.")
+_WEIGHTS = f"{_TFF}.python.learning.models.model_weights"
 _KERAS_2 = "tf_keras"
-# The newest there is of it, which works with the TensorFlow after it, too.
+# The newest Keras 2. It works with the TensorFlow after it, too.
 _NEWEST_KERAS_2 = (2, 21)
-# Some declare what is too old for what else is in an environment.
+# Some of these declare dependencies that are too old for today's environments.
 _FILES = (
     f"tensorflow-federated=={TFF_VERSION}",
     "tensorflow-privacy==0.9.0",
@@ -80,23 +82,23 @@ _FILES = (
 
 
 class UnfitError(ImportError):
-    """Raised when TensorFlow, Keras 2 or TFF is not one that works here."""
+    """Raised when the version of TensorFlow, Keras 2 or TFF does not work here."""
 
 
 class WorkerError(RuntimeError):
-    """A worker did not start, cannot run what it was given, or none is left to work."""
+    """Raised when a worker does not start or cannot run its task, or none is left."""
 
 
 class MissingError(UnfitError, ModuleNotFoundError):
-    """Raised when TFF or Keras 2 is not installed; says the line that installs it."""
+    """Raised when TFF or Keras 2 is missing; the message has the installing line."""
 
 
 def install_command() -> str:
-    """The line that installs TFF into this Python's environment, with pip.
+    """The pip command that installs TFF into this Python's environment.
 
-    With the Keras 2 of the TensorFlow that is there, which stays as it is. pip by
-    itself refuses: TFF declares Python below 3.12, a jaxlib that PyPI no longer has,
-    and Linux on x86-64, which only its C++ worker needs.
+    It keeps the installed TensorFlow and adds the Keras 2 for it. Plain pip refuses:
+    TFF declares Python below 3.12, a jaxlib that PyPI no longer has, and Linux on
+    x86-64, which only its C++ worker needs.
     """
     options = "--no-deps --ignore-requires-python"
     if not has_native_worker_platform():
@@ -110,7 +112,7 @@ def install_command() -> str:
 
 
 def _tensorflow() -> tuple[int, ...]:
-    """The release of the TensorFlow that is installed, or would be."""
+    """The release of the installed TensorFlow; of the newest known if none is."""
     for name in ("tensorflow", "tensorflow-cpu"):
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             return _release(importlib.metadata.version(name))
@@ -118,15 +120,9 @@ def _tensorflow() -> tuple[int, ...]:
 
 
 def _keras_2() -> str:
-    """What pip is to install for this TensorFlow, which had it itself before 2.16."""
+    """Keras 2 for this TensorFlow, as pip takes it; before 2.16 TensorFlow has it."""
     major, minor = min(_tensorflow(), _NEWEST_KERAS_2)
     return f"{_KERAS_2}~={major}.{minor}.0"
-
-
-def is_installed() -> bool:
-    """Whether TFF is there, and Keras 2 where TensorFlow does not have it itself."""
-    needed = (_TFF, _KERAS_2) if _tensorflow() >= _TODAY else (_TFF,)
-    return all(_found(name, None) for name in needed)
 
 
 def has_native_worker_platform() -> bool:
@@ -135,7 +131,7 @@ def has_native_worker_platform() -> bool:
 
 
 def why_no_native_worker() -> str:
-    """Why TFF's C++ worker does not run on another platform, and what to do there."""
+    """Why TFF's C++ worker does not run on this platform, and what to do."""
     import platform  # noqa: PLC0415
 
     return (
@@ -152,24 +148,21 @@ def install() -> None:
 
 
 def choose_keras() -> None:
-    """Asks TensorFlow for Keras 2 as `tf.keras`, which TFF is made for.
+    """Has TensorFlow import Keras 2 as `tf.keras`, where it is and nobody has chosen.
 
-    Does nothing where `tf.keras` is in use already: then it stays what it is, and TFF's
-    own functions about Keras models do not work. Nor where Keras 2 is not installed:
-    TensorFlow would have no Keras at all.
+    For the processes of our commands, which use no Keras. TensorFlow imports one by
+    itself: Keras 3 and scikit-learn take 1.7 s of a core more than Keras 2
+    (TensorFlow 2.21). In a user's process `tf.keras` stays what it is.
     """
-    tensorflow = sys.modules.get("tensorflow")
-    keras = vars(tensorflow).get("keras") if tensorflow else None
-    is_free = keras is None or not getattr(keras, "_tfll_initialized", True)
-    if is_free and _found(_KERAS_2, None) is not None:
+    if _found(_KERAS_2, None) is not None:
         os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
 
 
 def keras() -> types.ModuleType:
-    """Keras 2, of which our layers are, whatever `tf.keras` is.
+    """Keras 2, whatever `tf.keras` is; our own networks need none.
 
     Raises:
-      MissingError: If it is not there.
+      MissingError: If Keras 2 is not installed.
     """
     import tensorflow as tf  # noqa: PLC0415
 
@@ -182,11 +175,6 @@ def keras() -> types.ModuleType:
             name=_KERAS_2,
         )
     return importlib.import_module(_KERAS_2)
-
-
-def has_keras() -> bool:
-    """Whether Keras 2 is installed."""
-    return _tensorflow() < _TODAY or _found(_KERAS_2, None) is not None
 
 
 class StandIn(types.ModuleType):
@@ -223,15 +211,15 @@ class _Deferred(types.ModuleType):
 
 
 class _Finder:
-    """Finds TFF, and what is in the place of the modules that it cannot import."""
+    """Finds TFF, and the stand-ins for modules that it cannot import."""
 
-    # Whether today's TensorFlow is there, which TFF's loader finds out.
+    # Whether TensorFlow is 2.16 or later; TFF's loader sets it.
     is_today = False
-    # Gives the context that TFF's import made; None where that is gone.
+    # Returns the context that TFF's import made, or None if it is gone.
     default_context: Any = staticmethod(lambda: None)
 
     def find_spec(self, name, path=None, target=None):
-        """What `importlib` asks; None where we have nothing to say."""
+        """Called by `importlib`; None leaves the module to the other finders."""
         del target
         if name == _TFF:
             spec = _found(name, path)
@@ -259,7 +247,7 @@ class _Finder:
 
 
 class _StandInLoader(importlib.abc.Loader):
-    """Makes a module of a class, and runs nothing."""
+    """Makes a module of the given class and executes nothing."""
 
     def __init__(self, made: type):
         self._made = made
@@ -272,7 +260,7 @@ class _StandInLoader(importlib.abc.Loader):
 
 
 class _TffLoader(importlib.abc.Loader):
-    """Loads TFF once the versions have been looked at."""
+    """Loads TFF after it has checked the versions."""
 
     def __init__(self, loader):
         self._loader = loader
@@ -284,27 +272,66 @@ class _TffLoader(importlib.abc.Loader):
         return self._loader.create_module(spec)
 
     def exec_module(self, module):
-        choose_keras()
         import tensorflow as tf  # noqa: PLC0415
 
         found = _release(tf.__version__)
         _check_tensorflow(found, tf.__version__)
         _check_tff(module.__spec__)
-        keras()
         # tensorflow_privacy imports it; setuptools has it, since Python 3.12 has not.
         if importlib.util.find_spec("distutils") is None:
             importlib.import_module("setuptools")
         FINDER.is_today = found >= _TODAY
         _read_deep_protos()
         self._loader.exec_module(module)
+        if FINDER.is_today:
+            _give_keras_2()
         if not has_native_worker_platform():  # Which TFF would start by itself.
             _set_no_default_context(why_no_native_worker())
         stack = module.framework.get_context_stack()
         FINDER.default_context = weakref.ref(stack.current)
-        # What TFF makes has, used or not, a `__del__` that prints "Exception ignored
-        # in ..." if it runs in the interpreter's last moments.
+        # The context's `__del__` would print "Exception ignored in ..." in the
+        # interpreter's last moments.
         atexit.register(_set_no_default_context, "The interpreter is ending.")
         _make_event_loop()
+
+
+class _WithKeras2(types.ModuleType):
+    """TensorFlow with Keras 2 as its `keras`, whatever `tf.keras` is.
+
+    Args:
+      tensorflow: TensorFlow.
+      is_needed: Whether Keras 2 is imported for it; else it has `tf.keras` as long as
+        nobody has imported Keras 2.
+    """
+
+    def __init__(self, tensorflow: types.ModuleType, is_needed: bool = True):
+        super().__init__(tensorflow.__name__)
+        self._tensorflow = tensorflow
+        self._is_needed = is_needed
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "keras" and (self._is_needed or _KERAS_2 in sys.modules):
+            found = keras()
+            self._base_counters_on(found)
+            return found
+        return getattr(self._tensorflow, name)
+
+    def _base_counters_on(self, keras_2: types.ModuleType) -> None:
+        """Makes TFF's two metrics, sub-classes of what `tf.keras` was, Keras 2's."""
+        metrics = sys.modules[f"{_TFF}.python.learning.metrics"]
+        names = ("NumExamplesCounter", "NumBatchesCounter")
+        if issubclass(getattr(metrics, names[0]), keras_2.metrics.Metric):
+            return
+        given = _WithKeras2(self._tensorflow)
+        vars(given)["keras"] = keras_2
+        sys.modules["tensorflow"] = given
+        try:
+            counters = importlib.reload(sys.modules[f"{metrics.__name__}.counters"])
+        finally:
+            sys.modules["tensorflow"] = self._tensorflow
+        for name in names:
+            for each in (metrics, sys.modules[_TFF].learning.metrics):
+                setattr(each, name, getattr(counters, name))
 
 
 FINDER = _Finder()
@@ -319,7 +346,7 @@ def _found(name: str, path) -> Optional[importlib.machinery.ModuleSpec]:
 
 
 def _release(version: str) -> tuple[int, ...]:
-    """(2, 21) of 2.21.0."""
+    """The first two numbers of a version: (2, 21) for 2.21.0."""
     return tuple(int(part) for part in version.split(".")[:2])
 
 
@@ -353,8 +380,21 @@ def _check_tff(spec) -> None:
         )
 
 
+def _give_keras_2() -> None:
+    """Has TFF's functions on Keras models take Keras 2, for which they are made.
+
+    `tf.keras` stays what it is for everybody else.
+    """
+    import tensorflow as tf  # noqa: PLC0415
+
+    for name, module in list(sys.modules.items()):
+        if name.startswith(_OF_KERAS_MODELS) and vars(module).get("tf") is tf:
+            # Weights of our own models are read there, too.
+            vars(module)["tf"] = _WithKeras2(tf, is_needed=name != _WEIGHTS)
+
+
 def _read_deep_protos() -> None:
-    """Has protobuf read messages of any depth: distributed DP's are above its 100."""
+    """Lets protobuf read messages deeper than 100, as distributed DP makes them."""
     with contextlib.suppress(
         ImportError
     ):  # In C, the only one that PyPI's wheels have.
@@ -375,7 +415,7 @@ def _make_event_loop() -> None:
 
 
 def _set_no_default_context(reason: str) -> None:
-    """Replaces TFF's default context by one that refuses to run anything."""
+    """Replaces TFF's default context by a context that refuses every call."""
     tff = sys.modules.get(_TFF)
     if tff is None:
         return

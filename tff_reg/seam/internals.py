@@ -1,10 +1,10 @@
-"""Everything that this package takes from inside TFF 0.87.
+"""All uses of inner modules of TFF 0.87.
 
-Everything else uses TFF's public names only (`tff.framework.*`,
-`tff.types.*`, `tff.structure.*`). TFF's development after 0.87 moves most of what
-is below to another package (`federated_language`), so a newer TFF should need
-changes here and nowhere else. Importing this module imports TFF, so nothing that
-must be quick to import does so at its top.
+All other modules use TFF's public names only (`tff.framework.*`, `tff.types.*`,
+`tff.structure.*`). TFF's development after 0.87 moves most of these inner modules to
+another package (`federated_language`), so a newer TFF should need changes only here.
+Importing this module imports TFF; modules that must be quick to import do not import it
+at their top.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _CHANNEL_OPTIONS = (
     ("grpc.max_receive_message_length", _MESSAGE_BYTES),
     ("grpc.max_send_message_length", _MESSAGE_BYTES),
 )
-# What a worker says of a graph of a later TensorFlow than its own.
+# A worker's error for a graph of a later TensorFlow than its own.
 _UNKNOWN_TO_WORKER = re.compile(
     r"Op type not registered '\w+'|NodeDef mentions attr '\w+' not in Op<name=\w+"
 )
@@ -58,16 +58,16 @@ _make_type = type_serialization.deserialize_type
 # --- the context stack ---------------------------------------------------------
 
 
-# The defaults of TFF's threads that are pointed at a context of ours.
+# TFF's default contexts whose `invoke` now calls a context of ours.
 _pointed: list[Any] = []
 
 
 def set_default_context(context) -> None:
-    """Has every thread compute in `context` by default; None ends that.
+    """Makes `context` the default of every thread; None restores TFF's defaults.
 
-    TFF's stack is thread-local. At the bottom of it is, in the thread that imported
-    TFF, what TFF made; in all others one object, which refuses to run anything. Their
-    `invoke` is pointed at ours, and that of whatever the calling thread has there.
+    TFF's stack is thread-local. In the thread that imported TFF, its bottom is the
+    context that TFF made; in all other threads it is one object that refuses every
+    call. Both get the `invoke` of `context`, and so does the calling thread's bottom.
     """
     while _pointed:
         vars(_pointed.pop()).pop("invoke", None)
@@ -91,16 +91,16 @@ def _context_of_a_new_thread():
 
 
 def refuse_tracing() -> None:
-    """Raises where a `tf.function` is traced.
+    """Checks that no `tf.function` is traced.
 
     Raises:
-      RuntimeError: If so.
+      RuntimeError: If one is.
     """
     if tf.inside_function():
         raise RuntimeError(
-            "A TFF computation was called while TensorFlow traces a function, of which"
-            " its result would be a constant: call it outside of tf.function and"
-            " Dataset.map, or in tf.init_scope() if that is meant."
+            "A TFF computation was called while TensorFlow traces a function, and its"
+            " result would become a constant of that function: call it outside of"
+            " tf.function and Dataset.map, or in tf.init_scope() if that is meant."
         )
 
 
@@ -108,7 +108,7 @@ def refuse_tracing() -> None:
 
 
 def pick_unused_port() -> int:
-    """A port of this machine that nothing listens on."""
+    """A free port of this machine."""
     return portpicker.pick_unused_port()
 
 
@@ -134,8 +134,8 @@ def compile_for_worker(comp):
 class _WorkerContexts:
     """The asynchronous context over the worker that runs now.
 
-    A context's executors belong to one worker process: when the worker was
-    started anew, so is the context.
+    A context's executors belong to one worker process, so a new worker gets a new
+    context.
     """
 
     def __init__(self, get_stub: Callable[[], object], default_num_clients: int):
@@ -160,8 +160,8 @@ class _WorkerContexts:
             # The worker has TensorFlow 2.14 in it.
             if unknown := _UNKNOWN_TO_WORKER.search(str(error)):
                 raise seam.WorkerError(
-                    f"{unknown[0]}: TFF's C++ worker has TensorFlow 2.14 in it, and"
-                    f" this is of TensorFlow {tf.__version__}. Take the runtime"
+                    f"{unknown[0]}: TFF's C++ worker contains TensorFlow 2.14, and"
+                    f" this graph is of TensorFlow {tf.__version__}. Use the runtime"
                     " in_process, or the versions that TFF pins."
                 ) from error
             raise
@@ -193,7 +193,10 @@ class NativeAsyncContext(tff.framework.AsyncContext):
 
 
 class NativeContext(tff.framework.SyncContext):
-    """The same for callers that do not await; `on_interrupt` is for Ctrl-C."""
+    """`NativeAsyncContext` for callers that do not await.
+
+    `on_interrupt` is called at Ctrl-C.
+    """
 
     def __init__(
         self,
@@ -240,8 +243,8 @@ class NativeContext(tff.framework.SyncContext):
 
 
 def without_secure_intrinsics(block) -> tuple[Any, bool]:
-    """A block with plain sums and selects for the secure ones; were there any."""
-    # TFF's public function makes a proto of the result, which nobody here needs.
+    """Replaces secure sums and selects by plain ones; says whether there were any."""
+    # TFF's public function also makes a proto of the result, which is not needed.
     replace = simulated_secure_compiler._replace_secure_intrinsics_with_insecure_bodies
     return replace(block)
 
@@ -250,7 +253,7 @@ def without_secure_intrinsics(block) -> tuple[Any, bool]:
 
 
 def building_block(dumped: bytes):
-    """The building block whose serialised proto this is."""
+    """The building block of a serialised proto."""
     proto = computation_pb2.Computation.FromString(dumped)
     with _each_type_once():
         return tff.framework.ComputationBuildingBlock.from_proto(proto)
@@ -264,10 +267,10 @@ def building_block_of(comp: tff.framework.ConcreteComputation):
 
 @contextlib.contextmanager
 def _each_type_once() -> Iterator[None]:
-    """Has TFF make each type out of its proto once.
+    """Lets TFF make each type from its proto only once.
 
     A process names the type of its weights at hundreds of places, and TFF makes it
-    anew at each: for a deep network a second of the first round.
+    anew at each: for a deep network this takes a second of the first round.
     """
     made: dict[bytes, tff.types.Type] = {}
 
@@ -285,11 +288,11 @@ def _each_type_once() -> Iterator[None]:
 
 
 def computation(dumped: bytes, type_spec):
-    """The computation whose serialised proto this is.
+    """The computation of a serialised proto.
 
     Args:
-        dumped: The proto, whose type has lost the names of Python's containers.
-        type_spec: The type with them.
+        dumped: The proto. Its type lacks the names of Python's containers.
+        type_spec: The type with these names.
 
     Returns:
         A `tff.framework.ConcreteComputation` of that type.
@@ -300,7 +303,7 @@ def computation(dumped: bytes, type_spec):
 
 
 def element_structure(element_type):
-    """The structure of `tf.TensorSpec`s of a data set's elements of this type."""
+    """The structure of `tf.TensorSpec`s of data set elements of this type."""
     return type_conversions.type_to_tf_structure(element_type)
 
 
@@ -310,14 +313,14 @@ def dataset_of_elements(elements: list, element_type):
 
 
 def with_type_order(dataset, element_type):
-    """`dataset`, its elements in the containers and order that the type names."""
+    """`dataset` with its elements in the containers and order of the type."""
     return tensorflow_utils.coerce_dataset_elements_to_tff_type_spec(
         dataset, element_type
     )
 
 
 def check_dataset(dataset, type_spec) -> None:
-    """Raises TFF's errors if `dataset` is not of the sequence type `type_spec`.
+    """Checks that `dataset` is of the sequence type `type_spec`.
 
     Raises:
         TypeError: If it is not.
@@ -332,22 +335,22 @@ def check_dataset(dataset, type_spec) -> None:
 
 
 def has_compatible_dtype(value, dtype) -> bool:
-    """Whether TFF takes an array for one of this dtype."""
+    """Whether TFF accepts an array as one of this dtype."""
     return array.is_compatible_dtype(value, dtype)
 
 
 def has_compatible_shape(value, shape) -> bool:
-    """Whether TFF takes an array for one of this shape."""
+    """Whether TFF accepts an array as one of this shape."""
     return array.is_compatible_shape(value, shape)
 
 
 def raise_type_error(value, type_spec) -> None:
-    """Lets TFF say what is wrong with `value`; returns if it finds nothing."""
+    """Lets TFF raise its error about `value`; returns if TFF finds none."""
     tff.framework.serialize_value(value, type_spec)
 
 
 def number_of_clients(argument, parameter_type, default: int) -> int:
-    """How many clients `argument` has values for; TFF's errors if it is unclear."""
+    """The number of clients in `argument`; TFF's error if it is unclear."""
     if argument is None:
         return default
     cardinalities = cardinalities_utils.infer_cardinalities(argument, parameter_type)

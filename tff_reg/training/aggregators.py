@@ -108,7 +108,7 @@ def build_model_aggregator(
     """Builds an aggregator by its name; the arguments of other kinds have no effect.
 
     Args:
-      kind: `mean`, `robust`, `dp`, `secure` or `compressed`.
+      kind: One of `process_settings.AGGREGATORS`.
       clients_per_round: The number of clients in a round, for `dp`.
       zeroing: Whether updates with extremely large values count as 0; not for `dp`.
       clipping: Whether updates are clipped at the 0.8 quantile of their norms; not for
@@ -148,9 +148,8 @@ def build_model_aggregator(
         )
     if kind == "compressed":
         return _compressed(compressed_bits, compressed_threshold, zeroing, clipping)
-    raise ValueError(
-        f"Unknown aggregator {kind!r}; choose mean, robust, dp, secure or compressed."
-    )
+    known = ", ".join(process_settings.AGGREGATORS)
+    raise ValueError(f"Unknown aggregator {kind!r}; choose one of {known}.")
 
 
 def _compressed(

@@ -7,6 +7,7 @@ is slow, and only possible in the Python process that built the TFF process.
 from __future__ import annotations
 
 import collections
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -36,6 +37,7 @@ def eagerly(
     Returns:
       A function of the same arguments, to be called in a graph.
     """
+    alone = threading.Lock()
 
     def call(*arguments: Any) -> Any:
         flat = tf.nest.flatten(arguments)
@@ -45,6 +47,18 @@ def eagerly(
         ]
 
         def run(*tensors: Any) -> list[Any]:
+            # Two would wait for TensorFlow's threads, which both hold.
+            if not alone.acquire(blocking=False):
+                raise RuntimeError(
+                    "debug_eager runs one client at a time: choose"
+                    ' tff_reg.runtime.use("in_process", clients_in_parallel=1).'
+                )
+            try:
+                return run_alone(*tensors)
+            finally:
+                alone.release()
+
+        def run_alone(*tensors: Any) -> list[Any]:
             values = [
                 tensor
                 if element is None

@@ -16,7 +16,7 @@ import tensorflow as tf
 from tff_reg.methods import checks, contract, memories, method as method_lib
 
 _OF_WEIGHTS = ("task_loss", "weights", "start", "global_weights", "key")
-_OF_OPTIMIZER = ("step_size", "taken")
+_OF_OPTIMIZER = ("step_size", "taken", "scaled_gradient_sum")
 _SIZE = 2
 
 

@@ -57,7 +57,8 @@ class Views:
         if is_last and "learning_rate" in visit.hparams:
             rate = tf.cast(visit.hparams["learning_rate"], dtype)
             at_end["step_size"] = tf.cast(steps, dtype) * rate
-        if is_last and progress.gradient_sum:
+        has_rate = "learning_rate" in visit.decayed
+        if is_last and progress.gradient_sum and has_rate:
             decayed = tf.cast(visit.decayed["learning_rate"], dtype)
             scaled = [decayed * total for total in progress.gradient_sum]
             at_end["scaled_gradient_sum"] = scaled

@@ -16,24 +16,29 @@ _MOST_SWAPS = 50_000
 def shards(
     labels: np.ndarray, num_clients: int, *, classes_per_client: int, seed: int
 ) -> list[np.ndarray]:
-    """Each client holds examples of exactly so many classes.
+    """Gives each client examples of exactly `classes_per_client` classes.
 
     Source: the "pathological" split of H. B. McMahan et al., "Communication-Efficient
     Learning of Deep Networks from Decentralized Data", AISTATS 2017, Section 3: sort
     by label, cut into num_clients * k shards, deal each client k.
 
-    There the shards are cut across the sorted labels, so one can hold two classes,
-    and a client may be dealt two shards of one class. Here every shard is of one
-    class and a client's k shards are of k different classes. Classes are cut so that
-    the largest shard is as small as it can be: with equally large classes all shards
-    have the same size, as in the paper. Who holds which classes is mixed by random
-    swaps.
+    In the paper a shard can hold two classes, and a client can get two shards of one
+    class. Here every shard holds one class, and a client's k shards hold k different
+    classes. Classes are cut so that the largest shard is as small as possible: with
+    equally large classes all shards have the same size, as in the paper. Random swaps
+    mix the clients' classes.
+
+    >>> from tff_reg.data import partitions
+    >>> labels = [0, 0, 1, 1, 2, 2]
+    >>> dealt = partitions.shards(labels, 3, classes_per_client=2, seed=0)
+    >>> (partitions.class_counts(labels, dealt) > 0).sum(axis=1)
+    array([2, 2, 2])
 
     Guaranteed: disjoint, complete, exactly `classes_per_client` classes each.
 
     Raises:
       PartitionError: Also if the clients together cannot hold all classes, or there are
-        too few examples for so many shards.
+        fewer examples than shards.
     """
     classes, class_sizes = dealing.classes_of(labels)
     num_clients = dealing.check_num_clients(num_clients, classes.size)

@@ -1,4 +1,4 @@
-"""What all schemes do: look at the labels, refuse, hand out positions."""
+"""Checks and steps that all partition schemes share."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from tff_reg.lazy import np
 
 
 class PartitionError(ValueError):
-    """A partition that cannot be made from these labels and numbers."""
+    """Raised if labels and arguments allow no partition."""
 
 
 def check_labels(labels: np.ndarray) -> np.ndarray:
-    """`labels` as a 1-D array of its own dtype.
+    """Returns `labels` as a 1-D array of their own dtype.
 
     Raises:
-      PartitionError: If they are empty, or not one whole number in 0 .. 2**31 - 1 an
-        example.
+      PartitionError: If there are no labels, or a label is no whole number from 0 to
+        2**31 - 1.
     """
     values = np.asarray(labels)
     if values.ndim != 1:
         raise PartitionError(
-            f"Labels must be one number an example, but have shape {values.shape}; "
+            f"Labels must be one number per example, but have shape {values.shape}; "
             "pass a 1-D array of class numbers."
         )
     if not values.size:
@@ -41,8 +41,8 @@ def check_labels(labels: np.ndarray) -> np.ndarray:
         )
     if values.min() < 0:
         raise PartitionError(
-            f"Labels must be 0 or above, but one is {values.min()}; leave unlabelled "
-            "examples out."
+            f"Labels must be 0 or above, but one is {values.min()}; remove unlabelled "
+            "examples."
         )
     if values.max() >= 2**31:
         raise PartitionError(
@@ -53,7 +53,7 @@ def check_labels(labels: np.ndarray) -> np.ndarray:
 
 
 def classes_of(labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Each example's class, numbered among those present, and the classes' sizes.
+    """Returns each example's class, renumbered without gaps, and the classes' sizes.
 
     Raises:
       PartitionError: As `check_labels`.
@@ -65,16 +65,16 @@ def classes_of(labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def check_count(name: str, value: int, *, least: int) -> int:
-    """A whole number that is large enough.
+    """Returns `value` as an int.
 
     Raises:
-      PartitionError: If it is neither.
+      PartitionError: If it is no whole number, or below `least`.
     """
     try:
         value = operator.index(value)
     except TypeError:
         raise PartitionError(
-            f"{name} is {value!r}; give a whole number of at least {least}."
+            f"{name} is {value!r}; pass a whole number of at least {least}."
         ) from None
     if value < least:
         raise PartitionError(f"{name} is {value}; it must be at least {least}.")
@@ -82,16 +82,16 @@ def check_count(name: str, value: int, *, least: int) -> int:
 
 
 def check_num_clients(num_clients: int, num_examples: int) -> int:
-    """How many clients, if there is an example for each.
+    """Returns the number of clients as an int.
 
     Raises:
-      PartitionError: If there are too many, or none.
+      PartitionError: If it is no whole number from 1 to `num_examples`.
     """
     num_clients = check_count("num_clients", num_clients, least=1)
     if num_clients > num_examples:
         raise PartitionError(
-            f"{num_examples} examples cannot be dealt to {num_clients} clients; use "
-            f"at most {num_examples} clients."
+            f"{num_examples} examples are too few for {num_clients} clients; use at "
+            f"most {num_examples} clients."
         )
     return num_clients
 
@@ -99,31 +99,31 @@ def check_num_clients(num_clients: int, num_examples: int) -> int:
 def check_positions(
     partition: Sequence[np.ndarray], num_examples: int, what: str = "The partition"
 ) -> tuple[np.ndarray, np.ndarray]:
-    """All clients' positions, one client after the other.
+    """Joins the positions of all clients, one client after the other.
 
     Args:
-      partition: One array or list of positions a client.
-      num_examples: How many examples there are.
-      what: The partition, in words.
+      partition: For each client an array or list of positions.
+      num_examples: Number of examples.
+      what: Name of the partition in errors.
 
     Returns:
-      The positions, and each client's number of them, both int64.
+      The positions, and the number of positions of each client, both int64.
 
     Raises:
-      PartitionError: If one is no whole number in 0 .. num_examples - 1.
+      PartitionError: If a position is no whole number from 0 to num_examples - 1.
     """
     parts = [np.asarray(positions) for positions in partition]
     for row, part in enumerate(parts):
         if part.dtype == bool:
             raise PartitionError(
-                f"{what} has a mask (bool) for client {row}; give the positions: "
+                f"{what} has a mask (bool) for client {row}; pass the positions: "
                 "np.flatnonzero(mask)."
             )
         # An empty list is float64.
         if part.ndim != 1 or (part.size and part.dtype.kind not in "iu"):
             raise PartitionError(
-                f"{what} has {part.dtype} {part.shape} for client {row}; give the "
-                "positions of its examples, whole numbers in one row."
+                f"{what} has {part.dtype} {part.shape} for client {row}; pass the "
+                "positions of its examples, a list of whole numbers."
             )
     sizes = np.array([part.size for part in parts], np.int64)
     positions = np.empty(sizes.sum(), np.int64)
@@ -138,22 +138,22 @@ def check_positions(
 
 
 def ascending(parts: Iterable[np.ndarray]) -> list[np.ndarray]:
-    """Clients' positions as a partition has them."""
+    """Returns positions in the form of a partition: ascending int64 arrays."""
     return [np.sort(part).astype(np.int64) for part in parts]
 
 
 def deal(
     classes: np.ndarray, counts: np.ndarray, generator: np.random.Generator
 ) -> list[np.ndarray]:
-    """Random examples according to a table of counts.
+    """Draws random examples of each client according to a table of counts.
 
     Args:
       classes: int [N], each example's class.
-      counts: int64 [clients, classes]; the rest of a class stays undealt.
-      generator: Where the numbers come from.
+      counts: int64 [clients, classes]; the rest of a class belongs to no client.
+      generator: The source of the random numbers.
 
     Returns:
-      One ascending int64 array of positions a client.
+      For each client an ascending int64 array of positions.
     """
     num_clients = counts.shape[0]
     nobody = num_clients

@@ -28,7 +28,7 @@ def dirichlet_unbalanced(
     minimum_examples: int = DEFAULT_MINIMUM_EXAMPLES,
     max_draws: int = DEFAULT_MAX_DRAWS,
 ) -> list[np.ndarray]:
-    """The FedML split that FedAlign uses: each class is spread over the clients.
+    """Spreads each class over the clients: the FedML split that FedAlign uses.
 
     Source: M. Mendieta et al., "Local Learning Matters: Rethinking Data
     Heterogeneity in Federated Learning" (FedAlign), CVPR 2022, Section 3.1, as its
@@ -42,9 +42,15 @@ def dirichlet_unbalanced(
     at the rounded-down cumulated proportions. If a client ends with fewer than
     `minimum_examples`, everything is drawn again.
 
+    >>> from tff_reg.data import partitions
+    >>> labels = [0] * 50 + [1] * 50
+    >>> dealt = partitions.dirichlet_unbalanced(labels, 2, concentration=9.0, seed=0)
+    >>> partitions.class_counts(labels, dealt).sum(axis=0)
+    array([50, 50])
+
     Guaranteed: disjoint, complete (every example has a client), every client has at
-    least `minimum_examples`. Not guaranteed: that a client sees every class, or
-    equal sizes.
+    least `minimum_examples`. Not guaranteed: that a client has every class, or equal
+    sizes.
     """
     classes, class_sizes = dealing.classes_of(labels)
     num_clients, concentration = _checked(classes, num_clients, concentration)
@@ -64,7 +70,7 @@ def dirichlet_unbalanced(
 def dirichlet_balanced(
     labels: np.ndarray, num_clients: int, *, concentration: float, seed: int
 ) -> list[np.ndarray]:
-    """The FedDyn split that MAN uses: each client has a mix of classes.
+    """Gives each client a mix of classes: the FedDyn split that MAN uses.
 
     Source: D. A. E. Acar et al., "Federated Learning Based on Dynamic
     Regularization" (FedDyn), ICLR 2021, as its code does it; the MAN paper, Section 4,
@@ -77,13 +83,19 @@ def dirichlet_balanced(
     left (what the code reaches by drawing again), so the clients that fill up last
     can be far from their proportions when `concentration` is small.
 
-    The draws are those of the one-at-a-time procedure, but are made for all clients
-    at once: the order of turns from exponential waiting times, and the classes again
-    only for turns after a class ran out.
+    The result has the distribution of that procedure, but is drawn for all clients at
+    once: the order of turns from exponential waiting times, and the classes again only
+    for turns after a class ran out.
+
+    >>> from tff_reg.data import partitions
+    >>> labels = [0] * 50 + [1] * 50
+    >>> dealt = partitions.dirichlet_balanced(labels, 2, concentration=0.5, seed=0)
+    >>> partitions.class_counts(labels, dealt).sum(axis=1)
+    array([50, 50])
 
     Guaranteed: disjoint, every client has exactly floor(N / num_clients) examples.
-    The N mod num_clients examples that are left over, a random choice, belong to
-    nobody (as in the code).
+    The remaining N mod num_clients examples, a random choice, belong to no client (as
+    in the code).
     """
     classes, class_sizes, log_proportions, generator = _draw_mixes(
         "dirichlet_balanced", labels, num_clients, concentration, seed
@@ -97,24 +109,30 @@ def dirichlet_balanced(
 def dirichlet_sequential(
     labels: np.ndarray, num_clients: int, *, concentration: float, seed: int
 ) -> list[np.ndarray]:
-    """The FedMLB split: each client has a mix of classes, one client after the other.
+    """Gives one client after another a mix of classes: the FedMLB split.
 
     Source: J. Kim et al., "Multi-Level Branched Regularization for Federated Learning"
     (FedMLB), ICML 2022, Section 5.1, as its code does it. The authors' own splits are
     files (`split_file`).
 
     Each client draws proportions over the **classes** from a symmetric Dirichlet. The
-    first client takes all its examples at once, without replacement, each example with
-    a weight that is its class's proportion; then the second of what is left, and so
-    on. A class counts by its proportion times the number of its examples that are
-    left, and the last clients get what nobody took.
+    first client draws all its examples without replacement, each example with its
+    class's proportion as weight; then the second client draws from the remaining
+    examples, and so on. So a class counts by its proportion times the number of its
+    remaining examples, and the last clients get the rest.
 
-    The draws are those of weighted sampling without replacement: the examples with the
-    smallest exponential waiting times at rates equal to the weights (P. Efraimidis,
+    Weighted sampling without replacement takes the examples with the smallest
+    exponential waiting times at rates equal to the weights (P. Efraimidis,
     P. Spirakis, "Weighted random sampling with a reservoir", 2006).
 
+    >>> from tff_reg.data import partitions
+    >>> labels = [0] * 50 + [1] * 50
+    >>> dealt = partitions.dirichlet_sequential(labels, 2, concentration=0.5, seed=0)
+    >>> partitions.class_counts(labels, dealt).sum(axis=1)
+    array([50, 50])
+
     Guaranteed: disjoint, every client has exactly floor(N / num_clients) examples.
-    The N mod num_clients examples that are left over belong to nobody.
+    The remaining N mod num_clients examples belong to no client.
     """
     classes, _, log_proportions, generator = _draw_mixes(
         "dirichlet_sequential", labels, num_clients, concentration, seed
@@ -140,7 +158,7 @@ def quantity(
     minimum_examples: int = DEFAULT_MINIMUM_EXAMPLES,
     max_draws: int = DEFAULT_MAX_DRAWS,
 ) -> list[np.ndarray]:
-    """Clients of very different sizes with the same mix of classes.
+    """Gives clients very different numbers of examples with the same mix of classes.
 
     Source: "quantity skew" of Q. Li et al., "Federated Learning on Non-IID Data
     Silos: An Experimental Study", ICDE 2022, Section IV-C.
@@ -148,6 +166,11 @@ def quantity(
     The clients' shares of the examples are one draw of a symmetric Dirichlet; the
     examples, shuffled, are cut at the rounded-down cumulated shares. If a client ends
     with fewer than `minimum_examples`, the shares are drawn again.
+
+    >>> from tff_reg.data import partitions
+    >>> dealt = partitions.quantity([0, 1] * 100, 3, concentration=0.5, seed=0)
+    >>> [len(positions) for positions in dealt]
+    [87, 85, 28]
 
     Guaranteed: disjoint, complete, every client has at least `minimum_examples`.
     """
@@ -177,7 +200,7 @@ def quantity(
 def _checked(
     classes: np.ndarray, num_clients: int, concentration: float
 ) -> tuple[int, float]:
-    """The number of clients and the concentration, if they can be."""
+    """Returns the number of clients and the concentration, once they are valid."""
     num_clients = dealing.check_num_clients(num_clients, classes.size)
     if (
         not isinstance(concentration, numbers.Real)

@@ -10,9 +10,14 @@ from tff_reg.lazy import np
 def iid(labels: np.ndarray, num_clients: int, *, seed: int) -> list[np.ndarray]:
     """Shuffles the examples and cuts them into equal parts.
 
-    The homogeneous setting of all four papers. Guaranteed: disjoint, complete, sizes
-    that differ by at most one (the first N mod num_clients clients have the extra
-    one).
+    The homogeneous setting of all four papers.
+
+    >>> from tff_reg.data import partitions
+    >>> partitions.iid([0, 0, 1, 1, 2], 2, seed=0)
+    [array([1, 3, 4]), array([0, 2])]
+
+    Guaranteed: disjoint, complete, sizes that differ by at most one (the first
+    N mod num_clients clients have one example more).
     """
     classes, _ = dealing.classes_of(labels)
     num_clients = dealing.check_num_clients(num_clients, classes.size)
@@ -23,13 +28,19 @@ def iid(labels: np.ndarray, num_clients: int, *, seed: int) -> list[np.ndarray]:
 def iid_stratified(
     labels: np.ndarray, num_clients: int, *, seed: int
 ) -> list[np.ndarray]:
-    """Deals each class out evenly, in turns.
+    """Divides each class evenly among the clients.
 
     Source: the MAN authors' code, after FedDyn's, for CIFAR-100: with 100 clients each
     has exactly 5 examples of each class.
 
-    Guaranteed: disjoint, complete, sizes that differ by at most one, also class by
-    class.
+    >>> from tff_reg.data import partitions
+    >>> labels = [0, 0, 0, 0, 1, 1]
+    >>> partitions.class_counts(labels, partitions.iid_stratified(labels, 2, seed=0))
+    array([[2, 1],
+           [2, 1]])
+
+    Guaranteed: disjoint, complete; the clients' sizes, and their counts of each class,
+    differ by at most one.
     """
     classes, _ = dealing.classes_of(labels)
     num_clients = dealing.check_num_clients(num_clients, classes.size)
@@ -43,17 +54,21 @@ def iid_stratified(
 def domain(
     labels: np.ndarray, num_clients: int, *, domains: np.ndarray, seed: int
 ) -> list[np.ndarray]:
-    """Each client holds examples of one domain: feature shift.
+    """Gives each client examples of one domain: feature shift.
 
-    The setting of UniVarFL's PACS experiments. The clients are shared out evenly, the
-    first num_clients / D of them to the first domain and so on; within a domain the
-    examples are shuffled and cut into equal parts.
+    The setting of UniVarFL's PACS experiments. The first num_clients / D clients belong
+    to the first of D domains, and so on; within a domain the examples are shuffled and
+    cut into equal parts.
+
+    >>> from tff_reg.data import partitions
+    >>> partitions.domain([0, 1, 0, 1], 2, domains=[5, 5, 8, 8], seed=0)
+    [array([0, 1]), array([2, 3])]
 
     Guaranteed: disjoint, complete, sizes within a domain that differ by at most one.
 
     Raises:
-      PartitionError: Also if there are no `domains` or not one an example, or the
-        clients cannot be shared out evenly.
+      PartitionError: Also if `domains` is None or has another length than `labels`, or
+        `num_clients` is not a multiple of the number of domains.
     """
     classes, _ = dealing.classes_of(labels)
     num_clients = dealing.check_num_clients(num_clients, classes.size)
@@ -65,7 +80,7 @@ def domain(
     if numbers_of_domains.size != classes.size:
         raise dealing.PartitionError(
             f"There are {numbers_of_domains.size} domain numbers for {classes.size} "
-            "examples; pass one each."
+            "examples; pass one for each example."
         )
     clients_each, rest = divmod(num_clients, domain_sizes.size)
     if rest:

@@ -1,4 +1,4 @@
-"""The scheme that somebody wrote into a file."""
+"""The scheme that reads a partition from a file."""
 
 from __future__ import annotations
 
@@ -16,17 +16,23 @@ def split_file(
     split_file: str | os.PathLike,
     seed: int | None = None,
 ) -> list[np.ndarray]:
-    """Deals out examples as a file says; draws nothing.
+    """Reads the partition from a file, without random draws.
 
-    The format is that of the `client_data` files of the FedMLB authors' repository:
+    The format is that of the `client_data` files in the FedMLB authors' repository:
     one Python dict from client numbers to lists (or sets, or tuples) of positions,
     such as `{0: [3, 17], 1: [5]}`. It is read as a literal and never executed.
 
-    Guaranteed: disjoint. Examples that the file leaves out belong to nobody.
+    >>> import pathlib
+    >>> from tff_reg.data import partitions
+    >>> _ = pathlib.Path("split.txt").write_text("{0: [0, 2], 1: [1]}")
+    >>> partitions.split_file([5, 6, 5, 6], 2, split_file="split.txt")
+    [array([0, 2]), array([1])]
+
+    Guaranteed: disjoint. Examples that are not in the file belong to no client.
 
     Raises:
-      PartitionError: Also if the file cannot be read, is something else, has another
-        number of clients, or a position that is taken twice or beyond the labels.
+      PartitionError: Also if the file cannot be read, has another format or another
+        number of clients, or a position twice or beyond the labels.
     """
     del seed
     size = dealing.check_labels(labels).size
@@ -45,8 +51,8 @@ def split_file(
     twice = together[1:][np.diff(together) == 0]
     if twice.size:
         raise dealing.PartitionError(
-            f"The split file {split_file} deals out the example {twice[0]} twice; each "
-            "may belong to one client."
+            f"The split file {split_file} has the example {twice[0]} twice; each may "
+            "belong to one client."
         )
     return dealt
 

@@ -1,0 +1,109 @@
+"""What the Hessian tools refuse, each in one sentence."""
+
+import types
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.analysis import small
+from tff_reg import analysis, models
+from tff_reg.analysis import hessian
+
+
+def softmax_model():
+    return tf.keras.Sequential([tf.keras.Input([5]), small.LAYERS.Dense(3, "softmax")])
+
+
+def wrapped():
+    """What has a network, but a loss of which nobody knows."""
+    layers = [small.LAYERS.Dense(4), small.LAYERS.Dense(3)]
+    network = models.from_keras_blocks(layers, input_shape=[5])
+    return types.SimpleNamespace(network=network)
+
+
+X, Y = small.make_examples()
+_LOST = tf.Variable(1.0, name="v")
+# What is called: `trace` of a perceptron on (X, Y), but where something else stands.
+WRONG = [
+    (dict(model="model"), "not a str"),
+    (dict(model=wrapped), "not a SimpleNamespace"),
+    (dict(model=softmax_model), "gives probabilities"),
+    (dict(loss=0.0), "needs variables"),
+    (dict(loss=0.0, variables=[]), "no variables"),
+    (dict(loss=0.0, variables=[np.ones(2)]), "among them is a ndarray"),
+    (dict(loss=0.0, variables=[tf.Variable(1)]), "float32 or float64"),
+    (dict(loss=np.ones(2), variables=[_LOST]), "one real number"),
+    (dict(loss=0.0, variables=[_LOST], training=True), "are for models"),
+    (dict(variables=[_LOST, _LOST]), "there twice"),
+    (dict(data=X), "not a ndarray"),
+    (dict(data=(X, Y, Y)), "sequence of 3"),
+    (dict(data=dict(a=X)), "mapping of a"),
+    (dict(data=(X, Y[:5])), "one row for each example"),
+    (dict(data=(X[:0], Y[:0])), "no examples"),
+    (dict(data=[]), "no examples"),
+    (dict(data=tf.data.Dataset.from_tensor_slices((X, Y))), "is the data batched"),
+    (dict(data=tf.data.Dataset.from_tensors((X, Y)).repeat()), "for ever"),
+    (dict(data=(X, Y.astype(np.float32))), "takes integer labels"),
+    (dict(data=(X, np.stack([Y, Y], 1))), "one label"),
+    (dict(data=(np.nan * X, Y)), "not finite"),
+    (dict(batch_size=0), "batch_size"),
+    (dict(tolerance=0), "tolerance must be positive"),
+    (dict(max_samples=1), "at least 2"),
+    (dict(parts="layers"), '"block", "variable"'),
+    (dict(parts=[[]]), "is empty"),
+    (dict(parts=[[_LOST]]), "v:0"),
+    (dict(what="top_eigenvalues", k=0), "k must be positive"),
+    (dict(what="top_eigenvalues", k=40), "39 eigenvalues, not 40"),
+    (
+        dict(what="top_eigenvalues", k=20, parts="block"),
+        "15 eigenvalues in 'logits', not 20",
+    ),
+    (
+        dict(what="top_eigenvalues", max_iterations=0),
+        "max_iterations must be positive",
+    ),
+    (dict(what="diagonal", samples=1), "at least 2"),
+    (dict(what="spectral_density", steps=0), "steps"),
+    (dict(what="spectral_density", relative_width=2), "1e-5 to 1"),
+    (dict(what="hessian_vector_product", vector=np.ones(3)), "39 numbers"),
+    (dict(what="hessian_vector_product", vector=[np.ones(3)]), "variables' shapes"),
+]
+
+
+@pytest.mark.parametrize("given,words", WRONG, ids=[words for _, words in WRONG])
+def test_wrong_input_gives_one_clear_sentence(given, words):
+    options = {"model": small.perceptron(), "data": (X, Y), "what": "trace", **given}
+    model, data, what = (options.pop(name) for name in ("model", "data", "what"))
+    if "loss" in options:
+        value = options.pop("loss")
+        model = lambda batch: tf.constant(value)  # noqa: E731
+    elif model in (wrapped, softmax_model):
+        model = model()
+    with pytest.raises((TypeError, ValueError)) as caught:
+        getattr(hessian, what)(model, data, **options)
+    message = str(caught.value)
+    assert words in message
+    assert "\n" not in message and len(message) < 300
+
+
+def test_a_loss_function_has_no_blocks():
+    model, examples = small.perceptron(), small.make_examples()
+    with pytest.raises(ValueError, match="has no blocks"):
+        hessian.trace(
+            lambda batch: small.cross_entropy(model, *batch),
+            examples,
+            variables=model.trainable_variables,
+            parts="block",
+        )
+
+
+def test_an_operation_without_second_derivative_is_named():
+    variable = tf.Variable(np.ones([1, 2, 2, 1], np.float32))
+
+    def loss_fn(batch):
+        resized = tf.raw_ops.ResizeBicubic(images=variable**2, size=[3, 3])
+        return tf.reduce_mean(batch) * tf.reduce_sum(resized**2)
+
+    with pytest.raises(analysis.NoSecondDerivativeError, match="ResizeBicubicGrad"):
+        hessian.trace(loss_fn, [np.ones(2, np.float32)], variables=[variable])

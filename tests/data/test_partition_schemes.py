@@ -1,0 +1,331 @@
+"""What single schemes promise, and what all of them refuse."""
+
+import pathlib
+from unittest import mock
+
+import numpy as np
+import pytest
+from hypothesis import given, settings, strategies as st
+
+from tests.data import schemes
+from tff_reg.data import partitions
+from tff_reg.data.partitions import dirichlet
+
+
+class TestShards:
+    @settings(max_examples=80, deadline=None)
+    @given(
+        case=schemes.labels_and_clients(), seed=schemes.seeds, extra=st.integers(0, 3)
+    )
+    def test_gives_exactly_so_many_classes_or_says_why_not(self, case, seed, extra):
+        labels, num_clients = case
+        present, sizes = np.unique(labels, return_counts=True)
+        per_client = min(
+            schemes.enough_classes(labels, num_clients) + extra, present.size
+        )
+        room = np.minimum(sizes, num_clients).sum()
+        if room < num_clients * per_client:
+            with pytest.raises(partitions.PartitionError, match="are too few"):
+                partitions.shards(
+                    labels, num_clients, classes_per_client=per_client, seed=seed
+                )
+            return
+        dealt = partitions.shards(
+            labels, num_clients, classes_per_client=per_client, seed=seed
+        )
+        held = (partitions.class_counts(labels, dealt) > 0).sum(axis=1)
+        assert (held == per_client).all()
+        assert sum(part.size for part in dealt) == labels.size
+
+    def test_equal_classes_make_equal_shards_as_in_the_paper(self):
+        # MNIST's experiment: 60,000 examples, 100 clients, two shards of 300 each.
+        labels = np.random.default_rng(0).permutation(np.arange(60_000) % 10)
+        dealt = partitions.shards(labels, 100, classes_per_client=2, seed=0)
+        counts = partitions.class_counts(labels, dealt)
+        assert set(np.unique(counts)) == {0, 300}
+        assert ((counts > 0).sum(axis=1) == 2).all()
+
+    def test_the_largest_shard_is_as_small_as_it_can_be(self):
+        labels = np.repeat([0, 1, 2], [7, 300, 40])
+        dealt = partitions.shards(labels, 6, classes_per_client=2, seed=0)
+        counts = partitions.class_counts(labels, dealt)
+        # Class 1 is in all six hands, class 2 in five, class 0 in one.
+        assert (counts[:, 1] == 50).all()
+        assert sorted(counts[:, 2]) == [0, 8, 8, 8, 8, 8]
+        assert sorted(counts[:, 0]) == [0, 0, 0, 0, 0, 7]
+
+    def test_any_two_classes_meet_equally_often(self):
+        labels = np.arange(100) % 5
+        together = np.zeros((5, 5))
+        for seed in range(400):
+            dealt = partitions.shards(labels, 5, classes_per_client=2, seed=seed)
+            held = (partitions.class_counts(labels, dealt) > 0).astype(int)
+            together += held.T @ held
+        # Five clients and ten pairs: half a client a pair and draw, 200 in all.
+        pairs = together[np.triu_indices(5, 1)]
+        assert pairs.sum() == 2000 and np.abs(pairs - 200).max() < 50
+
+    @pytest.mark.parametrize(
+        "per_client, words",
+        [
+            (0, "classes_per_client is 0"),
+            (None, "classes_per_client is None"),
+            (11, "only 10 classes"),
+            (1, "cannot hold all 10 classes"),
+        ],
+    )
+    def test_raises_on_an_impossible_number_of_classes(self, per_client, words):
+        with pytest.raises(partitions.PartitionError, match=words):
+            partitions.shards(
+                np.arange(100) % 10, 4, classes_per_client=per_client, seed=0
+            )
+
+
+class TestQuantity:
+    def test_sizes_vary_and_class_mixes_do_not(self):
+        labels = np.random.default_rng(0).permutation(np.arange(20_000) % 4)
+        dealt = partitions.quantity(labels, 10, concentration=0.5, seed=1)
+        counts = partitions.class_counts(labels, dealt)
+        sizes = counts.sum(axis=1)
+        assert sizes.sum() == 20_000 and sizes.min() >= 10
+        assert sizes.max() > 5 * sizes.min()
+        large = sizes > 1000
+        shares = counts[large] / sizes[large, np.newaxis]
+        assert np.abs(shares - 0.25).max() < 0.05
+
+    def test_shares_have_the_moments_of_a_dirichlet(self):
+        labels = np.zeros(10_000, int)
+        first = [
+            partitions.quantity(
+                labels, 5, concentration=2.0, seed=seed, minimum_examples=0
+            )[0].size
+            / 10_000
+            for seed in range(600)
+        ]
+        # Mean 1/5, variance 0.2 * 0.8 / 11 = 0.0145.
+        assert abs(np.mean(first) - 0.2) < 0.02
+        assert abs(np.var(first) - 0.0145) < 0.004
+
+    def test_draws_again_until_everybody_has_the_minimum(self):
+        labels = np.zeros(400, int)
+        for seed in range(20):
+            dealt = partitions.quantity(labels, 10, concentration=0.5, seed=seed)
+            assert min(part.size for part in dealt) >= 10
+        with pytest.raises(
+            partitions.PartitionError, match="None of 7 draws.*, iid or"
+        ):
+            partitions.quantity(
+                np.zeros(100, int), 10, concentration=0.1, seed=0, max_draws=7
+            )
+
+
+class TestDomain:
+    domains = np.repeat([3, 0, 7], [50, 31, 20])
+    labels = np.arange(101) % 4
+
+    @pytest.mark.parametrize("clients_each", [1, 2, 5])
+    def test_each_client_holds_one_domain_in_their_order(self, clients_each):
+        dealt = partitions.domain(
+            self.labels, 3 * clients_each, domains=self.domains, seed=0
+        )
+        assert sorted(np.concatenate(dealt)) == list(range(101))
+        own = [set(self.domains[part]) for part in dealt]
+        assert own == [{d} for d in (0, 3, 7) for _ in range(clients_each)]
+        for first in range(0, len(dealt), clients_each):
+            sizes = [part.size for part in dealt[first : first + clients_each]]
+            assert max(sizes) - min(sizes) <= 1
+        assert all((np.diff(part) > 0).all() for part in dealt)
+
+    def test_who_of_a_domain_gets_what_is_random(self):
+        one, other, again = (
+            partitions.domain(self.labels, 6, domains=self.domains, seed=seed)
+            for seed in (0, 1, 0)
+        )
+        assert schemes.same(one, again) and not schemes.same(one, other)
+        by_name = partitions.partition(
+            "domain", self.labels, 6, domains=self.domains, seed=0
+        )
+        assert schemes.same(one, by_name)
+
+    @pytest.mark.parametrize(
+        "num_clients, domains, words",
+        [
+            (4, domains, "there are 3 domains; use a multiple of 3"),
+            (63, domains, "only 20 examples for 21 clients"),
+            (3, None, "needs data with domains"),
+            (3, domains[:-1], "100 domain numbers for 101 examples"),
+        ],
+    )
+    def test_raises_on_what_cannot_be_shared_out(self, num_clients, domains, words):
+        with pytest.raises(partitions.PartitionError, match=words):
+            partitions.domain(self.labels, num_clients, domains=domains, seed=0)
+
+
+_OFFICIAL = (
+    pathlib.Path(__file__).parents[3]
+    / "shared/golden/splits/cifar100_dirichlet0.3_clients100.txt"
+)
+
+
+class TestSplitFile:
+    @staticmethod
+    def _read(tmp_path, text, num_clients=2, size=10):
+        path = tmp_path / "clients.txt"
+        path.write_text(text)
+        return partitions.partition(
+            "split_file", np.zeros(size, int), num_clients, seed=0, split_file=path
+        )
+
+    @pytest.mark.parametrize(
+        "text",
+        [
+            "{0: [3, 1], 1: [7]}",
+            "{1: [7], 0: [1, 3]}\n",
+            "  {0: {1, 3}, 1: (7,),}\n\n",
+            "{\n 0: [1,\n 3],\n 1: [7]\n}",
+        ],
+    )
+    def test_reads_lists_sets_and_tuples_in_the_order_of_the_clients(
+        self, tmp_path, text
+    ):
+        dealt = self._read(tmp_path, text)
+        assert [part.tolist() for part in dealt] == [[1, 3], [7]]
+        assert all(part.dtype == np.int64 for part in dealt)
+
+    def test_a_client_may_have_nothing(self, tmp_path):
+        dealt = self._read(tmp_path, "{0: [], 5: [9]}")
+        assert [part.tolist() for part in dealt] == [[], [9]]
+
+    @pytest.mark.skipif(
+        not _OFFICIAL.exists(), reason="../shared/golden/splits is not there"
+    )
+    def test_reads_a_file_of_the_fedmlb_authors(self):
+        dealt = partitions.split_file(np.zeros(50_000, int), 100, split_file=_OFFICIAL)
+        assert {part.size for part in dealt} == {500}
+        assert np.array_equal(np.sort(np.concatenate(dealt)), np.arange(50_000))
+        assert 38462 in dealt[0]
+
+    def test_never_executes_what_is_written(self, tmp_path):
+        marker = tmp_path / "executed"
+        for text in (
+            f"open({str(marker)!r}, 'w')",
+            f"{{0: open({str(marker)!r}, 'w'), 1: [1]}}",
+            f"{{0: [__import__('os').system('touch {marker}')], 1: [1]}}",
+            f"[exec('open({str(marker)!r}, chr(119))')]",
+        ):
+            with pytest.raises(partitions.PartitionError, match="not a Python dict"):
+                self._read(tmp_path, text)
+        assert not marker.exists()
+
+    @pytest.mark.parametrize(
+        "text, words",
+        [
+            ("", "not a Python dict of lists"),
+            ("{0: [1, 2", "not a Python dict of lists"),
+            ("{0: [1]}{1: [2]}", "not a Python dict of lists"),
+            ("[" * 100_000, "not a Python dict of lists"),
+            ("{0: [1], [2]: [3]}", "not a Python dict of lists"),
+            ("[[1], [2]]", "must hold one dict"),
+            ("{}", "must hold one dict"),
+            ("{'a': [1], 'b': [2]}", "must hold one dict"),
+            ("{0: 1, 1: 2}", "must hold one dict"),
+            ("{0: [1.5], 1: [2]}", "must hold one dict"),
+            ("{0: [True], 1: [2]}", "must hold one dict"),
+            ("{0: '12', 1: [2]}", "must hold one dict"),
+            ("{0: [1], 1: [2], 2: [3]}", "3 clients, but num_clients is 2"),
+            ("{0: [1], 1: [10]}", "positions from 1 to 10, but there are 10"),
+            ("{0: [1], 1: [-1]}", "positions from -1 to 1"),
+            ("{0: [1], 1: [99999999999999999999]}", "beyond 64 bits"),
+            ("{0: [1, 2], 1: [2]}", "has the example 2 twice"),
+            ("{0: [1, 1], 1: [2]}", "has the example 1 twice"),
+        ],
+    )
+    def test_raises_on_a_file_of_another_kind(self, tmp_path, text, words):
+        with pytest.raises(partitions.PartitionError, match=words) as caught:
+            self._read(tmp_path, text)
+        assert "clients.txt" in str(caught.value) and "\n" not in str(caught.value)
+
+    def test_raises_on_a_file_that_is_missing_or_no_text(self, tmp_path):
+        for path in (tmp_path / "none", tmp_path):
+            with pytest.raises(partitions.PartitionError, match="cannot be read"):
+                partitions.split_file([0], 1, split_file=path)
+        (tmp_path / "b").write_bytes(b"\xff\xfe\x00")
+        with pytest.raises(partitions.PartitionError, match="not a Python dict"):
+            partitions.split_file([0], 1, split_file=tmp_path / "b")
+
+
+class TestRefusals:
+    @pytest.mark.parametrize("name", schemes.SCHEMES)
+    @pytest.mark.parametrize(
+        "labels",
+        [
+            np.array([], dtype=np.int64),
+            np.array([0.0, np.nan, 1.0]),
+            np.array([0.0, np.inf]),
+            np.array([0.5, 1.0]),
+            np.array([-1, 0, 1]),
+            np.array([[0, 1], [1, 0]]),
+            np.array(["cat", "dog"]),
+        ],
+        ids=["empty", "nan", "infinite", "fraction", "negative", "matrix", "text"],
+    )
+    def test_raises_on_labels_that_are_no_class_numbers(self, name, labels):
+        with pytest.raises(partitions.PartitionError):
+            schemes.make(name, labels, 1, 0)
+
+    @pytest.mark.parametrize("name", schemes.SCHEMES)
+    @pytest.mark.parametrize(
+        "num_clients, words",
+        [
+            *((each, "num_clients") for each in (0, -3, 2.5, "4", None)),
+            (11, "at most 10 clients"),
+        ],
+    )
+    def test_raises_on_an_impossible_number_of_clients(self, name, num_clients, words):
+        with pytest.raises(partitions.PartitionError, match=words):
+            schemes.make(name, np.arange(10), num_clients, 0)
+
+    @pytest.mark.parametrize("name", schemes.CONCENTRATED)
+    @pytest.mark.parametrize(
+        "concentration", [0, -1.0, float("nan"), float("inf"), None, "0.5"]
+    )
+    def test_raises_on_a_concentration_that_is_not_above_zero(
+        self, name, concentration
+    ):
+        with pytest.raises(partitions.PartitionError, match="concentration"):
+            schemes.make(name, np.arange(10), 2, 0, concentration)
+
+    def test_raises_at_once_when_the_minimum_needs_more_examples_than_there_are(self):
+        with pytest.raises(partitions.PartitionError, match="at most 10 clients"):
+            partitions.dirichlet_unbalanced(
+                np.arange(100) % 10, 11, concentration=1.0, seed=0
+            )
+
+    def test_raises_after_a_bounded_number_of_draws(self):
+        with (
+            mock.patch.object(
+                dirichlet, "_spread_classes", wraps=dirichlet._spread_classes
+            ) as draws,
+            pytest.raises(partitions.PartitionError, match="None of 50 draws"),
+        ):
+            partitions.dirichlet_unbalanced(
+                np.arange(100) % 10, 9, concentration=0.01, seed=0, max_draws=50
+            )
+        assert draws.call_count == 50
+
+    def test_raises_on_an_unknown_name_and_lists_the_known(self):
+        with pytest.raises(partitions.UnknownPartitionError, match="iid"):
+            partitions.partition("dirichlet", np.arange(10), 2, seed=0)
+
+
+class TestClassCounts:
+    def test_counts_by_client_and_class(self):
+        labels = np.array([0, 2, 2, 1, 0], dtype=np.uint8)
+        table = partitions.class_counts(labels, [[0, 1], [], [2, 4]], 4)
+        assert table.dtype == np.int64
+        assert table.tolist() == [[1, 0, 1, 0], [0, 0, 0, 0], [1, 0, 1, 0]]
+
+    def test_is_as_wide_as_the_largest_label_or_as_asked(self):
+        assert partitions.class_counts(np.array([3]), [[0]]).shape == (1, 4)
+        with pytest.raises(partitions.PartitionError, match="num_classes=4"):
+            partitions.class_counts(np.array([3]), [[0]], 3)

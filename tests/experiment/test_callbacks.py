@@ -1,0 +1,143 @@
+"""Callbacks: when they are called, what they keep, and how they end a run."""
+
+import json
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from docs.examples.early_stopping import EarlyStopping
+from tests.experiment.finished import Notes, results
+from tff_reg import experiment, runtime
+from tff_reg.experiment.rounds import summary as summary_lib
+
+
+@pytest.fixture(scope="module", autouse=True)
+def in_process():
+    with runtime.running("in_process"):
+        yield
+
+
+def accuracies(*values):
+    """An evaluation that gives these accuracies, one after another."""
+    left = list(values)
+    return lambda weights: {"loss": 1.0, "accuracy": left.pop(0)}
+
+
+class Noting(experiment.Callback):
+    """Notes its calls, and keeps how often it was called for a resume."""
+
+    def __init__(self):
+        self.calls, self.rounds = [], 0
+
+    def on_start(self, run):
+        self.rounds = int(run.kept("rounds.txt") or b"0")
+        self.calls.append(("start", run.rounds_done, len(run.rows)))
+
+    def on_round(self, run, row):
+        assert run.rows[-1]["round_num"] == row["round_num"] == run.rounds_done
+        np.testing.assert_array_equal(len(run.get_weights().trainable), 2)
+        self.rounds += 1
+        self.calls.append(("round", self.rounds))
+
+    def on_end(self, run):
+        self.calls.append(("end", run.rounds_done))
+
+    def keep(self):
+        return {"rounds.txt": str(self.rounds).encode()}
+
+
+class Stopping(experiment.Callback):
+    """Ends the run after a round, or fails there or at the end."""
+
+    def __init__(self, last=None, fails_in=None, fails_at_end=False):
+        self.last, self.fails_in, self.fails_at_end = last, fails_in, fails_at_end
+
+    def on_round(self, run, row):
+        if run.rounds_done == self.fails_in:
+            raise LookupError("no connection")
+        return "it is time" if run.rounds_done == self.last else None
+
+    def on_end(self, run):
+        if self.fails_at_end:
+            raise LookupError("no connection")
+
+
+def test_it_is_called_at_the_start_after_every_round_and_at_the_end(run, tmp_path):
+    first, second = Noting(), Noting()
+    run(tmp_path, total_rounds=2, callbacks=[first])
+    assert first.calls == [("start", 0, 0), ("round", 1), ("round", 2), ("end", 2)]
+    # A resume in another process goes on with what was kept.
+    run(tmp_path, total_rounds=3, callbacks=[second])
+    assert second.calls == [("start", 2, 2), ("round", 3), ("end", 3)]
+
+
+def test_an_exception_ends_the_run_resumably(run, tmp_path):
+    run(tmp_path / "unbroken")
+    for failing in (Stopping(fails_in=3), Stopping(fails_at_end=True)):
+        with pytest.raises(LookupError):
+            run(tmp_path / "a", callbacks=[failing])
+        assert not (tmp_path / "a" / "summary.json").exists()
+    run(tmp_path / "a")
+    assert results(tmp_path / "a") == results(tmp_path / "unbroken")
+
+
+def test_the_early_stopping_of_the_documentation_finishes_a_run(
+    run, tiny_data, tmp_path
+):
+    notes = Notes()
+    arguments = dict(output_dir=tmp_path, callbacks=[EarlyStopping(2)])
+    result = run(
+        **arguments, progress=notes, evaluate=accuracies(0.2, 0.5, 0.4, 0.3, 0.9)
+    )
+    stopped = {"reason": "no better test accuracy in 2 rounds", "total_rounds": 6}
+    assert result.summary["stopped_early"] == stopped
+    assert result.summary["rounds"] == 4 and result.summary["final_accuracy"] == 0.3
+    assert notes.lines[-1] == f"The run ends after round 4: {stopped['reason']}."
+    assert json.loads((tmp_path / "summary.json").read_text()) == result.summary
+    # It is finished, for 6 rounds and fewer; whoever asks for more goes on.
+    directory = experiment.RunDirectory(tmp_path)
+    assert directory.is_finished(6) and not directory.is_finished(7)
+    wanted = {"total_rounds": 6}
+    assert summary_lib.of_finished_run(directory, wanted) == result.summary
+    tiny_data.asked.clear()
+    assert run(**arguments).summary == result.summary and not tiny_data.asked
+    more = run(tmp_path, total_rounds=7, evaluate=accuracies(0.1, 0.1, 0.1))
+    assert more.summary["rounds"] == 7 and "stopped_early" not in more.summary
+
+
+def test_a_run_that_is_killed_when_it_was_ended_stays_ended(run, tiny_data, tmp_path):
+    whole = run(tmp_path / "unbroken", callbacks=[Stopping(last=4)])
+    with pytest.raises(LookupError):
+        # After the checkpoint, before the summary.
+        run(tmp_path / "a", callbacks=[Stopping(last=4, fails_at_end=True)])
+    tiny_data.asked.clear()
+    result = run(tmp_path / "a")
+    assert not tiny_data.asked
+    assert result.summary["stopped_early"] == whole.summary["stopped_early"]
+    assert results(tmp_path / "a") == results(tmp_path / "unbroken")
+
+
+def test_the_last_round_of_a_run_that_was_ended_is_evaluated(run, tmp_path):
+    result = run(tmp_path, rounds_per_evaluation=2, callbacks=[Stopping(last=3)])
+    last = result.rows[-1]["evaluation/accuracy"]
+    assert last is not None and result.summary["final_accuracy"] == last
+    table = (tmp_path / "metrics.csv").read_text().splitlines()
+    assert len(table) == 4 and str(last) in table[-1]
+
+
+def test_what_it_keeps_must_have_a_name_of_its_own(run, tmp_path):
+    with pytest.raises(ValueError, match="Noting.keep returns rounds.txt, which"):
+        run(tmp_path, callbacks=[Noting(), Noting()])
+
+
+def test_rows_of_events_can_be_seen_before_the_run_ends(run, tmp_path):
+    seen = []
+
+    def look(row):
+        (path,) = tmp_path.glob("events.out.tfevents.*")
+        events = tf.compat.v1.train.summary_iterator(str(path))
+        seen.append(max(event.step for event in events))
+
+    run(tmp_path, total_rounds=2, on_round=look)
+    assert seen == [1, 2]

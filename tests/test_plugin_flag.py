@@ -1,0 +1,105 @@
+"""A method in a file of one's own: --plugin and --debug_eager."""
+
+import json
+
+import pytest
+
+from tests import commands
+
+_MINE = """
+import dataclasses
+
+from tff_reg import methods, settings
+from tff_reg.lazy import tf
+
+
+@dataclasses.dataclass(frozen=True)
+class Mine(methods.Method):
+    name = "mine"
+    strength: float = settings.setting(0.1, help="Factor of the logits.", minimum=0)
+
+    def term(self, step):
+        print("the loss is", float(step.task_loss))
+        return self.strength * tf.reduce_mean(step.outputs.logits ** 2)
+"""
+_TRACED = _MINE.replace('        print("the loss is", float(step.task_loss))\n', "")
+SMALL = ("--scale=tiny", "--total_rounds=1", "--model=cnn")
+
+
+@pytest.fixture(scope="module")
+def call():
+    with commands.OtherProcess() as process:
+        yield process.call
+
+
+def test_a_file_is_a_method_whose_hooks_can_be_looked_into(call, tmp_path):
+    (tmp_path / "mine.py").write_text(_MINE)
+    arguments = (f"--plugin={tmp_path / 'mine.py'}", "--process=man+mine", *SMALL)
+    told = call("tff_reg.commands.run", *arguments[:2], "--help")
+    assert "--mine_strength" in told.stdout
+    folder = tmp_path / "run"
+    done = call(
+        "tff_reg.commands.run",
+        *arguments,
+        "--mine_strength=0.2",
+        "--debug_eager",
+        f"--output_dir={folder}",
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("the loss is") > 2
+    config = json.loads((folder / "config.json").read_text())
+    assert config["mine_strength"] == 0.2
+    assert config["plugin"] == [str(tmp_path / "mine.py")]
+    traced = call(
+        "tff_reg.commands.run",
+        *arguments,
+        f"--output_dir={tmp_path / 'traced'}",
+    )
+    line = commands.refusal(traced)
+    assert "mine.term (mine.py, line 14" in line and "--debug_eager" in line
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (("def term", "def trem"), "'trem', which is no hook and no attribute"),
+        (("import dataclasses", "import nowhere_here"), "nowhere_here"),
+        (('"mine"', '"man"'), "there is another method 'man': rename it"),
+        (('    name = "mine"\n', ""), "it has no method"),
+        (
+            ('"mine"\n', '"mine"\n    paper_settings = {"local_epoch": 1}\n'),
+            "paper_settings of Mine has 'local_epoch', which is no setting (did you",
+        ),
+    ],
+)
+def test_a_file_that_cannot_be_is_refused_in_a_line(call, tmp_path, change, words):
+    name = f"wrong_{abs(hash(words))}.py"
+    (tmp_path / name).write_text(_TRACED.replace(*change))
+    done = call(
+        "tff_reg.commands.run", f"--plugin={tmp_path / name}", "--process=mine", *SMALL
+    )
+    assert words in commands.refusal(done)
+
+
+def test_a_file_that_is_not_there_is_refused_in_a_line(call, tmp_path):
+    done = call(
+        "tff_reg.commands.run", f"--plugin={tmp_path}/no.py", "--process=fedavg"
+    )
+    assert "no.py: there is no such Python file." in commands.refusal(done)
+
+
+def test_other_code_of_the_file_is_told_when_a_run_goes_on(call, tmp_path):
+    file = tmp_path / "changing.py"
+    text = _TRACED.replace('"mine"', '"changing"')
+    file.write_text(text)
+    arguments = (f"--plugin={file}", "--process=changing", *SMALL[::2])
+    folder = f"--output_dir={tmp_path / 'run'}"
+    first = call("tff_reg.commands.run", *arguments, folder, "--total_rounds=1")
+    assert first.returncode == 0, first.stderr
+    file.write_text(text.replace("** 2", "** 4"))
+    with commands.OtherProcess() as process:
+        again = process.call(
+            "tff_reg.commands.run", *arguments, folder, "--total_rounds=2"
+        )
+    assert again.returncode == 0, again.stderr
+    assert "It was made by" in again.stdout

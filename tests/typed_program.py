@@ -1,0 +1,66 @@
+"""A user's program, which pyright checks: test_types.py says where it is wrong.
+
+Lines that end with `# wrong` are mistakes that a type checker must find; there is none
+elsewhere.
+"""
+
+from tff_reg import analysis, data, experiment, models, training
+from tff_reg.training import process_settings
+
+
+class EarlyStopping(experiment.Callback):
+    def on_round(self, run: experiment.Run, row: dict[str, float | None]) -> str | None:
+        reached = row["evaluation/accuracy"]
+        return "it is good enough" if reached and reached > 0.9 else None
+
+
+def train(client_data: data.ArrayClientData) -> experiment.RunResult:
+    model_fn = models.build_model_fn(
+        "cnn", image_shape=(8, 8, 1), num_classes=10, norm="group"
+    )
+    process = training.build("fedprox", model_fn)
+    training.build(7, model_fn)  # wrong
+    training.buidl("fedprox", model_fn)  # wrong
+    training.ProcessSettings(total_rounds=3)
+    process_settings.ProcessSettings(total_rounds="three")  # wrong
+    result = experiment.train(process, client_data, total_rounds=3, clients_per_round=2)
+    experiment.train(process, client_data, total_rounds=3)  # wrong
+    experiment.train(
+        process,
+        client_data,
+        total_rounds=3,
+        clients_per_round=2,
+        rounds_per_evaluatoin=2,  # wrong
+    )
+    print(result.sumary)  # wrong
+    return result
+
+
+async def train_later(process, client_data: data.ArrayClientData) -> float | None:
+    result = await experiment.train_async(
+        process, client_data, total_rounds=3, clients_per_round=2
+    )
+    await experiment.train_async(process, client_data, total_rounds="3")  # wrong
+    return result.rows[-1]["evaluation/accuracy"]
+
+
+def run() -> None:
+    config = experiment.RunConfig(process="fedprox", total_rounds=3, seed=1)
+    experiment.RunConfig(process="fedprox", total_ronds=3)  # wrong
+    experiment.RunConfig(process="fedprox", total_rounds="3")  # wrong
+    experiment.run(config, callbacks=[EarlyStopping()])
+    experiment.run(config, callbacks=EarlyStopping())  # wrong
+    experiment.run(config, progres=None)  # wrong
+    experiment.run("fedprox")  # wrong
+    experiment.compare(["runs/a"], "out", columns=("accuracy",))
+    experiment.compare(["runs/a"], "out", colums=("accuracy",))  # wrong
+    print(config.resolved().total_rounds + 1)
+    print(config.resolved().total_ronds)  # wrong
+
+
+def analyse(model, examples) -> None:
+    pairs = analysis.top_eigenvalues(model, examples, k=3)
+    analysis.top_eigenvalues(model, k=3)  # wrong
+    analysis.top_eigenvalues(model, examples, 3, 4)  # wrong
+    print(pairs.values)
+    analysis.Hessian(model, examples, batchsize=3)  # wrong

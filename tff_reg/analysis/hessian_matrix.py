@@ -1,0 +1,404 @@
+"""The Hessian of a mean loss: products, and the estimators that are built on them.
+
+Sources: Hutchinson, "A stochastic estimator of the trace of the influence matrix for
+Laplacian smoothing splines", 1990 (trace); Bekas, Kokiopoulou and Saad, "An estimator
+for the diagonal of a matrix", 2007; Ubaru, Chen and Saad, "Fast estimation of tr(f(A))
+via stochastic Lanczos quadrature", 2017 (density); Yao et al., "PyHessian: Neural
+Networks Through the Lens of the Hessian", 2020, for their use on networks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+from typing import Any, Optional, Union
+
+from tff_reg.analysis import (
+    eigenvalues,
+    examples,
+    hessian_products,
+    lanczos,
+    objective,
+    parts as parts_lib,
+)
+from tff_reg.analysis.estimates import (
+    DiagonalEstimate,
+    SpectralDensity,
+    TraceEstimate,
+)
+from tff_reg.data import keys
+from tff_reg.lazy import np, tf, tqdm
+
+Parts = parts_lib.Parts
+Vector = Union["np.ndarray", Sequence["np.ndarray"]]
+
+# The purposes of random vectors; no two purposes share one.
+_EIGENVALUES, _PROBES, _DENSITY = 1, 2, 3
+# With fewer samples a standard error says little.
+_FEWEST_SAMPLES = 10
+
+
+class Hessian:
+    """The Hessian of a mean loss over fixed examples, compiled at first use.
+
+    >>> import numpy as np, tensorflow as tf
+    >>> from tff_reg.analysis import Hessian
+    >>> w = tf.Variable([1.0, 2.0])
+    >>> loss = lambda batch: tf.reduce_mean(batch) * (2 * w[0] ** 2 + w[0] * w[1])
+    >>> hessian = Hessian(loss, [np.ones(3, np.float32)], variables=[w])
+    >>> hessian.loss(), hessian.product(np.array([1.0, 0.0]))
+    (4.0, array([4., 1.]))
+
+    The argument `parts` of the methods selects diagonal blocks of the matrix instead of
+    the whole: "block" (a block of our models, a layer of a Keras model), "variable", or
+    a list of lists of variables. The result is then a dictionary by the names of the
+    blocks or variables, or a list.
+
+    Args:
+      model_or_loss_fn: A `keras.Model`, a `BlockModel`, a `LearningModel`, or a
+        function of a batch that returns its mean loss (which needs `variables`).
+      data: The examples: a tuple of arrays (x, y), a `tf.data.Dataset` of batches, or
+        a list of batches. Models take batches (x, y), or mappings with 'x' and 'y'.
+      loss_fn: For models: a function of (labels, predictions) that returns the losses
+        of the examples, or their mean, such as any Keras loss. The default is the
+        loss of a `LearningModel`, else cross-entropy of integer labels and logits.
+      variables: The variables to differentiate by; the default is all trainable
+        variables. Others stay fixed.
+      training: Whether models run in training mode, in which BatchNorm uses the
+        batch's statistics. The running statistics keep their values.
+      batch_size: Largest batch, where `data` is arrays.
+
+    Attributes:
+      variables: The variables to differentiate by, in the order of a vector [size].
+      filter_axes: As in `objective.Objective`.
+      size: Number of weights.
+      num_examples: Number of examples.
+
+    Raises:
+      UnsuitableModelError: If the model cannot be differentiated.
+      UnsuitableDataError: If the data have another form, or no examples.
+      ValueError: If the arguments do not fit together.
+    """
+
+    def __init__(
+        self,
+        model_or_loss_fn,
+        data,
+        *,
+        loss_fn: Optional[Callable] = None,
+        variables: Optional[Sequence] = None,
+        training: bool = False,
+        batch_size: int = 64,
+    ):
+        batches = examples.fixed_batches(
+            data, batch_size, for_model=objective.is_model(model_or_loss_fn)
+        )
+        built = objective.build(
+            model_or_loss_fn,
+            loss_fn=loss_fn,
+            variables=variables,
+            training=training,
+            first_features=tf.nest.flatten(batches[0].values)[0],
+        )
+        self._products = hessian_products.HessianProducts(built, batches)
+        self._blocks = built.blocks
+        self.variables = built.variables
+        self.filter_axes = built.filter_axes
+        self.size = self._products.size
+        self.num_examples = self._products.num_examples
+
+    def loss(self) -> float:
+        """The mean loss over the examples."""
+        return self._products.loss()
+
+    def gradient(self) -> np.ndarray:
+        """The gradient of the mean loss, float64 [size]."""
+        return self._products.gradient()
+
+    def unflatten(self, vector: np.ndarray) -> list[np.ndarray]:
+        """Splits a vector [size] into arrays shaped like the variables."""
+        return self._products.unflatten(np.asarray(vector))
+
+    def product(self, vector: Vector) -> Vector:
+        """Multiplies the Hessian with a vector.
+
+        Args:
+          vector: [size], or a list of arrays shaped like the variables.
+
+        Returns:
+          The product in the same form, float64.
+
+        Raises:
+          ValueError: If the vector has another size or shape.
+          NonFiniteError: If the product is not finite.
+          NoSecondDerivativeError: If TensorFlow lacks a derivative.
+        """
+        if isinstance(vector, (list, tuple)):
+            flat = self._products.flatten(vector)
+            return self._products.unflatten(self._products.product(flat))
+        vector = np.asarray(vector, np.float64)
+        if vector.shape != (self.size,):
+            raise ValueError(
+                f"A vector must have {self.size} numbers, one for each weight, or be a "
+                "list of arrays shaped like the variables, but its shape is "
+                f"{vector.shape}."
+            )
+        return self._products.product(vector)
+
+    def top_eigenvalues(
+        self,
+        k: int = 1,
+        *,
+        tolerance: float = 1e-5,
+        max_iterations: Optional[int] = None,
+        parts: Parts = None,
+        seed: int = 0,
+        progress: bool = False,
+    ):
+        """The k eigenvalues of largest magnitude, with their eigenvectors.
+
+        Lanczos iteration with full reorthogonalisation, which stores one vector of all
+        weights for each product. It stops when the estimated relative error of the
+        values is at most `tolerance`; their residuals bound the error by 100 times
+        that. (Values below a hundredth of the largest have errors relative to that
+        hundredth.) A warning is logged if `max_iterations` ends it before.
+
+        Args:
+          k: Number of eigenvalues, at most the number of weights.
+          tolerance: Estimated relative error of the values.
+          max_iterations: Largest number of products; the default is 100 + 4 k.
+          parts: See the class.
+          seed: Seed of the first vectors.
+          progress: Whether to draw a progress bar.
+
+        Returns:
+          `Eigenpairs`, or those of each part.
+
+        Raises:
+          ValueError: If an argument is out of range; and the errors of `product`.
+        """
+        _check_positive(k=k, tolerance=tolerance)
+        if max_iterations is not None:
+            _check_positive(max_iterations=max_iterations)
+        most = max_iterations or 100 + 4 * k
+        chosen = self._parts_of(parts)
+        for part in chosen:
+            if k > part.size:
+                where = "" if part.name is None else f" in {part.name!r}"
+                raise ValueError(f"There are {part.size} eigenvalues{where}, not {k}.")
+        found = []
+        for part in chosen:
+            with self._progress(progress, min(most, part.size), part):
+                pairs = eigenvalues.largest(
+                    self._product_within(part),
+                    self._random(part.size, seed, _EIGENVALUES, normal=True),
+                    part.size,
+                    k,
+                    tolerance,
+                    most,
+                    self._products.dtype,
+                )
+            found.append(pairs)
+        return parts_lib.by_name(parts, chosen, found)
+
+    def trace(
+        self,
+        *,
+        tolerance: float = 0.01,
+        max_samples: int = 200,
+        parts: Parts = None,
+        seed: int = 0,
+        progress: bool = False,
+    ):
+        """The trace by Hutchinson's estimator: the mean of v.Hv over random signs v.
+
+        Args:
+          tolerance: The estimator stops after at least 10 samples, when the standard
+            error of all parts is at most this share of the magnitude of the mean.
+          max_samples: Largest number of samples, at least 2.
+          parts: See the class. All parts are estimated from the same products.
+          seed: Seed of the random vectors.
+          progress: Whether to draw a progress bar.
+
+        Returns:
+          A `TraceEstimate`, or one of each part.
+
+        Raises:
+          ValueError: If an argument is out of range; and the errors of `product`.
+        """
+        _check_positive(tolerance=tolerance)
+        _check_at_least_two("max_samples", max_samples)
+        chosen = self._parts_of(parts)
+        values = []
+        probes = self._random(self.size, seed, _PROBES)
+        with self._progress(progress, max_samples):
+            while len(values) < max_samples:
+                probe = probes(len(values))
+                terms = probe * self._products.product(probe)
+                values.append([np.sum(part.of(terms)) for part in chosen])
+                estimates = [_estimate(column) for column in zip(*values)]
+                if len(values) >= _FEWEST_SAMPLES and all(
+                    error <= tolerance * abs(mean) for mean, error, _ in estimates
+                ):
+                    break
+        return parts_lib.by_name(parts, chosen, estimates)
+
+    def diagonal(
+        self,
+        *,
+        exact: bool = False,
+        samples: int = 100,
+        parts: Parts = None,
+        seed: int = 0,
+        progress: bool = False,
+    ):
+        """The diagonal: the mean of v * Hv over random signs v, or exactly.
+
+        Args:
+          exact: Whether to compute one product for each weight, for small models.
+          samples: Number of random vectors, at least 2.
+          parts: See the class. All parts are estimated from the same products.
+          seed: Seed of the random vectors.
+          progress: Whether to draw a progress bar.
+
+        Returns:
+          A `DiagonalEstimate`, or one of each part.
+
+        Raises:
+          ValueError: If an argument is out of range; and the errors of `product`.
+        """
+        _check_at_least_two("samples", samples)
+        chosen = self._parts_of(parts)
+        total, squares = np.zeros(self.size), np.zeros(self.size)
+        if exact:
+            samples = self.size
+            with self._progress(progress, samples):
+                for index in range(self.size):
+                    unit = np.zeros(self.size)
+                    unit[index] = 1.0
+                    total[index] = self._products.product(unit)[index]
+            errors = squares
+        else:
+            probes = self._random(self.size, seed, _PROBES)
+            with self._progress(progress, samples):
+                for number in range(1, samples + 1):
+                    probe = probes(number - 1)
+                    terms = probe * self._products.product(probe)
+                    # Welford's running mean and sum of squared differences.
+                    before = terms - total
+                    total += before / number
+                    squares += before * (terms - total)
+            errors = np.sqrt(squares / (samples - 1) / samples)
+        found = [
+            DiagonalEstimate(part.of(total), part.of(errors), samples)
+            for part in chosen
+        ]
+        return parts_lib.by_name(parts, chosen, found)
+
+    def spectral_density(
+        self,
+        *,
+        steps: int = 80,
+        samples: int = 8,
+        relative_width: float = 0.005,
+        parts: Parts = None,
+        seed: int = 0,
+        progress: bool = False,
+    ):
+        """The density of the eigenvalues by stochastic Lanczos quadrature.
+
+        Args:
+          steps: Steps of the Lanczos iteration: the products for each random vector,
+            all of which are kept in memory.
+          samples: Number of random vectors.
+          relative_width: Standard deviation of the Gaussian around each node, as a
+            share of the range of the nodes, from 1e-5 to 1.
+          parts: See the class.
+          seed: Seed of the random vectors.
+          progress: Whether to draw a progress bar.
+
+        Returns:
+          A `SpectralDensity`, or one of each part.
+
+        Raises:
+          ValueError: If an argument is out of range; and the errors of `product`.
+        """
+        _check_positive(steps=steps, samples=samples)
+        if not 1e-5 <= relative_width < 1:
+            raise ValueError(
+                f"relative_width must be from 1e-5 to 1, but is {relative_width}."
+            )
+        chosen = self._parts_of(parts)
+        found = []
+        for part in chosen:
+            probes = self._random(part.size, seed, _DENSITY)
+            most = min(steps, part.size)
+            nodes, weights = [], []
+            with self._progress(progress, samples * most, part):
+                for number in range(samples):
+                    values, vectors = lanczos.tridiagonalize(
+                        self._product_within(part),
+                        probes(number),
+                        most,
+                        basis_dtype=self._products.dtype,
+                    ).eigenpairs()
+                    nodes.append(values)
+                    weights.append(np.square(vectors[0]) / samples)
+            joined = np.concatenate(nodes), np.concatenate(weights)
+            found.append(SpectralDensity.build(*joined, relative_width))
+        return parts_lib.by_name(parts, chosen, found)
+
+    def _parts_of(self, parts: Parts) -> list[parts_lib.Part]:
+        slices = self._products.slices
+        return parts_lib.choose(parts, self.variables, slices, self._blocks)
+
+    def _product_within(self, part) -> Callable[[np.ndarray], np.ndarray]:
+        """Products with the part's diagonal block."""
+        if part.size == self.size and len(part.slices) == 1:
+            return self._products.product
+        return lambda vector: part.of(
+            self._products.product(part.among(vector, self.size))
+        )
+
+    def _random(self, size: int, seed: int, purpose: int, normal: bool = False):
+        """A function from a number to its random vector, float64 [size]."""
+
+        def draw(number: int) -> np.ndarray:
+            key = keys.fold_in(tf.constant([seed, purpose], tf.int64), number)
+            if normal:
+                numbers = tf.random.stateless_normal([size], key, alg="philox")
+                return numbers.numpy().astype(np.float64)
+            bits = tf.random.stateless_uniform([size], key, alg="philox") < 0.5
+            return np.where(bits.numpy(), 1.0, -1.0)
+
+        return draw
+
+    @contextlib.contextmanager
+    def _progress(self, wanted: bool, total: int, part: Any = None):
+        """Draws a bar with a step for each product."""
+        if not wanted:
+            yield
+            return
+        name = "" if part is None or part.name is None else f" {part.name}"
+        with tqdm.tqdm(total=total, desc=f"Hessian{name}", unit="product") as bar:
+            self._products.after_product = bar.update
+            try:
+                yield
+            finally:
+                self._products.after_product = None
+
+
+def _check_positive(**arguments) -> None:
+    for name, value in arguments.items():
+        if not value > 0:
+            raise ValueError(f"{name} must be positive, but is {value}.")
+
+
+def _check_at_least_two(name: str, value: int) -> None:
+    if value < 2:
+        raise ValueError(f"{name} must be at least 2, but is {value}.")
+
+
+def _estimate(values: Sequence[float]) -> TraceEstimate:
+    error = np.std(values, ddof=1) / np.sqrt(len(values)) if len(values) > 1 else np.inf
+    return TraceEstimate(float(np.mean(values)), float(error), len(values))

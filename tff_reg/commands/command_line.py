@@ -1,0 +1,313 @@
+"""What commands share: flags, their errors in one line, help, exit codes.
+
+A command is `main(argv) -> int`, which can be called from anywhere: flags are in a set
+of their own for each call. Everything here is done before TensorFlow is loaded, and
+`--help` is answered with the standard library alone: bin/launch asks any Python for it
+where nothing is installed yet.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import pathlib
+import re
+import signal
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import (
+    Any,
+    NoReturn,
+    Optional,
+    Union,
+)
+
+from tff_reg import interruption, quiet, scratch, seam
+from tff_reg.experiment.config import (
+    run_config as config_lib,
+)
+from tff_reg.lazy import flags, logging
+from tff_reg.methods import catalogue
+from tff_reg.settings import Setting, SettingError, near_names
+
+ALL_FLAGS = ("--help=all", "--helpfull")
+VERBOSITY = Setting(
+    "verbosity", int, None, "0 shows what TensorFlow says and tracebacks"
+)
+_HELP_FLAGS = ("--help", "-help", "-h", "--h", "-?", "--helpshort", *ALL_FLAGS)
+
+
+class Ended(SystemExit):
+    """Raised to end a command: after its help, or a line that says what is wrong."""
+
+    code: int
+
+
+def command(
+    help_: Union[str, Callable[[Sequence[str]], str]],
+) -> Callable[[Callable[..., None]], Callable[..., int]]:
+    """Makes a command's `main` of its body; a decorator.
+
+    The body takes the arguments after the command's name, the `Interruption` that is
+    told what to say and to clean up, and what keyword arguments it likes.
+
+    Args:
+      help_: What `--help` prints, or what makes it of the arguments.
+
+    Returns:
+      Makes `main(argv, stop=None, **more)`, which returns the exit code, and leaves
+      absl's verbosity as it was.
+    """
+
+    def decorate(body: Callable[..., None]) -> Callable[..., int]:
+        @functools.wraps(body)
+        def main(
+            argv: Sequence[str],
+            stop: Optional[interruption.Interruption] = None,
+            **more: Any,
+        ) -> int:
+            try:
+                _load_plugins(argv)
+                answer_help(argv, help_)
+                before = logging.get_verbosity()
+                try:
+                    body(argv, stop or interruption.Interruption(), **more)
+                finally:
+                    logging.set_verbosity(before)
+            except Ended as end:
+                return end.code
+            except seam.UnfitError as error:
+                # An installed package's fault, whatever was asked for.
+                print(f"tff_reg: {error}", file=sys.stderr)
+                return 2
+            return 0
+
+        return main
+
+    return decorate
+
+
+def _load_plugins(argv: Sequence[str]) -> None:
+    """Loads the methods of other people that arguments name: their flags exist then.
+
+    A file that cannot be loaded is refused with the command's other flags.
+    """
+    catalogue.load_named(argv)
+    try:
+        for word in written_out(argv):
+            name, _, files = word.lstrip("-").partition("=")
+            if name == "plugin" and word.startswith("-"):
+                config_lib.RunConfig(plugin=tuple(filter(None, files.split(","))))
+    except ValueError:
+        return  # The command says it, in its own name.
+
+
+def answer_help(
+    argv: Sequence[str], help_: Union[str, Callable[[Sequence[str]], str]]
+) -> None:
+    """Prints a command's help, which is as of `command`, if it is asked for.
+
+    Raises:
+      Ended: If it was.
+    """
+    if any(argument in _HELP_FLAGS for argument in argv):
+        print(as_typed(help_ if isinstance(help_, str) else help_(argv)))
+        raise Ended(0)
+
+
+def execute(
+    main: Callable[..., int],
+    stop: interruption.Interruption,
+    argv: Optional[Sequence[str]] = None,
+) -> NoReturn:
+    """Runs a command that is all that its process is for.
+
+    Not absl's `app.run`: TensorFlow asks for its devices when it is imported inside
+    that, before it has switched to eager execution, and from then on `==` of two
+    tensors in a `tf.function` of this thread is False, whatever they hold.
+
+    Args:
+      main: The command.
+      stop: Has taken over.
+      argv: Its arguments; those of the process by default.
+    """
+    scratch.use_own_folder()
+    try:
+        status = main(sys.argv[1:] if argv is None else argv, stop)
+        sys.stdout.flush()
+        sys.exit(status)
+    except BrokenPipeError:
+        # Whoever read our output, `head` perhaps, has gone. Commands can be resumed.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(128 + signal.SIGPIPE)
+
+
+def be_quiet(given: flags.FlagValues) -> bool:
+    """Silences the libraries, unless `--verbosity` wants to hear them."""
+    verbosity = given["verbosity"].value
+    if verbosity is None or verbosity < 0:
+        verbosity = logging.ERROR
+    verbose = verbosity >= 0
+    quiet.silence(verbose)
+    logging.set_verbosity(verbosity)
+    return verbose
+
+
+class _Reader:
+    """Reads a setting for absl."""
+
+    syntactic_help = ""
+
+    def __init__(self, setting: Setting):
+        self._setting = setting
+
+    def parse(self, text: str) -> Any:
+        return self._setting.read(text)
+
+    def flag_type(self) -> str:
+        return self._setting.kind
+
+
+def define_flags(
+    flag_values: flags.FlagValues, settings: Optional[Iterable[Setting]] = None
+) -> None:
+    """Defines a flag for every setting; by default for all of a run, and `VERBOSITY`.
+
+    All of them are None unless given, so that it is known what was.
+    """
+    for each in settings or [*config_lib.listed(), VERBOSITY]:
+        is_truth = each.type is bool
+        reader: Any = _Reader(each)
+        flag = flags.Flag(reader, None, each.name, None, each.help, boolean=is_truth)
+        flags.DEFINE_flag(flag, flag_values)
+
+
+def requested(flag_values: flags.FlagValues) -> dict[str, Any]:
+    """The settings of a run that were given as flags, by name."""
+    return {
+        each.name: flag_values[each.name].value
+        for each in config_lib.listed()
+        if flag_values[each.name].value is not None
+    }
+
+
+def needed(name: str, value: Any) -> Any:
+    """The value of a flag that has to be given.
+
+    Raises:
+      SettingError: If it is not.
+    """
+    if not value:
+        raise SettingError(name, None, "it is missing; --help says what it is.")
+    return value
+
+
+def in_words(error: Any) -> str:
+    """What is wrong, in one line; settings become flags, here and nowhere else."""
+    is_of_setting = isinstance(error, SettingError)
+    names = "|".join(each.name for each in config_lib.listed())
+    text = error.reason if is_of_setting else str(error)
+    if isinstance(error, OSError) and error.filename is not None:
+        text = f"{error.filename}: {error.strerror}."
+    text = re.sub(rf"(?<![-\w./=])({names})=", r"--\1=", text)
+    if is_of_setting:
+        text = f"--{error.setting}{error.given}: {text}"
+    return " ".join(text.split())
+
+
+def as_typed(text: str) -> str:
+    """Text that calls the commands as they are called here: `tff-reg run`.
+
+    Texts have them as in a clone, `bin/run`.
+    """
+    is_clone = pathlib.Path(__file__).parents[2].joinpath("bin", "launch").exists()
+    if is_clone and os.path.basename(sys.argv[0]) != "tff-reg":
+        return text
+    of_clones = "bench|docs|launch|lint|test"
+    return re.sub(rf"\bbin/(?!(?:{of_clones})\b)(?=[a-z])", "tff-reg ", text)
+
+
+def fail(error: Any, *, exit_code: int = 2, command: str = "bin/run") -> NoReturn:
+    """Ends the command with one line on stderr; 2 says that the flags are wrong.
+
+    Raises:
+      Ended: Always.
+    """
+    print(as_typed(f"{command}: {in_words(error)}"), file=sys.stderr)
+    raise Ended(exit_code)
+
+
+def parse(
+    argv: Sequence[str],
+    given: flags.FlagValues,
+    *,
+    command: str = "bin/run",
+    takes_words: bool = False,
+) -> list[str]:
+    """Parses the arguments after a command's name; gives back what is not a flag.
+
+    Raises:
+      Ended: If the flags are wrong (2), which `command` says.
+    """
+    lists = "--help=all" if "scale" in given else "--help"
+    try:
+        words = given([command, *written_out(argv)])[1:]
+    except flags.UnrecognizedFlagError as error:
+        name, near = error.flagname, near_names(error.flagname, list(given), "--")
+        fail(
+            f"--{name}: there is no such flag{near}; {lists} lists them.",
+            command=command,
+        )
+    except (flags.Error, ValueError) as error:
+        # absl raises its own while it handles ours.
+        cause = error.__context__
+        fail(cause if isinstance(cause, SettingError) else error, command=command)
+    if words and not takes_words:
+        fail(f"{words[0]} is not a flag; {lists} lists them.", command=command)
+    return words
+
+
+def written_out(argv: Sequence[str]) -> list[str]:
+    """The arguments with the lines of flag files in their place, and `~` as a folder.
+
+    Raises:
+      SettingError: If a flag file cannot be read, or names itself.
+    """
+    return [
+        _flag(word) if word.startswith("-") else word
+        for word in _with_flag_files(iter(argv))
+    ]
+
+
+def _flag(word: str) -> str:
+    """A flag by its own name, with `~` as a folder."""
+    # No shell does so in `--output_dir=~/runs`, or in a file.
+    word = re.sub(r"(?<=[=,])~(?=/|,|$)", os.path.expanduser("~"), word)
+    # Methods are processes of TFF.
+    word = re.sub(r"^(--?)methods(?==|$)", r"\1processes", word)
+    return re.sub(r"^(--?)method(?==|$)", r"\1process", word)
+
+
+def _with_flag_files(
+    words: Iterator[str], within: tuple[str, ...] = ()
+) -> Iterator[str]:
+    for word in words:
+        name, is_whole, path = word.lstrip("-").partition("=")
+        if name != "flagfile" or not word.startswith("-"):
+            yield word
+            continue
+        path = os.path.expanduser(path if is_whole else next(words, ""))
+        if os.path.realpath(path) in within:
+            raise SettingError("flagfile", path, "it names itself.")
+        try:
+            with open(path, encoding="utf-8") as file:
+                lines = [line.strip() for line in file]
+        except OSError as error:
+            reason = f"it cannot be read ({error.strerror})."
+            raise SettingError("flagfile", path, reason) from error
+        except ValueError as error:
+            raise SettingError("flagfile", path, "it is no text file.") from error
+        yield from _with_flag_files(
+            iter([line for line in lines if line and line[0] not in "#/"]),
+            (*within, os.path.realpath(path)),
+        )

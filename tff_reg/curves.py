@@ -1,0 +1,304 @@
+"""Pictures of accuracies by round: the curves of a run, or of several methods."""
+
+from __future__ import annotations
+
+import dataclasses
+import textwrap
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tff_reg import files
+from tff_reg.lazy import mpl_agg, mpl_figure, mpl_text, mpl_ticker
+
+_INK, _GRID = "#222222", "#d9d9d9"
+ROUNDS = "Communication round"
+# Okabe and Ito's colours, which all kinds of colour vision tell apart, without their
+# yellow, which is faint on white. (https://jfly.uni-koeln.de/color/)
+_COLORS = (
+    "#0072b2",
+    "#d55e00",
+    "#009e73",
+    "#cc79a7",
+    "#000000",
+    "#e69f00",
+    "#56b4e9",
+)
+# When the colours are used up, they come again with the next kind of line.
+_DASHES = ("solid", (0, (5, 1.6)), (0, (1.2, 1.4)), (0, (6, 1.6, 1.2, 1.6)))
+_LABEL_SIZE = 11.0
+# Of a note: characters in a line, and how many lines there is room for.
+_NOTE_WIDTH, _NOTE_LINES = 150, 8
+_POINTS_PER_INCH = 72
+
+
+@dataclasses.dataclass(frozen=True)
+class Curve:
+    """The accuracy curve of one model or method.
+
+    Attributes:
+      name: Its name in the picture.
+      rounds: Round numbers, or what else is across, ascending; at least one.
+      mean: A share (0 to 1) for each of them.
+      deviation: Half the width of the band there, a share; empty for no band.
+    """
+
+    name: str
+    rounds: Sequence[float]
+    mean: Sequence[float]
+    deviation: Sequence[float] = ()
+
+
+def write_curves(
+    path: files.PathLike,
+    curves: Sequence[Curve],
+    *,
+    title: str,
+    subtitle: str = "",
+    across: str = ROUNDS,
+    note: str = "",
+) -> None:
+    """Draws curves, at least one, with bands, in a PNG of 1440 x 900 pixels.
+
+    Each curve's name and last value stand to the right of its end, the `note` below in
+    small letters; `across` is what the horizontal axis shows.
+    """
+    axes = new_axes()
+    bounds = _draw(axes, curves)
+    style(
+        axes,
+        rounds=[number for curve in curves for number in curve.rounds],
+        values=bounds,
+        title=title,
+        subtitle=subtitle,
+        across=across,
+    )
+    _make_room(axes, bounds)
+    lines = textwrap.wrap(
+        note,
+        _NOTE_WIDTH,
+        break_on_hyphens=False,
+        max_lines=_NOTE_LINES,
+        placeholder=" ...",
+    )
+    bottom = 0.115 + 0.024 * len(lines)
+    axes.figure.subplots_adjust(left=0.085, right=0.8, top=0.865, bottom=bottom)
+    axes.figure.text(
+        0.012, 0.012, "\n".join(lines), fontsize=8.5, color="#555555", va="bottom"
+    )
+    _label_ends(axes, curves)
+    save(axes, path)
+
+
+def write_panels(
+    path: files.PathLike,
+    panels: Mapping[str, Sequence[Curve]],
+    *,
+    title: str,
+    subtitle: str = "",
+    across: str = ROUNDS,
+    has_points: bool = False,
+) -> None:
+    """Draws curves in panels by name, one or two side by side, and writes a PNG.
+
+    `across` is what the horizontal axes show, `has_points` whether points are marked.
+    """
+    if len(panels) == 1 and not has_points:
+        ((name, drawn),) = panels.items()
+        subtitle = ", ".join(part for part in (name, subtitle) if part)
+        write_curves(path, drawn, title=title, subtitle=subtitle, across=across)
+        return
+    columns = min(2, len(panels))
+    rows = -(-len(panels) // columns)
+    figure = new_figure(width=9.6 if columns == 1 else 15.0, height=6.0 * rows)
+    for number, (name, drawn) in enumerate(panels.items(), start=1):
+        axes = figure.add_subplot(rows, columns, number)
+        bounds = _draw(axes, drawn, has_points)
+        style(
+            axes,
+            rounds=[place for curve in drawn for place in curve.rounds],
+            values=bounds,
+            title=name or title,
+            subtitle=subtitle,
+            across=across,
+        )
+        _make_room(axes, bounds)
+        axes.legend(fontsize=10, frameon=False, loc="lower right")
+    if columns == 1:
+        figure.tight_layout()
+    else:
+        height = 6.0 * rows
+        figure.tight_layout(rect=(0, 0, 1, 1 - 0.6 / height))
+        figure.suptitle(title, fontsize=20, x=0.01, y=1 - 0.15 / height, ha="left")
+    save(figure.axes[0], path)
+
+
+def _draw(axes: Any, curves: Sequence[Curve], has_points: bool = False) -> list[float]:
+    """Draws curves with bands; returns what the axes must show, in percent."""
+    bounds: list[float] = []
+    for index, curve in enumerate(curves):
+        mean = [100 * value for value in curve.mean]
+        bands = [100 * d for d in curve.deviation] or [0.0] * len(mean)
+        lower = [m - d for m, d in zip(mean, bands)]
+        upper = [m + d for m, d in zip(mean, bands)]
+        bounds += [*lower, *upper]
+        color = color_of(index)
+        axes.fill_between(
+            curve.rounds, lower, upper, color=color, alpha=0.13, linewidth=0
+        )
+        axes.plot(
+            curve.rounds,
+            mean,
+            color=color,
+            linestyle=_DASHES[index // len(_COLORS) % len(_DASHES)],
+            linewidth=2.0,
+            marker="o" if has_points else None,
+            label=f"{curve.name} {mean[-1]:.1f} %",
+            zorder=3,
+        )
+        axes.plot(curve.rounds[-1], mean[-1], "o", color=color, markersize=6, zorder=4)
+    return bounds
+
+
+def _make_room(axes: Any, bounds: Sequence[float]) -> None:
+    """Ends the vertical axis a little above what is drawn."""
+    bottom, _ = axes.get_ylim()
+    top = max(bounds)
+    axes.set_ylim(bottom, min(103.0, top + max(0.04 * (top - bottom), 1.0)))
+
+
+def color_of(index: int) -> str:
+    """The colour of the curve of that number, from 0."""
+    return _COLORS[index % len(_COLORS)]
+
+
+def _label_ends(axes: Any, curves: Sequence[Curve]) -> None:
+    """Writes names beside the right edge, none upon another, and makes room."""
+    figure = axes.figure
+    height = axes.get_position().height * figure.get_figheight() * _POINTS_PER_INCH
+    size = min(_LABEL_SIZE, height / (1.3 * len(curves)))
+    bottom, top = axes.get_ylim()
+    gap = 1.3 * size * (top - bottom) / height
+    ends = [100 * curve.mean[-1] for curve in curves]
+    labels = []
+    for index, place in enumerate(spread(ends, gap, bottom, top)):
+        labels.append(
+            axes.annotate(
+                f"{curves[index].name} {ends[index]:.1f} %",
+                (curves[index].rounds[-1], ends[index]),
+                xytext=(1.03, place),
+                textcoords=axes.get_yaxis_transform(),
+                va="center",
+                fontsize=size,
+                color=color_of(index),
+                annotation_clip=False,
+                arrowprops={
+                    "arrowstyle": "-",
+                    "color": color_of(index),
+                    "linewidth": 0.8,
+                    "alpha": 0.6,
+                    "shrinkA": 4,
+                    "shrinkB": 3,
+                    "patchA": None,
+                    "relpos": (0, 0.5),
+                },
+            )
+        )
+    # The label that reaches furthest decides how wide the axes may be.
+    renderer = figure.canvas.get_renderer()
+    # The text's own extent; an annotation's includes the line that leads to it.
+    widest = max(
+        mpl_text.Text.get_window_extent(label, renderer).width for label in labels
+    )
+    left = axes.get_position().x0
+    room = 0.99 - widest / figure.bbox.width
+    figure.subplots_adjust(right=max(0.4, left + (room - left) / 1.03))
+
+
+def spread(wanted: Sequence[float], gap: float, low: float, high: float) -> list[float]:
+    """Places near the wanted ones, in their order, that keep a distance.
+
+    Args:
+      wanted: Where each would like to be.
+      gap: The least distance of two; `(len(wanted) - 1) * gap` at most `high - low`.
+      low: The least place.
+      high: The greatest place.
+
+    Returns:
+      The places with the least sum of squared distances to the wanted ones.
+    """
+    order = sorted(range(len(wanted)), key=lambda index: wanted[index])
+    # Without the gaps it is the nearest ascending sequence: neighbours in the wrong
+    # order are pooled at their mean.
+    pools: list[list[float]] = []
+    for rank, index in enumerate(order):
+        pools.append([wanted[index] - rank * gap])
+        while len(pools) > 1 and _mean(pools[-2]) > _mean(pools[-1]):
+            last = pools.pop()
+            pools[-1] += last
+    highest = high - (len(wanted) - 1) * gap
+    places = [0.0] * len(wanted)
+    means = (_mean(pool) for pool in pools for _ in pool)
+    for rank, (index, mean) in enumerate(zip(order, means)):
+        places[index] = min(max(mean, low), highest) + rank * gap
+    return places
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
+
+
+def new_axes() -> Any:
+    """Axes on a figure of 1440 x 900 pixels."""
+    return new_figure().add_subplot()
+
+
+def new_figure(width: float = 9.6, height: float = 6.0) -> mpl_figure.Figure:
+    """A figure without axes, of so many inches and 150 pixels an inch.
+
+    By the object-oriented interface: no pyplot, so no window system, no global state.
+    """
+    figure = mpl_figure.Figure(figsize=(width, height), dpi=150, facecolor="white")
+    mpl_agg.FigureCanvasAgg(figure)
+    return figure
+
+
+def style(
+    axes: Any,
+    *,
+    rounds: Sequence[float],
+    values: Sequence[float],
+    title: str,
+    subtitle: str,
+    across: str = ROUNDS,
+) -> None:
+    """Gives axes from `new_axes` their limits, labels, grid and titles.
+
+    Shown are the `values`, in percent, of the `rounds` or what else is `across`.
+    """
+    first, final = min(rounds), max(rounds)
+    margin = max((final - first) * 0.02, 0.5 if across == ROUNDS else 0.02 * final)
+    axes.set_xlim(first - margin, final + margin)
+    bottom = min(values, default=0.0)
+    # Start at 0 unless that would flatten the curve into the top of the picture.
+    axes.set_ylim(0 if bottom < 50 else max(0.0, bottom - 5), 103)
+    axes.set_xlabel(across, fontsize=13, color=_INK)
+    axes.set_ylabel("Accuracy (%)", fontsize=13, color=_INK)
+    axes.yaxis.set_major_formatter(mpl_ticker.PercentFormatter(decimals=0, symbol=""))
+    axes.xaxis.set_major_locator(
+        mpl_ticker.MaxNLocator(integer=across == ROUNDS, steps=[1, 2, 5, 10])
+    )
+    axes.tick_params(labelsize=12, colors=_INK)
+    axes.grid(True, color=_GRID, linewidth=0.8)
+    axes.set_axisbelow(True)
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+    axes.set_title(title, fontsize=17, loc="left", pad=30, color=_INK)
+    axes.text(
+        0, 1.025, subtitle, transform=axes.transAxes, fontsize=11.5, color="#555555"
+    )
+
+
+def save(axes: Any, path: files.PathLike) -> None:
+    """Writes the figure of the axes as a PNG whose bytes depend on it alone."""
+    with files.atomic_path(path) as temporary:
+        axes.figure.savefig(temporary, format="png", metadata={"Software": None})

@@ -1,0 +1,217 @@
+"""What a run was made with, for `config.json`."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import os
+import pathlib
+import platform
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from importlib import metadata
+from typing import Any, Optional
+
+import tff_reg
+from tff_reg import kernels, runtime
+from tff_reg.lazy import np, tf
+from tff_reg.methods import catalogue
+
+# What `config.json` says about by whom, where and with what rounds were made, ...
+MAKER = (
+    "made_by",
+    "clients_run",
+    "tensorflow_devices",
+    "cpu_kernels",
+    "machine",
+    "versions",
+    "git_commit",
+    "sources",
+)
+# ... who made the rounds before, and whence settings and data are.
+MADE_BEFORE = "made_before"
+# The folders of this package that make no numbers of runs.
+_ONLY_LOOKS = ("analysis", "commands")
+NAMES = frozenset((*MAKER, MADE_BEFORE, "settings_from", "data_files"))
+
+
+def of(config: Mapping[str, Any]) -> dict[str, Any]:
+    """What a config says of who made the rounds."""
+    return {name: config[name] for name in MAKER if name in config}
+
+
+def made_before(
+    config: Mapping[str, Any], maker: Mapping[str, Any], rounds_done: int
+) -> list[dict[str, Any]]:
+    """Who made rounds that somebody else goes on from.
+
+    Args:
+      config: That of the rounds that are there.
+      maker: Who goes on, from `of`.
+      rounds_done: After how many rounds.
+
+    Returns:
+      An entry for each of the others: `rounds`, the first and the last, and what `of`
+      gives.
+    """
+    found = []
+    for entry in config.get(MADE_BEFORE, []):
+        first, last = entry["rounds"]
+        if first <= rounds_done:
+            found.append({**entry, "rounds": [first, min(last, rounds_done)]})
+    first = found[-1]["rounds"][1] + 1 if found else 1
+    if of(config) != maker and first <= rounds_done:
+        found.append({"rounds": [first, rounds_done], **of(config)})
+    return found
+
+
+def source_files(package: Any = tff_reg) -> Iterator[pathlib.Path]:
+    """Lists the source files of a package, or of a module by itself.
+
+    Args:
+      package: It. Of `tff_reg`, without what only looks at numbers.
+
+    Yields:
+      The files, always in the same order.
+    """
+    if not hasattr(package, "__path__"):
+        if getattr(package, "__file__", None):
+            yield pathlib.Path(package.__file__)
+        return
+    for root in package.__path__:
+        for where, folders, names in os.walk(root, followlinks=True):
+            folders.sort()
+            if package is tff_reg and where == root:
+                folders[:] = [each for each in folders if each not in _ONLY_LOOKS]
+            for name in sorted(names):
+                if name.endswith(".py"):
+                    yield pathlib.Path(where, name)
+
+
+@functools.cache
+def _of_package(name: str) -> str:
+    """The digest of a package's source files as they were at the first call."""
+    digest = hashlib.sha256()
+    for path in source_files(sys.modules[name]):
+        digest.update(hashlib.sha256(path.read_bytes()).digest())
+    return digest.hexdigest()
+
+
+def sources(process: Optional[str] = None) -> str:
+    """Computes the digest of the sources that make a run's numbers.
+
+    Args:
+      process: The name of its process, whose methods' packages are among them; None for
+        one that has no name.
+    """
+    packages = {"tff_reg"}
+    # Of a package that is not installed here, nothing is known.
+    with contextlib.suppress(ValueError):
+        methods = catalogue.methods()
+        for name in catalogue.parse(process or "fedavg"):
+            packages.add(methods[name].__module__.partition(".")[0])
+    digests = [_of_package(each) for each in sorted(packages)]
+    return hashlib.sha256(" ".join(digests).encode()).hexdigest()
+
+
+def _lane() -> dict[str, Optional[str]]:
+    """The versions of TensorFlow and TFF, which are not loaded for it."""
+    found: dict[str, Optional[str]] = {}
+    for name in ("tensorflow", "tensorflow_federated"):
+        found[name] = None
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            found[name] = metadata.version(name)
+    return found
+
+
+def makers(config: Mapping[str, Any]) -> list[str]:
+    """Says by what code a run's rounds were made, in words.
+
+    Returns:
+      A phrase for each of those that made a part, if they are not the same; nothing
+      for a config that does not say.
+    """
+    parts = [*config.get(MADE_BEFORE, []), config]
+    return list(dict.fromkeys(_in_words(each) for each in parts if "versions" in each))
+
+
+def _in_words(maker: Mapping[str, Any]) -> str:
+    versions = maker["versions"]
+    code = (maker.get("sources") or "unknown")[:8]
+    return (
+        f"sources {code} with TensorFlow {versions.get('tensorflow')} and TFF"
+        f" {versions.get('tensorflow_federated')}"
+    )
+
+
+def change(config: Mapping[str, Any]) -> Optional[str]:
+    """Says that a run was made by other code than would go on with it now.
+
+    Returns:
+      A line; None where the sources and the versions of TensorFlow and TFF are the
+      same.
+    """
+    digest = sources(config.get("process"))
+    now = _in_words({"sources": digest, "versions": _lane()})
+    others = [each for each in makers(config) if each != now]
+    if not others:
+        return None
+    commits = [
+        f"commit {str(commit)[:7]}" if commit else "no commit"
+        for commit in (config.get("git_commit"), git_commit())
+    ]
+    return (
+        f"It was made by {commits[0]}, {', and '.join(others)}; this is {commits[1]},"
+        f" {now}."
+    )
+
+
+def describe() -> dict[str, Any]:
+    """Versions, devices and commit, as JSON values."""
+    return {
+        "clients_run": runtime.describe(),
+        "tensorflow_devices": [
+            device.name for device in tf.config.list_logical_devices()
+        ],
+        "cpu_kernels": kernels.describe(),
+        "machine": f"{platform.system()} {platform.machine()}",
+        "versions": {
+            "python": platform.python_version(),
+            **_lane(),
+            "numpy": np.__version__,
+            "tff_reg": tff_reg.__version__,
+        },
+        "git_commit": git_commit(),
+    }
+
+
+def git_commit() -> Optional[str]:
+    """The commit of the checkout that `tff_reg` is imported from; None if none.
+
+    `-modified` is added when tracked files differ from it.
+    """
+    root = pathlib.Path(tff_reg.__file__).resolve().parent.parent
+    if not (root / ".git").exists():
+        return None
+    commit = _git(root, "rev-parse", "HEAD")
+    if not commit:
+        return None
+    changes = _git(root, "status", "--porcelain", "--untracked-files=no")
+    return f"{commit}-modified" if changes else commit
+
+
+def _git(root: pathlib.Path, *arguments: str) -> Optional[str]:
+    try:
+        result = subprocess.run(
+            ["git", "-C", str(root), *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            timeout=10,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return result.stdout.decode("utf-8", "replace").strip()

@@ -1,0 +1,486 @@
+"""The settings of a run: what can be set, and from what a run takes each value.
+
+    config = RunConfig(process="fedalign", seed=1, strengths={"fedalign_strength": 0.3})
+    config.resolved().client_learning_rate
+
+`resolution` says where a value comes from that is not given. From the fields follow the
+flags of commands and their help, and `config.json`. This module needs no TensorFlow: a
+run that cannot be is refused before anything is loaded.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any, Optional
+
+from tff_reg import lazy, plugins, runtime
+from tff_reg.experiment.config import (
+    resolution,
+    strengths as strengths_lib,
+    task_settings,
+)
+from tff_reg.methods import catalogue
+from tff_reg.methods.method import Method
+from tff_reg.settings import (
+    Setting,
+    SettingError,
+    check_names,
+    setting,
+    settings_of,
+    undecided,
+)
+from tff_reg.training import process_settings
+
+# Headings of a help, in their order.
+FILES = "Evaluation and files"
+WHERE = "Where clients run"
+_of_what = functools.partial(setting, group=task_settings.WHAT)
+_of_rounds = functools.partial(setting, group=process_settings.ROUNDS)
+_of_server = functools.partial(setting, group=process_settings.SERVER)
+_of_files = functools.partial(setting, group=FILES)
+_of_where = functools.partial(setting, group=WHERE)
+_GROUPS = (
+    task_settings.WHAT,
+    process_settings.ROUNDS,
+    process_settings.CLIENTS,
+    process_settings.SERVER,
+    task_settings.DATA,
+    FILES,
+    WHERE,
+    strengths_lib.GROUP,
+)
+
+# Tag: it stands for other settings, which a run has in its place.
+SHORTHAND = "shorthand"
+# What `settings_of` can be beside a method.
+TASK, EACH = resolution.TASK, resolution.EACH
+
+_GUARDED = {"aggregator": ("robust", "secure", "compressed")}
+_PRIVATE = {"aggregator": ("dp",)}
+_COMPRESSED = {"aggregator": ("compressed",)}
+_RAY = {"runtime": ("ray",)}
+_DEFAULTS_OF_RUNTIME = runtime.Options
+
+
+@dataclasses.dataclass(frozen=True)
+@undecided
+class RunConfig(process_settings.ProcessSettings, task_settings.TaskSettings):
+    """What is asked of a run; a setting that is not given is None.
+
+        experiment.RunConfig(
+            process="fedprox", seed=1, strengths={"fedprox_strength": 0.1})
+
+    Attributes:
+      strengths: Strengths of the process's methods, as `<method>_<field>`.
+      settings_from: The source of the settings that nobody gave, once it is resolved.
+    """
+
+    process: str = _of_what(
+        help="method, or a combination such as fedprox+man; also --method"
+    )
+    plugin: tuple[str, ...] = _of_what(
+        (),
+        help="Python files with methods of your own, such as mine.py",
+        placeholder="FILE",
+        tags=(process_settings.FREE,),
+    )
+    recipe: Optional[str] = _of_what(
+        None,
+        help="cell of a paper's table, whose settings apply unless a flag overrides"
+        " them; bin/recipes lists them",
+        tags=(SHORTHAND,),
+    )
+    settings_of: Optional[str] = _of_what(
+        None,
+        help="source of the settings that no flag and no recipe gives: a method, the"
+        " task (task), or the first method of each process (each); the default is each"
+        " for a single run, and task for runs that are compared",
+        tags=(SHORTHAND,),
+    )
+    clients_per_round: int = _of_rounds(
+        16, help="clients that take part in a round", minimum=1
+    )
+    participation: Optional[float] = _of_rounds(
+        None,
+        help="clients_per_round as a fraction of all clients",
+        above=0,
+        maximum=1,
+        tags=(SHORTHAND,),
+    )
+    client_sampling: str = _of_rounds(
+        "fixed",
+        help="how clients are sampled: fixed draws exactly clients_per_round;"
+        " independent includes each client with probability clients_per_round /"
+        " num_clients",
+        choices=("fixed", "independent"),
+    )
+    aggregator: str = _of_server(
+        "mean",
+        help="how the clients' updates are aggregated",
+        choices=process_settings.AGGREGATORS,
+    )
+    aggregator_zeroing: Optional[bool] = _of_server(
+        True,
+        help="robust, secure, compressed: replace updates with far too large values by"
+        " 0",
+        only_with=_GUARDED,
+    )
+    aggregator_clipping: Optional[bool] = _of_server(
+        True,
+        help="robust, secure, compressed: clip updates at the 0.8 quantile of norms",
+        only_with=_GUARDED,
+    )
+    dp_noise_multiplier: Optional[float] = _of_server(
+        1.0,
+        help="dp: noise standard deviation divided by the clipping norm",
+        minimum=0,
+        only_with=_PRIVATE,
+    )
+    dp_clipping: Optional[str] = _of_server(
+        "adaptive",
+        help="dp: clip at the estimated median norm of the updates (adaptive), or at"
+        " dp_clip_norm (fixed)",
+        choices=("adaptive", "fixed"),
+        only_with=_PRIVATE,
+    )
+    dp_clip_norm: Optional[float] = _of_server(
+        0.1,
+        help="dp: clipping norm of an update; with adaptive clipping that of the first"
+        " round",
+        above=0,
+        only_with=_PRIVATE,
+    )
+    dp_delta: Optional[float] = _of_server(
+        1e-5,
+        help="dp: delta of the guarantee that summary.json states",
+        above=0,
+        below=1,
+        only_with=_PRIVATE,
+    )
+    compressed_bits: Optional[int] = _of_server(
+        8,
+        help="compressed: bits per number",
+        minimum=1,
+        maximum=16,
+        only_with=_COMPRESSED,
+    )
+    compressed_threshold: Optional[int] = _of_server(
+        20000,
+        help="compressed: tensors with at most this many numbers stay as they are",
+        minimum=0,
+        only_with=_COMPRESSED,
+    )
+    rounds_per_evaluation: int = _of_files(
+        1, help="number of rounds between two tests of the global model", minimum=1
+    )
+    accuracy_at_rounds: tuple[int, ...] = _of_files(
+        (),
+        help="rounds, such as 500,1000, whose test accuracy summary.json lists",
+        minimum=1,
+        tags=(process_settings.FREE,),
+    )
+    target_accuracies: tuple[float, ...] = _of_files(
+        (),
+        help="accuracies, such as 0.48,0.52; summary.json lists the first round that"
+        " reaches each",
+        above=0,
+        maximum=1,
+        tags=(process_settings.FREE,),
+    )
+    target_measure: str = _of_files(
+        "average",
+        help="what must reach a target: the moving average of the accuracy, or the"
+        " accuracy itself (raw)",
+        choices=("average", "raw"),
+        tags=(process_settings.FREE,),
+    )
+    target_model: str = _of_files(
+        "server",
+        help="whose accuracy must reach a target: the server model's, or that of the"
+        " mean of all clients' latest models",
+        choices=("server", "all_clients"),
+        tags=(process_settings.FREE,),
+    )
+    keep_best: bool = _of_files(
+        False, help="also keep the model of the round with the best test accuracy"
+    )
+    debug_eager: bool = _of_what(
+        False,
+        help="hooks of methods run without tracing, so that print and breakpoint() work"
+        " in them; slow",
+        only_with={"runtime": ("in_process",)},
+        tags=(process_settings.FREE,),
+    )
+    rounds_per_checkpoint: int = _of_files(
+        1,
+        help="number of rounds between two checkpoints",
+        minimum=1,
+        tags=(process_settings.FREE,),
+    )
+    output_dir: str = _of_files(
+        "runs/{process}-{task}-seed{seed}",
+        help="output directory: {seed}, {process} and {task} are replaced by the run's;"
+        " the same directory again resumes",
+        placeholder="DIR",
+        tags=(process_settings.FREE,),
+    )
+    overwrite: bool = _of_files(
+        False,
+        help="delete the run in output_dir and start anew",
+        tags=(process_settings.FREE,),
+    )
+    runtime: str = _of_where(
+        "in_process", help="where the clients run", choices=runtime.KINDS
+    )
+    devices: Optional[tuple[str, ...]] = _of_where(
+        None,
+        help="devices such as GPU:0,GPU:1; all GPUs, or the CPU, by default",
+        only_with={"runtime": ("in_process",)},
+        tags=(process_settings.FREE,),
+    )
+    clients_in_parallel: Optional[int] = _of_where(
+        None,
+        help="clients at a time on each device; ray: in total",
+        minimum=1,
+        tags=(process_settings.FREE,),
+    )
+    require_gpu: bool = _of_where(
+        False,
+        help="fail if there is no GPU",
+        only_with={"runtime": ("in_process", "ray")},
+        tags=(process_settings.FREE,),
+    )
+    ray_address: Optional[str] = _of_where(
+        None,
+        help="ray: host:port of the head node, or auto on a node of the cluster; by"
+        " default Ray is started on this machine for the run",
+        only_with=_RAY,
+        tags=(process_settings.FREE,),
+    )
+    gpus_per_client: float = _of_where(
+        _DEFAULTS_OF_RUNTIME.gpus_per_client,
+        help="ray: the fraction of a GPU that a client takes, if there are GPUs",
+        minimum=0,
+        maximum=1,
+        only_with=_RAY,
+        tags=(process_settings.FREE,),
+    )
+    cpus_per_client: float = _of_where(
+        _DEFAULTS_OF_RUNTIME.cpus_per_client,
+        help="ray: the CPUs that a client takes",
+        above=0,
+        only_with=_RAY,
+        tags=(process_settings.FREE,),
+    )
+    data_on_nodes: bool = _of_where(
+        False,
+        help="ray: whether each node loads the data itself instead of receiving it",
+        only_with=_RAY,
+        tags=(process_settings.FREE,),
+    )
+    strengths: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    settings_from: str = dataclasses.field(default="", compare=False)
+
+    def __new__(cls, *args: Any, **given: Any):
+        """Refuses arguments that are no settings; see `settings.check_names`."""
+        of_methods = {each.name for each in strengths_lib.listed()} & given.keys()
+        for name in of_methods:
+            raise TypeError(
+                f"{cls.__name__} takes {name} among its strengths: give"
+                f" strengths={{{name!r}: {given[name]!r}}}."
+            )
+        check_names(cls, given)
+        return super().__new__(cls)
+
+    def __post_init__(self):
+        """Checks what is given.
+
+        Raises:
+          SettingError: If a value cannot be, or a strength is of no method of the
+            process.
+        """
+        _add_files(self.plugin)
+        for each in settings_of(self):
+            value: Any = each.adopt(getattr(self, each.name))
+            if value is not None:
+                each.check(value)
+            if each.name == "plugin" and value:
+                value = tuple(os.path.abspath(file) for file in value)
+            if each.name == "process":
+                value = process_name(value) if value else None
+            if each.name == "settings_of" and value not in (None, TASK, EACH):
+                known = [TASK, EACH, *catalogue.names()]
+                dataclasses.replace(each, choices=known).check(value)
+            object.__setattr__(self, each.name, value)
+        strengths = strengths_lib.checked(self.strengths)
+        object.__setattr__(self, "strengths", strengths)
+        if self.process is not None:
+            strengths_lib.check_owned(strengths, [self.process])
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]):
+        """Makes a config of settings by name, strengths among them.
+
+        Raises:
+          SettingError: If there is no such setting, or a value cannot be.
+        """
+        names = {each.name for each in settings_of(cls)} | {"settings_from"}
+        own = {name: value for name, value in values.items() if name in names}
+        rest = {name: value for name, value in values.items() if name not in names}
+        return cls(**own, strengths=rest)
+
+    def given(self) -> dict[str, Any]:
+        """What is not None, by name, strengths among them."""
+        values = {each.name: getattr(self, each.name) for each in settings_of(self)}
+        given = {name: value for name, value in values.items() if value is not None}
+        return {**given, **self.strengths}
+
+    def resolved(self, tasks: Any = lazy.tasks) -> ResolvedConfig:
+        """Returns the config with a value for every setting.
+
+        Args:
+          tasks: The module `tasks`, or what has its `names` and `defaults`, and its
+            `recipes` if there are any.
+
+        Returns:
+          The config. The settings of `recipe` stand in its place, without those that
+          have no meaning beside the others: an alpha of another partition, strengths of
+          methods that are not part of the process. `participation` has become
+          `clients_per_round`; what does not apply, such as a `max_gradient_norm` of 0,
+          is None.
+
+        Raises:
+          SettingError: If there is no process, no such task or recipe, or two settings
+            contradict each other.
+        """
+        return ResolvedConfig.of(resolution.resolve(self.given(), type(self), tasks))
+
+
+class ResolvedConfig(RunConfig):
+    """What a run does: None only stands for what is off or does not apply."""
+
+    def resolved(self, tasks: Any = lazy.tasks) -> ResolvedConfig:
+        """Itself."""
+        del tasks
+        return self
+
+    @property
+    def methods(self) -> tuple[Method, ...]:
+        """What the run adds to federated averaging."""
+        return self.build_methods(self.process, self.strengths)
+
+    def part(self, kind: type) -> dict[str, Any]:
+        """The settings that a class of settings has, by name."""
+        return {each.name: getattr(self, each.name) for each in settings_of(kind)}
+
+    def dump(self) -> dict[str, Any]:
+        """JSON values by name, strengths among them, as `config.json` has them."""
+        values = {
+            each.name: getattr(self, each.name)
+            for each in _by_heading()
+            if SHORTHAND not in each.tags
+        }
+        return {
+            name: list(value) if isinstance(value, tuple) else value
+            for name, value in {
+                **values,
+                **self.strengths,
+                "settings_from": self.settings_from,
+            }.items()
+        }
+
+    @classmethod
+    def load(cls, values: Mapping[str, Any]) -> ResolvedConfig:
+        """The inverse of `dump`, of what `config.json` holds.
+
+        What is no setting is left out; a setting that an older version did not have is
+        the default.
+
+        Raises:
+          SettingError: If it is not that of a run.
+        """
+        if "process" not in values:
+            raise SettingError("process", None, "it is missing.")
+        values = modernised(values)
+        _add_files(values.get("plugin", ()))
+        known = listed(values["process"])
+        found = {s.name: values.get(s.name, s.default) for s in known}
+        return cls.of({**found, "settings_from": values.get("settings_from", "")})
+
+    def aggregation(self) -> dict[str, Any]:
+        """Its settings as `aggregators.build_model_aggregator` takes them."""
+        applying = {
+            each.name.removeprefix("aggregator_"): getattr(self, each.name)
+            for each in settings_of(self)
+            if self.aggregator in each.only_with.get("aggregator", ())
+        }
+        # That one is for the accountant.
+        applying.pop("dp_delta", None)
+        return {
+            "kind": self.aggregator,
+            "clients_per_round": self.clients_per_round,
+            **applying,
+        }
+
+
+def listed(process: Optional[str] = None) -> list[Setting]:
+    """All settings, heading by heading, required ones first.
+
+    The strengths of the process's methods are the last; of all methods, if None.
+
+    Raises:
+      UnknownProcessError: If the name is not one.
+    """
+    return [*_by_heading(), *strengths_lib.listed(process)]
+
+
+def _add_files(files: Optional[Sequence[str]]) -> None:
+    """Adds the methods of files to those that there are.
+
+    Raises:
+      SettingError: If a file cannot be loaded.
+    """
+    for file in [files] if isinstance(files, str) else files or ():
+        try:
+            catalogue.add_file(file)
+        except plugins.PluginError as error:
+            raise SettingError("plugin", file, str(error)) from error
+
+
+def _by_heading() -> list[Setting]:
+    return sorted(
+        settings_of(RunConfig),
+        key=lambda s: (_GROUPS.index(s.group), s.default is not dataclasses.MISSING),
+    )
+
+
+def modernised(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of a `config.json` as this version writes them.
+
+    An older version wrote lists as texts such as `500,1000`.
+    """
+    known = {each.name: each for each in listed() if each.is_tuple}
+    lists = {
+        name: list(known[name].read(values[name] or ""))
+        for name in known.keys() & values.keys()
+        if isinstance(values[name], str)
+        or (values[name] is None and not known[name].is_optional)
+    }
+    return {**values, **lists}
+
+
+def process_name(text: str) -> str:
+    """A process's name as runs have it: without `fedavg`, which adds nothing.
+
+    Raises:
+      SettingError: If it is no process.
+    """
+    try:
+        catalogue.parse(text)
+    except ValueError as error:
+        raise SettingError("process", text, str(error)) from error
+    parts = catalogue.parts_of(text)
+    return "+".join(part for part in parts if part != "fedavg") or "fedavg"

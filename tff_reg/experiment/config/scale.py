@@ -1,0 +1,102 @@
+"""A run in small: what `scale` makes of rounds, clients, epochs and data.
+
+A fraction keeps a run's shape: so many rounds, clients, local epochs and examples of
+what the other settings say, rounded and at least one, hence the same examples a client.
+`tiny` is the least that still does everything once: a round of two clients that take a
+few steps each, but for what somebody gave. No TensorFlow here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Container, Mapping
+from typing import Any
+
+from tff_reg.settings import SettingError
+
+TINY = "tiny"
+
+# The most that `tiny` leaves of each. 12 examples a client are more than the 10 that
+# some partitions promise everybody, and in batches of 4 they make three steps.
+TINY_MOST = {
+    "total_rounds": 1,
+    "num_clients": 4,
+    "clients_per_round": 2,
+    "local_epochs": 1,
+    "batch_size": 4,
+    "train_examples": 48,
+    "test_examples": 24,
+}
+_NOT_IN_PROPORTION = ("batch_size",)
+_OF_DATA = ("train_examples", "test_examples")
+
+
+@dataclasses.dataclass(frozen=True)
+class Scale:
+    """How much of a run is left.
+
+    Attributes:
+      fraction: In (0, 1]; None for 'tiny'.
+    """
+
+    fraction: float | None
+
+    def __call__(self, name: str, value: int) -> int:
+        """What is left of one number.
+
+        Args:
+          name: A setting that is scaled, or 'train_examples' or 'test_examples'.
+          value: The whole, at least 1.
+        """
+        if self.fraction is None:
+            return min(value, TINY_MOST[name])
+        if name in _NOT_IN_PROPORTION:
+            return value
+        return max(1, round(value * self.fraction))
+
+    def settings(
+        self, values: Mapping[str, Any], given: Container[str]
+    ) -> dict[str, int]:
+        """What is left of a run's settings.
+
+        Args:
+          values: All of them, by name.
+          given: The names of those that somebody gave: 'tiny' leaves them as they are.
+
+        Returns:
+          New values by name. The clients of the partition `domain` stay as many as
+          they are, since each domain has its own.
+        """
+        scaled = [name for name in TINY_MOST if name not in _OF_DATA]
+        left = {name: self(name, values[name]) for name in scaled}
+        if self.fraction is None:
+            left.update({name: values[name] for name in scaled if name in given})
+            if "clients_per_round" in given and "num_clients" not in given:
+                enough = max(left["num_clients"], left["clients_per_round"])
+                left["num_clients"] = enough
+        if values["partition"] == "domain":
+            left["num_clients"] = values["num_clients"]
+        left["clients_per_round"] = min(left["clients_per_round"], left["num_clients"])
+        return left
+
+
+def parse(text: str) -> Scale:
+    """Reads the setting.
+
+    Args:
+      text: 'tiny', or a number above 0 and of at most 1.
+
+    Raises:
+      SettingError: If it is something else.
+    """
+    if text == TINY:
+        return Scale(None)
+    try:
+        fraction = float(text)
+    except ValueError:
+        fraction = 0.0
+    if not 0 < fraction <= 1:
+        raise SettingError(
+            "scale", text, "it must be tiny, or a number above 0 and of at most 1."
+        )
+    return Scale(fraction)

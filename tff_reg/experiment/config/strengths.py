@@ -1,0 +1,79 @@
+"""The strengths of methods among the settings of a run: which there are, and checks."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any, Optional
+
+from tff_reg.methods import catalogue
+from tff_reg.settings import Setting, SettingError
+
+GROUP = "Strengths of the methods"
+
+
+def listed(process: Optional[str] = None) -> tuple[Setting, ...]:
+    """The strengths of a process's methods; of all methods, if None."""
+    return tuple(
+        dataclasses.replace(each.setting, name=each.flag, group=GROUP)
+        for each in catalogue.strengths(process)
+    )
+
+
+def checked(strengths: Mapping[str, Any]) -> dict[str, Any]:
+    """Checks strengths, of any method.
+
+    Args:
+      strengths: By name; None for what is not given.
+
+    Returns:
+      Those that are given, as their settings have them.
+
+    Raises:
+      SettingError: If there is no such strength, or it cannot have the value.
+    """
+    if not isinstance(strengths, Mapping):
+        why = "it must be a dictionary such as {'fedprox_strength': 0.1}."
+        raise SettingError("strengths", strengths, why)
+    catalogue.load_named(strengths)
+    methods, known = _methods(), {each.name: each for each in listed()}
+    found = {}
+    for name, value in strengths.items():
+        if name not in known:
+            raise SettingError(name, None, "there is no such setting.")
+        if value is None:
+            continue
+        found[name] = known[name].adopt(value)
+        known[name].check(found[name])
+        try:
+            catalogue.build(methods[name], {name: found[name]})
+        except SettingError as error:
+            raise SettingError(name, value, error.reason) from error
+        except ValueError as error:
+            raise SettingError(name, value, str(error)) from error
+    return found
+
+
+def _methods() -> dict[str, str]:
+    """The names of the methods by their strengths'."""
+    return {each.flag: each.method for each in catalogue.strengths()}
+
+
+def owned(strengths: Mapping[str, Any], process: str) -> dict[str, Any]:
+    """Those of the strengths that are of methods of the process."""
+    own = {each.name for each in listed(process)}
+    return {name: value for name, value in strengths.items() if name in own}
+
+
+def check_owned(strengths: Mapping[str, Any], processes: Sequence[str]) -> None:
+    """Checks that strengths are of methods of some of the processes.
+
+    Raises:
+      SettingError: If one is not.
+    """
+    for name, value in strengths.items():
+        if not any(owned({name: value}, process) for process in processes):
+            whole = f"process={processes[0]}"
+            which = whole if len(processes) == 1 else ", ".join(processes)
+            reason = f"{_methods()[name]} is not part of {which}."
+            raise SettingError(name, value, reason)

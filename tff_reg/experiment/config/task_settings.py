@@ -1,0 +1,121 @@
+"""What a task is built from: its data, their split, its model.
+
+This module needs no TensorFlow.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from typing import Optional
+
+from tff_reg.data import augmentation as augmentation_lib, keys, partitions
+from tff_reg.models import names
+from tff_reg.settings import check, setting
+from tff_reg.training import process_settings
+
+# Headings of a help.
+WHAT = "What to run"
+DATA = "Data and model"
+_of_data = functools.partial(setting, group=DATA)
+
+# Tag: not all tasks have it.
+OPTION = "option of tasks"
+
+
+@dataclasses.dataclass(frozen=True)
+class TaskSettings(process_settings.PopulationSettings):
+    """What a task is built from.
+
+    Where `model`, `norm`, `augmentation` or `image_size` is None, it is the task's own;
+    so are `pixel_mean` and `pixel_std` where they are empty.
+    """
+
+    task: str = setting("digits", group=WHAT, help="data set and model")
+    seed: int = setting(
+        0,
+        group=WHAT,
+        help="seed of everything random: the partition, the initial weights, client"
+        " sampling, the order of batches; 0 to 2^53 - 1",
+        minimum=0,
+        maximum=keys.LARGEST_SEED,
+    )
+    scale: Optional[str] = setting(
+        None,
+        group=WHAT,
+        help="scales a run down: a fraction such as 0.1 of the rounds, clients, local"
+        " epochs and examples; or tiny, a smoke test with one round of two clients with"
+        " 12 examples each, in batches of 4, unless other flags say otherwise",
+        placeholder="X",
+    )
+    validation_share: Optional[float] = _of_data(
+        None,
+        help="fraction of the training examples that is held out for tuning; the model"
+        " is tested on them in place of the test set",
+        above=0,
+        below=1,
+    )
+    partition: str = _of_data(
+        "iid", help="how the data are split among clients", choices=partitions.names()
+    )
+    concentration: Optional[float] = _of_data(
+        None, help="alpha of a Dirichlet partition", above=0
+    )
+    classes_per_client: Optional[int] = _of_data(
+        None, help="classes of a client in the partition shards", minimum=1
+    )
+    split_file: Optional[str] = _of_data(
+        None,
+        help="file that the partition split_file reads",
+        placeholder="FILE",
+        tags=(process_settings.FREE,),
+    )
+    model: Optional[str] = _of_data(None, help="network", choices=names.MODEL_NAMES)
+    norm: Optional[str] = _of_data(
+        None, help="normalisation layers of the network", choices=names.NORM_NAMES
+    )
+    projector: str = _of_data(
+        "none", help="layers before the classifier", choices=names.PROJECTOR_NAMES
+    )
+    augmentation: Optional[str] = _of_data(
+        None,
+        help="augmentation of the training images",
+        choices=augmentation_lib.RECIPE_NAMES,
+    )
+    pixel_mean: tuple[float, ...] = _of_data(
+        (),
+        help="mean of the normalisation, of pixels in 0 to 1: one number, or one for a"
+        " channel; by default the task's",
+    )
+    pixel_std: tuple[float, ...] = _of_data(
+        (), help="standard deviations of the normalisation, likewise", above=0
+    )
+    image_size: Optional[int] = _of_data(
+        None,
+        help="height and width of the images, for tasks with images of any size",
+        minimum=8,
+        tags=(OPTION,),
+    )
+    class_list: Optional[str] = _of_data(
+        None,
+        help="file that names the classes of imagenet200",
+        placeholder="FILE",
+        tags=(OPTION,),
+    )
+    synthetic_data: bool = _of_data(
+        False, help="random images of the task's shape in place of its data"
+    )
+    data_dir: Optional[str] = _of_data(
+        None,
+        help="directory of the data set",
+        placeholder="DIR",
+        tags=(OPTION, process_settings.FREE),
+    )
+
+    def __post_init__(self):
+        """Checks all of them.
+
+        Raises:
+          SettingError: If one cannot be.
+        """
+        check(self)

@@ -1,0 +1,1 @@
+"""Reading finished runs: their models, their numbers, tables and pictures of them."""

@@ -1,0 +1,273 @@
+"""Finished runs side by side: the table and the figure that a paper would have.
+
+    table.csv    a row a method, shares and means at full precision
+    table.md     the same in percent, mean and deviation, the best in bold where all
+                 have one protocol
+    curves.png   test accuracy by round
+    curves.csv   its numbers: a row a method and round
+    compute.png  by what a client computed, with the column of MFLOPs
+
+Columns of what `bin/analyze hessian` and `bin/analyze cost` leave in the runs'
+directories may be asked for (FedAlign's Tables 1 and 5).
+
+Deviations are sample deviations (n - 1) over seeds; one seed has none.
+"""
+
+from __future__ import annotations
+
+import pathlib
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Optional, Union
+
+from tff_reg import curves, files, tables
+from tff_reg.data import digests
+from tff_reg.experiment.config import identity as identity_lib
+from tff_reg.experiment.config.run_config import RunConfig
+from tff_reg.experiment.report import (
+    finished_runs,
+    protocol as protocol_lib,
+    table as table_lib,
+)
+from tff_reg.experiment.report.finished_runs import HOW, STEP, ComparisonError
+from tff_reg.experiment.report.table import Groups, Row, Table, Tuned
+
+FILES = ("table.csv", "table.md", "curves.csv", "curves.png", "compute.png")
+
+Runs = Union[Sequence[files.PathLike], Mapping[str, Sequence[files.PathLike]]]
+
+
+def compare(
+    runs: Runs,
+    output_dir: files.PathLike,
+    *,
+    accuracy_at_rounds: Sequence[int] = (),
+    target_accuracies: Sequence[float] = (),
+    target_measure: Optional[str] = None,
+    target_model: Optional[str] = None,
+    columns: Sequence[str] = (),
+    weights: str = finished_runs.WEIGHTS.default,
+    tuned: Mapping[str, Tuned] = {},
+    missing: Sequence[str] = (),
+) -> list[Row]:
+    """Compares finished runs and writes their table and their curves.
+
+    Args:
+      runs: Directories of runs, to be grouped by their process; or directories by the
+        name that the table has for them. The runs of a group differ in their seed.
+      output_dir: Directory of the files; made if it is not there.
+      accuracy_at_rounds: Rounds that get a column.
+      target_accuracies: Accuracies (0 to 1) whose first round gets a column.
+      target_measure: As in `RunConfig`; None for what each run's config says.
+      target_model: Likewise.
+      columns: The columns of `table.md` between the seeds and those of rounds and
+        targets, names of `table.COLUMNS`; empty for the accuracies and seconds.
+      weights: The weights of which the Hessian's eigenvalue and trace are.
+      tuned: What came of tuning groups, by the groups' names.
+      missing: Runs that belong here and have not finished: they are named below the
+        table, and nothing is in bold.
+
+    Returns:
+      The rows of `table.csv`, numbers by column, None where a cell is empty.
+      The rounds to a target are empty where a seed never reached it.
+
+    Raises:
+      ComparisonError: If there is no run, one is not finished, runs of a group differ,
+        or one was not analysed or measured as a column needs it.
+      SettingError: If an argument cannot be, or nothing can be written to `output_dir`.
+      DirectoryError: If a directory is not a run's.
+    """
+    measures = {"target_measure": target_measure, "target_model": target_model}
+    asked = RunConfig.of(
+        {
+            "accuracy_at_rounds": tuple(dict.fromkeys(accuracy_at_rounds)),
+            "target_accuracies": tuple(dict.fromkeys(target_accuracies)),
+            **measures,
+        }
+    )
+    columns = table_lib.parse_columns(columns)
+    groups = _groups(runs, asked.given(), columns, weights)
+    table = Table(
+        groups,
+        asked.accuracy_at_rounds,
+        asked.target_accuracies,
+        columns,
+        weights,
+        table_lib.reaching(groups, measures) if target_accuracies else "",
+        _protocol(groups, tuned),
+        tuned,
+        missing,
+    )
+    _write(table, files.make_directory(output_dir, "output_dir"))
+    return table.rows()
+
+
+def _write(table: Table, directory: pathlib.Path) -> None:
+    files.delete_leftovers(directory)
+    note = " ".join([table.protocol.in_short(), *table.notes()])
+    _write_curves(directory, table.groups, note)
+    _write_compute(directory / "compute.png", table.groups, note)
+    files.write_text(directory / "table.md", table.markdown())
+    files.write_text(directory / "table.csv", tables.to_csv(table.rows()))
+
+
+def _protocol(groups: Groups, tuned: Mapping[str, Tuned]) -> protocol_lib.Protocol:
+    return protocol_lib.of(
+        {
+            name: [
+                {**run.config, "total_rounds": run.summary["rounds"]} for run in group
+            ]
+            for name, group in groups.items()
+        },
+        chosen={name for each in tuned.values() for name in each.settings},
+    )
+
+
+def _groups(
+    runs: Runs, wanted: Mapping[str, Any], columns: Sequence[str], weights: str
+) -> dict[str, list[finished_runs.Run]]:
+    groups: dict[str, list[finished_runs.Run]] = {}
+    if isinstance(runs, Mapping):
+        groups = {
+            name: [finished_runs.read(path, wanted, columns, weights) for path in paths]
+            for name, paths in runs.items()
+        }
+    else:
+        for path in runs:
+            run = finished_runs.read(path, wanted, columns, weights)
+            name = run.config.get("process") or run.path.name
+            groups.setdefault(name, []).append(run)
+    if not all(groups.values()) or not groups:
+        raise ComparisonError("There are no runs to compare.")
+    for group in groups.values():
+        _check_alike(group)
+    _check_analysed_alike([run for group in groups.values() for run in group])
+    return groups
+
+
+def _check_analysed_alike(runs: Sequence[finished_runs.Run]) -> None:
+    first, *others = runs
+    for run in others:
+        if run.analyses.get(HOW) != first.analyses.get(HOW):
+            raise ComparisonError(
+                f"The Hessians of {first.path} and {run.path} were measured with"
+                " different settings; repeat bin/analyze hessian with the same."
+            )
+
+
+def _check_alike(group: Sequence[finished_runs.Run]) -> None:
+    first, *others = group
+    paths_by_seed = {first.summary["seed"]: first.path}
+    for run in others:
+        where = f"{first.path} and {run.path}"
+        if run.summary["rounds"] != first.summary["rounds"]:
+            raise ComparisonError(
+                f"{where} have {first.summary['rounds']} and {run.summary['rounds']}"
+                " rounds, so they have no mean."
+            )
+        of_seed = identity_lib.decided_by_seed(first.config)
+        for name in identity_lib.differences(first.config, run.config, of_seed):
+            values = f"{name} ({first.config[name]} and {run.config[name]})"
+            raise ComparisonError(
+                f"{where} differ in {digests.NAMES.get(name, values)}, so they have no"
+                " mean; give them names of their own."
+            )
+        seed = run.summary["seed"]
+        if seed in paths_by_seed:
+            raise ComparisonError(
+                f"{paths_by_seed[seed]} and {run.path} are the same run with the same"
+                f" seed, {seed}."
+            )
+        paths_by_seed[seed] = run.path
+
+
+def _write_curves(
+    directory: pathlib.Path,
+    groups: Groups,
+    note: str,
+) -> None:
+    found = _curves(groups, lambda run, round_num: round_num)
+    _write_picture(directory / "curves.png", groups, found, curves.ROUNDS, note)
+    rows = [
+        {
+            "process": curve.name,
+            "round": int(round_num),
+            "accuracy_mean": mean,
+            "accuracy_std": band if len(groups[curve.name]) > 1 else None,
+        }
+        for curve in found
+        for round_num, mean, band in zip(curve.rounds, curve.mean, curve.deviation)
+    ]
+    if rows:
+        files.write_text(directory / "curves.csv", tables.to_csv(rows))
+    else:
+        files.delete(directory / "curves.csv")
+
+
+def _write_compute(
+    path: pathlib.Path,
+    groups: Groups,
+    note: str,
+) -> None:
+    """Accuracy by compute, as FedMLB's Figs. 2 to 4 compare methods."""
+    runs = [run for group in groups.values() for run in group]
+    if not all(STEP in run.analyses and run.examples for run in runs):
+        files.delete(path)
+        return
+    found = _curves(
+        groups,
+        lambda run, round_num: run.examples[round_num] * run.analyses[STEP] / 1e3,
+    )
+    _write_picture(
+        path,
+        groups,
+        found,
+        "Multiply-adds of a client that takes part in every round (10^9)",
+        note,
+    )
+
+
+def _curves(
+    groups: Groups,
+    place: Callable[[finished_runs.Run, int], float],
+) -> list[curves.Curve]:
+    """The groups' curves, but of those that were never evaluated."""
+    found = []
+    for name, group in groups.items():
+        rounds = sorted(set.intersection(*(set(run.accuracies) for run in group)))
+        values = [[run.accuracies[number] for run in group] for number in rounds]
+        places = [
+            statistics.fmean([place(run, number) for run in group]) for number in rounds
+        ]
+        if rounds:
+            means = [statistics.fmean(each) for each in values]
+            bands = [table_lib.deviation(each) or 0.0 for each in values]
+            found.append(curves.Curve(name, places, means, bands))
+    return found
+
+
+def _write_picture(
+    path: pathlib.Path,
+    groups: Groups,
+    drawn: Sequence[curves.Curve],
+    across: str,
+    note: str,
+) -> None:
+    if not drawn:
+        # Nothing was evaluated; an old picture would be of other runs.
+        files.delete(path)
+        return
+    numbers = [len(group) for group in groups.values()]
+    subtitle = "one seed"
+    if max(numbers) > 1:
+        subtitle = (
+            f"mean of {table_lib.span(numbers)} seeds, bands of one sample deviation"
+        )
+    curves.write_curves(
+        path,
+        drawn,
+        title=table_lib.accuracy(groups),
+        subtitle=subtitle,
+        across=across,
+        note=note,
+    )

@@ -1,0 +1,227 @@
+"""A finished run as it is on the disk: its summary, its accuracies, its analyses.
+
+Nothing is written to the run's directory.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+import pathlib
+from collections.abc import Mapping, Sequence
+from typing import Any, Optional
+
+from tff_reg import files, tables
+from tff_reg.experiment.report import trained
+from tff_reg.experiment.rounds import (
+    directory as directory_lib,
+    metrics,
+    summary as summary_lib,
+)
+from tff_reg.settings import Setting
+
+# Of `hessian.csv`, with their heads in a table: of the weights that are looked at ...
+FLATNESS_COLUMNS = {"lambda_max": "lambda_max (in magnitude)", "trace": "H_T"}
+# ... and of the clients' models, which go on from the server's.
+CLIENTS_COLUMNS = {
+    "h_n": "H_N",
+    "h_d": "H_D",
+    "h_n_code": "H_N (code)",
+    "h_d_code": "H_D (code)",
+    "drift": "drift",
+    "drift_agreement": "drift cosine",
+    "gradient_agreement": "gradient cosine",
+}
+HESSIAN_COLUMNS = {**FLATNESS_COLUMNS, **CLIENTS_COLUMNS}
+# Of `cost.csv`, with their heads and the names that they have there.
+COST_COLUMNS = {
+    "mflops": ("MFLOPs", "forward_mflops"),
+    "rest_mflops": ("other MFLOPs", "forward_rest_mflops"),
+    "params": ("params (M)", "stored_params_m"),
+}
+# Which weights of a run are looked at.
+WEIGHTS = Setting(
+    "weights",
+    str,
+    "server",
+    "the model that is looked at; all_clients is the mean of all clients' last models,"
+    " best the server's after its best round, of a run with keep_best",
+    choices=trained.WEIGHTS,
+)
+# Among what a run's analyses say: how they were made.
+HOW = "settings"
+# And the multiply-adds of a training step for one example, in 10^6.
+STEP = "step"
+_STEP_PARTS = ("forward_mflops", "forward_rest_mflops", "backward_mflops")
+# Of which an analysis may have more than is asked for.
+_AT_LEAST = ("eigenvalues", "density_samples", "clients")
+
+
+class ComparisonError(ValueError):
+    """Raised when runs cannot be compared; says which and why."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """A finished run.
+
+    Attributes:
+      path: Its directory.
+      config: What its `config.json` says.
+      summary: What `summary.json` would, with the rounds and targets asked for.
+      accuracies: Test accuracy, a share, by the rounds that were evaluated.
+      all_clients: The same of the mean of all clients' last models.
+      examples: Examples that a client of a round has trained on since the first, by
+        round; empty where that is not known.
+      analyses: What was asked for of the run's analyses, by column.
+    """
+
+    path: pathlib.Path
+    config: Mapping[str, Any]
+    summary: Mapping[str, Any]
+    accuracies: Mapping[int, float]
+    all_clients: Mapping[int, float]
+    examples: Mapping[int, float]
+    analyses: Mapping[str, Any]
+
+
+def read(
+    path: files.PathLike,
+    wanted: Mapping[str, Any] = {},
+    columns: Sequence[str] = (),
+    weights: str = WEIGHTS.default,
+) -> Run:
+    """Reads a finished run.
+
+    Args:
+      path: Its directory.
+      wanted: Rounds and targets, as of `summary.of_finished_run`.
+      columns: Of the run's analyses: names of `HESSIAN_COLUMNS` and `COST_COLUMNS`.
+      weights: Of which weights the Hessian is; what is of clients is of the server's.
+
+    Raises:
+      ComparisonError: If it is not finished, or was not analysed as a column needs it.
+      DirectoryError: If the directory is not a run's.
+    """
+    directory = directory_lib.RunDirectory(path)
+    summary = summary_lib.of_finished_run(directory, {"total_rounds": 1, **wanted})
+    if summary is None:
+        raise ComparisonError(f"{path} has no finished run.")
+    text = (directory.path / "metrics.csv").read_text("utf-8")
+    table = metrics.MetricsTable.parse(text)
+    config = directory.config or {}
+    return Run(
+        path=directory.path,
+        config=config,
+        summary=summary,
+        accuracies=_by_round(table, metrics.EVALUATION_ACCURACY),
+        all_clients=_by_round(table, metrics.ALL_CLIENTS_ACCURACY),
+        examples=_examples(table, config),
+        analyses=_analyses(directory.path, summary["rounds"], columns, weights),
+    )
+
+
+def is_analysed(
+    path: files.PathLike,
+    columns: Sequence[str],
+    weights: str = WEIGHTS.default,
+    settings: Mapping[str, Any] = {},
+) -> bool:
+    """Whether a finished run's analyses have what columns need.
+
+    Args:
+      path: The run's directory.
+      columns: As for `read`.
+      weights: As for `read`.
+      settings: How its Hessian has to be measured, by setting of `bin/analyze hessian`.
+
+    Returns:
+      Whether they have it, or more of it.
+    """
+    try:
+        made = read(path, {}, columns, weights).analyses.get(HOW, {})
+        return all(
+            made.get(name, value) >= value
+            if name in _AT_LEAST
+            else made.get(name, value) == value
+            for name, value in settings.items()
+        )
+    except (ComparisonError, TypeError):  # Of a file that somebody has changed.
+        return False
+
+
+def analysis_folder(path: files.PathLike, weights: str) -> pathlib.Path:
+    """Where the analyses of a run's weights are; of the server's, at the top."""
+    folder = pathlib.Path(path) / directory_lib.ANALYSIS
+    return folder if weights == WEIGHTS.default else folder / weights
+
+
+def _by_round(table: metrics.MetricsTable, column: str) -> dict[int, float]:
+    values = zip(table.column(metrics.ROUND), table.column(column))
+    return {int(number): value for number, value in values if not math.isnan(value)}
+
+
+def _examples(
+    table: metrics.MetricsTable, config: Mapping[str, Any]
+) -> dict[int, float]:
+    rows = table.rows()
+    if not rows or metrics.NUM_EXAMPLES not in rows[0]:
+        return {}
+    of_rounds = table.column(metrics.NUM_EXAMPLES)
+    totals = itertools.accumulate(n / config["clients_per_round"] for n in of_rounds)
+    return {int(r): total for r, total in zip(table.column(metrics.ROUND), totals)}
+
+
+def _analyses(
+    path: pathlib.Path, rounds: int, columns: Sequence[str], weights: str
+) -> dict[str, Any]:
+    """What the run's analyses say for columns, and how they were made."""
+    found: dict[str, Any] = {}
+    for kind, of_weights in (
+        (CLIENTS_COLUMNS, WEIGHTS.default),
+        (FLATNESS_COLUMNS, weights),
+    ):
+        asked = [name for name in columns if name in kind]
+        if asked:
+            found.update(_from_hessian(path, of_weights, rounds, asked))
+    asked = [name for name in columns if name in COST_COLUMNS]
+    if asked:
+        table = analysis_folder(path, WEIGHTS.default) / "cost.csv"
+        try:
+            (row,) = tables.from_csv(table.read_text("utf-8"))
+            found.update((name, float(row[COST_COLUMNS[name][1]])) for name in asked)
+            found[STEP] = sum(float(row[name]) for name in _STEP_PARTS)
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise ComparisonError(
+                f"{path} has no cost: let bin/analyze cost count it."
+            ) from error
+    return found
+
+
+def _from_hessian(
+    path: pathlib.Path, weights: str, rounds: int, asked: Sequence[str]
+) -> dict[str, Any]:
+    again = "let bin/analyze hessian measure it."
+    folder = analysis_folder(path, weights)
+    try:
+        made = files.read_json(folder / "hessian.json")["of"]
+        rows = tables.from_csv((folder / "hessian.csv").read_text("utf-8"))
+        values: dict[str, Optional[float]] = {
+            row["quantity"]: float(row["value"]) if row["value"] else None
+            for row in rows
+        }
+        round_num, settings = made["round_num"], dict(made["settings"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        what = "Hessian" if weights == WEIGHTS.default else f"Hessian of {weights}"
+        raise ComparisonError(f"{path} has no {what}: {again}") from error
+    if round_num != rounds:
+        raise ComparisonError(
+            f"The Hessian of {path} is of round {round_num}, not {rounds}: {again}"
+        )
+    for name in asked:
+        if name not in values:
+            raise ComparisonError(
+                f"{path} was analysed without clients, so it has no {name}: {again}"
+            )
+    return {**{name: values[name] for name in asked}, HOW: settings}

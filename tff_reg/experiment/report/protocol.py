@@ -1,0 +1,211 @@
+"""What runs that are compared have in common, in what they differ, what is each one's.
+
+Methods are compared under one protocol: the same data, rounds, clients and optimisers
+for all. A method's own are its strengths and what it cannot be without, such as FedAdam
+its server's Adam.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import textwrap
+from collections.abc import Container, Mapping, Sequence
+from typing import Any
+
+from tff_reg.data import digests
+from tff_reg.experiment.config import identity as identity_lib, run_config as config_lib
+from tff_reg.experiment.rounds import description
+from tff_reg.methods import catalogue
+from tff_reg.settings import as_text, settings_of
+
+_WIDTH = 88
+# What is only read off a run, or is a name for it.
+_NO_PART = ("process", "seed", "keep_best", "averages_all_clients")
+_SETTINGS = tuple(
+    each.name
+    for each in settings_of(config_lib.RunConfig)
+    if identity_lib.identity({each.name: None})
+    and config_lib.SHORTHAND not in each.tags
+    and each.name not in _NO_PART
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Protocol:
+    """What is known of the settings of runs that are compared.
+
+    Attributes:
+      shared: What all have in common, in words.
+      source: Whose settings these are; empty where the runs' are not the same's.
+      own: What is each one's own, in words, by its name.
+      differences: What else differs, the seeds among it: values by name, by setting.
+        There are none under one protocol.
+      unknown: The settings that are not known of some of them, by their names; there
+        are none under one protocol, since what is not known may differ.
+    """
+
+    shared: str
+    source: str
+    own: Mapping[str, str]
+    differences: Mapping[str, Mapping[str, Any]]
+    unknown: Mapping[str, Sequence[str]]
+
+    @property
+    def is_one(self) -> bool:
+        """Whether the runs differ in nothing but what is each one's own."""
+        return not self.differences and not self.unknown
+
+    def in_short(self) -> str:
+        """What all have in common, and in what they differ, in sentences."""
+        texts = [f"Protocol: {self.shared}."] if self.shared else []
+        if self.source:
+            texts.append(f"Settings that are not given come from {self.source}.")
+        if self.differences:
+            differing = "; ".join(map(self._difference, self.differences))
+            texts.append(f"They differ in {differing}.")
+        if self.unknown:
+            missing = "; ".join(
+                f"{', '.join(names[:3])}{' and others' * (len(names) > 3)} ({group})"
+                for group, names in self.unknown.items()
+            )
+            texts.append(f"Their settings are not known: {missing}.")
+        return " ".join(texts)
+
+    def lines(self) -> list[str]:
+        """All of it, in lines of at most 88 characters, where words allow."""
+        texts = [self.in_short()]
+        texts += [f"- {name}'s own: {text}" for name, text in self.own.items() if text]
+        return [
+            line
+            for text in texts
+            for line in textwrap.wrap(
+                text,
+                _WIDTH,
+                subsequent_indent="  " if text.startswith("-") else "",
+                break_on_hyphens=False,
+            )
+        ]
+
+    def _difference(self, name: str) -> str:
+        names: dict[str, list[str]] = {}
+        for group, value in self.differences[name].items():
+            shown = "none" if value is None else as_text(value)
+            names.setdefault(shown, []).append(group)
+        return f"{name}: " + ", ".join(
+            f"{value} ({', '.join(groups)})" for value, groups in names.items()
+        )
+
+
+def of(
+    groups: Mapping[str, Sequence[Mapping[str, Any]]], chosen: Container[str] = ()
+) -> Protocol:
+    """What runs have in common.
+
+    Args:
+      groups: Configs, JSON values by name, of runs that differ in their seed alone, by
+        the name that a comparison has for them.
+      chosen: Settings that were chosen for each of them by tuning.
+
+    Returns:
+      It. A setting that a config does not have, as those of older versions and of
+      processes of other people's, is unknown.
+    """
+    firsts = {name: configs[0] for name, configs in groups.items()}
+    owned = {name: _brought(config) for name, config in firsts.items()}
+    common, differences = {}, {}
+    for name in _SETTINGS:
+        values = {
+            group: config[name] for group, config in firsts.items() if name in config
+        }
+        of_protocol = {g: v for g, v in values.items() if name not in owned[g]}
+        distinct = [*map(as_text, (of_protocol or values).values())]
+        if len(set(distinct)) > 1 and of_protocol and name not in chosen:
+            differences[name] = values
+        elif len(set(distinct)) == 1:
+            common[name] = next(iter((of_protocol or values).values()))
+    differences.update(_of_data(groups))
+    seeds = {
+        group: sorted({int(config["seed"]) for config in configs})
+        for group, configs in groups.items()
+    }
+    if len(set(map(as_text, seeds.values()))) > 1:
+        differences["seeds"] = seeds
+    unknown = {
+        group: [name for name in _SETTINGS if name not in config]
+        for group, config in firsts.items()
+    }
+    sources = {config.get("settings_from", "") for config in firsts.values()}
+    return Protocol(
+        shared=description.protocol(common),
+        source=sources.pop() if len(sources) == 1 else "",
+        own={
+            group: _own(config, owned[group], common)
+            for group, config in firsts.items()
+        },
+        differences=differences,
+        unknown={group: names for group, names in unknown.items() if names},
+    )
+
+
+def _of_data(
+    groups: Mapping[str, Sequence[Mapping[str, Any]]],
+) -> dict[str, dict[str, Any]]:
+    """The data in which runs differ; those of one seed, where a seed decides them."""
+    found = {}
+    for name, words in digests.NAMES.items():
+        of_seed: dict[Any, dict[str, str]] = {}
+        for group, configs in groups.items():
+            for config in configs:
+                if name in config:
+                    by_seed = name in identity_lib.decided_by_seed(config)
+                    seed = config.get("seed") if by_seed else None
+                    of_seed.setdefault(seed, {})[group] = config[name][:8]
+        differing = [each for each in of_seed.values() if len(set(each.values())) > 1]
+        if differing:
+            found[words] = differing[0]
+    return found
+
+
+def _brought(config: Mapping[str, Any]) -> set[str]:
+    """The settings that are a run's method's own."""
+    try:
+        return set(catalogue.brings(config.get("process", "fedavg")))
+    except ValueError:  # Of a package that is not installed here.
+        return set()
+
+
+def _own(
+    config: Mapping[str, Any], brought: set[str], common: Mapping[str, Any]
+) -> str:
+    values = {
+        name: config[name]
+        for name in _SETTINGS
+        if name in brought & config.keys() and config[name] != common.get(name)
+    }
+    try:
+        strengths = catalogue.strengths(config.get("process", "fedavg"))
+        values.update(
+            (each.flag, config[each.flag]) for each in strengths if each.flag in config
+        )
+    except ValueError:
+        pass
+    return ", ".join(
+        f"{name}={as_text(value)}"
+        for name, value in values.items()
+        if value is not None
+    )
+
+
+def asked(common: config_lib.RunConfig) -> config_lib.RunConfig:
+    """What is asked of runs that are compared, with one protocol for all of them.
+
+    Args:
+      common: What is asked of all; the task's settings count where it names neither a
+        recipe nor whose settings they are.
+
+    Returns:
+      It, with whose settings count.
+    """
+    if common.recipe is not None or common.settings_of is not None:
+        return common
+    return dataclasses.replace(common, settings_of=config_lib.TASK)

@@ -1,0 +1,441 @@
+"""The table of a comparison: a row a method, as CSV and as Markdown.
+
+Deviations are sample deviations (n - 1) over seeds; one seed has none.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+import textwrap
+from collections.abc import Mapping, Sequence
+from typing import Any, Optional, Union
+
+from tff_reg import tables
+from tff_reg.experiment.config import provenance
+from tff_reg.experiment.report import protocol as protocol_lib
+from tff_reg.experiment.report.finished_runs import (
+    COST_COLUMNS,
+    HESSIAN_COLUMNS,
+    HOW,
+    STEP,
+    ComparisonError,
+    Run,
+)
+from tff_reg.experiment.rounds import (
+    description,
+    metrics,
+    progress,
+    summary as summary_lib,
+)
+from tff_reg.settings import Setting, SettingError, as_text
+
+_WIDTH = 88
+# By the name of a column, its head in `table.md` and its key in `table.csv`.
+_SHARES = {
+    "accuracy": ("accuracy (%)", "accuracy"),
+    "best": ("best (%)", "best_accuracy"),
+    "ema": ("EMA (%)", "ema_accuracy"),
+    "all_clients": ("all clients (%)", "all_clients_accuracy"),
+}
+_MODELS = {
+    "server": "the server's model",
+    "all_clients": "the mean of all clients' last models",
+    "best": "the server's model of the best round",
+}
+_TUNED = (
+    "Held out: accuracy of the best setting on training examples that were left out for"
+    " tuning, from the worst setting's; the final runs train on all."
+)
+COLUMNS = (*_SHARES, *HESSIAN_COLUMNS, *COST_COLUMNS, "seconds")
+COLUMNS_SETTING = Setting(
+    "columns",
+    str,
+    (),
+    "columns of table.md, as of FedAlign's Tables 1 and 5; runs are analysed for them"
+    " if they are not yet",
+    is_tuple=True,
+    choices=COLUMNS,
+)
+_DIGITS = {"mflops": 1, "rest_mflops": 3}
+
+Row = dict[str, Union[str, int, float, None]]
+Groups = Mapping[str, Sequence[Run]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Tuned:
+    """What came of a method's tuning.
+
+    Attributes:
+      settings: Its best settings, by name; none where the grid has none of its.
+      mean: Their accuracy on the held-out examples, a share, mean over seeds; None
+        where nothing was tuned.
+      deviation: Its sample deviation; None for one seed.
+      lowest: The least mean of those that ended finite.
+      tried: How many were.
+    """
+
+    settings: Mapping[str, Any]
+    mean: Optional[float] = None
+    deviation: Optional[float] = None
+    lowest: Optional[float] = None
+    tried: int = 0
+
+    @property
+    def text(self) -> str:
+        """The settings as `name=value, ...`."""
+        texts = [f"{name}={as_text(value)}" for name, value in self.settings.items()]
+        return ", ".join(texts) or "-"
+
+    def row(self) -> Row:
+        """What a row of `table.csv` says of it."""
+        return {
+            "setting": self.text,
+            "held_out_accuracy_mean": self.mean,
+            "held_out_accuracy_std": self.deviation,
+            "held_out_accuracy_lowest": self.lowest,
+            "settings_tried": self.tried,
+        }
+
+
+@dataclasses.dataclass(frozen=True)
+class Table:
+    """The table of groups of finished runs.
+
+    Attributes:
+      groups: The runs of each row by its name.
+      rounds: The rounds that get a column.
+      targets: The accuracies that get a column.
+      columns: Names of `COLUMNS`; empty for the accuracies and seconds.
+      weights: Of which weights the Hessian is.
+      reaching: What has to reach a target, in words.
+      protocol: What the runs have in common.
+      tuned: What came of tuning groups, by their names.
+      missing: Names of runs that have not finished.
+    """
+
+    groups: Groups
+    rounds: Sequence[int]
+    targets: Sequence[float]
+    columns: Sequence[str]
+    weights: str
+    reaching: str
+    protocol: protocol_lib.Protocol
+    tuned: Mapping[str, Tuned]
+    missing: Sequence[str]
+
+    def rows(self) -> list[Row]:
+        """The rows of `table.csv`."""
+        return [
+            {
+                **_row(name, group, self.rounds, self.targets),
+                **(self.tuned[name].row() if self.tuned else {}),
+            }
+            for name, group in self.groups.items()
+        ]
+
+    @property
+    def _is_bold(self) -> bool:
+        return self.protocol.is_one and not self.missing
+
+    @property
+    def _last(self) -> list[int]:
+        return [group[0].summary["rounds"] for group in self.groups.values()]
+
+    def markdown(self) -> str:
+        """The text of `table.md`."""
+        rows = self.rows()
+        columns = self.columns or _usual(rows)
+        notes = [textwrap.fill(note, _WIDTH) for note in self.notes()]
+        lines = [*tables.to_markdown(self._cells(rows, columns)), ""]
+        lines.append(textwrap.fill(self._caption(columns), _WIDTH))
+        if self.tuned:
+            lines.append(textwrap.fill(_TUNED, _WIDTH))
+        return "\n".join([*lines, *notes, "", *self.protocol.lines(), ""])
+
+    def _cells(
+        self, rows: Sequence[Row], columns: Sequence[str]
+    ) -> dict[str, Sequence[str]]:
+        """The cells of `table.md`, column by column."""
+        cells: dict[str, Sequence[str]] = {
+            "method": [str(row["process"]) for row in rows],
+            "seeds": [str(row["runs"]) for row in rows],
+        }
+        if self.tuned:
+            cells["best setting"] = [str(row["setting"]) for row in rows]
+            cells["held out (%)"] = [_spread(row) for row in rows]
+        for name in columns:
+            if name in _SHARES:
+                head, key = _SHARES[name]
+                cells[head] = _percents(rows, key, self._is_bold)
+            elif name in HESSIAN_COLUMNS:
+                cells[HESSIAN_COLUMNS[name]] = _numbers(rows, name)
+            elif name in COST_COLUMNS:
+                digits = _DIGITS.get(name, 2)
+                cells[COST_COLUMNS[name][0]] = [
+                    f"{row[f'{name}_mean']:.{digits}f}" for row in rows
+                ]
+        for number in self.rounds:
+            cells[f"EMA at {number} (%)"] = _percents(
+                rows, f"ema_accuracy_at_{number}", self._is_bold
+            )
+        for target in self.targets:
+            cells[f"rounds to {100 * target:g} %"] = _rounds_to(
+                rows, target, self._last, self._is_bold
+            )
+        if not self.columns or "seconds" in self.columns:
+            cells["s a round"] = [f"{row['seconds_per_round']:.2f}" for row in rows]
+        return cells
+
+    def notes(self) -> list[str]:
+        """What went wrong in runs, and whether other code made them, in sentences."""
+        notes = []
+        if self.missing:
+            there = sum(map(len, self.groups.values()))
+            notes.append(
+                f"{there} of {there + len(self.missing)} runs are finished; there are"
+                f" no results of {'; '.join(self.missing)}."
+            )
+        found = {str(r["process"]): description.troubles(r) for r in self.rows()}
+        notes += [f"{name}: {text}." for name, text in found.items() if text]
+        made: dict[str, dict[str, None]] = {}
+        for name, group in self.groups.items():
+            for run in group:
+                for maker in provenance.makers(run.config):
+                    made.setdefault(maker, {})[name] = None
+        if len(made) > 1:
+            by = [f"{maker} ({', '.join(names)})" for maker, names in made.items()]
+            which = "; ".join(by)
+            notes.append(f"They were not all made by the same code: {which}.")
+        return notes
+
+    def _caption(self, columns: Sequence[str]) -> str:
+        accuracy_of = accuracy(self.groups)
+        text = (
+            f"{accuracy_of} after {progress.count(span(self._last), 'round')}, mean"
+            " over seeds ± sample deviation (n - 1), which one seed does not have."
+        )
+        if "held-out" in accuracy_of.lower():
+            text += " Held-out examples are training examples that nobody trains on."
+        if "ema" in columns:
+            text += (
+                " EMA: exponential moving average with momentum"
+                f" {summary_lib.EMA_MOMENTUM} over the evaluated rounds."
+            )
+        if "all_clients" in columns:
+            text += " All clients: that of the mean of all clients' last models."
+        if len(self.groups) > 1:
+            text += f" {self._why_bold()} is in bold."
+        if HESSIAN_COLUMNS.keys() & set(columns):
+            text += (
+                " Of the Hessian of the loss on training examples: largest eigenvalue"
+                f" and trace at {_MODELS[self.weights]}, and how the clients' differ."
+            )
+        if COST_COLUMNS.keys() & set(columns):
+            text += (
+                " MFLOPs: multiply-adds of layers in the forward passes of a training"
+                " step, an example; other MFLOPs: of what is no layer; params: weights"
+                " that a client stores."
+            )
+        if self.reaching:
+            text += (
+                f" Rounds to a target: the first in which {self.reaching} reaches it;"
+                " with a + where a seed never did."
+            )
+        return text
+
+    def _why_bold(self) -> str:
+        if self.protocol.differences:
+            return "They have no common protocol, so nothing"
+        if self.protocol.unknown:
+            return "Whether they have one protocol is not known, so nothing"
+        return "The best" if self._is_bold else "Runs are missing, so nothing"
+
+
+def parse_columns(names: Sequence[str]) -> list[str]:
+    """Checks the names of columns.
+
+    Raises:
+      SettingError: If one does not exist or is there twice.
+    """
+    names = tuple(names)
+    COLUMNS_SETTING.check(names)
+    for name in names:
+        if names.count(name) > 1:
+            raise SettingError("columns", names, f"{name} is there twice.")
+    return list(names)
+
+
+def _row(
+    name: str,
+    group: Sequence[Run],
+    rounds: Sequence[int],
+    targets: Sequence[float],
+) -> Row:
+    def values(key: str) -> list[Optional[float]]:
+        return [run.summary[key] for run in group]
+
+    row: Row = {
+        "process": name,
+        "runs": len(group),
+        "accuracy_mean": mean(values("final_accuracy")),
+        "accuracy_std": deviation(values("final_accuracy")),
+        "best_accuracy_mean": mean(values("best_accuracy")),
+        "ema_accuracy_mean": mean(values("ema_accuracy")),
+        "ema_accuracy_std": deviation(values("ema_accuracy")),
+        "all_clients_accuracy_mean": mean(values("all_clients_accuracy")),
+        "all_clients_accuracy_std": deviation(values("all_clients_accuracy")),
+        "seconds_per_round": mean(values("median_round_seconds")),
+        **{
+            name: sum(run.summary[name] for run in group)
+            for name in ("rejected_clients", "rounds_without_training")
+        },
+        "not_finite": sum(not run.summary["ends_finite"] for run in group),
+    }
+    for column in group[0].analyses:
+        if column not in (HOW, STEP):
+            found = [run.analyses[column] for run in group]
+            row[f"{column}_mean"], row[f"{column}_std"] = mean(found), deviation(found)
+    for target in targets:
+        row[f"rounds_to_{target}_mean"] = mean(
+            [run.summary["rounds_to_target"][str(target)] for run in group]
+        )
+    for round_num in rounds:
+        row[f"ema_accuracy_at_{round_num}_mean"] = mean(
+            [
+                run.summary["accuracy_at_rounds"][str(round_num)]["ema_accuracy"]
+                for run in group
+            ]
+        )
+    return row
+
+
+def mean(values: Sequence[Optional[float]]) -> Optional[float]:
+    """The mean; None if one of the values is."""
+    known = [value for value in values if value is not None]
+    return statistics.fmean(known) if len(known) == len(values) else None
+
+
+def deviation(values: Sequence[Optional[float]]) -> Optional[float]:
+    """The sample deviation (n - 1); None for one value, or if one of them is None."""
+    known = [value for value in values if value is not None]
+    is_whole = len(known) == len(values) >= 2
+    return statistics.stdev(known) if is_whole else None
+
+
+def _usual(rows: Sequence[Row]) -> list[str]:
+    """The columns of who asks for none."""
+    has_mean = any(row["all_clients_accuracy_mean"] is not None for row in rows)
+    return ["accuracy", "best", "ema", *(["all_clients"] if has_mean else [])]
+
+
+def _spread(row: Row) -> str:
+    """The best setting's accuracy on held-out examples, and the least of all."""
+    best, spread = row["held_out_accuracy_mean"], row["held_out_accuracy_std"]
+    if best is None:
+        return "-"
+    text = _percent(best) + ("" if spread is None else f" ± {_percent(spread)}")
+    return (
+        f"{text} (from {_percent(row['held_out_accuracy_lowest'])},"
+        f" {row['settings_tried']} tried)"
+    )
+
+
+def _numbers(rows: Sequence[Row], name: str) -> list[str]:
+    """Means with deviations where there are any."""
+    return [
+        "-"
+        if row[f"{name}_mean"] is None
+        else f"{row[f'{name}_mean']:.3g}"
+        + ("" if row[f"{name}_std"] is None else f" ± {row[f'{name}_std']:.2g}")
+        for row in rows
+    ]
+
+
+def _percents(rows: Sequence[Row], name: str, is_bold: bool) -> list[str]:
+    """Means in percent, with deviations where there are any; the highest in bold.
+
+    What ended with numbers that are not finite is never the best.
+    """
+    shown = [_percent(row[f"{name}_mean"]) for row in rows]
+    measured = [
+        float(text)
+        for row, text in zip(rows, shown)
+        if text != "-" and not row["not_finite"]
+    ]
+    is_comparison = sum(text != "-" for text in shown) > 1
+    best = max(measured) if is_bold and measured and is_comparison else None
+    texts = []
+    for row, text in zip(rows, shown):
+        spread = row.get(f"{name}_std")
+        cell = text if spread is None else f"{text} ± {_percent(spread)}"
+        if row["not_finite"]:
+            texts.append("not finite" if text == "-" else cell)
+        else:
+            is_best = text != "-" and float(text) == best
+            texts.append(f"**{cell}**" if is_best else cell)
+    return texts
+
+
+def _percent(share: Any) -> str:
+    return "-" if share is None else f"{100 * share:.2f}"
+
+
+def _rounds_to(
+    rows: Sequence[Row], target: float, last: Sequence[int], is_bold: bool
+) -> list[str]:
+    """Mean numbers of rounds, the lowest in bold; `25+` where 25 were not enough."""
+    means = [row[f"rounds_to_{target}_mean"] for row in rows]
+    reached = [
+        number
+        for row, number in zip(rows, means)
+        if number is not None and not row["not_finite"]
+    ]
+    has_best = is_bold and reached and len(means) > 1
+    best = f"{min(reached):.1f}" if has_best else None
+    shown = [
+        f"{limit}+" if number is None else f"{number:.1f}"
+        for number, limit in zip(means, last)
+    ]
+    return [
+        f"**{text}**" if text == best and not row["not_finite"] else text
+        for row, text in zip(rows, shown)
+    ]
+
+
+def accuracy(groups: Groups) -> str:
+    """What the accuracies are of: on which examples, and of which task."""
+    runs = [run for group in groups.values() for run in group]
+    tasks = {run.summary["task"] for run in runs}
+    (task,) = tasks if len(tasks) == 1 else (None,)
+    tested = " or ".join(sorted({metrics.tested(run.config) for run in runs}))
+    on = f" on {task}" if task else ""
+    return f"{tested.capitalize()} accuracy{on}"
+
+
+def reaching(groups: Groups, measures: Mapping[str, Optional[str]]) -> str:
+    """What has to reach targets, in words."""
+    found = set()
+    for run in (run for group in groups.values() for run in group):
+        given = {name: each for name, each in measures.items() if each}
+        says = {**run.config, **given}
+        is_raw = says.get("target_measure") == "raw"
+        is_of_all = says.get("target_model") == "all_clients"
+        if is_of_all and not run.all_clients:
+            raise ComparisonError(
+                f"{run.path} was not made with averages_all_clients: there is no mean"
+                " of all clients' models whose accuracy could reach a target."
+            )
+        found.add((is_raw, is_of_all))
+    if len(found) > 1:
+        return "what each run's settings name"
+    ((is_raw, is_of_all),) = found
+    measure = "the accuracy" if is_raw else "the accuracy's moving average"
+    return measure + (" of the mean of all clients' models" if is_of_all else "")
+
+
+def span(numbers: Sequence[int]) -> str:
+    """The range of numbers, such as `2 to 4`."""
+    low, high = min(numbers), max(numbers)
+    return str(low) if low == high else f"{low} to {high}"

@@ -1,0 +1,400 @@
+"""A run read back: its task, its model with the trained weights, its clients' models.
+
+Nothing is written to the run's directory.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import functools
+import types
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Optional
+
+from tff_reg import data, files, lazy, models, training
+from tff_reg.data import augmentation
+from tff_reg.experiment.config.run_config import ResolvedConfig
+from tff_reg.experiment.rounds import (
+    checkpoints,
+    client_states,
+    directory as directory_lib,
+    process_state,
+    runs,
+    state_file,
+)
+from tff_reg.lazy import np, tf, tff
+from tff_reg.methods import all_clients
+from tff_reg.settings import SettingError
+
+if TYPE_CHECKING:
+    from tff_reg.models.learning_model import LearningModel
+
+# Which weights of a run: the server's last, the mean of all clients' last models, or
+# the server's after the round with the best test accuracy.
+WEIGHTS = ("server", "all_clients", "best")
+_GLOBAL = "global_model_weights"
+# Examples at a time; it changes memory and speed only.
+_BATCH_SIZE = 256
+_ALL_CLIENTS = f"finalizer/memory/{all_clients.NAME}"
+# A run's aggregator is not what tells of the clients' models.
+_OF_AGGREGATORS = ("aggregator/", "finalizer/uploads/")
+_END = "weights_at_the_end"
+
+
+class TrainedRunError(ValueError):
+    """Raised when a directory has no weights that can be read; says why."""
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainedRun:
+    """A run with the state that its newest whole checkpoint holds.
+
+    Attributes:
+      directory: The run's directory.
+      config: What the run did.
+      task: Its task, with its data.
+      round_num: The rounds that were trained; the weights `best` are of one of them.
+      checkpoint: Where that is written.
+      kind: Which weights `weights` are, one of `WEIGHTS`.
+    """
+
+    directory: directory_lib.RunDirectory
+    config: ResolvedConfig
+    task: Any
+    round_num: int
+    checkpoint: checkpoints.Checkpoint
+    kind: str = "server"
+
+    @property
+    def model_fn(self) -> Callable[[], LearningModel]:
+        """Makes the model that the method trains."""
+        return runs.build_model_fn(self.config, self.task)
+
+    @functools.cached_property
+    def digest(self) -> str:
+        """The SHA-256 of the file that the weights of the `kind` are in."""
+        is_best = self.kind == "best"
+        name = directory_lib.BEST_WEIGHTS if is_best else process_state.STATE
+        return files.sha256(self.checkpoint.part(name))
+
+    @functools.cached_property
+    def weights(self) -> tff.learning.models.ModelWeights:
+        """The weights of the `kind`, arrays.
+
+        Raises:
+          TrainedRunError: If the run has none of that kind.
+        """
+        server = self._server_weights
+        if self.kind == "best":
+            path = self.checkpoint.part(directory_lib.BEST_WEIGHTS)
+            if not path.exists():
+                raise TrainedRunError(
+                    f"{self.checkpoint.path} has no {path.name}; a run with keep_best"
+                    " writes it."
+                )
+            with np.load(path, allow_pickle=False) as stored:
+                values = [stored[name] for name in stored.files]
+            count = len(server.trainable)
+            return tff.learning.models.ModelWeights(values[:count], values[count:])
+        if self.kind == "all_clients":
+            mean = self._stored(_ALL_CLIENTS)
+            if not mean:
+                raise TrainedRunError(
+                    f"{self.directory.path} has no mean of all clients' last models; a"
+                    " run with averages_all_clients has."
+                )
+            return tff.learning.models.ModelWeights(mean, server.non_trainable)
+        return server
+
+    @functools.cached_property
+    def _server_weights(self) -> tff.learning.models.ModelWeights:
+        kinds = ("trainable", "non_trainable")
+        return tff.learning.models.ModelWeights(
+            *(self._stored(f"{_GLOBAL}/{kind}") for kind in kinds)
+        )
+
+    def _stored(self, name: str) -> list[Any]:
+        """A list of arrays in the checkpoint's state; empty where there is none."""
+        with np.load(
+            self.checkpoint.part(process_state.STATE), allow_pickle=False
+        ) as stored:
+            count = sum(each.startswith(f"{name}/") for each in stored.files)
+            return [stored[f"{name}/{index}"] for index in range(count)]
+
+    def model(
+        self, weights: Optional[tff.learning.models.ModelWeights] = None
+    ) -> LearningModel:
+        """A new model with weights, those of the `kind` by default.
+
+        Raises:
+          TrainedRunError: If the weights are not this model's.
+        """
+        chosen = self.weights if weights is None else weights
+        model = self.model_fn()
+        own = tff.learning.models.ModelWeights.from_model(model)
+        shapes = [
+            [tuple(w.shape) for w in [*each.trainable, *each.non_trainable]]
+            for each in (own, chosen)
+        ]
+        if shapes[0] != shapes[1]:
+            raise TrainedRunError(
+                f"{self.checkpoint.path} does not hold the weights of the model"
+                f" {self.config.model}."
+            )
+        chosen.assign_weights_to(model)
+        return model
+
+    def test_examples(
+        self, count: Optional[int] = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Test examples as the model takes them.
+
+        Args:
+          count: The first so many; None for all.
+
+        Returns:
+          Images, float32 [n, ...], and int32 labels [n].
+        """
+        x, y = self.task.test_arrays()
+        return np.asarray(self.task.normalize_fn(x[:count])), np.asarray(y[:count])
+
+    def client_examples(
+        self, client_id: str, count: Optional[int] = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """A client's training images without augmentation, and labels, likewise."""
+        examples = self.task.client_data.client_examples(client_id)
+        x = np.asarray(self.task.normalize_fn(examples["x"][:count]))
+        return x, np.asarray(examples["y"][:count])
+
+    def check_client_states(self) -> None:
+        """Checks that what clients remember is what they had at the checkpoint.
+
+        Raises:
+          TrainedRunError: If a file is missing, or has changed.
+        """
+        index = self.checkpoint.part(process_state.CLIENT_STATES)
+        if not index.exists():
+            return
+        kept = client_states.ClientStates(None, self.directory.client_states)
+        try:
+            kept.verify(index)
+        except checkpoints.CheckpointDamagedError as error:
+            raise TrainedRunError(
+                f"{self.directory.path}: {error}, so clients cannot be trained; with"
+                " clients=0 only the server's model is looked at."
+            ) from error
+
+    def train_clients(self, client_ids: Sequence[str]) -> tuple[Any, dict[str, Any]]:
+        """Trains clients for one more round.
+
+        Each trains from the run's last state by itself, as its process has it, with
+        the key of the next round; from the server's model whatever the `kind`.
+
+        Args:
+          client_ids: Ids of `task.client_data`.
+
+        Returns:
+          The `ModelWeights` of arrays that the clients begin with, and those that each
+          ends with, by its id.
+
+        Raises:
+          TrainedRunError: If its state is damaged, or its training is not finite.
+        """
+        self.check_client_states()
+        telling_task = types.SimpleNamespace(
+            model_fn=_telling(self.task.model_fn),
+            client_data=self.task.client_data,
+            augment_fn=self.task.augment_fn,
+        )
+        process = runs.build_process(self.config, telling_task)
+        state = state_file.read_state(
+            self.checkpoint.part(process_state.STATE),
+            like=process.initialize(),
+            keep=_OF_AGGREGATORS,
+        )
+        states = None
+        if isinstance(process, training.StatefulLearningProcess):
+            states = client_states.ClientStates(
+                process.initial_client_state(state), self.directory.client_states
+            )
+            states.restore(self.checkpoint.part(process_state.CLIENT_STATES))
+
+        def end(client_id: str, dataset: tf.data.Dataset):
+            arguments = [] if states is None else [states.load([client_id])]
+            metrics = process.next(state, [dataset], *arguments).metrics
+            metrics = metrics["client_work"]["train"]
+            if metrics["rejected_clients"]:
+                raise TrainedRunError(
+                    f"The training of client {client_id} gave numbers that are not"
+                    " finite."
+                )
+            values = [np.asarray(value) for value in metrics[_END]]
+            count = len(self._server_weights.trainable)
+            return tff.learning.models.ModelWeights(values[:count], values[count:])
+
+        def dataset(client_id: str):
+            key = data.client_key(self.config.seed, self.round_num + 1, client_id)
+            return self.task.client_data.whole_client_dataset(client_id, key)
+
+        # Without examples a client ends where it begins.
+        began = end(client_ids[0], dataset(client_ids[0]).take(0))
+        return began, {name: end(name, dataset(name)) for name in client_ids}
+
+
+def _telling(model_fn: Callable[[], Any]) -> Callable[[], Any]:
+    """Makes models that have their weights, at the end of training, as a metric."""
+
+    def telling_model_fn():
+        model = model_fn()
+        report = model.report_local_unfinalized_metrics
+        finalizers = model.metric_finalizers
+
+        def report_with_weights():
+            weights = [*model.trainable_variables, *model.non_trainable_variables]
+            return collections.OrderedDict(
+                report(), **{_END: [variable.read_value() for variable in weights]}
+            )
+
+        model.report_local_unfinalized_metrics = report_with_weights
+        model.metric_finalizers = lambda: collections.OrderedDict(
+            finalizers(), **{_END: lambda weights: weights}
+        )
+        return model
+
+    return telling_model_fn
+
+
+def load(
+    path: files.PathLike,
+    *,
+    tasks: Any = lazy.tasks,
+    round_num: Optional[int] = None,
+    weights: str = "server",
+) -> TrainedRun:
+    """Reads a run.
+
+    Args:
+      path: Its directory.
+      tasks: The module `tasks`, or what has its `build`.
+      round_num: The round after which the checkpoint was written; None for the newest
+        whole one.
+      weights: Which of the run's weights are asked for, one of `WEIGHTS`.
+
+    Returns:
+      The run with that checkpoint.
+
+    Raises:
+      DirectoryError: If the directory is not a run's.
+      SettingError: If the run was not one of a `RunConfig`, or there are no such
+        weights.
+      TrainedRunError: If there is no such checkpoint in it, or none that is whole.
+      ValueError: If the task's data are not there any more.
+    """
+    directory, checkpoint = _whole_checkpoint(path, round_num, weights)
+    config = ResolvedConfig.load(directory.config or {})
+    task = runs.build_task(config, tasks)
+    # The test examples are not looked at here alone.
+    directory.check_settings(getattr(task.client_data, "digests", {}))
+    found = TrainedRun(
+        directory, config, task, checkpoint.round_num, checkpoint, weights
+    )
+    # What is not there is said before anything is computed.
+    _ = found.weights
+    return found
+
+
+def predict(
+    path: files.PathLike, images: Any, *, weights: str = "server"
+) -> np.ndarray:
+    """Computes logits with the model that a run trained, without the run's data.
+
+        shares = tf.nn.softmax(experiment.predict("runs/mine", images))
+
+    Args:
+      path: The run's directory.
+      images: As the task stores them, mostly uint8 [n, height, width, channels]: the
+        normalisation of the run's `config.json` is applied.
+      weights: Which of the run's weights, one of `WEIGHTS`.
+
+    Returns:
+      float32 [n, classes], in the order of `class_names` in `config.json`.
+
+    Raises:
+      DirectoryError, SettingError, TrainedRunError: As of `load`.
+      ValueError: If the images have another shape or data type.
+    """
+    directory, checkpoint = _whole_checkpoint(path, None, weights)
+    stored = directory.config or {}
+    config = ResolvedConfig.load(stored)
+    known = stored.get(runs.IMAGES, {})
+    if not {"shape", "dtype", "mean", "std", "largest"} <= dict(known).keys():
+        raise TrainedRunError(
+            f"{path} does not say how its images are normalised: an older version made"
+            " it, or a task of one's own with another preprocessing."
+        )
+    images = np.asarray(images)
+    if list(images.shape[1:]) != known["shape"] or images.dtype != known["dtype"]:
+        raise ValueError(
+            f"The images are {images.dtype} {list(images.shape)}; the model of {path}"
+            f" takes {known['dtype']} {['n', *known['shape']]}."
+        )
+    model_fn = models.build_model_fn(
+        str(config.model),
+        image_shape=known["shape"],
+        num_classes=len(stored["class_names"]),
+        norm=config.norm,
+        projector=config.projector,
+        seed=config.seed,
+    )
+    normalize_fn = augmentation.normalize(
+        known["mean"], known["std"], largest=known["largest"]
+    )
+    task = types.SimpleNamespace(model_fn=model_fn)
+    run = TrainedRun(directory, config, task, checkpoint.round_num, checkpoint, weights)
+    model = run.model()
+
+    @tf.function(autograph=False, reduce_retracing=True)
+    def logits(batch):
+        return model.predict_on_batch(normalize_fn(batch), training=False)
+
+    starts = range(0, len(images), _BATCH_SIZE)
+    found = [logits(images[start : start + _BATCH_SIZE]).numpy() for start in starts]
+    return np.concatenate(
+        found or [np.zeros((0, len(stored["class_names"])), np.float32)]
+    )
+
+
+def _whole_checkpoint(
+    path: files.PathLike, round_num: Optional[int], weights: str
+) -> tuple[directory_lib.RunDirectory, checkpoints.Checkpoint]:
+    """The directory of a run and its checkpoint; arguments and errors as of `load`."""
+    if weights not in WEIGHTS:
+        why = f"choose one of {', '.join(WEIGHTS)}."
+        raise SettingError("weights", weights, why)
+    if weights == "best" and round_num is not None:
+        why = "the best round has weights of its own; leave round_num out."
+        raise SettingError("weights", weights, why)
+    try:
+        directory = directory_lib.RunDirectory(path)
+    except directory_lib.DirectoryError as error:
+        why = "there is no run with a readable config.json."
+        raise directory_lib.DirectoryError("run_dir", path, why) from error
+    if directory.config is None:
+        raise TrainedRunError(f"{path} has no run; give the directory of one.")
+    problems = []
+    found = directory.checkpoints.all()
+    wanted = [each for each in found if round_num in (None, each.round_num)]
+    if found and not wanted:
+        raise TrainedRunError(
+            f"{path} has no checkpoint of round {round_num}, only of"
+            f" {', '.join(str(each.round_num) for each in found)}."
+        )
+    for checkpoint in reversed(wanted):
+        try:
+            checkpoint.verify()
+            return directory, checkpoint
+        except checkpoints.CheckpointDamagedError as error:
+            problems.append(f"that of round {checkpoint.round_num}: {error}")
+    why = f" ({'; '.join(problems)})" if problems else ""
+    raise TrainedRunError(f"{path} has no whole checkpoint{why}.")

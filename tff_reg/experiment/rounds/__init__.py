@@ -1,0 +1,1 @@
+"""The rounds of a run, and the directory that they leave."""

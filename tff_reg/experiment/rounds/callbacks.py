@@ -1,0 +1,298 @@
+"""Callbacks: what a run does beside its rounds, and when it ends.
+
+    class EarlyStopping(experiment.Callback):
+        def on_round(self, run, row):
+            last = run.column("evaluation/accuracy")[-5:]
+            if len(last) == 5 and max(last) == last[0]:
+                return "no better test accuracy in 5 rounds"
+
+    experiment.run(config, callbacks=[EarlyStopping()])
+
+Best weights, TensorBoard's events, the picture of the accuracies and the checkpoints
+are callbacks, too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import errno
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Optional
+
+from tff_reg import curves, files
+from tff_reg.experiment.rounds import directory as directory_lib, metrics
+from tff_reg.lazy import np, tf
+
+Row = dict[str, Optional[float]]
+WeightNames = tuple[Sequence[str], Sequence[str]]
+
+# The best weights before those of a last round that is evaluated out of turn; empty
+# if there were none.
+_BEST_BEFORE = "best_weights_before.npz"
+
+
+@dataclasses.dataclass
+class Run:
+    """A run between two rounds, as callbacks see it.
+
+    Attributes:
+      total_rounds: The rounds of the whole run.
+      rounds_per_evaluation: The period of the evaluations.
+      settings: The run's settings, JSON values by name, as `config.json` has them.
+      directory: The run's directory; None if the run writes nothing.
+      say: Prints a line without disturbing the progress bar.
+      weight_names: Names of the trainable and of the other variables; None for
+        `trainable/0` and so on.
+      rounds_done: The rounds done so far.
+      table: The metrics of these rounds.
+      get_weights: Returns the server's model weights after these rounds, a
+        `tff.learning.models.ModelWeights` of arrays.
+      checkpoint: The checkpoint that this process started from; None at the beginning
+        of a run.
+      is_commit_asked: Whether somebody called `commit` in this round.
+    """
+
+    total_rounds: int
+    rounds_per_evaluation: int
+    settings: Mapping[str, Any]
+    directory: Optional[directory_lib.RunDirectory]
+    say: Callable[[str], None]
+    weight_names: Optional[WeightNames]
+    get_weights: Callable[[], Any]
+    table: metrics.MetricsTable
+    rounds_done: int = 0
+    checkpoint: Any = None
+    is_commit_asked: bool = False
+
+    @property
+    def rounds_left(self) -> int:
+        """The rounds that are left to do."""
+        return self.total_rounds - self.rounds_done
+
+    @property
+    def rows(self) -> list[Row]:
+        """The metrics of all rounds done, a row a round; None where a cell is empty."""
+        return self.table.rows()
+
+    def column(self, name: str) -> list[float]:
+        """Returns one metric of all rounds done; NaN where a round has none."""
+        return self.table.column(name)
+
+    def is_due(self, period: int) -> bool:
+        """Whether the last round done is the run's last, or a multiple of `period`."""
+        return self.rounds_done % period == 0 or self.rounds_left == 0
+
+    def kept(self, name: str) -> Optional[bytes]:
+        """Returns what a callback's `keep` gave for the checkpoint started from.
+
+        Args:
+          name: A key of `Callback.keep`.
+
+        Returns:
+          The bytes; None at the beginning of a run, or if nothing was kept.
+        """
+        if self.checkpoint is None or not self.checkpoint.part(name).exists():
+            return None
+        return self.checkpoint.part(name).read_bytes()
+
+    def commit(self) -> None:
+        """Asks for a checkpoint at the end of this round."""
+        self.is_commit_asked = True
+
+    def write_weights(self, name: str, weights: Any = None) -> None:
+        """Writes weights to an `.npz` file of the run's directory.
+
+        Args:
+          name: The file's name.
+          weights: `ModelWeights`; None for the server's after the last round.
+        """
+        assert self.directory is not None
+        weights = self.get_weights() if weights is None else weights
+        self.directory.write_weights(named_arrays(weights, self.weight_names), name)
+
+
+class Callback:
+    """Something that a run does beside its rounds; override what is needed.
+
+    A run that is resumed calls `on_start` again, in a new process: what a callback has
+    to remember from round to round is in `run.rows`, or it returns it from `keep`. An
+    exception in a callback ends the run, which can be resumed.
+    """
+
+    def on_start(self, run: Run) -> None:
+        """Called before the first round of this process; `run` has earlier ones."""
+
+    def on_round(self, run: Run, row: Row) -> Optional[str]:
+        """Called after every round of this process.
+
+        Args:
+          run: The run; its `rows` end with this round's.
+          row: The round's metrics, such as `row["evaluation/accuracy"]`; None for what
+            was not measured in this round.
+
+        Returns:
+          Why the run ends after this round, for `stopped_early` in `summary.json`; None
+          to go on. A run that ended is finished.
+        """
+
+    def on_end(self, run: Run) -> None:
+        """Called once all rounds are done, before `summary.json` is written."""
+
+    def keep(self) -> Mapping[str, bytes]:
+        """What each checkpoint keeps for `Run.kept`: bytes by file name."""
+        return {}
+
+
+class Checkpoints(Callback):
+    """Commits a checkpoint every few rounds, and after the last."""
+
+    def __init__(self, rounds_per_checkpoint: int):
+        """Keeps the period."""
+        self._period = rounds_per_checkpoint
+
+    def on_round(self, run: Run, row: Row) -> None:
+        if run.is_due(self._period):
+            run.commit()
+
+
+class BestWeights(Callback):
+    """Keeps the server's model after the round with the best test accuracy.
+
+    Of several rounds with the same accuracy it is the first.
+    """
+
+    def __init__(self):
+        """Begins without any."""
+        self._path: Any = None
+        self._before: Optional[bytes] = None
+
+    def on_start(self, run: Run) -> None:
+        if run.directory is None:
+            return
+        self._path = run.directory.path / directory_lib.BEST_WEIGHTS
+        best, before = run.kept(directory_lib.BEST_WEIGHTS), run.kept(_BEST_BEFORE)
+        if run.rounds_left and before is not None:
+            # The checkpoint's round was evaluated as the last one, which it is no more.
+            best = before or None
+        if best is None:
+            files.delete(self._path)
+        else:
+            files.write_bytes(self._path, best)
+
+    def on_round(self, run: Run, row: Row) -> None:
+        accuracy = row.get(metrics.EVALUATION_ACCURACY)
+        if self._path is None or accuracy is None or math.isnan(accuracy):
+            return
+        *before, _ = run.column(metrics.EVALUATION_ACCURACY)
+        if all(accuracy > other for other in before if not math.isnan(other)):
+            if run.rounds_done % run.rounds_per_evaluation:
+                exists = self._path.exists()
+                self._before = self._path.read_bytes() if exists else b""
+            run.write_weights(directory_lib.BEST_WEIGHTS)
+
+    def keep(self) -> Mapping[str, bytes]:
+        found = {}
+        if self._path is not None and self._path.exists():
+            found[directory_lib.BEST_WEIGHTS] = self._path.read_bytes()
+        if self._before is not None:
+            found[_BEST_BEFORE] = self._before
+        return found
+
+
+class TensorBoard(Callback):
+    """Writes TensorBoard's event files.
+
+    An event file cannot be cut back to a checkpoint, so a run that is resumed writes
+    its rows anew and goes on from there: no round appears twice.
+    """
+
+    def __init__(self):
+        """Writes nothing yet."""
+        self._writer: Any = None
+        self._where = ""
+
+    def on_start(self, run: Run) -> None:
+        if run.directory is None:
+            return
+        directory_lib.delete_events(run.directory.path)
+        self._where = str(run.directory.path)
+        with self._system_errors():
+            self._writer = tf.summary.create_file_writer(self._where)
+            for row in run.rows:
+                self._write(row)
+            self._writer.flush()
+
+    def on_round(self, run: Run, row: Row) -> None:
+        if self._writer is not None:
+            with self._system_errors():
+                self._write(row)
+                # So that the row can be seen at once.
+                self._writer.flush()
+
+    def on_end(self, run: Run) -> None:
+        if self._writer is not None:
+            with self._system_errors():
+                self._writer.close()
+
+    @contextlib.contextmanager
+    def _system_errors(self) -> Iterator[None]:
+        """Turns TensorFlow's errors into those of the system."""
+        try:
+            yield
+        except tf.errors.OpError as error:
+            why = f"TensorBoard's events cannot be written ({type(error).__name__})"
+            raise OSError(errno.EIO, why, self._where) from error
+
+    def _write(self, row: Row) -> None:
+        with self._writer.as_default(step=int(row[metrics.ROUND] or 0)):
+            for name, value in row.items():
+                if name != metrics.ROUND and value is not None:
+                    tf.summary.scalar(name, value)
+
+
+class Plot(Callback):
+    """Draws the accuracies of a finished run to `accuracy.png`."""
+
+    def __init__(self, title: str = "", subtitle: str = ""):
+        """Keeps the texts above the picture."""
+        self._title, self._subtitle = title, subtitle
+
+    def on_end(self, run: Run) -> None:
+        if run.directory is None:
+            return
+        tested = metrics.tested(run.settings)
+        rounds = [int(number) for number in run.column(metrics.ROUND)]
+        drawn = []
+        for name, column in (
+            (tested, metrics.EVALUATION_ACCURACY),
+            ("training, clients' mean", metrics.TRAINING_ACCURACY),
+            (f"{tested}, mean of all clients", metrics.ALL_CLIENTS_ACCURACY),
+        ):
+            points = [
+                (number, share)
+                for number, share in zip(rounds, run.column(column))
+                if not math.isnan(share)
+            ]
+            if points:
+                drawn.append(curves.Curve(name, *zip(*points)))
+        if drawn:
+            curves.write_curves(
+                run.directory.path / directory_lib.PICTURE,
+                drawn,
+                title=self._title,
+                subtitle=self._subtitle,
+            )
+
+
+def named_arrays(weights: Any, names: Optional[WeightNames]) -> dict[str, Any]:
+    """Returns the arrays of `ModelWeights` by the names of their variables."""
+    trainable, others = list(weights.trainable), list(weights.non_trainable)
+    if names is None:
+        names = (
+            [f"trainable/{index}" for index in range(len(trainable))],
+            [f"non_trainable/{index}" for index in range(len(others))],
+        )
+    pairs = [*zip(names[0], trainable), *zip(names[1], others)]
+    return {name: np.asarray(value) for name, value in pairs}

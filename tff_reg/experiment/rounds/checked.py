@@ -1,0 +1,144 @@
+"""A run that is asked for, checked: what it does, and what there is of it already.
+
+TensorFlow is loaded only if nothing else can read the data.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+from collections.abc import Iterator
+from typing import Any, Optional
+
+from tff_reg import files, lazy
+from tff_reg.data import digests
+from tff_reg.experiment.config.run_config import ResolvedConfig, RunConfig
+from tff_reg.experiment.config.task_settings import TaskSettings
+from tff_reg.experiment.rounds import directory as directory_lib, summary as summary_lib
+
+# In `config.json`: of the files whose examples a run has.
+FILES = "data_files"
+
+
+class CheckedRun:
+    """A run that can be: its settings fit together and into its directory.
+
+    Attributes:
+      config: What the run does.
+      values: The same as JSON values by name.
+      directory: Its directory, which is empty, or has a run that can be continued to
+        this one, or is to be overwritten.
+      tasks: The module `tasks`, or what has its functions.
+    """
+
+    def __init__(self, config: RunConfig, tasks: Any = lazy.tasks):
+        """Checks what is asked; writes nothing.
+
+        Raises:
+          SettingError: If the config makes no run.
+          DirectoryError: If its directory holds something else, or another run.
+          TypeError: If it is no config.
+        """
+        if not isinstance(config, RunConfig):
+            raise TypeError(
+                "A run is asked for by an experiment.RunConfig, such as"
+                f" RunConfig(process='fedavg'), not by a {type(config).__name__}."
+            )
+        self.config = config.resolved(tasks)
+        self.values = self.config.dump()
+        self.tasks = tasks
+        self.directory = directory_lib.RunDirectory(self.config.output_dir)
+        if not self.config.overwrite:
+            self.directory.check(self.values)
+
+    def check_ready(self) -> None:
+        """Checks that the run can begin.
+
+        Raises:
+          SettingError: If nothing can be written to its directory.
+          ValueError: If its data are not there.
+        """
+        files.check_writable(self.directory.path, "output_dir")
+        if not self.config.synthetic_data:
+            self.tasks.check_data(self.config.task, self.config.data_dir)
+
+    def summary(self) -> Optional[dict[str, Any]]:
+        """Looks whether the run is finished.
+
+        Returns:
+          The summary, with the rounds and targets that are wanted now; None if there is
+          something left to do.
+
+        Raises:
+          DirectoryError: If the run there is one on other data.
+        """
+        if self.config.overwrite:
+            return None
+        summary = summary_lib.of_finished_run(self.directory, self.values)
+        if summary is not None:
+            self._check_files()
+        return summary
+
+    def _check_files(self) -> None:
+        """Compares a finished run's data with those that are named now."""
+        made = self.directory.config or {}
+        is_known = digests.NAMES.keys() & made.keys()
+        if not is_known or not hasattr(self.tasks, "digests"):
+            return
+        state = files_of(self.config)
+        if state == made.get(FILES):
+            return
+        self.tasks.check_data(self.config.task, self.config.data_dir)
+        settings = tuple(sorted(self.config.part(TaskSettings).items()))
+        self.directory.check_settings(_digests(self.tasks.digests, settings, state))
+
+
+def files_of(config: ResolvedConfig) -> Optional[str]:
+    """The state of the files that a user has named, without their contents.
+
+    Where it is what it was, nothing has to be read to know that the data are the same:
+    whatever writes to a file or puts another in its place changes it, also where size
+    and time of the contents are kept.
+
+    Returns:
+      A digest; None where no file is named.
+    """
+    named = [path for path in (config.data_dir, config.split_file) if path]
+    digest = hashlib.sha256()
+    for path in named:
+        for name, found in _states_in(path):
+            state = found and (found.st_size, found.st_ino, found.st_ctime_ns)
+            digest.update(f"{name}\0{state}\n".encode("utf-8", "surrogateescape"))
+    return digest.hexdigest() if named else None
+
+
+def _states_in(path: str) -> Iterator[tuple[str, Optional[os.stat_result]]]:
+    """Names and states of a file, or of a folder and all below it, also by links."""
+    yield "", _state(path)
+    seen = set()
+    for where, folders, names in os.walk(path, followlinks=True):
+        real = os.path.realpath(where)
+        if real in seen:
+            # A link back, or a second one.
+            folders.clear()
+            continue
+        seen.add(real)
+        folders.sort()
+        for name in sorted([*folders, *names]):
+            inner = os.path.join(where, name)
+            yield os.path.relpath(inner, path), _state(inner)
+
+
+def _state(path: str) -> Optional[os.stat_result]:
+    try:
+        return os.stat(path)
+    except OSError:
+        # As of a link to nothing.
+        return None
+
+
+@functools.lru_cache(maxsize=16)
+def _digests(make: Any, settings: tuple[tuple[str, Any], ...], state: Any) -> Any:
+    del state  # Other contents of the same files.
+    return make(**dict(settings))

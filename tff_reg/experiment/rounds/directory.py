@@ -1,0 +1,329 @@
+r"""The directory of a run: whose it is, what it was made with, what is in it.
+
+    config.json         every setting, versions, devices, commit
+    metrics.csv         a row a round
+    checkpoints/        what a resumed run starts from
+    client_states/      what clients remember, for methods where they do
+    events.out.tfevents.*
+    final_weights.npz   \\
+    accuracy.png         > when the run is finished
+    summary.json        /
+    final_all_clients_weights.npz, where the server keeps the mean of all clients' last
+                        models, with them
+    best_weights.npz    the server's model after the best round so far, if it is kept
+
+`config.json` is written first and `summary.json` last, so the one says that a
+directory is ours and the other that its run is finished.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import pathlib
+from collections.abc import Mapping
+from typing import Any, Optional
+
+from tff_reg import files
+from tff_reg.data import digests
+from tff_reg.experiment.config import (
+    identity as identity_lib,
+    provenance,
+    run_config as config_lib,
+)
+from tff_reg.experiment.rounds import (
+    checkpoints,
+    metrics,
+    process_digest,
+    summary as summary_lib,
+)
+from tff_reg.settings import SettingError, as_text
+
+_MADE_BY = "tff_reg"
+_OTHERWISE = "give another one, or overwrite=true to start anew."
+
+# Of what digests are, in words.
+_DIGESTS = {
+    **digests.NAMES,
+    process_digest.NAME: (
+        "computations (another process, a Keras model that begins with other weights,"
+        " or built by other versions)"
+    ),
+}
+
+WEIGHTS = "final_weights.npz"
+ALL_CLIENTS_WEIGHTS = "final_all_clients_weights.npz"
+BEST_WEIGHTS = "best_weights.npz"
+PICTURE = "accuracy.png"
+ANALYSIS = "analysis"
+
+
+class DirectoryError(SettingError):
+    """Raised when a directory cannot be used for a run; says why and what to do."""
+
+
+def _signed(config: Mapping[str, Any]) -> dict[str, Any]:
+    """A config that says that it is ours."""
+    made_by = f"{_MADE_BY} {config.get('versions', {}).get('tff_reg', '')}"
+    return {"made_by": made_by.strip(), **config}
+
+
+def _is_temporary(path: pathlib.Path) -> bool:
+    return path.name.startswith(files.TEMPORARY_PREFIX)
+
+
+class RunDirectory:
+    """A run's directory. Nothing is written before `begin`."""
+
+    def __init__(self, path: files.PathLike):
+        """Looks at a directory, which need not exist.
+
+        Raises:
+          DirectoryError: If there is something at `path` that is not a run's
+            directory: a file, or a directory with other things in it.
+        """
+        self.path = pathlib.Path(path)
+        self.checkpoints = checkpoints.CheckpointStore(self.path / "checkpoints")
+        # Whether settings have been compared with those of the run there.
+        self.is_checked = False
+        self._lock: Optional[int] = None
+        self._config = self._read_config()
+
+    def _read_config(self) -> Optional[dict]:
+        """The config of the run that is there; None where there is no run."""
+        try:
+            content = [p for p in self.path.iterdir() if not _is_temporary(p)]
+        except FileNotFoundError:
+            return None
+        except NotADirectoryError:
+            raise self._error("it is a file; give a directory.") from None
+        except OSError as error:
+            raise self._error(f"it cannot be read ({error.strerror}).") from error
+        if not content:
+            return None
+        try:
+            config = files.read_json(self.path / "config.json")
+            if config["made_by"].split()[0] == _MADE_BY:
+                return config_lib.modernised(config)
+        except (ValueError, KeyError, AttributeError, IndexError):
+            pass
+        raise self._error(
+            "it is not empty and has no readable config.json of a run, so it is left"
+            " alone; give another directory."
+        )
+
+    def _error(self, reason: str) -> DirectoryError:
+        return DirectoryError("output_dir", self.path, reason)
+
+    @property
+    def client_states(self) -> pathlib.Path:
+        """Where what clients remember is kept."""
+        return self._file("client_states")
+
+    @property
+    def config(self) -> Optional[dict]:
+        """What the run there was made with; None where there is none."""
+        return self._config
+
+    def summary(self) -> Optional[dict]:
+        """The summary of the finished run there; None if none has finished."""
+        try:
+            summary = files.read_json(self._file("summary.json"))
+        except files.DamagedError:
+            return None
+        return summary if isinstance(summary.get("rounds"), int) else None
+
+    def is_finished(self, total_rounds: int) -> bool:
+        """Whether a run of this many rounds, or more, is finished or ended early."""
+        summary = self.summary()
+        if summary is None:
+            return False
+        stopped = summary.get(summary_lib.STOPPED_EARLY) or {}
+        return max(summary["rounds"], stopped.get("total_rounds", 0)) >= total_rounds
+
+    def check(self, settings: Mapping[str, Any]) -> None:
+        """Checks that the run there, if any, is one with these settings.
+
+        Raises:
+          DirectoryError: If a setting differs that changes the run's numbers, or it
+            cannot be continued to so many rounds.
+        """
+        self.check_settings(settings)
+        if "total_rounds" in settings:
+            self.check_rounds(settings)
+        self.is_checked = True
+
+    def check_settings(self, settings: Mapping[str, Any]) -> None:
+        """Compares settings with those of the run that is there, if any.
+
+        Raises:
+          DirectoryError: If one differs that changes the run's numbers; the message
+            names the first, with both values.
+        """
+        if self._config is None:
+            return
+        # It may be continued to more rounds.
+        for name in identity_lib.differences(self._config, settings, ("total_rounds",)):
+            if name in _DIGESTS:
+                raise self._error(
+                    f"the run there is of other {_DIGESTS[name]}; give those, or"
+                    f" {_OTHERWISE.removeprefix('give ')}"
+                )
+            # Of the two values the user may have given neither.
+            before, now = (
+                "none" if each[name] is None else as_text(each[name])
+                for each in (self._config, settings)
+            )
+            raise self._error(
+                f"it has a run with {name}={before}, not {now}; {_OTHERWISE}"
+            )
+
+    def check_rounds(self, settings: Mapping[str, Any]) -> None:
+        """Checks that the run there can be continued to another number of rounds.
+
+        Raises:
+          DirectoryError: If more rounds are done than asked, or the learning rate
+            of the rounds already done depends on the total.
+        """
+        if self._config is None:
+            return
+        before, total = self._config.get("total_rounds"), settings["total_rounds"]
+        done = (self.summary() or {}).get("rounds", 0)
+        done = max([done, *(c.round_num for c in self.checkpoints.all())])
+        if total < done:
+            raise self._error(
+                f"it has done {done} rounds already, and total_rounds={total}; ask for"
+                f" as many or more, or {_OTHERWISE}"
+            )
+        cosine = settings.get("learning_rate_schedule") == "cosine"
+        if cosine and done and before != total:
+            raise self._error(
+                f"it has a run with total_rounds={before}, not {total}; with the cosine"
+                " schedule the rounds already done would have been different, so"
+                f" {_OTHERWISE}"
+            )
+
+    def begin(self, config: Mapping[str, Any], *, overwrite: bool = False) -> None:
+        """Takes the directory for this process and writes `config.json`.
+
+        Args:
+          config: What to write; JSON values by name. Of a run that is there already
+            who made it stays as it is; see `go_on`.
+          overwrite: Delete what an earlier run left here (and nothing else).
+
+        Raises:
+          DirectoryError: If another process is running in this directory.
+          SettingError: If it cannot be written to.
+        """
+        try:
+            files.make_directory(self.path, "output_dir")
+            self._lock = self._take_lock()
+            if self._read_config() != self._config:
+                raise self._error("another process began a run there; try again.")
+            files.delete_leftovers(self.path)
+            files.delete_leftovers(self._file("checkpoints"))
+            if overwrite:
+                self._delete_run()
+                self._config = None
+            there = self._config or {}
+            kept = [*provenance.MAKER, provenance.MADE_BEFORE]
+            self._config = {
+                **_signed(config),
+                **{name: there[name] for name in kept if name in there},
+            }
+            self._write_json("config.json", self._config)
+        except BaseException:
+            self.close()
+            raise
+
+    def go_on(self, config: Mapping[str, Any], rounds_done: int) -> None:
+        """Records who makes the rounds to come, and who made those before."""
+        there, maker = self._config or {}, provenance.of(_signed(config))
+        before = provenance.made_before(there, maker, rounds_done)
+        found = {**there, **maker}
+        if before or provenance.MADE_BEFORE in there:
+            found[provenance.MADE_BEFORE] = before
+        if found != there:
+            self._config = found
+            self._write_json("config.json", found)
+
+    def _take_lock(self) -> Optional[int]:
+        # On the directory itself: no file to leave behind, and gone with the process.
+        descriptor = os.open(self.path, os.O_RDONLY)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+            raise self._error(
+                "another process is running there; wait for it, or give another"
+                " directory."
+            ) from None
+        except OSError:  # Some network file systems have no such locks.
+            os.close(descriptor)
+            return None
+        return descriptor
+
+    def close(self) -> None:
+        """Lets other processes use the directory."""
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def _delete_run(self) -> None:
+        # The config last: until then the directory is known as ours.
+        self.delete_results()
+        files.delete(self._file("metrics.csv"))
+        files.delete(self._file(BEST_WEIGHTS))
+        delete_events(self.path)
+        for name in ("checkpoints", "client_states"):
+            if self._file(name).is_dir():
+                files.delete_directory_at_once(self._file(name))
+        files.delete(self._file("config.json"))
+
+    def delete_results(self) -> None:
+        """Deletes what only a finished run has; `summary.json` first."""
+        for name in (
+            "summary.json",
+            PICTURE,
+            WEIGHTS,
+            ALL_CLIENTS_WEIGHTS,
+            ANALYSIS,
+        ):
+            files.delete(self._file(name))
+
+    def _file(self, name: str) -> pathlib.Path:
+        return self.path / name
+
+    def _write_json(self, name: str, value: Any) -> None:
+        text = json.dumps(value, indent=2, allow_nan=False, ensure_ascii=False)
+        files.write_text(self._file(name), text + "\n")
+
+    def write_metrics(self, table: metrics.MetricsTable) -> None:
+        """Writes `metrics.csv`."""
+        files.write_text(self._file("metrics.csv"), table.text())
+
+    def write_weights(self, arrays: Mapping[str, Any], name: str = WEIGHTS) -> None:
+        """Writes arrays by the name of their variable to a file such as `WEIGHTS`."""
+        files.write_bytes(self._file(name), files.npz(arrays))
+
+    def damaged_weights(self) -> list[str]:
+        """The names of the files of weights that are there and cannot be read."""
+        damaged = []
+        for name in (WEIGHTS, ALL_CLIENTS_WEIGHTS, BEST_WEIGHTS):
+            try:
+                if self._file(name).exists():
+                    files.check_npz(self._file(name))
+            except files.DamagedError:
+                damaged.append(name)
+        return damaged
+
+    def write_summary(self, summary: Mapping[str, Any]) -> None:
+        """Writes `summary.json`, which says that the run is finished."""
+        self._write_json("summary.json", summary)
+
+
+def delete_events(directory: files.PathLike) -> None:
+    """Deletes TensorBoard's event files in `directory`."""
+    for path in pathlib.Path(directory).glob("events.out.tfevents.*"):
+        files.delete(path)

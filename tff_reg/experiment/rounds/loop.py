@@ -1,0 +1,338 @@
+"""The rounds of an experiment: train, evaluate, record, checkpoint, resume.
+
+Everything that is drawn here is a function of the seed and the round, so the server
+state, the round and the metrics are all that a checkpoint needs, and a run that was
+killed and started again writes the same bytes as one that was not.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import math
+import pathlib
+from collections.abc import Callable, Generator, Mapping
+from typing import Any, Optional
+
+from tff_reg.experiment.config import provenance
+from tff_reg.experiment.rounds import (
+    callbacks as callbacks_lib,
+    directory as directory_lib,
+    metrics,
+    process_digest,
+    process_state,
+    progress as progress_lib,
+    round_work,
+    summary as summary_lib,
+)
+from tff_reg.experiment.rounds.callbacks import Callback, Row
+from tff_reg.models import as_keras
+
+# Parts of a checkpoint, beside those of the process and of callbacks.
+_METRICS = "metrics.csv"
+# Why a callback ended the run after the checkpoint's round.
+_STOPPED = "stopped_early.json"
+
+
+@dataclasses.dataclass(frozen=True)
+class RunResult:
+    """What a finished run leaves, for who runs it from Python."""
+
+    # The process's state after the last round.
+    state: Any
+    # `process.get_model_weights(state)`.
+    weights: Any
+    # `process.get_all_clients_weights(state)`; None where there is no such mean.
+    all_clients_weights: Any
+    # A row a round, numbers by column, None where a cell is empty.
+    rows: list[Row]
+    # What `summary.json` holds.
+    summary: dict[str, Any]
+    # Makes what `model` gives.
+    build_model: Callable[[], Any] = dataclasses.field(repr=False)
+
+    @functools.cached_property
+    def model(self) -> Any:
+        """The Keras model with the weights, ready to `predict` examples as stored.
+
+        The user's own model where the process is of `models.from_keras`, else the
+        network in Keras layers (`tff_reg.models.as_keras`), which gives logits. The
+        `preprocess_fn` of the run's evaluation is inside.
+
+        Raises:
+          ExportError: If the process trains another kind of model, or the preprocessing
+            is no scale and shift.
+          ValueError: If a method replaced the last layer of a `from_keras` model.
+        """
+        return self.build_model()
+
+
+def _as_json(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values as they come back from a JSON file."""
+    return json.loads(json.dumps(dict(values)))
+
+
+class Rounds:
+    """A run: what it is between two rounds, and what may happen next."""
+
+    def __init__(self, training: Any):
+        """Touches nothing yet.
+
+        Raises:
+          DirectoryError: If `output_dir` holds something that is no run.
+        """
+        self._training = training
+        own = {
+            **training.numbers(),
+            "seed": training.seed,
+            "client_sampling": training.client_sampling,
+            "keep_best": training.keep_best,
+        }
+        self._settings = _as_json({**training.settings, **own})
+        directory = training.output_dir
+        if directory is not None and not isinstance(
+            directory, directory_lib.RunDirectory
+        ):
+            directory = directory_lib.RunDirectory(directory)
+        self._directory = directory
+        self._config: dict[str, Any] = {}
+        self._progress = training.progress or progress_lib.for_this_output(
+            training.total_rounds
+        )
+        self._callbacks: list[Callback] = [
+            callbacks_lib.TensorBoard(),
+            callbacks_lib.Plot(training.title, training.subtitle),
+            callbacks_lib.Checkpoints(training.rounds_per_checkpoint),
+        ]
+        if training.keep_best:
+            self._callbacks.insert(0, callbacks_lib.BestWeights())
+        self._callbacks += training.callbacks
+        self._state: Any = None
+        self._work: Any = None
+        self._run = callbacks_lib.Run(
+            total_rounds=training.total_rounds,
+            rounds_per_evaluation=training.rounds_per_evaluation,
+            settings=self._settings,
+            directory=directory,
+            say=self._progress.say,
+            weight_names=training.weight_names,
+            get_weights=lambda: self._state.weights(),
+            table=metrics.MetricsTable(),
+        )
+        self._rounds_saved = 0
+        # Why, and with how many rounds in all, a callback ended the run.
+        self._stopped_early: Optional[dict[str, Any]] = None
+        self._not_finite_reported = False
+        self._result: Optional[RunResult] = None
+
+    @property
+    def result(self) -> RunResult:
+        """What the run leaves, when all rounds are done.
+
+        Raises:
+          RuntimeError: If they are not.
+        """
+        if self._result is None:
+            raise RuntimeError("The run is not finished.")
+        return self._result
+
+    @property
+    def _is_done(self) -> bool:
+        return not self._run.rounds_left or self._stopped_early is not None
+
+    def rows(self) -> Generator[Row, None, None]:
+        """Takes the directory, does the rounds and writes the results.
+
+        Closed between two rounds, it commits what is done and lets go of the
+        directory.
+
+        Yields:
+          The row of each round, also of those that were done before.
+        """
+        directory, run, training = self._directory, self._run, self._training
+        try:
+            self._state = process_state.ProcessState(
+                training.process, directory and directory.client_states
+            )
+            self._work = round_work.RoundWork(
+                self._state,
+                training.client_data,
+                clients_per_round=training.clients_per_round,
+                client_sampling=training.client_sampling,
+                seed=training.seed,
+                client_dataset_fn=training.client_dataset_fn,
+                evaluate=training.evaluate,
+            )
+            if directory is not None:
+                self._begin(directory)
+                self._restore(directory)
+                if not self._is_done:
+                    directory.go_on(self._config, run.rounds_done)
+            for callback in self._callbacks:
+                callback.on_start(run)
+            yield from run.rows
+            self._progress.start(run.rounds_done)
+            while not self._is_done:
+                self._run_round()
+                try:
+                    yield run.table.row(run.rounds_done - 1)
+                except GeneratorExit:
+                    self._save()
+                    raise
+            self._result = self._finish()
+        finally:
+            self._progress.close()
+            if directory is not None:
+                directory.close()
+
+    def _begin(self, directory: directory_lib.RunDirectory) -> None:
+        """Checks that the run there, if any, is this one, and takes the directory."""
+        found: dict[str, Any] = {}
+        for each in (self._training.client_data, self._training.evaluate):
+            found.update(getattr(each, "digests", {}))
+        if process_digest.NAME not in self._settings:
+            digest = process_digest.of(self._training.process, self._state.server)
+            if digest is not None:
+                found[process_digest.NAME] = digest
+        self._settings.update(found)
+        if not self._training.overwrite:
+            # The digests alone, if the settings have been compared already.
+            directory.check(found if directory.is_checked else self._settings)
+        sources = provenance.sources(self._settings.get("process"))
+        self._config = _as_json(
+            {**self._settings, **provenance.describe(), "sources": sources}
+        )
+        directory.begin(self._config, overwrite=self._training.overwrite)
+
+    def _restore(self, directory: directory_lib.RunDirectory) -> None:
+        """Starts from the newest whole checkpoint, or from the beginning."""
+        run = self._run
+        run.checkpoint = directory.checkpoints.latest(run.say, self._state.verify)
+        if run.checkpoint is not None:
+            self._state.restore(run.checkpoint)
+            text = run.checkpoint.part(_METRICS).read_text("utf-8")
+            run.table = metrics.MetricsTable.parse(text)
+            run.rounds_done = self._rounds_saved = run.checkpoint.round_num
+            stopped = run.kept(_STOPPED)
+            if stopped is not None:
+                stopped = json.loads(stopped)
+                # Whoever asks for more rounds goes on.
+                if run.total_rounds <= stopped["total_rounds"]:
+                    self._stopped_early = stopped
+            run.say(f"Resuming after round {run.rounds_done} of {run.total_rounds}.")
+            changed = provenance.change(directory.config or {})
+            if changed:
+                run.say(changed)
+            if not self._is_done:
+                # Its last round was evaluated for being the last, which it is no more.
+                run.table.keep_evaluations(run.rounds_per_evaluation)
+        for name in directory.damaged_weights():
+            run.say(f"{name} is damaged: it is written again.")
+        # What the last process wrote beyond its checkpoint is done again.
+        self._state.delete_unnamed(directory.checkpoints.all())
+        directory.delete_results()
+        directory.write_metrics(run.table)
+
+    def _run_round(self) -> None:
+        """Trains, evaluates, records and saves."""
+        run = self._run
+        row = self._work.train(run.rounds_done + 1)
+        run.rounds_done += 1
+        run.is_commit_asked = False
+        if run.is_due(run.rounds_per_evaluation):
+            row.update(self._work.evaluate(run.rounds_done))
+        run.table.append(row)
+        reasons = [callback.on_round(run, row) for callback in self._callbacks]
+        if reason := next(filter(None, reasons), None):
+            total = run.total_rounds
+            self._stopped_early = {"reason": reason, "total_rounds": total}
+            if not run.is_due(run.rounds_per_evaluation):
+                row.update(self._work.evaluate(run.rounds_done))
+                run.table.replace_last(row)
+        if self._directory is not None:
+            self._directory.write_metrics(run.table)
+            if run.is_commit_asked or self._stopped_early:
+                self._save()
+        self._report(row)
+
+    def _save(self) -> None:
+        """Commits a checkpoint, if there is none of this round."""
+        run = self._run
+        if self._directory is None or self._rounds_saved == run.rounds_done:
+            return
+        contents = {_METRICS: run.table.text().encode("utf-8")}
+        if self._stopped_early:
+            contents[_STOPPED] = json.dumps(self._stopped_early).encode()
+        parts = self._state.parts()
+        for callback in self._callbacks:
+            for name, content in callback.keep().items():
+                if name in parts or name in contents:
+                    kind = type(callback).__name__
+                    raise ValueError(
+                        f"{kind}.keep returns {name}, which a checkpoint has already;"
+                        " choose another name."
+                    )
+                contents[name] = content
+        for name, content in contents.items():
+            parts[name] = functools.partial(pathlib.Path.write_bytes, data=content)
+        self._directory.checkpoints.save(run.rounds_done, parts)
+        self._rounds_saved = run.rounds_done
+        self._state.delete_unnamed(self._directory.checkpoints.all())
+
+    def _report(self, row: Mapping[str, Any]) -> None:
+        round_num = self._run.rounds_done
+        self._progress.after_round(round_num, row)
+        rejected = metrics.rejected_clients(row)
+        if rejected:
+            of_all = f"{rejected} of {self._work.cohort_size} clients"
+            self._progress.say(
+                f"Round {round_num}: the updates of {of_all} were not finite and were"
+                " left out."
+            )
+        for name in metrics.methods_not_finite(row):
+            self._progress.say(
+                f"Round {round_num}: {name} made numbers that are not finite. Clients"
+                " with such a term, memory or upload were left out; such a memory or"
+                " model of the server was not taken over."
+            )
+        if self._stopped_early:
+            why = self._stopped_early["reason"]
+            self._progress.say(f"The run ends after round {round_num}: {why}.")
+        loss = row[metrics.TRAINING_LOSS]
+        if loss is None or math.isfinite(loss) or self._not_finite_reported:
+            return
+        self._not_finite_reported = True
+        self._progress.say(
+            f"Round {round_num}: the training loss is {float(loss)}. A smaller client"
+            " learning rate, or clipping of gradients, may help."
+        )
+
+    def _finish(self) -> RunResult:
+        """Writes the results; `summary.json` last."""
+        run = self._run
+        weights = self._state.weights()
+        all_clients_weights = self._state.all_clients_weights()
+        summary = summary_lib.summarize(run.table, self._settings)
+        if self._stopped_early:
+            summary[summary_lib.STOPPED_EARLY] = self._stopped_early
+        if self._directory is not None:
+            run.write_weights(directory_lib.WEIGHTS, weights)
+            if all_clients_weights is not None:
+                name = directory_lib.ALL_CLIENTS_WEIGHTS
+                run.write_weights(name, all_clients_weights)
+        for callback in self._callbacks:
+            callback.on_end(run)
+        if self._directory is not None:
+            self._directory.write_summary(summary)
+        build_model = functools.partial(
+            as_keras.of_process,
+            self._training.process,
+            weights,
+            getattr(self._training.evaluate, "preprocess_fn", None),
+            getattr(self._training.evaluate, "examples_dtype", "float32"),
+        )
+        state = self._state.server
+        return RunResult(
+            state, weights, all_clients_weights, run.rows, summary, build_model
+        )

@@ -1,0 +1,203 @@
+"""The metrics of a run: a row a round, and their file `metrics.csv`."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any, Optional, Union
+
+from tff_reg.lazy import np, tree
+
+ROUND = "round_num"
+SECONDS = "round_seconds"
+TRAINING_LOSS = "training/loss"
+NUM_EXAMPLES = "training/num_examples"
+TRAINING_ACCURACY = "training/accuracy"
+EVALUATION_LOSS = "evaluation/loss"
+EVALUATION_ACCURACY = "evaluation/accuracy"
+# Of the mean of all clients' last models, where the server keeps it.
+_NOT_FINITE = "/not_finite"
+ALL_CLIENTS_LOSS = "evaluation_all_clients/loss"
+ALL_CLIENTS_ACCURACY = "evaluation_all_clients/accuracy"
+
+FIRST_COLUMNS = (
+    ROUND,
+    TRAINING_LOSS,
+    TRAINING_ACCURACY,
+    EVALUATION_LOSS,
+    EVALUATION_ACCURACY,
+    SECONDS,
+)
+
+# What other people's models call their accuracy, best first.
+_ACCURACY_NAMES = (
+    "accuracy",
+    "sparse_categorical_accuracy",
+    "categorical_accuracy",
+    "binary_accuracy",
+)
+
+Cell = Union[int, float, str]
+
+
+def tested(settings: Mapping[str, Any]) -> str:
+    """Says on which examples a run's accuracies are.
+
+    Args:
+      settings: The run's, by name, or what its summary says.
+
+    Returns:
+      `test`, or `held-out` for training examples that nobody trains on.
+    """
+    return "test" if settings.get("validation_share") is None else "held-out"
+
+
+def round_metrics(metrics: Any) -> dict[str, Any]:
+    """The scalars among the metrics that `LearningProcess.next` returns.
+
+    Args:
+      metrics: Nested structure. `client_work/train/NAME` becomes `training/NAME`;
+        anything else keeps its path as its name. What is not a scalar is left out.
+
+    Returns:
+      NumPy scalars by name, training metrics first.
+    """
+    training, others = {}, {}
+    for path, leaf in tree.flatten_with_path(metrics):
+        value = np.asarray(leaf)
+        if value.ndim or value.dtype.kind not in "biuf":
+            continue
+        parts = [str(part) for part in path]
+        if parts[:2] == ["client_work", "train"]:
+            training["training/" + "/".join(parts[2:])] = value[()]
+        else:
+            others["/".join(parts)] = value[()]
+    if TRAINING_ACCURACY not in training:
+        for name in _ACCURACY_NAMES:
+            if f"training/{name}" in training:
+                training[TRAINING_ACCURACY] = training.pop(f"training/{name}")
+                break
+    return {**training, **others}
+
+
+def rejected_clients(row: Mapping[str, Any]) -> int:
+    """Counts the clients of a round whose updates were left out.
+
+    Returns:
+      How many; 0 where the metrics do not say.
+    """
+    names = ("training/rejected_clients", "client_work/rejected_clients")
+    return int(next(filter(None, map(row.get, names)), 0))
+
+
+def methods_not_finite(row: Mapping[str, Any]) -> list[str]:
+    """Names of the methods whose own numbers were not finite in a round."""
+    names = [
+        n.split("/") for n, value in row.items() if value and n.endswith(_NOT_FINITE)
+    ]
+    return sorted({parts[-2] for parts in names})
+
+
+def _text(value: Any) -> str:
+    """The shortest text that gives the same number again in its own precision."""
+    if value is None:
+        return ""
+    if isinstance(value, float):
+        return repr(float(value))  # NumPy 2 writes its own type's name.
+    return str(value)
+
+
+class MetricsTable:
+    """Rows of metrics and their text, which is what `metrics.csv` holds.
+
+    The text of a cell never changes once it is there, so a table that was read from
+    a file and continued is the same bytes as one that was never written.
+    """
+
+    def __init__(self):
+        self._columns: Optional[list[str]] = None
+        self._rows: list[dict[str, str]] = []
+        self._text = ""
+
+    @classmethod
+    def parse(cls, text: str) -> MetricsTable:
+        """The table whose `text()` was `text`."""
+        table = cls()
+        reader = csv.DictReader(io.StringIO(text))
+        if reader.fieldnames:
+            table._columns = list(reader.fieldnames)
+            table._rows = list(reader)
+            table._text = text
+        return table
+
+    def append(self, row: Mapping[str, Any]) -> None:
+        """Adds a row.
+
+        Args:
+          row: Values by column, `round_num` among them. The columns of the first
+            row, after those that every run has, are the columns of the table.
+
+        Raises:
+          ValueError: If a later row has a column that the first did not have.
+        """
+        if self._columns is None:
+            others = [name for name in row if name not in FIRST_COLUMNS]
+            self._columns = [*FIRST_COLUMNS, *others]
+            self._text = self._line(self._columns)
+        unknown = [name for name in row if name not in self._columns]
+        if unknown:
+            raise ValueError(
+                f"Round {row[ROUND]} has a metric `{unknown[0]}` that round"
+                f" {self._rows[0][ROUND]} did not have; every round must return the"
+                " same metrics."
+            )
+        cells = {name: _text(row.get(name)) for name in self._columns}
+        self._rows.append(cells)
+        self._text += self._line(cells.values())
+
+    def replace_last(self, row: Mapping[str, Any]) -> None:
+        """Replaces the last row, whose columns the table must have."""
+        self._rows.pop()
+        self._write_text()
+        self.append(row)
+
+    def keep_evaluations(self, period: int) -> None:
+        """Clears the evaluations of rounds that are not multiples of `period`."""
+        for row in self._rows:
+            if int(row[ROUND]) % period:
+                row.update((n, "") for n in row if n.startswith("evaluation"))
+        self._write_text()
+
+    def _write_text(self) -> None:
+        lines = [self._columns or [], *(row.values() for row in self._rows)]
+        self._text = "".join(map(self._line, lines))
+
+    @staticmethod
+    def _line(cells: Iterable[str]) -> str:
+        buffer = io.StringIO()
+        csv.writer(buffer, lineterminator="\n").writerow(cells)
+        return buffer.getvalue()
+
+    def text(self) -> str:
+        """The table as CSV, with a header; empty before the first row."""
+        return self._text
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def column(self, name: str) -> list[float]:
+        """The numbers of a column, NaN where a round has none."""
+        if self._columns is None or name not in self._columns:
+            return [math.nan] * len(self._rows)
+        return [float(row[name]) if row[name] else math.nan for row in self._rows]
+
+    def row(self, index: int) -> dict[str, Optional[float]]:
+        """A row as numbers, None where a cell is empty; the first is row 0."""
+        cells = self._rows[index]
+        return {name: float(cell) if cell else None for name, cell in cells.items()}
+
+    def rows(self) -> list[dict[str, Optional[float]]]:
+        """All rows, likewise."""
+        return [self.row(index) for index in range(len(self))]

@@ -1,0 +1,149 @@
+"""What a run with differentially private aggregation guarantees.
+
+The neighbouring relation is the replacement of one client, with all its data, by
+another: cohorts have a fixed size and are drawn without replacement, which makes the
+number of clients public. A clipped sum then changes by twice the clipping norm, so half
+the noise multiplier counts. Accounting is by Renyi differential privacy (Wang, Balle,
+Kasiviswanathan, "Subsampled Renyi Differential Privacy and Analytical Moments
+Accountant", AISTATS 2019, https://arxiv.org/abs/1808.00087), with `dp_accounting`'s
+`RdpAccountant` and `SampledWithoutReplacementDpEvent`.
+
+The gain of sampling needs rounds that are independent but for what was released. Where
+clients remember something, a client's update depends on the earlier rounds that it was
+drawn for, so every client is then taken as being in every round.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tff_reg.experiment.config.run_config import ResolvedConfig
+from tff_reg.lazy import dp_accounting, rdp
+from tff_reg.methods.method import Method
+
+_NO_SAMPLING = "not counted"
+
+
+@dataclasses.dataclass(frozen=True)
+class Releases:
+    """What of a method's clients leaves a round.
+
+    Attributes:
+      remembers: Whether clients remember something from round to round.
+      uploads: Whether they upload more than their update, for the server's memory.
+    """
+
+    remembers: bool
+    uploads: bool
+
+    @property
+    def per_round(self) -> int:
+        """How many noisy sums a round releases."""
+        return 2 if self.uploads else 1
+
+
+def releases_of(methods: Sequence[Method]) -> Releases:
+    """What the clients of a sum of methods release."""
+    return Releases(
+        remembers=any(bool(m.client_memory or m.server_memory) for m in methods),
+        uploads=any(m.uploads for m in methods),
+    )
+
+
+def epsilon(
+    *,
+    noise_multiplier: float,
+    delta: float,
+    rounds: int,
+    clients_per_round: int,
+    num_clients: int,
+    releases: Releases = Releases(False, False),
+) -> float:
+    """The epsilon of a run, for replacing one client.
+
+    Args:
+      noise_multiplier: z, see `aggregators.PrivateMeanFactory`.
+      delta: Of (epsilon, delta)-differential privacy.
+      rounds: Rounds trained.
+      clients_per_round: Clients in a cohort.
+      num_clients: Clients in all.
+      releases: What a round releases.
+    """
+    if noise_multiplier == 0:
+        return math.inf
+    # A sum of vectors of norm C moves by 2 C; two sums are one in twice the dimensions.
+    ratio = noise_multiplier / 2 / math.sqrt(releases.per_round)
+    event = dp_accounting.GaussianDpEvent(ratio)
+    if clients_per_round < num_clients and not releases.remembers:
+        event = dp_accounting.SampledWithoutReplacementDpEvent(
+            num_clients, clients_per_round, event
+        )
+    accountant = rdp.RdpAccountant(
+        neighboring_relation=dp_accounting.NeighboringRelation.REPLACE_ONE
+    )
+    accountant.compose(event, rounds)
+    return float(accountant.get_epsilon(delta))
+
+
+def summarize(settings: Mapping[str, Any], rounds: int) -> dict[str, Any]:
+    """The guarantee of a run, for `summary.json`.
+
+    Args:
+      settings: Resolved settings, with `aggregator` dp.
+      rounds: Rounds trained.
+
+    Returns:
+      JSON values by name; `epsilon` is None where there is no guarantee.
+    """
+    releases = releases_of(ResolvedConfig.load(settings).methods)
+    found = epsilon(
+        noise_multiplier=settings["dp_noise_multiplier"],
+        delta=settings["dp_delta"],
+        rounds=rounds,
+        clients_per_round=settings["clients_per_round"],
+        num_clients=settings["num_clients"],
+        releases=releases,
+    )
+    return {
+        "epsilon": round(found, 6) if math.isfinite(found) else None,
+        "delta": settings["dp_delta"],
+        "neighbours": "one client replaced",
+        "sampling": _NO_SAMPLING if releases.remembers else "without replacement",
+        "accountant": "RDP",
+        "noisy_sums_per_round": releases.per_round,
+        "process": settings["process"],
+        "clients_per_round": settings["clients_per_round"],
+        "num_clients": settings["num_clients"],
+    }
+
+
+def in_words(guarantee: Mapping[str, Any]) -> list[str]:
+    """A guarantee in sentences.
+
+    Returns:
+      The guarantee and what it does not cover, and a line where clients' state, and one
+      where uploads would break it.
+    """
+    process, found = guarantee["process"], guarantee["epsilon"]
+    shown = "none, there is no noise" if found is None else f"{found:.4g}"
+    lines = [
+        f"Privacy: epsilon {shown} at delta {guarantee['delta']:g} for replacing one"
+        f" client (RDP accountant, cohorts of {guarantee['clients_per_round']} of"
+        f" {guarantee['num_clients']} drawn without replacement). It is of the models:"
+        " training metrics are exact sums, and the sizes of clients and the images'"
+        " normalisation are taken as public."
+    ]
+    if guarantee["sampling"] == _NO_SAMPLING:
+        lines.append(
+            f"What clients of {process} remember breaks the gain of sampling: epsilon"
+            " counts every client in every round."
+        )
+    if guarantee["noisy_sums_per_round"] > 1:
+        lines.append(
+            f"The uploads of {process} beside the updates would break the guarantee of"
+            " the updates: they have noise of their own, and epsilon counts both."
+        )
+    return lines

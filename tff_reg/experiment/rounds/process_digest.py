@@ -1,0 +1,151 @@
+"""The digest of what a learning process does in a round.
+
+It covers `process.next`: its types, its structure, and every operation of its
+TensorFlow graphs with attributes and constants, such as batch sizes and local epochs;
+and the hyperparameters of the initial state, such as learning rates. Names are replaced
+by the order in which they come, since TensorFlow and TFF number them by what was traced
+before: the same code has the same digest in another Python process. It does not cover
+seeds and weights that are drawn from them. It covers those of `models.from_keras`, with
+which a client begins that has not taken part yet (MOON), and differs between versions
+of TensorFlow and TFF.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Optional
+
+from tff_reg.lazy import np, tf, tff, tree
+
+# In `config.json`; None where the settings say what the process does.
+NAME = "digest_of_process"
+# Attributes with names, seeds, or how operations run; so are those with a `_`.
+_IGNORED = ("config", "config_proto", "container", "debug_name", "metadata")
+_IGNORED += ("seed", "seed2", "shared_name")
+# What has the names of a computation's values.
+_SYMBOLS = ("Reference", "Local", "Lambda")
+
+
+def of(process: Any, state: Any) -> Optional[str]:
+    """Computes the digest of a process.
+
+    Returns:
+      The digest; None where `next` is no computation of TFF's.
+    """
+    computation = getattr(process, "next", None)
+    if not isinstance(computation, tff.framework.ConcreteComputation):
+        return None
+    symbols: dict[str, int] = {}
+
+    def text(kind: str, value: str) -> str:
+        is_symbol = kind in _SYMBOLS
+        return str(symbols.setdefault(value, len(symbols))) if is_symbol else value
+
+    serialized = tff.framework.serialize_computation(computation)
+    get_hparams = getattr(process, "get_hparams", lambda state: ())
+    leaves = [
+        (path, np.asarray(leaf).tolist())
+        for path, leaf in tree.flatten_with_path(get_hparams(state))
+    ]
+    return _hashed([_of_message(serialized, text), *leaves])
+
+
+def _hashed(parts: Iterable[Any]) -> str:
+    return hashlib.sha256(repr(list(parts)).encode()).hexdigest()
+
+
+def _of_message(message: Any, text: Callable[[str, str], str]) -> str:
+    """Computes the digest of a protocol buffer.
+
+    Args:
+      message: It.
+      text: Makes a string that does not depend on names of a string in a message of
+        some type.
+    """
+    kind = message.DESCRIPTOR.name
+    if kind == "TensorFlow":
+        return _of_graph(message)
+    parts = []
+    for field, value in message.ListFields():
+        is_message = hasattr(value, "ListFields")
+        values: Any = value
+        if is_message or isinstance(value, (str, bytes, int, float)):
+            values = [value]
+        for each in values:
+            if isinstance(each, str):
+                parts.append((field.name, text(kind, each)))
+            elif hasattr(each, "ListFields"):
+                parts.append((field.name, _of_message(each, text)))
+            else:
+                parts.append((field.name, each))
+    return _hashed(parts)
+
+
+def _of_graph(message: Any) -> str:
+    """Computes the digest of a `TensorFlow` of TFF's."""
+    graph = tf.compat.v1.GraphDef()
+    message.graph_def.Unpack(graph)
+    functions = {each.signature.name: each for each in graph.library.function}
+
+    @functools.cache
+    def of_function(name: str) -> str:
+        signature, results = functions[name].signature, functions[name].ret
+        nodes = functions[name].node_def
+        places = _places([*signature.input_arg, *nodes])
+        return _hashed(
+            [
+                *(of_argument(each) for each in signature.input_arg),
+                *of_nodes(nodes, places),
+                *(
+                    (of_argument(each), _placed(results[each.name], places))
+                    for each in signature.output_arg
+                ),
+            ]
+        )
+
+    def of_argument(argument: Any) -> tuple:
+        return argument.type, argument.type_attr, argument.number_attr
+
+    def of_nodes(nodes: Iterable[Any], places: Mapping[str, int]) -> list[tuple]:
+        random = [each for each in nodes if each.op.startswith("StatelessRandom")]
+        seeds = {name.partition(":")[0] for each in random for name in each.input}
+        return [
+            (
+                of_function(node.op) if node.op in functions else node.op,
+                [_placed(each, places) for each in node.input],
+                [
+                    (name, of_attribute(node.attr[name]))
+                    for name in sorted(node.attr)
+                    if name not in _IGNORED and not name.startswith("_")
+                    if name != "value" or node.name not in seeds
+                ],
+            )
+            for node in nodes
+        ]
+
+    def of_attribute(value: Any) -> Any:
+        called = value.list.func or ([value.func] if value.HasField("func") else [])
+        if all(each.name in functions for each in called) and called:
+            return [of_function(each.name) for each in called]
+        return value.SerializeToString(deterministic=True)
+
+    places = _places(graph.node)
+    bound = [
+        _of_message(getattr(message, name), lambda _, value: _placed(value, places))
+        for name in ("parameter", "result")
+        if message.HasField(name)
+    ]
+    return _hashed([*of_nodes(graph.node, places), *bound])
+
+
+def _places(nodes: Iterable[Any]) -> dict[str, int]:
+    return {node.name: number for number, node in enumerate(nodes)}
+
+
+def _placed(text: str, places: Mapping[str, int]) -> str:
+    """The name of a tensor, such as `add:0` or `^add`, with its place for its name."""
+    name, colon, rest = text.removeprefix("^").partition(":")
+    before = "^" if text.startswith("^") else ""
+    return f"{before}{places[name]}{colon}{rest}"

@@ -1,0 +1,197 @@
+"""Telling a person how a run goes: a bar on a terminal, a line a round elsewhere."""
+
+from __future__ import annotations
+
+import math
+import os
+import statistics
+import sys
+import time
+from collections.abc import Mapping
+from typing import Any, Optional, TextIO, Union
+
+from tff_reg.experiment.rounds import metrics
+from tff_reg.lazy import tqdm
+
+Row = Mapping[str, float]
+
+
+def duration(seconds: float) -> str:
+    """Seconds as `12.3 s`, `4:05` or `2:03:04`."""
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, seconds = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
+
+
+def count(number: Union[int, str], noun: str) -> str:
+    """`1 round`, `2 rounds`, `2 to 4 rounds`."""
+    return f"{number} {noun}" if str(number) == "1" else f"{number} {noun}s"
+
+
+def percent(share: Optional[float]) -> str:
+    """A share as `93.1 %`; a dash for none."""
+    if share is None or math.isnan(share):
+        return "-"
+    return f"{100 * share:.1f} %"
+
+
+def _of_all_clients(row: Row) -> Optional[str]:
+    """The test accuracy of the mean of all clients' last models, if there is one."""
+    accuracy = row.get(metrics.ALL_CLIENTS_ACCURACY)
+    return None if accuracy is None else f"all clients' mean {percent(accuracy)}"
+
+
+def _number(value: Optional[float], digits: int = 4) -> str:
+    return "-" if value is None else f"{value:.{digits}f}"
+
+
+class _TimeLeft:
+    """How long the rounds to come will take, judged by those of this process."""
+
+    def __init__(self, total_rounds: int):
+        self._total_rounds = total_rounds
+        self._last = time.monotonic()
+        self._seconds: list[float] = []
+
+    def after(self, round_num: int) -> float:
+        now = time.monotonic()
+        self._seconds.append(now - self._last)
+        self._last = now
+        # The first round traces and compiles, which the others do not.
+        usual = statistics.median(self._seconds[1:][-20:] or self._seconds)
+        return usual * (self._total_rounds - round_num)
+
+
+class Progress:
+    """Told how a run goes; of what is not overridden, nothing is said.
+
+    Attributes:
+      tested: What the examples are called that accuracies are on; see `metrics.tested`.
+    """
+
+    tested = "test"
+
+    def start(self, rounds_done: int) -> None:
+        """Called once, before the first round of this process."""
+
+    def after_round(self, round_num: int, row: Row) -> None:
+        """Called after every round with its row of metrics."""
+
+    def say(self, line: str) -> None:
+        """Prints a line without disturbing what is there."""
+
+    def close(self) -> None:
+        """Called at the end, also when the run failed or was interrupted."""
+
+
+class Silence(Progress):
+    """Says nothing."""
+
+
+class Lines(Progress):
+    """One line a round."""
+
+    def __init__(self, total_rounds: int, stream: Optional[TextIO] = None):
+        self._total_rounds = total_rounds
+        self._stream = stream
+        self._time_left = _TimeLeft(total_rounds)
+
+    def start(self, rounds_done: int) -> None:
+        self._time_left = _TimeLeft(self._total_rounds)
+
+    def after_round(self, round_num: int, row: Row) -> None:
+        left = self._time_left.after(round_num)
+        width = len(str(self._total_rounds))
+        parts = [
+            f"round {round_num:{width}}/{self._total_rounds}",
+            f"loss {_number(row[metrics.TRAINING_LOSS])}",
+            f"accuracy {percent(row[metrics.TRAINING_ACCURACY])}",
+        ]
+        if row.get(metrics.EVALUATION_ACCURACY) is not None:
+            accuracy = percent(row[metrics.EVALUATION_ACCURACY])
+            parts.append(f"{self.tested} accuracy {accuracy}")
+        of_all_clients = _of_all_clients(row)
+        if of_all_clients:
+            parts.append(of_all_clients)
+        parts.append(f"{row[metrics.SECONDS]:.2f} s a round")
+        parts.append(f"{duration(left)} left")
+        self.say("  ".join(parts))
+
+    def say(self, line: str) -> None:
+        print(line, file=self._stream or sys.stdout, flush=True)
+
+
+def _knows_size() -> bool:
+    """Whether stderr is a terminal that does not say it has no columns at all."""
+    try:
+        return os.get_terminal_size(sys.stderr.fileno()).columns > 0
+    except (OSError, ValueError):  # No terminal, or not even a file.
+        return False
+
+
+class Bar(Progress):
+    """A progress bar that is drawn over itself."""
+
+    def __init__(self, total_rounds: int):
+        self._total_rounds = total_rounds
+        self._accuracy: Optional[float] = None
+        self._of_all_clients: Optional[str] = None
+        self._bar: Any = None  # A tqdm, from the start on.
+        self._time_left = _TimeLeft(total_rounds)
+
+    def start(self, rounds_done: int) -> None:
+        size: dict[str, Any] = {"ncols": 100, "nrows": 24}
+        if _knows_size():
+            size = {"dynamic_ncols": True}
+        self._time_left = _TimeLeft(self._total_rounds)
+        self._bar = tqdm.tqdm(
+            total=self._total_rounds,
+            initial=rounds_done,
+            desc="tracing and compiling",
+            bar_format="round {n_fmt}/{total_fmt} |{bar}| {desc}",
+            leave=True,
+            **size,
+        )
+
+    def after_round(self, round_num: int, row: Row) -> None:
+        left = self._time_left.after(round_num)
+        if row.get(metrics.EVALUATION_ACCURACY) is not None:
+            self._accuracy = row[metrics.EVALUATION_ACCURACY]
+        self._of_all_clients = _of_all_clients(row) or self._of_all_clients
+        which, accuracy = self.tested, self._accuracy
+        if accuracy is None:
+            which, accuracy = "training", row[metrics.TRAINING_ACCURACY]
+        of_all_clients = f" ({self._of_all_clients})" if self._of_all_clients else ""
+        loss = _number(row[metrics.TRAINING_LOSS], 3)
+        self._bar.set_description_str(
+            f"{which} accuracy {percent(accuracy)}{of_all_clients}, loss {loss},"
+            f" {row[metrics.SECONDS]:.1f} s a round, {duration(left)} left",
+            refresh=False,
+        )
+        self._bar.update(1)
+        self._bar.refresh()
+
+    def say(self, line: str) -> None:
+        if self._bar is None:
+            print(line, flush=True)
+        else:
+            self._bar.write(line)
+            sys.stdout.flush()
+
+    def close(self) -> None:
+        if self._bar is not None:
+            self._bar.close()
+
+
+def for_this_output(total_rounds: int) -> Progress:
+    """A bar where a person sees it being redrawn, lines where they are kept."""
+    on_terminal = sys.stdout.isatty() and sys.stderr.isatty()
+    return (Bar if on_terminal or _in_notebook() else Lines)(total_rounds)
+
+
+def _in_notebook() -> bool:
+    """Whether a Jupyter kernel runs this code, and not just something of Jupyter's."""
+    ipython = sys.modules.get("IPython")
+    return ipython is not None and hasattr(ipython.get_ipython(), "kernel")

@@ -1,0 +1,113 @@
+"""One round: draws its clients, trains them, evaluates the models."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Optional
+
+from tff_reg import data
+from tff_reg.experiment.rounds import metrics, process_state
+
+EvaluationFn = Callable[[Any], Mapping[str, float]]
+ClientDatasetFn = Callable[[str, Any], Any]
+
+
+class TrainingError(RuntimeError):
+    """Raised when a round fails; says which, and what the process said."""
+
+
+class RoundWork:
+    """Trains and evaluates rounds; all that is drawn follows from seed and round.
+
+    Attributes:
+      cohort_size: The clients of the round that was trained last.
+    """
+
+    def __init__(
+        self,
+        state: process_state.ProcessState,
+        client_data: Any,
+        *,
+        clients_per_round: int,
+        client_sampling: str,
+        seed: int,
+        client_dataset_fn: Optional[ClientDatasetFn],
+        evaluate: Optional[EvaluationFn],
+    ):
+        """Trains nothing yet; all arguments but `state` are those of `Training`."""
+        self._state = state
+        self._client_ids = list(client_data.client_ids)
+        self._clients_per_round = clients_per_round
+        self._client_sampling = client_sampling
+        self._seed = seed
+        self._dataset_fn = client_dataset_fn or client_data.whole_client_dataset
+        self._evaluate = evaluate
+        self.cohort_size = 0
+
+    def train(self, round_num: int) -> dict[str, Any]:
+        """Trains one round; returns its row of metrics.
+
+        Raises:
+          TrainingError: If the round fails.
+        """
+        began = time.monotonic()
+        cohort = self._cohort(round_num)
+        self.cohort_size = len(cohort)
+        datasets = [
+            self._dataset_fn(name, data.client_key(self._seed, round_num, name))
+            for name in cohort
+        ]
+        try:
+            found = self._state.train(cohort, datasets, round_num)
+        except Exception as error:
+            raise TrainingError(
+                f"Round {round_num} failed: {type(error).__name__}: {error}"
+            ) from error
+        row = metrics.round_metrics(found)
+        if row.get(metrics.NUM_EXAMPLES) == 0:
+            # All clients were rejected: there is no mean, though the sums say 0.
+            for name in (metrics.TRAINING_LOSS, metrics.TRAINING_ACCURACY):
+                row[name] = math.nan
+        # Columns are those of the first row, in whatever round they are filled.
+        to_fill = (metrics.ALL_CLIENTS_LOSS, metrics.ALL_CLIENTS_ACCURACY)
+        if self._evaluate is None or not self._state.has_all_clients_weights:
+            to_fill = ()
+        return {
+            metrics.ROUND: round_num,
+            metrics.TRAINING_LOSS: row.pop(metrics.TRAINING_LOSS, None),
+            metrics.TRAINING_ACCURACY: row.pop(metrics.TRAINING_ACCURACY, None),
+            metrics.SECONDS: round(time.monotonic() - began, 3),
+            **dict.fromkeys(to_fill),
+            **row,
+        }
+
+    def _cohort(self, round_num: int) -> list[str]:
+        drawn = {"seed": self._seed, "round_num": round_num}
+        if self._client_sampling == "independent":
+            share = self._clients_per_round / len(self._client_ids)
+            return data.sample_clients_bernoulli(self._client_ids, share, **drawn)
+        return data.sample_clients(self._client_ids, self._clients_per_round, **drawn)
+
+    def evaluate(self, round_num: int) -> dict[str, float]:
+        """Evaluates the server's model, and the mean of all clients' if there is one.
+
+        Raises:
+          TrainingError: If the evaluation fails.
+        """
+        if self._evaluate is None:
+            return {}
+        try:
+            results = self._evaluate(self._state.weights())
+            row = {f"evaluation/{name}": value for name, value in results.items()}
+            if self._state.has_all_clients_weights:
+                results = self._evaluate(self._state.all_clients_weights())
+                for name, value in results.items():
+                    row[f"evaluation_all_clients/{name}"] = value
+            return row
+        except Exception as error:
+            raise TrainingError(
+                f"The evaluation after round {round_num} failed:"
+                f" {type(error).__name__}: {error}"
+            ) from error

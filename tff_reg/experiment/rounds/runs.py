@@ -1,0 +1,369 @@
+"""A run from its config: what commands, notebooks and services do with it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import functools
+import statistics
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Optional
+
+from tff_reg import interruption, lazy, runtime, training
+from tff_reg.data import augmentation
+from tff_reg.experiment.config import run_config as config_lib
+from tff_reg.experiment.config.run_config import ResolvedConfig, RunConfig
+from tff_reg.experiment.config.task_settings import TaskSettings
+from tff_reg.experiment.rounds import (
+    asynchronous,
+    checked as checked_lib,
+    description,
+    evaluation as evaluation_lib,
+    metrics,
+    process_cache,
+    process_digest,
+    progress as progress_lib,
+    summary as summary_lib,
+)
+from tff_reg.experiment.rounds.callbacks import Callback, Row
+from tff_reg.experiment.rounds.checked import CheckedRun
+from tff_reg.experiment.rounds.loop import RunResult
+from tff_reg.experiment.rounds.training import Training
+from tff_reg.settings import SettingError, settings_of
+
+if TYPE_CHECKING:
+    from tff_reg.models.learning_model import LearningModel
+    from tff_reg.training.composition import Process
+
+OnRound = Callable[[Row], Any]
+
+# In `config.json`: the images that a model takes, and their normalisation.
+IMAGES = "images"
+
+
+def run(
+    config: RunConfig,
+    *,
+    tasks: Any = lazy.tasks,
+    progress: Optional[progress_lib.Progress] = None,
+    callbacks: Sequence[Callback] = (),
+    on_round: Optional[OnRound] = None,
+    stop: Optional[interruption.Interruption] = None,
+) -> RunResult:
+    """Does a run, or what is left of it.
+
+        experiment.run(experiment.RunConfig(process="fedalign", total_rounds=5))
+
+    Args:
+      config: What is asked of the run.
+      tasks: The module `tasks`, or what has its functions.
+      progress: As for `Training`; shows first what is about to run.
+      callbacks: As for `Training`.
+      on_round: As for `Training`.
+      stop: Is told how the run goes on and what has to be ended, if a signal ends the
+        process.
+
+    Returns:
+      The result.
+
+    Raises:
+      SettingError: If the config makes no run, or not in its directory or on this
+        machine.
+      ValueError: If its data are not there, or the method does not go with the model.
+      StateMismatchError: If the state in its directory is not one of its process.
+      TrainingError: If a round fails.
+    """
+    return carry_out(
+        CheckedRun(config, tasks),
+        progress=progress,
+        callbacks=callbacks,
+        on_round=on_round,
+        stop=stop,
+    )
+
+
+def carry_out(
+    checked: CheckedRun,
+    *,
+    progress: Optional[progress_lib.Progress] = None,
+    stop: Optional[interruption.Interruption] = None,
+    **of_training: Any,
+) -> RunResult:
+    """Does a run that was checked; more arguments as for `Training`."""
+    stop = stop or interruption.Interruption()
+    config = checked.config
+    checked.check_ready()
+    stop.say(functools.partial(description.resumption, config))
+    examples = _read(config, checked.tasks)
+    with _running(config):
+        # Not before it runs: it would be waited for.
+        stop.before_exit(runtime.shutdown)
+        progress = progress or progress_lib.for_this_output(config.total_rounds)
+        stop.before_exit(progress.close)
+        return _prepared(
+            checked, progress=progress, examples=examples, **of_training
+        ).run()
+
+
+async def run_async(
+    config: RunConfig,
+    *,
+    tasks: Any = lazy.tasks,
+    progress: Optional[progress_lib.Progress] = None,
+    callbacks: Sequence[Callback] = (),
+    on_round: Optional[OnRound] = None,
+) -> RunResult:
+    """`run`, for callers that await, in the runtime that is in use.
+
+    The arguments are as for `run`; callbacks, `on_round` and cancelling are as for
+    `train_async`.
+
+    Returns:
+      The result.
+
+    Raises:
+      SettingError, ValueError, StateMismatchError, TrainingError: As for `run`.
+    """
+    checked = CheckedRun(config, tasks)
+    checked.check_ready()
+    prepared = await asyncio.to_thread(
+        _prepared,
+        checked,
+        progress=progress,
+        callbacks=callbacks,
+        on_round=on_round,
+    )
+    return await asynchronous.finish(prepared)
+
+
+def check(config: RunConfig, tasks: Any = lazy.tasks) -> ResolvedConfig:
+    """Refuses what cannot be run, without loading TensorFlow.
+
+    The arguments are as for `run`.
+
+    Returns:
+      What the run does.
+
+    Raises:
+      SettingError: If the config makes no run, or not in its directory.
+      TypeError: If it is no config.
+      ValueError: If its data are not there.
+    """
+    checked = CheckedRun(config, tasks)
+    checked.check_ready()
+    return checked.config
+
+
+def finished(config: RunConfig, tasks: Any = lazy.tasks) -> Optional[dict[str, Any]]:
+    """The summary of a run that there is nothing left to do of.
+
+    Args:
+      config: What is asked of the run. The rounds and targets that it wants are written
+        to `summary.json`, if that has others.
+      tasks: The module `tasks`, or what has its functions.
+
+    Returns:
+      The summary; None if there is something to do.
+
+    Raises:
+      DirectoryError: If its directory holds something else, or another run, or one on
+        other data.
+    """
+    return summary_of(CheckedRun(config, tasks))
+
+
+def summary_of(checked: CheckedRun) -> Optional[dict[str, Any]]:
+    """As `finished`, of a run that was checked."""
+    if checked.summary() is None:
+        return None
+    return summary_lib.refresh(checked.directory, checked.values)
+
+
+def build_task(
+    config: ResolvedConfig, tasks: Any = lazy.tasks, **arguments: Any
+) -> Any:
+    """Builds the task of a run, with its data; see `tasks.build` for the errors."""
+    return tasks.build(**config.part(TaskSettings), **arguments)
+
+
+def _read(config: ResolvedConfig, tasks: Any) -> Any:
+    """Reads a run's examples if that needs no TensorFlow: errors come at once."""
+    is_given = config.data_dir is not None or config.synthetic_data
+    if not hasattr(tasks, "read") or not (
+        is_given or tasks.defaults(config.task).tfds_name is None
+    ):
+        return None
+    return tasks.read(**config.part(TaskSettings))
+
+
+def _client_data(build: Callable[..., Any], settings: dict[str, Any]) -> Any:
+    """The client data of a task, on another machine."""
+    return build(**settings).client_data
+
+
+def _images(task: Any) -> dict[str, Any]:
+    """The images' shape, data type and normalisation, which predictions need."""
+    stored, _ = task.test_arrays()
+    described = {"shape": list(stored.shape[1:]), "dtype": stored.dtype.name}
+    if isinstance(task.normalize_fn, augmentation.Normalization):
+        described.update(dataclasses.asdict(task.normalize_fn))
+    return described
+
+
+def build_model_fn(config: ResolvedConfig, task: Any) -> Callable[[], LearningModel]:
+    """What makes the model that the run's method trains."""
+    return training.adapt_model_fn(task.model_fn, config.methods)
+
+
+def build_process(config: ResolvedConfig, task: Any, **arguments: Any) -> Process:
+    """Builds the process of a run; more arguments as of `build_from_settings`."""
+    return training.build_from_settings(
+        config.process,
+        task.model_fn,
+        config,
+        config.strengths,
+        mean_examples=statistics.mean(task.client_data.client_sizes),
+        client_preprocess_fn=task.augment_fn,
+        example_dtype=task.client_data.element_type_structure["x"].dtype.name,
+        debug_eager=config.debug_eager,
+        **arguments,
+    )
+
+
+def prepare(
+    config: RunConfig,
+    *,
+    tasks: Any = lazy.tasks,
+    progress: Optional[progress_lib.Progress] = None,
+) -> Training:
+    """Loads the data of a run and builds its process, for the runtime in use.
+
+    The arguments are as for `run`.
+
+    Returns:
+      The rounds, of which none is done.
+
+    Raises:
+      SettingError: If the config makes no run, or no client has examples enough for a
+        batch.
+      ValueError: If its data are not there, or the method does not go with the model.
+    """
+    return _prepared(CheckedRun(config, tasks), progress=progress)
+
+
+def _prepared(
+    checked: CheckedRun,
+    *,
+    progress: Optional[progress_lib.Progress] = None,
+    examples: Any = None,
+    **of_training: Any,
+) -> Training:
+    """As `prepare`; the examples may have been read before."""
+    config = checked.config
+    progress = progress or progress_lib.for_this_output(config.total_rounds)
+    progress.tested = metrics.tested(checked.values)
+    where = runtime.describe()
+    progress.say(where[0].upper() + where[1:])
+    task = _task(config, checked.tasks, examples)
+    x_test, y_test = task.test_arrays()
+    evaluation = evaluation_lib.CentralEvaluation(
+        build_model_fn(config, task), x_test, y_test, preprocess_fn=task.normalize_fn
+    )
+    for line in description.header(
+        config,
+        num_train=sum(task.client_data.client_sizes),
+        num_test=len(y_test),
+        num_weights=evaluation.num_weights,
+    ):
+        progress.say(line)
+    return Training(
+        _process(config, task, checked.tasks),
+        task.client_data,
+        total_rounds=config.total_rounds,
+        clients_per_round=config.clients_per_round,
+        client_sampling=config.client_sampling,
+        seed=config.seed,
+        evaluate=evaluation,
+        rounds_per_evaluation=config.rounds_per_evaluation,
+        rounds_per_checkpoint=config.rounds_per_checkpoint,
+        keep_best=config.keep_best,
+        output_dir=checked.directory,
+        overwrite=config.overwrite,
+        settings={
+            **checked.values,
+            "class_names": list(task.class_names),
+            IMAGES: _images(task),
+            checked_lib.FILES: checked_lib.files_of(config),
+            process_digest.NAME: None,
+        },
+        title=description.plot_title(config),
+        subtitle=description.plot_subtitle(config),
+        weight_names=evaluation.weight_names,
+        progress=progress,
+        **of_training,
+    )
+
+
+def _task(config: ResolvedConfig, tasks: Any, examples: Any) -> Any:
+    """Builds the task; refuses one on which no client would train."""
+    task = build_task(config, tasks, **({"examples": examples} if examples else {}))
+    largest = max(task.client_data.client_sizes)
+    if config.drop_remainder and largest < config.batch_size:
+        raise SettingError(
+            "batch_size",
+            config.batch_size,
+            f"the largest client has {largest} examples, and drop_remainder leaves"
+            " shorter batches out: nobody would train.",
+        )
+    if config.data_on_nodes:
+        task.client_data.load_by(
+            functools.partial(_client_data, tasks.build, config.part(TaskSettings))
+        )
+    return task
+
+
+def _process(config: ResolvedConfig, task: Any, tasks: Any) -> Process:
+    """The process of a run, from the cache if it is there."""
+    # All examples of all clients, and what may be missing in a last batch.
+    most = float(config.local_epochs) * (
+        sum(task.client_data.client_sizes) + config.batch_size
+    )
+
+    def build() -> Process:
+        return build_process(
+            config,
+            task,
+            model_aggregator=training.aggregators.build_model_aggregator(
+                **config.aggregation(),
+                largest_weight=1 if config.client_weighting == "uniform" else most,
+            ),
+            metrics_aggregator=training.aggregators.build_metrics_aggregator(
+                config.aggregator
+            ),
+        )
+
+    # Of other people's tasks nobody knows what their processes hang on.
+    is_ours = tasks is lazy.tasks
+    return process_cache.process(config, task, build) if is_ours else build()
+
+
+@contextlib.contextmanager
+def _running(config: ResolvedConfig) -> Iterator[None]:
+    """The runtime that a run asks for, for the body of a `with` statement."""
+    options = {
+        each.name: getattr(config, each.name)
+        for each in settings_of(config)
+        if each.group == config_lib.WHERE
+    }
+    if config.debug_eager:
+        options["clients_in_parallel"] = 1
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(runtime.running(options.pop("runtime"), **options))
+        except runtime.NoGpuError as error:
+            raise SettingError("require_gpu", True, str(error)) from error
+        except runtime.WorkerError as error:
+            setting = "ray_address" if config.ray_address else "runtime"
+            raise SettingError(setting, getattr(config, setting), str(error)) from error
+        yield

@@ -1,0 +1,238 @@
+"""A run in numbers: what `summary.json` says, from the columns of `metrics.csv`.
+
+The moving average and the rounds to a target are the protocol of Kim et al.,
+"Multi-Level Branched Regularization for Federated Learning" (FedMLB), ICML 2022,
+https://proceedings.mlr.press/v162/kim22a.html, captions of Tables 10 and 11: both are
+taken from an exponential moving average with momentum 0.9 over rounds.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Optional
+
+from tff_reg.experiment.rounds import metrics, privacy
+
+EMA_MOMENTUM = 0.9
+# Why, and with how many rounds in all, a callback ended the run; of such runs only.
+STOPPED_EARLY = "stopped_early"
+
+# What was measured in the last round; a cell that is empty was not.
+_MUST_BE_FINITE = (
+    metrics.TRAINING_LOSS,
+    metrics.EVALUATION_LOSS,
+    metrics.EVALUATION_ACCURACY,
+    metrics.ALL_CLIENTS_LOSS,
+    metrics.ALL_CLIENTS_ACCURACY,
+)
+
+# What a summary has of rounds and targets that somebody wants.
+_WHAT_IS_WANTED = ("accuracy_at_rounds", "rounds_to_target")
+
+
+def moving_average(
+    values: Sequence[float], momentum: float = EMA_MOMENTUM
+) -> list[float]:
+    """Exponential moving average over what was measured.
+
+    Args:
+      values: Numbers by evaluated round.
+      momentum: m of a_t = m a_(t-1) + (1 - m) x_t, where a_0 = x_0.
+
+    Returns:
+      As many numbers; NaN from the first NaN on.
+    """
+    averages: list[float] = []
+    for value in values:
+        if averages:
+            value = momentum * averages[-1] + (1 - momentum) * value
+        averages.append(value)
+    return averages
+
+
+def summarize(
+    table: metrics.MetricsTable, settings: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The results of a run in a few numbers.
+
+    Args:
+      table: A row a round; at least one.
+      settings: What `config.json` holds, of which some are copied;
+        `accuracy_at_rounds` and `target_accuracies`, lists of numbers, say what else is
+        wanted, `target_measure` and `target_model` what has to reach a target.
+
+    Returns:
+      JSON values by name; None for what was not measured, is not finite, or was not
+      reached. Accuracies are shares on the test set, or with a `validation_share` on
+      the held-out training examples; those with `ema` are of their moving average,
+      those with `all_clients` of the mean of all clients' last models.
+      `rejected_clients` counts the updates that were not finite and were left out,
+      `rounds_without_training` the rounds in which nobody trained; `ends_finite` says
+      whether the last round's losses and accuracies are finite. With differentially
+      private aggregation there is `privacy`, see `tff_reg.experiment.rounds.privacy`.
+    """
+    rows = table.rows()
+    measured = _measured(rows, metrics.EVALUATION_ACCURACY)
+    of_all = _measured(rows, metrics.ALL_CLIENTS_ACCURACY)
+    seconds = table.column(metrics.SECONDS)
+    return {
+        **_accuracies(measured, of_all),
+        "final_loss": _finite(rows[-1].get(metrics.EVALUATION_LOSS)),
+        "final_training_loss": _finite(rows[-1].get(metrics.TRAINING_LOSS)),
+        "final_training_accuracy": _finite(rows[-1].get(metrics.TRAINING_ACCURACY)),
+        "ends_finite": all(
+            math.isfinite(rows[-1].get(name) or 0) for name in _MUST_BE_FINITE
+        ),
+        "rejected_clients": sum(map(metrics.rejected_clients, rows)),
+        "rounds_without_training": sum(
+            row.get(metrics.NUM_EXAMPLES) == 0 for row in rows
+        ),
+        "rounds": len(rows),
+        "process": settings.get("process"),
+        "task": settings.get("task"),
+        "seed": settings["seed"],
+        "clients_per_round": settings["clients_per_round"],
+        "validation_share": settings.get("validation_share"),
+        "training_seconds": round(sum(seconds), 3),
+        "median_round_seconds": round(statistics.median(seconds), 3),
+        **_on_demand(measured, of_all, settings),
+        **_privacy(settings, len(rows)),
+    }
+
+
+# A round that was measured, its accuracy and the moving average there.
+_Measured = tuple[int, float, float]
+
+
+def _accuracies(
+    measured: Sequence[_Measured], of_all: Sequence[_Measured]
+) -> dict[str, Any]:
+    finite = [each for each in measured if math.isfinite(each[1])]
+    best = max(finite, key=lambda each: (each[1], -each[0]), default=None)
+    _, last, average = measured[-1] if measured else (0, None, None)
+    _, last_of_all, average_of_all = of_all[-1] if of_all else (0, None, None)
+    return {
+        "final_accuracy": _finite(last),
+        "best_accuracy": best[1] if best else None,
+        "best_round": best[0] if best else None,
+        "ema_accuracy": _finite(average),
+        "best_ema_accuracy": _largest(each[2] for each in measured),
+        "all_clients_accuracy": _finite(last_of_all),
+        "best_all_clients_accuracy": _largest(each[1] for each in of_all),
+        "ema_all_clients_accuracy": _finite(average_of_all),
+    }
+
+
+def _on_demand(
+    measured: Sequence[_Measured],
+    of_all: Sequence[_Measured],
+    settings: Mapping[str, Any],
+) -> dict[str, Any]:
+    is_of_all = settings.get("target_model") == "all_clients"
+    of_target = of_all if is_of_all else measured
+    kind = 1 if settings.get("target_measure") == "raw" else 2
+    return {
+        "accuracy_at_rounds": {
+            str(asked): _measured_in(measured, asked)
+            for asked in settings.get("accuracy_at_rounds", ())
+        },
+        "rounds_to_target": {
+            str(target): next((m[0] for m in of_target if m[kind] >= target), None)
+            for target in settings.get("target_accuracies", ())
+        },
+    }
+
+
+def _privacy(settings: Mapping[str, Any], num_rounds: int) -> dict[str, Any]:
+    if settings.get("aggregator") != "dp":
+        return {}
+    return {"privacy": privacy.summarize(settings, num_rounds)}
+
+
+def _measured(
+    rows: Sequence[Mapping[str, Optional[float]]], column: str
+) -> list[_Measured]:
+    """Rounds that were measured, with the accuracy and its moving average."""
+    found = [(int(row[metrics.ROUND] or 0), row.get(column)) for row in rows]
+    known = [(number, value) for number, value in found if value is not None]
+    averages = moving_average([value for _, value in known])
+    return [(*each, average) for each, average in zip(known, averages)]
+
+
+def _measured_in(
+    measured: Sequence[_Measured], asked: int
+) -> dict[str, Optional[float]]:
+    for round_num, accuracy, average in measured:
+        if round_num == asked:
+            return {"accuracy": _finite(accuracy), "ema_accuracy": _finite(average)}
+    return {"accuracy": None, "ema_accuracy": None}
+
+
+def _finite(value: Optional[float]) -> Optional[float]:
+    return value if value is not None and math.isfinite(value) else None
+
+
+def _largest(values: Iterable[float]) -> Optional[float]:
+    return max(filter(math.isfinite, values), default=None)
+
+
+def of_finished_run(
+    directory: Any, settings: Mapping[str, Any]
+) -> Optional[dict[str, Any]]:
+    """The summary of a finished run, with the rounds and targets wanted now.
+
+    Args:
+      directory: The `RunDirectory`; nothing is written there.
+      settings: `total_rounds`, and what else is wanted, as for `summarize`.
+
+    Returns:
+      What `summary.json` would hold; None if no run of so many rounds has finished
+      there, or its files do not belong together, so that it has to be done again from
+      its last checkpoint.
+    """
+    if directory.config is None or not directory.is_finished(settings["total_rounds"]):
+        return None
+    if directory.damaged_weights():
+        return None
+    stored = directory.summary()
+    try:
+        text = (directory.path / "metrics.csv").read_text("utf-8")
+        table = metrics.MetricsTable.parse(text)
+        summary = summarize(table, directory.config)
+    except (OSError, ValueError, LookupError, TypeError):
+        return None
+    results = {name: summary[name] for name in summary if name not in _WHAT_IS_WANTED}
+    if any(stored.get(name, value) != value for name, value in results.items()):
+        return None
+    wanted = summarize(table, {**directory.config, **_wanted(settings)})
+    if STOPPED_EARLY in stored:
+        wanted[STOPPED_EARLY] = stored[STOPPED_EARLY]
+    return wanted
+
+
+def _wanted(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """What else is wanted of a summary; it changes nothing in a run."""
+    lists = ("accuracy_at_rounds", "target_accuracies")
+    words = ("target_measure", "target_model")
+    return {
+        **{name: list(settings.get(name, ())) for name in lists},
+        **{name: settings[name] for name in words if name in settings},
+    }
+
+
+def refresh(directory: Any, settings: Mapping[str, Any]) -> Optional[dict[str, Any]]:
+    """The same, and `summary.json` is written anew if it says something else.
+
+    Raises:
+      DirectoryError: If `summary.json` has to be written and cannot be.
+    """
+    summary = of_finished_run(directory, settings)
+    if summary is not None and summary != directory.summary():
+        directory.begin({**directory.config, **_wanted(settings)})
+        try:
+            directory.write_summary(summary)
+        finally:
+            directory.close()
+    return summary

@@ -1,0 +1,277 @@
+"""A table or figure of a paper: its cells, and its numbers beside those of runs.
+
+    table.csv    a row a number: row, column, quantity, published, here, mean, ...
+    table.md     the table as the paper has it, published and here side by side
+
+`tff_reg.tasks.recipes.artifacts` lists the tables and figures. TensorFlow is not loaded
+here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import textwrap
+from collections.abc import Mapping, Sequence
+from typing import Any, Optional
+
+from tff_reg import files, tables
+from tff_reg.experiment.report import finished_runs, table
+
+_WIDTH = 88
+_NONE = "-"
+
+# Names of quantities: what a table's head calls them. `ema@R` is the moving average
+# after R rounds, `rounds@T` the rounds to the accuracy T, a share.
+_AT = {"ema": "EMA after {} rounds (%)", "rounds": "rounds to {} %"}
+SHARES = {
+    "accuracy": ("accuracy (%)", "final_accuracy"),
+    "best": ("best (%)", "best_accuracy"),
+    "ema": ("EMA (%)", "ema_accuracy"),
+    "all_clients": ("all clients (%)", "all_clients_accuracy"),
+}
+SECONDS = "seconds"
+_HEADS = {
+    **{name: head for name, (head, _) in SHARES.items()},
+    **finished_runs.HESSIAN_COLUMNS,
+    **{name: head for name, (head, _) in finished_runs.COST_COLUMNS.items()},
+    "gflops": "GFLOPs",
+    SECONDS: "s a round",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Cell:
+    """A cell of a table, or a curve of a figure.
+
+    Attributes:
+      row: The row's name, as the paper prints it; of a figure, the curve's.
+      column: The column's; of a figure, the panel's.
+      recipes: The recipes that it is of; the mean over several.
+      quantities: What it shows.
+      published: What the paper prints of each; None where it prints nothing.
+      settings: What the runs have beside the recipe.
+    """
+
+    row: str
+    column: str
+    recipes: tuple[str, ...]
+    quantities: tuple[str, ...]
+    published: tuple[Optional[str], ...]
+    settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True)
+class Artifact:
+    """A table or figure.
+
+    Attributes:
+      name: Such as `fedmlb/table2` or `man/figure4`.
+      title: What it is about.
+      cells: Its cells, row by row or column by column.
+      weights: Of which of a run's weights the flatness is: those whose accuracy is
+        reported.
+      hessian: Settings of `bin/analyze hessian`, where not its defaults.
+      picture: How the figure is drawn: curves, compute_time, landscape, eigenvalues or
+        singular_values; empty for a table.
+      curve: What the curves are of: a name of `SHARES`.
+      notes: What is to be known, whole sentences.
+    """
+
+    name: str
+    title: str
+    cells: tuple[Cell, ...]
+    weights: str = finished_runs.WEIGHTS.default
+    hessian: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    picture: str = ""
+    curve: str = "ema"
+    notes: tuple[str, ...] = ()
+
+    @property
+    def columns(self) -> list[str]:
+        """The names of its columns, in their order."""
+        return list(dict.fromkeys(cell.column for cell in self.cells))
+
+    @property
+    def rows(self) -> list[str]:
+        """The names of its rows, in their order."""
+        return list(dict.fromkeys(cell.row for cell in self.cells))
+
+
+@dataclasses.dataclass(frozen=True)
+class Number:
+    """A number of a cell.
+
+    Attributes:
+      cell: The cell.
+      quantity: What it is.
+      published: What the paper prints; None for nothing.
+      here: What there is here, as the paper would print it; `-` for nothing.
+      mean: In the paper's units; None where a run never reached the target.
+      deviation: Over seeds, or over the recipes of the cell if there are several; None
+        for one.
+      seeds: How many runs of each recipe there are.
+    """
+
+    cell: Cell
+    quantity: str
+    published: Optional[str]
+    here: str
+    mean: Optional[float]
+    deviation: Optional[float]
+    seeds: int
+
+
+def split(quantity: str) -> tuple[str, Optional[str]]:
+    """A quantity's kind and what stands behind its @, if anything does."""
+    kind, is_at, at = quantity.partition("@")
+    return kind, at if is_at else None
+
+
+def head(quantity: str) -> str:
+    """What a table calls a quantity.
+
+    Raises:
+      KeyError: If there is no such quantity.
+    """
+    kind, at = split(quantity)
+    if at is None:
+        return _HEADS[quantity]
+    return _AT[kind].format(at if kind == "ema" else f"{100 * float(at):g}")
+
+
+def analysed(quantity: str) -> Optional[str]:
+    """The column of a run's analyses that a quantity is of, if it is of one."""
+    column = "mflops" if quantity == "gflops" else quantity
+    known = {*finished_runs.HESSIAN_COLUMNS, *finished_runs.COST_COLUMNS}
+    return column if column in known else None
+
+
+def number(
+    cell: Cell,
+    quantity: str,
+    published: Optional[str],
+    values: Sequence[Sequence[Optional[float]]],
+    last_round: int,
+) -> Number:
+    """Makes a number of a cell.
+
+    Args:
+      cell: The cell.
+      quantity: Its quantity.
+      published: What the paper prints.
+      values: The runs' values in the paper's units: a list of seeds for each recipe.
+      last_round: The rounds of the longest run.
+    """
+    seeds = min(map(len, values))
+    if not seeds:
+        return Number(cell, quantity, published, _NONE, None, None, 0)
+    means = [table.mean(each) for each in values]
+    mean = table.mean(means)
+    deviation = table.deviation(means if len(means) > 1 else values[0])
+    digits = _digits(published)
+    if mean is not None and quantity.startswith("rounds@"):
+        here = f"{mean:.1f}".removesuffix(".0")
+    elif mean is not None:
+        here = _shown(mean, digits)
+    else:
+        here = f"{last_round}+" if quantity.startswith("rounds@") else _NONE
+    if deviation is not None:
+        here += f" ± {_shown(deviation, digits)}"
+    return Number(cell, quantity, published, here, mean, deviation, seeds)
+
+
+def _digits(published: Optional[str]) -> int:
+    """As many decimals as the paper prints; two where it prints nothing."""
+    if published is None:
+        return 2
+    return len(published.split()[0].rstrip("+").partition(".")[2])
+
+
+def _shown(value: float, digits: int) -> str:
+    text = f"{value:.{digits}f}"
+    # A small number keeps two digits that say something.
+    is_small = 0 < abs(value) < 10.0 ** (1 - digits)
+    return f"{value:.2g}" if is_small else text
+
+
+def write(
+    artifact: Artifact,
+    numbers: Sequence[Number],
+    notes: Sequence[str],
+    output_dir: files.PathLike,
+) -> None:
+    """Writes `table.csv` and `table.md`.
+
+    Args:
+      artifact: The table or figure.
+      numbers: Its numbers.
+      notes: What stands below the table, sentences.
+      output_dir: The directory; made if it is not there.
+
+    Raises:
+      SettingError: If nothing can be written there.
+    """
+    directory = files.make_directory(output_dir, "output_dir")
+    files.delete_leftovers(directory)
+    rows = [_csv_row(number) for number in numbers]
+    files.write_text(directory / "table.csv", tables.to_csv(rows))
+    text = _markdown(artifact, numbers, notes)
+    files.write_text(directory / "table.md", text)
+
+
+def _markdown(
+    artifact: Artifact, numbers: Sequence[Number], notes: Sequence[str]
+) -> str:
+    paper, which = artifact.name.split("/")
+    lines = [f"# {paper}, {which}: {artifact.title}", ""]
+    quantities = {cell.quantities for cell in artifact.cells}
+    if len(quantities) == 1 and len(artifact.cells[0].quantities) == 1:
+        ((quantity,),) = quantities
+        heads = {(column, quantity): column for column in artifact.columns}
+        lines += [f"{head(quantity)}", ""]
+        lines += [*_block(artifact.rows, heads, numbers), ""]
+    else:
+        for column in artifact.columns:
+            cells = [cell for cell in artifact.cells if cell.column == column]
+            heads = {
+                (column, name): head(name) for cell in cells for name in cell.quantities
+            }
+            if len(artifact.columns) > 1:
+                lines += [f"## {column}", ""]
+            rows = list(dict.fromkeys(cell.row for cell in cells))
+            lines += [*_block(rows, heads, numbers), ""]
+    for note in notes:
+        lines += textwrap.wrap(
+            note, _WIDTH, initial_indent="- ", subsequent_indent="  "
+        )
+    return "\n".join([*lines, ""])
+
+
+def _csv_row(number: Number) -> dict[str, Any]:
+    return {
+        "row": number.cell.row,
+        "column": number.cell.column,
+        "quantity": number.quantity,
+        "published": number.published,
+        "here": number.here,
+        "mean": number.mean,
+        "deviation": number.deviation,
+        "seeds": number.seeds,
+        "recipes": " ".join(number.cell.recipes),
+    }
+
+
+def _block(
+    rows: Sequence[str],
+    heads: Mapping[tuple[str, str], str],
+    numbers: Sequence[Number],
+) -> list[str]:
+    """A table: a row a method, for each head what is published and what is here."""
+    found = {(each.cell.row, each.cell.column, each.quantity): each for each in numbers}
+    columns: list[tuple[str, list[str]]] = [("", ["", *rows])]
+    for (column, quantity), text in heads.items():
+        own = [found.get((row, column, quantity)) for row in rows]
+        published = [(each and each.published) or _NONE for each in own]
+        here = [each.here if each else _NONE for each in own]
+        columns += [(text, ["published", *published]), ("", ["here", *here])]
+    return tables.to_markdown(columns)

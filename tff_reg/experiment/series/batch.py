@@ -1,0 +1,319 @@
+"""A series carried out: runs and their analyses, told of line by line.
+
+Each is a command in a process of its own. What is finished is not repeated, what fails
+is named, and the rest goes on.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import dataclasses
+import signal
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Optional
+
+from tff_reg.experiment.config import provenance, run_config as config_lib
+from tff_reg.experiment.report import finished_runs
+from tff_reg.experiment.rounds import description, directory, metrics, progress
+from tff_reg.experiment.series import jobs as jobs_lib
+from tff_reg.experiment.series.plan import PlannedRun
+from tff_reg.settings import as_text
+
+# Exit status of a command whose flags are wrong.
+_WRONG_FLAGS = 2
+
+
+class WrongFlagsError(ValueError):
+    """Raised when the first run that is started says that its flags are wrong."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Analysis:
+    """What `bin/analyze` has to do with a finished run.
+
+    Attributes:
+      subject: At what it looks.
+      directory: The run's.
+      name: The run's, for people.
+      flags: Its flags beside the run's directory.
+    """
+
+    subject: str
+    directory: str
+    name: str
+    flags: tuple[str, ...] = ()
+
+
+def analyses_for(
+    directory: str,
+    name: str,
+    columns: Sequence[str],
+    weights: str = finished_runs.WEIGHTS.default,
+    settings: Mapping[str, Any] = {},
+) -> list[Analysis]:
+    """The analyses that columns need and a finished run has not.
+
+    Args:
+      directory: The run's.
+      name: The run's, for people.
+      columns: As for `finished_runs.read`.
+      weights: As for `finished_runs.read`.
+      settings: Those of `bin/analyze hessian`, where not its defaults.
+    """
+    flat, of_clients, cost = (
+        [column for column in columns if column in kind]
+        for kind in (
+            finished_runs.FLATNESS_COLUMNS,
+            finished_runs.CLIENTS_COLUMNS,
+            finished_runs.COST_COLUMNS,
+        )
+    )
+    server = finished_runs.WEIGHTS.default
+    needs: list[Any] = [(weights, flat, {**settings, "clients": 0})]
+    if of_clients:
+        needs.append((server, of_clients, settings))
+        if weights == server:  # One analysis has both.
+            needs = [(server, flat + of_clients, settings)]
+    found = [
+        Analysis(
+            "hessian",
+            directory,
+            name,
+            (
+                *([] if whose == server else [f"--weights={whose}"]),
+                *(f"--{key}={as_text(value)}" for key, value in how.items()),
+            ),
+        )
+        for whose, asked, how in needs
+        if asked and not finished_runs.is_analysed(directory, asked, whose, how)
+    ]
+    if cost and not finished_runs.is_analysed(directory, cost):
+        found.append(Analysis("cost", directory, name))
+    return found
+
+
+class Batch:
+    """Runs of one command, what has come of them, and telling about it.
+
+    Attributes:
+      failed: The runs that failed.
+    """
+
+    def __init__(
+        self,
+        planned: Sequence[PlannedRun],
+        start: Sequence[str],
+        *,
+        jobs: int = 1,
+        verbosity: Optional[int] = None,
+        executor: Any = None,
+        say: Callable[..., None] = print,
+    ):
+        """Starts nothing.
+
+        Args:
+          planned: The runs.
+          start: What starts commands: `tff_reg.commands.START`.
+          jobs: How many at a time.
+          verbosity: Of the runs. They are watched on a terminal, or with one of 0 or
+            more, unless they are several at a time, or `executor` runs them.
+          executor: Runs the commands: has the `execute` and `stop` of
+            `jobs_lib.ChildProcesses`; None for processes of their own.
+          say: Prints.
+        """
+        is_verbose = verbosity is not None and verbosity >= 0
+        is_seen = is_verbose or (sys.stdout.isatty() and sys.stderr.isatty())
+        self._planned = list(planned)
+        self._start = tuple(start)
+        self._jobs = jobs
+        self._verbosity = verbosity
+        self._is_watched = is_seen and jobs == 1 and executor is None
+        self._executor = executor or jobs_lib.ChildProcesses(
+            is_watched=self._is_watched, jobs=jobs
+        )
+        self._say = say
+        self._is_in_line = False
+        self._is_first = True
+        self._finished = {n for n, run in enumerate(planned) if run.is_finished}
+        self.failed: list[PlannedRun] = []
+
+    @property
+    def finished(self) -> list[PlannedRun]:
+        """The runs that are finished, in the order of the planned ones."""
+        return [self._planned[number] for number in sorted(self._finished)]
+
+    @property
+    def missing(self) -> list[str]:
+        """The names of the planned runs that are not finished."""
+        planned = enumerate(self._planned)
+        return [run.name for number, run in planned if number not in self._finished]
+
+    def run_one(self, planned: PlannedRun) -> Optional[str]:
+        """Carries out a run; returns None, or why it failed, in one line.
+
+        Raises:
+          Interrupted: If somebody stopped it.
+          WrongFlagsError: If it is the first that is started here, and says that its
+            flags are wrong.
+        """
+        is_first, self._is_first = self._is_first, False
+        more = [] if self._verbosity is None else [f"--verbosity={self._verbosity}"]
+        command = [*self._start, "run", *more, *as_flags(planned.asked)]
+        status, said = self._executor.execute(command)
+        if status == _WRONG_FLAGS and is_first:
+            raise WrongFlagsError(said)
+        if status == 0 and planned.result() is None:
+            return f"it left no finished run in {planned.directory}"
+        return _why(status, said)
+
+    def run(self, on_finished: Callable[[], Any] = lambda: None) -> None:
+        """Runs what is not finished.
+
+        Args:
+          on_finished: Called whenever something has finished.
+
+        Raises:
+          Interrupted, WrongFlagsError: As for `run_one`.
+        """
+
+        def head(number: int) -> str:
+            name = self._planned[number].name
+            return f"run {number + 1}/{len(self._planned)}  {name}"
+
+        def begin(number: int) -> None:
+            if not self._planned[number].is_finished:
+                self._begin(head(number))
+
+        def work(run: PlannedRun) -> Optional[str]:
+            return None if run.is_finished else self.run_one(run)
+
+        for number, why in self._all(work, self._planned, begin):
+            run = self._planned[number]
+            if run.is_finished:
+                changed = provenance.change(
+                    directory.RunDirectory(run.directory).config or {}
+                )
+                told = f"{result(run)}. {changed}" if changed else result(run)
+                self._say(f"{head(number)}: finished before, {told}", flush=True)
+                continue
+            self._end(head(number), f"failed ({why})" if why else result(run))
+            if why:
+                self.failed.append(run)
+            else:
+                self._finished.add(number)
+                on_finished()
+
+    def analyse(self, analyses: Sequence[Analysis]) -> None:
+        """Does analyses; those of one kind in as many processes as there are jobs.
+
+        Raises:
+          ValueError: If one fails.
+          Interrupted: If somebody stopped one.
+        """
+        kinds: dict[tuple[str, tuple[str, ...]], list[Analysis]] = {}
+        for each in analyses:
+            kinds.setdefault((each.subject, each.flags), []).append(each)
+        chunks = [
+            those[start :: self._jobs]
+            for those in kinds.values()
+            for start in range(min(self._jobs, len(those)))
+        ]
+
+        def head(number: int) -> str:
+            first, *others = chunks[number]
+            more = f" and {len(others)} more" if others else ""
+            return f"{first.subject} of {first.name}{more}"
+
+        def work(those: Sequence[Analysis]) -> Optional[str]:
+            directories = ",".join(each.directory for each in those)
+            flags = [f"--run_dir={directories}", *those[0].flags]
+            command = [*self._start, "analyze", those[0].subject, *flags]
+            status, said = self._executor.execute(command)
+            return _why(status, said)
+
+        for number, why in self._all(work, chunks, lambda n: self._begin(head(n))):
+            self._end(head(number), f"failed ({why})" if why else "done")
+            if why:
+                raise ValueError(f"{head(number)} failed: {why}")
+
+    def _all(
+        self,
+        work: Callable[[Any], Any],
+        items: Sequence[Any],
+        begin: Callable[[int], None],
+    ) -> Iterator[tuple[int, Any]]:
+        """Does work on items; the number of each and what came of it, as they end."""
+        if self._jobs == 1:
+            for number, item in enumerate(items):
+                begin(number)
+                yield number, work(item)
+            return
+        with concurrent.futures.ThreadPoolExecutor(self._jobs) as pool:
+            numbers = {pool.submit(work, each): n for n, each in enumerate(items)}
+            try:
+                for future in concurrent.futures.as_completed(numbers):
+                    yield numbers[future], future.result()
+            except BaseException:
+                pool.shutdown(wait=False, cancel_futures=True)
+                self._executor.stop()
+                raise
+
+    def _begin(self, head: str) -> None:
+        if self._is_watched:
+            self._say(f"\n{head}", flush=True)
+        else:  # The result will end this line.
+            self._say(f"{head}: ", end="", flush=True)
+            self._is_in_line = True
+
+    def _end(self, head: str, text: str) -> None:
+        has_head = self._is_in_line
+        self._say(text if has_head else f"{head}: {text}", flush=True)
+        self._is_in_line = False
+
+    def end_line(self) -> None:
+        """Ends the line that waits for a result, for what is said instead."""
+        if self._is_in_line:
+            self._say(flush=True)
+        self._is_in_line = False
+
+    def stop(self) -> None:
+        """Ends what is under way, for who interrupts us."""
+        self._executor.stop()
+        self.end_line()
+
+    def standing(self, where: str, again: str) -> str:
+        """How many runs are finished in a directory, and how it goes on."""
+        return (
+            f"{len(self._finished)} of {len(self._planned)} runs are finished in"
+            f" {where}, and {again} goes on from there"
+        )
+
+
+def _why(status: int, said: str) -> Optional[str]:
+    """Why a command failed; None if it did not."""
+    if status == 0:
+        return None
+    why = f"exit code {status}"
+    if status < 0:
+        why = f"killed by {signal.Signals(-status).name}"
+    return f"{why}: {said}" if said else why
+
+
+def result(run: PlannedRun) -> str:
+    """A finished run in a line."""
+    summary = run.result()
+    assert summary is not None
+    accuracy = progress.percent(summary["final_accuracy"])
+    trouble = description.troubles(summary)
+    return (
+        f"{metrics.tested(summary)} accuracy {accuracy} after"
+        f" {progress.count(summary['rounds'], 'round')},"
+        f" {progress.duration(summary['training_seconds'])}"
+        + (f"; {trouble}" if trouble else "")
+    )
+
+
+def as_flags(config: config_lib.RunConfig) -> list[str]:
+    """The flags of `bin/run` that ask for what a config does."""
+    return [f"--{name}={as_text(value)}" for name, value in config.given().items()]

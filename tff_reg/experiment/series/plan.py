@@ -1,0 +1,195 @@
+"""The runs of a series: which they are, and what each of them has to do.
+
+Which runs there are and whether all of them can be is known before the first is
+started.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import pathlib
+from collections.abc import Sequence
+from typing import Any, Optional
+
+from tff_reg import lazy
+from tff_reg.data import keys
+from tff_reg.experiment.config import run_config as config_lib, strengths
+from tff_reg.experiment.report import protocol
+from tff_reg.experiment.rounds import (
+    directory as directory_lib,
+    summary as summary_lib,
+)
+from tff_reg.experiment.rounds.checked import CheckedRun
+from tff_reg.methods import catalogue
+from tff_reg.settings import Setting, SettingError
+
+# Stands for every method.
+ALL = "all"
+# What a series is asked for beside what its runs have in common.
+PROCESSES = Setting(
+    "processes",
+    str,
+    (),
+    "methods, or combinations of methods such as fedprox+man; all for every method",
+    is_tuple=True,
+)
+SEEDS = Setting(
+    "seeds",
+    int,
+    (0,),
+    "seeds such as 0,1,2; everything runs with each of them",
+    is_tuple=True,
+    minimum=0,
+    maximum=keys.LARGEST_SEED,
+)
+SETTINGS = (PROCESSES, SEEDS)
+
+
+@dataclasses.dataclass(frozen=True)
+class PlannedRun:
+    """A run of a series.
+
+    Attributes:
+      asked: What is asked of it.
+      config: What it does.
+      is_finished: Whether there is nothing to be done.
+      name: Its name for people.
+    """
+
+    asked: config_lib.RunConfig
+    config: config_lib.ResolvedConfig
+    is_finished: bool
+    name: str = ""
+
+    @property
+    def directory(self) -> str:
+        """Its directory."""
+        return self.config.output_dir
+
+    def result(self) -> Optional[dict[str, Any]]:
+        """The summary that the finished run left; None if it is not finished."""
+        directory = directory_lib.RunDirectory(self.directory)
+        return summary_lib.of_finished_run(directory, self.config.dump())
+
+
+def plan(
+    common: config_lib.RunConfig,
+    *,
+    processes: Sequence[str],
+    seeds: Sequence[int] = (0,),
+    tasks: Any = lazy.tasks,
+) -> list[PlannedRun]:
+    """The runs of a series: every process with every seed, seed by seed.
+
+    Args:
+      common: What all runs have; strengths go to the processes that have them. Where
+        it names neither a recipe nor `settings_of`, the task's settings count.
+        `output_dir` is the directory that holds the runs' own, `PROCESS-seedSEED`.
+      processes: Process names, or `all`.
+      seeds: Seeds.
+      tasks: The module `tasks`, or what has its `names` and `defaults`.
+
+    Returns:
+      The runs; nothing is started or written.
+
+    Raises:
+      SettingError: If a run cannot be.
+      DirectoryError: If a run's directory holds something else, or another run.
+    """
+    names, seeds = process_names(processes), tuple(seeds)
+    common = protocol.asked(common)
+    check_each_once(SEEDS, seeds)
+    strengths.check_owned(common.strengths, names)
+    check_directory(common.output_dir)
+    return [
+        plan_run(of_process(common, name, seed), tasks)
+        for seed in seeds
+        for name in names
+    ]
+
+
+def plan_run(
+    asked: config_lib.RunConfig, tasks: Any = lazy.tasks, name: str = ""
+) -> PlannedRun:
+    """Finds out what there is to be done of a run; the arguments are as for `plan`.
+
+    Raises:
+      SettingError: If it cannot be.
+      DirectoryError: If its directory holds something else, or another run.
+    """
+    checked = CheckedRun(asked, tasks)
+    config = checked.config
+    name = name or f"{config.process}, seed {config.seed}"
+    return PlannedRun(asked, config, checked.summary() is not None, name)
+
+
+def of_process(
+    common: config_lib.RunConfig, process: str, seed: int
+) -> config_lib.RunConfig:
+    """What is asked of the run of a process with a seed, as for `plan`."""
+    return dataclasses.replace(
+        common,
+        process=process,
+        seed=seed,
+        output_dir=os.path.join(common.output_dir, f"{process}-seed{seed}"),
+        strengths=strengths.owned(common.strengths, process),
+    )
+
+
+def process_names(processes: Sequence[str]) -> list[str]:
+    """The names of processes as runs have them; `all` alone stands for every method.
+
+    Raises:
+      SettingError: If one is no process, or is there twice.
+    """
+    processes = tuple(processes)
+    if processes == (ALL,):
+        return list(catalogue.names())
+    PROCESSES.check(processes)
+    names = []
+    for name in processes:
+        try:
+            names.append(config_lib.process_name(name))
+        except SettingError as error:
+            raise SettingError("processes", processes, error.reason) from error
+    check_each_once(PROCESSES, processes, names)
+    return names
+
+
+def check_each_once(
+    setting: Setting, values: tuple, found: Optional[Sequence[Any]] = None
+) -> None:
+    """Refuses a list that is empty, or has something twice.
+
+    Args:
+      setting: The setting whose value the list is.
+      values: The list.
+      found: What its items stand for, if not for themselves.
+
+    Raises:
+      SettingError: If it is one.
+    """
+    setting.check(values)
+    if not values:
+        raise SettingError(setting.name, None, "it is missing; give one or several.")
+    found = list(values if found is None else found)
+    for value in found:
+        if found.count(value) > 1:
+            raise SettingError(setting.name, values, f"{value} is there twice.")
+
+
+def check_directory(path: str) -> None:
+    """Refuses what cannot hold several runs.
+
+    Raises:
+      DirectoryError: If it is a file, or the directory of a run.
+    """
+    folder = pathlib.Path(path)
+    reason = None
+    if folder.exists() and not folder.is_dir():
+        reason = "it is a file; give a directory."
+    elif (folder / "config.json").exists():
+        reason = "it is the directory of one run; give another."
+    if reason:
+        raise directory_lib.DirectoryError("output_dir", folder, reason)

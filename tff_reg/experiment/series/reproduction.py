@@ -1,0 +1,311 @@
+"""The runs of a paper's table or figure, and their numbers beside the paper's.
+
+The picture of a figure is `tff_reg.analysis.figures`'s.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any, Optional
+
+from tff_reg import files, lazy
+from tff_reg.experiment.config import scale as scale_lib, strengths
+from tff_reg.experiment.config.identity import identity
+from tff_reg.experiment.config.run_config import RunConfig
+from tff_reg.experiment.report import finished_runs, protocol
+from tff_reg.experiment.series import artifact as artifact_lib, batch, plan as series
+from tff_reg.experiment.series.artifact import Artifact, Cell, Number
+from tff_reg.settings import SettingError
+
+# Networks that stand for deep ones where a run is tiny: as many blocks, few layers.
+_TINY_NETWORKS = {
+    "resnet56": "resnet8",
+    "resnet18": "resnet10",
+    "resnet18_imagenet": "resnet10",
+    "resnet18_feduv": "resnet10",
+    "vgg9": "cnn",
+    "mobilenet": "cnn",
+    "shufflenet": "cnn",
+    "squeezenet": "cnn",
+}
+_TINY_IMAGE = 32
+_TINY_HESSIAN = {
+    "examples": 24,
+    "trace_samples": 2,
+    "diagonal_samples": 2,
+    "clients": 2,
+}
+_TINY_MOST = {"eigenvalues": 4, "density_samples": 1}
+_TINY_NOTE = (
+    "At scale tiny small networks stand for deep ones, and a Hessian is of 24 examples:"
+    " what is here means nothing."
+)
+
+
+class Reproduction:
+    """The runs of a table or figure, and what comes of them."""
+
+    def __init__(
+        self,
+        artifact: Artifact,
+        common: RunConfig,
+        *,
+        seeds: Sequence[int] = (0,),
+        runs_dir: str,
+        tasks: Any = lazy.tasks,
+    ):
+        """Plans; nothing is started or written.
+
+        Args:
+          artifact: What is reproduced.
+          common: What is asked of all runs beside their recipes, strengths of those
+            methods that have them.
+          seeds: Every recipe runs with each.
+          runs_dir: Holds the runs, in `RECIPE-seedN`.
+          tasks: The module `tasks`, or what has its functions.
+
+        Raises:
+          SettingError: If a run cannot be.
+          DirectoryError: If a run's directory holds something else, or another run.
+        """
+        self.artifact = artifact
+        self.seeds = tuple(seeds)
+        self.is_tiny = common.scale == scale_lib.TINY
+        self.is_random = bool(common.synthetic_data)
+        self.runs_dir = runs_dir
+        self._common, self._tasks = common, tasks
+        series.check_each_once(series.SEEDS, self.seeds)
+        # The planned runs of each recipe with the settings of a cell, by seed.
+        self._runs: dict[Any, list[series.PlannedRun]] = {}
+        by_content: dict[Any, series.PlannedRun] = {}
+        for cell in artifact.cells:
+            for recipe in cell.recipes:
+                planned = [self._plan(cell, recipe, seed) for seed in seeds]
+                self._runs[self._key(cell, recipe)] = [
+                    by_content.setdefault(_content(run), run) for run in planned
+                ]
+        processes = {run.config.process for run in by_content.values()}
+        strengths.check_owned(common.strengths, sorted(processes))
+        self.planned = list(by_content.values())
+
+    @staticmethod
+    def _key(cell: Cell, recipe: str) -> Any:
+        return recipe, tuple(sorted(cell.settings.items()))
+
+    def _plan(self, cell: Cell, recipe: str, seed: int) -> series.PlannedRun:
+        sets = self._tasks.recipes.settings(recipe)
+        more = dict(cell.settings)
+        if self.is_tiny:
+            more.update(self._tiny_settings(sets))
+        given = {**more, **self._common.given()}
+        own = strengths.owned(self._common.strengths, sets["process"])
+        given = {
+            name: value
+            for name, value in given.items()
+            if name in own or name not in self._common.strengths
+        }
+        name = self._tasks.recipes.artifacts.canonical(recipe)
+        variant = "-".join(
+            value if isinstance(value, str) else f"{key}{value}"
+            for key, value in cell.settings.items()
+        )
+        where = f"{name}-{variant}" if variant else name
+        return series.plan_run(
+            RunConfig.of(
+                {
+                    **given,
+                    "recipe": recipe,
+                    "seed": seed,
+                    "output_dir": os.path.join(self.runs_dir, f"{where}-seed{seed}"),
+                }
+            ),
+            self._tasks,
+            name=f"{where}, seed {seed}",
+        )
+
+    def _tiny_settings(self, sets: Mapping[str, Any]) -> dict[str, Any]:
+        model = sets["model"]
+        found: dict[str, Any] = {"model": _TINY_NETWORKS.get(model, model)}
+        if "image_size" in self._tasks.defaults(sets["task"]).options:
+            found["image_size"] = _TINY_IMAGE
+        return found
+
+    def runs_of(self, cell: Cell) -> list[list[series.PlannedRun]]:
+        """The runs of a cell: a list of seeds for each of its recipes."""
+        return [self._runs[self._key(cell, recipe)] for recipe in cell.recipes]
+
+    def protocols(self) -> list[str]:
+        """What the runs of a column have in common, and in what its rows differ."""
+        columns: dict[str, list[str]] = {}
+        for column in self.artifact.columns:
+            rows = {
+                cell.row: [self.runs_of(cell)[0][0].config.dump()]
+                for cell in self.artifact.cells
+                if cell.column == column
+            }
+            columns.setdefault(protocol.of(rows).in_short(), []).append(column)
+        return [f"{', '.join(names)}: {text}" for text, names in columns.items()]
+
+    @property
+    def hessian(self) -> dict[str, Any]:
+        """Settings of `bin/analyze hessian`, where not its defaults."""
+        found = dict(self.artifact.hessian)
+        if self.is_tiny:
+            found = {n: min(value, _TINY_MOST[n]) for n, value in found.items()}
+            found.update(_TINY_HESSIAN)
+        return found
+
+    def analyses(self, finished: Sequence[series.PlannedRun]) -> list[batch.Analysis]:
+        """What `bin/analyze` has to do with finished runs for the table's numbers."""
+        columns: dict[str, list[str]] = {}
+        for cell in self.artifact.cells:
+            asked = [artifact_lib.analysed(name) for name in cell.quantities]
+            for runs in self.runs_of(cell):
+                for run in runs:
+                    own = columns.setdefault(run.directory, [])
+                    own += [name for name in asked if name and name not in own]
+        return [
+            analysis
+            for run in finished
+            for analysis in batch.analyses_for(
+                run.directory,
+                run.name,
+                columns[run.directory],
+                self.artifact.weights,
+                self.hessian,
+            )
+        ]
+
+    def numbers(self, finished: Sequence[series.PlannedRun]) -> list[Number]:
+        """The numbers of the table, cell by cell.
+
+        Returns:
+          As many as the paper prints.
+
+        Raises:
+          ComparisonError: If one was not analysed as a number needs it.
+        """
+        there = {run.directory for run in finished}
+        return [
+            number for cell in self.artifact.cells for number in self._of(cell, there)
+        ]
+
+    def _of(self, cell: Cell, there: set[str]) -> list[Number]:
+        read = [
+            [self._read(cell, run) for run in runs if run.directory in there]
+            for runs in self.runs_of(cell)
+        ]
+        lengths = (run.summary["rounds"] for runs in read for run, _ in runs)
+        last_round = max(lengths, default=0)
+        found = []
+        for quantity, published in zip(cell.quantities, cell.published):
+            values = [[_value(quantity, *each) for each in runs] for runs in read]
+            found.append(
+                artifact_lib.number(cell, quantity, published, values, last_round)
+            )
+        return found
+
+    def _read(
+        self, cell: Cell, run: series.PlannedRun
+    ) -> tuple[finished_runs.Run, dict[str, int]]:
+        """A run, and its rounds by those of the paper: it may have fewer of them."""
+        columns = [name for name in map(artifact_lib.analysed, cell.quantities) if name]
+        sets = self._tasks.recipes.settings(cell.recipes[0])
+        share = run.config.total_rounds / sets["total_rounds"]
+        rounds, targets = {}, []
+        for kind, at in map(artifact_lib.split, cell.quantities):
+            if kind == "ema" and at is not None:
+                rounds[at] = max(1, round(int(at) * share))
+            elif kind == "rounds" and at is not None:
+                targets.append(float(at))
+        wanted = {
+            "accuracy_at_rounds": list(rounds.values()),
+            "target_accuracies": targets,
+        }
+        weights = self.artifact.weights
+        return finished_runs.read(run.directory, wanted, columns, weights), rounds
+
+    def write(self, output_dir: files.PathLike, numbers: Sequence[Number]) -> None:
+        """Writes `table.csv` and `table.md` of what `numbers` gave.
+
+        Raises:
+          SettingError: If nothing can be written to the directory.
+        """
+        artifact_lib.write(self.artifact, numbers, self._notes(numbers), output_dir)
+
+    def _notes(self, numbers: Sequence[Number]) -> list[str]:
+        seeds = sorted({number.seeds for number in numbers})
+        said = " to ".join(map(str, dict.fromkeys((seeds[0], seeds[-1]))))
+        plural = "" if seeds == [1] else "s"
+        notes = [
+            f"Here: {said} seed{plural}, mean ± sample deviation (n - 1) where there"
+            " are several."
+        ]
+        kinds = {artifact_lib.split(number.quantity)[0] for number in numbers}
+        if "ema" in kinds:
+            notes.append(
+                "EMA: exponential moving average with momentum 0.9 over the evaluated"
+                " rounds."
+            )
+        configs = [run.config for run in self.planned]
+        scale = configs[0].scale
+        if scale is not None:
+            notes.append(
+                f"Runs at scale {scale}: rounds, and the rounds of columns, are so"
+                " many fewer."
+            )
+        if self.is_tiny:
+            notes.append(_TINY_NOTE)
+        if self.is_random:
+            notes.append("On random images in place of the data.")
+        notes += self.protocols()
+        notes += self.artifact.notes
+        for cell in self.artifact.cells:
+            for recipe in map(self._tasks.recipes.recipe, cell.recipes):
+                notes += [note for note in recipe.notes if note not in notes]
+        return notes
+
+
+def _value(
+    quantity: str, run: finished_runs.Run, rounds: Mapping[str, int]
+) -> Optional[float]:
+    """A quantity of a run in the paper's units; None if there is none."""
+    summary = run.summary
+    kind, at = artifact_lib.split(quantity)
+    if kind == "rounds" and at is not None:
+        return summary["rounds_to_target"][str(float(at))]
+    if at is not None:
+        found = summary["accuracy_at_rounds"][str(rounds[at])]
+        return _percent(found["ema_accuracy"])
+    if quantity in artifact_lib.SHARES:
+        return _percent(summary[artifact_lib.SHARES[quantity][1]])
+    if quantity == artifact_lib.SECONDS:
+        return summary["median_round_seconds"]
+    if quantity == "gflops":
+        return run.analyses["mflops"] / 1000
+    return run.analyses[quantity]
+
+
+def _percent(share: Optional[float]) -> Optional[float]:
+    return None if share is None else 100 * share
+
+
+def _content(run: series.PlannedRun) -> str:
+    """What a run does, whatever it is called."""
+    return json.dumps(identity(run.config.dump()), sort_keys=True)
+
+
+def check_runs_dir(common: RunConfig, runs_dir: str) -> None:
+    """Refuses a directory that cannot hold the runs.
+
+    Raises:
+      SettingError: If no runs can be asked for so.
+      DirectoryError: If it is a file, or the directory of a run.
+    """
+    if common.recipe is not None or common.process is not None:
+        name = "recipe" if common.recipe is not None else "process"
+        reason = "leave it out: the table says what runs."
+        raise SettingError(name, getattr(common, name), reason)
+    series.check_directory(runs_dir)

@@ -1,0 +1,235 @@
+"""Tuning: each method's settings chosen on held-out training examples.
+
+A grid names settings and the values that are tried. A method tries all combinations of
+those that it has: its strengths, and what every run has. The runs are tested on a share
+of the training examples that nobody trains on (`validation_share`), never on the test
+set; the setting with the best mean over seeds is the method's, of those whose runs all
+ended with finite numbers.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tff_reg import lazy
+from tff_reg.experiment.config import run_config as config_lib
+from tff_reg.experiment.report import protocol, table
+from tff_reg.experiment.report.table import Tuned
+from tff_reg.experiment.series import plan as series
+from tff_reg.methods import catalogue
+from tff_reg.settings import Setting, SettingError, as_text, near_names
+
+GRID = Setting(
+    "grid",
+    str,
+    None,
+    "settings to be tuned, such as"
+    " 'fedprox_strength=0.001,0.01;man_strength=0.1,0.2': each method tries all"
+    " combinations of those that it has, in DIR/tuning, on training examples that are"
+    " held out (validation_share, 0.1 by default), never on the test set; then it runs"
+    " on all examples with the best",
+    placeholder="NAME=X,...;NAME=X,...",
+    is_optional=True,
+)
+# Held out, where nobody says how much.
+VALIDATION_SHARE = 0.1
+FOLDER = "tuning"
+# What is not a method's to choose.
+_FIXED = (
+    "process",
+    "recipe",
+    "settings_of",
+    "seed",
+    "output_dir",
+    "overwrite",
+    "validation_share",
+)
+
+
+def parse(text: str) -> dict[str, tuple]:
+    """Reads a grid such as `fedprox_strength=0.001,0.01;man_strength=0.05,0.15`.
+
+    Returns:
+      The values by the settings' names.
+
+    Raises:
+      SettingError: If it is none, or a value cannot be.
+    """
+    known = {each.name: each for each in config_lib.listed()}
+    grid: dict[str, tuple] = {}
+    for part in filter(None, (part.strip() for part in text.split(";"))):
+        name, is_there, values = (word.strip() for word in part.partition("="))
+        if not is_there or not values:
+            reason = f"{part} is no NAME=VALUE,...; several are joined by semicolons."
+            raise SettingError("grid", text, reason)
+        if name not in known or name in _FIXED or known[name].is_tuple:
+            hint = near_names(name, list(known)) if name not in known else ""
+            reason = f"{name} is not a setting that can be tuned{hint}."
+            raise SettingError("grid", text, reason)
+        if name in grid:
+            raise SettingError("grid", text, f"{name} is there twice.")
+        read = [known[name].read(value.strip()) for value in values.split(",")]
+        for value in read:
+            known[name].check(value)
+            if read.count(value) > 1:
+                raise SettingError("grid", text, f"{name} has {value} twice.")
+        grid[name] = tuple(read)
+    if not grid:
+        raise SettingError("grid", text, "it has no settings in it.")
+    return grid
+
+
+def combinations(process: str, grid: Mapping[str, tuple]) -> list[dict[str, Any]]:
+    """What a process tries: all combinations of the settings that it has."""
+    strengths = {each.flag for each in catalogue.strengths()}
+    own = {each.flag for each in catalogue.strengths(process)}
+    names = [name for name in grid if name in own or name not in strengths]
+    return [
+        dict(zip(names, values))
+        for values in itertools.product(*(grid[name] for name in names))
+    ]
+
+
+class Tuning:
+    """The runs that tune, and what they say."""
+
+    def __init__(
+        self,
+        common: config_lib.RunConfig,
+        grid: Mapping[str, tuple],
+        *,
+        processes: Sequence[str],
+        seeds: Sequence[int] = (0,),
+        tasks: Any = lazy.tasks,
+    ):
+        """Plans; nothing is started or written.
+
+        Args:
+          common: As of `series.plan`; the runs are in `tuning` in its directory.
+          grid: From `parse`.
+          processes: As of `series.plan`.
+          seeds: As of `series.plan`; each tries everything with each.
+          tasks: As of `series.plan`.
+
+        Raises:
+          SettingError: If a run cannot be.
+          DirectoryError: If a run's directory holds something else, or another run.
+        """
+        given = common.given()
+        for name in grid:
+            if name in given:
+                reason = "leave it out: the grid has it."
+                raise SettingError(name, given[name], reason)
+        names = series.process_names(processes)
+        series.check_each_once(series.SEEDS, tuple(seeds))
+        strengths = {each.flag: each.method for each in catalogue.strengths()}
+        for name in grid:
+            if name in strengths and not any(
+                name in each for own in names for each in combinations(own, grid)
+            ):
+                reason = f"{strengths[name]} is not part of {', '.join(names)}."
+                raise SettingError("grid", name, reason)
+        share = common.validation_share or VALIDATION_SHARE
+        self._common, self._seeds = protocol.asked(common), tuple(seeds)
+        self._tried: dict[str, list[tuple[dict[str, Any], list]]] = {}
+        for process in names:
+            tried = combinations(process, grid)
+            if tried == [{}]:
+                tried = []
+            self._tried[process] = [
+                (
+                    settings,
+                    [
+                        self._plan(process, settings, share, seed, tasks)
+                        for seed in seeds
+                    ],
+                )
+                for settings in tried
+            ]
+
+    def _plan(self, process, settings, share, seed, tasks) -> series.PlannedRun:
+        common = self._with(settings, validation_share=share)
+        asked = series.of_process(common, process, seed)
+        label = "-".join(f"{name}{as_text(v)}" for name, v in settings.items())
+        where = os.path.join(
+            self._common.output_dir, FOLDER, f"{process}-{label}-seed{seed}"
+        )
+        name = f"{process}, {Tuned(settings).text}, seed {seed}"
+        asked = dataclasses.replace(asked, output_dir=where)
+        return series.plan_run(asked, tasks, name)
+
+    def _with(self, settings: Mapping[str, Any], **more: Any) -> config_lib.RunConfig:
+        given = {**self._common.given(), **settings}
+        given.pop("validation_share", None)
+        return config_lib.RunConfig.of({**given, **more})
+
+    @property
+    def planned(self) -> list[series.PlannedRun]:
+        """All runs that tune."""
+        return [
+            run for tried in self._tried.values() for _, runs in tried for run in runs
+        ]
+
+    def best(self, finished: Sequence[series.PlannedRun]) -> dict[str, Tuned]:
+        """What is best for each process.
+
+        Args:
+          finished: The runs that there are; a setting of which one is missing is not
+            chosen.
+
+        Returns:
+          What came of each process, but of those of which no setting ended finite.
+        """
+        there = {run.directory for run in finished}
+        found = {}
+        for process, tried in self._tried.items():
+            if not tried:
+                found[process] = Tuned({})
+            known, count = [], 0
+            for settings, runs in tried:
+                if not all(run.directory in there for run in runs):
+                    continue
+                count += 1
+                results = [run.result() or {} for run in runs]
+                values = [each["final_accuracy"] for each in results]
+                mean = table.mean(values)
+                if mean is not None and all(each["ends_finite"] for each in results):
+                    known.append((mean, settings, values))
+            if known:
+                mean, settings, values = max(known, key=lambda each: each[0])
+                found[process] = Tuned(
+                    settings,
+                    mean,
+                    table.deviation(values),
+                    min(each[0] for each in known),
+                    count,
+                )
+        return found
+
+    def plan(
+        self, tuned: Mapping[str, Tuned], tasks: Any = lazy.tasks
+    ) -> list[series.PlannedRun]:
+        """The final runs, which train on everything, with the best settings.
+
+        Args:
+          tuned: From `best`.
+          tasks: As of `series.plan`.
+
+        Returns:
+          The runs of each process that something is known of, seed by seed.
+
+        Raises:
+          DirectoryError: If a run's directory holds something else, or another run.
+        """
+        return [
+            series.plan_run(
+                series.of_process(self._with(tuned[process].settings), process, seed),
+                tasks,
+            )
+            for seed in self._seeds
+            for process in tuned
+        ]

@@ -1,0 +1,239 @@
+"""Writing files so that a crash at any moment leaves the old one or the new one.
+
+Every file of a run's directory is written beside its final name, flushed to the
+disk and renamed. What a killed process leaves behind are names that begin with
+`TEMPORARY_PREFIX`, and nothing ever reads those.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+import json
+import os
+import pathlib
+import shutil
+import tempfile
+import zipfile
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Union
+
+from tff_reg.lazy import np
+from tff_reg.settings import SettingError
+
+TEMPORARY_PREFIX = ".tmp-tff_reg-"
+
+PathLike = Union[str, "os.PathLike[str]"]
+
+
+class DamagedError(ValueError):
+    """Raised when a file is not what it should be; says which and how."""
+
+
+def check_writable(path: PathLike, setting: str) -> None:
+    """Checks that a file or a directory can be written where it is to be; makes none.
+
+    Raises:
+      SettingError: If it cannot.
+    """
+    try:
+        # Which fails where the folder that this process is in has been deleted.
+        whole = pathlib.Path(path).absolute()
+        folder = next(each for each in (whole, *whole.parents) if each.is_dir())
+        with tempfile.TemporaryFile(dir=folder, prefix=TEMPORARY_PREFIX):
+            pass
+    except OSError as error:
+        raise _not_writable(path, setting, error) from error
+
+
+def check_place(path: PathLike, setting: str) -> None:
+    """Checks the same of what is to be in a directory that must be there.
+
+    Raises:
+      SettingError: If there is no such directory, or nothing can be written to it.
+    """
+    if not pathlib.Path(path).parent.is_dir():
+        raise SettingError(setting, path, "there is no such directory.")
+    check_writable(path, setting)
+
+
+def make_directory(path: PathLike, setting: str) -> pathlib.Path:
+    """Makes a directory that can be written to, and those above it, if need be.
+
+    Raises:
+      SettingError: If it cannot be made or written to.
+    """
+    path = pathlib.Path(path)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _not_writable(path, setting, error) from error
+    check_writable(path, setting)
+    return path
+
+
+def _not_writable(path: PathLike, setting: str, error: OSError) -> SettingError:
+    reason = f"it cannot be written to ({error.strerror}); give another one."
+    return SettingError(setting, path, reason)
+
+
+def sync(path: PathLike) -> None:
+    """Flushes a file or a directory to the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def sync_tree(directory: PathLike) -> None:
+    """Flushes a directory and everything in it to the disk."""
+    for parent, _, names in os.walk(directory):
+        for name in names:
+            sync(os.path.join(parent, name))
+        sync(parent)
+
+
+@contextlib.contextmanager
+def atomic_path(path: PathLike, is_waited_for: bool = True) -> Iterator[pathlib.Path]:
+    """A path to write a file or a directory to, which becomes `path` on success.
+
+    Args:
+      path: The final name. A file there is replaced; a directory must not exist.
+      is_waited_for: Whether it is on the disk then; if not, call `sync` later.
+
+    Yields:
+      A path that does not exist yet, in the same directory. When the block raises,
+      what was written there is deleted and `path` stays as it was.
+
+    Raises:
+      OSError: If it cannot be written; names `path` where the system's names nothing.
+    """
+    path = pathlib.Path(path)
+    temporary = path.with_name(f"{TEMPORARY_PREFIX}{os.getpid()}-{path.name}")
+    delete(temporary)
+    try:
+        yield temporary
+        if is_waited_for and temporary.is_dir():
+            sync_tree(temporary)
+        elif is_waited_for:
+            sync(temporary)
+        os.replace(temporary, path)
+    except BaseException as error:
+        delete(temporary)
+        if isinstance(error, OSError) and error.errno and error.filename is None:
+            raise OSError(error.errno, error.strerror, str(path)) from error
+        raise
+    if is_waited_for:
+        sync(path.parent)
+
+
+def write_bytes(path: PathLike, content: bytes) -> None:
+    """Writes `content` to `path`, all of it or nothing."""
+    with atomic_path(path) as temporary:
+        temporary.write_bytes(content)
+
+
+def write_text(path: PathLike, content: str) -> None:
+    """Writes `content` to `path` as UTF-8, all of it or nothing."""
+    write_bytes(path, content.encode("utf-8"))
+
+
+def read_json(path: PathLike) -> dict[str, Any]:
+    """Reads an object of JSON.
+
+    Raises:
+      DamagedError: If the file is missing, damaged or something else.
+    """
+    try:
+        found = json.loads(pathlib.Path(path).read_text("utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise DamagedError(f"{path} cannot be read ({error}).") from error
+    if not isinstance(found, dict):
+        raise DamagedError(f"{path} holds no object of JSON.")
+    return found
+
+
+def npz(arrays: Mapping[str, Any]) -> bytes:
+    """Returns the bytes of an `.npz` file; the same arrays give the same bytes.
+
+    Not written to the file by NumPy: where the disk is full it says so a second time
+    when its own object is deleted, past any handler.
+    """
+    content = io.BytesIO()
+    np.savez(content, **arrays)
+    return content.getvalue()
+
+
+def read_npz(
+    path: PathLike, is_wanted: Callable[[str], bool] = lambda name: True
+) -> dict[str, np.ndarray]:
+    """Reads arrays of an `.npz` file, without pickles, and checks their sums.
+
+    Args:
+      path: The file.
+      is_wanted: Which of its arrays, by name.
+
+    Raises:
+      DamagedError: If it is missing, damaged or something else.
+    """
+    try:
+        with np.load(path, allow_pickle=False) as stored:
+            return {name: stored[name] for name in stored.files if is_wanted(name)}
+    # What NumPy and zipfile say of damaged files: almost anything, and a MemoryError
+    # where a header claims any size.
+    except Exception as error:  # pylint: disable=broad-except
+        raise DamagedError(
+            f"{path} is no .npz file of plain arrays that can be read ({error})."
+        ) from error
+
+
+def check_npz(path: PathLike) -> None:
+    """Checks the sums of all arrays of an `.npz` file; NumPy is not loaded.
+
+    Raises:
+      DamagedError: If it is missing, damaged or something else.
+    """
+    try:
+        with zipfile.ZipFile(path) as stored:
+            damaged = stored.testzip()
+    except Exception as error:  # pylint: disable=broad-except
+        raise DamagedError(f"{path} is no .npz file ({error}).") from error
+    if damaged is not None:
+        raise DamagedError(f"{path} has a damaged array, {damaged}.")
+
+
+def delete(path: PathLike) -> None:
+    """Deletes a file or a directory with all it holds; nothing there is fine."""
+    path = pathlib.Path(path)
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def delete_directory_at_once(directory: PathLike) -> None:
+    """Deletes a directory so that no crash leaves half of it under its name."""
+    directory = pathlib.Path(directory)
+    doomed = directory.with_name(
+        f"{TEMPORARY_PREFIX}{os.getpid()}-deleted-{directory.name}"
+    )
+    delete(doomed)
+    os.replace(directory, doomed)
+    delete(doomed)
+
+
+def delete_leftovers(directory: PathLike) -> None:
+    """Deletes what killed processes left half-written in `directory`."""
+    for path in pathlib.Path(directory).glob(f"{TEMPORARY_PREFIX}*"):
+        delete(path)
+
+
+def sha256(path: PathLike) -> str:
+    """The SHA-256 of a file's bytes, in hexadecimal."""
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
