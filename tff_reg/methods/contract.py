@@ -210,8 +210,7 @@ def _files_of(method: Any) -> set[str]:
 
 def refuse(method: Any, hook: str, why: str) -> HookError:
     """Returns the error of a hook that returned a wrong value."""
-    function = getattr(type(method), hook, None)
-    code = getattr(function, "__code__", None)
+    code = getattr(getattr(method, hook, None), "__code__", None)
     if code is None or type(method).__name__ == "Method":
         return HookError(f"{method.name}.{hook}: {why}")
     file, line = os.path.basename(code.co_filename), code.co_firstlineno
@@ -247,7 +246,7 @@ def check_like(
     Raises:
       HookError: If the number, a shape or a data type differs.
     """
-    if not isinstance(values, (list, tuple)):
+    if not _is_a(values, (list, tuple)):
         why = f"it must return a list, one tensor per {what}, not {spec(values)}."
         raise refuse(method, hook, why)
     if len(values) != len(expected):
@@ -263,6 +262,11 @@ def check_like(
                 method, hook, f"tensor {i} must be {spec(other)}, is {spec(value)}."
             )
     return list(values)
+
+
+def _is_a(value: Any, kinds: Any) -> bool:
+    # A function, as a checker would take the elements' types for unknown.
+    return isinstance(value, kinds)
 
 
 def _is_like(value: Any, other: Any) -> bool:
@@ -317,7 +321,7 @@ def check_names(
     Raises:
       HookError: If it did not.
     """
-    if not isinstance(given, Mapping):
+    if not _is_a(given, Mapping):
         raise refuse(
             method, hook, f"{what} must be a mapping of names, not {spec(given)}."
         )

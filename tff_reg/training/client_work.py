@@ -113,7 +113,9 @@ def build_client_work(
             client_update,
             (tff.federated_broadcast(state), received, data, client, server),
         )
-        metrics = collections.OrderedDict(train=aggregate_metrics(output.metrics))
+        metrics: dict[str, Any] = collections.OrderedDict(
+            train=aggregate_metrics(output.metrics)
+        )
         return ClientWorkOutput(
             state=tff.federated_map(next_state, state),
             result=output.result,

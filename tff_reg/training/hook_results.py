@@ -20,10 +20,12 @@ def term(method: method_lib.Method, given: Any, dtype: tf.DType):
     return method_lib.Term(raw, weighted, given.measurements)
 
 
-def changed(method: method_lib.Method, hook: str, value: Any, *arguments: Any):
+def changed(
+    method: method_lib.Method, hook: str, value: Any, *arguments: Any
+) -> method_lib.Change:
     """Calls `change_batch` or `change_pass`; returns the value and measurements."""
     if not method_lib.does(method, hook):
-        return value, {}
+        return method_lib.Change(value, {})
     result = contract.call(method, hook, value, *arguments)
     if not isinstance(result, method_lib.Change) or not isinstance(
         result.value, type(value)

@@ -65,7 +65,9 @@ class LocalStep:
         # Without a network, a term sees weights only.
         self._apart = [m for m in with_term if self.has_network and m.is_measured_only]
         self._in_step = [m for m in with_term if m not in self._apart]
-        self.rule = next((m for m in methods if method_lib.does(m, "gradient")), None)
+        self.rule: Any = next(
+            (m for m in methods if method_lib.does(m, "gradient")), None
+        )
         self._draws = self.has_network and model.network.is_random
 
     @property

@@ -253,6 +253,7 @@ def _after_round(
 ) -> tuple[Mapping[str, Any], list[Any], Mapping[str, Any]]:
     """The new memories and weights, and which methods' numbers are not finite."""
     population = training.population
+    num_clients: Any = population.num_clients if population else None
     new_memory = collections.OrderedDict(memory)
     broken: dict[str, Any] = collections.OrderedDict()
     for method in filter(_acts_at_server, training.methods):
@@ -265,7 +266,7 @@ def _after_round(
             delta_sum=delta_sum,
             uploads={name: uploads[f"{method.name}/{name}"] for name in method.uploads},
             count=count,
-            num_clients=population.num_clients if population else None,
+            num_clients=num_clients,
         )
         changed = _changed_memory(method, server_with(memory=own))
         made: list[Any] = []

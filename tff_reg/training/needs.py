@@ -202,7 +202,8 @@ def random_batch(input_spec: Any, num_classes: Optional[int]) -> Any:
             return tf.cast(tf.range(shape[0]) % num_classes, spec.dtype)
         return tf.zeros(shape, spec.dtype)
 
-    return collections.OrderedDict(
+    batch: dict[str, Any] = collections.OrderedDict(
         x=tf.nest.map_structure(of_features, input_spec["x"]),
         y=tf.nest.map_structure(of_labels, input_spec["y"]),
     )
+    return batch

@@ -52,7 +52,7 @@ class Server:
           The new state, the new `ModelWeights`, and metrics by name; all at the server.
         """
         output = self._finalizer.next(state, weights, update)
-        metrics = collections.OrderedDict(finalizer=output.measurements)
+        metrics: dict[str, Any] = collections.OrderedDict(finalizer=output.measurements)
         return output.state, output.result, metrics
 
     def get_hparams(self, state: Any) -> Any:
@@ -139,8 +139,9 @@ class RememberingServer(Server):
         return super().get_hparams(state["optimizer"])
 
     def set_hparams(self, state: Any, hparams: Any) -> Any:
-        changed = super().set_hparams(state["optimizer"], hparams)
-        return collections.OrderedDict(state, optimizer=changed)
+        changed: dict[str, Any] = collections.OrderedDict(state)
+        changed["optimizer"] = super().set_hparams(state["optimizer"], hparams)
+        return changed
 
     def set_weights(self, state: Any, weights: Any, is_first: tf.Tensor) -> Any:
         # The first memories of clients and of the server are made from the same model.
@@ -152,4 +153,6 @@ class RememberingServer(Server):
             collections.OrderedDict(self._memories.initial_server(weights)),
             collections.OrderedDict(state["memory"]),
         )
-        return collections.OrderedDict(state, memory=memory)
+        changed: dict[str, Any] = collections.OrderedDict(state)
+        changed["memory"] = memory
+        return changed

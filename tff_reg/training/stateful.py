@@ -187,7 +187,7 @@ def _run_round(parts: Parts, state: Any, client_data: Any, client_memories: Any)
     new_state = tff.learning.templates.LearningAlgorithmState(
         new_weights, sent.state, work.state, aggregate.state, finalizer
     )
-    metrics = collections.OrderedDict(
+    metrics: dict[str, Any] = collections.OrderedDict(
         distributor=sent.measurements,
         client_work=work.measurements,
         aggregator=aggregate.measurements,
