@@ -64,7 +64,9 @@ def imported_files(file):
         elif isinstance(node, ast.ImportFrom):
             names.update(f"{node.module}.{alias.name}" for alias in node.names)
         elif isinstance(node, ast.Call) and ast.unparse(node.func) == "lazy.module":
-            names.add(ast.literal_eval(node.args[0]))
+            (name,) = node.args
+            if isinstance(name, ast.Constant):  # Others are made from known names.
+                names.add(name.value)
     parts = [name.split(".") for name in names]
     paths = {"/".join(each[: n + 1]) for each in parts for n in range(len(each))}
     files = {f"{path}{end}" for path in paths for end in (".py", "/__init__.py")}

@@ -159,7 +159,9 @@ def test_mixup_step(name, dtype):
     class FixedMixup(methods.Mixup):
         def change_batch(self, batch, key):
             coefficient = tf.constant(config["lam"], tf.float64)
-            mixed = mixup.mix(batch, coefficient, tf.constant(config["perm"]))
+            count = len(batch.features)  # The trial round has two examples.
+            permutation = tf.constant(config["perm"][:count]) % count
+            mixed = mixup.mix(batch, coefficient, permutation)
             return method.Change(mixed, {"coefficient": coefficient})
 
     trainer = trainer_lib.Trainer(case)

@@ -163,7 +163,6 @@ def test_a_run_of_a_users_task_and_model_is_exported(keras, tmp_path):
         process="fedprox", task="mine", scale="tiny", output_dir=str(run_dir)
     )
     result = experiment.run(config, tasks=own, progress=progress.Silence())
-    images, labels = tasks.build("digits").test_arrays()
     for format, name in (("keras", "model.keras"), ("saved_model", "model")):
         run = trained.load(run_dir, tasks=own)
         metadata = export.export(run, format, tmp_path / name)
@@ -171,6 +170,7 @@ def test_a_run_of_a_users_task_and_model_is_exported(keras, tmp_path):
         assert stored["output"] == "probabilities, in the order of class_names"
         assert stored["model"] == model_fn.plan.model.name
     loaded = keras.models.load_model(tmp_path / "model.keras", compile=False)
+    images, labels = run.task.test_arrays()
     predicted = np.argmax(loaded.predict(images, verbose=0), axis=1)
     accuracy = result.summary["final_accuracy"]
     assert np.mean(predicted == labels) == pytest.approx(accuracy)

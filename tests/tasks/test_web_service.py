@@ -72,11 +72,12 @@ def preparing(prepared, monkeypatch):
     """Sets the process that every run gets, built once."""
 
     def set_process(process):
-        def prepare(config, **others):
-            own = dict(process=process, output_dir=config.output_dir, seed=config.seed)
+        def prepare(checked, on_round, **others):
+            own = dict(process=process, output_dir=checked.directory)
+            own.update(seed=checked.config.seed, on_round=on_round)
             return dataclasses.replace(prepared, **own)
 
-        monkeypatch.setattr(runs, "prepare", prepare)
+        monkeypatch.setattr(runs, "prepare_checked", prepare)
 
     return set_process
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
         dissimilarity as dissimilarity,
         estimates as estimates,
         examples as examples,
+        graph_counts as graph_counts,
         hessian as hessian,
         hessian_matrix as hessian_matrix,
         hessian_products as hessian_products,

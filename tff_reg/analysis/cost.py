@@ -12,14 +12,13 @@ these layers without norms. The other fields count the rest.
 
 from __future__ import annotations
 
-import collections
 import dataclasses
-import math
 import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any, Optional
 
 from tff_reg import models, training as training_lib
+from tff_reg.analysis import graph_counts
 from tff_reg.lazy import tf
 from tff_reg.methods import catalogue, memories, method as method_lib
 from tff_reg.training.process_settings import ProcessSettings
@@ -28,7 +27,6 @@ from tff_reg.training.process_settings import ProcessSettings
 DEFAULT_DRAWS = 256
 _CLIENTS = 10  # The number is in no graph.
 _NORM_WEIGHTS = ("gamma", "beta", "moving_mean", "moving_variance")
-_LAYERS, _REST, _BACKWARD = "layers", "rest", "backward"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -201,7 +199,7 @@ class _Step:
 
     def count(self, draws: int) -> MultiplyAdds:
         with self.graph.as_default():
-            counts = _multiply_adds(self.outputs)
+            counts = graph_counts.multiply_adds(self.outputs)
             drawn = {kind: c for kind, c in counts.items() if tf.is_tensor(c)}
             if drawn:
                 with tf.compat.v1.Session(graph=self.graph) as session:
@@ -272,7 +270,7 @@ class _Received:
         stored: dict[Any, Sequence[Any]] = {method_lib.GLOBAL: self._start}
         stored.update({("client", name): v for name, v in self.client.items()})
         stored.update({("server", name): v for name, v in self.server.items()})
-        operations = _operations_behind(outputs)
+        operations = graph_counts.operations_behind(outputs)
         return {
             name
             for name, tensors in stored.items()
@@ -318,9 +316,11 @@ def _trace(methods, model_fn) -> _Step:
             graph=graph,
             key=key,
             outputs=outputs,
-            stored_layers=copies * sum(map(_size, filter(_is_of_layer, weights)))
-            + sum(map(_size, filter(_is_of_layer, fixed))),
-            stored_values=copies * sum(map(_size, weights)) + sum(map(_size, fixed)),
+            stored_layers=copies
+            * sum(map(graph_counts.size, filter(_is_of_layer, weights)))
+            + sum(map(graph_counts.size, filter(_is_of_layer, fixed))),
+            stored_values=copies * sum(map(graph_counts.size, weights))
+            + sum(map(graph_counts.size, fixed)),
             bytes_down=model_bytes + _bytes(weights) * sent,
             bytes_up=model_bytes + _bytes(tf.nest.flatten(uploads)),
         )
@@ -335,120 +335,4 @@ def _is_of_layer(variable) -> bool:
 
 
 def _bytes(variables) -> int:
-    return sum(_size(v) * v.dtype.size for v in variables)
-
-
-# --- counting in a graph --------------------------------------------------------------
-
-
-def _operations_behind(tensors) -> dict[Any, set]:
-    """The operations that tensors need, each with the outputs that are needed of it."""
-    outputs, pending = {}, list(tensors)
-    while pending:
-        tensor = pending.pop()
-        if tensor.op not in outputs:
-            outputs[tensor.op] = set()
-            pending.extend(tensor.op.inputs)
-        outputs[tensor.op].add(tensor.value_index)
-    return outputs
-
-
-def _multiply_adds(tensors, is_backward: bool = False) -> dict[str, Any]:
-    """The multiply-adds that tensors of a graph need, by kind.
-
-    Returns:
-      Python ints, or float64 scalars of that graph where they are known only when it
-      runs.
-    """
-    totals = collections.Counter({_LAYERS: 0, _REST: 0, _BACKWARD: 0})
-    for op, indices in _operations_behind(tensors).items():
-        # Gradient tapes name what they add so.
-        in_backward = is_backward or "gradient_tape/" in op.name
-        if op.type in ("If", "StatelessIf"):
-            counts = []
-            for branch in ("then_branch", "else_branch"):
-                # There is no public way from a branch's name to its graph.
-                function = op.graph._get_function(op.get_attr(branch).name)
-                counts.append(
-                    _multiply_adds(
-                        [function.graph.outputs[i] for i in indices], in_backward
-                    )
-                )
-            for kind in totals:
-                kept, left_out = (tf.constant(c[kind], tf.float64) for c in counts)
-                if any(c[kind] for c in counts):
-                    totals[kind] += tf.where(op.inputs[0], kept, left_out)
-        elif op.type in _COUNTS:
-            kind = _LAYERS if any(map(_is_weight, op.inputs)) else _REST
-            totals[_BACKWARD if in_backward else kind] += _COUNTS[op.type](op)
-    return dict(totals)
-
-
-def _is_weight(tensor) -> bool:
-    """Whether a tensor is a variable's value, or a cut of it."""
-    op = tensor.op
-    while op.type in _VIEWS:
-        op = op.inputs[0].op
-    return op.type == "ReadVariableOp"
-
-
-def _size(tensor, start: int = 0, end: Optional[int] = None):
-    """The product of some of the axes, as a Python int if it is known."""
-    shape = tensor.shape[start:end]
-    if shape.is_fully_defined():
-        return math.prod(shape)
-    return tf.reduce_prod(tf.cast(tf.shape(tensor)[start:end], tf.float64))
-
-
-def _product(a, b):
-    if tf.is_tensor(a) or tf.is_tensor(b):
-        return tf.cast(a, tf.float64) * tf.cast(b, tf.float64)
-    return a * b
-
-
-def _matrix_product(op):
-    is_turned = op.get_attr("transpose_a" if op.type == "MatMul" else "adj_x")
-    axis = op.inputs[0].shape.rank - (2 if is_turned else 1)
-    return _product(_size(op.outputs[0]), _size(op.inputs[0], axis, axis + 1))
-
-
-def _einsum(op):
-    """The product of the sizes of all axes that the equation names."""
-    terms = op.get_attr("equation").decode().split("->")[0].split(",")
-    sizes = {}
-    for term, tensor in zip(terms, op.inputs):
-        for axis, label in enumerate(term):
-            sizes[label] = _size(tensor, axis, axis + 1)
-    total = 1
-    for size in sizes.values():
-        total = _product(total, size)
-    return total
-
-
-# By operation: every output of a convolution takes as many products as a kernel has
-# entries for an output channel, forward and in either part of the gradient; of a
-# depthwise one, as many as a kernel has places. A sum of squares takes one an entry.
-_COUNTS = {
-    "Conv2D": lambda op: _product(_size(op.outputs[0]), _size(op.inputs[1], 0, 3)),
-    "Conv2DBackpropInput": lambda op: _product(
-        _size(op.inputs[2]), _size(op.inputs[1], 0, 3)
-    ),
-    "Conv2DBackpropFilter": lambda op: _product(
-        _size(op.inputs[2]), _size(op.outputs[0], 0, 3)
-    ),
-    "DepthwiseConv2dNative": lambda op: _product(
-        _size(op.outputs[0]), _size(op.inputs[1], 0, 2)
-    ),
-    "DepthwiseConv2dNativeBackpropInput": lambda op: _product(
-        _size(op.inputs[2]), _size(op.inputs[1], 0, 2)
-    ),
-    "DepthwiseConv2dNativeBackpropFilter": lambda op: _product(
-        _size(op.inputs[2]), _size(op.outputs[0], 0, 2)
-    ),
-    "MatMul": _matrix_product,
-    "BatchMatMulV2": _matrix_product,
-    "Einsum": _einsum,
-    "L2Loss": lambda op: _size(op.inputs[0]),
-}
-# What may stand between a variable and the product that uses it.
-_VIEWS = ("Identity", "StridedSlice", "Slice", "Reshape", "Transpose", "Cast")
+    return sum(graph_counts.size(v) * v.dtype.size for v in variables)

@@ -19,7 +19,7 @@ from tensorflow.python.eager import cancellation, context, execute
 
 from tff_reg import seam
 from tff_reg.lazy import tf, tff
-from tff_reg.runtime import graph_rewrites
+from tff_reg.runtime import graph_rewrites, python_calls
 from tff_reg.seam import internals
 
 _TENSOR, _SEQUENCE, _STRUCT = "tensor", "sequence", "struct"
@@ -65,6 +65,8 @@ class TensorFlowFunction:
         self._on_build = on_build
         self._built = False
         self._function = None
+        # With a Python function in it: what is run before it, it, what after it.
+        self._around_python: Optional[tuple[Any, ...]] = None
         self._has_loops = False
         self._feeds: list[int] = []
         self._ready: set[str] = set()
@@ -84,8 +86,7 @@ class TensorFlowFunction:
                 feeds = [_feed(leaves[i]) for i in self._feeds]
                 if tf.executing_eagerly():
                     with _optimizing_once(self._has_loops):
-                        self._make_ready(context.context().device_name, feeds)
-                        fetched = self._function(*feeds)
+                        fetched = self._run(feeds)
                 else:
                     fetched = self._function(*feeds)
         flat = iter(
@@ -95,6 +96,13 @@ class TensorFlowFunction:
             ]
         )
         return _pack(self._result_type, self._proto.result, flat)
+
+    def _run(self, feeds: list[Any]) -> Any:
+        if self._around_python is None:
+            self._make_ready(context.context().device_name, feeds)
+            return self._function(*feeds)
+        before, call, after = self._around_python
+        return after(*feeds, *call(*before(*feeds)))
 
     def _make_ready(self, device: str, feeds: list[Any]) -> None:
         """Has TensorFlow optimise and place the function for a device, once.
@@ -161,8 +169,22 @@ class TensorFlowFunction:
             self._function = tf.compat.v1.wrap_function(
                 body, [signature[name] for name in names]
             )
+        self._around_python = _around_python(self._function)
         library = [f.signature.name for f in graph_def.library.function]
         weakref.finalize(self, _remove_from_tensorflow, library).atexit = False
+
+
+def _around_python(function: Any) -> Optional[tuple[Any, ...]]:
+    """The halves of a function around the Python function in it, if there is one."""
+    for operation in function.graph.get_operations():
+        call = python_calls.of(operation)
+        if call is not None:
+            before = function.prune(function.inputs, list(operation.inputs))
+            after = function.prune(
+                [*function.inputs, *operation.outputs], function.outputs
+            )
+            return before, call, after
+    return None
 
 
 @contextlib.contextmanager

@@ -7,13 +7,13 @@ is slow, and only possible in the Python process that built the TFF process.
 from __future__ import annotations
 
 import collections
-import threading
 from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
 
 from tff_reg.lazy import tff
+from tff_reg.runtime import python_calls
 from tff_reg.training import (
     client_states,
     local_round,
@@ -37,7 +37,6 @@ def eagerly(
     Returns:
       A function of the same arguments, to be called in a graph.
     """
-    alone = threading.Lock()
 
     def call(*arguments: Any) -> Any:
         flat = tf.nest.flatten(arguments)
@@ -47,18 +46,6 @@ def eagerly(
         ]
 
         def run(*tensors: Any) -> list[Any]:
-            # Two would wait for TensorFlow's threads, which both hold.
-            if not alone.acquire(blocking=False):
-                raise RuntimeError(
-                    "debug_eager runs one client at a time: choose"
-                    ' tff_reg.runtime.use("in_process", clients_in_parallel=1).'
-                )
-            try:
-                return run_alone(*tensors)
-            finally:
-                alone.release()
-
-        def run_alone(*tensors: Any) -> list[Any]:
             values = [
                 tensor
                 if element is None
@@ -67,19 +54,14 @@ def eagerly(
             ]
             result = function(*tf.nest.pack_sequence_as(arguments, values))
             tf.nest.assert_same_structure(result, spec)
-            return tf.nest.flatten(result)
+            return [tf.convert_to_tensor(value) for value in tf.nest.flatten(result)]
 
         inputs = [
             value if element is None else tf.data.experimental.to_variant(value)
             for value, element in zip(flat, elements)
         ]
-        specs = tf.nest.flatten(spec)
-        results = tf.py_function(run, inputs, [s.dtype for s in specs])
-        for result, one in zip(results, specs):
-            result.set_shape(one.shape)
-        # TensorFlow refers to Python functions weakly once a graph is serialised.
-        graph = tf.compat.v1.get_default_graph()
-        kept.extend(getattr(graph, "_py_funcs_used_in_graph", ()))
+        results, made = python_calls.add(run, inputs, tf.nest.flatten(spec))
+        kept.append(made)
         return tf.nest.pack_sequence_as(spec, results)
 
     return call

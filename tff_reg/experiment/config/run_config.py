@@ -13,10 +13,10 @@ from __future__ import annotations
 import dataclasses
 import functools
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Optional
 
-from tff_reg import lazy, plugins, runtime
+from tff_reg import lazy, runtime
 from tff_reg.experiment.config import (
     resolution,
     strengths as strengths_lib,
@@ -42,6 +42,9 @@ _of_rounds = functools.partial(setting, group=process_settings.ROUNDS)
 _of_server = functools.partial(setting, group=process_settings.SERVER)
 _of_files = functools.partial(setting, group=FILES)
 _of_where = functools.partial(setting, group=WHERE)
+# Those on which a run's numbers do not depend.
+_read_off = functools.partial(_of_files, tags=(process_settings.FREE,))
+_of_machine = functools.partial(_of_where, tags=(process_settings.FREE,))
 _GROUPS = (
     task_settings.WHAT,
     process_settings.ROUNDS,
@@ -176,33 +179,29 @@ class RunConfig(process_settings.ProcessSettings, task_settings.TaskSettings):
     rounds_per_evaluation: int = _of_files(
         1, help="number of rounds between two tests of the global model", minimum=1
     )
-    accuracy_at_rounds: tuple[int, ...] = _of_files(
+    accuracy_at_rounds: tuple[int, ...] = _read_off(
         (),
         help="rounds, such as 500,1000, whose test accuracy summary.json lists",
         minimum=1,
-        tags=(process_settings.FREE,),
     )
-    target_accuracies: tuple[float, ...] = _of_files(
+    target_accuracies: tuple[float, ...] = _read_off(
         (),
         help="accuracies, such as 0.48,0.52; summary.json lists the first round that"
         " reaches each",
         above=0,
         maximum=1,
-        tags=(process_settings.FREE,),
     )
-    target_measure: str = _of_files(
+    target_measure: str = _read_off(
         "average",
         help="what must reach a target: the moving average of the accuracy, or the"
         " accuracy itself (raw)",
         choices=("average", "raw"),
-        tags=(process_settings.FREE,),
     )
-    target_model: str = _of_files(
+    target_model: str = _read_off(
         "server",
         help="whose accuracy must reach a target: the server model's, or that of the"
         " mean of all clients' latest models",
         choices=("server", "all_clients"),
-        tags=(process_settings.FREE,),
     )
     keep_best: bool = _of_files(
         False, help="also keep the model of the round with the best test accuracy"
@@ -214,72 +213,62 @@ class RunConfig(process_settings.ProcessSettings, task_settings.TaskSettings):
         only_with={"runtime": ("in_process",)},
         tags=(process_settings.FREE,),
     )
-    rounds_per_checkpoint: int = _of_files(
+    rounds_per_checkpoint: int = _read_off(
         1,
         help="number of rounds between two checkpoints",
         minimum=1,
-        tags=(process_settings.FREE,),
     )
-    output_dir: str = _of_files(
+    output_dir: str = _read_off(
         "runs/{process}-{task}-seed{seed}",
         help="output directory: {seed}, {process} and {task} are replaced by the run's;"
         " the same directory again resumes",
         placeholder="DIR",
-        tags=(process_settings.FREE,),
     )
-    overwrite: bool = _of_files(
+    overwrite: bool = _read_off(
         False,
         help="delete the run in output_dir and start anew",
-        tags=(process_settings.FREE,),
     )
     runtime: str = _of_where(
         "in_process", help="where the clients run", choices=runtime.KINDS
     )
-    devices: Optional[tuple[str, ...]] = _of_where(
+    devices: Optional[tuple[str, ...]] = _of_machine(
         None,
         help="devices such as GPU:0,GPU:1; all GPUs, or the CPU, by default",
         only_with={"runtime": ("in_process",)},
-        tags=(process_settings.FREE,),
     )
-    clients_in_parallel: Optional[int] = _of_where(
+    clients_in_parallel: Optional[int] = _of_machine(
         None,
         help="clients at a time on each device; ray: in total",
         minimum=1,
-        tags=(process_settings.FREE,),
     )
-    require_gpu: bool = _of_where(
+    require_gpu: bool = _of_machine(
         False,
         help="fail if there is no GPU",
         only_with={"runtime": ("in_process", "ray")},
-        tags=(process_settings.FREE,),
     )
-    ray_address: Optional[str] = _of_where(
+    ray_address: Optional[str] = _of_machine(
         None,
         help="ray: host:port of the head node, or auto on a node of the cluster; by"
         " default Ray is started on this machine for the run",
         only_with=_RAY,
-        tags=(process_settings.FREE,),
     )
-    gpus_per_client: float = _of_where(
+    gpus_per_client: float = _of_machine(
         _DEFAULTS_OF_RUNTIME.gpus_per_client,
         help="ray: the fraction of a GPU that a client takes, if there are GPUs",
         minimum=0,
         maximum=1,
         only_with=_RAY,
-        tags=(process_settings.FREE,),
     )
-    cpus_per_client: float = _of_where(
+    cpus_per_client: float = _of_machine(
         _DEFAULTS_OF_RUNTIME.cpus_per_client,
         help="ray: the CPUs that a client takes",
         above=0,
         only_with=_RAY,
-        tags=(process_settings.FREE,),
     )
-    data_on_nodes: bool = _of_where(
+    data_on_nodes: bool = _of_machine(
         False,
         help="ray: whether each node loads the data itself instead of receiving it",
         only_with=_RAY,
-        tags=(process_settings.FREE,),
     )
     strengths: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     settings_from: str = dataclasses.field(default="", compare=False)
@@ -302,7 +291,7 @@ class RunConfig(process_settings.ProcessSettings, task_settings.TaskSettings):
           SettingError: If a value cannot be, or a strength is of no method of the
             process.
         """
-        _add_files(self.plugin)
+        strengths_lib.add_files(self.plugin)
         for each in settings_of(self):
             value: Any = each.adopt(getattr(self, each.name))
             if value is not None:
@@ -310,7 +299,7 @@ class RunConfig(process_settings.ProcessSettings, task_settings.TaskSettings):
             if each.name == "plugin" and value:
                 value = tuple(os.path.abspath(file) for file in value)
             if each.name == "process":
-                value = process_name(value) if value else None
+                value = strengths_lib.process_name(str(value)) if value else None
             if each.name == "settings_of" and value not in (None, TASK, EACH):
                 known = [TASK, EACH, *catalogue.names()]
                 dataclasses.replace(each, choices=known).check(value)
@@ -405,7 +394,7 @@ class ResolvedConfig(RunConfig):
         if "process" not in values:
             raise SettingError("process", None, "it is missing.")
         values = modernised(values)
-        _add_files(values.get("plugin", ()))
+        strengths_lib.add_files(values.get("plugin", ()))
         known = listed(values["process"])
         found = {s.name: values.get(s.name, s.default) for s in known}
         return cls.of({**found, "settings_from": values.get("settings_from", "")})
@@ -437,19 +426,6 @@ def listed(process: Optional[str] = None) -> list[Setting]:
     return [*_by_heading(), *strengths_lib.listed(process)]
 
 
-def _add_files(files: Optional[Sequence[str]]) -> None:
-    """Adds the methods of files to those that there are.
-
-    Raises:
-      SettingError: If a file cannot be loaded.
-    """
-    for file in [files] if isinstance(files, str) else files or ():
-        try:
-            catalogue.add_file(file)
-        except plugins.PluginError as error:
-            raise SettingError("plugin", file, str(error)) from error
-
-
 def _by_heading() -> list[Setting]:
     return sorted(
         settings_of(RunConfig),
@@ -470,17 +446,3 @@ def modernised(values: Mapping[str, Any]) -> dict[str, Any]:
         or (values[name] is None and not known[name].is_optional)
     }
     return {**values, **lists}
-
-
-def process_name(text: str) -> str:
-    """A process's name as runs have it: without `fedavg`, which adds nothing.
-
-    Raises:
-      SettingError: If it is no process.
-    """
-    try:
-        catalogue.parse(text)
-    except ValueError as error:
-        raise SettingError("process", text, str(error)) from error
-    parts = catalogue.parts_of(text)
-    return "+".join(part for part in parts if part != "fedavg") or "fedavg"

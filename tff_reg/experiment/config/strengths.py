@@ -1,4 +1,4 @@
-"""The strengths of methods among the settings of a run: which there are, and checks."""
+"""A run's methods and their strengths, among its settings: which there are, checks."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any, Optional
 
+from tff_reg import plugins
 from tff_reg.methods import catalogue
 from tff_reg.settings import Setting, SettingError
 
@@ -77,3 +78,30 @@ def check_owned(strengths: Mapping[str, Any], processes: Sequence[str]) -> None:
             which = whole if len(processes) == 1 else ", ".join(processes)
             reason = f"{_methods()[name]} is not part of {which}."
             raise SettingError(name, value, reason)
+
+
+def add_files(files: Optional[Sequence[str]]) -> None:
+    """Adds the methods of files to those that there are.
+
+    Raises:
+      SettingError: If a file cannot be loaded.
+    """
+    for file in [files] if isinstance(files, str) else files or ():
+        try:
+            catalogue.add_file(file)
+        except plugins.PluginError as error:
+            raise SettingError("plugin", file, str(error)) from error
+
+
+def process_name(text: str) -> str:
+    """A process's name as runs have it: without `fedavg`, which adds nothing.
+
+    Raises:
+      SettingError: If it is no process.
+    """
+    try:
+        catalogue.parse(text)
+    except ValueError as error:
+        raise SettingError("process", text, str(error)) from error
+    parts = catalogue.parts_of(text)
+    return "+".join(part for part in parts if part != "fedavg") or "fedavg"

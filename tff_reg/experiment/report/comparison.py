@@ -60,16 +60,13 @@ def compare(
       target_accuracies: Accuracies (0 to 1) whose first round gets a column.
       target_measure: As in `RunConfig`; None for what each run's config says.
       target_model: Likewise.
-      columns: The columns of `table.md` between the seeds and those of rounds and
-        targets, names of `table.COLUMNS`; empty for the accuracies and seconds.
+      columns: Columns of `table.md`, of `table.COLUMNS`; empty for the usual ones.
       weights: The weights of which the Hessian's eigenvalue and trace are.
       tuned: What came of tuning groups, by the groups' names.
-      missing: Runs that belong here and have not finished: they are named below the
-        table, and nothing is in bold.
+      missing: Runs that have not finished: they are named, and nothing is in bold.
 
     Returns:
-      The rows of `table.csv`, numbers by column, None where a cell is empty.
-      The rounds to a target are empty where a seed never reached it.
+      The rows of `table.csv`, numbers by column; None for an empty cell.
 
     Raises:
       ComparisonError: If there is no run, one is not finished, runs of a group differ,

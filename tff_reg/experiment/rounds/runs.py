@@ -101,7 +101,7 @@ def carry_out(
         stop.before_exit(runtime.shutdown)
         progress = progress or progress_lib.for_this_output(config.total_rounds)
         stop.before_exit(progress.close)
-        return _prepared(
+        return prepare_checked(
             checked, progress=progress, examples=examples, **of_training
         ).run()
 
@@ -128,7 +128,7 @@ async def run_async(
     checked = CheckedRun(config, tasks)
     checked.check_ready()
     prepared = await asyncio.to_thread(
-        _prepared,
+        prepare_checked,
         checked,
         progress=progress,
         callbacks=callbacks,
@@ -249,10 +249,10 @@ def prepare(
         batch.
       ValueError: If its data are not there, or the method does not go with the model.
     """
-    return _prepared(CheckedRun(config, tasks), progress=progress)
+    return prepare_checked(CheckedRun(config, tasks), progress=progress)
 
 
-def _prepared(
+def prepare_checked(
     checked: CheckedRun,
     *,
     progress: Optional[progress_lib.Progress] = None,

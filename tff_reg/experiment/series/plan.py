@@ -150,7 +150,7 @@ def process_names(processes: Sequence[str]) -> list[str]:
     names = []
     for name in processes:
         try:
-            names.append(config_lib.process_name(name))
+            names.append(strengths.process_name(name))
         except SettingError as error:
             raise SettingError("processes", processes, error.reason) from error
     check_each_once(PROCESSES, processes, names)

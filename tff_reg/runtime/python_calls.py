@@ -1,0 +1,59 @@
+"""Python functions in TensorFlow computations, for debugging.
+
+The in-process runtime calls them itself, in the thread that runs the computation:
+TensorFlow would call them in a thread of its pool, whose other work may wait for them.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any, Optional
+
+from tff_reg.lazy import tf
+
+# By the token that a graph has for it; whoever built the graph keeps the call.
+_registered: weakref.WeakValueDictionary[str, PythonCall] = (
+    weakref.WeakValueDictionary()
+)
+OPERATION = "EagerPyFunc"
+
+
+class PythonCall:
+    """A function of eager tensors giving a list of them."""
+
+    def __init__(self, function: Callable[..., Sequence[Any]]):
+        """Keeps the function."""
+        self._function = function
+
+    def __call__(self, *tensors: Any) -> Sequence[Any]:
+        return self._function(*tensors)
+
+
+def add(
+    function: Callable[..., Sequence[Any]], inputs: Sequence[Any], specs: Sequence[Any]
+) -> tuple[list[Any], PythonCall]:
+    """Adds a call of a Python function to the graph that is being built.
+
+    Args:
+      function: Function of eager tensors giving a list of them.
+      inputs: Its arguments, tensors of the graph.
+      specs: The `tf.TensorSpec`s of its results, at least one.
+
+    Returns:
+      The results in the graph, and the call, which must be kept as long as the graph
+      runs.
+    """
+    made = PythonCall(function)
+    results: Any = tf.py_function(made, inputs, [spec.dtype for spec in specs])
+    for result, spec in zip(results, specs):
+        result.set_shape(spec.shape)
+    _registered[results[0].op.get_attr("token").decode()] = made
+    return list(results), made
+
+
+def of(operation: Any) -> Optional[PythonCall]:
+    """The call that an operation of a graph stands for; None for any other."""
+    if operation.type != OPERATION:
+        return None
+    return _registered.get(operation.get_attr("token").decode())
