@@ -1,4 +1,4 @@
-r"""FedASAM: SAM whose neighbourhood is measured relative to the weights.
+r"""FedASAM: sharpness-aware minimisation relative to the weights' sizes.
 
 Jungmin Kwon, Jeongseop Kim, Hyunseo Park, In Kwon Choi. "ASAM: Adaptive Sharpness-Aware
 Minimization for Scale-Invariant Learning of Deep Neural Networks." ICML 2021.

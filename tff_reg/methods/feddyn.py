@@ -1,4 +1,4 @@
-r"""FedDyn: a proximal term whose linear part remembers a client's drift.
+r"""FedDyn: a proximal term with a linear part that accumulates a client's drift.
 
 Durmus Alp Emre Acar, Yue Zhao, Ramon Matas, Matthew Mattina, Paul Whatmough, Venkatesh
 Saligrama. "Federated Learning Based on Dynamic Regularization." ICLR 2021.

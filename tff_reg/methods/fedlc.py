@@ -1,4 +1,4 @@
-r"""FedLC: logits calibrated by how many examples of each class a client has.
+r"""FedLC: logits calibrated by the client's number of examples per class.
 
 Jie Zhang, Zhiqi Li, Bo Li, Jianghe Xu, Shuang Wu, Shouhong Ding, Chao Wu. "Federated
 Learning with Label Distribution Skew via Logits Calibration." ICML 2022.
@@ -29,7 +29,7 @@ from tff_reg.methods import method, papers
 
 @dataclasses.dataclass(frozen=True)
 class FedLC(method.Method):
-    """Calibrated logits."""
+    """The calibration of the logits."""
 
     name = "fedlc"
     title = "Reduces the logits of classes that are rare on the client"

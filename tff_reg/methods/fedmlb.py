@@ -1,4 +1,4 @@
-r"""FedMLB: local blocks are judged through the global model's later blocks.
+r"""FedMLB: losses of hybrid paths of local and global blocks.
 
 Jinkyu Kim, Geeho Kim, Bohyung Han. "Multi-Level Branched Regularization for Federated
 Learning." ICML 2022. https://arxiv.org/abs/2207.06936

@@ -1,4 +1,4 @@
-r"""FedNTD: distils what the global model knows of the classes that are not true.
+r"""FedNTD: distils the global model's predictions for all classes but the true one.
 
 Gihun Lee, Minchan Jeong, Yongjin Shin, Sangmin Bae, Se-Young Yun. "Preservation of the
 Global Knowledge by Not-True Distillation in Federated Learning." NeurIPS 2022.

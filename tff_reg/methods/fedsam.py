@@ -1,4 +1,4 @@
-r"""FedSAM: the gradient where the loss is highest nearby.
+r"""FedSAM: sharpness-aware minimisation on the clients.
 
 Pierre Foret, Ariel Kleiner, Hossein Mobahi, Behnam Neyshabur. "Sharpness-Aware
 Minimization for Efficiently Improving Generalization." ICLR 2021.
@@ -57,11 +57,11 @@ class FedSAM(method.Method):
     def perturbation(
         self, local: method.Local, gradient: method.Tensors
     ) -> method.Tensors:
-        """What is added to the weights for the gradient of a step.
+        """Computes the perturbation of the weights for the gradient of a step.
 
         Args:
           local: The client.
-          gradient: The gradient at its weights.
+          gradient: The gradient at the client's weights.
 
         Returns:
           One tensor per weight.
@@ -70,7 +70,7 @@ class FedSAM(method.Method):
 
 
 def ascend(gradient: Sequence[Any], radius: float, epsilon: float) -> method.Tensors:
-    """The way along a gradient, `radius` long: rho g / (||g|| + epsilon)."""
+    """Returns the ascent step of length `radius`: rho g / (||g|| + epsilon)."""
     factor = radius / (global_norm(gradient) + epsilon)
     return [factor * g for g in gradient]
 

@@ -1,4 +1,4 @@
-r"""FedSOL: the gradient where predictions differ most from the global model's.
+r"""FedSOL: gradients at weights perturbed along the distillation gradient.
 
 Gihun Lee, Minchan Jeong, Sangmook Kim, Jaehoon Oh, Se-Young Yun. "FedSOL: Stabilized
 Orthogonal Learning with Proximal Restrictions in Federated Learning." CVPR 2024.

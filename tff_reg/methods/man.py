@@ -70,18 +70,17 @@ class MAN(method.Method):
     def term(self, step: method.Step) -> method.Term:
         if not step.outputs.activations:
             raise ValueError(
-                "man: the model has no non-linear layer whose activations could be "
-                "kept small. Give it one (a ReLU, for example)."
+                "man: the model has no non-linear layer. Give it one, such as a ReLU."
             )
         total = tf.add_n(self._parts(step.outputs.activations))
         factor = self.strength * (0.5 if self.scaling == "code" else 1.0)
         return method.Term(raw=total, weighted=factor * total)
 
     def _parts(self, activations: Sequence[Any]) -> method.Tensors:
-        """What is summed up: a scalar a layer.
+        """Returns one scalar per layer.
 
         Raises:
-          ValueError: If `terms` is of a network that this is not.
+          SettingError: If `terms` needs another network.
         """
         if self.terms == "paper":
             return [_mean_square(a) for a in activations]
@@ -89,8 +88,8 @@ class MAN(method.Method):
             raise settings.SettingError(
                 "man_terms",
                 self.terms,
-                "it is for three convolutions and two hidden layers (man_convnet); on "
-                "feddyn_cnn the authors' codes are the paper's.",
+                "it needs three convolutions and two hidden layers (man_convnet); on "
+                "feddyn_cnn the authors' codes agree with the paper.",
             )
         first, second, third, *hidden = activations
         if self.terms == "samcode":

@@ -11,7 +11,7 @@ $$
 
 One coefficient b ~ Beta(gamma, gamma) and one permutation are drawn a batch. The batch
 becomes b x + (1 - b) x[permutation], and its loss b CE(p, y) + (1 - b) CE(p,
-y[permutation]). In a sum of methods all of them see the mixed batch. The training
+y[permutation]). All methods of a combination see the mixed batch. The training
 accuracy counts y.
 
 As the FedAlign authors' code, but for its default gamma of 0, which is the paper's 0.1

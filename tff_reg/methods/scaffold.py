@@ -32,7 +32,7 @@ from tff_reg.methods import drift, memories, method, papers
 
 @dataclasses.dataclass(frozen=True)
 class Scaffold(method.Method):
-    """Control variates; there is nothing to set."""
+    """Control variates, without hyperparameters."""
 
     name = "scaffold"
     title = "Control variates that correct each local gradient for client drift"
