@@ -129,10 +129,7 @@ def build_upload_aggregator(
             " for values of any type, or a method without uploads."
         ) from error
 
-    def as_float(has_trained: Any):
-        return tf.cast(has_trained, tf.float32)
-
-    as_weight = tff.tensorflow.computation(as_float, np.int32)
+    as_weight = tff.tensorflow.computation(_as_float, np.int32)
 
     @tff.tensorflow.computation(uploads_type, np.int32)
     def times(uploads: Any, count: Any):
@@ -155,6 +152,10 @@ def build_upload_aggregator(
         )
 
     return tff.templates.AggregationProcess(mean.initialize, next_fn)
+
+
+def _as_float(has_trained: Any) -> tf.Tensor:
+    return tf.cast(has_trained, tf.float32)
 
 
 def _uploaded_types(uploads_type: tff.types.Type) -> tuple[Any, Any]:
