@@ -164,7 +164,7 @@ def add_file(path: str) -> list[str]:
     )
     if not classes:
         raise plugins.PluginError(
-            "the file has no method. A method is a frozen dataclass, a sub-class of"
+            "it has no method: give it a frozen dataclass, a sub-class of"
             " tff_reg.methods.Method with a name."
         )
     for cls in classes:
