@@ -425,5 +425,5 @@ def test_refuses_a_name_that_it_does_not_know():
         ValueError, match="noise_multiplier is 1e-300; it must be 0, or"
     ):
         aggregators.PrivateMeanFactory(1e-300, 20)
-    with pytest.raises(ValueError, match="choose mean, robust, dp"):
+    with pytest.raises(ValueError, match="choose one of mean, robust, dp"):
         aggregators.build_model_aggregator("median", clients_per_round=2)
