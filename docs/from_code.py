@@ -15,7 +15,7 @@ import textwrap
 
 from tff_reg import curves, settings
 from tff_reg.lazy import tf, tff
-from tff_reg.methods import contract, method as method_lib, overview
+from tff_reg.methods import checks, contract, method as method_lib, overview, words
 from tff_reg.tasks import notebooks
 from tff_reg.training import adaptation, local_training, optimizers, trial
 
@@ -201,9 +201,9 @@ def _properties(method):
         if method_lib.does(method, hook)
     ]
     facts = [f"It overrides {', '.join(overridden)}."] if overridden else []
-    exclusive = method_lib.exclusive_of(method)
+    exclusive = checks.exclusive_of(method)
     if exclusive:
-        ordered = [what for what in method_lib.EXCLUSIVE if what in exclusive]
+        ordered = [what for what in words.EXCLUSIVE if what in exclusive]
         facts.append(f"Only one method of a sum can {' and '.join(ordered)}.")
     facts.append(
         "It looks inside the network, so the model is a `models.LearningModel`."

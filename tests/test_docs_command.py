@@ -139,8 +139,8 @@ def test_what_is_wrong_is_said_in_a_line(flag, message):
 def test_the_readmes_table_of_methods_is_that_of_their_files(monkeypatch, tmp_path):
     text = docs.README.read_text("utf-8")
     assert docs.with_table_of_methods(text) == text, "bin/docs --readme writes it"
-    assert "| `fedalign` | Lipschitz alignment" in text
+    assert "| `fedalign` | Term that aligns" in text
     monkeypatch.setattr(docs, "README", tmp_path / "README.md")
-    docs.README.write_text(text.replace("Lipschitz alignment", "Alignment"), "utf-8")
+    docs.README.write_text(text.replace("Term that aligns", "Aligns"), "utf-8")
     assert commands.call(docs.main, "--readme").returncode == 0
     assert docs.README.read_text("utf-8") == text

@@ -25,7 +25,7 @@ import tensorflow as tf
 
 from tff_reg import methods as methods_lib, models, runtime, training
 from tff_reg.lazy import tff
-from tff_reg.methods import catalogue, method as method_lib
+from tff_reg.methods import catalogue, checks, method as method_lib
 from tff_reg.models import forward
 
 IMAGE_SHAPE = (8, 8, 1)
@@ -159,7 +159,7 @@ def build(
     """Builds the process of a sum on the small model.
 
     Args:
-      methods: Those of the sum.
+      methods: The methods of the combination.
       projector: The model's; by default the one that a method requires, or none.
       **arguments: Of `training.build_regularized`, in place of the checks' own.
 
@@ -194,7 +194,7 @@ def train(
     """Trains rounds of three clients.
 
     Args:
-      methods: Those of the sum.
+      methods: The methods of the combination.
       rounds: How many.
       after: The end of earlier rounds, to go on from it.
       **arguments: As of `build`.
@@ -258,8 +258,8 @@ def assert_sums(
     for name in names:
         parts = [*catalogue.build(name, {}), method]
         try:
-            method_lib.check_sum(parts)
-        except method_lib.IncompatibleMethodsError:
+            checks.check_combination(parts)
+        except checks.IncompatibleMethodsError:
             continue
         tried.append(name)
         trained = train(parts, 1)

@@ -55,5 +55,5 @@ def test_refuses_another_mean_or_server():
     with pytest.raises(ValueError, match="fedacg takes the plain mean"):
         linear.build(methods.FedACG(), client_weighting=by_examples)
     adam = tff.learning.optimizers.build_adam(1.0)
-    with pytest.raises(ValueError, match="a server optimiser has no place"):
+    with pytest.raises(ValueError, match="without a server optimiser"):
         linear.build(methods.FedACG(), server_optimizer_fn=adam)

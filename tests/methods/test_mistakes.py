@@ -42,11 +42,11 @@ def _message_of(error, build):
         ({"exclusive": ("DRFT",)}, "constants of tff_reg.methods: DRIFT, SERVER"),
         ({"exclusive": "DRIFT"}, "give a tuple of constants"),
         ({"needs": ("NETWORK",)}, "ONE_LABEL, UNIFORM_WEIGHTING, EXACT_UPLOADS"),
-        ({"claims": ()}, "before version 0.2: in its place is exclusive"),
-        ({"needs_class_counts": True}, "in its place is nothing: step.class_counts"),
+        ({"claims": ()}, "before version 0.2: its replacement is exclusive"),
+        ({"needs_class_counts": True}, "its replacement is nothing: step.class_counts"),
         (
             {"update_server": lambda self, server: ({}, [])},
-            "in its place is update_memory and next_model. See docs/pages/tutorials",
+            "its replacement is update_memory and next_model. See docs/pages/tutorials",
         ),
     ],
 )
@@ -115,7 +115,7 @@ _S = {"s": methods.zeros}
         ),
         (
             {"correct": _kernel_only},
-            "^mine.correct .*must return 2 tensors, one a weight .* returned 1",
+            "^mine.correct .*must return 2 tensors, one per weight.* returned 1",
         ),
         ({"correct": lambda self, local, g: None}, "^mine.correct .*, not None"),
         (

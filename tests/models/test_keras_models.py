@@ -351,7 +351,7 @@ def test_weights_that_the_loss_does_not_reach_are_named(keras):
 
     layers = [keras.Input((8, 8, 3)), L.Flatten(), Idle(name="one"), L.Dense(3)]
     model_fn = models.from_keras(keras.Sequential(layers))
-    with pytest.raises(ValueError, match="does not reach the weights .*idle"):
+    with pytest.raises(ValueError, match="does not depend on the weights .*idle"):
         _trained(model_fn, _client(keras_zoo.IMAGE, 0))
 
 

@@ -5,7 +5,7 @@ import functools
 
 from tests import random_clients
 from tff_reg import models, training
-from tff_reg.methods import catalogue, method
+from tff_reg.methods import catalogue, checks, method, words
 from tff_reg.models import resnet
 
 SIZE = 4
@@ -15,11 +15,11 @@ STATEFUL = [n for n in NAMES if CLASSES[n]().client_memory]
 # Whose networks are not those that `model_fn` makes.
 ADAPTING = [n for n in NAMES if method.does(CLASSES[n], "adapt_network")]
 # All but FedAvg that can have its settings.
-_OWN_SETTINGS = {method.GRADIENT, method.DRIFT, method.SERVER}
+_OWN_SETTINGS = {words.GRADIENT, method.DRIFT, method.SERVER}
 REGULARIZERS = [
     n
     for n in NAMES
-    if n != "fedavg" and not _OWN_SETTINGS & method.exclusive_of(CLASSES[n])
+    if n != "fedavg" and not _OWN_SETTINGS & checks.exclusive_of(CLASSES[n])
 ]
 WITH_TERM = [n for n in REGULARIZERS if method.does(CLASSES[n], "term")]
 
@@ -29,8 +29,8 @@ def sum_of(names):
     chosen = []
     for name in names:
         try:
-            method.check_sum([CLASSES[each] for each in (*chosen, name)])
-        except method.IncompatibleMethodsError:
+            checks.check_combination([CLASSES[each] for each in (*chosen, name)])
+        except checks.IncompatibleMethodsError:
             continue
         chosen.append(name)
     return "+".join(chosen)

@@ -9,7 +9,7 @@ import tensorflow_federated as tff
 
 from tff_reg import models, runtime, training
 from tff_reg.experiment.rounds import state_file
-from tff_reg.training import aggregators
+from tff_reg.training import aggregation, aggregators, secure_mean
 
 L = tf.keras.layers
 KINDS = ("mean", "robust", "dp", "secure", "compressed")
@@ -288,14 +288,15 @@ def test_who_needs_exact_sums_of_uploads_refuses_aggregators_that_change_them(
     model_fn = functools.partial(_model_fn, norm=False)
     averages = name == "fedavg"
     whose = "all_clients" if averages else name.partition("+")[0]
-    it = "averages_all_clients" if averages else "it"
+    it = "averages_all_clients" if averages else "this method"
     with pytest.raises(ValueError, match=f"{whose} needs exact sums .*without {it}"):
         _build(name, kind, model_fn, dict(averages_all_clients=averages), **changes)
 
 
 def test_an_aggregator_that_is_made_for_updates_alone_refuses_uploads():
     given = dict(model_aggregator=_tree_aggregation([[4, 3], [3, 3], [3]]))
-    with pytest.raises(ValueError, match="updates alone, and clients upload s besides"):
+    said = "updates only, and clients also upload scaffold/s"
+    with pytest.raises(ValueError, match=said):
         _build("scaffold", "mean", functools.partial(_model_fn, norm=False), given)
 
 
@@ -315,7 +316,7 @@ def test_private_sums_clip_each_client_and_divide_by_the_cohort():
     uploads_type = tff.types.to_type(
         collections.OrderedDict(s=[tff.TensorType(np.float32, [2])])
     )
-    process = aggregators.build_upload_aggregator(factory, uploads_type)
+    process = aggregation.build_upload_aggregator(factory, uploads_type)
     uploads = [
         collections.OrderedDict(s=[np.array(value, np.float32)])
         for value in ([30.0, 40.0], [0.3, 0.0])
@@ -331,7 +332,7 @@ def test_uploads_of_a_round_that_nobody_trained_in_are_zero():
     uploads_type = tff.types.to_type(
         collections.OrderedDict(s=[tff.TensorType(np.float32, [2])])
     )
-    process = aggregators.build_upload_aggregator(factory, uploads_type)
+    process = aggregation.build_upload_aggregator(factory, uploads_type)
     zeros = collections.OrderedDict(s=[np.zeros(2, np.float32)])
     sums, count = process.next(process.initialize(), [zeros, zeros], [0, 0]).result
     np.testing.assert_array_equal(sums["s"][0], [0.0, 0.0])
@@ -340,7 +341,9 @@ def test_uploads_of_a_round_that_nobody_trained_in_are_zero():
 
 def test_robust_leaves_a_client_with_absurd_values_out():
     factory = aggregators.build_model_aggregator("robust", clients_per_round=3)
-    process = aggregators.create(factory, tff.TensorType(np.float32, [2]))
+    process = aggregation.build_update_aggregator(
+        factory, tff.TensorType(np.float32, [2])
+    )
     values = [np.array(v, np.float32) for v in ([0.1, 0.2], [1e6, 0.0], [0.3, 0.0])]
     output = process.next(process.initialize(), values, [1.0, 1.0, 2.0])
     np.testing.assert_allclose(output.result, [0.7 / 4, 0.2 / 4], rtol=1e-5)
@@ -358,7 +361,7 @@ def test_secure_is_robust_from_the_first_round(zeroing, clipping):
     # In TFF's own the first are cut off at 1, and the last weight at 2**20.
     weights = [1e4, 300.0, 7e4, 3e6]
     processes = {
-        kind: aggregators.create(
+        kind: aggregation.build_update_aggregator(
             aggregators.build_model_aggregator(
                 kind,
                 clients_per_round=4,
@@ -389,8 +392,10 @@ def test_secure_is_robust_from_the_first_round(zeroing, clipping):
 
 
 def test_secure_says_whose_weight_was_cut_and_keeps_the_mean_one():
-    factory = aggregators.SecureMeanFactory(largest_weight=10.0, zeroing=False)
-    process = aggregators.create(factory, tff.TensorType(np.float32, [1]))
+    factory = secure_mean.SecureMeanFactory(largest_weight=10.0, zeroing=False)
+    process = aggregation.build_update_aggregator(
+        factory, tff.TensorType(np.float32, [1])
+    )
     values = [np.array([v], np.float32) for v in (0.1, 0.4)]
     output = process.next(process.initialize(), values, [10.0, 1e9])
     np.testing.assert_allclose(output.result, [0.25], rtol=1e-6)

@@ -9,17 +9,17 @@ import pytest
 from tests import random_clients
 from tests.training import every_method
 from tff_reg import training
-from tff_reg.methods import catalogue, method
+from tff_reg.methods import catalogue, checks, method, words
 
 CLASSES = every_method.CLASSES
 # By what only one method of a sum can do, those that do it.
 DOING = {
-    what: {name for name in CLASSES if what in method.exclusive_of(CLASSES[name])}
-    for what in method.EXCLUSIVE
+    what: {name for name in CLASSES if what in checks.exclusive_of(CLASSES[name])}
+    for what in words.EXCLUSIVE
 }
 CORRECTIONS = DOING[method.DRIFT]
 # Of all but the corrections, which may do more.
-RULES = DOING[method.GRADIENT] - CORRECTIONS
+RULES = DOING[words.GRADIENT] - CORRECTIONS
 SERVERS = DOING[method.SERVER] - CORRECTIONS
 TERMS = sorted(every_method.REGULARIZERS)
 NEEDING_ONE_LABEL = {
@@ -47,13 +47,13 @@ def test_who_says_how_the_server_steps_describes_its_step_or_brings_an_optimizer
 
 
 def test_alternatives_do_the_same():
-    assert DOING[method.LOGITS] == {"fedlc", "fedrs", "fedetf"}
+    assert DOING[words.LOGITS] == {"fedlc", "fedrs", "fedetf"}
     assert DOING[method.FEATURES] == {"univarfl", "feduv"}
     assert DOING[method.CLASSIFIER] == {"freeze", "fedetf"}
     sharp = {"fedsam", "fedasam", "fedsol", "fedlesam"}
-    assert DOING[method.GRADIENT] - CORRECTIONS == sharp
+    assert DOING[words.GRADIENT] - CORRECTIONS == sharp
     both = {"fedspeed", "mofedsam", "fedgamma"}
-    assert DOING[method.GRADIENT] & CORRECTIONS == both
+    assert DOING[words.GRADIENT] & CORRECTIONS == both
     others = {"scaffold", "feddyn", "feddc", "fedcm", "fednova"}
     assert both | others == CORRECTIONS
 
@@ -61,7 +61,7 @@ def test_alternatives_do_the_same():
 def _makes_sense(names):
     names = set(names)
     return all(len(names & doing) <= 1 for doing in DOING.values()) and not (
-        names & NEEDING_ONE_LABEL and names & DOING[method.EXAMPLES]
+        names & NEEDING_ONE_LABEL and names & DOING[words.EXAMPLES]
     )
 
 

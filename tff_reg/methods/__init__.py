@@ -18,6 +18,7 @@ from tff_reg.methods.catalogue import (
     settings,
     strengths,
 )
+from tff_reg.methods.checks import IncompatibleMethodsError
 from tff_reg.methods.contract import ContractError, HookError
 from tff_reg.methods.memories import initial_weights, sent, shared, zeros
 from tff_reg.methods.method import (
@@ -28,7 +29,6 @@ from tff_reg.methods.method import (
     ONE_LABEL,
     SERVER,
     UNIFORM_WEIGHTING,
-    IncompatibleMethodsError,
     Method,
 )
 from tff_reg.methods.states import Batch, Change, Finished, Local, Server, Step, Term

@@ -1,7 +1,6 @@
-"""The mean of all clients' last models, which is only remembered and reported.
+"""The mean of every client's latest model, as FedDyn, FedDC and FedSpeed report it.
 
-Clients that never took part count with the model that training began with. As the
-papers of FedDyn, FedDC and FedSpeed report it.
+Clients that never took part count with the initial model.
 """
 
 from __future__ import annotations
@@ -12,16 +11,16 @@ from tff_reg.lazy import tf
 from tff_reg.methods import drift, memories, method
 
 NAME = "all_clients"
-# The memory among those of all methods.
+# The memory's name among all methods'.
 MEAN = f"{NAME}/mean"
 
 
 @dataclasses.dataclass(frozen=True)
 class AllClients(method.Method):
-    """Keeps the mean at the server as the memory `MEAN`; changes nothing else."""
+    """Keeps the mean at the server as the memory `MEAN`; training does not change."""
 
     name = NAME
-    title = "The mean of all clients' last models"
+    title = "Mean of every client's latest model"
     needs = (method.EXACT_UPLOADS,)
     client_memory = {method.PREVIOUS: memories.shared(memories.initial_weights)}
     server_memory = {"mean": memories.initial_weights}

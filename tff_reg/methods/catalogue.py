@@ -1,13 +1,13 @@
-"""The methods by name; any sum of them is a process.
+"""The methods by name, and their combinations.
 
 This module needs no TensorFlow: flags are made and checked from it.
 
-A process name is a sum of methods, such as `fedprox` or `fedalign+man`. `fedavg`
-stands for no addition at all, so `fedavg+man` is `man`. Installed packages add methods
-by entry points: a name in the group `tff_reg.methods` that stands for a sub-class of
-`method.Method`; `add_file` adds those of a file.
+A process name is a method or a combination, such as `fedprox` or `fedalign+man`.
+`fedavg` adds nothing: `fedavg+man` is `man`. Installed packages add methods by entry
+points in the group `tff_reg.methods`, each a sub-class of `method.Method`; `add_file`
+adds the methods of a file.
 
-Functions of a process name raise an `UnknownProcessError` if it is none, as `parse`.
+Functions of a process name raise `UnknownProcessError` as `parse` does.
 """
 
 from __future__ import annotations
@@ -21,11 +21,10 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple, Optional
 
 from tff_reg import plugins, settings as settings_lib
-from tff_reg.methods import method as method_lib
+from tff_reg.methods import checks, method as method_lib
 
 ENTRY_POINTS = "tff_reg.methods"
-# A new method of ours is one word here: the module that its class is in. They are
-# added up in this order.
+# The modules of our methods, in the order in which they act in a combination.
 OURS = (
     "fedavg",
     "fedprox",
@@ -68,11 +67,11 @@ OURS = (
 
 
 class UnknownProcessError(ValueError):
-    """A process name holds a method that does not exist, or makes no sense."""
+    """A process name holds an unknown method or methods that conflict."""
 
 
 class Strength(NamedTuple):
-    """A strength of a method, which is the flag `--<method>_<field>`.
+    """A hyperparameter of a method, which is the flag `--<method>_<field>`.
 
     Attributes:
       method: The method's name.
@@ -95,8 +94,7 @@ _loaded: dict[str, type[method_lib.Method]] = {}
 def methods() -> Mapping[str, type[method_lib.Method]]:
     """The classes of all methods by name: ours, then those of packages and files.
 
-    What a package offers that cannot be loaded or is no method is left out with a
-    warning; `find` says why.
+    A package's method that cannot be loaded is left out with a warning.
     """
     found: dict[str, type[method_lib.Method]] = {}
     for name in names():
@@ -108,7 +106,7 @@ def methods() -> Mapping[str, type[method_lib.Method]]:
 
 
 def find(name: str) -> type[method_lib.Method]:
-    """The class of a method, whose module is imported now.
+    """Imports and returns the class of a method.
 
     Args:
       name: One of `names`.
@@ -117,7 +115,7 @@ def find(name: str) -> type[method_lib.Method]:
       The class.
 
     Raises:
-      PluginError: If it is of a package that cannot be loaded, or is no method.
+      PluginError: If its package cannot be loaded, or it is no method.
     """
     if name in OURS:
         module = importlib.import_module(f"tff_reg.methods.{name}")
@@ -147,7 +145,7 @@ def load_named(words: Iterable[str]) -> None:
 
 
 def add_file(path: str) -> list[str]:
-    """Adds the methods of a Python file to all.
+    """Adds the methods of a Python file.
 
     Args:
       path: The file's path.
@@ -156,8 +154,8 @@ def add_file(path: str) -> list[str]:
       Their names.
 
     Raises:
-      PluginError: If the file cannot be loaded, has no method, or one with the name of
-        another.
+      PluginError: If the file cannot be loaded, has no method, or a method has the
+        name of another.
     """
     module = plugins.load_file(path)
     classes = plugins.members(
@@ -166,8 +164,8 @@ def add_file(path: str) -> list[str]:
     )
     if not classes:
         raise plugins.PluginError(
-            "it has no method, a frozen dataclass that is a sub-class of"
-            " tff_reg.methods.Method and has a name."
+            "it has no method: give it a frozen dataclass, a sub-class of"
+            " tff_reg.methods.Method with a name."
         )
     for cls in classes:
         known = _loaded.get(cls.name)
@@ -187,16 +185,13 @@ def _is_method(value: Any, name: str) -> bool:
 
 
 def names() -> tuple[str, ...]:
-    """The names of all methods; a process name is one, or a sum that `parse` takes.
-
-    No package is loaded for it.
-    """
+    """The names of all methods, without loading any package."""
     known = (*OURS, *plugins.entry_points(ENTRY_POINTS, OURS), *_loaded)
     return tuple(dict.fromkeys(known))
 
 
 def parse(process: str) -> tuple[str, ...]:
-    """Takes a process name apart.
+    """Returns the methods of a process name.
 
     Args:
       process: Method names joined by '+'; capitals do not matter.
@@ -206,8 +201,8 @@ def parse(process: str) -> tuple[str, ...]:
       `names`; empty for 'fedavg' itself.
 
     Raises:
-      UnknownProcessError: If a method does not exist or is named twice, or the sum
-        makes no sense.
+      UnknownProcessError: If a method does not exist or is named twice, or methods
+        conflict.
     """
     # A list of names is a common mistake.
     if not isinstance(process, str):  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -222,8 +217,8 @@ def parse(process: str) -> tuple[str, ...]:
             near = difflib.get_close_matches(part, known, n=1)
             hint = f" Did you mean {near[0]!r}?" if near else ""
             raise UnknownProcessError(
-                f"Unknown process {part!r}.{hint} Choose one or a sum (a+b) of: "
-                f"{', '.join(known)}."
+                f"Unknown process {part!r}.{hint} Choose one method, or a combination"
+                f" (a+b), of: {', '.join(known)}."
             )
         if parts.count(part) > 1:
             raise UnknownProcessError(
@@ -231,8 +226,8 @@ def parse(process: str) -> tuple[str, ...]:
             )
     chosen = tuple(name for name in known if name in parts and name != "fedavg")
     try:
-        method_lib.check_sum([find(name) for name in chosen])
-    except (method_lib.IncompatibleMethodsError, plugins.PluginError) as error:
+        checks.check_combination([find(name) for name in chosen])
+    except (checks.IncompatibleMethodsError, plugins.PluginError) as error:
         raise UnknownProcessError(str(error)) from None
     return chosen
 
@@ -243,38 +238,38 @@ def parts_of(process: str) -> list[str]:
 
 
 def settings(process: str) -> dict[str, Any]:
-    """The settings that a process has where nobody says otherwise.
+    """Returns the default settings of a process.
 
     Args:
       process: A process name.
 
     Returns:
-      By name what the sum's first method has, FedAvg for 'fedavg', with what every
-      method of the sum brings along; `settings_from` says whose they are.
+      By name the settings of the first method's paper (of FedAvg's for 'fedavg') and
+      the settings that its methods require.
     """
     return with_brought(process, first(process).paper_settings)
 
 
 def settings_from(process: str) -> str:
-    """Whose the settings of `settings` are, in words."""
+    """Returns the source of the settings that `settings` returns, in words."""
     method = first(process)
     return getattr(method.paper_settings, "source", f"the method {method.name}")
 
 
 def first(process: str) -> type[method_lib.Method]:
-    """The method whose settings a process has: its first, FedAvg for 'fedavg'."""
+    """The method that a process takes its settings from: its first, or FedAvg."""
     return _in_order(process)[0]
 
 
 def with_brought(process: str, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings, and in their place what a process cannot be without.
+    """Returns settings with the ones that a process requires.
 
     Args:
       process: A process name.
-      values: Settings by name. A projector among them serves whatever method.
+      values: Settings by name. A projector among them is kept.
 
     Returns:
-      All of them.
+      All settings by name.
     """
     brought = brings(process)
     if values.get("projector", "none") != "none":
@@ -283,7 +278,7 @@ def with_brought(process: str, values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def brings(process: str) -> dict[str, Any]:
-    """What the methods of a process bring along; where two do, the first."""
+    """The settings that the methods of a process require; the first method wins."""
     brought: dict[str, Any] = {}
     for method in _in_order(process):
         brought = {**method.required_settings, **brought}
@@ -291,27 +286,27 @@ def brings(process: str) -> dict[str, Any]:
 
 
 def without(process: str, other: str) -> str:
-    """The process of those methods that another has not."""
+    """The process of the methods that another process lacks."""
     left = [part for part in parts_of(process) if part not in parts_of(other)]
     return "+".join(left) or "fedavg"
 
 
 def _in_order(process: str) -> list[type[method_lib.Method]]:
-    """The methods of a process as its name has them; FedAvg for 'fedavg'."""
+    """The methods of a process in the order of its name; FedAvg for 'fedavg'."""
     parse(process)
     added = [find(part) for part in parts_of(process) if part != "fedavg"]
     return added or [find("fedavg")]
 
 
 def strengths(process: Optional[str] = None) -> list[Strength]:
-    """The strengths of a process.
+    """The hyperparameters of a process.
 
     Args:
       process: A process name, or None for our methods and those of files and packages
         that were asked for.
 
     Returns:
-      One entry a field of each method's dataclass.
+      One entry per field of each method's dataclass.
     """
     chosen = (*OURS, *_loaded) if process is None else parse(process)
     return [
@@ -322,17 +317,17 @@ def strengths(process: Optional[str] = None) -> list[Strength]:
 
 
 def build(process: str, chosen: Mapping[str, Any]) -> tuple[method_lib.Method, ...]:
-    """Makes the methods of a sum.
+    """Makes the methods of a process.
 
     Args:
       process: A process name.
-      chosen: Strengths by flag name; the others have their defaults.
+      chosen: Hyperparameters by flag name; the others have their defaults.
 
     Returns:
-      The methods, in the order in which they are added up.
+      The methods, in the order in which they act.
 
     Raises:
-      ValueError: If a strength belongs to no method of the sum or is out of range.
+      ValueError: If a hyperparameter belongs to none of the methods or is out of range.
     """
     known = {strength.flag: strength for strength in strengths(process)}
     for flag in chosen:

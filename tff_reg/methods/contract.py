@@ -1,4 +1,4 @@
-"""Checks that a method is written as `Method` says.
+"""Checks of a method against the contract that `Method` defines.
 
 Names are checked when the class is made, results when a hook is called.
 """
@@ -17,7 +17,7 @@ from tff_reg import settings
 from tff_reg.lazy import tf
 
 PAGE = "docs/pages/tutorials/add_a_method.md"
-# Names of the contract of version 0.1, and what stands in their place.
+# Names of the contract of version 0.1, and their replacements.
 _REPLACED = {
     "initial_client_memory": "client_memory",
     "initial_server_memory": "server_memory",
@@ -47,29 +47,29 @@ _SIMILAR = 0.7
 
 
 class ContractError(TypeError):
-    """A class of a method is not written as `Method` says."""
+    """A method's class has a wrong name, signature or constant."""
 
 
 class HookError(ValueError):
-    """A hook failed, or returned what it must not.
+    """A hook failed or returned a wrong value.
 
-    Its message names the method, the hook, and where there is one the author's line.
+    The message names the method, the hook, and the author's line if there is one.
     """
 
 
 class NeedError(ValueError):
-    """A hook read what this process does not have; the message says what to give."""
+    """A hook read a value that the process lacks; the message has the remedy."""
 
 
 class NetworkNeededError(TypeError):
-    """A method looks inside the network of a model that shows none."""
+    """A method needs the network of a model that does not show it."""
 
 
 class ClassifierNeededError(ValueError):
-    """A method needs a classifier, and the network is none."""
+    """A method needs a classifier, and the network is not one."""
 
 
-# They name the method or the setting by themselves.
+# Errors whose message already names the method or the setting.
 _OF_OURS = (
     HookError,
     NetworkNeededError,
@@ -79,23 +79,22 @@ _OF_OURS = (
 
 
 def near(name: str, names: Iterable[str]) -> str:
-    """`; did you mean 'x'?`, or nothing if no name is like it."""
+    """Returns `; did you mean 'x'?`, or an empty string without a similar name."""
     close = difflib.get_close_matches(name, list(names), 1, _SIMILAR)
     return f"; did you mean {close[0]!r}?" if close else ""
 
 
 def check_class(cls: type, base: type, sets: Mapping[str, Mapping[str, str]]) -> None:
-    """Checks the names that a method's class has.
+    """Checks the names, hooks and constants of a method's class.
 
     Args:
       cls: The class.
       base: `Method`.
-      sets: By an attribute's name, the constants that it may hold, by their names.
+      sets: The allowed constants by name, by the attribute's name.
 
     Raises:
-      ContractError: If one is of the old contract, or looks like a misspelt one, a hook
-        takes other arguments than `Method`'s, or an attribute holds a value that does
-        not exist.
+      ContractError: If a name is of the old contract or looks misspelt, a hook takes
+        other arguments than `Method`'s, or an attribute holds an unknown constant.
     """
     where = f"{cls.__name__} ({_file_of(cls)})"
     public = [name for name in dir(base) if not name.startswith("_")]
@@ -107,14 +106,14 @@ def check_class(cls: type, base: type, sets: Mapping[str, Mapping[str, str]]) ->
         if name in _REPLACED and not is_field:
             raise ContractError(
                 f"{where} has {name!r}, of the contract for methods before version 0.2:"
-                f" in its place is {_REPLACED[name]}. See {PAGE}."
+                f" its replacement is {_REPLACED[name]}. See {PAGE}."
             )
         inherited = any(hasattr(parent, name) for parent in cls.__bases__)
         alike = hooks if inspect.isfunction(value) else sorted({*public} - {*hooks})
         if not inherited and not is_field and (hint := near(name, alike)):
             raise ContractError(
                 f"{where} has {name!r}, which is no hook and no attribute of a method"
-                f"{hint} A helper of your own may have a name that begins with '_'."
+                f"{hint} Begin the name of your own helper with '_'."
             )
         hook = getattr(base, name, None)
         if inspect.isfunction(hook) and inspect.isfunction(value):
@@ -149,20 +148,20 @@ def call(method: Any, hook: str, *arguments: Any) -> Any:
     Args:
       method: The method.
       hook: The hook's name.
-      *arguments: The hook's.
+      *arguments: The hook's arguments.
 
     Returns:
-      What it returns.
+      The hook's result.
 
     Raises:
-      HookError: If it fails; the message begins with `<method>.<hook> (<file>, line
-        <number>)` and holds the author's own line.
+      HookError: If the hook fails; the message begins with `<method>.<hook> (<file>,
+        line <number>)` and shows the author's line.
     """
     return run(method, hook, getattr(method, hook), *arguments)
 
 
 def run(method: Any, hook: str, function: Any, *arguments: Any) -> Any:
-    """Calls a function of a method in the place of a hook, as `call`."""
+    """Calls a function of a method as `call` does a hook."""
     try:
         return function(*arguments)
     except _OF_OURS:
@@ -192,15 +191,15 @@ def _text_of(error: Exception) -> str:
     is_symbolic = "SymbolicTensor" in text or "no attribute 'numpy'" in text
     if kind == "OperatorNotAllowedInGraphError" or is_symbolic:
         return (
-            "the value of a tensor is not known while the process is built: take"
-            " tf.where or tf.cond in place of `if`, and no .numpy(). To look at values,"
-            " build with debug_eager (--debug_eager)."
+            "a tensor has no value while the process is built: use tf.where or tf.cond"
+            " instead of `if`, and no .numpy(). To look at values, build with"
+            " debug_eager (--debug_eager)."
         )
     return f"{kind}: {text}"
 
 
 def _files_of(method: Any) -> set[str]:
-    """The files of a method's class and of the classes that it extends."""
+    """The files of a method's class and of its base classes."""
     found: set[str] = set()
     for cls in type(method).__mro__:
         for value in vars(cls).values():
@@ -211,9 +210,8 @@ def _files_of(method: Any) -> set[str]:
 
 
 def refuse(method: Any, hook: str, why: str) -> HookError:
-    """The error of a hook that returned what it must not."""
-    function = getattr(type(method), hook, None)
-    code = getattr(function, "__code__", None)
+    """Returns the error of a hook that returned a wrong value."""
+    code = getattr(getattr(method, hook, None), "__code__", None)
     if code is None or type(method).__name__ == "Method":
         return HookError(f"{method.name}.{hook}: {why}")
     file, line = os.path.basename(code.co_filename), code.co_firstlineno
@@ -221,7 +219,7 @@ def refuse(method: Any, hook: str, why: str) -> HookError:
 
 
 def spec(value: Any) -> str:
-    """A tensor's data type and shape in words, or what else a value is."""
+    """Returns a tensor's data type and shape in words, or another value's type."""
     if value is None:
         return "None"
     if not hasattr(value, "dtype"):
@@ -234,29 +232,29 @@ def spec(value: Any) -> str:
 def check_like(
     method: Any, hook: str, values: Any, expected: Sequence[Any], what: str = "weight"
 ) -> list[Any]:
-    """Checks that a hook returned one tensor for each of others, and like it.
+    """Checks that a hook returned tensors of the expected shapes and data types.
 
     Args:
       method: The method.
       hook: The hook's name.
-      values: What it returned.
+      values: The hook's result.
       expected: Tensors or variables.
-      what: What each of them is, for the message.
+      what: A noun for one of them, for the message.
 
     Returns:
       The values in a list.
 
     Raises:
-      HookError: If their number, a shape or a data type is another.
+      HookError: If the number, a shape or a data type differs.
     """
-    if not isinstance(values, (list, tuple)):
-        why = f"it must return a list, a tensor a {what}, not {spec(values)}."
+    if not _is_a(values, (list, tuple)):
+        why = f"it must return a list, one tensor per {what}, not {spec(values)}."
         raise refuse(method, hook, why)
     if len(values) != len(expected):
         raise refuse(
             method,
             hook,
-            f"it must return {len(expected)} tensors, one a {what} and in their order,"
+            f"it must return {len(expected)} tensors, one per {what}, in order,"
             f" but returned {len(values)}.",
         )
     for i, (value, other) in enumerate(zip(values, expected)):
@@ -265,6 +263,11 @@ def check_like(
                 method, hook, f"tensor {i} must be {spec(other)}, is {spec(value)}."
             )
     return list(values)
+
+
+def _is_a(value: Any, kinds: Any) -> bool:
+    # A function, as a checker would take the elements' types for unknown.
+    return isinstance(value, kinds)
 
 
 def _is_like(value: Any, other: Any) -> bool:
@@ -277,20 +280,20 @@ def _is_like(value: Any, other: Any) -> bool:
 def check_structure(
     method: Any, hook: str, what: str, value: Any, expected: Any
 ) -> Any:
-    """Checks that a structure of tensors is like another one.
+    """Checks that a structure of tensors has the expected shapes and data types.
 
     Args:
       method: The method.
       hook: The hook's name.
-      what: What the structure is, such as `memory 's'`.
+      what: The structure in words, such as `memory 's'`.
       value: The structure.
-      expected: The other one.
+      expected: A structure to compare with.
 
     Returns:
       The value, packed as `expected`.
 
     Raises:
-      HookError: If it is another structure, or a shape or a data type is another.
+      HookError: If the number of tensors, a shape or a data type differs.
     """
     flat, others = tf.nest.flatten(value), tf.nest.flatten(expected)
     if len(flat) != len(others):
@@ -305,7 +308,7 @@ def check_structure(
             raise refuse(
                 method,
                 hook,
-                f"tensor {i} of {what} must be {spec(other)}, as at first, is"
+                f"tensor {i} of {what} must be {spec(other)}, as at first, but is"
                 f" {spec(one)}.",
             )
     return tf.nest.pack_sequence_as(expected, flat)
@@ -314,12 +317,12 @@ def check_structure(
 def check_names(
     method: Any, hook: str, what: str, given: Any, declared: Iterable[str]
 ) -> None:
-    """Checks that a hook returned a mapping whose names are declared.
+    """Checks that a hook returned a mapping with declared names only.
 
     Raises:
-      HookError: If one is not.
+      HookError: If it did not.
     """
-    if not isinstance(given, Mapping):
+    if not _is_a(given, Mapping):
         raise refuse(
             method, hook, f"{what} must be a mapping of names, not {spec(given)}."
         )
@@ -334,13 +337,13 @@ def check_names(
 def check_scalar(
     method: Any, hook: str, what: str, value: Any, dtype: Any = None
 ) -> Any:
-    """Checks that a value is a scalar, of a data type if one is given.
+    """Checks that a value is a scalar, of the given data type if there is one.
 
     Returns:
-      The value as a tensor; Python numbers become one.
+      The value; a Python number as a tensor.
 
     Raises:
-      HookError: If it is not.
+      HookError: If it is no such scalar.
     """
     if isinstance(value, (bool, int, float)):
         return tf.constant(value, dtype or tf.float32)

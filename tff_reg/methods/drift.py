@@ -1,4 +1,4 @@
-"""What drift corrections share."""
+"""Computations that drift corrections share."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ def alpha_of(strength: float, local: method.Local) -> tf.Tensor:
 def grown(
     memory: Sequence[Any], total: Sequence[Any], server: method.Server
 ) -> method.Tensors:
-    """A memory plus the total of what the cohort has for it, divided by N."""
+    """Returns a memory plus the cohort's total for it divided by N."""
     return [old + t / server.num_clients for old, t in zip(memory, total)]
 
 
 def plus(gradient: Sequence[Any], added: Sequence[Any]) -> method.Tensors:
-    """The sum, tensor by tensor."""
+    """Adds two lists, tensor by tensor."""
     return [g + a for g, a in zip(gradient, added)]

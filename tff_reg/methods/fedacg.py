@@ -1,4 +1,4 @@
-r"""FedACG: server momentum whose next step the clients have before them.
+r"""FedACG: server momentum that is added to the weights that clients receive.
 
 Geeho Kim, Jinkyu Kim, Bohyung Han. "Communication-Efficient Federated Learning with
 Accelerated Client Gradient." CVPR 2024. https://arxiv.org/abs/2201.03172
@@ -12,7 +12,7 @@ $$
 With m the server's momentum, clients receive a = w_g + lambda m and add beta' ||w -
 a||^2 to the loss, as the authors' code does (a proximal term of mu = 2 beta').
 Afterwards m' = lambda m + mean of (w_i - a), and the new model, w_g + m', is the
-plain mean of the clients'. That model is evaluated, not the one that is sent.
+plain mean of the clients'. That model is evaluated, not the sent one.
 
 The authors' code also multiplies the learning rate by the decay of a round after every
 local epoch, and computes in mixed precision; ours does not.
@@ -32,7 +32,7 @@ class FedACG(method.Method):
     """The accelerated client gradient."""
 
     name = "fedacg"
-    title = "Server momentum that clients look ahead by"
+    title = "Server momentum that is added to the weights that clients receive"
     paper = "Kim et al., CVPR 2024"
     paper_settings = papers.FEDACG
     required_settings = {"client_weighting": "uniform"}
@@ -43,7 +43,7 @@ class FedACG(method.Method):
     strength: float = settings.setting(
         1e-3,
         symbol="beta'",
-        help="beta', factor of the squared distance. With lambda 0, too, 0 is FedAvg.",
+        help="beta', factor of the squared distance. FedAvg if lambda is 0, too.",
         minimum=0,
     )
     momentum: float = settings.setting(

@@ -29,7 +29,7 @@ class FedAdagrad(method.Method):
     """The server optimiser Adagrad."""
 
     name = "fedadagrad"
-    title = "Adagrad at the server"
+    title = "Adagrad as the server optimiser"
     paper = "Reddi et al., ICLR 2021"
     paper_settings = papers.ADAPTIVE
     required_settings = {

@@ -30,7 +30,7 @@ class FedAdam(method.Method):
     """The server optimiser Adam."""
 
     name = "fedadam"
-    title = "Adam at the server"
+    title = "Adam as the server optimiser"
     paper = "Reddi et al., ICLR 2021"
     paper_settings = papers.ADAPTIVE
     required_settings = {

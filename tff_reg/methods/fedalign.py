@@ -38,7 +38,10 @@ class FedAlign(method.Method):
     """The alignment of Lipschitz constants."""
 
     name = "fedalign"
-    title = "Lipschitz alignment of the last block"
+    title = (
+        "Term that aligns the last block's Lipschitz constant with that of a narrow "
+        "sub-block"
+    )
     paper = "Mendieta et al., CVPR 2022"
     paper_settings = papers.FEDALIGN
     # For it alone, in the authors' code.
@@ -47,7 +50,7 @@ class FedAlign(method.Method):
     strength: float = settings.setting(
         0.45,
         symbol="mu",
-        help="mu of Eq. 5. 0 is FedAvg.",
+        help="mu of Eq. 5, factor of the term. 0 is FedAvg.",
         minimum=0,
     )
     width: float = settings.setting(
@@ -60,9 +63,9 @@ class FedAlign(method.Method):
     lipschitz_scaling: str = settings.setting(
         "relative",
         help=(
-            "'relative' rescales the term to `strength` times the cross-entropy with "
-            "the ratio held constant (the authors' code, which gave the published "
-            "numbers); 'absolute' is Eq. 5 as printed."
+            "Scale of the term: 'relative' rescales it to `strength` times the cross- "
+            "entropy with the ratio held constant (the authors' code, which gave the "
+            "published numbers); 'absolute' is Eq. 5 as printed."
         ),
         choices=("relative", "absolute"),
     )
@@ -70,7 +73,7 @@ class FedAlign(method.Method):
         True,
         help=(
             "Whether the sub-block's input and the full block's norm are constants in "
-            "the term (the authors' code) or everything is differentiated."
+            "the term, as in the authors' code."
         ),
     )
     power_iterations: int = settings.setting(

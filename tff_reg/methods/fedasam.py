@@ -1,4 +1,4 @@
-r"""FedASAM: SAM whose neighbourhood is measured relative to the weights.
+r"""FedASAM: sharpness-aware minimisation relative to the weights' sizes.
 
 Jungmin Kwon, Jeongseop Kim, Hyunseo Park, In Kwon Choi. "ASAM: Adaptive Sharpness-Aware
 Minimization for Scale-Invariant Learning of Deep Neural Networks." ICML 2021.
@@ -32,26 +32,26 @@ class FedASAM(fedsam.FedSAM):
     """Adaptive sharpness-aware gradients."""
 
     name = "fedasam"
-    title = "Adaptive sharpness-aware gradients"
+    title = "Sharpness-aware minimisation with a radius relative to each weight's size"
     paper = "Kwon et al., ICML 2021"
 
     radius: float = settings.setting(
         0.5,
         symbol="rho",
-        help="rho. 0 is FedAvg.",
+        help="rho, the radius of the perturbation. 0 is FedAvg.",
         minimum=0,
     )
     offset: float = settings.setting(
         0.2,
         symbol="eta",
-        help="eta, added to the size of a weight.",
+        help="eta, added to each weight's size.",
         minimum=0,
     )
     scaled: str = settings.setting(
         "code",
         help=(
-            "Which weights are measured by their size: 'code' kernels and the scales "
-            "of norms, 'kernels' kernels alone."
+            "Weights whose perturbation is relative to their size: 'code' kernels and "
+            "the scales of norms; 'kernels' kernels only."
         ),
         choices=SCALED,
     )

@@ -21,6 +21,6 @@ class FedAvg(method.Method):
     """Federated averaging: no addition at all."""
 
     name = "fedavg"
-    title = "Federated averaging"
+    title = "Weighted average of the clients' models"
     paper = "McMahan et al., AISTATS 2017"
     paper_settings = papers.FEDALIGN

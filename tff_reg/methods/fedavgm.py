@@ -22,7 +22,7 @@ class FedAvgM(method.Method):
     """Momentum of the server's SGD."""
 
     name = "fedavgm"
-    title = "Server momentum"
+    title = "Momentum in the server's update"
     paper = "Hsu et al., 2019"
     paper_settings = papers.FEDMLB
     # The FedMLB paper chooses among 0.4, 0.6 and 0.8; the group's later code has 0.4.

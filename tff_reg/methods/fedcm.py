@@ -38,7 +38,9 @@ class FedCM(method.Method):
     """Client-level momentum."""
 
     name = "fedcm"
-    title = "Gradients mixed with the last round's direction"
+    title = (
+        "Mixes local gradients with the previous global update (client-level momentum)"
+    )
     paper = "Xu et al., 2021"
     paper_settings = papers.MAN
     required_settings = {"client_weighting": "uniform"}
@@ -54,7 +56,10 @@ class FedCM(method.Method):
     share: float = settings.setting(
         0.1,
         symbol="alpha",
-        help="alpha, above 0 and at most 1, the client's own share. 1 is FedAvg.",
+        help=(
+            "alpha, the weight of the client's own gradient, above 0 and at most 1. 1 "
+            "is FedAvg."
+        ),
         above=0,
         maximum=1,
     )

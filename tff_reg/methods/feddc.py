@@ -32,7 +32,9 @@ class FedDC(method.Method):
     """Drift decoupling and correction."""
 
     name = "feddc"
-    title = "Drift decoupling and correction"
+    title = (
+        "Drift variables that are added to a client's weights, with control variates"
+    )
     paper = "Gao et al., CVPR 2022"
     paper_settings = papers.MAN
     required_settings = {"client_weighting": "uniform", "averages_all_clients": True}
@@ -48,7 +50,7 @@ class FedDC(method.Method):
     strength: float = settings.setting(
         0.01,
         symbol="alpha",
-        help="alpha; 0.01 in the authors' runs.",
+        help="alpha, factor of the proximal term; 0.01 in the authors' runs.",
         minimum=0,
     )
 

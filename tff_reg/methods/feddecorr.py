@@ -35,7 +35,7 @@ class FedDecorr(method.Method):
     """The correlation of the features."""
 
     name = "feddecorr"
-    title = "Decorrelated features"
+    title = "Penalty on the correlation between feature dimensions"
     paper = "Shi et al., ICLR 2023"
     paper_settings = papers.FEDDECORR
 
@@ -43,8 +43,8 @@ class FedDecorr(method.Method):
         0.1,
         symbol="beta",
         help=(
-            "beta, by the scale of the authors' code; 0.1 in its scripts for CIFAR-10, "
-            "0.05 for CIFAR-100. 0 is FedAvg."
+            "beta, factor of the term on the scale of the authors' code: 0.1 in its "
+            "scripts for CIFAR-10, 0.05 for CIFAR-100. 0 is FedAvg."
         ),
         minimum=0,
     )

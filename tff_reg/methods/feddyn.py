@@ -1,4 +1,4 @@
-r"""FedDyn: a proximal term whose linear part remembers a client's drift.
+r"""FedDyn: a proximal term with a linear part that accumulates a client's drift.
 
 Durmus Alp Emre Acar, Yue Zhao, Ramon Matas, Matthew Mattina, Paul Whatmough, Venkatesh
 Saligrama. "Federated Learning Based on Dynamic Regularization." ICLR 2021.
@@ -34,7 +34,7 @@ class FedDyn(method.Method):
     """Dynamic regularisation."""
 
     name = "feddyn"
-    title = "Dynamic regularisation"
+    title = "Proximal term with a linear part that accumulates each client's drift"
     paper = "Acar et al., ICLR 2021"
     paper_settings = papers.MAN
     # As its paper, FedDC's and FedSpeed's report it.
@@ -50,14 +50,17 @@ class FedDyn(method.Method):
     strength: float = settings.setting(
         0.01,
         symbol="alpha",
-        help="alpha; 0.01 in the scripts of FedDyn and MAN, 0.1 in the FedMLB paper.",
+        help=(
+            "alpha, factor of the proximal term: 0.01 in the scripts of FedDyn and "
+            "MAN, 0.1 in the FedMLB paper."
+        ),
         minimum=0,
     )
     clipping: str = settings.setting(
         "half",
         help=(
-            "'half' adds alpha w after gradients are clipped, as FedDyn's code does; "
-            "'whole' before, as FedMLB's."
+            "What is clipped: 'half' adds alpha w after gradients are clipped, as in "
+            "FedDyn's code; 'whole' before, as in FedMLB's."
         ),
         choices=("half", "whole"),
     )

@@ -36,7 +36,7 @@ class FedETF(method.Method):
     """The fixed simplex classifier and its balanced loss."""
 
     name = "fedetf"
-    title = "A fixed simplex classifier"
+    title = "Replaces the classifier by a fixed simplex of equally distant classes"
     paper = "Li et al., ICCV 2023"
     paper_settings = papers.FEDETF
     exclusive = (method.CLASSIFIER,)
@@ -44,13 +44,16 @@ class FedETF(method.Method):
     scaling: float = settings.setting(
         10.0,
         symbol="g",
-        help="g at first; it is trained.",
+        help="Initial value of g, the trained factor of the logits.",
         above=0,
     )
     dimensions: Optional[int] = settings.setting(
         None,
         symbol="d",
-        help="d, at least the number of classes, which it is by default.",
+        help=(
+            "d, the dimension of the features before the classifier, at least the "
+            "number of classes; empty for the number of classes."
+        ),
         minimum=1,
         maximum=2**16,
     )

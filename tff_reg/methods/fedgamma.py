@@ -26,6 +26,6 @@ class FedGAMMA(fedsam.FedSAM, scaffold.Scaffold):
     """SCAFFOLD and FedSAM."""
 
     name = "fedgamma"
-    title = "Control variates and sharpness-aware gradients"
+    title = "Control variates combined with sharpness-aware gradients"
     paper = "Dai et al., TNNLS 2023"
     exclusive = (method.DRIFT,)

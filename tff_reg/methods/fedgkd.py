@@ -1,4 +1,4 @@
-r"""FedGKD: knowledge distilled from the last rounds' global models.
+r"""FedGKD: distillation from the average of the last global models.
 
 Dezhong Yao, Wanning Pan, Yutong Dai, Yao Wan, Xiaofeng Ding, Hai Jin, Zheng Xu, Lichao
 Sun. "Local-Global Knowledge Distillation in Heterogeneous Federated Learning with
@@ -9,11 +9,11 @@ $$
 w_A = \frac{1}{M} \sum_{m=0}^{M-1} \bar w^{(r-m)}
 $$
 
-The term is (gamma / 2) KL(averaged || local), where the averaged model's weights are
-the mean of those of the last M global models, this round's among them (with FedACG not
-those that it sends), but for rounds in which nobody trained. The server keeps them and
-sends the mean with the model. With M = 1 this is KD. The FedMLB paper, whose
-baseline it is, prints gamma and not M; ours is 5.
+The term is (gamma / 2) KL(averaged || local). The averaged model's weights are the mean
+of the last M global models, including this round's (with FedACG the models, not its
+look-ahead), without rounds in which no client trained. The server keeps them and sends
+the mean with the model. With M = 1 this is KD. The FedMLB paper, which has it as a
+baseline, prints gamma but not M; ours is 5.
 """
 
 from __future__ import annotations
@@ -29,25 +29,25 @@ class FedGKD(method.Method):
     """The divergence from the averaged model's predictions."""
 
     name = "fedgkd"
-    title = "Distillation of the last global models' mean"
+    title = "Distils the predictions of the average of the last global models"
     paper = "Yao et al., 2021"
     paper_settings = papers.FEDMLB
 
     strength: float = settings.setting(
         0.2,
         symbol="gamma",
-        help="gamma; 0.2 in the FedMLB paper. 0 is FedAvg.",
+        help="gamma, factor of the divergence; 0.2 in the FedMLB paper. 0 is FedAvg.",
         minimum=0,
     )
     temperature: float = settings.setting(
         1.0,
-        help="Of both softmaxes, above 0.",
+        help="Temperature of both softmaxes, above 0.",
         above=0,
     )
     averaged_rounds: int = settings.setting(
         5,
         symbol="M",
-        help="M, how many global models are averaged, at least 1.",
+        help="M, the number of global models that are averaged, at least 1.",
         minimum=1,
         maximum=1000,
     )

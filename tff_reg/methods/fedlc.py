@@ -1,4 +1,4 @@
-r"""FedLC: logits calibrated by how many examples of each class a client has.
+r"""FedLC: logits calibrated by the client's number of examples per class.
 
 Jie Zhang, Zhiqi Li, Bo Li, Jianghe Xu, Shuang Wu, Shouhong Ding, Chao Wu. "Federated
 Learning with Label Distribution Skew via Logits Calibration." ICML 2022.
@@ -29,10 +29,10 @@ from tff_reg.methods import method, papers
 
 @dataclasses.dataclass(frozen=True)
 class FedLC(method.Method):
-    """Calibrated logits."""
+    """The calibration of the logits."""
 
     name = "fedlc"
-    title = "Logits calibrated by class counts"
+    title = "Reduces the logits of classes that are rare on the client"
     paper = "Zhang et al., ICML 2022"
     paper_settings = papers.MAN
 
@@ -40,8 +40,8 @@ class FedLC(method.Method):
         1.0,
         symbol="tau",
         help=(
-            "tau; 1 in FedACG's code, 0.1 in FedDecorr's. 0 is FedAvg: no class leaves "
-            "the softmax then."
+            "tau, factor of the calibration: 1 in FedACG's code, 0.1 in FedDecorr's. "
+            "0 is FedAvg, without any class leaving the softmax."
         ),
         minimum=0,
     )

@@ -1,4 +1,4 @@
-r"""FedLESAM: sharpness-aware gradients by the way that the global model came.
+r"""FedLESAM: sharpness-aware gradients perturbed along the last global update.
 
 Ziqing Fan, Shengchao Hu, Jiangchao Yao, Gang Niu, Ya Zhang, Masashi Sugiyama, Yanfeng
 Wang. "Locally Estimated Global Perturbations are Better than Local Perturbations for
@@ -9,20 +9,19 @@ $$
 \frac{w_\mathrm{old} - \bar w}{\| w_\mathrm{old} - \bar w \|}\right)
 $$
 
-All of a client's gradients of a round are taken at w + e, in one pass, with e = rho
-(w_old - wg) / (||w_old - wg|| + 1e-7) and w_old the model that the client
-received the last time that it took part, which it remembers. Its first round is plain.
+All gradients of a client's round are taken at w + e, in one pass, with e = rho
+(w_old - wg) / (||w_old - wg|| + 1e-7). w_old is the model that the client received the
+last time that it took part, which it remembers. Its first round has no perturbation.
 
-The authors' code has no memory at the clients: it takes the server's last update d, the
-model's change, for wg - w_old, and for the norm the sum of those of d's tensors.
-That is `direction='server'`, but that d is the clients' mean change, by examples where
-they weigh so and scaled by the step with FedNova: a server rate of 0.8 makes theirs 0.8
-of ours, and an adaptive server another vector. What it runs is another thing: d is one
-flat vector, of which the k-th weight takes the k-th number as if it were its own part,
-so that each weight moves as a whole. `direction='published'` does that.
+The authors' code has no client memory: it uses the server's last update d, the change
+of the model, in place of wg - w_old, and the sum of the norms of d's tensors as the
+norm. `direction='server'` does that with d the clients' mean delta, in their weights
+and with FedNova's scale: theirs is 0.8 of ours for a server rate of 0.8, and another
+vector for an adaptive server. As published, the code flattens d to one vector and adds
+its k-th number to all of the k-th weight. `direction='published'` does that.
 
-The authors' sums are `feddyn+fedlesam` and, but that they multiply the control variates
-by `lamb`, 0.1 by default, `scaffold+fedlesam`.
+The authors' combinations are `feddyn+fedlesam` and `scaffold+fedlesam`, the latter with
+control variates times `lamb`, 0.1 by default.
 """
 
 from __future__ import annotations
@@ -43,7 +42,9 @@ class FedLESAM(method.Method):
     """Locally estimated global perturbations."""
 
     name = "fedlesam"
-    title = "Gradients at weights back the way the global model came"
+    title = (
+        "Sharpness-aware gradients with a perturbation along the previous global update"
+    )
     paper = "Fan et al., ICML 2024"
     paper_settings = papers.MAN
     required_settings = {"client_weighting": "uniform"}
@@ -51,15 +52,15 @@ class FedLESAM(method.Method):
     radius: float = settings.setting(
         0.1,
         symbol="rho",
-        help="rho. 0 is FedAvg.",
+        help="rho, the radius of the perturbation. 0 is FedAvg.",
         minimum=0,
     )
     direction: str = settings.setting(
         "paper",
         help=(
-            "'paper' goes back to the model that the client received before, 'server' "
-            "back along the server's last update, 'published' along what the authors' "
-            "code makes of that."
+            "Direction of the perturbation: 'paper' points to the model that the "
+            "client received before; 'server' opposite to the server's last update; "
+            "'published' is the flattened form of it in the authors' code."
         ),
         choices=("paper", "server", "published"),
     )

@@ -1,4 +1,4 @@
-r"""FedMLB: local blocks are judged through the global model's later blocks.
+r"""FedMLB: losses of hybrid paths of local and global blocks.
 
 Jinkyu Kim, Geeho Kim, Bohyung Han. "Multi-Level Branched Regularization for Federated
 Learning." ICML 2022. https://arxiv.org/abs/2207.06936
@@ -43,53 +43,53 @@ class FedMLB(method.Method):
     """The two losses of the hybrid paths."""
 
     name = "fedmlb"
-    title = "Hybrid paths through the global model"
+    title = "Losses of hybrid paths: local blocks followed by the global model's blocks"
     paper = "Kim et al., ICML 2022"
     paper_settings = papers.FEDMLB
 
     strength: float = settings.setting(
         1.0,
-        help="Factor of the whole term; 1 in the paper. 0 is FedAvg.",
+        help="Factor of both losses together; 1 in the paper. 0 is FedAvg.",
         minimum=0,
     )
     cross_entropy: float = settings.setting(
         1.0,
         symbol="lambda1",
-        help="lambda1 of Eq. 8, the paths' cross-entropy.",
+        help="lambda1 of Eq. 8, factor of the paths' cross-entropy.",
         minimum=0,
     )
     distillation: float = settings.setting(
         1.0,
         symbol="lambda2",
-        help="lambda2 of Eq. 8, the paths' divergence.",
+        help="lambda2 of Eq. 8, factor of the paths' divergence.",
         minimum=0,
     )
     temperature: float = settings.setting(
         1.0,
         symbol="tau",
-        help="tau, above 0.",
+        help="tau, the temperature of both softmaxes, above 0.",
         above=0,
     )
     paths: tuple[int, ...] = settings.setting(
         (),
         help=(
-            "Which paths take part, from 1 (only the first block is local) to M - 1; "
-            "none for all."
+            "Hybrid paths that take part, from 1 (only the first block is local) to M "
+            "- 1; empty for all."
         ),
         minimum=1,
     )
     divisor: str = settings.setting(
         "all",
         help=(
-            "What the sums over chosen paths are divided by: 'all' paths' number, "
-            "M - 1, as in the authors' code, or the number of those 'chosen', as in "
-            "their group's later one (FedACG, 2024)."
+            "Divisor of the losses of chosen paths: 'all' is M - 1, as in the "
+            "authors' code; 'chosen' is the number of chosen paths, as in the group's "
+            "later code (FedACG, 2024)."
         ),
         choices=("all", "chosen"),
     )
     direction: str = settings.setting(
         "local_to_global",
-        help="'local_to_global', or 'global_to_local' (Table 4).",
+        help="Order of the blocks: 'local_to_global', or 'global_to_local' (Table 4).",
         choices=("local_to_global", "global_to_local"),
     )
 

@@ -1,4 +1,4 @@
-r"""FedNova: clients are averaged by the step, whatever number of them they took.
+r"""FedNova: averages updates normalised by the number of local steps.
 
 Jianyu Wang, Qinghua Liu, Hao Liang, Gauri Joshi, H. Vincent Poor. "Tackling the
 Objective Inconsistency Problem in Heterogeneous Federated Optimization." NeurIPS 2020.
@@ -9,8 +9,8 @@ $$
 \tau = \sum_i p_i a_i
 $$
 
-A client's update is divided by a_i, which says how far its steps go together: their
-number tau_i for plain SGD; with a momentum rho, c <- rho c + 1 and a <- a + c a step;
+A client's update is divided by a_i, the total length of its steps: their number tau_i
+for plain SGD; with a momentum rho, c <- rho c + 1 and a <- a + c a step;
 with a proximal mu and the learning rate l, a <- a (1 - l mu) + 1 a step; with both, one
 after the other. With p_i the clients' weights in the mean, the model moves by tau sum
 of p_i (w_i - wg) / a_i, where tau is the sum of p_i a_i, or of p_i tau_i with a
@@ -19,8 +19,8 @@ moves by l G.
 
 The proximal mu (w - wg) is added to the gradient after any clipping, as the authors'
 optimiser does; they do not clip. a_i knows nothing of what other methods add, and is
-that of plain momentum where it is Nesterov's, as theirs. What other methods of a sum
-take as the clients' mean change (FedLESAM's `server`) is that of the scaled ones.
+that of plain momentum also for Nesterov's, as theirs. Other methods of a combination
+get the mean of the scaled updates (FedLESAM's `server`).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class FedNova(method.Method):
     """Normalised averaging."""
 
     name = "fednova"
-    title = "Averaging by the step"
+    title = "Averages updates normalised by the number of local steps"
     paper = "Wang et al., NeurIPS 2020"
     paper_settings = papers.FEDNOVA
     exclusive = (method.DRIFT,)
@@ -49,7 +49,7 @@ class FedNova(method.Method):
     proximal: float = settings.setting(
         0.0,
         symbol="mu",
-        help="mu of a proximal term. 0 leaves it out.",
+        help="mu, factor of a proximal term. 0 leaves it out.",
         minimum=0,
     )
     server_momentum: float = settings.setting(

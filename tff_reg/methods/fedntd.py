@@ -1,4 +1,4 @@
-r"""FedNTD: distils what the global model knows of the classes that are not true.
+r"""FedNTD: distils the global model's predictions for all classes but the true one.
 
 Gihun Lee, Minchan Jeong, Yongjin Shin, Sangmin Bae, Se-Young Yun. "Preservation of the
 Global Knowledge by Not-True Distillation in Federated Learning." NeurIPS 2022.
@@ -30,7 +30,7 @@ class FedNTD(method.Method):
     """The not-true distillation."""
 
     name = "fedntd"
-    title = "Not-true distillation"
+    title = "Distils the global model's predictions for all classes but the true one"
     paper = "Lee et al., NeurIPS 2022"
     paper_settings = papers.FEDMLB
     needs = (method.ONE_LABEL,)
@@ -38,13 +38,13 @@ class FedNTD(method.Method):
     strength: float = settings.setting(
         1.0,
         symbol="beta",
-        help="beta. 0 is FedAvg.",
+        help="beta, factor of the divergence. 0 is FedAvg.",
         minimum=0,
     )
     temperature: float = settings.setting(
         1.0,
         symbol="tau",
-        help="tau, above 0.",
+        help="tau, the temperature of both softmaxes, above 0.",
         above=0,
     )
     squared_temperature: bool = settings.setting(
@@ -53,7 +53,7 @@ class FedNTD(method.Method):
     )
     cross_entropy: float = settings.setting(
         1.0,
-        help="What the task loss is multiplied with, beside a beta above 0.",
+        help="Factor of the task loss, if beta is above 0.",
         minimum=0,
     )
 

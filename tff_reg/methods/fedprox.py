@@ -30,7 +30,7 @@ class FedProx(method.Method):
     """The proximal term."""
 
     name = "fedprox"
-    title = "Proximal term"
+    title = "Proximal term that keeps local weights near the global ones"
     paper = "Li et al., MLSys 2020"
     paper_settings = papers.FEDALIGN
 
@@ -38,8 +38,8 @@ class FedProx(method.Method):
         1e-4,
         symbol="mu",
         help=(
-            "mu of Eq. 2. 1e-4 in the FedAlign paper, 0.01 in UniVarFL's, one of 0.1, "
-            "0.01, 0.001 in FedMLB's. 0 is FedAvg."
+            "mu of Eq. 2, factor of the proximal term: 1e-4 in the FedAlign paper, "
+            "0.01 in UniVarFL's, one of 0.1, 0.01, 0.001 in FedMLB's. 0 is FedAvg."
         ),
         minimum=0,
     )

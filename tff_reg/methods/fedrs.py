@@ -30,23 +30,26 @@ class FedRS(method.Method):
     """The restricted softmax."""
 
     name = "fedrs"
-    title = "Restricted softmax"
+    title = "Scales down the logits of classes that the client lacks"
     paper = "Li and Zhan, KDD 2021"
     paper_settings = papers.MAN
 
     factor: float = settings.setting(
         0.5,
         symbol="alpha",
-        help="alpha, from 0 to 1; the authors try 0.1 to 0.9. 1 is FedAvg.",
+        help=(
+            "alpha, factor of the logits of classes that the client lacks, from 0 to "
+            "1; the authors try 0.1 to 0.9. 1 is FedAvg."
+        ),
         minimum=0,
         maximum=1,
     )
     scaling: str = settings.setting(
         "binary",
         help=(
-            "'binary' scales the classes that a client lacks, as the paper says; "
-            "'frequency' all, the less the more examples they have, as the authors' "
-            "code does."
+            "Which logits are scaled: 'binary' those of classes that the client "
+            "lacks, as in the paper; 'frequency' those of all classes, less for "
+            "frequent ones, as in the authors' code."
         ),
         choices=("binary", "frequency"),
     )

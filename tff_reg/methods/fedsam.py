@@ -1,4 +1,4 @@
-r"""FedSAM: the gradient where the loss is highest nearby.
+r"""FedSAM: sharpness-aware minimisation on the clients.
 
 Pierre Foret, Ariel Kleiner, Hossein Mobahi, Behnam Neyshabur. "Sharpness-Aware
 Minimization for Efficiently Improving Generalization." ICLR 2021.
@@ -34,14 +34,14 @@ class FedSAM(method.Method):
     """Sharpness-aware gradients."""
 
     name = "fedsam"
-    title = "Sharpness-aware gradients"
+    title = "Sharpness-aware minimisation: gradients after an ascent step"
     paper = "Foret et al., ICLR 2021; Caldarola et al., ECCV 2022"
     paper_settings = papers.MAN
 
     radius: float = settings.setting(
         0.05,
         symbol="rho",
-        help="rho. 0 is FedAvg.",
+        help="rho, the radius of the perturbation. 0 is FedAvg.",
         minimum=0,
     )
 
@@ -57,20 +57,20 @@ class FedSAM(method.Method):
     def perturbation(
         self, local: method.Local, gradient: method.Tensors
     ) -> method.Tensors:
-        """What is added to the weights for the gradient of a step.
+        """Computes the perturbation of the weights for the gradient of a step.
 
         Args:
           local: The client.
-          gradient: The gradient at its weights.
+          gradient: The gradient at the client's weights.
 
         Returns:
-          One tensor a weight.
+          One tensor per weight.
         """
         return ascend(gradient, self.radius, NORM_EPSILON)
 
 
 def ascend(gradient: Sequence[Any], radius: float, epsilon: float) -> method.Tensors:
-    """The way along a gradient, `radius` long: rho g / (||g|| + epsilon)."""
+    """Returns the ascent step of length `radius`: rho g / (||g|| + epsilon)."""
     factor = radius / (global_norm(gradient) + epsilon)
     return [factor * g for g in gradient]
 

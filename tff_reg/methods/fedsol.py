@@ -1,4 +1,4 @@
-r"""FedSOL: the gradient where predictions differ most from the global model's.
+r"""FedSOL: gradients at weights perturbed along the distillation gradient.
 
 Gihun Lee, Minchan Jeong, Sangmook Kim, Jaehoon Oh, Se-Young Yun. "FedSOL: Stabilized
 Orthogonal Learning with Proximal Restrictions in Federated Learning." CVPR 2024.
@@ -39,36 +39,41 @@ class FedSOL(method.Method):
     """Stabilised orthogonal learning."""
 
     name = "fedsol"
-    title = "Gradients where predictions leave the global model's"
+    title = (
+        "Cross-entropy gradients at weights perturbed along the distillation gradient"
+    )
     paper = "Lee et al., CVPR 2024"
     paper_settings = papers.FEDSOL
 
     radius: float = settings.setting(
         1.0,
         symbol="rho",
-        help="rho; 1 in the authors' configurations. 0 is FedAvg.",
+        help=(
+            "rho, the radius of the perturbation; 1 in the authors' configurations. 0 "
+            "is FedAvg."
+        ),
         minimum=0,
     )
     perturbation: str = settings.setting(
         "adaptive",
         help=(
-            "'adaptive' moves a weight the more the further it is from the global "
-            "one, 'fixed' does not look at that."
+            "Scale of the perturbation: 'adaptive' is larger for weights farther from "
+            "the global ones; 'fixed' ignores that distance."
         ),
         choices=("adaptive", "fixed"),
     )
     temperature: float = settings.setting(
         3.0,
         symbol="T",
-        help="T of both softmaxes, above 0.",
+        help="T, the temperature of both softmaxes, above 0.",
         above=0,
     )
     part: str = settings.setting(
         "all",
         help=(
-            "Which weights are moved: 'all', 'head' the last layer (FedETF's with its "
-            "factor; under Freeze there is none), 'body' all others. The norm of p is "
-            "theirs."
+            "Weights that are perturbed: 'all'; 'head' the last layer (with FedETF "
+            "its factor; with Freeze there is none); 'body' all others. The norm of p "
+            "is taken over the same weights."
         ),
         choices=("all", "head", "body"),
     )
@@ -96,7 +101,7 @@ class FedSOL(method.Method):
 
         Args:
           local: The client.
-          gradient: p, one tensor a weight.
+          gradient: p, one tensor per weight.
 
         Returns:
           What is added to the weights, one tensor each.

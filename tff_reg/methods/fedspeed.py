@@ -36,7 +36,7 @@ class FedSpeed(feddyn.FedDyn):
     """FedDyn at weights where the loss is higher."""
 
     name = "fedspeed"
-    title = "Dynamic regularisation with a gradient from higher up"
+    title = "Dynamic regularisation combined with a gradient taken after an ascent step"
     paper = "Sun et al., ICLR 2023"
     exclusive = (method.DRIFT,)
     server_step = (
@@ -47,22 +47,25 @@ class FedSpeed(feddyn.FedDyn):
     strength: float = settings.setting(
         0.01,
         symbol="alpha",
-        help="alpha, as in FedDyn; 0.01 as the MAN authors' script runs it.",
+        help=(
+            "alpha, factor of the proximal term, as in FedDyn; 0.01 in the MAN "
+            "authors' script."
+        ),
         minimum=0,
     )
     radius: float = settings.setting(
         0.01,
         symbol="rho",
         help=(
-            "rho; 0.01 as the MAN authors' script runs it, 0.1 in FL-Simulator, by "
-            "FedSpeed's authors. 0 is FedDyn."
+            "rho, the radius of the ascent step: 0.01 in the MAN authors' script, 0.1 "
+            "in FL-Simulator, by FedSpeed's authors. 0 is FedDyn."
         ),
         minimum=0,
     )
     ascent: str = settings.setting(
         "code",
         help=(
-            "'code' adds the previous step's gradient to the direction of the ascent, "
+            "Direction of the ascent step: 'code' adds the previous step's gradient; "
             "'clean' does not."
         ),
         choices=("code", "clean"),

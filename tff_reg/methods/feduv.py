@@ -36,7 +36,7 @@ class FedUV(method.Method):
     """The uniformity of the features and the missing variance of the predictions."""
 
     name = "feduv"
-    title = "Uniform features, predictions of high deviation"
+    title = "Terms that spread features over space and keep predictions varied"
     paper = "Son et al., CVPR 2024"
     paper_settings = papers.UNIVARFL
     required_settings = {"projector": "feduv"}
@@ -44,19 +44,22 @@ class FedUV(method.Method):
 
     strength: float = settings.setting(
         1.0,
-        help="Factor of the whole term; 1 in the paper. 0 is FedAvg.",
+        help="Factor of both terms together; 1 in the paper. 0 is FedAvg.",
         minimum=0,
     )
     variance_per_class: float = settings.setting(
         0.25,
         symbol="a / C",
-        help="a, the factor of V, divided by the number of classes.",
+        help=(
+            "a, the factor of the term of the predictions, divided by the number of "
+            "classes C."
+        ),
         minimum=0,
     )
     uniformity: float = settings.setting(
         0.5,
         symbol="b",
-        help="b, the factor of U.",
+        help="b, the factor of the term of the features.",
         minimum=0,
     )
 

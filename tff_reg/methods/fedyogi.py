@@ -29,7 +29,7 @@ class FedYogi(method.Method):
     """The server optimiser Yogi."""
 
     name = "fedyogi"
-    title = "Yogi at the server"
+    title = "Yogi as the server optimiser"
     paper = "Reddi et al., ICLR 2021"
     paper_settings = papers.ADAPTIVE
     required_settings = {

@@ -29,13 +29,13 @@ class FitNet(method.Method):
     """The difference of features."""
 
     name = "fitnet"
-    title = "Features near the global model's"
+    title = "L2 distance between local and global features"
     paper = "Romero et al., ICLR 2015"
     paper_settings = papers.FEDMLB
 
     strength: float = settings.setting(
         1.0,
-        help="Factor of the mean squared difference. 0 is FedAvg.",
+        help="Factor of the mean squared difference between features. 0 is FedAvg.",
         minimum=0,
     )
 

@@ -24,7 +24,7 @@ class Freeze(method.Method):
     """The frozen classifier."""
 
     name = "freeze"
-    title = "A random classifier, never trained"
+    title = "Keeps the classifier at its random initial weights"
     paper = "Gupta et al. (UniVarFL)"
     paper_settings = papers.UNIVARFL
     exclusive = (method.CLASSIFIER,)
@@ -32,9 +32,9 @@ class Freeze(method.Method):
     initialization: str = settings.setting(
         "plain",
         help=(
-            "'plain' keeps the classifier's own initial weights, 'orthogonal' makes "
-            "the classes' vectors orthonormal (drawn from the model's seed) and the "
-            "biases zero."
+            "Initial classifier: 'plain' keeps the classifier's own initial weights; "
+            "'orthogonal' makes the class vectors orthonormal (drawn from the model's "
+            "seed) and the biases zero."
         ),
         choices=("plain", "orthogonal"),
     )

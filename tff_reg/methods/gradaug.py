@@ -36,7 +36,7 @@ class GradAug(method.Method):
     """The sub-networks' divergences."""
 
     name = "gradaug"
-    title = "Narrower sub-networks on resized images"
+    title = "Distils the network into narrower sub-networks on resized images"
     paper = "Yang et al., NeurIPS 2020"
     paper_settings = papers.FEDALIGN
 
@@ -44,29 +44,30 @@ class GradAug(method.Method):
         1.75,
         symbol="mu",
         help=(
-            "mu of Eq. 2; the FedAlign paper has 1.75 for two sub-networks, 2.0 for "
-            "one, 1.5 for three, 1.25 for four. 0 is FedAvg."
+            "mu of Eq. 2, factor of the divergences; the FedAlign paper has 1.75 for "
+            "two sub-networks, 2.0 for one, 1.5 for three, 1.25 for four. 0 is "
+            "FedAvg."
         ),
         minimum=0,
     )
     subnetworks: int = settings.setting(
         2,
         symbol="n",
-        help="n, at least 1.",
+        help="n, the number of sub-networks per step.",
         minimum=1,
         maximum=100,
     )
     minimum_width: float = settings.setting(
         0.8,
-        help="The narrowest width, in (0, 1].",
+        help="Width of the narrowest sub-network, in (0, 1].",
         above=0,
         maximum=1,
     )
     resolutions: tuple[float, ...] = settings.setting(
         (1.0, 0.875, 0.75, 0.625),
         help=(
-            "The resolutions as fractions of the image's height and width; the default "
-            "is 32, 28, 24 and 20 of 32 pixels."
+            "Resolutions of the resized images, as fractions of the image's height "
+            "and width; the default is 32, 28, 24 and 20 of 32 pixels."
         ),
         above=0,
         maximum=1,
@@ -74,7 +75,8 @@ class GradAug(method.Method):
     width_choice: str = settings.setting(
         "code",
         help=(
-            "'code' always takes the narrowest and draws the others, 'paper' draws all."
+            "How widths are drawn: 'code' always includes the narrowest and draws the "
+            "others; 'paper' draws all."
         ),
         choices=("code", "paper"),
     )

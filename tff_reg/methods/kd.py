@@ -26,19 +26,21 @@ class KD(method.Method):
     """The divergence from the global model's predictions."""
 
     name = "kd"
-    title = "Distillation of the global model"
+    title = "Distils the global model's predictions into the local model"
     paper = "Hinton et al., 2015"
     paper_settings = papers.FEDMLB
 
     strength: float = settings.setting(
         1.0,
-        help="Factor of the divergence. 0 is FedAvg.",
+        help=(
+            "Factor of the divergence from the global model's predictions. 0 is FedAvg."
+        ),
         minimum=0,
     )
     temperature: float = settings.setting(
         1.0,
         symbol="T",
-        help="T, above 0.",
+        help="T, the temperature of both softmaxes, above 0.",
         above=0,
     )
 

@@ -36,29 +36,32 @@ class MAN(method.Method):
     """The activation norm."""
 
     name = "man"
-    title = "Minimal activation norms"
+    title = "Penalty on the squared activations of all hidden layers"
     paper = "Yashwanth et al., WACV 2024"
     paper_settings = papers.MAN
 
     strength: float = settings.setting(
         0.15,
         symbol="zeta",
-        help="zeta of Eq. 15: 0.15 for CIFAR-100, 0.1 for Tiny-ImageNet. 0 is FedAvg.",
+        help=(
+            "zeta of Eq. 15, factor of the activation norms: 0.15 for CIFAR-100, 0.1 "
+            "for Tiny-ImageNet. 0 is FedAvg."
+        ),
         minimum=0,
     )
     scaling: str = settings.setting(
         "code",
         help=(
-            "'code' adds zeta / 2 times the sum, as the authors' code does; 'paper' "
-            "adds zeta times the sum, as Eq. 15 says."
+            "Scale of the term: 'code' adds zeta / 2 times the norms, as the authors' "
+            "code does; 'paper' adds zeta times the norms, as Eq. 15."
         ),
         choices=("code", "paper"),
     )
     terms: str = settings.setting(
         "paper",
         help=(
-            "What is summed up on man_convnet: 'paper' every layer; 'code' leaves out "
-            "the third convolution and adds the mean variance (over n - 1) of the last "
+            "Layers of man_convnet that count: 'paper' all; 'code' leaves out the "
+            "third convolution and adds the mean variance (over n - 1) of the last "
             "layer's units; 'samcode' takes the third convolution after its pooling."
         ),
         choices=("paper", "code", "samcode"),
@@ -67,18 +70,17 @@ class MAN(method.Method):
     def term(self, step: method.Step) -> method.Term:
         if not step.outputs.activations:
             raise ValueError(
-                "man: the model has no non-linear layer whose activations could be "
-                "kept small. Give it one (a ReLU, for example)."
+                "man: the model has no non-linear layer. Give it one, such as a ReLU."
             )
         total = tf.add_n(self._parts(step.outputs.activations))
         factor = self.strength * (0.5 if self.scaling == "code" else 1.0)
         return method.Term(raw=total, weighted=factor * total)
 
     def _parts(self, activations: Sequence[Any]) -> method.Tensors:
-        """What is summed up: a scalar a layer.
+        """Returns one scalar per layer.
 
         Raises:
-          ValueError: If `terms` is of a network that this is not.
+          SettingError: If `terms` needs another network.
         """
         if self.terms == "paper":
             return [_mean_square(a) for a in activations]
@@ -86,8 +88,8 @@ class MAN(method.Method):
             raise settings.SettingError(
                 "man_terms",
                 self.terms,
-                "it is for three convolutions and two hidden layers (man_convnet); on "
-                "feddyn_cnn the authors' codes are the paper's.",
+                "it needs three convolutions and two hidden layers (man_convnet); on "
+                "feddyn_cnn the authors' codes agree with the paper.",
             )
         first, second, third, *hidden = activations
         if self.terms == "samcode":

@@ -1,11 +1,11 @@
-"""How a method declares what clients and the server remember.
+"""Declarations of the memories of clients and of the server.
 
     client_memory = {"s": memories.zeros}
     server_memory = {"s": memories.sent(memories.zeros)}
 
-A memory has a name and a function from the trainable weights that training begins with
-to its first value, a structure of tensors. It belongs to its method, whatever other
-methods of the sum call theirs, unless it is `shared`.
+A memory has a name and a function that makes its first value, a structure of tensors,
+from the initial trainable weights. It belongs to its method, even if another method of
+the combination uses the same name, unless it is `shared`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Declared(NamedTuple):
     Attributes:
       initial: From the trainable weights to the first value.
       is_sent: Whether the server sends it to clients.
-      is_shared: Whether all methods of a sum that share a memory of this name have the
+      is_shared: Whether all methods that declare a shared memory of this name have the
         same one.
     """
 
@@ -54,7 +54,7 @@ def sent(memory: Declaration) -> Declared:
 
 
 def shared(memory: Declaration) -> Declared:
-    """A memory that methods of a sum share if all of them declare it shared."""
+    """A memory that methods share if all of them declare it shared."""
     return declared(memory)._replace(is_shared=True)
 
 
@@ -64,14 +64,14 @@ def declared(memory: Declaration) -> Declared:
 
 
 def keys(method: str, declarations: Mapping[str, Declaration]) -> dict[str, str]:
-    """The names of a method's memories among those of all methods, by its own names.
+    """Returns the names of a method's memories among all methods'.
 
     Args:
       method: The method's name.
       declarations: Its `client_memory` or `server_memory`.
 
     Returns:
-      `<method>/<memory>`, or the memory's name alone where it is shared.
+      By its own name `<method>/<memory>`, or its own name again if it is shared.
     """
     return {
         name: name if declared(memory).is_shared else f"{method}/{name}"
@@ -82,21 +82,21 @@ def keys(method: str, declarations: Mapping[str, Declaration]) -> dict[str, str]
 def own(
     method: str, declarations: Mapping[str, Declaration], values: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """A method's memories by its own names, of those of all methods that are there."""
+    """Returns a method's memories, by its own names, from those of all methods."""
     found = keys(method, declarations)
     return {name: values[key] for name, key in found.items() if key in values}
 
 
 def initial(method: Any, attribute: str, weights: Sequence[Any]) -> dict[str, Any]:
-    """The first values of a method's memories, by their names among all methods'.
+    """Computes the first values of a method's memories.
 
     Args:
       method: The method.
-      attribute: Which of them: `client_memory` or `server_memory`.
+      attribute: `client_memory` or `server_memory`.
       weights: The trainable weights that training begins with.
 
     Returns:
-      Structures of tensors.
+      Structures of tensors, by their names among all methods'.
 
     Raises:
       HookError: If a declaration is no function, or fails.

@@ -11,7 +11,7 @@ $$
 
 One coefficient b ~ Beta(gamma, gamma) and one permutation are drawn a batch. The batch
 becomes b x + (1 - b) x[permutation], and its loss b CE(p, y) + (1 - b) CE(p,
-y[permutation]). In a sum of methods all of them see the mixed batch. The training
+y[permutation]). All methods of a combination see the mixed batch. The training
 accuracy counts y.
 
 As the FedAlign authors' code, but for its default gamma of 0, which is the paper's 0.1
@@ -32,14 +32,17 @@ class Mixup(method.Method):
     """Mixed batches."""
 
     name = "mixup"
-    title = "Mixed examples"
+    title = "Trains on convex combinations of pairs of examples"
     paper = "Zhang et al., ICLR 2018"
     paper_settings = papers.FEDALIGN
 
     concentration: float = settings.setting(
         0.1,
         symbol="gamma",
-        help="gamma of the Beta distribution. 0 mixes nothing and is FedAvg.",
+        help=(
+            "gamma, the concentration of the Beta distribution. 0 mixes nothing and "
+            "is FedAvg."
+        ),
         minimum=0,
     )
 

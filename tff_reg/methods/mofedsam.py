@@ -28,14 +28,14 @@ class MoFedSAM(fedcm.FedCM):
     """Client-level momentum at weights where the loss is higher."""
 
     name = "mofedsam"
-    title = "Last round's direction and a gradient from higher up"
+    title = "Client-level momentum combined with sharpness-aware gradients"
     paper = "Qu et al., ICML 2022"
     exclusive = (method.DRIFT,)
 
     radius: float = settings.setting(
         0.1,
         symbol="rho",
-        help="rho. 0 is FedCM.",
+        help="rho, the radius of the perturbation. 0 is FedCM.",
         minimum=0,
     )
 

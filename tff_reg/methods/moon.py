@@ -33,7 +33,10 @@ class MOON(method.Method):
     """The model-contrastive term."""
 
     name = "moon"
-    title = "Features nearer to the global model's than to the previous ones"
+    title = (
+        "Contrastive term: features near the global model's, away from the previous "
+        "local model's"
+    )
     paper = "Li et al., CVPR 2021"
     paper_settings = papers.FEDALIGN
     required_settings = {"projector": "moon"}
@@ -42,13 +45,13 @@ class MOON(method.Method):
     strength: float = settings.setting(
         1.0,
         symbol="mu",
-        help="mu of Eq. 4. 0 is FedAvg.",
+        help="mu of Eq. 4, factor of the contrastive term. 0 is FedAvg.",
         minimum=0,
     )
     temperature: float = settings.setting(
         0.5,
         symbol="tau",
-        help="tau of Eq. 3, above 0.",
+        help="tau of Eq. 3, the temperature of the cosine similarities, above 0.",
         above=0,
     )
 

@@ -1,15 +1,12 @@
-"""The tables of methods that documents have: what there is, and what goes together."""
+"""Tables for the documentation: all methods, and which can be combined."""
 
 from __future__ import annotations
 
-from tff_reg.methods import catalogue, method as method_lib
+from tff_reg.methods import catalogue, checks, method as method_lib, words
 
 
 def rows() -> list[dict[str, str]]:
-    """A row for each method of this package, as Markdown cells by column.
-
-    Columns: the process, what it is, and its paper.
-    """
+    """Returns one row per method of this package, as Markdown cells by column."""
     return [
         {
             "process": f"`{name}`",
@@ -21,7 +18,7 @@ def rows() -> list[dict[str, str]]:
 
 
 def ours() -> dict[str, type[method_lib.Method]]:
-    """The methods of this package by name; others are of installed packages."""
+    """The methods of this package by name, without those of installed packages."""
     package = __name__.rpartition(".")[0]
     return {
         name: method
@@ -31,18 +28,15 @@ def ours() -> dict[str, type[method_lib.Method]]:
 
 
 def alternatives() -> list[dict[str, str]]:
-    """Of which methods of this package a sum can have one, as Markdown cells by column.
-
-    Columns: what two would both do, and the methods.
-    """
+    """Returns the methods that conflict, by role, as Markdown cells by column."""
     known = ours()
     having = {
-        what: [name for name in known if what in method_lib.exclusive_of(known[name])]
-        for what in method_lib.EXCLUSIVE
+        what: [name for name in known if what in checks.exclusive_of(known[name])]
+        for what in words.EXCLUSIVE
     }
     one_label = [name for name in known if method_lib.ONE_LABEL in known[name].needs]
-    having["have examples of two classes, and need their one class"] = [
-        *having[method_lib.EXAMPLES],
+    having["mix the classes of examples, or need one class per example"] = [
+        *having[words.EXAMPLES],
         *one_label,
     ]
     return [
@@ -53,10 +47,10 @@ def alternatives() -> list[dict[str, str]]:
 
 
 def sums() -> list[list[str]]:
-    """Which two methods of this package can be in one sum, as rows of Markdown cells.
+    """Returns which pairs of methods can be combined, as rows of Markdown cells.
 
-    The first row and the first column have their names. A cell has a plus where the two
-    go together, a minus where they do not.
+    The first row and the first column are names; a plus marks pairs that can be
+    combined, a minus pairs that conflict.
     """
     known = {name: each for name, each in ours().items() if name != "fedavg"}
     head = ["", *(f"`{name}`" for name in known)]
@@ -74,7 +68,7 @@ def sums() -> list[list[str]]:
 
 def _go(one: type[method_lib.Method], other: type[method_lib.Method]) -> bool:
     try:
-        method_lib.check_sum([one, other])
-    except method_lib.IncompatibleMethodsError:
+        checks.check_combination([one, other])
+    except checks.IncompatibleMethodsError:
         return False
     return True

@@ -1,8 +1,7 @@
 """The settings of papers and of their authors' code: methods' defaults, recipes' bases.
 
-The one place for both. What a data set needs (its network, its augmentation), what a
-table reports, and that a short last batch is dropped is in `tff_reg.tasks.recipes`
-alone. What is given nowhere is as it is by default.
+The network and augmentation of a data set, the metrics of a table and dropped short
+batches are in `tff_reg.tasks.recipes`. All other settings have their defaults.
 """
 
 from __future__ import annotations
@@ -12,10 +11,10 @@ from typing import Any
 
 
 class Settings(Mapping[str, Any]):
-    """Settings by name, and whose they are.
+    """Settings by name, with their source.
 
     Attributes:
-      source: Whose, the end of a sentence that begins with "settings from".
+      source: The source: the end of a sentence that begins with "settings from".
     """
 
     def __init__(self, source: str, settings: Mapping[str, Any]):

@@ -32,10 +32,10 @@ from tff_reg.methods import drift, memories, method, papers
 
 @dataclasses.dataclass(frozen=True)
 class Scaffold(method.Method):
-    """Control variates; there is nothing to set."""
+    """Control variates, without hyperparameters."""
 
     name = "scaffold"
-    title = "Control variates"
+    title = "Control variates that correct each local gradient for client drift"
     paper = "Karimireddy et al., ICML 2020"
     paper_settings = papers.MAN
     required_settings = {"client_weighting": "uniform", "same_local_steps": True}

@@ -1,4 +1,4 @@
-"""What the hooks of a method receive: `Step`, `Local` and `Server`.
+"""The arguments and results of a method's hooks: `Step`, `Local`, `Server` and others.
 
 The symbols in the methods' files are those of the MAN authors' code: w_i are a client's
 weights, wg those it received, a_i those it began with, n_i its number of examples,
@@ -27,11 +27,11 @@ Memory = Mapping[str, Any]
 
 @dataclasses.dataclass(frozen=True)
 class Term:
-    """What a method adds to the loss of one batch.
+    """The term of a method in the loss of one batch.
 
     Attributes:
-      raw: The term before its hyperparameter, a scalar; it is reported.
-      weighted: What is added to the loss, a scalar; by default `raw`.
+      raw: The reported term, before its hyperparameter, a scalar.
+      weighted: The term in the loss, a scalar; by default `raw`.
       measurements: Further scalars to report, by name.
     """
 
@@ -78,12 +78,11 @@ class Finished:
     """The result of a client's round, beside its weights.
 
     Attributes:
-      memory: The client's new memories by name; those that are left out stay as they
-        were.
+      memory: The client's new memories by name; the others do not change.
       upload: Structures of tensors by the names of the method's `uploads`, which are
         summed over the clients that trained.
-      scale: The factor of the client's update, a scalar in the weights' data type. It
-        does not matter for a client that took no step.
+      scale: Factor of the client's update, a scalar in the weights' data type; ignored
+        for a client without steps.
     """
 
     memory: Memory = dataclasses.field(default_factory=dict[str, Any])
@@ -95,25 +94,25 @@ class Finished:
 class Step:
     """One local training step, as the hook `term` sees it.
 
-    A model that is no `tff_reg.models.LearningModel` has `task_loss`, `weights`,
-    `start` and `global_weights` only.
+    With a model other than a `tff_reg.models.LearningModel` only `task_loss`,
+    `weights`, `start` and `global_weights` are set.
 
     Attributes:
       network: The local network.
       outputs: The local network's outputs for the batch: the one forward pass that all
         terms share.
       features: The batch's input, float [batch, ...].
-      labels: int [batch]; where examples were mixed, of the first of the two.
+      labels: int [batch]; with mixed examples, of the first of the two.
       task_loss: Mean task loss of the batch, a scalar.
       weights: The local trainable weights.
       start: The trainable weights that the client began with, in the same order;
         constants.
-      global_weights: The received trainable weights, likewise; `start`, unless a method
-        of the sum says where a client begins.
+      global_weights: The received trainable weights, likewise; equal to `start`, unless
+        a method overrides the hook `start`.
       compute_loss: The task loss of other logits for the same batch, a function of
         float [batch, classes].
       outputs_of: Function of a name giving that model's outputs for the batch, as
-        constants, computed once a step: "global" for the received model,
+        constants, computed once per step: "global" for the received model,
         "evaluated" for the same in evaluation mode, "averaged" for the mean of the last
         `averaged_rounds` global models, or the name of a client memory in the weights'
         shapes.
@@ -122,7 +121,7 @@ class Step:
         one of those that `outputs_of` takes, whose weights are constants; the features
         are differentiated.
       class_counts: As in `Local`.
-      key: int64 [2], for what is random in this step, the method's own.
+      key: int64 [2], the method's own, for random numbers in this step.
     """
 
     network: BlockModel
@@ -147,15 +146,14 @@ class Local:
     Attributes:
       weights: w_i, the trainable weights: variables.
       start: a_i, the trainable weights that the client began with.
-      global_weights: wg, the received trainable weights; `start`, unless a method of
-        the sum says where a client begins.
+      global_weights: wg, the received trainable weights; equal to `start`, unless a
+        method overrides the hook `start`.
       memory: The client's memories of this method, by name.
       server_memory: The server's memories of this method that were sent, by name.
-      state: What the method keeps during the client's training: at first the result of
-        `begin`.
-      in_head: Whether each weight is of the last layer, if the model shows its network.
-      class_counts: int32 [classes], the number of examples of each class that the
-        client has.
+      state: The method's state during the client's training: at first the result of
+        `begin`, then of `keep`.
+      in_head: Whether each weight is in the last layer, if the model shows its network.
+      class_counts: int32 [classes], the client's number of examples per class.
       relative_size: wt_i, a scalar.
       relative_weight: wt_i where clients weigh by their examples, else 1, a scalar.
       num_steps: Steps taken, an int32 scalar.
@@ -163,11 +161,11 @@ class Local:
       weighs_by_examples: Whether clients weigh by their examples.
       hparams: The client optimiser's of this round by name, scalars: `learning_rate`
         after its decay, `momentum` if there is one.
-      local_steps: K, a scalar: the population's, or the steps taken, int32.
+      local_steps: K, a scalar: the population's, or the number of steps taken, int32.
       step_size: K lr0, a scalar; only at the end of training.
-      scaled_gradient_sum: The learning rate after its decay times the sum of the
-        gradients that the optimiser followed, one tensor a weight, at the end of
-        training; None with SGD without momentum, with which it is -`delta`.
+      scaled_gradient_sum: The decayed learning rate times the sum of the gradients that
+        the optimiser used, one tensor per weight, at the end of training; None for SGD
+        without momentum, where it equals -`delta`.
     """
 
     weights: Sequence[Any]
@@ -190,15 +188,15 @@ class Local:
 
     @property
     def delta(self) -> Tensors:
-        """w_i - a_i, one tensor a weight."""
+        """w_i - a_i, one tensor per weight."""
         return [w - a for w, a in zip(self.weights, self.start)]
 
     @property
     def taken(self) -> Tensors:
-        """-`delta` as SGD without momentum would have it of the same gradients.
+        """The -`delta` that SGD without momentum would make of the same gradients.
 
-        One tensor a weight; over `step_size` it is the gradients' mean. Only at the end
-        of training.
+        One tensor per weight; divided by `step_size` it is the gradients' mean. Only at
+        the end of training.
         """
         if self.scaled_gradient_sum is not None:
             return self.scaled_gradient_sum
@@ -206,7 +204,7 @@ class Local:
 
     @property
     def weight(self) -> Any:
-        """What the client weighs in the mean of the cohort, at the end of training."""
+        """The client's weight in the cohort's mean, at the end of training."""
         dtype = self.start[0].dtype
         if self.weighs_by_examples:
             return tf.cast(self.num_examples, dtype)
@@ -220,13 +218,13 @@ class Server:
     Attributes:
       before: The trainable weights of the round's global model.
       weights: The trainable weights after the server optimiser's step, and after
-        `next_model` of the methods that come before in the sum.
+        `next_model` of the methods before this one.
       memory: The server's memories of this method, by name; in `next_model` the new
         ones.
-      old_memory: Those before `update_memory`.
+      old_memory: The memories before `update_memory`.
       delta_sum: The number of clients that trained times the mean of their w_i - a_i,
-        one tensor a weight. They weigh in it as they do in the model, each with the
-        scale that a method of the sum gives its update.
+        one tensor per weight. The mean has the weights of the clients in the model, and
+        the `scale` that a method gives their updates.
       uploads: The sums of the method's uploads, by name.
       count: The number of clients that trained, an int32 scalar above 0.
       num_clients: N.

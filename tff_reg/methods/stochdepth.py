@@ -33,22 +33,24 @@ class StochDepth(method.Method):
     """Residual branches that are left out."""
 
     name = "stochdepth"
-    title = "Residual branches left out at random"
+    title = "Skips residual branches at random in local training"
     paper = "Huang et al., ECCV 2016"
     paper_settings = papers.FEDALIGN
 
     survival_probability: float = settings.setting(
         0.9,
         symbol="p_L",
-        help="p_L, of the last branch, in (0, 1]. 1 is FedAvg.",
+        help=(
+            "p_L, the probability that the last branch is kept, in (0, 1]. 1 is FedAvg."
+        ),
         above=0,
         maximum=1,
     )
     schedule: str = settings.setting(
         "code",
         help=(
-            "'code' keeps the first branch always, as the FedAlign authors' code "
-            "does; 'paper' is Eq. 4."
+            "Probabilities of the other branches: 'code' always keeps the first "
+            "branch, as the FedAlign authors' code does; 'paper' is Eq. 4."
         ),
         choices=("code", "paper"),
     )

@@ -43,7 +43,7 @@ class UniVarFL(method.Method):
     """The energy of the features and the missing variance of the predictions."""
 
     name = "univarfl"
-    title = "Uniform features, varied predictions"
+    title = "Terms that spread features over the sphere and keep predictions varied"
     paper = "Gupta et al."
     paper_settings = papers.UNIVARFL
     required_settings = {"projector": "feduv"}
@@ -51,49 +51,49 @@ class UniVarFL(method.Method):
 
     strength: float = settings.setting(
         1.0,
-        help="Factor of the whole term; 1 in the paper. 0 is FedAvg.",
+        help="Factor of both terms together; 1 in the paper. 0 is FedAvg.",
         minimum=0,
     )
     energy: float = settings.setting(
         0.5,
         symbol="mu",
-        help="mu of Eq. 4.",
+        help="mu of Eq. 4, factor of the hyperspherical energy.",
         minimum=0,
     )
     variance_per_class: float = settings.setting(
         0.25,
         symbol="lambda / D",
         help=(
-            "lambda of Eq. 4 divided by the number of classes; the paper's lambda is "
-            "D / 4."
+            "lambda of Eq. 4 divided by the number of classes D; the paper's lambda "
+            "is D / 4."
         ),
         minimum=0,
     )
     epsilon: float = settings.setting(
         1e-3,
         symbol="epsilon",
-        help="epsilon of Eq. 3, above 0; not given in the paper.",
+        help="epsilon of Eq. 3, added to distances, above 0; not given in the paper.",
         above=0,
     )
     variance_kind: str = settings.setting(
         "sample",
         help=(
-            "'population' divides by n, 'sample' by n - 1, for the batch and for c "
-            "alike."
+            "Divisor of the variances, of the batch and of c: 'population' divides by "
+            "n, 'sample' by n - 1."
         ),
         choices=("population", "sample"),
     )
     spread: str = settings.setting(
         "variance",
         help=(
-            "'variance' as in Eqs. 1 and 2, or 'deviation', the standard one, as in "
-            "FedUV's code; for the batch and for c alike."
+            "Measure of spread, for the batch and for c: 'variance' as in Eqs. 1 and "
+            "2, or 'deviation' (standard deviation) as in FedUV's code."
         ),
         choices=("variance", "deviation"),
     )
     include_diagonal: bool = settings.setting(
         False,
-        help="Whether the reported energy has the constant of the pairs i = j.",
+        help="Whether the reported energy includes the constant of the pairs i = j.",
     )
 
     def term(self, step: method.Step) -> method.Term:

@@ -7,8 +7,8 @@ from tff_reg import lazy
 if TYPE_CHECKING:
     from tff_reg.training import (
         adaptation as adaptation,
+        aggregation as aggregation,
         aggregators as aggregators,
-        client_work as client_work,
         composition as composition,
         data_forms as data_forms,
         finalizer as finalizer,
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
         adapt_model_fn as adapt_model_fn,
         build_evaluation as build_evaluation,
     )
-    from tff_reg.training.client_work import build_client_work as build_client_work
     from tff_reg.training.composition import (
         build as build,
         build_from_settings as build_from_settings,

@@ -1,4 +1,4 @@
-"""Models as the methods of a sum need them."""
+"""Models as the methods of a process change them."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tff_reg.lazy import tff
-from tff_reg.methods import method as method_lib
+from tff_reg.methods import checks, method as method_lib
 
 
 def adapt_model_fn(
     model_fn: Callable[[], Any], methods: Sequence[method_lib.Method]
 ) -> Callable[[], Any]:
-    """Returns a `model_fn` whose models are as a sum of methods needs them.
+    """Returns a `model_fn` with the changes that methods make to the network.
 
-    Freeze makes the classifier's weights constants, FedETF has a classifier of its own,
-    stochastic depth scales the residual branches in evaluation. Whoever evaluates or
-    exports the weights of such a process needs this model, which is the process's
-    `model_fn`; for the other methods it is `model_fn` itself.
+    Freeze makes the classifier's weights constants, FedETF replaces the classifier, and
+    stochastic depth scales the residual branches in evaluation. Evaluation and export
+    of such a process need this model, the attribute `model_fn` of the process. Other
+    methods leave `model_fn` as it is.
 
     Args:
-      model_fn: Makes a `tff_reg.models.LearningModel`, or, where no method looks inside
-        it, any TFF model.
+      model_fn: Makes a `tff_reg.models.LearningModel`, or, if no method looks inside
+        the network, any TFF model.
       methods: The methods.
 
     Returns:
@@ -34,7 +34,7 @@ def adapt_model_fn(
     def adapted_model_fn():
         model = model_fn()
         for method in changing:
-            method_lib.check_model(method, model)
+            checks.check_model(method, model)
             method.adapt_network(model.network)
         return model
 
@@ -42,17 +42,17 @@ def adapt_model_fn(
 
 
 def build_evaluation(process: Any, **arguments: Any) -> Any:
-    """Builds the federated evaluation of the model that a process trains.
+    """Builds the federated evaluation of a process's model.
 
     Args:
-      process: What `build` or `build_regularized` returned.
-      **arguments: As of `tff.learning.algorithms.build_fed_eval`.
+      process: The result of `build` or `build_regularized`.
+      **arguments: Arguments of `tff.learning.algorithms.build_fed_eval`.
 
     Returns:
       A `tff.learning.templates.LearningProcess`.
 
     Raises:
-      TypeError: If the process is another.
+      TypeError: If the process was built otherwise.
     """
     model_fn = getattr(process, "model_fn", None)
     if model_fn is None:

@@ -16,20 +16,20 @@ def build_averaging_distributor(
     num_models: int,
     looks_ahead: bool = False,
 ) -> tff.learning.templates.DistributionProcess:
-    """Builds a distributor that remembers the last models.
+    """Builds a distributor that sends the mean of the last models, too.
 
-    The model itself goes through `model_distributor`, the mean of the last models, this
-    round's among them, is broadcast beside it. In the first rounds it is the mean of
-    those that there are. A round that left the model as it was, since nobody trained,
-    does not count.
+    The model itself goes through `model_distributor`; the mean, which includes this
+    round's model, is broadcast. A round in which no client trained leaves the model as
+    it was and does not count.
 
     Args:
-      model_distributor: How the model reaches the clients.
-      received_type: The type of what a client receives: a structure of `model`, the
-        model's `ModelWeights`, and one more entry, its trainable weights' mean.
-      num_models: How many models the mean is of, at least 1.
-      looks_ahead: Whether something else is sent in the place of the model: the
-        distributor is then given both, that first.
+      model_distributor: Sends the model to the clients.
+      received_type: The type of the received weights: a structure of the model's
+        `ModelWeights`, and of the mean trainable weights.
+      num_models: The number of models in the mean, at least 1; fewer in the first
+        rounds.
+      looks_ahead: Whether other weights are sent in place of the model's: the
+        distributor then takes both, those first.
 
     Returns:
       A `tff.learning.templates.DistributionProcess`. Its state holds the trainable
@@ -40,46 +40,12 @@ def build_averaging_distributor(
     given_type = weights_type
     if looks_ahead:
         given_type = tff.types.to_type((weights_type, weights_type))
-
-    @tff.tensorflow.computation
-    def no_history() -> collections.OrderedDict[str, Any]:
-        return collections.OrderedDict(
-            models=[
-                tf.zeros([num_models, *t.shape], t.dtype)
-                for t in tff.structure.flatten(weights_type.trainable)
-            ],
-            count=tf.constant(0),
-        )
-
-    history_type = no_history.type_signature.result
-
-    @tff.tensorflow.computation(history_type, weights_type)
-    def add(history: Any, weights: Any) -> collections.OrderedDict[str, Any]:
-        pairs = list(zip(weights.trainable, history["models"]))
-        is_same = tf.reduce_all(
-            [tf.reduce_all(tf.equal(w, old[0])) for w, old in pairs]
-        )
-        is_new = tf.logical_or(history["count"] == 0, tf.logical_not(is_same))
-        models = [
-            tf.where(is_new, tf.concat([[w], old], axis=0)[:num_models], old)
-            for w, old in pairs
-        ]
-        count = history["count"] + tf.cast(is_new, tf.int32)
-        return collections.OrderedDict(
-            models=models, count=tf.minimum(count, num_models)
-        )
-
-    @tff.tensorflow.computation(history_type)
-    def mean(history: Any):
-        # Models that there have not been yet are zeros in the sum.
-        total = [m[0] + tf.reduce_sum(m[1:], axis=0) for m in history["models"]]
-        return [t / tf.cast(history["count"], t.dtype) for t in total]
+    history_of = _History(weights_type, num_models)
 
     @tff.federated_computation
     def init_fn():
-        return tff.federated_zip(
-            (model_distributor.initialize(), tff.federated_eval(no_history, tff.SERVER))
-        )
+        history = tff.federated_eval(history_of.nothing, tff.SERVER)
+        return tff.federated_zip((model_distributor.initialize(), history))
 
     @tff.federated_computation(
         init_fn.type_signature.result, tff.FederatedType(given_type, tff.SERVER)
@@ -88,8 +54,10 @@ def build_averaging_distributor(
         distributor_state, history = state
         leaving, weights = given if looks_ahead else (given, given)
         output = model_distributor.next(distributor_state, leaving)
-        new_history = tff.federated_map(add, (history, weights))
-        average = tff.federated_broadcast(tff.federated_map(mean, new_history))
+        new_history = tff.federated_map(history_of.add, (history, weights))
+        average = tff.federated_broadcast(
+            tff.federated_map(history_of.mean, new_history)
+        )
         received = tff.federated_zip(
             collections.OrderedDict([(model_name, output.result), (mean_name, average)])
         )
@@ -100,3 +68,50 @@ def build_averaging_distributor(
         )
 
     return tff.learning.templates.DistributionProcess(init_fn, next_fn)
+
+
+class _History:
+    """The trainable weights of the last models, the newest first, and their number.
+
+    Attributes:
+      nothing: () -> history without models.
+      add: (history, `ModelWeights`) -> history with them.
+      mean: From a history to the mean weights.
+    """
+
+    def __init__(self, weights_type: Any, num_models: int):
+        @tff.tensorflow.computation
+        def nothing() -> collections.OrderedDict[str, Any]:
+            return collections.OrderedDict(
+                models=[
+                    tf.zeros([num_models, *t.shape], t.dtype)
+                    for t in tff.structure.flatten(weights_type.trainable)
+                ],
+                count=tf.constant(0),
+            )
+
+        history_type = nothing.type_signature.result
+
+        @tff.tensorflow.computation(history_type, weights_type)
+        def add(history: Any, weights: Any) -> collections.OrderedDict[str, Any]:
+            pairs = list(zip(weights.trainable, history["models"]))
+            is_same = tf.reduce_all(
+                [tf.reduce_all(tf.equal(w, old[0])) for w, old in pairs]
+            )
+            is_new = tf.logical_or(history["count"] == 0, tf.logical_not(is_same))
+            models = [
+                tf.where(is_new, tf.concat([[w], old], axis=0)[:num_models], old)
+                for w, old in pairs
+            ]
+            count = history["count"] + tf.cast(is_new, tf.int32)
+            return collections.OrderedDict(
+                models=models, count=tf.minimum(count, num_models)
+            )
+
+        @tff.tensorflow.computation(history_type)
+        def mean(history: Any):
+            # Places without a model hold zeros.
+            total = [m[0] + tf.reduce_sum(m[1:], axis=0) for m in history["models"]]
+            return [t / tf.cast(history["count"], t.dtype) for t in total]
+
+        self.nothing, self.add, self.mean = nothing, add, mean

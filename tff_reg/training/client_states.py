@@ -1,4 +1,4 @@
-"""What a client's round passes from one function to the next."""
+"""The values that the functions of a client's round pass on."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from typing import Any, NamedTuple
 
 
 class Visit(NamedTuple):
-    """What a client has before it trains.
+    """A client before it trains.
 
     Attributes:
       received: The model's `ModelWeights`.
       start: The trainable weights that the client begins with.
       client: The client's memories, by name.
       server: The memories that the server sent, by name.
-      class_counts: int32 [classes], or None where no method needs them.
-      hparams: The client optimiser's, before any decay.
+      class_counts: int32 [classes], or None if no method needs them.
+      hparams: The client optimiser's hyperparameters, before any decay.
       decayed: The same with the round's learning rate.
     """
 
@@ -37,9 +37,9 @@ class Progress(NamedTuple):
       num_steps: int32, steps taken.
       relative_size: float64, wt_i.
       sums: Measurements, summed over examples, by name.
-      gradient_sum: The sum of the gradients that the optimiser followed, one tensor a
-        weight, where a method needs it and how far the client moved does not say it.
-      kept: What each method keeps, by its name.
+      gradient_sum: The sum of the gradients that the optimiser used, one tensor per
+        weight; empty if no method needs it or the client's delta determines it.
+      kept: Each method's state, by the method's name.
     """
 
     optimizer: Any
@@ -52,13 +52,13 @@ class Progress(NamedTuple):
 
 
 class ClientOutput(NamedTuple):
-    """What a client gives.
+    """The output of a client's round.
 
     Attributes:
       result: A `tff.learning.templates.ClientResult`.
       metrics: Unfinalised, by name.
       client: The client's new memories, by name.
-      uploads: What is summed for the server's memory, by name.
+      uploads: The methods' uploads, by name.
       has_trained: 1 or 0, int32.
     """
 

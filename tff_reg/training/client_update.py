@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -23,23 +24,24 @@ def build_client_update(
     needs: needs_lib.Needs,
     loop_implementation: tff.learning.LoopImplementation,
 ) -> Callable[..., Any]:
-    """Makes the models and returns the `tf.function` that a client runs.
+    """Builds the `tf.function` that a client runs.
 
     Args:
       model_fn: Makes the model.
       training: What the client does.
-      weighting: How clients weigh.
+      weighting: The clients' weights.
       needs: What the methods' hooks need.
       loop_implementation: How a client goes through its data.
 
     Returns:
-      A function of the arguments of `LocalRound.begin` giving a `ClientOutput`.
+      A function from the arguments of `LocalRound.begin` to a `ClientOutput`.
     """
     local_round = local_round_lib.LocalRound(model_fn, training, weighting, needs)
-    # AutoGraph has nothing to convert here but in a model of somebody else's, and
-    # looking for it is a quarter of the time that tracing takes.
+    form = training.data_form
+    # Only somebody else's model needs AutoGraph, whose search for code to convert is a
+    # quarter of the time of tracing.
     as_written = tf.autograph.experimental.do_not_convert
-    run, step = training.data_form.run, local_round.step
+    run, step = form.run, local_round.step
     if local_round.has_network:
         run, step = as_written(run), as_written(step)
 
@@ -53,25 +55,19 @@ def build_client_update(
         server: Any,
     ):
         if needs.class_counts:
-            # Counted and trained on are the same examples, also where a data set gives
-            # others in every pass.
+            # A data set may give other examples in every pass; those that are counted
+            # have to be those that are trained on.
             data = data.cache()
         visit, progress = as_written(local_round.begin)(
             hparams, rate_factor, received, data, client, server
         )
 
-        def train_on_batch(
-            state: Any, batch: Any, compute_key: Callable[[], tf.Tensor]
-        ):
-            return step(visit, state, batch, compute_key)
-
         def train_on_element(state: Any, element: Any):
             state = as_written(local_round.enter)(state, element)
-            return run(train_on_batch, state, element)
+            return run(functools.partial(step, visit), state, element)
 
-        if isinstance(training.data_form, data_forms.WholeClientData):
-            element = as_written(training.data_form.element)(data)
-            progress = train_on_element(progress, element)
+        if isinstance(form, data_forms.WholeClientData):
+            progress = train_on_element(progress, as_written(form.element)(data))
         else:
             batches = data.filter(as_written(_has_examples))
             progress = _reduce_elements(
@@ -93,7 +89,7 @@ def _reduce_elements(
         if tf.config.functions_run_eagerly():
             raise ValueError(
                 "DATASET_REDUCE trains nothing under run_functions_eagerly: call"
-                " tf.config.run_functions_eagerly(False), or take another"
+                " tf.config.run_functions_eagerly(False), or use another"
                 " loop_implementation."
             )
 
@@ -111,5 +107,5 @@ def _reduce_elements(
 
 
 def _has_examples(*batch: Any) -> tf.Tensor:
-    """Whether a batch has any; oneDNN's convolutions end the process at none."""
+    """Whether a batch is not empty; oneDNN's convolutions crash on empty ones."""
     return tf.reduce_all([tf.size(part) > 0 for part in tf.nest.flatten(batch)])

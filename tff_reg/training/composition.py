@@ -1,8 +1,9 @@
-"""Puts methods together into a `tff.learning.templates.LearningProcess`."""
+"""Builds processes from methods, by objects or by name."""
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import math
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -16,15 +17,18 @@ from tff_reg.models import learning_model
 from tff_reg.settings import near_names, settings_of
 from tff_reg.training import (
     adaptation,
+    aggregation,
     aggregators,
     averaging,
     client_work as client_work_lib,
     data_forms,
+    description as description_lib,
     finalizer as finalizer_lib,
     local_training,
     memory as memory_lib,
     optimizers,
     schedules,
+    server as server_lib,
     stateful,
 )
 from tff_reg.training.process_settings import ProcessSettings
@@ -32,6 +36,18 @@ from tff_reg.training.process_settings import ProcessSettings
 Process = Union[
     tff.learning.templates.LearningProcess, stateful.StatefulLearningProcess
 ]
+
+# Arguments of `build_regularized` that `build` takes.
+_ARGUMENTS = (
+    "client_data",
+    "client_optimizer_fn",
+    "loop_implementation",
+    "metrics_aggregator",
+    "model_aggregator",
+    "model_distributor",
+    "population",
+    "server_optimizer_fn",
+)
 
 
 @contextlib.contextmanager
@@ -68,138 +84,144 @@ def build_regularized(
     population: Optional[local_training.Population] = None,
     debug_eager: bool = False,
 ) -> Process:
-    """Builds federated averaging with any sum of methods.
+    """Builds federated averaging with any combination of methods.
 
-    The arguments by position are those of `tff.learning.algorithms.
-    build_weighted_fed_avg`, with the methods after the model:
+    Positional arguments are those of `tff.learning.algorithms.build_weighted_fed_avg`,
+    with the methods after the model:
 
-        build_regularized(model_fn, [fedprox.FedProx(0.1)], training.build_sgd(0.01))
+        build_regularized(model_fn, [methods.FedProx(0.1)], training.build_sgd(0.01))
 
     Args:
-      model_fn: A function without arguments that makes the model: a
-        `tff_reg.models.LearningModel`, or, for methods that do not look inside it,
-        any `tff.learning.models.VariableModel`.
-      methods: What is added to federated averaging; nothing is FedAvg.
-      client_optimizer_fn: Any TFF optimiser; `tff_reg.training.build_sgd` is the
-        papers'.
-      server_optimizer_fn: Any TFF optimiser; by default SGD with learning rate 1,
-        which makes the new model the average of the clients' models.
-      client_weighting: How clients weigh in that average.
-      model_distributor: How the model reaches the clients; by default a broadcast.
-      model_aggregator: Any weighted TFF aggregator (robust, compressing, private,
-        secure); by default the weighted mean. An unweighted one is taken as such.
-        What clients upload besides goes through it, too. Noise keeps off frozen
-        weights.
-      metrics_aggregator: As in TFF's builders; by default sums and finalises.
-      loop_implementation: How clients go through their data.
-      client_data: The form of the client data: ordinary batches, or
-        `tff_reg.training.WholeClientData`.
-      max_gradient_norm: Global-norm clipping of the gradient; None for none.
-      learning_rate_schedule: Factor on the client learning rate by round.
-      population: What the methods know of all clients; some need it.
-      debug_eager: Whether hooks run eagerly, so that `print`, `breakpoint()` and `if`
-        on values work inside them: slow, and in the in-process runtime only.
+      model_fn: Makes a `tff_reg.models.LearningModel`, or, for methods that do not look
+        inside the network, any `tff.learning.models.VariableModel`.
+      methods: The methods; an empty list is FedAvg.
+      client_optimizer_fn: A TFF optimiser, such as `tff_reg.training.build_sgd`'s.
+      server_optimizer_fn: A TFF optimiser; None averages (SGD, learning rate 1).
+      client_weighting: The clients' weights in that average.
+      model_distributor: Sends the model to the clients; None broadcasts it.
+      model_aggregator: Any TFF aggregator, also for uploads; None is the weighted mean.
+      metrics_aggregator: As in TFF's builders; None sums and finalises.
+      loop_implementation: How clients iterate over their data.
+      client_data: The form of the client data.
+      max_gradient_norm: Maximum global norm of a gradient; None disables clipping.
+      learning_rate_schedule: Factor on the client learning rate, per round.
+      population: Number and sizes of all clients, which some methods need.
+      debug_eager: Whether hooks run eagerly (slow; in-process runtime only).
 
     Returns:
-      A `tff.learning.templates.LearningProcess`; a `StatefulLearningProcess` if
-      clients remember something (MOON, drift corrections). Clients' statistics that
-      are not trained (BatchNorm's) are averaged with the weights. The weights are those
-      of the models that its attribute `model_fn` makes, which may be other than the
-      argument's: see `adapt_model_fn`, and `build_evaluation`.
+      A `StatefulLearningProcess` if clients have memories (MOON, drift corrections),
+      else a `tff.learning.templates.LearningProcess`. The weights belong to the models
+      that its attribute `model_fn` makes; see `adapt_model_fn`.
 
     Raises:
-      TypeError: If `model_fn` does not fit a method, or the aggregator changes the type
-        of the update.
-      ValueError: If the model's layers cannot do what a method asks, the sum makes no
-        sense, a method does not go with the server optimiser, the weighting or the
-        aggregator, or the aggregator adds noise to running statistics.
+      TypeError: If `model_fn` does not fit a method, or the aggregator changes types.
+      ValueError: If methods conflict with one another, the layers, the weighting, the
+        server optimiser or the aggregator.
     """
     _check_kinds(model_fn, methods, client_optimizer_fn, server_optimizer_fn)
     training = local_training.LocalTraining(
-        optimizer=client_optimizer_fn,
-        methods=tuple(methods),
-        max_gradient_norm=max_gradient_norm,
-        learning_rate_schedule=learning_rate_schedule,
-        data_form=client_data,
-        population=population,
-        debug_eager=debug_eager,
+        client_optimizer_fn,
+        tuple(methods),
+        max_gradient_norm,
+        learning_rate_schedule,
+        client_data,
+        population,
+        debug_eager,
     )
+    server_optimizer = server_optimizer_fn or tff.learning.optimizers.build_sgdm(1.0)
+    _check_server(training.methods, server_optimizer, client_weighting)
     model_fn = adaptation.adapt_model_fn(model_fn, training.methods)
-    if server_optimizer_fn is None:
-        server_optimizer_fn = tff.learning.optimizers.build_sgdm(1.0)
-    _check_server(training.methods, server_optimizer_fn, client_weighting)
-    description = client_work_lib.describe(model_fn, training)
-    weights_type = description.initial_weights.type_signature.result
-    if model_distributor is None:
-        model_distributor = tff.learning.templates.build_broadcast_process(weights_type)
-    if training.averaged_rounds:
-        model_distributor = averaging.build_averaging_distributor(
-            model_distributor,
-            client_work_lib.received_type(weights_type, training),
-            training.averaged_rounds,
-            any(method_lib.does(m, "broadcast") for m in training.methods),
-        )
-    update_type = client_work_lib.update_type(weights_type)
-    aggregator = aggregators.create(
-        model_aggregator,
-        update_type,
-        has_statistics=description.has_statistics,
-        needing_exact=[
-            m.name for m in training.methods if method_lib.EXACT_UPLOADS in m.needs
-        ],
-    )
-    stepping = next((m.name for m in training.methods if m.server_step), None)
-    finalizer = finalizer_lib.build_finalizer(
-        server_optimizer_fn, weights_type, stepping
-    )
-    client_work = client_work_lib.build_client_work(
-        model_fn,
-        training=training,
+    build_work = functools.partial(
+        client_work_lib.build_client_work,
         client_weighting=client_weighting,
         metrics_aggregator=metrics_aggregator,
         loop_implementation=loop_implementation,
-        description=description,
     )
-    parts = (
-        description.initial_weights,
+    return _compose(
+        description_lib.describe(model_fn, training),
+        server_optimizer,
         model_distributor,
+        model_aggregator,
+        build_work,
+    )
+
+
+def _compose(
+    description: description_lib.Description,
+    server_optimizer: tff.learning.optimizers.Optimizer,
+    model_distributor: Optional[tff.learning.templates.DistributionProcess],
+    model_aggregator: Optional[aggregators.AggregationFactory],
+    build_work: Callable[..., client_work_lib.ClientWork],
+) -> Process:
+    """Composes the process of a model and its methods."""
+    training, weights_type = description.training, description.weights_type
+    memories = memory_lib.build_memories(training.methods, weights_type)
+    client_work = build_work(description, memories)
+    stepping = next((m.name for m in training.methods if m.server_step), None)
+    finalizer = finalizer_lib.build_finalizer(server_optimizer, weights_type, stepping)
+    server = server_lib.Server(finalizer)
+    if training.is_stateful:
+        uploads_type = client_work.next.type_signature.result.uploads.member
+        server = server_lib.RememberingServer(
+            finalizer,
+            memories,
+            aggregation.build_upload_aggregator(model_aggregator, uploads_type),
+            description,
+            uploads_type,
+        )
+    exact = method_lib.EXACT_UPLOADS
+    aggregator = aggregation.build_update_aggregator(
+        model_aggregator,
+        description.update_type,
+        has_statistics=description.has_statistics,
+        needing_exact=[m.name for m in training.methods if exact in m.needs],
+    )
+    parts = stateful.Parts(
+        description.initial_weights,
+        _distributor(description, model_distributor),
         client_work,
         aggregator,
-        finalizer,
+        server,
+        memories,
     )
-    if not training.is_stateful:
-        process = tff.learning.templates.compose_learning_process(*parts)
-        process.model_fn, process.debug_functions = model_fn, description.kept
-        return process
-    uploads_type = client_work.next.type_signature.result.uploads.member
-    memory_type = client_work.initial_server_memory.type_signature.result
-    process = stateful.compose_stateful_process(
-        *parts,
-        aggregators.build_upload_aggregator(model_aggregator, uploads_type),
-        memory_lib.build_memory_update(
-            training, client_work, weights_type, update_type, description.kept
-        ),
-        memory_lib.build_broadcast(
-            training, memory_type, weights_type, description.kept
-        ),
-        clients_remember=training.clients_remember,
-    )
-    process.model_fn, process.debug_functions = model_fn, description.kept
+    process = stateful.compose_process(parts, training.clients_remember)
+    process.model_fn = description.model_fn
+    process.debug_functions = description.kept
     return process
+
+
+def _distributor(
+    description: description_lib.Description,
+    model_distributor: Optional[tff.learning.templates.DistributionProcess],
+) -> tff.learning.templates.DistributionProcess:
+    """The given distributor or a broadcast, with the mean of the last models if any."""
+    training = description.training
+    if model_distributor is None:
+        model_distributor = tff.learning.templates.build_broadcast_process(
+            description.weights_type
+        )
+    if not training.averaged_rounds:
+        return model_distributor
+    return averaging.build_averaging_distributor(
+        model_distributor,
+        description.received_type,
+        training.averaged_rounds,
+        any(method_lib.does(m, "broadcast") for m in training.methods),
+    )
 
 
 def _check_kinds(
     model_fn: Any, methods: Any, client_optimizer: Any, server_optimizer: Any
 ) -> None:
-    """Checks what kinds of things the arguments are; says what to give instead."""
+    """Checks the types of arguments, with examples in the errors."""
     learning_model.check_model_fn(model_fn)
     is_one = isinstance(methods, (str, type, method_lib.Method))
     for method in [methods] if is_one else methods:
         if is_one or not isinstance(method, method_lib.Method):
             raise TypeError(
                 f"methods is {methods!r}; give a list of methods, such as"
-                " [tff_reg.methods.FedProx(0.1)]. Of names"
-                " tff_reg.training.build('fedprox', model_fn) makes a process."
+                " [tff_reg.methods.FedProx(0.1)]. For names use"
+                " tff_reg.training.build('fedprox', model_fn)."
             )
     example = {
         "client_optimizer_fn": "tff_reg.training.build_sgd(0.01)",
@@ -214,7 +236,7 @@ def _check_kinds(
         is_tffs = isinstance(optimizer, tff.learning.optimizers.Optimizer)
         if not is_default and not is_tffs:
             raise TypeError(
-                f"{name} is a {type(optimizer).__name__}; give an optimiser of TFF's,"
+                f"{name} is a {type(optimizer).__name__}; give a TFF optimiser,"
                 f" such as {example[name]}."
             )
 
@@ -224,7 +246,7 @@ def _check_server(
     server_optimizer: tff.learning.optimizers.Optimizer,
     client_weighting: tff.learning.ClientWeighting,
 ) -> None:
-    """Checks that methods have the server that they need."""
+    """Checks that the server and the weighting fit the methods."""
     is_uniform = client_weighting == tff.learning.ClientWeighting.UNIFORM
     spec = tf.TensorSpec([], tf.float32)
     hparams = optimizers.check(
@@ -234,7 +256,7 @@ def _check_server(
         needs_uniform = method_lib.UNIFORM_WEIGHTING in method.needs
         if needs_uniform and not is_uniform:
             raise ValueError(
-                f"{method.name} takes the plain mean of the clients' models: give "
+                f"{method.name} needs the plain mean of the clients' models: give "
                 "client_weighting UNIFORM ('uniform')."
             )
         if method.server_step and dict(hparams) != {"learning_rate": 1.0}:
@@ -242,68 +264,62 @@ def _check_server(
 
 
 def build(name: str, model_fn: Callable[[], Any], **overrides: Any) -> Process:
-    """Builds a process by its name, with its paper's settings.
+    """Builds a process by its name, with the settings of its paper.
 
     Example:
         build("fedalign", model_fn, fedalign_strength=0.3, client_learning_rate=0.05)
 
     Args:
-      name: A method's name or a sum of them, see `catalogue.names`.
+      name: A method's name or a combination such as 'fedalign+man'.
       model_fn: Makes the `tff_reg.models.LearningModel`.
-      **overrides: Those of `ProcessSettings`, strengths as `<method>_<field>`, and
-        keyword arguments of `build_regularized` (`client_data`,
-        `server_optimizer_fn`, `client_weighting`, `model_aggregator`, ...).
-        `client_optimizer_fn` stands in place of the client's learning rate, momentum,
+      **overrides: Fields of `ProcessSettings`, hyperparameters of the methods as
+        `<method>_<field>`, and keyword arguments of `build_regularized`
+        (`client_data`, `server_optimizer_fn`, `client_weighting`, `model_aggregator`,
+        ...). `client_optimizer_fn` replaces the client's learning rate, momentum,
         Nesterov and weight decay. A drift correction needs `num_clients`, or a
-        `tff_reg.training.Population` as `population`, which says more.
+        `tff_reg.training.Population` as `population`.
 
     Returns:
       The process. Its client data are ordinary batches unless `client_data` is a
       `tff_reg.training.WholeClientData`.
 
     Raises:
-      UnknownProcessError: If the name is not one.
+      UnknownProcessError: If there is no such method or combination.
       TypeError: If an override is unknown or contradicts another.
       ValueError: If a value is out of range.
     """
     setting_names = {each.name for each in settings_of(ProcessSettings)}
     strength_names = {strength.flag for strength in catalogue.strengths()}
-    arguments = {
-        "client_data",
-        "client_optimizer_fn",
-        "population",
-        "server_optimizer_fn",
-        "model_distributor",
-        "model_aggregator",
-        "metrics_aggregator",
-        "loop_implementation",
-    }
     chosen: dict[str, Any] = {}
     strengths: dict[str, Any] = {}
     rest: dict[str, Any] = {}
     for key, value in overrides.items():
         is_tffs = isinstance(value, tff.learning.ClientWeighting)
-        if key in arguments or (key == "client_weighting" and is_tffs):
+        if key in _ARGUMENTS or (key == "client_weighting" and is_tffs):
             rest[key] = value
         elif key in setting_names:
             chosen[key] = value
         elif key in strength_names:
             strengths[key] = value
         else:
-            own = {each.setting.symbol: each.flag for each in catalogue.strengths(name)}
-            choices = [*own.values(), *setting_names, *arguments]
-            raise TypeError(
-                f"build got an unknown setting {key!r}"
-                f"{near_names(own.get(key, key), choices)}; it takes strengths of its"
-                f" methods ({', '.join(own.values()) or 'none'}), fields of"
-                f" ProcessSettings, and {', '.join(sorted(arguments))}."
-            )
+            raise TypeError(_unknown(name, key, setting_names))
     catalogue.build(name, strengths)
-    # The number of clients of the paper's settings says nothing of this population.
+    # The paper's number of clients says nothing about this population.
     if "num_clients" not in chosen:
         rest.setdefault("population", None)
     settings = ProcessSettings.of(name, **chosen)
     return _build(name, model_fn, settings, strengths, rest)
+
+
+def _unknown(name: str, key: str, setting_names: set[str]) -> str:
+    own = {each.setting.symbol: each.flag for each in catalogue.strengths(name)}
+    choices = [*own.values(), *setting_names, *_ARGUMENTS]
+    return (
+        f"build got an unknown setting {key!r}"
+        f"{near_names(own.get(key, key), choices)}; it takes hyperparameters of its"
+        f" methods ({', '.join(own.values()) or 'none'}), fields of ProcessSettings,"
+        f" and {', '.join(_ARGUMENTS)}."
+    )
 
 
 def build_from_settings(
@@ -317,15 +333,15 @@ def build_from_settings(
     example_dtype: Optional[str] = None,
     **arguments: Any,
 ) -> Process:
-    """Builds a process over whole-client data from all settings of a run.
+    """Builds a process over whole-client data from the settings of a run.
 
     Args:
       name: A process name.
       model_fn: Makes the `tff_reg.models.LearningModel`.
       settings: The run's settings.
-      strengths: Strengths by flag name.
-      mean_examples: Mean number of examples of all clients, which corrections and
-        `same_local_steps` use; without it they take clients as equally large.
+      strengths: Hyperparameters by flag name.
+      mean_examples: Mean number of examples per client, for drift corrections and
+        `same_local_steps`; None takes clients as equally large.
       client_preprocess_fn: Function of (examples, key) giving the model's input.
       example_dtype: Data type of the clients' examples, if not the model's.
       **arguments: Further keyword arguments of `build_regularized`.

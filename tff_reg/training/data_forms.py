@@ -1,7 +1,7 @@
-"""The two forms in which a client's data come to its computation.
+"""The two forms of client data.
 
-To TFF both are sequences. *Batched*: an ordinary data set of batches, whose epochs,
-order and augmentation its user's pipeline has settled. *Whole-client*: a single
+To TFF both are sequences. *Batched*: an ordinary data set of batches, with epochs,
+order and augmentation from the user's pipeline. *Whole-client*: a single
 element with all of a client's examples and a key; epochs, shuffling, augmentation and
 batching happen inside the client computation, which is faster than tf.data and makes
 the client's result a function of its arguments alone.
@@ -19,17 +19,17 @@ from tff_reg.lazy import tf
 
 
 def _fresh_key():
-    """An int64 [2] key that is different at every call, for data without one."""
+    """Returns a new int64 [2] key at every call, for data without one."""
     return tf.random.uniform([2], tf.int64.min, tf.int64.max, tf.int64)
 
 
 @dataclasses.dataclass(frozen=True)
 class BatchedData:
-    """Batches as they come: `OrderedDict(x, y)`, or what the model's input_spec says.
+    """Batches in their own order: `OrderedDict(x, y)`, or as the model's input_spec.
 
     Attributes:
-      keyed: Whether each batch carries an int64 [2] `key` for what is random in its
-        step. Without one, each batch gets a fresh random key.
+      keyed: Whether each batch has an int64 [2] `key` for the random numbers of its
+        step. Otherwise each batch gets a new random key.
     """
 
     keyed: bool = False
@@ -43,9 +43,9 @@ class BatchedData:
         return spec
 
     def class_counts(self, data: Any, num_classes: int):
-        """How many examples of each class a client has; int32 [num_classes].
+        """Counts a client's examples per class, int32 [num_classes].
 
-        One that the data have several times, as for several epochs, counts as often.
+        Examples that are repeated, for example over epochs, count each time.
         """
         return _count_classes(data, num_classes)
 
@@ -63,20 +63,20 @@ class WholeClientData:
     """All of a client's examples in one element: `OrderedDict(x, y, key)`.
 
     x: [n, *example_shape], y: int [n], key: int64 [2]. Epoch e visits the examples in
-    `keys.epoch_order(key, e, n)`; what is random in step s hangs on
+    `keys.epoch_order(key, e, n)`; the random numbers of step s depend on
     `keys.step_key(key, s)`.
 
     Attributes:
-      batch_size: Examples a step; the last batch of an epoch may be shorter.
+      batch_size: Examples per step; the last batch of an epoch may be shorter.
       local_epochs: Passes over the examples.
-      drop_remainder: Whether that shorter batch is left out.
+      drop_remainder: Whether a shorter last batch is left out.
       preprocess_fn: Function of (x [batch, ...], key int64 [2]) giving the model's
         input: augmentation and normalisation. `None` casts.
       example_shape: Shape of one example; `None` means the model's input shape.
       example_dtype: Data type of x; `None` means the model's.
-      shuffle: Whether the order is drawn anew in every epoch, or is the data's own.
-      local_steps: If given, every client takes exactly so many steps, in as many epochs
-        as that needs, and `local_epochs` does not count.
+      shuffle: Whether each epoch has a new random order instead of the data's own.
+      local_steps: If given, the number of steps of every client, over as many epochs as
+        needed; `local_epochs` is then ignored.
     """
 
     batch_size: int
@@ -113,10 +113,10 @@ class WholeClientData:
         )
 
     def element(self, data: Any) -> dict[str, Any]:
-        """The one element of a client's data set; without one, no examples.
+        """Returns the only element of a client's data set; zero examples without one.
 
         Raises:
-          tf.errors.InvalidArgumentError: If it has several, when that is executed.
+          tf.errors.InvalidArgumentError: At execution, if there are several.
         """
         iterator = iter(data)
         first = iterator.get_next_as_optional()
@@ -131,8 +131,8 @@ class WholeClientData:
         tf.debugging.assert_equal(
             iterator.get_next_as_optional().has_value(),
             False,
-            "A client's data in the whole-client form are one element, but here is "
-            "another one: give all of its examples as one.",
+            "A client's data in the whole-client form must be one element, but there "
+            "are several: give all of its examples as one element.",
         )
         first_size, *sizes = (tf.shape(v)[0] for v in _examples_of(element))
         for size in sizes:
@@ -145,7 +145,7 @@ class WholeClientData:
         return tf.shape(_examples_of(element)[0])[0]
 
     def class_counts(self, data: Any, num_classes: int):
-        """How many examples of each class a client has; int32 [num_classes]."""
+        """Counts a client's examples per class, int32 [num_classes]."""
         return _count_classes(data, num_classes)
 
     def run(self, step_fn: Callable[..., Any], state: Any, element: dict[str, Any]):

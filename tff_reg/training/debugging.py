@@ -26,13 +26,13 @@ from tff_reg.training import (
 def eagerly(
     function: Callable[..., Any], spec: Any, kept: list[Any]
 ) -> Callable[..., Any]:
-    """Makes a function that is called eagerly whenever a graph with it runs.
+    """Wraps a function so that a graph calls it eagerly.
 
     Args:
-      function: Function of structures of tensors and `tf.data.Dataset`s giving a
+      function: Function from structures of tensors and `tf.data.Dataset`s to a
         structure of tensors.
       spec: The `tf.TensorSpec`s of that structure.
-      kept: Takes what must live as long as the graph runs.
+      kept: List for objects that must live as long as the graph runs.
 
     Returns:
       A function of the same arguments, to be called in a graph.
@@ -80,13 +80,13 @@ def build_client_update(
     Args:
       model_fn: Makes the model, for each visit anew.
       training: What the client does.
-      weighting: How clients weigh.
+      weighting: The clients' weights.
       needs: What the methods' hooks need.
-      spec: What `output_spec` gives.
+      spec: The result of `output_spec`.
       kept: As for `eagerly`.
 
     Returns:
-      A function of the arguments of `LocalRound.begin` giving a `ClientOutput`.
+      A function from the arguments of `LocalRound.begin` to a `ClientOutput`.
     """
 
     def update(
@@ -113,7 +113,7 @@ def output_spec(
     training: local_training.LocalTraining,
     needs: needs_lib.Needs,
 ) -> Any:
-    """The `tf.TensorSpec`s of a client's output, from a round of two random examples.
+    """Returns the `tf.TensorSpec`s of a client's output, from a trial round.
 
     Args:
       model_fn: Makes the model.

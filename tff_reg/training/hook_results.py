@@ -1,4 +1,4 @@
-"""What hooks return, checked: a term, a changed batch or pass, the end of a round."""
+"""Checks of hooks' results: a term, a changed batch or pass, the end of a round."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tff_reg.methods import contract, method as method_lib
 
 
 def term(method: method_lib.Method, given: Any, dtype: tf.DType):
-    """The term in full; a scalar alone is what is added to the loss."""
+    """Returns a hook's result as a `Term`; a scalar is the term in the loss."""
     if not isinstance(given, method_lib.Term):
         given = method_lib.Term(given)
     weighted = contract.check_scalar(method, "term", "the term", given.weighted, dtype)
@@ -20,10 +20,12 @@ def term(method: method_lib.Method, given: Any, dtype: tf.DType):
     return method_lib.Term(raw, weighted, given.measurements)
 
 
-def changed(method: method_lib.Method, hook: str, value: Any, *arguments: Any):
-    """The result of `change_batch` or `change_pass`: the value and measurements."""
+def changed(
+    method: method_lib.Method, hook: str, value: Any, *arguments: Any
+) -> method_lib.Change:
+    """Calls `change_batch` or `change_pass`; returns the value and measurements."""
     if not method_lib.does(method, hook):
-        return value, {}
+        return method_lib.Change(value, {})
     result = contract.call(method, hook, value, *arguments)
     if not isinstance(result, method_lib.Change) or not isinstance(
         result.value, type(value)
@@ -46,15 +48,15 @@ def _check_measurements(method: method_lib.Method, hook: str, given: Any) -> Non
 def finished(
     method: method_lib.Method, own: Any, memory: Mapping[str, Any]
 ) -> method_lib.Finished:
-    """What `finish` returned, as it must be.
+    """Checks the result of `finish`.
 
     Args:
       method: The method.
-      own: What it returned.
-      memory: The client's memories of the method so far.
+      own: The result.
+      memory: The client's old memories of the method.
 
     Returns:
-      The same, with memories packed as before.
+      The result, with memories in the structure of the old ones.
     """
     if not isinstance(own, method_lib.Finished):
         raise contract.refuse(
@@ -64,7 +66,9 @@ def finished(
     contract.check_names(method, "finish", "upload", own.upload, method.uploads)
     if missing := [name for name in method.uploads if name not in own.upload]:
         raise contract.refuse(
-            method, "finish", f"it never uploads {', '.join(missing)}, of `uploads`."
+            method,
+            "finish",
+            f"it never uploads {', '.join(missing)}, which `uploads` declares.",
         )
     if own.scale is not None:
         contract.check_scalar(method, "finish", "scale", own.scale)

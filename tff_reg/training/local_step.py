@@ -1,4 +1,4 @@
-"""One local training step: the gradient of a batch's loss with all its terms."""
+"""A local training step: the gradient of a batch's loss with all terms."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import tensorflow as tf
 
 from tff_reg.data import keys
 from tff_reg.lazy import tff
-from tff_reg.methods import contract, memories, method as method_lib
+from tff_reg.methods import checks, contract, memories, method as method_lib
 from tff_reg.models import forward as forward_lib, learning_model
-from tff_reg.training import hook_results, needs as needs_lib
+from tff_reg.training import hook_results, needs as needs_lib, reference_passes
 
 # By the methods' names: the client, and the keys of what is random.
 # The network's own key is not a method's.
@@ -35,7 +35,7 @@ class LocalStep:
         `tff_reg.models.LearningModel`.
       reference_models: Further such models by the names that `step.outputs_of` takes;
         they keep their weights.
-      methods: Those of the sum.
+      methods: The methods of the combination.
       needs: What their hooks need.
       watch: Function of a method and a `Step` giving what the method's hook sees.
 
@@ -54,18 +54,20 @@ class LocalStep:
     ):
         learning_model.check_model(model)
         for method in methods:
-            method_lib.check_model(method, model)
+            checks.check_model(method, model)
         self.model = model
         self._reference_models = reference_models
         self._methods = tuple(methods)
         self._needs = needs
         self._watch = watch
-        self.has_network = method_lib.has_network(model)
+        self.has_network = checks.has_network(model)
         with_term = [m for m in methods if method_lib.does(m, "term")]
         # Without a network, a term sees weights only.
         self._apart = [m for m in with_term if self.has_network and m.is_measured_only]
         self._in_step = [m for m in with_term if m not in self._apart]
-        self.rule = next((m for m in methods if method_lib.does(m, "gradient")), None)
+        self.rule: Any = next(
+            (m for m in methods if method_lib.does(m, "gradient")), None
+        )
         self._draws = self.has_network and model.network.is_random
 
     @property
@@ -80,22 +82,22 @@ class LocalStep:
     def gradient(self, batch: Any, locals_: Locals, compute_key: Callable[..., Any]):
         """Runs the batch forward and backward, as often as a method's rule says.
 
-        What is random in the step is drawn once. Metrics, measurements and the
-        statistics of norms are those of the first pass.
+        All passes of the step use the same random numbers. Metrics, measurements and
+        the statistics of norms come from the first pass.
 
         Args:
-          batch: What the model's `input_spec` says.
-          locals_: The client, for each method by its name.
-          compute_key: Gives the step's int64 [2] key; called only if a method is
-            random.
+          batch: A batch as the model's `input_spec`.
+          locals_: The client as each method sees it, by the method's name.
+          compute_key: Returns the step's int64 [2] key; called only if a method or the
+            network draws random numbers.
 
         Returns:
           The gradients in the order of the model's trainable variables, the number of
-          examples (int64), and what each method measured, scalar means over the batch
+          examples (int64), and each method's measurements: scalar means over the batch
           by name, by the method's name.
 
         Raises:
-          HookError: If a hook fails or returns what it must not.
+          HookError: If a hook fails or returns a wrong value.
         """
         part_keys = self._part_keys(compute_key)
         measured_apart = self._measure_apart(batch, locals_, part_keys)
@@ -124,15 +126,15 @@ class LocalStep:
         perturbation: Optional[Sequence[Any]],
         loss: Optional[Callable[[Any], Any]],
     ):
-        """The gradient of one pass at perturbed weights, which then go back.
+        """Computes the gradient at perturbed weights, and restores the weights.
 
         Args:
           batch: As for `gradient`.
           locals_: As for `gradient`.
           part_keys: The methods' keys by name.
           is_first: Whether the pass counts for metrics and statistics.
-          perturbation: What is added to the weights, one tensor each, or None.
-          loss: Function of a `Step` giving the loss, or None for the whole one.
+          perturbation: One tensor per weight, or None.
+          loss: Function from a `Step` to the loss; None for the whole loss.
 
         Returns:
           As `gradient`.
@@ -190,9 +192,9 @@ class LocalStep:
         # Run eagerly, a branch that is dropped in this step is not there.
         if unreached and loss is None and not tf.executing_eagerly():
             raise ValueError(
-                f"The loss does not reach the weights {', '.join(unreached)}, so that"
-                " they would never be trained: leave them out of the model, or make"
-                " them not trainable."
+                f"The loss does not depend on the weights {', '.join(unreached)}, so"
+                " they would never be trained: remove them from the model, or make them"
+                " not trainable."
             )
         gradients = [
             tf.zeros_like(v) if g is None else g for v, g in zip(weights, gradients)
@@ -207,10 +209,10 @@ class LocalStep:
     def _measure_apart(
         self, batch: Any, locals_: Locals, part_keys: PartKeys
     ) -> dict[str, dict[str, Any]]:
-        """What terms of strength 0 measure, by name, in a pass of their own.
+        """The measurements of terms with strength 0, by name, from an own pass.
 
-        In a function that is not inlined: what reads the step's own pass changes which
-        of its operations TensorFlow fuses, and with that last bits of the gradient.
+        It is a function that is not inlined: readers of the step's own pass change the
+        operations that TensorFlow fuses, and with them the last bits of the gradient.
         """
         if not self._apart:
             return {}
@@ -281,7 +283,7 @@ class LocalStep:
         return self._watch(method, own)
 
     def _part_keys(self, compute_key: Callable[[], tf.Tensor]):
-        """The key of every method, None for those that draw nothing."""
+        """The key of every method, None for methods without random numbers."""
         part_keys = dict.fromkeys((m.name for m in self._methods), None)
         random = [m.name for m in self._methods if m.name in self._needs.keys]
         if self._draws:
@@ -293,7 +295,7 @@ class LocalStep:
         return part_keys
 
     def _run_model(self, batch: Any):
-        """Runs a model that does not show its network; in a trial, without a batch."""
+        """Runs a model that does not show its network; without a batch in a trial."""
         none: Any = None
         if batch is None:
             loss = tf.zeros([], self.model.trainable_variables[0].dtype)
@@ -317,67 +319,22 @@ class LocalStep:
     ):
         """Runs the local network for the terms of some methods."""
         model, network = self.model, self.model.network
-        changed = method_lib.Batch(batch["x"], [(batch["y"], 1.0)])
         added: list[tf.Tensor] = []
+        names = {method.name for method in with_term}
         forward = forward_lib.ForwardPass(
             training=True,
             update_statistics=is_first,
-            record_activations=any(
-                m.name in self._needs.activations for m in with_term
-            ),
+            record_activations=bool(names & self._needs.activations),
             key=part_keys.get(_NETWORK),
             keep_loss=added.append,
         )
-        # Reference models train as local ones do, on the batch's statistics, but keep
-        # none.
-        constant_pass = forward_lib.ForwardPass(
-            training=True, update_statistics=False, key=forward.key
+        references = reference_passes.ReferencePasses(
+            self._reference_models, tape, forward.key
         )
-        passes = {method_lib.EVALUATED: forward_lib.ForwardPass(training=False)}
-        for method in self._methods:
-            key = part_keys[method.name]
-            changed, from_batch = hook_results.changed(
-                method, "change_batch", changed, key
-            )
-            forward, from_pass = hook_results.changed(
-                method, "change_pass", forward, network, key
-            )
-            measured[method.name] = {**from_batch, **from_pass}
+        changed, forward = self._changed(batch, forward, part_keys, measured)
         outputs = network(changed.features, forward)
         labels = changed.targets[0][0]
-
-        def compute_loss(logits: tf.Tensor):
-            for method in self._methods:
-                if method_lib.does(method, "change_logits"):
-                    counts = locals_[method.name].class_counts
-                    changed_logits = contract.call(
-                        method, "change_logits", logits, counts
-                    )
-                    (logits,) = contract.check_like(
-                        method, "change_logits", [changed_logits], [logits], "batch"
-                    )
-            if len(changed.targets) == 1:
-                return model.loss_fn(labels, logits)
-            return tf.add_n([w * model.loss_fn(y, logits) for y, w in changed.targets])
-
-        @functools.cache
-        def outputs_of(name: str):
-            with tape.stop_recording():  # No gradient is ever taken through them.
-                reference = self._reference_models[name].network
-                return reference(changed.features, passes.get(name, constant_pass))
-
-        def classify_from(name: str, features: Any):
-            if name == method_lib.LOCAL:
-                again = dataclasses.replace(
-                    forward,
-                    update_statistics=False,
-                    record_activations=False,
-                    keep_loss=None,
-                )
-                return network.classify_from(features, again)
-            reference = self._reference_models[name].network
-            return reference.classify_from(features, passes.get(name, constant_pass))
-
+        compute_loss = functools.partial(self._compute_loss, changed, locals_)
         task_loss = compute_loss(outputs.logits)
         if added:  # The network's own, of its weights and activities.
             task_loss += tf.add_n(added)
@@ -390,14 +347,50 @@ class LocalStep:
             labels=labels,
             task_loss=task_loss,
             compute_loss=compute_loss,
-            outputs_of=outputs_of,
-            classify_from=classify_from,
+            outputs_of=references.outputs_of(changed.features),
+            classify_from=references.classify_from(network, forward),
         )
         return step, tf.shape(tf.nest.flatten(outputs.logits)[0])[0]
 
+    def _changed(
+        self,
+        batch: Any,
+        forward: forward_lib.ForwardPass,
+        part_keys: PartKeys,
+        measured: dict[str, dict[str, Any]],
+    ) -> tuple[method_lib.Batch, forward_lib.ForwardPass]:
+        """The batch and the forward pass as the methods change them."""
+        changed = method_lib.Batch(batch["x"], [(batch["y"], 1.0)])
+        for method in self._methods:
+            key = part_keys[method.name]
+            changed, from_batch = hook_results.changed(
+                method, "change_batch", changed, key
+            )
+            forward, from_pass = hook_results.changed(
+                method, "change_pass", forward, self.model.network, key
+            )
+            measured[method.name] = {**from_batch, **from_pass}
+        return changed, forward
+
+    def _compute_loss(
+        self, batch: method_lib.Batch, locals_: Locals, logits: tf.Tensor
+    ) -> tf.Tensor:
+        """The mean task loss of logits for the batch."""
+        for method in self._methods:
+            if method_lib.does(method, "change_logits"):
+                counts = locals_[method.name].class_counts
+                given = contract.call(method, "change_logits", logits, counts)
+                (logits,) = contract.check_like(
+                    method, "change_logits", [given], [logits], "batch"
+                )
+        loss_fn = self.model.loss_fn
+        if len(batch.targets) == 1:
+            return loss_fn(batch.targets[0][0], logits)
+        return tf.add_n([w * loss_fn(y, logits) for y, w in batch.targets])
+
 
 class _GradientAt:
-    """The function of that name that the hook `gradient` gets.
+    """The argument `gradient_at` of the hook `gradient`.
 
     Attributes:
       num_examples: Of the batch, after the first call.
@@ -419,8 +412,8 @@ class _GradientAt:
     ) -> list[Any]:
         is_first = self.measured is None
         if loss is not None or not is_first:
-            # Such a model counts a batch at each pass, and gives its own loss alone.
-            method_lib.require_network(self._step.rule, self._step.model)
+            # Other models expose only their loss, and count each forward pass.
+            checks.require_network(self._step.rule, self._step.model)
         gradients, num_examples, measured = self._step.gradient_of(
             *self._arguments, is_first, perturbation, loss
         )

@@ -1,4 +1,4 @@
-"""What a client does with its data in a round, before any tensor is made."""
+"""The client's half of a process, before any tensor is made."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Optional
 
 from tff_reg import settings
 from tff_reg.lazy import tff
-from tff_reg.methods import method as method_lib
+from tff_reg.methods import checks, method as method_lib
 from tff_reg.training import data_forms, schedules
 
 _STATEFUL = ("finish", "broadcast", "update_memory", "next_model")
@@ -16,13 +16,13 @@ _STATEFUL = ("finish", "broadcast", "update_memory", "next_model")
 
 @dataclasses.dataclass(frozen=True)
 class Population:
-    """What methods know of all clients.
+    """The clients of a process, sampled or not.
 
     Attributes:
-      num_clients: N, of all clients, in the cohort or not.
-      mean_examples: The mean of n, for wt_i; None takes all clients as equally large.
-        With it the client data must be in the whole-client form.
-      local_steps: K, perhaps a fraction; None for the steps that the client took.
+      num_clients: N, the number of all clients.
+      mean_examples: The mean number of examples, for wt_i; None takes all clients as
+        equally large. Otherwise the client data must be in the whole-client form.
+      local_steps: K, perhaps a fraction; None for the number of steps taken.
     """
 
     num_clients: int = settings.setting(help="N", minimum=1)
@@ -38,21 +38,19 @@ class LocalTraining:
     """The client's half of a process.
 
     Attributes:
-      optimizer: The client optimiser, whose state is made anew for every client and
-        round.
-      methods: What is added to federated averaging, in this order.
-      max_gradient_norm: The gradient of the whole loss is scaled down to this global
-        norm, before the optimiser adds weight decay; None leaves it.
+      optimizer: The client optimiser; every client begins each round with a new state.
+      methods: The methods, in the order in which they act.
+      max_gradient_norm: Maximum global norm of the gradient of the whole loss, before
+        weight decay; None disables clipping.
       learning_rate_schedule: Factor on the learning rate by round.
       data_form: The form of the client data.
-      population: What the methods know of all clients; needed where one reads the
-        number of them.
+      population: The number and sizes of all clients; needed if a method reads them.
       debug_eager: Whether hooks run eagerly, for a debugger; see `debugging`.
 
     Raises:
-      IncompatibleMethodsError: If the sum of methods makes no sense.
-      ValueError: If a value is out of range, or the population does not go with the
-        form of the data.
+      IncompatibleMethodsError: If methods conflict.
+      ValueError: If a value is out of range, or the form of the data does not fit the
+        population.
     """
 
     optimizer: tff.learning.optimizers.Optimizer
@@ -69,17 +67,17 @@ class LocalTraining:
                 "max_gradient_norm must be above 0, or None for no clipping, but is "
                 f"{self.max_gradient_norm!r}."
             )
-        method_lib.check_sum(self.methods)
+        checks.check_combination(self.methods)
         has_sizes = isinstance(self.data_form, data_forms.WholeClientData)
         if self.population and self.population.mean_examples and not has_sizes:
             raise ValueError(
-                "mean_examples needs to know how large a client is before it trains: "
-                "give the client data in the whole-client form, or leave it out."
+                "mean_examples needs each client's size before it trains: give the"
+                " client data in the whole-client form, or leave mean_examples out."
             )
 
     @property
     def is_stateful(self) -> bool:
-        """Whether the server or clients remember more than the model."""
+        """Whether the server or clients have memories."""
         return any(
             method.client_memory
             or method.server_memory
@@ -89,12 +87,12 @@ class LocalTraining:
 
     @property
     def clients_remember(self) -> bool:
-        """Whether clients remember something from round to round."""
+        """Whether clients have memories."""
         return any(method.client_memory for method in self.methods)
 
     @property
     def averaged_rounds(self) -> int:
-        """How many global models the AVERAGED one is the mean of; 0 without one.
+        """The number of global models in the mean `AVERAGED`; 0 without it.
 
         Raises:
           ValueError: If methods ask for different numbers.
@@ -106,7 +104,7 @@ class LocalTraining:
         }
         if len(set(averaging.values())) > 1:
             raise ValueError(
-                "All methods that read the mean of the last global models must ask for "
-                f"the same number of them, but these ask for: {averaging}."
+                "All methods that read the mean of the last global models must have the"
+                f" same averaged_rounds, but have {averaging}."
             )
         return max(averaging.values(), default=0)

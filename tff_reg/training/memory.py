@@ -1,47 +1,110 @@
-"""What the server remembers beside the model, and what becomes of it after a round."""
+"""The methods' memories, and the server's hooks: before a round and after it."""
 
 from __future__ import annotations
 
 import collections
-import dataclasses
 import functools
-from collections.abc import Mapping
-from typing import Any, Optional
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, Optional
 
 import tensorflow as tf
 
 from tff_reg.lazy import tff
 from tff_reg.methods import contract, memories, method as method_lib
 from tff_reg.training import (
-    client_work as client_work_lib,
     debugging,
-    local_round,
-    local_training,
+    description as description_lib,
+    finishing,
     numbers,
 )
 
 _AT_SERVER = ("update_memory", "next_model")
 
 
-def build_broadcast(
-    training: local_training.LocalTraining,
-    memory_type: tff.types.Type,
-    weights_type: tff.types.Type,
-    kept: list[Any],
-) -> Optional[tff.Computation]:
-    """Builds what makes of the model what the distributor is given.
+class Memories(NamedTuple):
+    """Computations of the memories of a combination, by their names among all methods'.
+
+    Attributes:
+      initial_client: From a `ModelWeights` to the memories of a client that never took
+        part.
+      initial_server: From a `ModelWeights` to the server's first memories.
+      sent: From the server's memories to those that clients receive.
+    """
+
+    initial_client: tff.Computation
+    initial_server: tff.Computation
+    sent: tff.Computation
+
+    @property
+    def client_type(self) -> tff.types.Type:
+        """The type of a client's memories."""
+        return self.initial_client.type_signature.result
+
+    @property
+    def server_type(self) -> tff.types.Type:
+        """The type of the server's memories."""
+        return self.initial_server.type_signature.result
+
+    @property
+    def sent_type(self) -> tff.types.Type:
+        """The type of the memories that clients receive."""
+        return self.sent.type_signature.result
+
+
+def build_memories(
+    methods: Sequence[method_lib.Method], weights_type: tff.types.Type
+) -> Memories:
+    """Builds the computations of the memories; without memories they return nothing.
 
     Args:
-      training: The client's half of the process.
-      memory_type: The type of the server's memory.
-      weights_type: The type of the model's `ModelWeights`.
-      kept: As for `debugging.eagerly`.
+      methods: The methods of the combination.
+      weights_type: The TFF type of the model's `ModelWeights`.
 
     Returns:
-      A computation from (memory, weights) to the weights that are sent, with the
-      model's beside them where the distributor averages these; None if they are what is
-      sent.
+      The computations.
+
+    Raises:
+      HookError: If the declaration of a memory fails.
     """
+
+    def build_initial(attribute: str) -> tff.Computation:
+        @tff.tensorflow.computation(weights_type)
+        def initial(weights: Any) -> method_lib.Memory:
+            first: dict[str, Any] = collections.OrderedDict()
+            for m in methods:
+                first.update(memories.initial(m, attribute, weights.trainable))
+            return first
+
+        return initial
+
+    initial_server = build_initial("server_memory")
+
+    @tff.tensorflow.computation(initial_server.type_signature.result)
+    def sent(memory: Any) -> method_lib.Memory:
+        return collections.OrderedDict(
+            (name, memory[name])
+            for m in methods
+            for name in memories.sent_keys(m.name, m.server_memory)
+        )
+
+    return Memories(build_initial("client_memory"), initial_server, sent)
+
+
+def build_broadcast(
+    description: description_lib.Description, memory_type: tff.types.Type
+) -> Optional[tff.Computation]:
+    """Builds the methods' `broadcast`.
+
+    Args:
+      description: The model and its methods.
+      memory_type: The type of the server's memories.
+
+    Returns:
+      A computation from (memories, weights) to the weights that are sent, followed by
+      the model's where the distributor averages these; None if no method changes what
+      is sent.
+    """
+    training = description.training
     looking = [m for m in training.methods if method_lib.does(m, "broadcast")]
     if not looking:
         return None
@@ -53,107 +116,134 @@ def build_broadcast(
             trainable = contract.check_like(method, "broadcast", sent, trainable)
         return trainable
 
-    @tff.tensorflow.computation(memory_type, weights_type)
+    @tff.tensorflow.computation(memory_type, description.weights_type)
     def broadcast(memory: Any, weights: Any):
         trainable = list(weights.trainable)
-        run = sent_weights
-        if training.debug_eager:
-            spec = tf.nest.map_structure(tf.TensorSpec.from_tensor, trainable)
-            run = debugging.eagerly(sent_weights, spec, kept)
-        trainable = run(memory, trainable)
-        sent = tff.learning.models.ModelWeights(trainable, weights.non_trainable)
+        run = _eagerly(description, sent_weights, trainable)
+        sent = tff.learning.models.ModelWeights(
+            run(memory, trainable), weights.non_trainable
+        )
         return (sent, weights) if training.averaged_rounds else sent
 
     return broadcast
 
 
-def build_memory_update(
-    training: local_training.LocalTraining,
-    client_work: client_work_lib.StatefulClientWork,
-    weights_type: tff.types.Type,
-    update_type: tff.types.Type,
-    kept: list[Any],
-) -> tff.Computation:
-    """Builds what the server does when the model is new.
+def _eagerly(
+    description: description_lib.Description, function: Callable[..., Any], like: Any
+) -> Callable[..., Any]:
+    """The function, in `debug_eager` run eagerly; its result is like `like`."""
+    if not description.training.debug_eager:
+        return function
+    spec = tf.nest.map_structure(tf.TensorSpec.from_tensor, like)
+    return debugging.eagerly(function, spec, description.kept)
 
-    After a round without an update, in which no client trained or the aggregate is not
-    finite, all stays as it was.
+
+def build_memory_update(
+    description: description_lib.Description,
+    memory_type: tff.types.Type,
+    uploads_type: tff.types.Type,
+) -> tff.Computation:
+    """Builds the methods' `update_memory` and `next_model`.
+
+    After a round in which no client trained, or whose aggregate is not finite, the
+    memories stay as they were.
 
     Args:
-      training: The client's half of the process.
-      client_work: The client work built from it.
-      weights_type: The TFF type of the model's `ModelWeights`.
-      update_type: The type of the clients' mean update.
-      kept: As for `debugging.eagerly`.
+      description: The model and its methods.
+      memory_type: The type of the server's memories.
+      uploads_type: The type of the summed uploads.
 
     Returns:
-      A computation from (memory, weights before, new weights, mean update, summed
-      uploads, number of clients that trained) to the new memory and weights, and for
-      each method of the server whether its numbers were not finite (1 or 0, int32, by
-      `<method>/not_finite`): then all of the round's memory and model are the old.
+      A computation from (memories, weights before, new weights, mean update, summed
+      uploads, number of clients that trained) to the new memories, the new weights, and
+      for each method with a hook at the server 1 or 0, int32, by
+      `<method>/not_finite`: 1 if its numbers were not finite. Then memories and model
+      are those before the round.
 
     Raises:
-      HookError: If a hook fails or returns what it must not.
+      HookError: If a hook fails or returns a wrong value.
     """
-    memory_type = client_work.initial_server_memory.type_signature.result
-    uploads_type = client_work.next.type_signature.result.uploads.member
+    weights_type, update_type = description.weights_type, description.update_type
 
     @tff.tensorflow.computation(
         memory_type, weights_type, weights_type, update_type, uploads_type, tf.int32
     )
     def update_memory(
-        memory: Any,
-        before: Any,
-        weights: Any,
-        mean_update: Any,
-        uploads: Any,
-        count: Any,
+        memory: Any, before: Any, new: Any, update: Any, uploads: Any, count: Any
     ):
-        if isinstance(mean_update, tff.learning.models.ModelWeights):
-            mean_update = mean_update.trainable
-        has_update = tf.logical_and(numbers.all_finite(mean_update), count > 0)
+        if isinstance(update, tff.learning.models.ModelWeights):
+            update = update.trainable
+        has_update = tf.logical_and(numbers.all_finite(update), count > 0)
         # The update is a_i - w_i.
-        total = [-tf.cast(count, u.dtype) * u for u in mean_update]
+        total = [-tf.cast(count, u.dtype) * u for u in update]
         total = numbers.zero_unless(has_update, total)
-        run = functools.partial(_after_round, training)
-        arguments = (
-            collections.OrderedDict(memory),
-            list(before.trainable),
-            list(weights.trainable),
-            total,
-            uploads,
-            count,
+        memory = collections.OrderedDict(memory)
+        old, after = list(before.trainable), list(new.trainable)
+        run = _eagerly(
+            description,
+            functools.partial(_after_round, description.training),
+            (memory, after, _all_finite(description.training.methods)),
         )
-        if training.debug_eager:
-            told = collections.OrderedDict(
-                (f"{m.name}/{local_round.NOT_FINITE}", tf.constant(False))
-                for m in training.methods
-                if any(method_lib.does(m, hook) for hook in _AT_SERVER)
-            )
-            spec = tf.nest.map_structure(
-                tf.TensorSpec.from_tensor, (arguments[0], arguments[2], told)
-            )
-            run = debugging.eagerly(run, spec, kept)
-        new_memory, new_weights, broken = run(*arguments)
-        is_whole = tf.logical_not(tf.reduce_any([False, *broken.values()]))
-        kept_whole = tf.logical_and(has_update, is_whole)
-        new_memory = numbers.where(kept_whole, new_memory, arguments[0])
-        # Without clients the server optimiser's step stands, as in TFF's processes.
-        is_broken = tf.logical_and(has_update, tf.logical_not(is_whole))
-        old_weights = numbers.where(is_broken, arguments[1], arguments[2])
-        trainable = numbers.where(kept_whole, new_weights, old_weights)
-        new_weights = tff.learning.models.ModelWeights(trainable, weights.non_trainable)
-        said = collections.OrderedDict(
-            (name, tf.cast(tf.logical_and(has_update, value), tf.int32))
-            for name, value in broken.items()
-        )
-        return new_memory, new_weights, said
+        made = run(memory, old, after, total, uploads, count)
+        memory, trainable, broken = _kept(has_update, (memory, old, after), *made)
+        weights = tff.learning.models.ModelWeights(trainable, new.non_trainable)
+        return memory, weights, broken
 
     return update_memory
 
 
+def _kept(
+    has_update: tf.Tensor,
+    given: tuple[Any, Any, Any],
+    memory: Any,
+    weights: Any,
+    broken: Mapping[str, tf.Tensor],
+):
+    """The methods' results, or the old values where these are not finite.
+
+    Args:
+      has_update: Whether clients trained and their mean update is finite.
+      given: The memories, the weights before the round, and those after the server
+        optimiser's step.
+      memory: The methods' new memories.
+      weights: The methods' new weights.
+      broken: Whether each method's numbers are not finite.
+
+    Returns:
+      The memories, the weights, and the methods' flags as int32.
+    """
+    old_memory, before, after = given
+    is_whole = tf.logical_not(tf.reduce_any([False, *broken.values()]))
+    kept_whole = tf.logical_and(has_update, is_whole)
+    # Without clients the server optimiser's step stands, as in TFF's processes.
+    is_broken = tf.logical_and(has_update, tf.logical_not(is_whole))
+    old = numbers.where(is_broken, before, after)
+    said = collections.OrderedDict(
+        (name, tf.cast(tf.logical_and(has_update, value), tf.int32))
+        for name, value in broken.items()
+    )
+    return (
+        numbers.where(kept_whole, memory, old_memory),
+        numbers.where(kept_whole, weights, old),
+        said,
+    )
+
+
+def _acts_at_server(method: method_lib.Method) -> bool:
+    return any(method_lib.does(method, hook) for hook in _AT_SERVER)
+
+
+def _all_finite(methods: Sequence[method_lib.Method]) -> dict[str, tf.Tensor]:
+    """`<method>/not_finite` of a round in which no method's numbers were not finite."""
+    return collections.OrderedDict(
+        (f"{m.name}/{finishing.NOT_FINITE}", tf.constant(False))
+        for m in methods
+        if _acts_at_server(m)
+    )
+
+
 def _after_round(
-    training: local_training.LocalTraining,
+    training: Any,
     memory: Mapping[str, Any],
     before: list[Any],
     weights: list[Any],
@@ -161,75 +251,61 @@ def _after_round(
     uploads: Mapping[str, Any],
     count: Any,
 ) -> tuple[Mapping[str, Any], list[Any], Mapping[str, Any]]:
-    """The new memory and weights, and which methods' numbers are not finite."""
+    """The new memories and weights, and which methods' numbers are not finite."""
     population = training.population
+    num_clients: Any = population.num_clients if population else None
     new_memory = collections.OrderedDict(memory)
     broken: dict[str, Any] = collections.OrderedDict()
-    for method in training.methods:
-        if not any(method_lib.does(method, hook) for hook in _AT_SERVER):
-            continue
+    for method in filter(_acts_at_server, training.methods):
         own = memories.own(method.name, method.server_memory, memory)
-        server = _Server(
+        server_with = functools.partial(
+            _Server,
             before=before,
             weights=weights,
-            memory=own,
             old_memory=own,
             delta_sum=delta_sum,
-            uploads=_uploads_of(method, uploads),
+            uploads={name: uploads[f"{method.name}/{name}"] for name in method.uploads},
             count=count,
-            num_clients=population.num_clients if population else None,  # pyright: ignore
+            num_clients=num_clients,
         )
-        changed, made = _at_server(method, server)
+        changed = _changed_memory(method, server_with(memory=own))
+        made: list[Any] = []
+        if method_lib.does(method, "next_model"):
+            server = server_with(memory={**own, **changed})
+            made = contract.call(method, "next_model", server)
+            made = contract.check_like(method, "next_model", made, weights)
         keys = memories.keys(method.name, method.server_memory)
         new_memory.update((keys[name], value) for name, value in changed.items())
-        is_finite = numbers.all_finite([changed, made or []])
-        broken[f"{method.name}/{local_round.NOT_FINITE}"] = tf.logical_not(is_finite)
-        weights = weights if made is None else made
+        is_finite = numbers.all_finite([changed, made])
+        broken[f"{method.name}/{finishing.NOT_FINITE}"] = tf.logical_not(is_finite)
+        weights = made or weights
     return new_memory, weights, broken
 
 
+def _changed_memory(
+    method: method_lib.Method, server: method_lib.Server
+) -> dict[str, Any]:
+    """The memories that `update_memory` returned, by the method's own names."""
+    if not method_lib.does(method, "update_memory"):
+        return {}
+    given, old = contract.call(method, "update_memory", server), server.old_memory
+    contract.check_names(method, "update_memory", "memory", given, [*old])
+    return {
+        name: contract.check_structure(
+            method, "update_memory", f"memory {name!r}", value, old[name]
+        )
+        for name, value in given.items()
+    }
+
+
 class _Server(method_lib.Server):
-    """A server that may not know how many clients there are."""
+    """A server that may not know the number of all clients."""
 
     def __getattribute__(self, name: str) -> Any:
         value = super().__getattribute__(name)
         if name == "num_clients" and value is None:
             raise contract.NeedError(
-                "it has to know how many clients there are in all, in a round or not:"
-                " give num_clients, or a population (tff_reg.training.Population)."
+                "it needs the number of all clients, sampled or not: give num_clients,"
+                " or a population (tff_reg.training.Population)."
             )
         return value
-
-
-def _uploads_of(method: method_lib.Method, uploads: Any) -> dict[str, Any]:
-    return {name: uploads[f"{method.name}/{name}"] for name in method.uploads}
-
-
-def _at_server(
-    method: method_lib.Method, server: method_lib.Server
-) -> tuple[dict[str, Any], Optional[list[Any]]]:
-    """A method's new memories by its own names, and its model if it makes one."""
-    changed: dict[str, Any] = {}
-    if method_lib.does(method, "update_memory"):
-        given = contract.call(method, "update_memory", server)
-        contract.check_names(
-            method, "update_memory", "memory", given, [*server.old_memory]
-        )
-        for name, value in given.items():
-            old = server.old_memory[name]
-            changed[name] = contract.check_structure(
-                method, "update_memory", f"memory {name!r}", value, old
-            )
-    if not method_lib.does(method, "next_model"):
-        return changed, None
-    weights = contract.call(method, "next_model", _with(server, changed))
-    return changed, contract.check_like(method, "next_model", weights, server.weights)
-
-
-def _with(server: method_lib.Server, changed: dict[str, Any]) -> method_lib.Server:
-    """The server with new memories."""
-    fields = {
-        field.name: object.__getattribute__(server, field.name)
-        for field in dataclasses.fields(server)
-    }
-    return type(server)(**{**fields, "memory": {**server.old_memory, **changed}})

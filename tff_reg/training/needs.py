@@ -1,7 +1,7 @@
-"""Finds what the hooks of a sum read, by a trial round of two random examples.
+"""The needs of a combination's hooks, which a trial round of two examples finds.
 
-The trial runs eagerly, on a model that is thrown away, so that errors of hooks come
-before anything is traced and show the author's own line.
+The trial runs eagerly on a model of its own, so that errors of hooks come before
+anything is traced and show the author's line.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, Optional
 
 import tensorflow as tf
 
-from tff_reg.methods import contract, memories, method as method_lib
+from tff_reg.methods import checks, contract, memories, method as method_lib
 
 _OF_WEIGHTS = ("task_loss", "weights", "start", "global_weights", "key")
 _OF_OPTIMIZER = ("step_size", "taken", "scaled_gradient_sum")
@@ -22,7 +22,7 @@ _SIZE = 2
 
 @dataclasses.dataclass(frozen=True)
 class Needs:
-    """What a client's round has to have ready for the hooks of a sum.
+    """The values that a client's round has to provide for the methods' hooks.
 
     Attributes:
       class_counts: Whether a hook reads how many examples of each class a client has.
@@ -44,7 +44,7 @@ class Needs:
 
 
 class Reads:
-    """What the hooks have read so far.
+    """The attributes that hooks have read so far.
 
     Attributes:
       model: The model of the trial.
@@ -54,19 +54,19 @@ class Reads:
     """
 
     def __init__(self, model: Any):
-        """Nothing has been read; the model is given."""
+        """Begins with nothing read."""
         self.model = model
         self.found: set[tuple[str, str]] = set()
         self.references: set[str] = set()
         self.measured: Mapping[str, Mapping[str, Any]] = {}
 
     def watch_step(self, method: method_lib.Method, step: Any) -> Any:
-        """The step, whose reads are noted and checked."""
+        """Returns the step in a wrapper that notes and checks reads."""
 
         def note(name: str) -> None:
             if name not in _OF_WEIGHTS:
-                method_lib.require_network(method, self.model)
-                method_lib.require_classifier(method, self.model)
+                checks.require_network(method, self.model)
+                checks.require_classifier(method, self.model)
             self.found.add((method.name, name))
 
         def read_outputs(name: str) -> None:
@@ -79,12 +79,12 @@ class Reads:
         return _Watched(step, note, {"outputs": outputs, "class_counts": counts})
 
     def watch_local(self, method: method_lib.Method, local: Any) -> Any:
-        """The client as a method sees it, whose reads are noted and checked."""
+        """Returns the `Local` in a wrapper that notes and checks reads."""
 
         def note(name: str) -> None:
             if name == "class_counts":
-                method_lib.require_network(method, self.model)
-                method_lib.require_classifier(method, self.model)
+                checks.require_network(method, self.model)
+                checks.require_classifier(method, self.model)
             if name in _OF_OPTIMIZER and "learning_rate" not in local.hparams:
                 local.hparams["learning_rate"]  # Says what is missing.
             self.found.add((method.name, name))
@@ -93,7 +93,7 @@ class Reads:
 
 
 class _Watched:
-    """Passes reads of attributes on, after a function was told their names."""
+    """Passes reads of attributes on, and tells a function their names."""
 
     def __init__(
         self,
@@ -110,7 +110,7 @@ class _Watched:
 
 
 class HParams(collections.OrderedDict[str, Any]):
-    """The client optimiser's hyperparameters; a missing one is said plainly."""
+    """The client optimiser's hyperparameters, with an error for missing ones."""
 
     def __missing__(self, name: str) -> Any:
         raise contract.NeedError(
@@ -120,14 +120,14 @@ class HParams(collections.OrderedDict[str, Any]):
 
 
 class References(Mapping[str, Any]):
-    """In the trial, the local model stands for all reference models."""
+    """Reference models in the trial: the local model stands for all."""
 
     def __init__(self, model: Any, names: Sequence[str], reads: Reads):
         """Keeps all three.
 
         Args:
           model: The model.
-          names: Those that there are.
+          names: The names of the reference models.
           reads: Where reads are noted.
         """
         self._model, self._names, self._reads = model, names, reads
@@ -151,15 +151,15 @@ class References(Mapping[str, Any]):
 def reference_names(
     methods: Sequence[method_lib.Method], weights: Sequence[Any]
 ) -> list[str]:
-    """The models that `step.outputs_of` knows in a sum.
+    """Returns the names that `step.outputs_of` takes.
 
     Args:
-      methods: Those of the sum.
+      methods: The methods of the combination.
       weights: The trainable weights.
 
     Returns:
-      Their names; client memories in the weights' shapes are among them by their names
-      among those of all methods.
+      The names, including those of client memories in the weights' shapes (their names
+      among all methods').
     """
     names = [method_lib.GLOBAL, method_lib.EVALUATED]
     if any(method.averaged_rounds for method in methods):
@@ -176,13 +176,13 @@ def reference_names(
 
 def class_counts(model: Any) -> Optional[tf.Tensor]:
     """One example of each class, int32 [classes]; None where there are no classes."""
-    if not method_lib.has_network(model) or model.network.num_classes is None:
+    if not checks.has_network(model) or model.network.num_classes is None:
         return None
     return tf.ones([model.network.num_classes], tf.int32)
 
 
 def random_batch(input_spec: Any, num_classes: Optional[int]) -> Any:
-    """Random features and labels as a model's `input_spec` says, two of them."""
+    """Returns two random examples that fit a model's `input_spec`."""
 
     def sized(spec: tf.TensorSpec) -> list[int]:
         return [
@@ -202,7 +202,8 @@ def random_batch(input_spec: Any, num_classes: Optional[int]) -> Any:
             return tf.cast(tf.range(shape[0]) % num_classes, spec.dtype)
         return tf.zeros(shape, spec.dtype)
 
-    return collections.OrderedDict(
+    batch: dict[str, Any] = collections.OrderedDict(
         x=tf.nest.map_structure(of_features, input_spec["x"]),
         y=tf.nest.map_structure(of_labels, input_spec["y"]),
     )
+    return batch

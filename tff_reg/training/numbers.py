@@ -27,16 +27,16 @@ def clip_by_global_norm(gradients: Sequence[tf.Tensor], max_norm: float):
 
 
 def floats(values: Sequence[Any]) -> list[Any]:
-    """Those of variables, tensors or their types that are of a floating-point type.
+    """Returns the floating-point ones of variables, tensors or their types.
 
-    Others that do not train, such as counters, are the server's for every client and in
-    every round, as in TFF's own processes: there is no mean of them.
+    Others, such as counters, are not averaged: every client has the server's in every
+    round, as in TFF's own processes.
     """
     return [v for v in values if tf.as_dtype(v.dtype).is_floating]
 
 
 def all_finite(structure: Any) -> tf.Tensor:
-    """Whether all floats of a structure of tensors are finite, a bool scalar."""
+    """Returns whether all floats of a structure are finite, a bool scalar."""
     tensors = floats(tf.nest.flatten(structure))
     if not tensors:
         return tf.constant(True)
@@ -48,7 +48,7 @@ def all_finite(structure: Any) -> tf.Tensor:
 
 
 def where(condition: tf.Tensor, new: Any, old: Any) -> Any:
-    """A structure of tensors where the bool scalar holds, else another one like it."""
+    """Returns one of two structures of tensors, `new` if the bool scalar is true."""
 
     def one(new: tf.Tensor, old: tf.Tensor) -> tf.Tensor:
         return tf.where(condition, new, old)
@@ -57,7 +57,7 @@ def where(condition: tf.Tensor, new: Any, old: Any) -> Any:
 
 
 def zero_unless(condition: tf.Tensor, structure: Any) -> Any:
-    """A structure of tensors where the bool scalar holds, else zeros."""
+    """Returns a structure of tensors if the bool scalar is true, else zeros."""
 
     def one(value: tf.Tensor) -> tf.Tensor:
         return tf.where(condition, value, tf.zeros([], value.dtype))

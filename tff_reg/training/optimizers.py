@@ -1,8 +1,8 @@
-"""The optimisers of the papers: SGD as PyTorch runs it, and the adaptive servers.
+"""The optimisers of the papers: PyTorch's SGD, and adaptive server optimisers.
 
-TFF's own `build_sgdm` has neither Nesterov's form nor weight decay, with which all
-four papers train; its Adam, Yogi and Adagrad are not those of "Adaptive Federated
-Optimization". Any other `tff.learning.optimizers.Optimizer` can stand in their place.
+TFF's own `build_sgdm` lacks Nesterov's form and weight decay, which all four papers
+use; its Adam, Yogi and Adagrad differ from "Adaptive Federated Optimization". Any other
+`tff.learning.optimizers.Optimizer` can be used as well.
 """
 
 from __future__ import annotations
@@ -32,10 +32,13 @@ _RANGES = {
 
 
 def check(hparams: Mapping[str, Any]) -> collections.OrderedDict[str, Any]:
-    """Returns hparams, which are refused where one is out of range.
+    """Checks hyperparameters.
 
     Args:
-      hparams: Numbers by name; in a graph scalars, which are looked at when it runs.
+      hparams: Numbers by name; in a graph scalars, which are checked when it runs.
+
+    Returns:
+      The same, with the checks as control dependencies in a graph.
 
     Raises:
       ValueError: If a number is out of range.
@@ -135,14 +138,14 @@ class _SGD(_Optimizer):
     def decayed(
         self, hparams: Any, weights: Sequence[Any], gradients: Sequence[Any]
     ) -> list[Any]:
-        """The gradients, one tensor a weight, with those of the weight decay."""
+        """Adds the gradients of the weight decay; one tensor per weight."""
         if "weight_decay" not in self._hparams:
             return list(gradients)
         decay = hparams["weight_decay"]
         return [g + _as_tensor(decay, w) * w for w, g in zip(weights, gradients)]
 
     def make_slots(self, variables: Sequence[Any]) -> list[tf.Variable]:
-        """Makes the variables that `apply` needs: one buffer a weight, or none."""
+        """Makes the variables that `apply` needs: one buffer per weight, or none."""
         if "momentum" not in self._hparams:
             return []
         return [tf.Variable(tf.zeros_like(v), trainable=False) for v in variables]
@@ -160,7 +163,7 @@ class _SGD(_Optimizer):
           hparams: Scalars, as `get_hparams` gives them.
           slots: What `make_slots` made; changed in place.
           variables: The weights; changed in place.
-          gradients: One tensor a weight.
+          gradients: One tensor per weight.
         """
         gradients = self.decayed(hparams, variables, gradients)
         for i, (variable, gradient) in enumerate(zip(variables, gradients)):
@@ -262,11 +265,11 @@ class Updater:
 
     @property
     def is_plain(self) -> bool:
-        """Whether the weights move by the rate times the gradients' sum."""
+        """Whether delta is minus the learning rate times the sum of gradients."""
         return getattr(self._optimizer, "is_plain", False)
 
     def followed(self, state: Any, gradients: Sequence[Any]) -> list[Any]:
-        """The gradients of what `step` follows, a coupled weight decay among it."""
+        """Returns the gradients that `step` uses, including coupled weight decay."""
         if self._in_place:
             return self._optimizer.decayed(state, self._variables, gradients)
         return list(gradients)
@@ -355,7 +358,7 @@ def build_adaptive(
 
     Returns:
       A `tff.learning.optimizers.Optimizer` whose hparams are `learning_rate`,
-      `beta_1`, `beta_2` (but for adagrad) and `epsilon`.
+      `beta_1`, `beta_2` (not for adagrad) and `epsilon`.
 
     Raises:
       ValueError: If there is no such kind or a value is out of range.

@@ -1,4 +1,4 @@
-"""What a process is built from beside its methods and their strengths.
+"""The settings of a process, beside its methods and their hyperparameters.
 
 This module needs no TensorFlow.
 """
@@ -21,12 +21,12 @@ _of_rounds = functools.partial(setting, group=ROUNDS)
 _of_clients = functools.partial(setting, group=CLIENTS)
 _of_server = functools.partial(setting, group=SERVER)
 
-# Tag: a run's numbers do not depend on it.
+# Tag of a setting that does not change a run's numbers.
 FREE = "free"
 # What `aggregators.build_model_aggregator` builds.
 AGGREGATORS = ("mean", "robust", "dp", "secure", "compressed")
 
-# Of what `aggregator=dp` has, but for none at all: float32 loses less beside an update.
+# The least noise of `aggregator=dp`, except 0: float32 would round away less.
 LEAST_NOISE = 1e-6
 
 _ADAPTIVE = ("adam", "yogi", "adagrad")
@@ -34,110 +34,129 @@ _ADAPTIVE = ("adam", "yogi", "adagrad")
 
 @dataclasses.dataclass(frozen=True)
 class PopulationSettings:
-    """What the split of the data and the process have to agree on."""
+    """Settings that the partition of the data and the process share."""
 
-    num_clients: int = _of_rounds(16, help="clients that share the data", minimum=1)
+    num_clients: int = _of_rounds(
+        16, help="Number of clients in the partition", minimum=1
+    )
 
 
 @dataclasses.dataclass(frozen=True)
 class ProcessSettings(PopulationSettings):
-    """What a process is built from; the defaults are for who knows no better."""
+    """The settings of a process; the defaults are a starting point."""
 
-    total_rounds: int = _of_rounds(25, help="rounds", minimum=1)
-    local_epochs: int = _of_clients(5, help="passes over a client's data", minimum=1)
-    batch_size: int = _of_clients(50, help="examples of a step", minimum=1)
+    total_rounds: int = _of_rounds(25, help="Number of rounds", minimum=1)
+    local_epochs: int = _of_clients(
+        5, help="Epochs over a client's data per round", minimum=1
+    )
+    batch_size: int = _of_clients(50, help="Examples per local step", minimum=1)
     drop_remainder: bool = _of_clients(
         False,
-        help="whether the shorter last batch of a pass is left out; a client with fewer"
-        " examples than a batch then does not train",
+        help="Whether the shorter last batch of an epoch is left out; a client with"
+        " fewer examples than a batch then does not train",
     )
     same_local_steps: bool = _of_clients(
-        False, help="whether all clients take the steps of one of mean size"
+        False,
+        help="Whether all clients take the number of steps of an average-sized client",
     )
-    client_learning_rate: float = _of_clients(0.1, help="of SGD, first round", above=0)
+    client_learning_rate: float = _of_clients(
+        0.1, help="Learning rate of the clients' SGD in the first round", above=0
+    )
     learning_rate_schedule: str = _of_clients(
         "constant",
-        help="how the client learning rate changes from round to round",
+        help="Schedule of the client learning rate over rounds",
         choices=("constant", "exponential", "cosine"),
     )
     learning_rate_decay: float = _of_clients(
         1.0,
-        help="factor a round of the exponential schedule",
+        help="Factor per round of the exponential schedule",
         above=0,
         only_with={"learning_rate_schedule": ("exponential",)},
     )
-    client_momentum: float = _of_clients(0.0, help="of SGD", minimum=0, below=1)
+    client_momentum: float = _of_clients(
+        0.0, help="Momentum of the clients' SGD", minimum=0, below=1
+    )
     client_nesterov: bool = _of_clients(
-        False, help="whether the momentum is Nesterov's"
+        False, help="Whether the client momentum is Nesterov's"
     )
     client_weight_decay: float = _of_clients(
-        0.0, help="L2, in the gradient after clipping", minimum=0
+        0.0,
+        help="L2 weight decay of the clients' SGD, added to the clipped gradient",
+        minimum=0,
     )
     max_gradient_norm: Optional[float] = _of_clients(
-        None, help="clip gradients there; 0: off", minimum=0
+        None, help="Maximum norm of a client's gradient; 0 disables clipping", minimum=0
     )
     client_weighting: str = _of_server(
         "num_examples",
-        help="how clients weigh in the average",
+        help="Weights of the clients in the average",
         choices=("num_examples", "uniform"),
     )
     server_optimizer: str = _of_server(
         "sgd",
-        help="applied to the average update; sgd with learning rate 1 is averaging",
+        help="Optimiser of the server; sgd with learning rate 1 is plain averaging",
         choices=("sgd", *_ADAPTIVE),
     )
-    server_learning_rate: float = _of_server(1.0, help="its learning rate", above=0)
+    server_learning_rate: float = _of_server(
+        1.0, help="Learning rate of the server optimiser", above=0
+    )
     server_momentum: float = _of_server(
-        0.0, help="of sgd", minimum=0, below=1, only_with={"server_optimizer": ("sgd",)}
+        0.0,
+        help="Momentum of the server's sgd",
+        minimum=0,
+        below=1,
+        only_with={"server_optimizer": ("sgd",)},
     )
     server_beta1: float = _of_server(
         0.9,
-        help="beta1 of adam, yogi and adagrad, the momentum of the mean update",
+        help="beta1 of adam, yogi and adagrad: decay of the mean of updates",
         minimum=0,
         below=1,
         only_with={"server_optimizer": _ADAPTIVE},
     )
     server_beta2: float = _of_server(
         0.99,
-        help="beta2 of adam and yogi, of the squares",
+        help="beta2 of adam and yogi: decay of the mean of squared updates",
         minimum=0,
         below=1,
         only_with={"server_optimizer": ("adam", "yogi")},
     )
     server_epsilon: float = _of_server(
         1e-3,
-        help="tau of adam, yogi and adagrad",
+        help="tau of adam, yogi and adagrad, added to the denominator",
         above=0,
         only_with={"server_optimizer": _ADAPTIVE},
     )
     averages_all_clients: bool = _of_server(
         False,
-        help="whether the mean of all clients' last models is kept and tested too",
+        help="Whether the mean of every client's latest model is evaluated, too, as"
+        " FedDyn and MAN report it",
     )
 
     def __post_init__(self):
-        """Checks all of them.
+        """Checks the values.
 
         Raises:
-          SettingError: If one cannot be.
+          SettingError: If a value is out of range.
         """
         check(self)
 
     def build_methods(
         self, process: str, strengths: Mapping[str, Any]
     ) -> tuple[method_lib.Method, ...]:
-        """Makes all that is added to federated averaging.
+        """Makes the methods of a process.
 
         Args:
           process: A process name.
-          strengths: Strengths by flag name; the others have their defaults.
+          strengths: Hyperparameters by flag name; the others have their defaults.
 
         Returns:
-          The methods of the sum, and what else the settings ask for, the last.
+          The methods; with `averages_all_clients` `AllClients` is the last.
 
         Raises:
-          UnknownProcessError: If the name is not one.
-          ValueError: If a strength belongs to no method of the sum or is out of range.
+          UnknownProcessError: If there is no such process.
+          ValueError: If a hyperparameter belongs to none of the methods or is out of
+            range.
         """
         methods = catalogue.build(process, strengths)
         if self.averages_all_clients:
@@ -146,18 +165,18 @@ class ProcessSettings(PopulationSettings):
 
     @classmethod
     def of(cls, process: str, **changes: Any) -> ProcessSettings:
-        """Those of a process's paper.
+        """Returns the settings of a process's paper.
 
         Args:
           process: A process name.
-          **changes: What is to be otherwise.
+          **changes: Settings with other values.
 
         Returns:
           The settings.
 
         Raises:
-          UnknownProcessError: If the name is not one.
-          SettingError: If a value cannot be.
+          UnknownProcessError: If there is no such process.
+          SettingError: If a value is out of range.
         """
         names = {each.name for each in settings_of(cls)}
         paper = catalogue.settings(process)

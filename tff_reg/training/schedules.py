@@ -1,8 +1,8 @@
-"""How a client's learning rate changes over rounds.
+"""Schedules of the clients' learning rate over rounds.
 
-A schedule is a function of the round number that gives a factor: the learning rate
-of round r is `factor(r)` times the one in the process's hparams, which stays the
-undecayed one (drift corrections divide by it).
+A schedule maps the round number to a factor: the learning rate of round r is
+`factor(r)` times the one in the process's hparams, which does not decay (drift
+corrections divide by it).
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ class _Cosine(Schedule):
 
 
 def constant() -> Schedule:
-    """The factor is always 1."""
+    """Returns the schedule with factor 1 in every round."""
     return _Constant()
 
 
 def exponential(decay: float) -> Schedule:
-    """The factor is `decay ** round` (0.998 in the FedMLB and MAN papers).
+    """Returns the schedule `decay ** round` (0.998 in the FedMLB and MAN papers).
 
     Args:
       decay: The factor from one round to the next, in (0, 1].
@@ -73,9 +73,9 @@ def exponential(decay: float) -> Schedule:
 
 
 def cosine(total_rounds: int) -> Schedule:
-    """Half a cosine from 1 in round 0, which would be 0 in round `total_rounds`.
+    """Returns half a cosine, from 1 in round 0 to 0 in round `total_rounds`.
 
-    Rounds from `total_rounds` on have the factor of the last one before.
+    That round and later ones have the factor of the round before.
 
     Args:
       total_rounds: Rounds of the whole run, at least 1.

@@ -1,9 +1,8 @@
-"""Processes whose clients or server remember more than the model.
+"""Learning processes with client state, and the composition of every process.
 
-TFF's `LearningProcess` has no place for what clients remember: its `next` takes their
-data and returns values at the server only. Here the clients of a round bring their
-states and take new ones home; between rounds their driver keeps them, as
-`tff_reg.experiment.train` does, or a store of the user's own.
+TFF's `LearningProcess` has no client state: its `next` takes client data and returns
+values at the server only. Here `next` takes the states of a round's clients and returns
+new ones; between rounds the caller keeps them, as `tff_reg.experiment.train` does.
 """
 
 from __future__ import annotations
@@ -16,11 +15,15 @@ import tensorflow as tf
 
 from tff_reg.lazy import tff
 from tff_reg.methods import all_clients
-from tff_reg.training import client_work as client_work_lib
+from tff_reg.training import (
+    client_work as client_work_lib,
+    memory as memory_lib,
+    server as server_lib,
+)
 
 
 class StatefulLearningProcessOutput(NamedTuple):
-    """What `StatefulLearningProcess.next` gives.
+    """The result of `StatefulLearningProcess.next`.
 
     Attributes:
       state: The new state, at the server.
@@ -39,25 +42,23 @@ class StatefulLearningProcess(tff.templates.IterativeProcess):
     As a `tff.learning.templates.LearningProcess`, except that
     `next(state, client_data, client_states)` takes a list of states beside the list of
     data sets and returns a `StatefulLearningProcessOutput`. The state of a client that
-    never took part is `initial_client_state(state)`, of the state that training began
-    with.
+    never took part is `initial_client_state(initialize())`.
 
     Attributes:
-      initial_client_state: From the state that training begins with to that of a
-        client.
+      initial_client_state: From the initial state to the state of a client.
       get_model_weights: From a state to its `tff.learning.models.ModelWeights`.
       set_model_weights: From a state and weights to the state with them. After the
-        first round what is remembered stays as it is: a fresh start is
+        first round memories do not change: a fresh start is
         `set_model_weights(initialize(), weights)`, with new client states.
-      get_hparams: From a state to its hyper-parameters.
-      set_hparams: From a state and hyper-parameters to the state with them.
-      get_all_clients_weights: From a state to the mean of all clients' last models, a
-        `ModelWeights`: clients that never took part count with the initial weights, and
-        the server model's other variables are beside them. None where the server does
-        not keep it.
+      get_hparams: From a state to its hyperparameters.
+      set_hparams: From a state and hyperparameters to the state with them.
+      get_all_clients_weights: From a state to the mean of every client's latest model,
+        a `ModelWeights`. Clients that never took part count with the initial weights;
+        variables that are not trainable are the server's. None if the server does not
+        keep the mean.
     """
 
-    # Makes the model whose weights these are, where `tff_reg.training` knows it.
+    # Makes the model of these weights, if `tff_reg.training` built the process.
     model_fn: Optional[Callable[[], Any]] = None
 
     def __init__(
@@ -72,7 +73,7 @@ class StatefulLearningProcess(tff.templates.IterativeProcess):
         set_hparams: tff.Computation,
         get_all_clients_weights: Optional[tff.Computation] = None,
     ):
-        """Keeps the computations; unplaced but for the first two.
+        """Keeps the computations; only the first two are placed.
 
         Args:
           initialize_fn: () -> S at the server.
@@ -95,115 +96,118 @@ class StatefulLearningProcess(tff.templates.IterativeProcess):
         self.get_all_clients_weights = get_all_clients_weights
 
 
-def compose_stateful_process(
-    initial_model_weights_fn: tff.Computation,
-    model_distributor: tff.learning.templates.DistributionProcess,
-    client_work: client_work_lib.StatefulClientWork,
-    model_aggregator: tff.templates.AggregationProcess,
-    model_finalizer: tff.learning.templates.FinalizerProcess,
-    upload_aggregator: tff.templates.AggregationProcess,
-    memory_update: tff.Computation,
-    broadcast: Optional[tff.Computation],
-    *,
-    clients_remember: bool,
+class Parts(NamedTuple):
+    """The parts of a process.
+
+    Attributes:
+      initial_weights: () -> `ModelWeights`, unplaced.
+      distributor: From the model to the weights that clients receive.
+      client_work: The clients' half.
+      aggregator: From their updates to one.
+      server: The server's half.
+      memories: The methods' memories.
+    """
+
+    initial_weights: tff.Computation
+    distributor: tff.learning.templates.DistributionProcess
+    client_work: client_work_lib.ClientWork
+    aggregator: tff.templates.AggregationProcess
+    server: server_lib.Server
+    memories: memory_lib.Memories
+
+
+def compose_process(
+    parts: Parts, clients_remember: bool
 ) -> Union[StatefulLearningProcess, tff.learning.templates.LearningProcess]:
-    """`tff.learning.templates.compose_learning_process`, with memory.
+    """As `tff.learning.templates.compose_learning_process`, with memories.
 
     Args:
-      initial_model_weights_fn: () -> `ModelWeights`, unplaced.
-      model_distributor: From the model to what clients receive.
-      client_work: What clients do.
-      model_aggregator: From their updates to one.
-      model_finalizer: Applies it to the model.
-      upload_aggregator: Adds up what clients upload besides, see
-        `tff_reg.training.aggregators`.
-      memory_update: Updates the server's memory, see `tff_reg.training.memory`.
-      broadcast: Makes what is sent of the memory and the model; None for the model.
-      clients_remember: Whether clients remember something.
+      parts: The parts of the process.
+      clients_remember: Whether clients have memories.
 
     Returns:
-      A `StatefulLearningProcess` if clients remember something, else a
+      A `StatefulLearningProcess` if clients have memories, else a
       `tff.learning.templates.LearningProcess`. Its state is a
-      `tff.learning.templates.LearningAlgorithmState` whose finalizer part holds the
-      finalizer's state as `optimizer`, the server's memory as `memory` and the state of
-      the uploads' aggregation as `uploads`.
+      `tff.learning.templates.LearningAlgorithmState` with the state of the `Server` as
+      its finalizer part.
     """
-    make_state = tff.learning.templates.LearningAlgorithmState
-    data_type, client_type = client_work.next.type_signature.parameter[2:4]
 
     @tff.federated_computation
     def init_fn():
-        weights = tff.federated_eval(initial_model_weights_fn, tff.SERVER)
-        memory = tff.federated_map(client_work.initial_server_memory, weights)
-        finalizer: dict[str, Any] = collections.OrderedDict(
-            optimizer=model_finalizer.initialize(),
-            memory=memory,
-            uploads=upload_aggregator.initialize(),
-        )
+        weights = tff.federated_eval(parts.initial_weights, tff.SERVER)
         return tff.federated_zip(
-            make_state(
+            tff.learning.templates.LearningAlgorithmState(
                 weights,
-                model_distributor.initialize(),
-                client_work.initialize(),
-                model_aggregator.initialize(),
-                tff.federated_zip(finalizer),
+                parts.distributor.initialize(),
+                parts.client_work.initialize(),
+                parts.aggregator.initialize(),
+                parts.server.initialize(weights),
             )
         )
 
-    def run_round(state: Any, client_data: Any, client_memories: Any):
-        weights = state.global_model_weights
-        optimizer_state, memory, uploads_state = state.finalizer
-        leaving = weights
-        if broadcast is not None:
-            leaving = tff.federated_map(broadcast, (memory, weights))
-        sent = model_distributor.next(state.distributor, leaving)
-        work = client_work.next(
-            state.client_work, sent.result, client_data, client_memories, memory
-        )
-        aggregate = model_aggregator.next(
-            state.aggregator, work.result.update, work.result.update_weight
-        )
-        finalized = model_finalizer.next(optimizer_state, weights, aggregate.result)
-        summed = upload_aggregator.next(uploads_state, work.uploads, work.has_trained)
-        uploads, count = summed.result
-        new_memory, new_weights, broken = tff.federated_map(
-            memory_update,
-            (memory, weights, finalized.result, aggregate.result, uploads, count),
-        )
-        new_finalizer: dict[str, Any] = collections.OrderedDict(
-            optimizer=finalized.state, memory=new_memory, uploads=summed.state
-        )
-        new_state = tff.federated_zip(
-            make_state(
-                new_weights,
-                sent.state,
-                work.state,
-                aggregate.state,
-                tff.federated_zip(new_finalizer),
-            )
-        )
-        metrics = tff.federated_zip(
-            collections.OrderedDict(
-                distributor=sent.measurements,
-                client_work=work.measurements,
-                aggregator=aggregate.measurements,
-                finalizer=finalized.measurements,
-                uploads=summed.measurements,
-                memory=broken,
-            )
-        )
-        return new_state, work.client_memories, metrics
+    placed_type = init_fn.type_signature.result
+    data_type, client_type = parts.client_work.next.type_signature.parameter[2:4]
+    of_state = _of_state(parts, placed_type.member)
+    if not clients_remember:
 
-    state_type = init_fn.type_signature.result.member
+        @tff.federated_computation(placed_type, data_type)
+        def next_fn(state: Any, client_data: Any):
+            nothing = tff.federated_value(collections.OrderedDict(), tff.CLIENTS)
+            new_state, _, metrics = _run_round(parts, state, client_data, nothing)
+            return tff.learning.templates.LearningProcessOutput(new_state, metrics)
 
-    def changed(state: Any, **parts: Any):
-        fields = ("global_model_weights", "distributor", "client_work", "aggregator")
-        return make_state(
-            **{
-                name: parts.get(name, getattr(state, name))
-                for name in (*fields, "finalizer")
-            }
+        for name in ("get_hparams", "set_hparams"):
+            of_state[f"{name}_fn"] = of_state.pop(name)
+        return tff.learning.templates.LearningProcess(init_fn, next_fn, **of_state)
+
+    @tff.federated_computation(placed_type, data_type, client_type)
+    def stateful_next_fn(state: Any, client_data: Any, client_states: Any):
+        return StatefulLearningProcessOutput(
+            *_run_round(parts, state, client_data, client_states)
         )
+
+    of_memory = _of_memory(parts, placed_type.member)
+    return StatefulLearningProcess(init_fn, stateful_next_fn, **of_state, **of_memory)
+
+
+def _run_round(parts: Parts, state: Any, client_data: Any, client_memories: Any):
+    """A round: the new state, the clients' new memories, and the metrics."""
+    weights = state.global_model_weights
+    leaving, memories = parts.server.leaving(state.finalizer, weights)
+    sent = parts.distributor.next(state.distributor, leaving)
+    work = parts.client_work.next(
+        state.client_work, sent.result, client_data, client_memories, memories
+    )
+    aggregate = parts.aggregator.next(
+        state.aggregator, work.result.update, work.result.update_weight
+    )
+    finalizer, new_weights, of_server = parts.server.next(
+        state.finalizer, weights, aggregate.result, work
+    )
+    new_state = tff.learning.templates.LearningAlgorithmState(
+        new_weights, sent.state, work.state, aggregate.state, finalizer
+    )
+    metrics: dict[str, Any] = collections.OrderedDict(
+        distributor=sent.measurements,
+        client_work=work.measurements,
+        aggregator=aggregate.measurements,
+        **of_server,
+    )
+    return (
+        tff.federated_zip(new_state),
+        work.client_memories,
+        tff.federated_zip(metrics),
+    )
+
+
+def _of_state(parts: Parts, state_type: Any) -> dict[str, tff.Computation]:
+    """The computations of the state that every process has, by name."""
+
+    def changed(state: Any, **fields: Any):
+        kind = tff.learning.templates.LearningAlgorithmState
+        names = ("global_model_weights", "distributor", "client_work", "aggregator")
+        old = {name: getattr(state, name) for name in (*names, "finalizer")}
+        return kind(**{**old, **fields})
 
     @tff.tensorflow.computation(state_type)
     def get_model_weights(state: Any):
@@ -211,75 +215,44 @@ def compose_stateful_process(
 
     @tff.tensorflow.computation(state_type, state_type.global_model_weights)
     def set_model_weights(state: Any, weights: Any):
-        # Before the first round the server remembers the model that training begins
-        # with, of which what clients remember is made.
         is_first = tf.equal(state.client_work["round_num"], 0)
-
-        def one(first: tf.Tensor, old: tf.Tensor) -> tf.Tensor:
-            return tf.where(is_first, first, old)
-
-        memory = tf.nest.map_structure(
-            one,
-            collections.OrderedDict(client_work.initial_server_memory(weights)),
-            collections.OrderedDict(state.finalizer["memory"]),
-        )
-        finalizer: dict[str, Any] = collections.OrderedDict(
-            state.finalizer, memory=memory
-        )
+        finalizer = parts.server.set_weights(state.finalizer, weights, is_first)
         return changed(state, global_model_weights=weights, finalizer=finalizer)
 
     @tff.tensorflow.computation(state_type)
     def get_hparams(state: Any) -> collections.OrderedDict[str, Any]:
         return collections.OrderedDict(
-            client_work=client_work.get_hparams(state.client_work),
-            finalizer=model_finalizer.get_hparams(state.finalizer["optimizer"]),
+            client_work=parts.client_work.get_hparams(state.client_work),
+            finalizer=parts.server.get_hparams(state.finalizer),
         )
 
     @tff.tensorflow.computation(state_type, get_hparams.type_signature.result)
     def set_hparams(state: Any, hparams: Any):
         return changed(
             state,
-            client_work=client_work.set_hparams(
+            client_work=parts.client_work.set_hparams(
                 state.client_work, hparams["client_work"]
             ),
-            finalizer=collections.OrderedDict(
-                state.finalizer,
-                optimizer=model_finalizer.set_hparams(
-                    state.finalizer["optimizer"], hparams["finalizer"]
-                ),
-            ),
+            finalizer=parts.server.set_hparams(state.finalizer, hparams["finalizer"]),
         )
 
-    if not clients_remember:
+    return dict(
+        get_model_weights=get_model_weights,
+        set_model_weights=set_model_weights,
+        get_hparams=get_hparams,
+        set_hparams=set_hparams,
+    )
 
-        @tff.federated_computation(init_fn.type_signature.result, data_type)
-        def next_fn(state: Any, client_data: Any):
-            nothing = tff.federated_value(collections.OrderedDict(), tff.CLIENTS)
-            new_state, _, metrics = run_round(state, client_data, nothing)
-            return tff.learning.templates.LearningProcessOutput(new_state, metrics)
 
-        return tff.learning.templates.LearningProcess(
-            init_fn,
-            next_fn,
-            get_model_weights,
-            set_model_weights,
-            get_hparams_fn=get_hparams,
-            set_hparams_fn=set_hparams,
-        )
-
-    @tff.federated_computation(init_fn.type_signature.result, data_type, client_type)
-    def stateful_next_fn(state: Any, client_data: Any, client_states: Any):
-        return StatefulLearningProcessOutput(
-            *run_round(state, client_data, client_states)
-        )
+def _of_memory(parts: Parts, state_type: Any) -> dict[str, Optional[tff.Computation]]:
+    """The computations of the state that only a stateful process has, by name."""
 
     @tff.tensorflow.computation(state_type)
     def initial_client_state(state: Any):
-        return client_work.initial_client_memory(state.global_model_weights)
+        return parts.memories.initial_client(state.global_model_weights)
 
     get_all_clients_weights = None
-    memory_type = state_type.finalizer["memory"]
-    if all_clients.MEAN in tff.structure.name_list(memory_type):
+    if all_clients.MEAN in tff.structure.name_list(parts.memories.server_type):
 
         @tff.tensorflow.computation(state_type)
         def get_all_clients_weights(state: Any):
@@ -288,13 +261,7 @@ def compose_stateful_process(
                 state.global_model_weights.non_trainable,
             )
 
-    return StatefulLearningProcess(
-        init_fn,
-        stateful_next_fn,
+    return dict(
         initial_client_state=initial_client_state,
-        get_model_weights=get_model_weights,
-        set_model_weights=set_model_weights,
-        get_hparams=get_hparams,
-        set_hparams=set_hparams,
         get_all_clients_weights=get_all_clients_weights,
     )

@@ -1,4 +1,4 @@
-"""A round of two random examples, which shows what the hooks of a sum need."""
+"""A trial round of two random examples, which shows the needs of hooks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from tff_reg.lazy import tff
-from tff_reg.methods import memories, method as method_lib
+from tff_reg.methods import checks, memories, method as method_lib
 from tff_reg.training import (
     client_states,
     local_round,
@@ -33,19 +33,19 @@ _HOOKS_OF_CLIENTS = (
 def find_needs(
     model_fn: Callable[[], Any], training: local_training.LocalTraining
 ) -> needs_lib.Needs:
-    """Runs the hooks of a client once, eagerly, and notes what they read.
+    """Runs the hooks of a client once, eagerly, and notes their reads.
 
     Args:
       model_fn: Makes the model, as `adaptation.adapt_model_fn` leaves it.
       training: What a client does.
 
     Returns:
-      What the client's round has to have ready.
+      The values that the client's round has to provide.
 
     Raises:
-      HookError: If a hook fails or returns what it must not.
-      NetworkNeededError: If a hook looks inside the network and the model shows none.
-      ClassifierNeededError: If the network is no classifier, and a hook needs one.
+      HookError: If a hook fails or returns a wrong value.
+      NetworkNeededError: If a hook needs the network and the model does not show it.
+      ClassifierNeededError: If a hook needs a classifier and the network is none.
     """
     if not any(map(_has_client_part, training.methods)):
         return needs_lib.Needs()
@@ -87,7 +87,7 @@ def run(
     Returns:
       The client's output.
     """
-    shows = method_lib.has_network(model)
+    shows = checks.has_network(model)
     classes = model.network.num_classes if shows else None
     weights = [tf.identity(v) for v in model.trainable_variables]
     client: dict[str, Any] = collections.OrderedDict()

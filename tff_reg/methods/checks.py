@@ -1,0 +1,120 @@
+"""Checks of methods against one another and against a model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tff_reg import models
+from tff_reg.lazy import tff
+from tff_reg.methods import contract, words
+from tff_reg.methods.method import Method, does
+
+_IN_NETWORK = ("adapt_network", "change_batch", "change_pass", "change_logits")
+
+
+def exclusive_of(method: Any) -> set[str]:
+    """The roles of a method, or of a class, that only one of a combination can have."""
+    derived = {role for hook, role in words.BY_HOOK.items() if does(method, hook)}
+    return {*method.exclusive, *derived}
+
+
+class IncompatibleMethodsError(ValueError):
+    """The methods of a combination conflict."""
+
+
+def check_combination(methods: Sequence[Any]) -> None:
+    """Checks that methods, or their classes, can be combined.
+
+    Args:
+      methods: The methods of the combination.
+
+    Raises:
+      IncompatibleMethodsError: If a method stands there twice, two have the same
+        exclusive role, or one needs single labels and another mixes examples.
+    """
+    names = [m.name for m in methods]
+    for name in names:
+        if names.count(name) > 1:
+            raise IncompatibleMethodsError(
+                f"A method may stand in a combination once, but {name} stands there "
+                f"{names.count(name)} times."
+            )
+    for role in words.EXCLUSIVE:
+        having = [m.name for m in methods if role in exclusive_of(m)]
+        if len(having) > 1:
+            raise IncompatibleMethodsError(
+                f"{' and '.join(having)} both {role}: leave one of them out."
+            )
+    mixing = [m.name for m in methods if words.EXAMPLES in exclusive_of(m)]
+    for method in methods:
+        if mixing and words.ONE_LABEL in method.needs:
+            raise IncompatibleMethodsError(
+                f"{method.name} needs one true class per example, and {mixing[0]} gives"
+                " each example two: leave one of them out."
+            )
+
+
+def check_model(method: Method, model: tff.learning.models.VariableModel) -> None:
+    """Checks that a model supports a method's hooks.
+
+    Args:
+      method: The method.
+      model: The model.
+
+    Raises:
+      TypeError: If the method needs the network and the model does not show it.
+      ValueError: If the network does not support the method.
+    """
+    if any(does(method, what) for what in _IN_NETWORK):
+        require_network(method, model)
+    if any(does(method, what) for what in ("change_batch", "change_logits")):
+        require_classifier(method, model)
+    if words.ONE_LABEL in method.needs:
+        require_classifier(method, model)
+    if has_network(model):
+        method.check_network(model.network)
+
+
+def require_network(method: Method, model: tff.learning.models.VariableModel) -> None:
+    """Checks that a model shows its network.
+
+    Other TFF models expose only their loss, and count each forward pass.
+
+    Raises:
+      NetworkNeededError: If the model is no `LearningModel`, or has its own forward
+        pass.
+    """
+    if not has_network(model):
+        is_own = isinstance(model, models.LearningModel)
+        raise contract.NetworkNeededError(
+            f"{method.name} looks inside the network: model_fn must return a "
+            f"tff_reg.models.LearningModel, but returned {type(model).__name__}"
+            f"{' with its own forward_pass' * is_own}. See tff_reg.models.from_keras."
+        )
+
+
+def require_classifier(
+    method: Method, model: tff.learning.models.VariableModel
+) -> None:
+    """Checks that a network, if the model shows it, is a classifier.
+
+    Raises:
+      ClassifierNeededError: If it has no classes.
+    """
+    if has_network(model) and model.network.num_classes is None:
+        raise contract.ClassifierNeededError(
+            f"{method.name} needs a classifier, one logit per class and integer labels,"
+            " but this model has another loss: train it with methods that use weights"
+            " and gradients only."
+        )
+
+
+def has_network(model: tff.learning.models.VariableModel) -> bool:
+    """Whether a model shows its network: a `LearningModel` without own `forward_pass`.
+
+    A wrapper or an own `forward_pass` would not be called by methods.
+    """
+    if not isinstance(model, models.LearningModel):
+        return False
+    return model.has_plain_forward_pass

@@ -1,0 +1,265 @@
+"""The aggregation of the clients' updates and uploads by a TFF aggregator."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Optional
+
+import numpy as np
+import tensorflow as tf
+
+from tff_reg.lazy import tff
+from tff_reg.methods import all_clients
+from tff_reg.training.aggregators import AggregationFactory, PrivateMeanFactory
+from tff_reg.training.secure_mean import SecureMeanFactory
+
+_UNWEIGHTED = tff.aggregators.UnweightedAggregationFactory
+
+# Parts of the names of TensorFlow's operations that draw noise. Uniform numbers are not
+# among them, as rotating and rounding draw these, too.
+_NOISE = (
+    b"StandardNormal",
+    b"RandomNormal",
+    b"TruncatedNormal",
+    b"RandomPoisson",
+    b"RandomBinomial",
+    b"RandomGamma",
+)
+
+
+def build_update_aggregator(
+    model_aggregator: Optional[AggregationFactory],
+    update_type: Any,
+    *,
+    has_statistics: bool = False,
+    needing_exact: Sequence[str] = (),
+) -> tff.templates.AggregationProcess:
+    """Builds the aggregation of the clients' updates.
+
+    Args:
+      model_aggregator: Any TFF aggregator, used as a weighted one; None for the
+        weighted mean.
+      update_type: The type of a client's update.
+      has_statistics: Whether training may change weights that are not trainable. If
+        not, an aggregator that adds noise gets the trainable ones only.
+      needing_exact: Names of the methods that need exact sums of uploads.
+
+    Returns:
+      The process.
+
+    Raises:
+      TypeError: If the aggregator changes the type of the update.
+      ValueError: If it adds noise, and there are statistics; or if it clips, zeroes or
+        adds noise, and a method needs exact sums.
+    """
+    weight_type = tff.TensorType(np.float32)
+    if model_aggregator is None:
+        return tff.aggregators.MeanFactory().create(update_type, weight_type)
+    factory = _as_weighted(model_aggregator)
+    is_whole = getattr(update_type, "python_container", None) is (
+        tff.learning.models.ModelWeights
+    )
+    # TFF's tree aggregation is made for one structure.
+    trained_type = update_type.trainable if is_whole else update_type
+    aggregator = factory.create(trained_type, weight_type)
+    if needing_exact and _changes_sums(aggregator):
+        raise ValueError(_exact_needed(needing_exact[0]))
+    if is_whole and _adds_noise(model_aggregator, aggregator):
+        if has_statistics:
+            raise ValueError(
+                "The aggregator adds noise, which can make running variances negative:"
+                " use a network without BatchNorm, for example with norm='group', or an"
+                " aggregator without noise."
+            )
+        return _of_trainable(aggregator, update_type)
+    if is_whole:
+        aggregator = factory.create(update_type, weight_type)
+    aggregated_type = aggregator.next.type_signature.result.result.member
+    if not update_type.is_assignable_from(aggregated_type):
+        raise TypeError(
+            "The model_aggregator must keep the type of the clients' updates, "
+            f"{update_type}, but it returns {aggregated_type}."
+        )
+    return aggregator
+
+
+def _exact_needed(name: str) -> str:
+    without = "averages_all_clients" if name == all_clients.NAME else "this method"
+    return (
+        f"{name} needs exact sums of the clients' uploads, but the aggregator clips,"
+        " zeroes or adds noise: use the mean, or robust or compressed without zeroing"
+        " and clipping (--noaggregator_zeroing --noaggregator_clipping), or do without"
+        f" {without}."
+    )
+
+
+def build_upload_aggregator(
+    model_aggregator: Optional[AggregationFactory], uploads_type: tff.types.Type
+) -> tff.templates.AggregationProcess:
+    """Builds the summation of the clients' uploads.
+
+    Args:
+      model_aggregator: The aggregator of the updates, which uploads go through, too;
+        None for plain sums.
+      uploads_type: The type of a client's uploads, perhaps without any tensor.
+
+    Returns:
+      A process. Its `next` takes the uploads and 1 or 0, int32, for whether a client
+      trained. It returns the uploads' sum and a number of clients, int32, by which a
+      mean has to be multiplied to be a sum. With an aggregator the uploads' sum is
+      their mean times this number: the number of clients that trained, summed securely;
+      for an aggregator without weights, which divides by the cohort, the cohort's size,
+      or 0 if no client trained; for a private one the cohort's size, which is public.
+
+    Raises:
+      ValueError: If the aggregator does not take the uploads' type.
+    """
+    if model_aggregator is None or not tff.structure.flatten(uploads_type):
+        return _plain_sums(model_aggregator, uploads_type)
+    if isinstance(model_aggregator, SecureMeanFactory):
+        model_aggregator = model_aggregator.of_ones()
+    try:
+        mean = _as_weighted(model_aggregator).create(
+            uploads_type, tff.TensorType(np.float32)
+        )
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            "The model_aggregator takes updates only, and clients also upload"
+            f" {', '.join(tff.structure.name_list(uploads_type))}: use an aggregator"
+            " for values of any type, or a method without uploads."
+        ) from error
+
+    as_weight = tff.tensorflow.computation(_as_float, np.int32)
+
+    @tff.tensorflow.computation(uploads_type, np.int32)
+    def times(uploads: Any, count: Any):
+        # The mean over no clients may be NaN.
+        def total(mean: tf.Tensor) -> tf.Tensor:
+            return tf.math.multiply_no_nan(mean, tf.cast(count, mean.dtype))
+
+        return tf.nest.map_structure(total, uploads)
+
+    @tff.federated_computation(
+        mean.initialize.type_signature.result, *_uploaded_types(uploads_type)
+    )
+    def next_fn(state: Any, uploads: Any, has_trained: Any):
+        count = _number_of(model_aggregator, has_trained)
+        weight = tff.federated_map(as_weight, has_trained)
+        output = mean.next(state, uploads, weight)
+        sums = tff.federated_map(times, (output.result, count))
+        return tff.templates.MeasuredProcessOutput(
+            output.state, tff.federated_zip((sums, count)), output.measurements
+        )
+
+    return tff.templates.AggregationProcess(mean.initialize, next_fn)
+
+
+def _as_float(has_trained: Any) -> tf.Tensor:
+    return tf.cast(has_trained, tf.float32)
+
+
+def _uploaded_types(uploads_type: tff.types.Type) -> tuple[Any, Any]:
+    return (
+        tff.FederatedType(uploads_type, tff.CLIENTS),
+        tff.FederatedType(np.int32, tff.CLIENTS),
+    )
+
+
+def _plain_sums(
+    model_aggregator: Optional[AggregationFactory], uploads_type: tff.types.Type
+) -> tff.templates.AggregationProcess:
+    """Sums of uploads that go through no aggregator."""
+
+    @tff.federated_computation
+    def no_state():
+        return tff.federated_value((), tff.SERVER)
+
+    @tff.federated_computation(
+        no_state.type_signature.result, *_uploaded_types(uploads_type)
+    )
+    def next_fn(state: Any, uploads: Any, has_trained: Any):
+        if model_aggregator is None:
+            sums = tff.federated_sum(tff.federated_zip((uploads, has_trained)))
+        else:
+            count = _number_of(model_aggregator, has_trained)
+            sums = tff.federated_zip((tff.federated_sum(uploads), count))
+        return tff.templates.MeasuredProcessOutput(
+            state, sums, tff.federated_value((), tff.SERVER)
+        )
+
+    return tff.templates.AggregationProcess(no_state, next_fn)
+
+
+def _number_of(model_aggregator: Any, has_trained: Any) -> Any:
+    """The number of clients that `build_upload_aggregator` returns, at the server."""
+    if isinstance(model_aggregator, PrivateMeanFactory):
+        return tff.federated_value(model_aggregator.clients_per_round, tff.SERVER)
+    trained = tff.federated_secure_sum(has_trained, 1)
+    if not isinstance(model_aggregator, _UNWEIGHTED):
+        return trained
+
+    @tff.tensorflow.computation(np.int32, np.int32)
+    def cohort_of(size: Any, trained: Any):
+        return tf.where(trained > 0, size, 0)
+
+    size = tff.federated_secure_sum(tff.federated_value(1, tff.CLIENTS), 1)
+    return tff.federated_map(cohort_of, (size, trained))
+
+
+def _adds_noise(
+    factory: AggregationFactory, aggregator: tff.templates.AggregationProcess
+) -> bool:
+    if isinstance(factory, PrivateMeanFactory):
+        return factory.adds_noise
+    if _is_private(aggregator):
+        return True
+    dumped = tff.framework.serialize_computation(aggregator.next).SerializeToString()
+    return any(each in dumped for each in _NOISE)
+
+
+def _is_private(aggregator: tff.templates.AggregationProcess) -> bool:
+    """Whether TFF's `DifferentiallyPrivateFactory` is in it, whatever its noise."""
+    return "dp_event=" in str(aggregator.initialize.type_signature.result)
+
+
+def _changes_sums(aggregator: tff.templates.AggregationProcess) -> bool:
+    """Whether it clips, zeroes or adds noise: TFF's measure how many they clip."""
+    measured = str(aggregator.next.type_signature.result.measurements)
+    return _is_private(aggregator) or "clip" in measured or "zeroed" in measured
+
+
+def _of_trainable(
+    aggregator: tff.templates.AggregationProcess, update_type: Any
+) -> tff.templates.AggregationProcess:
+    """An aggregation of trainable weights for whole updates, the rest of which is 0."""
+
+    @tff.tensorflow.computation(update_type)
+    def trainable_part(update: Any):
+        return update.trainable
+
+    @tff.tensorflow.computation(update_type.trainable)
+    def whole(trainable: Any):
+        rest = tff.structure.flatten(update_type.non_trainable)
+        zeros = [tf.zeros(t.shape, t.dtype) for t in rest]
+        return tff.learning.models.ModelWeights(trainable, zeros)
+
+    @tff.federated_computation(
+        aggregator.initialize.type_signature.result,
+        tff.FederatedType(update_type, tff.CLIENTS),
+        tff.FederatedType(np.float32, tff.CLIENTS),
+    )
+    def next_fn(state: Any, updates: Any, weights: Any):
+        own = tff.federated_map(trainable_part, updates)
+        output = aggregator.next(state, own, weights)
+        result = tff.federated_map(whole, output.result)
+        return tff.templates.MeasuredProcessOutput(
+            output.state, result, output.measurements
+        )
+
+    return tff.templates.AggregationProcess(aggregator.initialize, next_fn)
+
+
+def _as_weighted(factory: Any) -> tff.aggregators.WeightedAggregationFactory:
+    if isinstance(factory, _UNWEIGHTED):
+        return tff.aggregators.as_weighted_aggregator(factory)
+    return factory

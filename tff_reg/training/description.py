@@ -1,0 +1,153 @@
+"""A model and its methods as a process has to know them before anything is traced."""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from tff_reg.lazy import tff
+from tff_reg.methods import checks, method as method_lib
+from tff_reg.models import learning_model
+from tff_reg.training import (
+    debugging,
+    finishing,
+    local_round,
+    local_training,
+    needs as needs_lib,
+    numbers,
+    trial,
+)
+
+
+def update_type(model_weights_type: Any) -> tff.types.Type:
+    """Returns the type of a client's update.
+
+    Args:
+      model_weights_type: The TFF type of the model's `ModelWeights`.
+
+    Returns:
+      The type of the trainable weights, as in TFF's own processes, if the model has no
+      other floats; else the type of a `ModelWeights` with all floats, because
+      statistics such as BatchNorm's are averaged too.
+    """
+    statistics = numbers.floats(tff.structure.flatten(model_weights_type.non_trainable))
+    if not statistics:
+        return model_weights_type.trainable
+    return tff.types.to_type(
+        tff.learning.models.ModelWeights(model_weights_type.trainable, statistics)
+    )
+
+
+class Description(NamedTuple):
+    """A model and the client's half of a process.
+
+    Attributes:
+      model_fn: Makes the model, as `adaptation.adapt_model_fn` leaves it.
+      training: What a client does.
+      needs: What the methods' hooks need.
+      initial_weights: () -> the `ModelWeights` that training begins with.
+      input_spec: The model's `input_spec`.
+      metric_finalizers: The finalizers of the model's metrics and of the methods'
+        measurements, by name.
+      hparams_dtype: Data type of the client optimiser's hyperparameters.
+      has_statistics: Whether training may change weights that are not trainable.
+      output_spec: The `tf.TensorSpec`s of a client's output; None without
+        `debug_eager`.
+      kept: Python functions that graphs call in `debug_eager`.
+    """
+
+    model_fn: Callable[[], Any]
+    training: local_training.LocalTraining
+    needs: needs_lib.Needs
+    initial_weights: tff.Computation
+    input_spec: Any
+    metric_finalizers: dict[str, Callable[..., Any]]
+    hparams_dtype: tf.DType
+    has_statistics: bool
+    output_spec: Any
+    kept: list[Any]
+
+    @property
+    def weights_type(self) -> Any:
+        """The type of the model's `ModelWeights`."""
+        return self.initial_weights.type_signature.result
+
+    @property
+    def update_type(self) -> tff.types.Type:
+        """The type of a client's update."""
+        return update_type(self.weights_type)
+
+    @property
+    def received_type(self) -> tff.types.Type:
+        """The type of the weights that a client receives.
+
+        It is `weights_type`, or, where a method reads the mean of the last global
+        models, a structure of `model` and `averaged` (trainable weights only).
+        """
+        if not self.training.averaged_rounds:
+            return self.weights_type
+        names = (local_round.MODEL, method_lib.AVERAGED)
+        types = (self.weights_type, self.weights_type.trainable)
+        return tff.types.to_type(collections.OrderedDict(zip(names, types)))
+
+
+def describe(
+    model_fn: Callable[[], Any], training: local_training.LocalTraining
+) -> Description:
+    """Makes a model and runs the methods' hooks on it once.
+
+    Args:
+      model_fn: Makes the model, as `adaptation.adapt_model_fn` leaves it.
+      training: What a client does.
+
+    Returns:
+      The description.
+
+    Raises:
+      HookError: If a hook of a method fails or returns a wrong value.
+      TypeError: If a method needs the network and the model does not show it.
+      ValueError: If the model's layers do not support a method.
+    """
+    needs = trial.find_needs(model_fn, training)
+    found: dict[str, Any] = {}
+
+    @tff.tensorflow.computation
+    def initial_weights() -> tff.learning.models.ModelWeights:
+        model = model_fn()
+        found.update(_seen(model, training, needs))
+        return tff.learning.models.ModelWeights.from_model(model)
+
+    spec = None
+    if training.debug_eager:
+        spec = debugging.output_spec(model_fn, training, needs)
+    return Description(
+        model_fn, training, needs, initial_weights, **found, output_spec=spec, kept=[]
+    )
+
+
+def _seen(
+    model: Any, training: local_training.LocalTraining, needs: needs_lib.Needs
+) -> dict[str, Any]:
+    """The fields of `Description` that a model shows."""
+    uniform = tff.learning.ClientWeighting.UNIFORM
+    own = local_round.LocalRound(lambda: model, training, uniform, needs)
+    finalizers = collections.OrderedDict(model.metric_finalizers())
+    for name in own.measurement_names:
+        finalizers[name] = learning_model.finalize_ratio
+    for name in own.blamed:
+        key = f"{name}/{finishing.NOT_FINITE}"
+        finalizers[key] = learning_model.finalize_identity
+    finalizers[finishing.REJECTED] = learning_model.finalize_identity
+    # Training may change all weights of a model that does not show its network.
+    shows = checks.has_network(model)
+    constants = len(model.network.constants) if shows else 0
+    is_double = any(v.dtype == tf.float64 for v in model.trainable_variables)
+    return dict(
+        input_spec=model.input_spec,
+        metric_finalizers=finalizers,
+        hparams_dtype=tf.float64 if is_double else tf.float32,
+        has_statistics=len(numbers.floats(model.non_trainable_variables)) > constants,
+    )

@@ -1,0 +1,192 @@
+"""The end of a client's round: its update, memories, uploads and metrics."""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tff_reg.lazy import tff
+from tff_reg.methods import contract, memories, method as method_lib
+from tff_reg.training import hook_results, numbers
+from tff_reg.training.client_states import ClientOutput, Progress, Visit
+
+# The number of clients that count in no other metric.
+REJECTED = "rejected_clients"
+# The number of those rejected for a method's numbers alone, `<method>/not_finite`.
+NOT_FINITE = "not_finite"
+
+
+class Finishing:
+    """Makes a client's output.
+
+    Args:
+      model: The model that was trained.
+      methods: The methods of the combination.
+      is_uniform: Whether all clients have the same weight.
+
+    Attributes:
+      blamed: Names of the methods that have a metric `<method>/not_finite`.
+    """
+
+    def __init__(
+        self, model: Any, methods: Sequence[method_lib.Method], is_uniform: bool
+    ):
+        self._model, self._is_uniform = model, is_uniform
+        self._by_name = {method.name: method for method in methods}
+        self.blamed = [method.name for method in methods if _has_part(method)]
+
+    def finish(
+        self, visit: Visit, progress: Progress, locals_: Mapping[str, Any]
+    ) -> ClientOutput:
+        """Ends the training.
+
+        Args:
+          visit: The client before its training.
+          progress: How far the training came.
+          locals_: The client at its end, as each method sees it.
+
+        Returns:
+          The client's output. A client whose update, memory, upload or term is not
+          finite counts as `rejected_clients`, and as `<method>/not_finite` if only a
+          method's part is not finite. It counts in nothing else and keeps its memory,
+          as a client without examples does.
+
+        Raises:
+          HookError: If a hook fails or returns a wrong value.
+        """
+        finished = {
+            name: self._finished(method, locals_[name], visit)
+            for name, method in self._by_name.items()
+        }
+        update = self._update(visit, progress, finished)
+        is_finite = numbers.all_finite(update)
+        blamed = {
+            name: tf.logical_and(
+                is_finite,
+                tf.logical_not(self._all_finite(name, finished[name], progress)),
+            )
+            for name in self.blamed
+        }
+        is_finite = tf.reduce_all([is_finite, *map(tf.logical_not, blamed.values())])
+        has_trained = tf.logical_and(is_finite, progress.num_examples > 0)
+        return ClientOutput(
+            result=tff.learning.templates.ClientResult(
+                update=numbers.zero_unless(is_finite, update),
+                update_weight=self._client_weight(progress, is_finite),
+            ),
+            metrics=self._metrics(progress, is_finite, blamed),
+            client=self._memory(visit, finished, has_trained),
+            uploads=_uploads(finished, has_trained),
+            has_trained=tf.cast(has_trained, tf.int32),
+        )
+
+    def _finished(
+        self, method: method_lib.Method, local: Any, visit: Visit
+    ) -> method_lib.Finished:
+        own = method_lib.Finished()
+        if method_lib.does(method, "finish"):
+            own = contract.call(method, "finish", local)
+        memory = memories.own(method.name, method.client_memory, visit.client)
+        return hook_results.finished(method, own, memory)
+
+    def _memory(
+        self,
+        visit: Visit,
+        finished: Mapping[str, method_lib.Finished],
+        has_trained: tf.Tensor,
+    ) -> dict[str, Any]:
+        """The client's new memories, by their names among all methods'."""
+        new: dict[str, Any] = {}
+        for name, own in finished.items():
+            keys = memories.keys(name, self._by_name[name].client_memory)
+            new.update((keys[each], own.memory[each]) for each in own.memory)
+        return collections.OrderedDict(
+            (name, numbers.where(has_trained, new.get(name, old), old))
+            for name, old in visit.client.items()
+        )
+
+    def _update(
+        self,
+        visit: Visit,
+        progress: Progress,
+        finished: Mapping[str, method_lib.Finished],
+    ) -> Any:
+        """a_i - w_i of weights and statistics, scaled as the methods say."""
+        weights = tff.learning.models.ModelWeights.from_model(self._model)
+        start = tf.nest.pack_sequence_as(visit.received.trainable, visit.start)
+        before, after = (
+            tff.learning.models.ModelWeights(trainable, numbers.floats(w.non_trainable))
+            for trainable, w in (
+                (start, visit.received),
+                (weights.trainable, weights),
+            )
+        )
+        update = tf.nest.map_structure(tf.subtract, before, after)
+        for own in finished.values():
+            if own.scale is not None:
+                # Without a step there is nothing to scale, perhaps by 1 / 0.
+                one = tf.ones_like(own.scale)
+                factor = tf.where(progress.num_steps > 0, own.scale, one)
+                scaled = [factor * u for u in update.trainable]
+                update = tff.learning.models.ModelWeights(scaled, update.non_trainable)
+        return update if after.non_trainable else update.trainable
+
+    def _all_finite(self, name: str, own: method_lib.Finished, progress: Progress):
+        parts: list[Any] = [own.memory, own.upload]
+        if f"{name}/term" in progress.sums and not self._by_name[name].is_measured_only:
+            parts.append(progress.sums[f"{name}/term"])
+        return numbers.all_finite(parts)
+
+    def _client_weight(self, progress: Progress, is_finite: tf.Tensor) -> tf.Tensor:
+        if self._is_uniform:
+            weight = tf.cast(progress.num_examples > 0, tf.float32)
+        else:
+            weight = tf.cast(progress.num_examples, tf.float32)
+        return tf.where(is_finite, weight, 0.0)
+
+    def _metrics(
+        self, progress: Progress, is_finite: tf.Tensor, blamed: Mapping[str, tf.Tensor]
+    ) -> dict[str, Any]:
+        """The client's metrics, none where it is rejected."""
+        model = self._model
+
+        def reset_metrics():
+            model.reset_metrics()
+            return tf.no_op()
+
+        tf.cond(is_finite, tf.no_op, reset_metrics)
+        metrics = collections.OrderedDict(model.report_local_unfinalized_metrics())
+        for name, total in progress.sums.items():
+            examples = tf.cast(progress.num_examples, tf.float32)
+            metrics[name] = [
+                tf.where(is_finite, total, 0.0),
+                tf.where(is_finite, examples, 0.0),
+            ]
+        for name, is_blamed in blamed.items():
+            metrics[f"{name}/{NOT_FINITE}"] = tf.cast(is_blamed, tf.int32)
+        metrics[REJECTED] = tf.cast(tf.logical_not(is_finite), tf.int32)
+        return metrics
+
+
+def _has_part(method: method_lib.Method) -> bool:
+    """Whether a method has numbers of its own that may not be finite."""
+    has_term = method_lib.does(method, "term") and not method.is_measured_only
+    return has_term or bool(method.client_memory or method.uploads)
+
+
+def _uploads(
+    finished: Mapping[str, method_lib.Finished], has_trained: tf.Tensor
+) -> dict[str, Any]:
+    """The uploads of all methods by `<method>/<name>`; zeros without training."""
+    uploads = {
+        f"{name}/{each}": value
+        for name, own in finished.items()
+        for each, value in own.upload.items()
+    }
+    return collections.OrderedDict(
+        (name, numbers.zero_unless(has_trained, uploads[name]))
+        for name in sorted(uploads)
+    )

@@ -1,0 +1,158 @@
+"""The server's half of a process: its state beside the model, and its step."""
+
+from __future__ import annotations
+
+import collections
+from typing import Any, Optional
+
+import tensorflow as tf
+
+from tff_reg.lazy import tff
+from tff_reg.training import (
+    client_work as client_work_lib,
+    description as description_lib,
+    memory as memory_lib,
+)
+
+
+class Server:
+    """A server without memory: its state is the finalizer's.
+
+    Args:
+      finalizer: Applies the aggregated update to the model.
+    """
+
+    def __init__(self, finalizer: tff.learning.templates.FinalizerProcess):
+        self._finalizer = finalizer
+
+    def initialize(self, weights: Any) -> Any:
+        """The first state, at the server as the model's `ModelWeights` are."""
+        return self._finalizer.initialize()
+
+    def leaving(self, state: Any, weights: Any) -> tuple[Any, Any]:
+        """The weights for the distributor, and the memories that clients receive."""
+        return weights, tff.federated_value(collections.OrderedDict(), tff.CLIENTS)
+
+    def next(
+        self,
+        state: Any,
+        weights: Any,
+        update: Any,
+        work: client_work_lib.ClientWorkOutput,
+    ) -> tuple[Any, Any, dict[str, Any]]:
+        """Ends a round.
+
+        Args:
+          state: The server's state.
+          weights: The round's `ModelWeights`.
+          update: The aggregated update.
+          work: The clients' outputs.
+
+        Returns:
+          The new state, the new `ModelWeights`, and metrics by name; all at the server.
+        """
+        output = self._finalizer.next(state, weights, update)
+        metrics: dict[str, Any] = collections.OrderedDict(finalizer=output.measurements)
+        return output.state, output.result, metrics
+
+    def get_hparams(self, state: Any) -> Any:
+        """The server optimiser's hyperparameters, in TensorFlow."""
+        return self._finalizer.get_hparams(state)
+
+    def set_hparams(self, state: Any, hparams: Any) -> Any:
+        """The state with other hyperparameters, in TensorFlow."""
+        return self._finalizer.set_hparams(state, hparams)
+
+    def set_weights(self, state: Any, weights: Any, is_first: tf.Tensor) -> Any:
+        """The state for other weights, before the first round or after it."""
+        return state
+
+
+class RememberingServer(Server):
+    """A server with memories and uploads.
+
+    Its state holds the finalizer's as `optimizer`, the methods' memories as `memory`
+    and the state of the uploads' aggregation as `uploads`.
+
+    Args:
+      finalizer: Applies the aggregated update to the model.
+      memories: The methods' memories.
+      upload_aggregator: Sums uploads, see `uploads.build_upload_aggregator`.
+      description: The model and its methods.
+      uploads_type: The type of a client's uploads.
+    """
+
+    def __init__(
+        self,
+        finalizer: tff.learning.templates.FinalizerProcess,
+        memories: memory_lib.Memories,
+        upload_aggregator: tff.templates.AggregationProcess,
+        description: description_lib.Description,
+        uploads_type: tff.types.Type,
+    ):
+        super().__init__(finalizer)
+        self._memories = memories
+        self._uploads = upload_aggregator
+        self._broadcast: Optional[tff.Computation] = memory_lib.build_broadcast(
+            description, memories.server_type
+        )
+        self._update = memory_lib.build_memory_update(
+            description, memories.server_type, uploads_type
+        )
+
+    def initialize(self, weights: Any) -> Any:
+        parts: dict[str, Any] = collections.OrderedDict(
+            optimizer=super().initialize(weights),
+            memory=tff.federated_map(self._memories.initial_server, weights),
+            uploads=self._uploads.initialize(),
+        )
+        return tff.federated_zip(parts)
+
+    def leaving(self, state: Any, weights: Any) -> tuple[Any, Any]:
+        _, memory, _ = state
+        sent = tff.federated_broadcast(tff.federated_map(self._memories.sent, memory))
+        if self._broadcast is not None:
+            weights = tff.federated_map(self._broadcast, (memory, weights))
+        return weights, sent
+
+    def next(
+        self,
+        state: Any,
+        weights: Any,
+        update: Any,
+        work: client_work_lib.ClientWorkOutput,
+    ) -> tuple[Any, Any, dict[str, Any]]:
+        optimizer, memory, uploads_state = state
+        optimizer, new, metrics = super().next(optimizer, weights, update, work)
+        summed = self._uploads.next(uploads_state, work.uploads, work.has_trained)
+        uploads, count = summed.result
+        memory, new, broken = tff.federated_map(
+            self._update, (memory, weights, new, update, uploads, count)
+        )
+        parts: dict[str, Any] = collections.OrderedDict(
+            optimizer=optimizer, memory=memory, uploads=summed.state
+        )
+        metrics.update(uploads=summed.measurements, memory=broken)
+        return tff.federated_zip(parts), new, metrics
+
+    def get_hparams(self, state: Any) -> Any:
+        return super().get_hparams(state["optimizer"])
+
+    def set_hparams(self, state: Any, hparams: Any) -> Any:
+        changed: dict[str, Any] = collections.OrderedDict(state)
+        changed["optimizer"] = super().set_hparams(state["optimizer"], hparams)
+        return changed
+
+    def set_weights(self, state: Any, weights: Any, is_first: tf.Tensor) -> Any:
+        # The first memories of clients and of the server are made from the same model.
+        def one(first: tf.Tensor, old: tf.Tensor) -> tf.Tensor:
+            return tf.where(is_first, first, old)
+
+        memory = tf.nest.map_structure(
+            one,
+            collections.OrderedDict(self._memories.initial_server(weights)),
+            collections.OrderedDict(state["memory"]),
+        )
+        changed: dict[str, Any] = collections.OrderedDict(state)
+        changed["memory"] = memory
+        return changed

@@ -1,0 +1,88 @@
+"""The client during its round, as each method sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Optional
+
+import tensorflow as tf
+
+from tff_reg.methods import memories, method as method_lib
+from tff_reg.training import local_training, needs as needs_lib
+from tff_reg.training.client_states import Progress, Visit
+
+
+class Views:
+    """Makes the `Local` of each method.
+
+    Args:
+      training: What the client does.
+      is_uniform: Whether all clients have the same weight.
+      variables: The trainable variables.
+      in_head: Whether each of them is in the last layer.
+      reads: Where a trial notes what the hooks read; None if this is no trial.
+    """
+
+    def __init__(
+        self,
+        training: local_training.LocalTraining,
+        is_uniform: bool,
+        variables: Sequence[Any],
+        in_head: Sequence[bool],
+        reads: Optional[needs_lib.Reads],
+    ):
+        self._training, self._reads = training, reads
+        self._is_uniform = is_uniform
+        self._variables, self._in_head = variables, in_head
+
+    def of(
+        self, visit: Visit, progress: Progress, is_last: bool = False
+    ) -> dict[str, method_lib.Local]:
+        """Makes them.
+
+        Args:
+          visit: The client before its training.
+          progress: How far the training is.
+          is_last: Whether it has ended.
+
+        Returns:
+          What each method sees, by the method's name.
+        """
+        dtype = self._variables[0].dtype
+        size = tf.cast(progress.relative_size, dtype)
+        population, steps = self._training.population, progress.num_steps
+        if population and population.local_steps:
+            steps = tf.constant(population.local_steps, dtype)
+        at_end: dict[str, Any] = {}
+        if is_last and "learning_rate" in visit.hparams:
+            rate = tf.cast(visit.hparams["learning_rate"], dtype)
+            at_end["step_size"] = tf.cast(steps, dtype) * rate
+        has_rate = "learning_rate" in visit.decayed
+        if is_last and progress.gradient_sum and has_rate:
+            decayed = tf.cast(visit.decayed["learning_rate"], dtype)
+            scaled = [decayed * total for total in progress.gradient_sum]
+            at_end["scaled_gradient_sum"] = scaled
+        found: dict[str, method_lib.Local] = {}
+        for method in self._training.methods:
+            name = method.name
+            found[name] = method_lib.Local(
+                weights=self._variables,
+                start=visit.start,
+                global_weights=tuple(visit.received.trainable),
+                memory=memories.own(name, method.client_memory, visit.client),
+                server_memory=memories.own(name, method.server_memory, visit.server),
+                state=progress.kept.get(name, ()),
+                in_head=self._in_head,
+                class_counts=visit.class_counts,
+                relative_size=size,
+                relative_weight=tf.ones([], dtype) if self._is_uniform else size,
+                num_steps=progress.num_steps,
+                num_examples=progress.num_examples,
+                weighs_by_examples=not self._is_uniform,
+                hparams=visit.decayed,
+                local_steps=steps,
+                **at_end,
+            )
+            if self._reads is not None:
+                found[name] = self._reads.watch_local(method, found[name])
+        return found
