@@ -62,6 +62,8 @@ def test_the_readmes_run_prints_what_it_shows(tmp_path):
 def test_a_pages_python_runs(file, capsys, monkeypatch, tmp_path):
     """All of it, block after block; of rounds and local epochs, one."""
     monkeypatch.chdir(tmp_path)
+    # The tests among a page's files import the others.
+    monkeypatch.syspath_prepend(documents.ROOT / "docs" / "examples" / "methods")
     names = {"__name__": "__main__"}
     try:
         for program in documents.programs(file):

@@ -64,7 +64,7 @@ class TensorFlowFunction:
         self._lock = lock
         self._on_build = on_build
         self._built = False
-        self._function = None
+        self._function: Any = None
         # With a Python function in it: what is run before it, it, what after it.
         self._around_python: Optional[tuple[Any, ...]] = None
         self._has_loops = False
