@@ -60,7 +60,9 @@ class ProcessSettings(PopulationSettings):
         help="Whether all clients take the number of steps of an average-sized client",
     )
     client_learning_rate: float = _of_clients(
-        0.1, help="Learning rate of the clients' SGD in the first round", above=0
+        0.1,
+        help="learning rate of the clients' SGD; the first round's, if it decays",
+        above=0,
     )
     learning_rate_schedule: str = _of_clients(
         "constant",
@@ -98,7 +100,7 @@ class ProcessSettings(PopulationSettings):
         choices=("sgd", *_ADAPTIVE),
     )
     server_learning_rate: float = _of_server(
-        1.0, help="Learning rate of the server optimiser", above=0
+        1.0, help="learning rate of the server optimiser", above=0
     )
     server_momentum: float = _of_server(
         0.0,
