@@ -728,6 +728,8 @@ def test_a_loss_that_is_not_finite_is_reported_and_recorded(
 ):
     def spoil(output):
         output.metrics["client_work"]["train"]["loss"] = np.float32("nan")
+        output.metrics["client_work"]["train"]["mine/not_finite"] = np.int32(1)
+        output.metrics["client_work"]["train"]["other/not_finite"] = np.int32(0)
         output.metrics["client_work"]["rejected_clients"] = np.int32(2)
         return output
 
@@ -736,6 +738,10 @@ def test_a_loss_that_is_not_finite_is_reported_and_recorded(
     result = run(tmp_path / "a", process=process, total_rounds=2, progress=notes)
     assert sum("training loss is nan" in line for line in notes.lines) == 1
     assert sum("2 of 3 clients" in line for line in notes.lines) == 2
+    assert sum("mine made numbers that are not f" in line for line in notes.lines) == 2
+    assert not any("other made" in line for line in notes.lines)
+    # Runs that an older version began have no such columns.
+    assert not any("not_finite" in name for name in result.rows[0])
     assert ",nan," in (tmp_path / "a" / "metrics.csv").read_text()
     summary = json.loads((tmp_path / "a" / "summary.json").read_text())
     assert summary["final_training_loss"] is None
