@@ -29,7 +29,7 @@ orphan: true
 
 # Which methods go together
 
-A plus: the two can be in one sum. A minus: both would do the same thing
+A plus: the two can be combined. A minus: both would do the same thing
 ({doc}`../pages/methods`).
 """
 # Curves that `bin/compare` left, and what their panel is called.
@@ -202,7 +202,7 @@ def _properties(method):
     exclusive = checks.exclusive_of(method)
     if exclusive:
         ordered = [what for what in words.EXCLUSIVE if what in exclusive]
-        facts.append(f"Only one method of a sum can {' and '.join(ordered)}.")
+        facts.append(f"Only one method of a combination can {' and '.join(ordered)}.")
     facts.append(
         "It looks inside the network, so the model is a `models.LearningModel`."
         if _looks_inside(method())
