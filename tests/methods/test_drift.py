@@ -240,7 +240,7 @@ def test_two_that_do_the_same_are_refused_by_name(process):
 
 
 def test_those_of_a_list_are_refused_like_names():
-    message = "fedspeed and fedsam both say how the gradient is taken"
+    message = "fedspeed and fedsam both define how the gradient is taken"
     with pytest.raises(checks.IncompatibleMethodsError, match=message):
         linear.build(CORRECTIONS["fedspeed"], methods.FedSAM())
 
@@ -257,7 +257,7 @@ def test_those_that_make_the_model_refuse_a_server_optimizer(name):
 @_that(lambda cls: method.UNIFORM_WEIGHTING in cls.needs)
 def test_those_that_make_the_model_refuse_a_weighted_mean(name):
     weighting = tff.learning.ClientWeighting.NUM_EXAMPLES
-    with pytest.raises(ValueError, match=f"{name} takes the plain mean"):
+    with pytest.raises(ValueError, match=f"{name} needs the plain mean"):
         linear.build(CORRECTIONS[name], client_weighting=weighting)
 
 

@@ -47,12 +47,12 @@ def test_clients_begin_ahead_and_the_model_is_their_mean():
         data_sets = [linear.whole(*own) for own in clients]
         state = process.next(state, [*data_sets, linear.empty()]).state
         linear.assert_close(linear.weights_of(process, state), weights)
-        linear.assert_close(state.finalizer["memory"]["momentum"], kept)
+        linear.assert_close(state.finalizer["memory"]["fedacg/momentum"], kept)
 
 
 def test_refuses_another_mean_or_server():
     by_examples = tff.learning.ClientWeighting.NUM_EXAMPLES
-    with pytest.raises(ValueError, match="fedacg takes the plain mean"):
+    with pytest.raises(ValueError, match="fedacg needs the plain mean"):
         linear.build(methods.FedACG(), client_weighting=by_examples)
     adam = tff.learning.optimizers.build_adam(1.0)
     with pytest.raises(ValueError, match="without a server optimiser"):

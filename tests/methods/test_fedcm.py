@@ -55,7 +55,7 @@ def test_mixes_with_the_last_rounds_direction_at_that_rounds_rate(local_steps):
         # Who has no examples has no direction, either.
         state = process.next(state, [*data_sets, linear.empty()]).state
         linear.assert_close(linear.weights_of(process, state), weights)
-        linear.assert_close(state.finalizer["memory"]["direction"], direction)
+        linear.assert_close(state.finalizer["memory"]["fedcm/direction"], direction)
 
 
 def test_a_share_of_1_leaves_the_gradient():

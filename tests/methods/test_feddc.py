@@ -10,7 +10,8 @@ def test_everything_is_added_before_the_clipping():
 
 
 def test_a_client_remembers_its_drift_and_its_share_of_the_common_gradient():
-    memories, uploads = FEDDC.finish(one_weight.local())
+    finished = FEDDC.finish(one_weight.local())
+    memories, uploads = finished.memory, finished.upload
     assert memories["h"] == [0.5 + 3 - 1]
     change = -2 / 4 + (1 - 3) / 0.8
     one_weight.assert_value(memories["s"], 0.25 + change)

@@ -16,6 +16,6 @@ def test_the_whole_term_can_be_clipped():
 
 
 def test_a_client_remembers_how_far_it_drifted():
-    memories, uploads = FEDDYN.finish(one_weight.local())
-    assert memories == {"h": [0.5 + 3 - 1]}
-    assert not uploads
+    finished = FEDDYN.finish(one_weight.local())
+    assert finished.memory == {"h": [0.5 + 3 - 1]}
+    assert not finished.upload

@@ -11,8 +11,12 @@ def test_is_scaffold_and_fedsam_to_the_bit():
     data_sets = [linear.whole(*linear.examples(seed)) for seed in range(2)]
     gamma = linear.build(methods.FedGAMMA(radius=0.1))
     both = linear.build(methods.FedSAM(radius=0.1), methods.Scaffold())
-    start = gamma.initialize()
-    results = [linear.run(process, start, data_sets, 2) for process in (gamma, both)]
+    weights = linear.weights_of(gamma, gamma.initialize())
+    results = []
+    for process in (gamma, both):
+        state = linear.started(process, weights)
+        state, client_states = linear.run(process, state, data_sets, 2)
+        results.append([linear.weights_of(process, state), *client_states])
     linear.assert_close(*results, 0.0)
 
 

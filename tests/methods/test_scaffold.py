@@ -14,7 +14,8 @@ SCAFFOLD = methods.Scaffold()
 def test_divides_by_the_relative_size_in_training_alone():
     one_weight.assert_adds(SCAFFOLD.correct, 2 / 4 - 0.25)
     one_weight.assert_adds(SCAFFOLD.correct_clipped, 0.0)
-    memories, uploads = SCAFFOLD.finish(one_weight.local())
+    finished = SCAFFOLD.finish(one_weight.local())
+    memories, uploads = finished.memory, finished.upload
     change = -2 + (1 - 3) / 0.8
     one_weight.assert_value(memories["s"], 0.25 + change)
     assert list(uploads) == ["s"]
@@ -30,8 +31,8 @@ def test_with_identical_clients_it_is_fedavg():
     ours, client_states = linear.run(scaffold, start, data_sets, 4)
     plain, _ = linear.run(fedavg, linear.started(fedavg, initial), data_sets, 4)
     # The control variates are not 0, but cancel.
-    assert np.abs(ours.finalizer["memory"]["s"][0]).max() > 1e-3
-    linear.assert_close(client_states[0]["s"], ours.finalizer["memory"]["s"])
+    assert np.abs(ours.finalizer["memory"]["scaffold/s"][0]).max() > 1e-3
+    linear.assert_close(client_states[0]["scaffold/s"], ours.finalizer["memory"]["scaffold/s"])
     linear.assert_close(
         linear.weights_of(scaffold, ours), linear.weights_of(fedavg, plain)
     )
