@@ -13,7 +13,7 @@ import tempfile
 
 import pytest
 
-from tff_reg import lazy, quiet, scratch
+from tff_reg import lazy, quiet, scratch, seam
 from tff_reg.lazy import tff
 
 context = lazy.module("tff_reg.runtime.context")
@@ -21,6 +21,8 @@ native = lazy.module("tff_reg.runtime.native")
 workers = lazy.module("tff_reg.runtime.workers")
 
 quiet.silence()
+# `tf.keras` is Keras 2 here, as in commands; Keras 3 is tested as `keras`.
+seam.choose_keras()
 
 # What tests write, and processes that they start, kill and do not wait for, is in one
 # folder that goes with the tests. `--basetemp=DIR` keeps the tests' own files.

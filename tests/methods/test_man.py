@@ -53,7 +53,7 @@ def test_the_authors_codes_sum_up_other_terms_on_their_convnet(
 
 
 def test_the_terms_of_the_convnet_are_refused_elsewhere():
-    with pytest.raises(ValueError, match="man_terms=code: .* the paper's"):
+    with pytest.raises(ValueError, match="man_terms=code: .* agree with the paper"):
         methods.MAN(terms="code").term(_step(ACTIVATIONS))
 
 

@@ -13,6 +13,7 @@ import tensorflow_federated as tff
 
 from tests.methods import linear
 from tff_reg import methods, training
+from tff_reg.lazy import keras
 from tff_reg.methods import fedsam, method
 from tff_reg.models import learning_model
 
@@ -529,7 +530,7 @@ def test_what_is_kept_goes_from_step_to_step_and_ends_with_the_round(form, loop)
 # What is refused.
 
 
-class _SquaredLoss(tf.keras.losses.Loss):
+class _SquaredLoss(keras.losses.Loss):
     """`linear.squared_loss`, as Keras has losses: one an example."""
 
     def call(self, labels, logits):
@@ -543,11 +544,11 @@ def _keras_model_fn():
     """A model that does not show its network."""
     # Before the layer: Keras 2 has one class of layers in graphs and one outside.
     input_spec = linear.model_fn().input_spec
-    layer = tf.keras.layers.Dense(
+    layer = keras.layers.Dense(
         linear.CLASSES, input_shape=[linear.FEATURES], dtype="float64"
     )
     return tff.learning.models.from_keras_model(
-        tf.keras.Sequential([layer]),
+        keras.Sequential([layer]),
         loss=_SquaredLoss(),
         input_spec=input_spec,
         metrics=[tff.learning.metrics.NumExamplesCounter()],

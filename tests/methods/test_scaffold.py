@@ -32,7 +32,8 @@ def test_with_identical_clients_it_is_fedavg():
     plain, _ = linear.run(fedavg, linear.started(fedavg, initial), data_sets, 4)
     # The control variates are not 0, but cancel.
     assert np.abs(ours.finalizer["memory"]["scaffold/s"][0]).max() > 1e-3
-    linear.assert_close(client_states[0]["scaffold/s"], ours.finalizer["memory"]["scaffold/s"])
+    common = ours.finalizer["memory"]["scaffold/s"]
+    linear.assert_close(client_states[0]["scaffold/s"], common)
     linear.assert_close(
         linear.weights_of(scaffold, ours), linear.weights_of(fedavg, plain)
     )

@@ -130,7 +130,7 @@ BAD = {
             k.layers.Flatten(),
             k.layers.Dense(3, dtype="float64"),
         ),
-        "weights are float32 and float64: give all layers the one dtype",
+        "weights are float32 and float64: give all layers the same dtype",
     ),
     "strings": (_of_strings, "takes strings, .* vectorise the text before"),
     "mixed precision": (
