@@ -1,6 +1,7 @@
 """What a Keras model is trained by, and which models `from_keras` refuses, and why."""
 
 import collections
+import functools
 
 import numpy as np
 import pytest
@@ -28,6 +29,8 @@ LOSSES = {
     "by name": ({"a": "mse", "b": "mae"}, None, (COLUMN, COLUMN)),
     "weights by name": (["mse", "mae"], {"b": 0.5, "a": 2.0}, (COLUMN, COLUMN)),
     "of one output": (["mse", None], None, (COLUMN, COLUMN)),
+    "the weight of the one output": ("mse", [3.0], COLUMN),
+    "one weight": ("mse", 3.0, COLUMN),
 }
 
 
@@ -54,6 +57,57 @@ def test_a_compiled_loss_is_what_keras_evaluates(keras, what):
     np.testing.assert_allclose(found.loss, expected, rtol=1e-5)
 
 
+@pytest.mark.parametrize("is_function", [False, True])
+def test_what_a_mask_leaves_out_is_left_out_of_a_compiled_loss(keras, is_function):
+    L = keras.layers
+    inputs = keras.Input((4,), dtype="int32")
+    x = L.GRU(3, return_sequences=True)(L.Embedding(9, 3, mask_zero=True)(inputs))
+    model = keras.Model(inputs, L.Dense(1)(x))
+    loss = (lambda y, z: tf.reduce_mean(tf.abs(y - z), -1)) if is_function else "mse"
+    model.compile(loss=loss)
+    x = np.array([[1, 2, 0, 0], [3, 4, 5, 0]], np.int32)
+    y = keras_zoo.batch(tf.TensorSpec([None, 4, 1]), 2, 1)
+    expected = np.ravel(model.evaluate(x, y, verbose=0))[0]
+    learned = models.from_keras(model)()
+    found = learned.forward_pass(collections.OrderedDict(x=x, y=y), training=False)
+    np.testing.assert_allclose(found.loss, expected, rtol=1e-5)
+
+
+def test_losses_in_a_list_are_of_the_names_of_outputs_in_order(keras):
+    inputs = keras.Input((5,))
+    names = ("size", "kind")
+    outputs = {name: keras.layers.Dense(1, name=name)(inputs) for name in names}
+    model = keras.Model(inputs, outputs)
+    model.compile(loss=["mse", "mae"])
+    x = keras_zoo.batch(tf.TensorSpec([None, 5]), 6, 1)
+    y = {name: x[:, :1] * 3 for name in names}
+    expected = np.ravel(model.evaluate(x, y, verbose=0))[0]
+    learned = models.from_keras(model)()
+    found = learned.forward_pass(collections.OrderedDict(x=x, y=y), training=False)
+    np.testing.assert_allclose(found.loss, expected, rtol=1e-5)
+
+
+def test_a_users_kind_of_cross_entropy_is_not_taken_for_keras_own(keras):
+    class Twice(keras.losses.SparseCategoricalCrossentropy):
+        def call(self, y_true, y_pred):
+            return 2 * super().call(y_true, y_pred)
+
+    inputs = keras.Input((5,))
+    model = keras.Model(inputs, keras.layers.Dense(3)(inputs))
+    model.compile(loss=Twice(from_logits=True))
+    x = keras_zoo.batch(tf.TensorSpec([None, 5]), 6, 1)
+    y = np.arange(6, dtype=np.int32) % 3
+    learned = models.from_keras(model, label_spec=tf.TensorSpec([None], tf.int32))()
+    found = learned.forward_pass(collections.OrderedDict(x=x, y=y), training=False)
+    expected = np.ravel(model.evaluate(x, y, verbose=0))[0]
+    np.testing.assert_allclose(found.loss, expected, rtol=1e-5)
+
+
+def softmax(x):
+    """A user's own, by a name of Keras's."""
+    return tf.nn.softmax(x / 4)
+
+
 def _of(keras, *layers, **options):
     return keras.Sequential([keras.Input((8, 8, 3)), *layers], **options)
 
@@ -71,6 +125,17 @@ def _compiled(keras, loss):
     model = keras.Model(inputs, outputs)
     model.compile(loss=loss)
     return model
+
+
+def _compiled_for_one(keras, **options):
+    model = _of(keras, keras.layers.Flatten(), keras.layers.Dense(3))
+    model.compile(**options)
+    return model
+
+
+def _dense(keras, activation, *layers, **options):
+    last = keras.layers.Dense(3, activation=activation, **options)
+    return _of(keras, keras.layers.Flatten(), last, *layers)
 
 
 def _stateful(keras):
@@ -116,6 +181,40 @@ BAD = {
     "sigmoid": (
         lambda k: _of(k, k.layers.Flatten(), k.layers.Dense(3, "sigmoid")),
         "has the activation sigmoid",
+    ),
+    "weights of one cross-entropy": (
+        lambda k: _compiled_for_one(
+            k,
+            loss=k.losses.SparseCategoricalCrossentropy(from_logits=True),
+            loss_weights=[3.0],
+        ),
+        "compiled with loss_weights, and has one output",
+    ),
+    "no reduction": (
+        lambda k: _compiled_for_one(
+            k, loss=k.losses.MeanSquaredError(reduction="none")
+        ),
+        "has reduction='none': make it 'sum' or",
+    ),
+    "one number": (
+        lambda k: _of(k, k.layers.Flatten(), k.layers.Dense(1)),
+        "gives one number",
+    ),
+    "a user's softmax": (
+        lambda k: _dense(k, softmax),
+        r"has the activation [\w.]*test_keras_losses\.softmax",
+    ),
+    "an activation without a name": (
+        lambda k: _dense(k, functools.partial(tf.nn.leaky_relu, alpha=0.1)),
+        "has the activation functools.partial",
+    ),
+    "softmax of a softmax": (
+        lambda k: _dense(k, "softmax", k.layers.Softmax()),
+        "ends in the softmax of a softmax",
+    ),
+    "TensorFlow's softmax of no plain Dense": (
+        lambda k: _dense(k, tf.nn.softmax, activity_regularizer="l2"),
+        "ends in a softmax that is no layer's",
     ),
     "constraint": (
         lambda k: _of(

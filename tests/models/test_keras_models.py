@@ -288,6 +288,115 @@ def test_the_keras_model_comes_back_with_the_weights(keras):
         model_fn.keras_model(tf.nest.map_structure(lambda v: v[:1], weights))
 
 
+def test_a_sequential_network_may_end_in_another_layer_than_dense(keras):
+    L = keras.layers
+
+    def build(_):
+        layers = [L.Conv2D(4, 3, activation="relu"), L.Conv2D(keras_zoo.CLASSES, 1)]
+        ends = L.GlobalAveragePooling2D()
+        return keras.Sequential([keras.Input((8, 8, 3)), *layers, ends])
+
+    model, model_fn = _made(keras, keras_zoo.Entry(build))
+    assert model_fn().network.block_names == ["block1", "classifier"]
+    _assert_as_keras(model, model_fn, _client(keras_zoo.IMAGE, 0))
+
+
+@pytest.mark.parametrize("is_nested", [False, True])
+def test_a_last_layer_inside_of_another_trains(keras, is_nested):
+    L = keras.layers
+    if not is_nested and keras is keras_zoo.KERASES["keras 2"]:
+        pytest.skip("as with 'spectral normalization'")
+
+    def build(_):
+        last = L.Dense(keras_zoo.CLASSES)
+        first = [keras.Input((8, 8, 3)), L.Flatten(), L.Dense(4, "relu")]
+        if is_nested:
+            last = keras.Sequential([keras.Input((4,)), last])
+        else:
+            last = L.SpectralNormalization(last)
+        return keras.Sequential([*first, last])
+
+    model, model_fn = _made(keras, keras_zoo.Entry(build))
+    assert (model_fn.plan.head is not None) == is_nested
+    _assert_as_keras(model, model_fn, _client(keras_zoo.IMAGE, 0))
+
+
+def test_a_users_softmax_layer_is_not_taken_for_keras_own(keras):
+    L = keras.layers
+
+    class Cold(L.Softmax):
+        def call(self, inputs):
+            return 1.0 * super().call(inputs / 4)
+
+    layers = [L.Flatten(), L.Dense(keras_zoo.CLASSES), Cold()]
+    model = keras.Sequential([keras.Input((8, 8, 3)), *layers])
+    x = keras_zoo.batch(keras_zoo.IMAGE, 2, 0)
+    logits = models.from_keras(model)().network(x).logits
+    np.testing.assert_allclose(logits, model(x), atol=1e-5)
+
+
+def test_evaluation_is_what_the_model_computes_then(keras):
+    """Which may be something else than in training."""
+
+    class Network(keras.Model):
+        def __init__(self, shift):
+            super().__init__()
+            self.shift, self.out = shift, keras.layers.Dense(3)
+
+        def call(self, x, training=None):
+            y = self.out(x)
+            if not training:
+                y = y - self.shift if self.shift else tf.nn.softmax(y)
+            return y
+
+    spec = tf.TensorSpec([None, 5])
+    x = keras_zoo.batch(spec, 4, 0)
+    for shift in (0, [9.0, 0.0, 0.0]):
+        model = Network(shift)
+        network = models.from_keras(model, input_spec=spec)().network
+        found = network(x).logits
+        if not shift:
+            found = tf.nn.softmax(found)
+            assert network(x).embedding is not None
+        np.testing.assert_allclose(found, model(x), rtol=1e-5, atol=1e-6)
+
+
+def test_from_keras_leaves_a_model_as_it_is(keras):
+    """One that trains where nothing is said, and counts its calls."""
+
+    class Network(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.norm, self.out = keras.layers.BatchNormalization(), None
+            self.calls = self.add_weight(
+                shape=(), initializer="zeros", trainable=False, name="calls"
+            )
+            self.out = keras.layers.Dense(3)
+
+        def call(self, x, training=True):
+            self.calls.assign(self.calls + 1.0)
+            return self.out(self.norm(x, training=training))
+
+    model = Network()
+    model(np.ones((2, 5), np.float32))
+    before = [np.array(v) for v in model.weights]
+    models.from_keras(model, input_spec=tf.TensorSpec([None, 5]))
+    for one, other in zip(before, model.weights):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_what_is_made_trainable_after_from_keras_is_refused(keras):
+    L = keras.layers
+    norm = L.BatchNormalization()
+    layers = [L.Flatten(), L.Dense(4), norm, L.Dense(keras_zoo.CLASSES)]
+    model = keras.Sequential([keras.Input((8, 8, 3)), *layers])
+    model_fn = models.from_keras(model)
+    norm.trainable = False
+    model_fn().predict_on_batch(keras_zoo.batch(keras_zoo.IMAGE, 2, 0), False)
+    with pytest.raises(ValueError, match="was changed after from_keras"):
+        _trained(model_fn, _client(keras_zoo.IMAGE, 0))
+
+
 def test_several_outputs_have_the_loss_that_the_model_was_compiled_with(keras):
     L = keras.layers
     inputs = keras.Input((8, 8, 3))

@@ -118,12 +118,17 @@ def _input(
     if normalize_fn is None:
         return images, images
     largest = 255
+    drawn = np.random.default_rng(0).integers(0, largest + 1, (1, *shape))
     values = [
-        np.asarray(normalize_fn(np.full((1, *shape), value, dtype)), np.float64)
-        for value in (0, 1, largest)
+        np.asarray(normalize_fn(np.broadcast_to(value, (1, *shape)).astype(dtype)))
+        for value in (0, 1, largest, drawn)
     ]
+    values = [value.astype(np.float64) for value in values]
     scale, shift = (values[2] - values[0]) / largest, values[0]
     is_line = np.allclose(values[1], shift + scale, rtol=0, atol=1e-5)
+    # Channels and pixels change neither their order nor one another.
+    size = 1e-5 * max(1, np.abs(values[3]).max())
+    is_line &= np.allclose(values[3], shift + scale * drawn, rtol=0, atol=size)
     channels = [array.reshape(-1, shape[-1]) for array in (scale, shift)]
     if not is_line or any(np.ptp(array, axis=0).max() for array in channels):
         raise ExportError(

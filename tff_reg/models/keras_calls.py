@@ -129,10 +129,20 @@ def call(
     return Call(output, layer_calls, losses, new_values)
 
 
+def activation_of(layer: Any) -> str:
+    """The name of a layer's activation; with its module's if it is not of a library."""
+    activation = getattr(layer, "activation", None)
+    if activation is None:
+        return "linear"
+    named = activation if hasattr(activation, "__name__") else type(activation)
+    package = named.__module__.split(".")[0]
+    is_known = package in ("keras", "tf_keras", "tensorflow") and named is activation
+    return named.__name__ if is_known else f"{named.__module__}.{named.__name__}"
+
+
 def is_linear(layer: Any) -> bool:
     """Whether a layer has no activation."""
-    activation = getattr(layer, "activation", None)
-    return activation is None or getattr(activation, "__name__", "") == "linear"
+    return activation_of(layer) == "linear"
 
 
 def is_non_linear(layer: Any) -> bool:
@@ -143,9 +153,10 @@ def is_non_linear(layer: Any) -> bool:
 
 def is_softmax(layer: Any) -> bool:
     """Whether a layer is a softmax and nothing else."""
-    kinds = {kind.__name__ for kind in type(layer).__mro__}
-    activation = getattr(getattr(layer, "activation", None), "__name__", "")
-    return "Softmax" in kinds or ("Activation" in kinds and activation == "softmax")
+    kinds = keras_of(layer).layers
+    is_activation = type(layer) is kinds.Activation
+    is_named = is_activation and activation_of(layer) in ("softmax", "softmax_v2")
+    return type(layer) is kinds.Softmax or is_named
 
 
 def producer(tensor: Any, call: Call) -> Optional[LayerCall]:

@@ -41,23 +41,37 @@ def loss_of(
                 " not run: give loss_fn, if its loss of labels and outputs is all."
             )
     loss = getattr(model, "loss", None) if getattr(model, "compiled", True) else None
-    if loss is None or _is_plain_cross_entropy(loss, keras):
+    if loss is None:
         return None
     config = getattr(model, "get_compile_config", dict)() or {}
     names = _names_of(model, output)
-    losses = _each(model, "losses", loss, names, loss)
     scales = _each(model, "loss_weights", config.get("loss_weights"), names, 1.0)
+    if _is_plain_cross_entropy(loss, keras):
+        if scales[0] != 1:
+            raise ValueError(
+                f"The model {model.name!r} was compiled with loss_weights, and has one"
+                " output: leave them out, and multiply the learning rate."
+            )
+        return None
+    losses = _each(model, "losses", loss, names, loss)
+    for each in losses:
+        if getattr(each, "reduction", "sum") in (None, "none"):
+            raise ValueError(
+                f"The model {model.name!r} was compiled with a loss that has"
+                f" reduction={each.reduction!r}: make it 'sum' or"
+                " 'sum_over_batch_size'."
+            )
 
     def total(labels: Any, outputs: Any):
         if names is None:
-            return _mean(keras.losses.get(losses[0]), labels, outputs)
+            return scales[0] * _mean(keras, losses[0], labels, outputs)
         pairs = [
             [y[name] if isinstance(y, dict) else y[n] for y in (labels, outputs)]
             for n, name in enumerate(names)
         ]
         return tf.add_n(
             [
-                scale * _mean(keras.losses.get(each), *pair)
+                scale * _mean(keras, each, *pair)
                 for each, scale, pair in zip(losses, scales, pairs)
                 if each is not None
             ]
@@ -71,7 +85,7 @@ def _is_plain_cross_entropy(loss: Any, keras: Any) -> bool:
     if isinstance(loss, str):
         return loss == "sparse_categorical_crossentropy"
     return (
-        isinstance(loss, keras.losses.SparseCategoricalCrossentropy)
+        type(loss) is keras.losses.SparseCategoricalCrossentropy
         and getattr(loss, "reduction", None) in ("sum_over_batch_size", "auto")
         and loss.get_config().get("ignore_class") is None
     )
@@ -80,7 +94,7 @@ def _is_plain_cross_entropy(loss: Any, keras: Any) -> bool:
 def _names_of(model: Any, output: Any) -> Optional[list[Any]]:
     """The names of the outputs, in order; None of a single one."""
     if isinstance(output, dict):
-        return list(output)
+        return sorted(output)  # So does Keras with a list of losses.
     if not isinstance(output, (list, tuple)):
         return None
     names = getattr(model, "output_names", None) or []
@@ -92,7 +106,7 @@ def _each(
 ) -> list[Any]:
     """What was given for each of the outputs, as `compile` takes it."""
     if not isinstance(given, (dict, list, tuple)):
-        return [default] * len(names or [None])
+        return [default if given is None else given] * len(names or [None])
     wanted = names or [*(getattr(model, "output_names", None) or [None])][:1]
     missing = None if default is given else default
     if isinstance(given, dict) and set(given) <= set(wanted):
@@ -106,8 +120,14 @@ def _each(
     )
 
 
-def _mean(loss: Callable, labels: Any, outputs: Any):
+def _mean(keras: Any, loss: Any, labels: Any, outputs: Any):
     """The mean loss of labels that may lack the outputs' last axis, of size 1."""
+    loss = keras.losses.get(loss)
+    if not isinstance(loss, keras.losses.Loss):
+        # As `compile` does: the mean is of what the outputs' mask leaves.
+        wrapper: Any = keras.losses.MeanSquaredError.__bases__[0]
+        is_3 = wrapper.__module__.startswith("keras.") and hasattr(keras, "ops")
+        loss = wrapper(loss, **({"dtype": outputs.dtype.name} if is_3 else {}))
     labels, rank = tf.convert_to_tensor(labels), outputs.shape.rank
     if rank and labels.shape.rank == rank - 1 and outputs.shape[-1] == 1:
         labels = labels[..., tf.newaxis]
@@ -115,7 +135,10 @@ def _mean(loss: Callable, labels: Any, outputs: Any):
 
 
 def check_gives_logits(
-    model: Any, call: keras_calls.Call, found: Optional[keras_calls.LayerCall]
+    model: Any,
+    call: keras_calls.Call,
+    found: Optional[keras_calls.LayerCall],
+    head: Any,
 ) -> None:
     """Checks that cross-entropy of integer labels fits the output.
 
@@ -123,6 +146,7 @@ def check_gives_logits(
       model: The model.
       call: A call of it that was traced.
       found: What gave the logits in it.
+      head: The `Dense` layer that gave them, or None.
 
     Raises:
       ValueError: If it does not.
@@ -135,8 +159,14 @@ def check_gives_logits(
             " of integer labels takes one logit a class: flatten before the last layer,"
             " or compile the model with its loss, or give loss_fn."
         )
+    if output.shape[-1] == 1:
+        raise ValueError(
+            f"The model {model.name!r} gives one number, and cross-entropy of integer"
+            " labels takes one logit a class: compile the model with its loss, or give"
+            " loss_fn."
+        )
     layer: Any = None if found is None else found.layer
-    activation = getattr(getattr(layer, "activation", None), "__name__", "linear")
+    activation = keras_calls.activation_of(layer)
     if activation not in ("linear", *_SOFTMAX):
         raise ValueError(
             f"The last layer, {layer.name!r}, has the activation {activation}, and"
@@ -145,7 +175,13 @@ def check_gives_logits(
         )
     logits = keras_calls.logits_of(call)
     is_softmax = activation in _SOFTMAX or logits is not output
-    if output.op.type == "Softmax" and not is_softmax:
+    is_twice = activation in _SOFTMAX and found is not None
+    if is_twice and found.output is not output:
+        raise ValueError(
+            f"The model {model.name!r} ends in the softmax of a softmax: leave one out."
+        )
+    is_lost = activation in _SOFTMAX and head is None and logits is output
+    if is_lost or (output.op.type == "Softmax" and not is_softmax):
         raise ValueError(
             f"The model {model.name!r} ends in a softmax that is no layer's: end in a"
             " Dense layer with activation='softmax', in keras.layers.Softmax, or in"
@@ -160,7 +196,8 @@ def check_gives_logits(
         raise ValueError(
             f"The model {model.name!r} ends in {what}, and was compiled with a loss"
             f" that has from_logits={takes_logits}: compile it with"
-            f" from_logits={not takes_logits}."
+            f" from_logits={not takes_logits}, or give loss_fn, if its outputs are"
+            " something else."
         )
 
 

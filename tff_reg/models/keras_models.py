@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import dataclasses
 import itertools
 import os
 import re
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Optional
 
 import numpy as np
@@ -156,18 +157,21 @@ def from_keras(
     is_vector = tf.is_tensor(output) and output.shape.rank == 2
     is_classifier = loss is None
     logits_call = keras_calls.logits_call_of(trial.call) if is_vector else None
-    if is_classifier:
-        keras_losses.check_gives_logits(model, trial.call, logits_call)
-        loss = learning_model_lib.sparse_cross_entropy
     head = last = None
     if is_classifier and logits_call is not None:
-        head = last = _head_of(logits_call, trial.call, keras)
+        head = last = _head_of(logits_call, trial, variables, keras)
         gives_all = logits_call.output is output
         if head is None and gives_all and keras_calls.is_linear(logits_call.layer):
             last = logits_call.layer
-    parts, ends = keras_parts.parts_of(
-        model, trial, head, last, blocks, input_spec, keras
-    )
+    if is_classifier:
+        keras_losses.check_gives_logits(model, trial.call, logits_call, head)
+        loss = learning_model_lib.sparse_cross_entropy
+    with _unchanged(model):
+        if head is not None and not keras_parts.ends_in(model, head, input_spec):
+            head = last = None
+        parts, ends = keras_parts.parts_of(
+            model, trial, head, last, blocks, input_spec, keras
+        )
     if label_spec is None:
         label_spec = tf.TensorSpec([None], tf.int32)
         if not is_classifier:
@@ -298,8 +302,18 @@ def _spec_of(model: Any, given: Any) -> Any:
             " arrays can hold: vectorise the text before, and give the model the ids."
         )
     if given is not None:
-        model(keras_parts.example(spec, np.zeros))
+        with _unchanged(model):
+            model(keras_parts.example(spec, np.zeros), training=False)
     return keras_parts.in_order(spec)
+
+
+@contextlib.contextmanager
+def _unchanged(model: Any) -> Iterator[None]:
+    """Afterwards variables have the values that they have now."""
+    held = [(v, np.array(v)) for v in (model.variables if model.built else ())]
+    yield
+    for variable, value in held:
+        variable.assign(value)
 
 
 def _check_layers(model: Any) -> None:
@@ -422,9 +436,14 @@ def _try(
     return keras_parts.Trial(call, found["features"], changed_ids)
 
 
-def _head_of(found: keras_calls.LayerCall, call: keras_calls.Call, keras: Any) -> Any:
+def _head_of(
+    found: keras_calls.LayerCall,
+    trial: keras_parts.Trial,
+    variables: Sequence[Any],
+    keras: Any,
+) -> Any:
     """The `Dense` layer that gives the logits; None if it is another layer."""
-    layer, x = found.layer, found.inputs[0]
+    layer, x, call = found.layer, found.inputs[0], trial.call
     is_dense = isinstance(layer, keras.layers.Dense)
     if not is_dense or type(layer).__call__ is not keras.layers.Dense.__call__:
         return None
@@ -433,6 +452,8 @@ def _head_of(found: keras_calls.LayerCall, call: keras_calls.Call, keras: Any) -
         and getattr(layer, "activity_regularizer", None) is None
         and not getattr(layer, "lora_enabled", False)
         and getattr(layer, "quantization_mode", None) is None
+        and id(layer.kernel) in {id(v) for v in variables}
+        and id(layer.kernel) not in trial.changed
     )
     times = sum(each.layer is layer for each in call.layer_calls)
     return layer if is_plain and times == 1 and x.shape.rank == 2 else None

@@ -359,6 +359,14 @@ class KerasNetwork(block_model.BlockModel):
 
     def _call(self, model: Any, x: Any, forward: ForwardPass) -> keras_calls.Call:
         plan = self._plan
+        trained = {id(v) for v in plan.model.trainable_weights}
+        if forward.training and trained != set(
+            map(id, plan.variables[: plan.num_trainable])
+        ):
+            raise ValueError(
+                f"What is trainable of the model {plan.model.name!r} was changed after"
+                " from_keras: call from_keras again."
+            )
         values = self._pairs()
         before = None
         if not keras_calls.is_keras_3(model) and not forward.updates_statistics:

@@ -115,9 +115,11 @@ def parts_of(
     if not ends:
         return whole, []
     nodes = _nodes_of(model)
+    if head is not None and id(head) not in nodes:
+        return whole, []  # It is inside of another layer.
     tensors = [_only(nodes[id(layer)], "output") for layer in ends]
     starts = [input_of(model), *tensors]
-    goal = model.output if head is None else _only(nodes[id(head)], "input")
+    goal = model.outputs[0] if head is None else _only(nodes[id(head)], "input")
     parts = []
     for number, (start, end) in enumerate(zip(starts, [*tensors, goal]), start=1):
         is_last = number == len(starts)
@@ -212,6 +214,22 @@ def _chosen(model: Any, trial: Trial, cuts: Sequence[Any]) -> list[Any]:
         at = np.linspace(0, len(ends) - 1, most + 1).round().astype(int)[1:]
         ends = [ends[n] for n in at]
     return ends
+
+
+def ends_in(model: Any, head: Any, spec: Any) -> bool:
+    """Whether in evaluation a model gives its head's logits, or their softmax."""
+    generator = np.random.default_rng(0)
+    x = example(spec, lambda shape: generator.uniform(0, 2, shape))
+    values = [(v, v) for v in model.variables]
+    call = keras_calls.call(model, x, values, whole=model, training=False)
+    if sum(each.layer is head for each in call.layer_calls) != 1:
+        return False
+    logits = tf.linalg.matmul(keras_calls.input_of(head, call), head.kernel)
+    logits = logits if head.bias is None else logits + head.bias
+    return any(
+        np.allclose(call.output, wanted, rtol=1e-4, atol=1e-4)
+        for wanted in (logits, tf.nn.softmax(logits))
+    )
 
 
 def _computes_the_same(model: Any, parts: Any, head: Any, spec: Any) -> bool:
