@@ -212,18 +212,18 @@ def _keras_model():
             dict(model_fn=_keras_model()),
             "model_fn is a Sequential; tff_reg.models.from",
         ),
-        (dict(model_fn=CNN_FN()), "model_fn is a LearningModel; give a function"),
+        (dict(model_fn=CNN_FN()), "model_fn is a LearningModel; pass a function"),
         (dict(methods=["fedprox"]), r"is \['fedprox'\]; give a list of methods, such"),
         (dict(methods="fedprox"), "methods is 'fedprox'; give a list of methods, such"),
         (dict(methods=methods.FedProx), "FedProx'>; give a list of methods, such as"),
         (dict(methods=methods.FedProx()), r"\); give a list of methods, such as"),
         (
             dict(client_optimizer_fn=keras.optimizers.Adam()),
-            "client_optimizer_fn is a Adam; give an optimiser of TFF's, such as tff",
+            "client_optimizer_fn is a Adam; give a TFF optimiser, such as tff",
         ),
         (
             dict(server_optimizer_fn=keras.optimizers.Adam()),
-            "server_optimizer_fn is a Adam; give an optimiser of TFF's, such as tff",
+            "server_optimizer_fn is a Adam; give a TFF optimiser, such as tff",
         ),
     ],
 )
@@ -262,7 +262,7 @@ def test_means_of_different_numbers_of_models_are_refused():
         name = "othergkd"
 
     both = [methods.FedGKD(), OtherGKD(averaged_rounds=3)]
-    with pytest.raises(ValueError, match="the same number"):
+    with pytest.raises(ValueError, match="the same averaged_rounds"):
         training.build_regularized(CNN_FN, both, training.build_sgd(0.1))
 
 

@@ -290,6 +290,9 @@ def test_stateless_processes_train_in_a_program_and_resume(name, tmp_path):
         for a, b in zip(found, wanted):
             np.testing.assert_array_equal(a, b)
         for metric, value in released[2]["model_metrics"].items():
+            if metric.endswith("/not_finite"):  # A run says it, in no column.
+                assert value == 0
+                continue
             assert expected.rows[1][f"training/{metric}"] == pytest.approx(value)
         # The means and variances of the norms; Freeze's classifier stays.
         others, start = [

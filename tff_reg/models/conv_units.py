@@ -165,7 +165,8 @@ class HiddenLayersClassifier(classifiers.LinearClassifier):
     def extract(self, x, forward: ForwardPass):
         if self._pool is not None:
             x = self._pool(x)
-        features = math.prod(x.shape[1:])
+        sizes = x.shape[1:]
+        features = None if None in sizes else math.prod(sizes)
         if features != self.hidden[0].kernel.shape[0]:
             raise block_model.MissingCapabilityError(
                 "This model flattens its features, so it takes images of one size "

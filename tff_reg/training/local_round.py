@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from tff_reg.lazy import tff
 from tff_reg.methods import contract, method as method_lib
+from tff_reg.models import learning_model
 from tff_reg.training import (
     data_forms,
     finishing,
@@ -55,6 +56,7 @@ class LocalRound:
         self._by_name = {method.name: method for method in methods}
         self._needs, self._reads, self.is_trial = needs, reads, reads is not None
         self._model = model_fn() if reads is None else reads.model
+        learning_model.check_model(self._model)
         self._variables = list(self._model.trainable_variables)
         watch = []
         if reads is None:

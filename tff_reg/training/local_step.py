@@ -12,7 +12,7 @@ import tensorflow as tf
 from tff_reg.data import keys
 from tff_reg.lazy import tff
 from tff_reg.methods import checks, contract, memories, method as method_lib
-from tff_reg.models import forward as forward_lib, learning_model
+from tff_reg.models import forward as forward_lib
 from tff_reg.training import hook_results, needs as needs_lib, reference_passes
 
 # By the methods' names: the client, and the keys of what is random.
@@ -52,7 +52,6 @@ class LocalStep:
         needs: needs_lib.Needs,
         watch: Watch = _unwatched,
     ):
-        learning_model.check_model(model)
         for method in methods:
             checks.check_model(method, model)
         self.model = model

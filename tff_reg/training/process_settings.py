@@ -61,7 +61,7 @@ class ProcessSettings(PopulationSettings):
     )
     client_learning_rate: float = _of_clients(
         0.1,
-        help="learning rate of the clients' SGD; the first round's, if it decays",
+        help="initial learning rate of the clients' SGD",
         above=0,
     )
     learning_rate_schedule: str = _of_clients(
