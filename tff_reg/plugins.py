@@ -19,7 +19,7 @@ from importlib import metadata
 from types import ModuleType
 from typing import Any, Optional
 
-_NAME = re.compile("[a-z][a-z0-9_]*")
+NAME = re.compile("[a-z][a-z0-9_]*")
 _MODULE = "tff_reg_plugin_"
 
 
@@ -47,7 +47,7 @@ def entry_points(
     found: dict[str, metadata.EntryPoint] = {}
     for _, point in sorted(points.items()):
         why = None
-        if not _NAME.fullmatch(point.name):
+        if not NAME.fullmatch(point.name):
             why = "has a name that cannot be: take small letters, digits, underscores"
         elif point.name in taken:
             why = "has the name of one of tff_reg's own: rename it"
@@ -113,7 +113,11 @@ def load_file(path: str) -> ModuleType:
     file = pathlib.Path(path)
     name = f"{_MODULE}{file.stem}"
     known = sys.modules.get(name)
-    if known is not None and known.__file__ == str(file.resolve()):
+    if known is not None and known.__file__ != str(file.resolve()):
+        # Another file of that name: `origin` must find each.
+        name += "_" + hashlib.sha256(str(file.resolve()).encode()).hexdigest()[:8]
+        known = sys.modules.get(name)
+    if known is not None:
         return known
     if not file.is_file() or file.suffix != ".py":
         raise PluginError("there is no such Python file.")

@@ -183,7 +183,7 @@ def test_pythons_random_numbers_are_refused():
     def correct(self, local, gradient):
         return [g + np.random.normal() for g in gradient]
 
-    _refused("^mine.correct .*step.key", _method(correct=correct))
+    _refused("^mine.correct.*step.key", _method(correct=correct))
 
 
 def test_labels_of_mixed_examples_are_refused():

@@ -5,10 +5,12 @@ Names are checked when the class is made, results when a hook is called.
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import inspect
 import linecache
 import os
+import random
 import traceback
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -109,6 +111,12 @@ def check_class(cls: type, base: type, sets: Mapping[str, Mapping[str, str]]) ->
                 f"{where} has {name!r}, of the contract for methods before version 0.2:"
                 f" in its place is {_REPLACED[name]}. See {PAGE}."
             )
+        fields = getattr(base_of(cls), "__dataclass_fields__", {})
+        if name in fields and not is_field:
+            raise ContractError(
+                f"{where}: {name} = {value!r} would not count, as {name} is a setting of"
+                f" the class that it extends: write `{name}: {fields[name].type} = ...`."
+            )
         inherited = any(hasattr(parent, name) for parent in cls.__bases__)
         alike = hooks if inspect.isfunction(value) else sorted({*public} - {*hooks})
         if not inherited and not is_field and (hint := near(name, alike)):
@@ -125,6 +133,26 @@ def check_class(cls: type, base: type, sets: Mapping[str, Mapping[str, str]]) ->
             raise ContractError(
                 f"{where}: {name} = {value!r}; give a tuple of constants of"
                 f" tff_reg.methods: {', '.join(allowed)}."
+            )
+
+
+def base_of(cls: type) -> type:
+    """The class that another one extends."""
+    return cls.__mro__[1]
+
+
+def check_made(cls: type) -> None:
+    """Checks that the decorator made fields of a class's settings.
+
+    Raises:
+      ContractError: If one is left, as without it or without its type.
+    """
+    for name, value in vars(cls).items():
+        if isinstance(value, dataclasses.Field):
+            raise ContractError(
+                f"{cls.__name__} ({_file_of(cls)}): {name} is no setting yet: write"
+                f" @dataclasses.dataclass(frozen=True) above the class, and `{name}:"
+                " float = ...` with its type."
             )
 
 
@@ -163,8 +191,18 @@ def call(method: Any, hook: str, *arguments: Any) -> Any:
 
 def run(method: Any, hook: str, function: Any, *arguments: Any) -> Any:
     """Calls a function of a method in the place of a hook, as `call`."""
+    import numpy as np  # Not before a hook is called.
+
+    drawn = random.getstate(), np.random.get_state()[2]
     try:
-        return function(*arguments)
+        result = function(*arguments)
+        if drawn != (random.getstate(), np.random.get_state()[2]):
+            raise NeedError(
+                "it draws one of Python's or NumPy's random numbers, once when the"
+                " process is built and never again: take tf.random.stateless_normal(...,"
+                " seed=key) with step.key, or the key of change_batch."
+            )
+        return result
     except _OF_OURS:
         raise
     except Exception as error:  # A hook may raise anything.
@@ -189,7 +227,9 @@ def _text_of(error: Exception) -> str:
     text, kind = " ".join(str(error).split()) or "no message", type(error).__name__
     if isinstance(error, NeedError):
         return text
-    if kind == "OperatorNotAllowedInGraphError" or "no attribute 'numpy'" in text:
+    if kind == "OperatorNotAllowedInGraphError" or any(
+        sign in text for sign in ("no attribute 'numpy'", "not 'SymbolicTensor'")
+    ):
         return (
             "the value of a tensor is not known while the process is built: take"
             " tf.where or tf.cond in place of `if`, and no .numpy(). To look at values,"
@@ -292,6 +332,9 @@ def check_structure(
       HookError: If it is another structure, or a shape or a data type is another.
     """
     flat, others = tf.nest.flatten(value), tf.nest.flatten(expected)
+    if isinstance(expected, Mapping) and isinstance(value, Mapping) and {*value} != {*expected}:
+        why = f"{what} must hold {sorted(expected)}, as at first, not {sorted(value)}."
+        raise refuse(method, hook, why)
     if len(flat) != len(others):
         raise refuse(
             method,

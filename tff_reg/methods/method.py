@@ -154,6 +154,7 @@ class Method:
 
     def __new__(cls, *args: Any, **given: Any) -> Method:
         """Refuses arguments that are no settings; see `settings.check_names`."""
+        contract.check_made(cls)
         if dataclasses.is_dataclass(cls):
             settings.check_names(cls, given)
         return super().__new__(cls)
@@ -406,6 +407,33 @@ def check_sum(methods: Sequence[Any]) -> None:
                 f"{method.name} needs the one true class of every example, and "
                 f"{mixing[0]} gives each example two: leave one of them out."
             )
+
+
+def check_memories(methods: Sequence[Method]) -> None:
+    """Checks what methods that were made declare that clients and the server remember.
+
+    Raises:
+      HookError: If a client's memory has the name of a model that terms read.
+      IncompatibleMethodsError: If a memory is shared by two that declare it unlike.
+    """
+    seen: dict[Any, Any] = {}
+    for method in methods:
+        for name in (GLOBAL, EVALUATED, AVERAGED, LOCAL):
+            if name in method.client_memory:
+                raise contract.HookError(
+                    f"{method.name}.client_memory: {name!r} is the name of a model"
+                    " that terms read: rename the memory."
+                )
+        for where in ("client_memory", "server_memory"):
+            for name, given in getattr(method, where).items():
+                memory = memories.declared(given)
+                first, other = seen.setdefault((where, name), (memory, method.name))
+                if memory.is_shared and first.is_shared and memory != first:
+                    raise IncompatibleMethodsError(
+                        f"{other} and {method.name} share the memory {name!r} with"
+                        " other first values, or only one's is sent: declare it by the"
+                        " same function."
+                    )
 
 
 def check_model(method: Method, model: tff.learning.models.VariableModel) -> None:

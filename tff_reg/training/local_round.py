@@ -143,6 +143,12 @@ class LocalRound:
             (name, _tensors(contract.call(method, "begin", locals_[name])))
             for name, method in self._by_name.items()
         )
+        if self._reads is not None:
+            pairs = zip(self._variables, visit.start)
+            if not all(bool(tf.reduce_all(tf.equal(v, s))) for v, s in pairs):
+                named = [m for m in self._by_name.values() if method_lib.does(m, "begin")]
+                why = "it assigns to the weights: return them from the hook start."
+                raise contract.refuse(named[-1], "begin", why)
         return visit, progress._replace(kept=kept)
 
     def _at_first(self, visit: Visit) -> Progress:
@@ -243,8 +249,10 @@ class LocalRound:
     def _keep(self, method: method_lib.Method, local: Any, gradients: Any) -> Any:
         if not method_lib.does(method, "keep"):
             return local.state
-        kept = contract.call(method, "keep", local, gradients)
-        return contract.check_structure(method, "keep", "the state", kept, local.state)
+        # Lists of its own, and the values of now, should it return the weights themselves.
+        kept = contract.call(method, "keep", local, list(gradients))
+        kept = contract.check_structure(method, "keep", "the state", kept, local.state)
+        return _tensors(kept)
 
     def _summed(self, sums: Any, measured: Any, batch_examples: Any) -> Any:
         """The measurements' sums with those of one more batch."""
@@ -459,7 +467,11 @@ class LocalRound:
             for name, method in self._by_name.items()
         }
         if self._reads is None:
-            return locals_
+            # A gradient sum that the trial did not see read is not there.
+            if not is_last or self._needs.gradient_sum or self._updater.is_plain:
+                return locals_
+            missing = ("taken", "scaled_gradient_sum")
+            return {n: needs_lib.guarded(v, missing) for n, v in locals_.items()}
         return {
             name: self._reads.watch_local(self._by_name[name], local)
             for name, local in locals_.items()

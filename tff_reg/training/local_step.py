@@ -15,6 +15,8 @@ from tff_reg.methods import contract, memories, method as method_lib
 from tff_reg.models import forward as forward_lib, learning_model
 from tff_reg.training import hook_results, needs as needs_lib
 
+# The weight of labels where no method changed it.
+_WHOLE = 1.0
 # By the methods' names: the client, and the keys of what is random.
 # The network's own key is not a method's.
 _NETWORK = "the network's layers"
@@ -60,6 +62,7 @@ class LocalStep:
         self._methods = tuple(methods)
         self._needs = needs
         self._watch = watch
+        self._is_mixed = False
         self.has_network = method_lib.has_network(model)
         with_term = [m for m in methods if method_lib.does(m, "term")]
         # Without a network, a term sees weights only.
@@ -169,7 +172,8 @@ class LocalStep:
         """The gradient at the present weights, and what was measured."""
         weights = list(self.model.trainable_variables)
         measured: dict[str, dict[str, Any]] = {m.name: {} for m in self._methods}
-        with tf.GradientTape(watch_accessed_variables=False) as tape:
+        is_trial = self._watch is not _unwatched
+        with tf.GradientTape(is_trial, watch_accessed_variables=False) as tape:
             tape.watch(weights)
             if self.has_network:
                 step, num_examples = self._run_network(
@@ -186,6 +190,13 @@ class LocalStep:
             if loss is not None:
                 of = loss(self._step_of(self.rule, step, locals_, part_keys))
         gradients = tape.gradient(of, weights)
+        reaches = is_trial and any(gradient is not None for gradient in gradients)
+        for method, term in zip(self._in_step, terms):
+            if reaches and not method.is_measured_only and term.weighted != 0:
+                own = tape.gradient(term.weighted, weights)
+                if all(gradient is None for gradient in own):
+                    why = "the term reaches no weight, so that it would train nothing."
+                    raise contract.refuse(method, "term", why)
         unreached = [v.name for v, g in zip(weights, gradients) if g is None]
         # Run eagerly, a branch that is dropped in this step is not there.
         if unreached and loss is None and not tf.executing_eagerly():
@@ -278,7 +289,15 @@ class LocalStep:
             class_counts=local.class_counts if self._needs.class_counts else None,
             key=part_keys[method.name],
         )
-        return self._watch(method, own)
+        if self._watch is _unwatched and method.name not in self._needs.activations:
+            if step.outputs is not None:
+                missing = ("activations",)
+                outputs = needs_lib.guarded(step.outputs, missing)
+                own = dataclasses.replace(own, outputs=outputs)
+        own = self._watch(method, own)
+        if self._is_mixed:
+            own = needs_lib.guarded(own, ("labels",), needs_lib.MIXED)
+        return own
 
     def _part_keys(self, compute_key: Callable[[], tf.Tensor]):
         """The key of every method, None for those that draw nothing."""
@@ -317,7 +336,7 @@ class LocalStep:
     ):
         """Runs the local network for the terms of some methods."""
         model, network = self.model, self.model.network
-        changed = method_lib.Batch(batch["x"], [(batch["y"], 1.0)])
+        changed = method_lib.Batch(batch["x"], [(batch["y"], _WHOLE)])
         added: list[tf.Tensor] = []
         forward = forward_lib.ForwardPass(
             training=True,
@@ -345,6 +364,7 @@ class LocalStep:
             measured[method.name] = {**from_batch, **from_pass}
         outputs = network(changed.features, forward)
         labels = changed.targets[0][0]
+        self._is_mixed = len(changed.targets) > 1
 
         def compute_loss(logits: tf.Tensor):
             for method in self._methods:
@@ -356,7 +376,7 @@ class LocalStep:
                     (logits,) = contract.check_like(
                         method, "change_logits", [changed_logits], [logits], "batch"
                     )
-            if len(changed.targets) == 1:
+            if len(changed.targets) == 1 and changed.targets[0][1] is _WHOLE:
                 return model.loss_fn(labels, logits)
             return tf.add_n([w * model.loss_fn(y, logits) for y, w in changed.targets])
 

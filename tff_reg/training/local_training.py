@@ -70,6 +70,7 @@ class LocalTraining:
                 f"{self.max_gradient_norm!r}."
             )
         method_lib.check_sum(self.methods)
+        method_lib.check_memories(self.methods)
         has_sizes = isinstance(self.data_form, data_forms.WholeClientData)
         if self.population and self.population.mean_examples and not has_sizes:
             raise ValueError(

@@ -170,11 +170,11 @@ def _after_round(
             continue
         own = memories.own(method.name, method.server_memory, memory)
         server = _Server(
-            before=before,
-            weights=weights,
+            before=list(before),
+            weights=list(weights),
             memory=own,
-            old_memory=own,
-            delta_sum=delta_sum,
+            old_memory=memories.own(method.name, method.server_memory, memory),
+            delta_sum=list(delta_sum),
             uploads=_uploads_of(method, uploads),
             count=count,
             num_clients=population.num_clients if population else None,  # pyright: ignore

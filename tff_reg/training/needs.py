@@ -109,6 +109,26 @@ class _Watched:
         return self._instead.get(name, value)
 
 
+UNSEEN = (
+    "it reads {} in one branch only, which the trial did not see: read it before the"
+    " tf.cond or the `if`, in every call."
+)
+MIXED = (
+    "it reads {}, of which every example has two here, as they are mixed: say needs ="
+    " (methods.ONE_LABEL,), or take step.compute_loss, which counts both."
+)
+
+
+def guarded(value: Any, missing: Sequence[str], why: str = UNSEEN) -> Any:
+    """A step or a client, some of whose attributes are not there and are refused."""
+
+    def refuse(name: str) -> None:
+        if name in missing:
+            raise contract.NeedError(why.format(name))
+
+    return _Watched(value, refuse)
+
+
 class HParams(collections.OrderedDict[str, Any]):
     """The client optimiser's hyperparameters; a missing one is said plainly."""
 
