@@ -188,7 +188,10 @@ def test_what_gives_no_keras_model_says_why():
     with pytest.raises(as_keras.ExportError, match="not a scale and a shift"):
         _ = curved.model
     x = np.zeros((1, 8, 8, 3), np.uint8)
-    mixing = (lambda x: x[..., ::-1] - tf.constant([1.0, 2.0, 3.0]), lambda x: x[:, ::-1])
+    mixing = (
+        lambda x: x[..., ::-1] - tf.constant([1.0, 2.0, 3.0]),
+        lambda x: x[:, ::-1],
+    )
     for mix in mixing:
         L = keras.layers
         coloured = keras.Sequential([keras.Input(x.shape[1:]), L.Flatten(), L.Dense(3)])

@@ -66,7 +66,8 @@ def test_has_all_variables_and_their_statistics():
 def test_says_that_width_is_missing():
     network = models.from_keras_blocks(_blocks(), input_shape=(8, 8, 3))
     with pytest.raises(
-        models.MissingCapabilityError, match="cannot be narrowed to their first channels"
+        models.MissingCapabilityError,
+        match="cannot be narrowed to their first channels",
     ):
         network(_images(), forward.ForwardPass(width=0.5))
 

@@ -80,7 +80,7 @@ def test_losses_in_a_list_are_of_the_names_of_outputs_in_order(keras):
     model = keras.Model(inputs, outputs)
     model.compile(loss=["mse", "mae"])
     x = keras_zoo.batch(tf.TensorSpec([None, 5]), 6, 1)
-    y = {name: x[:, :1] * 3 for name in names}
+    y = dict.fromkeys(names, x[:, :1] * 3)
     expected = np.ravel(model.evaluate(x, y, verbose=0))[0]
     learned = models.from_keras(model)()
     found = learned.forward_pass(collections.OrderedDict(x=x, y=y), training=False)

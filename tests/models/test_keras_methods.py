@@ -15,7 +15,9 @@ if tf.__version__ > "2.16":
 
 _WIDTH = dict.fromkeys(("fedalign", "gradaug"), "cannot (run at|be cut)|one block")
 _WIDTH["fedalign"] = "cannot be narrowed to their first channels|needs .* blocks"
-_WIDTH["gradaug"] = "cannot be narrowed to their first channels|any size|looks at images"
+_WIDTH["gradaug"] = (
+    "cannot be narrowed to their first channels|any size|looks at images"
+)
 _BRANCHES = {"stochdepth": "no residual branches"}
 _HEAD = {
     **dict.fromkeys(("moon", "feddecorr", "feduv", "univarfl"), "shows no embedding"),

@@ -175,8 +175,8 @@ def check_gives_logits(
         )
     logits = keras_calls.logits_of(call)
     is_softmax = activation in _SOFTMAX or logits is not output
-    is_twice = activation in _SOFTMAX and found is not None
-    if is_twice and found.output is not output:
+    is_own = found is None or found.output is output
+    if activation in _SOFTMAX and not is_own:
         raise ValueError(
             f"The model {model.name!r} ends in the softmax of a softmax: leave one out."
         )
