@@ -19,7 +19,7 @@ from importlib import metadata
 from types import ModuleType
 from typing import Any, Optional
 
-_NAME = re.compile("[a-z][a-z0-9_]*")
+NAME = re.compile("[a-z][a-z0-9_]*")
 _MODULE = "tff_reg_plugin_"
 
 
@@ -47,7 +47,7 @@ def entry_points(
     found: dict[str, metadata.EntryPoint] = {}
     for _, point in sorted(points.items()):
         why = None
-        if not _NAME.fullmatch(point.name):
+        if not NAME.fullmatch(point.name):
             why = "has a name that cannot be: take small letters, digits, underscores"
         elif point.name in taken:
             why = "has the name of one of tff_reg's own: rename it"

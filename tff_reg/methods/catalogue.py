@@ -168,12 +168,25 @@ def add_file(path: str) -> list[str]:
             " tff_reg.methods.Method with a name."
         )
     for cls in classes:
+        if not plugins.NAME.fullmatch(cls.name):
+            raise plugins.PluginError(
+                f"the name {cls.name!r} of {cls.__name__} cannot be: take small"
+                " letters, digits, underscores."
+            )
         known = _loaded.get(cls.name)
         is_same_file = known and plugins.file_of(known) == plugins.file_of(cls)
         if cls.name in names() and not is_same_file:
             raise plugins.PluginError(
                 f"there is another method {cls.name!r}: rename it."
             )
+        taken = {each.flag: each.method for each in strengths()}
+        for setting in settings_lib.settings_of(cls):
+            flag = Strength(cls.name, setting).flag
+            if (other := taken.get(flag, cls.name)) != cls.name:
+                raise plugins.PluginError(
+                    f"{flag} would be a flag of both {other} and {cls.name}: rename"
+                    " one."
+                )
         _loaded[cls.name] = cls
     return [cls.name for cls in classes]
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from tff_reg import models
 from tff_reg.lazy import tff
-from tff_reg.methods import contract, words
+from tff_reg.methods import contract, memories, words
 from tff_reg.methods.method import Method, does
 
 _IN_NETWORK = ("adapt_network", "change_batch", "change_pass", "change_logits")
@@ -53,6 +53,36 @@ def check_combination(methods: Sequence[Any]) -> None:
                 f"{method.name} needs one true class per example, and {mixing[0]} gives"
                 " each example two: leave one of them out."
             )
+
+
+def check_memories(methods: Sequence[Method]) -> None:
+    """Checks the declarations of memories of a combination.
+
+    Args:
+      methods: The methods of the combination.
+
+    Raises:
+      HookError: If a client memory has the name of a model that terms read.
+      IncompatibleMethodsError: If methods declare a shared memory differently.
+    """
+    seen: dict[Any, Any] = {}
+    for method in methods:
+        for name in (words.GLOBAL, words.EVALUATED, words.AVERAGED, words.LOCAL):
+            if name in method.client_memory:
+                raise contract.HookError(
+                    f"{method.name}.client_memory: {name!r} is the name of a model"
+                    " that terms read: rename the memory."
+                )
+        for where in ("client_memory", "server_memory"):
+            for name, given in getattr(method, where).items():
+                memory = memories.declared(given)
+                first, other = seen.setdefault((where, name), (memory, method.name))
+                if memory.is_shared and first.is_shared and memory != first:
+                    raise IncompatibleMethodsError(
+                        f"{other} and {method.name} share the memory {name!r} with"
+                        " other first values, or only one's is sent: declare it by the"
+                        " same function."
+                    )
 
 
 def check_model(method: Method, model: tff.learning.models.VariableModel) -> None:

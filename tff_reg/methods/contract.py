@@ -5,16 +5,18 @@ Names are checked when the class is made, results when a hook is called.
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import inspect
 import linecache
 import os
+import random
 import traceback
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from tff_reg import settings
-from tff_reg.lazy import tf
+from tff_reg.lazy import np, tf
 
 PAGE = "docs/pages/tutorials/add_a_method.md"
 # Names of the contract of version 0.1, and their replacements.
@@ -102,6 +104,7 @@ def check_class(cls: type, base: type, sets: Mapping[str, Mapping[str, str]]) ->
     for name, value in vars(cls).items():
         if name.startswith("_"):
             continue
+        _check_field(where, cls, name, value)
         is_field = name in cls.__dict__.get("__annotations__", {})
         if name in _REPLACED and not is_field:
             raise ContractError(
@@ -124,6 +127,31 @@ def check_class(cls: type, base: type, sets: Mapping[str, Mapping[str, str]]) ->
             raise ContractError(
                 f"{where}: {name} = {value!r}; give a tuple of constants of"
                 f" tff_reg.methods: {', '.join(allowed)}."
+            )
+
+
+def _check_field(where: str, cls: type, name: str, value: Any) -> None:
+    """Refuses an inherited setting's new value without a type: it would not count."""
+    fields = getattr(cls, "__dataclass_fields__", {})  # Still those of the parents.
+    if name in fields and name not in cls.__dict__.get("__annotations__", {}):
+        raise ContractError(
+            f"{where}: {name} = {value!r} would not count, as {name} is a setting of"
+            f" the class that it extends: write `{name}: {fields[name].type} = ...`."
+        )
+
+
+def check_made(cls: type) -> None:
+    """Checks that the decorator made fields of a class's settings.
+
+    Raises:
+      ContractError: If one is left, as without it or without its type.
+    """
+    for name, value in vars(cls).items():
+        if isinstance(value, dataclasses.Field):
+            raise ContractError(
+                f"{cls.__name__} ({_file_of(cls)}): {name} is no setting yet: write"
+                f" @dataclasses.dataclass(frozen=True) above the class, and `{name}:"
+                " float = ...` with its type."
             )
 
 
@@ -162,8 +190,17 @@ def call(method: Any, hook: str, *arguments: Any) -> Any:
 
 def run(method: Any, hook: str, function: Any, *arguments: Any) -> Any:
     """Calls a function of a method as `call` does a hook."""
+    drawn = random.getstate(), np.random.get_state()[2]
     try:
-        return function(*arguments)
+        result = function(*arguments)
+        if drawn != (random.getstate(), np.random.get_state()[2]):
+            raise NeedError(
+                "it draws one of Python's or NumPy's random numbers, once when the"
+                " process is built and never again: take"
+                " tf.random.stateless_normal(..., seed=key) with step.key, or the key"
+                " of change_batch."
+            )
+        return result
     except _OF_OURS:
         raise
     except Exception as error:  # A hook may raise anything.
@@ -296,6 +333,10 @@ def check_structure(
       HookError: If the number of tensors, a shape or a data type differs.
     """
     flat, others = tf.nest.flatten(value), tf.nest.flatten(expected)
+    are_mappings = _is_a(expected, Mapping) and _is_a(value, Mapping)
+    if are_mappings and {*value} != {*expected}:
+        why = f"{what} must hold {sorted(expected)}, as at first, not {sorted(value)}."
+        raise refuse(method, hook, why)
     if len(flat) != len(others):
         raise refuse(
             method,

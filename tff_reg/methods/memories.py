@@ -84,7 +84,24 @@ def own(
 ) -> dict[str, Any]:
     """Returns a method's memories, by its own names, from those of all methods."""
     found = keys(method, declarations)
-    return {name: values[key] for name, key in found.items() if key in values}
+    there = {name: key for name, key in found.items() if key in values}
+    # Lists that a hook may change.
+    return _Own({name: _copied(values[key]) for name, key in there.items()})
+
+
+class _Own(dict[str, Any]):
+    """Memories; a missing one is said plainly."""
+
+    def __missing__(self, name: str) -> Any:
+        raise contract.NeedError(
+            f"there is no memory {name!r} here, only {', '.join(self) or 'none'}. A"
+            " method reads its own, and at clients those of the server's that are"
+            " declared by methods.sent(...)."
+        )
+
+
+def _copied(structure: Any) -> Any:
+    return tf.nest.pack_sequence_as(structure, tf.nest.flatten(structure))
 
 
 def initial(method: Any, attribute: str, weights: Sequence[Any]) -> dict[str, Any]:

@@ -120,7 +120,8 @@ class Method:
         contract.check_class(cls, Method, words.ALLOWED)
 
     def __new__(cls, *args: Any, **given: Any) -> Method:
-        """Checks the names of arguments; see `settings.check_names`."""
+        """Checks the settings' declarations and names; see `settings.check_names`."""
+        contract.check_made(cls)
         if dataclasses.is_dataclass(cls):
             settings.check_names(cls, given)
         return super().__new__(cls)

@@ -9,6 +9,9 @@ import tensorflow as tf
 
 from tff_reg.methods import contract, method as method_lib
 
+# What is reported of every method.
+RESERVED = ("term", "share", "not_finite")
+
 
 def term(method: method_lib.Method, given: Any, dtype: tf.DType):
     """Returns a hook's result as a `Term`; a scalar is the term in the loss."""
@@ -42,6 +45,9 @@ def changed(
 
 def _check_measurements(method: method_lib.Method, hook: str, given: Any) -> None:
     for name, value in given.items():
+        if name in RESERVED:
+            why = f"the measurement {name!r} is reported already: rename it."
+            raise contract.refuse(method, hook, why)
         contract.check_scalar(method, hook, f"the measurement {name!r}", value)
 
 

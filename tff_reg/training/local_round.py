@@ -117,10 +117,20 @@ class LocalRound:
         visit = self._start(visit, progress)
         locals_ = self._views.of(visit, progress)
         kept = collections.OrderedDict(
-            (name, _tensors(contract.call(method, "begin", locals_[name])))
+            (name, self._first_state(method, locals_[name], visit))
             for name, method in self._by_name.items()
         )
         return visit, progress._replace(kept=kept)
+
+    def _first_state(self, method: method_lib.Method, local: Any, visit: Visit) -> Any:
+        """The state that the hook `begin` makes; a trial checks that it only reads."""
+        state = _tensors(contract.call(method, "begin", local))
+        if self.is_trial and method_lib.does(method, "begin"):
+            pairs = zip(self._variables, visit.start)
+            if not all(bool(tf.reduce_all(tf.equal(v, s))) for v, s in pairs):
+                why = "it assigns to the weights: return them from the hook start."
+                raise contract.refuse(method, "begin", why)
+        return state
 
     def _receive(self, received: Any, client: Any) -> None:
         """Sets the variables of the model and of the reference models."""
@@ -248,8 +258,10 @@ class LocalRound:
     def _keep(self, method: method_lib.Method, local: Any, gradients: Any) -> Any:
         if not method_lib.does(method, "keep"):
             return local.state
-        kept = contract.call(method, "keep", local, gradients)
-        return contract.check_structure(method, "keep", "the state", kept, local.state)
+        # A list of its own; and values, where it returns the weights themselves.
+        kept = contract.call(method, "keep", local, list(gradients))
+        kept = contract.check_structure(method, "keep", "the state", kept, local.state)
+        return _tensors(kept)
 
     def _summed(self, sums: Any, measured: Any, batch_examples: Any) -> Any:
         """The measurements' sums with those of one more batch."""
@@ -276,6 +288,10 @@ class LocalRound:
     def finish(self, visit: Visit, progress: Progress) -> ClientOutput:
         """Ends the training; see `finishing.Finishing.finish`."""
         locals_ = self._views.of(visit, progress, is_last=True)
+        if not self._needs.gradient_sum and not self._updater.is_plain:
+            # The trial saw no hook read the sum of the gradients, so there is none.
+            missing = ("taken", "scaled_gradient_sum")
+            locals_ = {n: needs_lib.guarded(v, missing) for n, v in locals_.items()}
         return self._finishing.finish(visit, progress, locals_)
 
 

@@ -15,6 +15,8 @@ from tff_reg.methods import checks, contract, memories, method as method_lib
 from tff_reg.models import forward as forward_lib
 from tff_reg.training import hook_results, needs as needs_lib, reference_passes
 
+# The weight of labels where no method changed it.
+_WHOLE = 1.0
 # By the methods' names: the client, and the keys of what is random.
 # The network's own key is not a method's.
 _NETWORK = "the network's layers"
@@ -58,7 +60,7 @@ class LocalStep:
         self._reference_models = reference_models
         self._methods = tuple(methods)
         self._needs = needs
-        self._watch = watch
+        self._watch, self._is_trial = watch, watch is not _unwatched
         self.has_network = checks.has_network(model)
         with_term = [m for m in methods if method_lib.does(m, "term")]
         # Without a network, a term sees weights only.
@@ -170,7 +172,7 @@ class LocalStep:
         """The gradient at the present weights, and what was measured."""
         weights = list(self.model.trainable_variables)
         measured: dict[str, dict[str, Any]] = {m.name: {} for m in self._methods}
-        with tf.GradientTape(watch_accessed_variables=False) as tape:
+        with tf.GradientTape(self._is_trial, watch_accessed_variables=False) as tape:
             tape.watch(weights)
             if self.has_network:
                 step, num_examples = self._run_network(
@@ -187,6 +189,8 @@ class LocalStep:
             if loss is not None:
                 of = loss(self._step_of(self.rule, step, locals_, part_keys))
         gradients = tape.gradient(of, weights)
+        if self._is_trial and any(g is not None for g in gradients):
+            self._check_terms(terms, tape)
         unreached = [v.name for v, g in zip(weights, gradients) if g is None]
         # Run eagerly, a branch that is dropped in this step is not there.
         if unreached and loss is None and not tf.executing_eagerly():
@@ -204,6 +208,16 @@ class LocalStep:
             measured[method.name] = {**own, **measured[method.name]}
         gradients = [tf.convert_to_tensor(g) for g in gradients]
         return gradients, tf.cast(num_examples, tf.int64), measured
+
+    def _check_terms(self, terms: Sequence[method_lib.Term], tape: Any) -> None:
+        """Refuses a term that depends on no weight, in a trial."""
+        weights = list(self.model.trainable_variables)
+        for method, term in zip(self._in_step, terms):
+            if method.is_measured_only or term.weighted == 0:
+                continue
+            if all(g is None for g in tape.gradient(term.weighted, weights)):
+                why = "the term reaches no weight, so that it would train nothing."
+                raise contract.refuse(method, "term", why)
 
     def _measure_apart(
         self, batch: Any, locals_: Locals, part_keys: PartKeys
@@ -279,6 +293,10 @@ class LocalStep:
             class_counts=local.class_counts if self._needs.class_counts else None,
             key=part_keys[method.name],
         )
+        reads = self._is_trial or method.name in self._needs.activations
+        if self.has_network and not reads:
+            outputs = needs_lib.guarded(step.outputs, ("activations",))
+            own = dataclasses.replace(own, outputs=outputs)
         return self._watch(method, own)
 
     def _part_keys(self, compute_key: Callable[[], tf.Tensor]):
@@ -359,7 +377,7 @@ class LocalStep:
         measured: dict[str, dict[str, Any]],
     ) -> tuple[method_lib.Batch, forward_lib.ForwardPass]:
         """The batch and the forward pass as the methods change them."""
-        changed = method_lib.Batch(batch["x"], [(batch["y"], 1.0)])
+        changed = method_lib.Batch(batch["x"], [(batch["y"], _WHOLE)])
         for method in self._methods:
             key = part_keys[method.name]
             changed, from_batch = hook_results.changed(
@@ -383,7 +401,7 @@ class LocalStep:
                     method, "change_logits", [given], [logits], "batch"
                 )
         loss_fn = self.model.loss_fn
-        if len(batch.targets) == 1:
+        if len(batch.targets) == 1 and batch.targets[0][1] is _WHOLE:
             return loss_fn(batch.targets[0][0], logits)
         return tf.add_n([w * loss_fn(y, logits) for y, w in batch.targets])
 

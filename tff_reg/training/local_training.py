@@ -68,6 +68,7 @@ class LocalTraining:
                 f"{self.max_gradient_norm!r}."
             )
         checks.check_combination(self.methods)
+        checks.check_memories(self.methods)
         has_sizes = isinstance(self.data_form, data_forms.WholeClientData)
         if self.population and self.population.mean_examples and not has_sizes:
             raise ValueError(

@@ -257,21 +257,22 @@ def _after_round(
     new_memory = collections.OrderedDict(memory)
     broken: dict[str, Any] = collections.OrderedDict()
     for method in filter(_acts_at_server, training.methods):
-        own = memories.own(method.name, method.server_memory, memory)
+        own = functools.partial(memories.own, method.name, method.server_memory, memory)
+        # Copies of lists and memories, which a hook may change in place.
         server_with = functools.partial(
             _Server,
-            before=before,
-            weights=weights,
-            old_memory=own,
-            delta_sum=delta_sum,
+            before=list(before),
+            weights=list(weights),
+            old_memory=own(),
+            delta_sum=list(delta_sum),
             uploads={name: uploads[f"{method.name}/{name}"] for name in method.uploads},
             count=count,
             num_clients=num_clients,
         )
-        changed = _changed_memory(method, server_with(memory=own))
+        changed = _changed_memory(method, server_with(memory=own()))
         made: list[Any] = []
         if method_lib.does(method, "next_model"):
-            server = server_with(memory={**own, **changed})
+            server = server_with(memory={**own(), **changed})
             made = contract.call(method, "next_model", server)
             made = contract.check_like(method, "next_model", made, weights)
         keys = memories.keys(method.name, method.server_memory)

@@ -109,6 +109,22 @@ class _Watched:
         return self._instead.get(name, value)
 
 
+_UNSEEN = (
+    "it reads {} in one branch only, which the trial did not see: read it before the"
+    " tf.cond or the `if`, in every call."
+)
+
+
+def guarded(value: Any, missing: Sequence[str]) -> Any:
+    """Returns the value in a wrapper that refuses reads of missing attributes."""
+
+    def refuse(name: str) -> None:
+        if name in missing:
+            raise contract.NeedError(_UNSEEN.format(name))
+
+    return _Watched(value, refuse)
+
+
 class HParams(collections.OrderedDict[str, Any]):
     """The client optimiser's hyperparameters, with an error for missing ones."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -49,7 +50,8 @@ def find_needs(
     """
     if not any(map(_has_client_part, training.methods)):
         return needs_lib.Needs()
-    with tf.init_scope():
+    # An init_scope stops tapes: all gradients would be missing.
+    with contextlib.nullcontext() if tf.executing_eagerly() else tf.init_scope():
         return _run(needs_lib.Reads(model_fn()), training)
 
 

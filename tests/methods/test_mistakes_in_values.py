@@ -1,0 +1,238 @@
+"""Mistakes that trained something else without a word: each is told, or is none."""
+
+import dataclasses
+import re
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tff_reg import methods, plugins, settings, testing, training
+from tff_reg.methods import catalogue
+
+
+def _method(name="mine", base=methods.Method, **body):
+    made = type("Mine", (base,), {"name": name, **body})
+    return dataclasses.dataclass(frozen=True)(made)()
+
+
+def _refused(words, *parts, error=ValueError, **arguments):
+    with pytest.raises(error) as caught:
+        testing.train(list(parts), 1, **arguments)
+    assert re.search(words, str(caught.value)), str(caught.value)
+
+
+def _weights(*parts):
+    return testing.train(list(parts), 1).weights
+
+
+def _same(one, other):
+    return all(np.array_equal(a, b) for a, b in zip(one, other))
+
+
+def _zero_state(self, local):
+    return [tf.zeros_like(w) for w in local.weights]
+
+
+def test_what_keep_changes_in_place_is_not_the_steps_gradient():
+    def keep(self, local, gradient):
+        for i, state in enumerate(local.state):
+            gradient[i] = 0.9 * state + gradient[i]
+        return gradient
+
+    assert _same(_weights(_method(begin=_zero_state, keep=keep)), _weights())
+
+
+def test_keep_may_return_the_weights_themselves():
+    def made(copied):
+        def keep(self, local, gradient):
+            return [tf.identity(w) if copied else w for w in local.weights]
+
+        def correct(self, local, gradient):
+            triples = zip(gradient, local.weights, local.state)
+            return [g + 0.3 * (w - before) for g, w, before in triples]
+
+        def begin(self, local):
+            return list(local.weights)
+
+        return _method(begin=begin, keep=keep, correct=correct)
+
+    assert _same(_weights(made(False)), _weights(made(True)))
+
+
+def test_what_update_memory_changes_in_place_is_not_the_old_memory():
+    def update_memory(self, server):
+        common = server.memory["c"]
+        for i in range(len(common)):
+            common[i] = common[i] + 1.0
+        return {"c": common}
+
+    def next_model(self, server):
+        pairs = zip(server.memory["c"], server.old_memory["c"])
+        return [w - (new - old) for w, (new, old) in zip(server.before, pairs)]
+
+    mine = _method(
+        server_memory={"c": methods.zeros},
+        update_memory=update_memory,
+        next_model=next_model,
+        server_step="one less",
+    )
+    first = testing.train([mine], 0).weights
+    for new, old in zip(_weights(mine), first):
+        np.testing.assert_allclose(new, old - 1.0)
+
+
+def test_shared_memories_must_begin_alike():
+    one = _method("aa", client_memory={"h": methods.shared(methods.zeros)})
+    other = _method("bb", client_memory={"h": methods.shared(methods.initial_weights)})
+    _refused("^aa and bb share the memory 'h'.* other first values", one, other)
+
+
+@pytest.mark.parametrize("name", ["global", "evaluated", "averaged", "local"])
+def test_a_memory_has_no_name_of_a_model(name):
+    mine = _method(client_memory={name: methods.zeros})
+    _refused(f"^mine.client_memory.*'{name}' is the name of a model", mine)
+
+
+def test_what_is_read_in_another_branch_only_is_told():
+    def finish(self, local):
+        zeros = _zero_state(self, local)
+        taken = tf.cond(local.num_steps > 1, lambda: list(local.taken), lambda: zeros)
+        return methods.Finished(memory={"own": taken})
+
+    def term(self, step):
+        def penalty():
+            found = [tf.reduce_mean(a**2) for a in step.outputs.activations]
+            return sum(found, 0.0 * step.task_loss)
+
+        is_big = tf.reduce_sum(step.labels) > 1
+        return tf.cond(is_big, penalty, lambda: 0.0 * step.task_loss)
+
+    words = "reads {} in one branch only"
+    mine = _method(client_memory={"own": methods.zeros}, finish=finish)
+    _refused(
+        words.format("taken"), mine, client_optimizer_fn=training.build_sgd(0.1, 0.9)
+    )
+    _refused(words.format("activations"), _method(term=term))
+
+
+def test_the_value_of_a_parents_setting_needs_its_type():
+    with pytest.raises(methods.ContractError, match="strength: float = "):
+        type("Mine", (methods.FedProx,), {"name": "mine", "strength": 0.5})
+
+
+def test_settings_without_the_decorator_are_refused():
+    class Mine(methods.FedProx):
+        name = "mine"
+        strength: float = settings.setting(0.5, help="x")
+
+    with pytest.raises(methods.ContractError, match="dataclass.frozen=True"):
+        Mine()
+
+
+def test_a_term_that_reaches_no_weight_is_refused():
+    def term(self, step):
+        return tf.stop_gradient(tf.reduce_mean(step.outputs.logits**2))
+
+    _refused("^mine.term .*reaches no weight", _method(term=term))
+
+
+@pytest.mark.parametrize("name", ["term", "share", "not_finite"])
+def test_a_measurement_has_no_name_of_ours(name):
+    def term(self, step):
+        return methods.Term(step.task_loss, measurements={name: step.task_loss})
+
+    def change_batch(self, batch, key):
+        return methods.Change(batch, {name: tf.constant(7.0)})
+
+    _refused(f"^mine.term .*{name!r} is reported", _method(term=term))
+    _refused(f"change_batch .*{name!r} is", _method(change_batch=change_batch))
+
+
+def test_a_memorys_parts_keep_their_names():
+    def first(weights):
+        return {"m": methods.zeros(weights), "v": methods.initial_weights(weights)}
+
+    def finish(self, local):
+        old = local.memory["s"]
+        return methods.Finished({"s": {"moment": old["m"], "average": old["v"]}})
+
+    mine = _method(client_memory={"s": first}, finish=finish)
+    _refused("^mine.finish .*memory 's' must hold .*'m'.*'v'", mine)
+
+
+def test_one_pair_of_targets_has_its_weight():
+    def change_batch(self, batch, key):
+        ((labels, _),) = batch.targets
+        return methods.Change(batch._replace(targets=[(labels, 0.0)]), {})
+
+    mine = _method(change_batch=change_batch)
+    assert _same(_weights(mine), testing.train([], 0).weights)
+
+
+def test_begin_does_not_move_the_weights():
+    def begin(self, local):
+        for weight in local.weights:
+            weight.assign(1.5 * weight)
+        return ()
+
+    _refused("^mine.begin .*assigns to the weights.*start", _method(begin=begin))
+
+
+def test_pythons_random_numbers_are_refused():
+    def correct(self, local, gradient):
+        return [g + np.random.normal() for g in gradient]
+
+    _refused("^mine.correct.*step.key", _method(correct=correct))
+
+
+def test_a_memory_that_is_not_sent_is_told():
+    def correct(self, local, gradient):
+        return [g + c for g, c in zip(gradient, local.server_memory["c"])]
+
+    mine = _method(correct=correct, server_memory={"c": methods.zeros})
+    _refused("^mine.correct .*no memory 'c'.*methods.sent", mine)
+
+
+# Of files.
+
+_FILE = """
+import dataclasses
+from tff_reg import methods, settings
+@dataclasses.dataclass(frozen=True)
+class X(methods.Method):
+    name = {name!r}
+    {field}: float = settings.setting({default}, help="x")
+"""
+
+
+@pytest.fixture(name="add")
+def fixture_add(tmp_path, monkeypatch):
+    monkeypatch.setattr(catalogue, "_loaded", {})
+
+    def add(file, name, field="x", default=1.0):
+        path = tmp_path / file
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(_FILE.format(name=name, field=field, default=default))
+        return catalogue.add_file(str(path))
+
+    return add
+
+
+def test_two_methods_have_no_flag_of_one_name(add):
+    add("a.py", "a", "b_c")
+    with pytest.raises(plugins.PluginError, match="a_b_c .* a and a_b"):
+        add("ab.py", "a_b", "c")
+
+
+@pytest.mark.parametrize("name", ["Mine", "a+b", ""])
+def test_a_files_method_has_a_name_for_the_command_line(add, name):
+    with pytest.raises(plugins.PluginError, match="small letters|has a name"):
+        add("a.py", name)
+
+
+def test_files_of_one_name_have_their_own_origin(add):
+    add("one/mine.py", "one")
+    add("two/mine.py", "two")
+    one, two = (plugins.origin(catalogue.find(name)) for name in ("one", "two"))
+    assert one["sha256"] != two["sha256"]
