@@ -118,7 +118,9 @@ def test_a_keras_model_is_refused_with_a_sentence(data):
     def model_fn():
         return keras.Sequential([keras.layers.Dense(4, input_shape=(3,))])
 
-    with pytest.raises(TypeError, match="model_fn returned a Sequential; it must make"):
+    with pytest.raises(
+        TypeError, match="model_fn returned a Sequential; it must return"
+    ):
         experiment.CentralEvaluation(model_fn, *data)
     with pytest.raises(
         TypeError, match="model_fn is a Sequential; tff_reg.models.from_keras"

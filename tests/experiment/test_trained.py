@@ -98,7 +98,7 @@ def test_clients_say_where_they_began_and_ended(process, look_ahead, tmp_path):
     client_id = found.task.client_data.client_ids[1]
     sent = found.weights
     if look_ahead:
-        momentum = found._stored("finalizer/memory/momentum")
+        momentum = found._stored("finalizer/memory/fedacg/momentum")
         ahead = [w + look_ahead * m for w, m in zip(sent.trainable, momentum)]
         sent = tff.learning.models.ModelWeights(ahead, sent.non_trainable)
     with runtime.running("in_process"):

@@ -36,7 +36,7 @@ WEIGHTS = ("server", "all_clients", "best")
 _GLOBAL = "global_model_weights"
 # Examples at a time; it changes memory and speed only.
 _BATCH_SIZE = 256
-_ALL_CLIENTS = f"finalizer/memory/{all_clients.NAME}"
+_ALL_CLIENTS = f"finalizer/memory/{all_clients.MEAN}"
 # A run's aggregator is not what tells of the clients' models.
 _OF_AGGREGATORS = ("aggregator/", "finalizer/uploads/")
 _END = "weights_at_the_end"
