@@ -1,4 +1,4 @@
-"""Compares the learning curves of methods here and in plain PyTorch.
+"""Compares each method's learning curve here with that of a plain PyTorch version.
 
 This package and a loop of PyTorch train on the same digits, with the same split,
 initial weights, clients of each round, network and optimiser. The order of the examples

@@ -218,7 +218,7 @@ def rows_of(
     seconds: Mapping[str, Sequence[float]],
     more: Mapping[str, Mapping[str, Any]],
 ) -> list[dict[str, Any]]:
-    """The result of a case: medians, and their ratios to PyTorch's.
+    """The median times of a case, and their ratios to PyTorch's time.
 
     Args:
       case: Its name.

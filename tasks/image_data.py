@@ -55,7 +55,7 @@ class ImageData:
         return self.largest_of_uint8 if self.x_train.dtype == np.uint8 else None
 
     def normalized_by(self, mean: Sequence[float], std: Sequence[float]) -> Callable:
-        """A normalisation with another mean and deviation than the data's own.
+        """A normalisation by a given mean and deviation instead of the data's own.
 
         Args:
           mean: One number, or one for each channel, for pixels scaled to [0, 1].

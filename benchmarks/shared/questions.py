@@ -1,4 +1,4 @@
-"""The program that answers the questions of the subject `runtime`.
+"""Runs in a process of its own and measures what the benchmark `runtime` asks.
 
 Importing this module imports TensorFlow and TFF.
 """

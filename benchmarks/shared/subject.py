@@ -1,4 +1,4 @@
-"""The form of a subject of `bin/bench`: the `SUBJECT` of a file of benchmarks/.
+"""The class of `SUBJECT`, which each benchmark of `bin/bench` defines.
 
 A new subject is a new file; `bin/bench` finds it, with its flags and its help.
 """

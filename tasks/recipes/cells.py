@@ -43,7 +43,7 @@ def cell(
     row: Optional[str] = None,
     column: Optional[str] = None,
 ) -> Cell:
-    """Returns a recipe's cell, of its table or of a figure."""
+    """Returns the cell of a recipe in a paper's table or figure."""
     expanded = _expanded(quantities, recipe)
     printed = _printed(recipe)
     return Cell(

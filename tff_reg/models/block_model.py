@@ -181,7 +181,7 @@ class BlockModel:
 
     @property
     def evaluation_branch_scales(self) -> Optional[tuple[float, ...]]:
-        """The factors of the residual branches in evaluations, one for each branch.
+        """The factor of each residual branch in evaluation mode.
 
         They apply to passes with `training=False` whose own `branch_scales` are None
         (stochastic depth: the probabilities of keeping the branches). None, the

@@ -1,4 +1,4 @@
-"""The methods' memories, and the server's hooks: before a round and after it."""
+"""Builds the functions that run the server's hooks before and after a round."""
 
 from __future__ import annotations
 

@@ -145,7 +145,7 @@ def ascending(parts: Iterable[np.ndarray]) -> list[np.ndarray]:
 def deal(
     classes: np.ndarray, counts: np.ndarray, generator: np.random.Generator
 ) -> list[np.ndarray]:
-    """Draws random examples of each client according to a table of counts.
+    """Draws each client's examples at random, as many of each class as a table says.
 
     Args:
       classes: int [N], each example's class.

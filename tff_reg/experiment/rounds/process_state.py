@@ -1,4 +1,4 @@
-"""The state of a learning process: the server's, and what clients remember."""
+"""The state of a learning process: the server's state and the clients' states."""
 
 from __future__ import annotations
 
