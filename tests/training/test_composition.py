@@ -190,7 +190,7 @@ def test_freeze_leaves_the_classifier_as_it_was():
 @pytest.mark.parametrize(
     "name, message",
     [
-        ("fedntd+mixup", "fedntd needs the one true class of every example"),
+        ("fedntd+mixup", "fedntd needs one true class per example, and mixup"),
         ("man+fedprox+man", "names 'man' twice"),
     ],
 )
@@ -207,7 +207,7 @@ def _keras_model():
 @pytest.mark.parametrize(
     "changes, message",
     [
-        (dict(model_fn=_keras_model), "model_fn returned a Sequential; it must make"),
+        (dict(model_fn=_keras_model), "model_fn returned a Sequential; it must return"),
         (
             dict(model_fn=_keras_model()),
             "model_fn is a Sequential; tff_reg.models.from",

@@ -125,6 +125,12 @@ def _keras_2() -> str:
     return f"{_KERAS_2}~={major}.{minor}.0"
 
 
+def is_installed() -> bool:
+    """Whether TFF is there, and Keras 2 where TensorFlow does not have it itself."""
+    needed = (_TFF, _KERAS_2) if _tensorflow() >= _TODAY else (_TFF,)
+    return all(_found(name, None) for name in needed)
+
+
 def has_native_worker_platform() -> bool:
     """Whether TFF's C++ worker runs on this platform: Linux on x86-64."""
     return sys.platform == "linux" and os.uname().machine == "x86_64"
