@@ -16,7 +16,7 @@ if __name__ == "__main__":
 from tff_reg import files
 from tff_reg.commands import command_line
 from tff_reg.lazy import flags, sphinx_build
-from tff_reg.methods import overview
+from tff_reg.methods import cards
 from tff_reg.settings import SettingError
 
 _COMMAND = "bin/docs"
@@ -64,9 +64,10 @@ def build(builder, output_dir):
 
 def with_table_of_methods(text):
     """The README's text with the table of methods as it should be."""
-    rows = overview.rows()
-    lines = [rows[0], ["---"] * len(rows[0]), *(row.values() for row in rows)]
-    table = [f"| {' | '.join(cells)} |" for cells in lines]
+    rows = [["role", "methods"], ["---", "---"]]
+    for role, names in cards.by_role().items():
+        rows.append([role, ", ".join(f"`{name}`" for name in names)])
+    table = [f"| {' | '.join(cells)} |" for cells in rows]
     before, _, rest = text.partition(_TABLE_BEGINS)
     _, _, after = rest.partition(_TABLE_ENDS)
     return "\n".join([before + _TABLE_BEGINS, *table, _TABLE_ENDS + after])

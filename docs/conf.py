@@ -26,9 +26,23 @@ extensions = [
     "sphinx.ext.autodoc",
     "sphinx.ext.napoleon",
     "sphinx.ext.viewcode",
+    "sphinx_copybutton",
+    "sphinx_design",
 ]
-exclude_patterns = ["site", "generated/alternatives.md"]
-myst_enable_extensions = ["colon_fence", "dollarmath", "amsmath", "deflist"]
+exclude_patterns = [
+    "site",
+    "generated/alternatives.md",
+    "generated/by_role.md",
+    "generated/roles.md",
+]
+myst_enable_extensions = [
+    "amsmath",
+    "colon_fence",
+    "deflist",
+    "dollarmath",
+    "substitution",
+]
+myst_substitutions = {"version": tff_reg.__version__}
 myst_heading_anchors = 3
 nb_execution_mode = "off"  # The notebooks keep their outputs, which tests check.
 nb_merge_streams = True

@@ -1,9 +1,10 @@
-"""The pages that follow from the code: methods, notebooks, the reference.
+"""The pages that follow from the code: methods, flags, notebooks, the reference.
 
 `conf.py` has them written to `docs/generated`, which git ignores.
 """
 
 import csv
+import dataclasses
 import functools
 import importlib
 import inspect
@@ -13,7 +14,15 @@ import re
 import textwrap
 
 from tff_reg import curves, models, settings
-from tff_reg.methods import checks, contract, method as method_lib, overview, words
+from tff_reg.experiment.config import run_config
+from tff_reg.methods import (
+    cards,
+    checks,
+    contract,
+    method as method_lib,
+    overview,
+    words,
+)
 from tff_reg.tasks import notebooks
 from tff_reg.training import adaptation, local_training, optimizers, trial
 
@@ -69,6 +78,9 @@ def write(folder):
     """
     pages = {f"methods/{name}.md": method_page(name) for name in overview.ours()}
     pages["alternatives.md"] = _table_of(overview.alternatives())
+    pages["roles.md"] = _roles()
+    pages["by_role.md"] = _by_role()
+    pages["flags.md"] = _flags()
     head, *rows = overview.sums()
     matrix = f":::{{table}}\n:class: matrix\n\n{_table(head, rows)}\n:::\n"
     pages["sums.md"] = f"{_SUMS}\n{matrix}"
@@ -122,19 +134,23 @@ def _curves(file):
 
 
 def method_page(name):
-    """A method's page, Markdown, of its file and of what was measured."""
+    """A method's page, Markdown, of its card, its file and what was measured."""
     method = overview.ours()[name]
     module = importlib.import_module(method.__module__)
     title, _, text = _text(module).partition("\n")
-    title, _, what = title.partition(": ")
+    title, _, _ = title.partition(": ")
+    before, formula, after = re.split(r"(?s)(^\$\$.*?\$\$$)", text, 1, re.M)
     parts = [
         f"# {title}",
-        f"{what[0].upper()}{what[1:]}",
-        f"`--process={name}` · `methods.{method.__name__}` · {method.paper}",
-        text.strip(),
-        "## Strengths",
+        cards.CARDS[name].idea,
+        formula,
+        _card(name, method),
+        "## In detail",
+        before.strip(),
+        after.strip(),
+        "## Hyperparameters",
         _strengths(name, method),
-        "## Its settings",
+        "## Default settings",
         _paper_settings(method),
         "## In a round",
         _properties(method),
@@ -142,7 +158,129 @@ def method_page(name):
         "## Reference",
         _automodule(module.__name__),
     ]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _card(name, method):
+    """The facts of a method in a table of two columns."""
+    card = cards.CARDS[name]
+    source = getattr(method.paper_settings, "source", None)
+    rows = {
+        "command": f"`bin/run --process={name}`",
+        "Python": f"`methods.{method.__name__}`",
+        "paper": method.paper,
+        "role": card.role,
+        "made for": card.use,
+        "measured here": _accuracies(name),
+        "cost of a step": _cost(name),
+        "default settings": f"from {source}" if source else "the task's",
+        "checked against": card.checked,
+        "combines with": _partners(name),
+    }
+    table = _table(["", ""], [[key, text] for key, text in rows.items() if text])
+    return f":::{{table}}\n:class: card\n\n{table}\n:::"
+
+
+def _row_of(file, name):
+    """A method's row of a table of the results, by column; empty without one."""
+    text = (HERE / "figures" / file).read_text("utf-8")
+    for row in csv.DictReader(text.splitlines()):
+        if row["method"] == name:
+            return row
+    return {}
+
+
+def _accuracies(name):
+    """The accuracies of a method beside FedAvg's, where a table has them."""
+    columns = {
+        "digits, Dir(0.1)": ("which-by-skew.csv", "Dir(0.1) last five"),
+        "digits, two classes per client": ("which-by-skew.csv", "2 classes"),
+        "CIFAR-10 in small, Dir(0.3)": ("cifar10-lenet.csv", "EMA (%)"),
+    }
+    found = []
+    for place, (file, column) in columns.items():
+        value, reference = (
+            _row_of(file, each).get(column, "") for each in (name, "fedavg")
+        )
+        if value and name != "fedavg":
+            found.append(f"{place}: {value} % (FedAvg {reference})")
+    return "; ".join(found)
+
+
+def _cost(name):
+    value = _row_of("which-by-skew.csv", name).get("cost")
+    if cards.CARDS[name].role == cards.SERVER and not value:
+        return "FedAvg's"
+    return f"{value} of FedAvg's ({{ref}}`step-costs`)" if value else ""
+
+
+def _partners(name):
+    """Which methods a method cannot be combined with."""
+    head, *rows = overview.sums()
+    for first, *cells in rows:
+        if first == f"`{name}`":
+            refused = [o for o, c in zip(head[1:], cells) if c == "-" and o != first]
+            but = f" but {', '.join(refused)}" if refused else ""
+            return f"all{but} ({{doc}}`../sums`)"
+    return "all, which add to it"
+
+
+def _roles():
+    """The methods by role, a line for each role, for the first page."""
+    return "".join(
+        f"- **{role}**: {', '.join(map(_link, names))}\n"
+        for role, names in cards.by_role().items()
+    )
+
+
+def _by_role():
+    """The methods by role with their ideas, a table for each role."""
+    known = overview.ours()
+    parts = []
+    for role, names in cards.by_role().items():
+        rows = [
+            [f"[{name}](methods/{name})", cards.CARDS[name].idea, known[name].paper]
+            for name in names
+        ]
+        parts += [f"## {role}", _table(["method", "idea", "paper"], rows)]
     return "\n\n".join(parts) + "\n"
+
+
+def _link(name):
+    return f"[{name}](generated/methods/{name})"
+
+
+def _flags():
+    """The page of all flags of `bin/run`, heading by heading."""
+    groups = {}
+    for each in run_config.listed():
+        groups.setdefault(each.group, []).append(each)
+    parts = [
+        "# All flags",
+        "The flags of `bin/run`, which `bin/compare` and `bin/reproduce` take as well."
+        " `--help=all` prints them; `bin/run --process=NAME --help=all` prints the values"
+        " that a method has by default. In Python they are the fields of"
+        " `experiment.RunConfig`.",
+    ]
+    for group, flags in groups.items():
+        rows = [[_flag(each), _cell(each.help), _choices(each)] for each in flags]
+        parts += [f"## {group}", _table(["flag", "what it is", "values"], rows)]
+    return "\n\n".join(parts) + "\n"
+
+
+def _flag(setting):
+    return f"`--{'[no]' if setting.type is bool else ''}{setting.name}`"
+
+
+def _cell(text):
+    return text.replace("|", "\\|").replace("<", "&lt;")
+
+
+def _choices(setting):
+    default = _default(setting)
+    return f"{_bounds(setting)}; default {default}" if default != "none" else (
+        _bounds(setting)
+    )
 
 
 def _strengths(name, method):
@@ -153,7 +291,7 @@ def _strengths(name, method):
     ]  # fmt: skip
     if not rows:
         return "None."
-    return _table(["flag", "symbol", "default", "may be", "what it is"], rows)
+    return _table(["flag", "symbol", "default", "values", "what it is"], rows)
 
 
 def _symbol(setting):
@@ -161,6 +299,8 @@ def _symbol(setting):
 
 
 def _default(setting):
+    if setting.default is dataclasses.MISSING:
+        return "none"
     text = settings.as_text(setting.default)
     return f"`{text}`" if text else "none"
 
