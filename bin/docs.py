@@ -54,7 +54,7 @@ def build(builder, output_dir):
     with tempfile.TemporaryDirectory() as folder:
         built = pathlib.Path(folder, "site")  # MyST-NB leaves notebooks beside it.
         options = ["-W", "--keep-going", "-q", "-T", "-b", builder]
-        options += ["-d", f"{folder}/doctrees"]
+        options += ["-d", f"{folder}/doctrees", "-j", "auto"]
         code = sphinx_build.build_main([*options, str(SOURCES), str(built)])
         if built.exists():
             shutil.rmtree(output_dir)

@@ -3,19 +3,22 @@
 import pathlib
 import re
 import sys
+import time
 
+BEGAN = time.monotonic()
 HERE = pathlib.Path(__file__).parent
 ROOT = HERE.parent
 sys.path[:0] = [str(ROOT), str(HERE)]
+
+from tff_reg import quiet  # noqa: E402
+
+quiet.silence()  # TensorFlow's remarks when it starts.
 
 import from_code  # noqa: E402
 from docutils import nodes  # noqa: E402
 from latex2mathml import converter  # noqa: E402
 
 import tff_reg  # noqa: E402
-from tff_reg import quiet  # noqa: E402
-
-quiet.silence()  # TensorFlow's remarks when it starts.
 
 project = "tff_reg"
 author = "The authors of tff_reg"
@@ -100,9 +103,17 @@ def write_block(translator, node):
     raise nodes.SkipNode
 
 
+def say(what):
+    """Prints what the build does now, and after how many seconds."""
+    print(f"{time.monotonic() - BEGAN:4.0f} s  {what}", flush=True)
+
+
 def setup(app):
     """Has the pages that follow from the code written before Sphinx looks for pages."""
     app.add_html_math_renderer("mathml", (write_inline, None), (write_block, None))
+    say("writes the pages that follow from the code")
     from_code.write(HERE / "generated")
+    app.connect("builder-inited", lambda _: say("reads the pages"))
+    app.connect("env-updated", lambda *_: say("writes the site"))
     # Before napoleon, which comes at 500.
     app.connect("autodoc-process-docstring", from_code.to_rst, priority=400)

@@ -3,28 +3,28 @@
 `conf.py` has them written to `docs/generated`, which git ignores.
 """
 
+import concurrent.futures
 import csv
 import dataclasses
 import functools
 import importlib
 import inspect
+import multiprocessing
 import pathlib
 import pkgutil
 import re
 import textwrap
 
-from tff_reg import curves, models, settings
+from tff_reg import curves, settings
 from tff_reg.experiment.config import run_config
 from tff_reg.methods import (
     cards,
     checks,
-    contract,
     method as method_lib,
     overview,
     words,
 )
 from tff_reg.tasks import notebooks
-from tff_reg.training import adaptation, local_training, optimizers, trial
 
 HERE = pathlib.Path(__file__).parent
 PACKAGE = "tff_reg"
@@ -100,10 +100,15 @@ def write(folder):
             file.write_text(text, "utf-8")
     made_of = [HERE / "figures" / "curves" / name for name in _CURVES]
     newest = max(file.stat().st_mtime for file in made_of)
-    for picture, name in pictures.items():
-        file = folder / picture
-        if not file.exists() or file.stat().st_mtime < newest:
-            draw_curves(file, name)
+    missing = {
+        folder / picture: name
+        for picture, name in pictures.items()
+        if not (folder / picture).exists()
+        or (folder / picture).stat().st_mtime < newest
+    }
+    spawning = multiprocessing.get_context("spawn")
+    with concurrent.futures.ProcessPoolExecutor(mp_context=spawning) as pool:
+        list(pool.map(draw_curves, missing, missing.values()))
 
 
 def draw_curves(path, name):
@@ -344,40 +349,11 @@ def _properties(method):
         ordered = [what for what in words.EXCLUSIVE if what in exclusive]
         facts.append(f"Only one method of a combination can {' and '.join(ordered)}.")
     facts.append(
-        "It looks inside the network, so the model is a `models.LearningModel`."
-        if _looks_inside(method())
-        else "It takes any TFF model."
-    )
-    facts.append(
         "Its clients remember something from round to round."
         if method().client_memory
         else "Its clients remember nothing."
     )
     return " ".join(facts)
-
-
-def _looks_inside(method):
-    """Whether a method needs a model that shows its network."""
-    training = local_training.LocalTraining(optimizers.build_sgd(0.1), [method])
-    model_fn = adaptation.adapt_model_fn(_closed_model, [method])
-    try:
-        model_fn()
-        trial.find_needs(model_fn, training)
-    except contract.NetworkNeededError:
-        return True
-    return False
-
-
-class _ClosedModel(models.LearningModel):
-    """A model that shows no network, as it has its own forward pass."""
-
-    def forward_pass(self, batch_input, training=True):
-        return super().forward_pass(batch_input, training)
-
-
-def _closed_model():
-    shown = models.build_model_fn("cnn", image_shape=[8, 8, 1], num_classes=2)()
-    return _ClosedModel(shown.network)
 
 
 def _measured(method, name):

@@ -1,12 +1,15 @@
 """Callbacks: when they are called, what they keep, and how they end a run."""
 
 import json
+import sys
+import types
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from docs.examples.early_stopping import EarlyStopping
+from docs.examples.wandb_callback import WandB
 from tests.experiment.finished import Notes, results
 from tff_reg import experiment, runtime
 from tff_reg.experiment.rounds import summary as summary_lib
@@ -104,6 +107,24 @@ def test_the_early_stopping_of_the_documentation_finishes_a_run(
     assert run(**arguments).summary == result.summary and not tiny_data.asked
     more = run(tmp_path, total_rounds=7, evaluate=accuracies(0.1, 0.1, 0.1))
     assert more.summary["rounds"] == 7 and "stopped_early" not in more.summary
+
+
+def test_the_wandb_callback_of_the_documentation_logs_every_round_once(
+    run, tmp_path, monkeypatch
+):
+    started, logged = [], []
+    logger = types.SimpleNamespace(
+        log=lambda numbers, step: logged.append((step, numbers["round"])),
+        finish=lambda: logged.append("end"),
+    )
+    wandb = types.SimpleNamespace(init=lambda **given: started.append(given) or logger)
+    monkeypatch.setitem(sys.modules, "wandb", wandb)
+    run(tmp_path / "a", total_rounds=2, callbacks=[WandB("mine")])
+    run(tmp_path / "a", total_rounds=3, callbacks=[WandB("mine")])
+    assert logged == [(1, 1), (2, 2), "end", (3, 3), "end"]
+    # The second goes on with the first.
+    assert started[0]["id"] == started[1]["id"] and started[0]["project"] == "mine"
+    assert started[0]["config"]["total_rounds"] == 2
 
 
 def test_a_run_that_is_killed_when_it_was_ended_stays_ended(run, tiny_data, tmp_path):
