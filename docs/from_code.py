@@ -15,7 +15,7 @@ import pkgutil
 import re
 import textwrap
 
-from tff_reg import curves, settings
+from tff_reg import curves, settings, tasks
 from tff_reg.experiment.config import run_config
 from tff_reg.methods import (
     cards,
@@ -80,7 +80,7 @@ def write(folder):
     pages["alternatives.md"] = _table_of(overview.alternatives())
     pages["roles.md"] = _roles()
     pages["by_role.md"] = _by_role()
-    pages["flags.md"] = _flags()
+    pages["flags.md"] = flags_page()
     head, *rows = overview.sums()
     matrix = f":::{{table}}\n:class: matrix\n\n{_table(head, rows)}\n:::\n"
     pages["sums.md"] = f"{_SUMS}\n{matrix}"
@@ -200,7 +200,7 @@ def _accuracies(name):
     columns = {
         "digits, Dir(0.1)": ("which-by-skew.csv", "Dir(0.1) last five"),
         "digits, two classes per client": ("which-by-skew.csv", "2 classes"),
-        "CIFAR-10 in small, Dir(0.3)": ("cifar10-lenet.csv", "EMA (%)"),
+        "CIFAR-10 in small, Dir(0.3), moving average": ("cifar10-lenet.csv", "EMA (%)"),
     }
     found = []
     for place, (file, column) in columns.items():
@@ -244,7 +244,11 @@ def _by_role():
     parts = []
     for role, names in cards.by_role().items():
         rows = [
-            [f"[{name}](methods/{name})", cards.CARDS[name].idea, known[name].paper]
+            [
+                f"{{doc}}`{name} <../generated/methods/{name}>`",
+                cards.CARDS[name].idea,
+                known[name].paper,
+            ]
             for name in names
         ]
         parts += [f"## {role}", _table(["method", "idea", "paper"], rows)]
@@ -252,10 +256,10 @@ def _by_role():
 
 
 def _link(name):
-    return f"[{name}](generated/methods/{name})"
+    return f"{{doc}}`{name} <generated/methods/{name}>`"
 
 
-def _flags():
+def flags_page():
     """The page of all flags of `bin/run`, heading by heading."""
     groups = {}
     for each in run_config.listed():
@@ -282,10 +286,13 @@ def _cell(text):
 
 
 def _choices(setting):
+    special = {
+        "process": "a method, or several joined by `+`",
+        "task": ", ".join(f"`{name}`" for name in tasks.names()),
+    }
     default = _default(setting)
-    return f"{_bounds(setting)}; default {default}" if default != "none" else (
-        _bounds(setting)
-    )
+    kinds = special.get(setting.name) or _bounds(setting)
+    return kinds if default in ("none", "`None`") else f"{kinds}; default {default}"
 
 
 def _strengths(name, method):
@@ -319,7 +326,7 @@ def _bounds(setting):
         "at most": setting.maximum,
         "below": setting.below,
     }
-    words = [f"{word} {value:g}" for word, value in bounds.items() if value is not None]
+    words = [f"{word} {settings.as_text(value)}" for word, value in bounds.items() if value is not None]
     return " and ".join(words) or setting.kind
 
 

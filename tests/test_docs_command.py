@@ -11,7 +11,8 @@ from bin import docs
 from docs import from_code
 from tests import commands
 from tff_reg import settings
-from tff_reg.methods import overview
+from tff_reg.experiment.config import run_config
+from tff_reg.methods import cards, overview
 
 ROOT = pathlib.Path(__file__).parents[1]
 
@@ -57,6 +58,27 @@ def test_a_methods_page_has_its_formula_and_its_strengths(site, name):
     for each in settings.settings_of(overview.ours()[name]):
         assert f"--{name}_{each.name}" in page
     assert f'{name}.png" />' in page and (site / f"_images/{name}.png").exists()
+
+
+def test_every_method_has_a_card():
+    assert sorted(cards.CARDS) == sorted(overview.ours())
+    checked = [card.checked for card in cards.CARDS.values()]
+    # As the README and pages/methods.md say.
+    assert [checked.count(kind) for kind in cards.KINDS] == [27, 4, 6]
+
+
+def test_a_card_has_what_was_measured_and_the_methods_that_conflict():
+    page = from_code.method_page("man")
+    assert "| measured here | digits, Dir(0.1): 93.4 % (FedAvg 92.5); digits" in page
+    assert "| cost of a step | 1.08 of FedAvg's" in page
+    assert "| combines with | all (" in page
+    assert "all but `scaffold`, `feddc`, `fedspeed`" in from_code.method_page("feddyn")
+
+
+def test_the_page_of_flags_has_every_flag_once():
+    page = from_code.flags_page()
+    for each in run_config.listed():
+        assert len(re.findall(rf"\| `--(\[no\])?{each.name}` \|", page)) == 1
 
 
 @pytest.mark.parametrize("name", overview.ours())
@@ -139,8 +161,8 @@ def test_what_is_wrong_is_said_in_a_line(flag, message):
 def test_the_readmes_table_of_methods_is_that_of_their_files(monkeypatch, tmp_path):
     text = docs.README.read_text("utf-8")
     assert docs.with_table_of_methods(text) == text, "bin/docs --readme writes it"
-    assert "| `fedalign` | Term that aligns" in text
+    assert "| Drift corrections | `scaffold`, `feddyn`" in text
     monkeypatch.setattr(docs, "README", tmp_path / "README.md")
-    docs.README.write_text(text.replace("Term that aligns", "Aligns"), "utf-8")
+    docs.README.write_text(text.replace("Drift corrections", "Drift"), "utf-8")
     assert commands.call(docs.main, "--readme").returncode == 0
     assert docs.README.read_text("utf-8") == text

@@ -37,13 +37,21 @@ def test_the_readmes_links_lead_somewhere():
     assert not [link for link in links if not (documents.ROOT / link).exists()]
 
 
-def test_the_readmes_run_prints_what_it_shows(tmp_path):
-    (command,) = (c for c in documents.commands(documents.README) if "/run" in c)
+def test_the_readmes_first_screen_is_short_and_shows_the_method_of_its_command():
+    text = documents.README.read_text("utf-8")
+    assert len(text.splitlines()) <= 120
+    plugin = re.search(r"--plugin=(\S+)", text)[1]
+    assert f"```python\n{(documents.ROOT / plugin).read_text('utf-8')}```" in text
+
+
+def test_the_tutorials_run_prints_what_it_shows(tmp_path):
+    page = documents.PAGES / "tutorials" / "command.md"
+    command = documents.commands(page)[0]
     done = commands.call(
         run.main, *command.split()[1:], "--scale=tiny", f"--output_dir={tmp_path}"
     )
     assert done.returncode == 0, done.stderr
-    (shown,) = (b for b in documents.blocks(documents.README) if "Clients run" in b)
+    (shown,) = (b for b in documents.blocks(page) if "Clients run" in b)
     digits = re.compile(r"[\d.,:]+")
 
     def forms(text):

@@ -12,6 +12,7 @@ AUTHORS = (
 )
 NUMPY = "rounds or equations computed in NumPy from the formulae, without this package"
 BY_HAND = "values computed by hand, and identities with other methods"
+KINDS = (AUTHORS, NUMPY, BY_HAND)
 
 LOSS = "Loss terms and local training"
 FEATURES = "Features"

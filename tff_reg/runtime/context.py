@@ -12,7 +12,7 @@ from tensorflow.python.eager import context  # There is no public way.
 
 from tff_reg.lazy import tff
 from tff_reg.runtime import values
-from tff_reg.runtime.plan import Plan
+from tff_reg.runtime.plan import ComputationPlan
 from tff_reg.runtime.workers import Workers
 from tff_reg.seam import internals
 
@@ -27,10 +27,10 @@ class PlanCache:
 
     def __init__(self):
         self._lock = threading.RLock()
-        self._plans: dict[int, tuple[weakref.ref, Plan]] = {}
+        self._plans: dict[int, tuple[weakref.ref, ComputationPlan]] = {}
         self.builds = 0  # How many TensorFlow functions were ever built.
 
-    def plan(self, comp: tff.framework.ConcreteComputation) -> Plan:
+    def plan(self, comp: tff.framework.ConcreteComputation) -> ComputationPlan:
         """The plan of a computation, made at the first call."""
         found = self._plans.get(id(comp))
         if found is not None and found[0]() is comp:
@@ -39,7 +39,7 @@ class PlanCache:
             found = self._plans.get(id(comp))
             if found is None or found[0]() is not comp:
                 forget = functools.partial(self._forget, id(comp))
-                plan = Plan(comp, self._lock, self._count_build)
+                plan = ComputationPlan(comp, self._lock, self._count_build)
                 found = (weakref.ref(comp, forget), plan)
                 self._plans[id(comp)] = found
         return found[1]

@@ -46,7 +46,7 @@ class _Stage:
     program: Optional[visits.Program] = None
 
 
-class Plan:
+class ComputationPlan:
     """A compiled computation; `execute` runs it.
 
     Args:
