@@ -326,7 +326,11 @@ def _bounds(setting):
         "at most": setting.maximum,
         "below": setting.below,
     }
-    words = [f"{word} {settings.as_text(value)}" for word, value in bounds.items() if value is not None]
+    words = [
+        f"{word} {settings.as_text(value)}"
+        for word, value in bounds.items()
+        if value is not None
+    ]
     return " and ".join(words) or setting.kind
 
 
