@@ -69,7 +69,7 @@ def write(folder):
     """
     pages = {f"methods/{name}.md": method_page(name) for name in overview.ours()}
     pages["alternatives.md"] = _table_of(overview.alternatives())
-    head, *rows = overview.sums()
+    head, *rows = overview.combinations()
     matrix = f":::{{table}}\n:class: matrix\n\n{_table(head, rows)}\n:::\n"
     pages["sums.md"] = f"{_SUMS}\n{matrix}"
     pages.update(_reference())

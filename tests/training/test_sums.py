@@ -71,7 +71,7 @@ def test_every_sum_is_either_refused_with_a_sentence_or_has_settings(size):
         process = "+".join(names)
         if _makes_sense(names):
             assert set(catalogue.parse(process)) == set(names) - {"fedavg"}
-            catalogue.settings(process)
+            catalogue.settings(process, ["projector"])
             catalogue.build(process, {})
             continue
         with pytest.raises(catalogue.UnknownProcessError, match="leave one") as caught:

@@ -192,7 +192,8 @@ def run(method: Any, hook: str, function: Any, *arguments: Any) -> Any:
     """Calls a function of a method as `call` does a hook."""
     drawn = random.getstate(), np.random.get_state()[2]
     try:
-        result = function(*arguments)
+        with tf.variable_creator_scope(_no_variable):
+            result = function(*arguments)
         if drawn != (random.getstate(), np.random.get_state()[2]):
             raise NeedError(
                 "it draws one of Python's or NumPy's random numbers, once when the"
@@ -207,13 +208,20 @@ def run(method: Any, hook: str, function: Any, *arguments: Any) -> Any:
         raise HookError(_told(method, hook, error)) from error
 
 
+def _no_variable(_: Any, **arguments: Any) -> Any:
+    raise NeedError(
+        "it makes a tf.Variable, which no other round and no checkpoint would have:"
+        " keep numbers in the state that begin and keep return, or in a memory."
+    )
+
+
 def _told(method: Any, hook: str, error: Exception) -> str:
     own = _files_of(method)
     frames = traceback.extract_tb(error.__traceback__)
     mine = [frame for frame in frames if frame.filename in own]
     told = _text_of(error)
     if not mine:
-        return f"{method.name}.{hook}: {told}"
+        return str(refuse(method, hook, told))
     last = mine[-1]
     line = linecache.getline(last.filename, last.lineno or 0).strip()
     shown = f", `{line}`" if line else ""
@@ -294,12 +302,23 @@ def check_like(
             f"it must return {len(expected)} tensors, one per {what}, in order,"
             f" but returned {len(values)}.",
         )
+    _check_each(method, hook, values, expected)
+    return list(values)
+
+
+def _check_each(
+    method: Any,
+    hook: str,
+    values: Sequence[Any],
+    expected: Sequence[Any],
+    of: str = "",
+    why: str = "",
+) -> None:
+    """Checks shapes and data types; `of` and `why` are words of the message."""
     for i, (value, other) in enumerate(zip(values, expected)):
         if not _is_like(value, other):
-            raise refuse(
-                method, hook, f"tensor {i} must be {spec(other)}, is {spec(value)}."
-            )
-    return list(values)
+            must = f"tensor {i}{of} must be {spec(other)}{why}, is {spec(value)}."
+            raise refuse(method, hook, must)
 
 
 def _is_a(value: Any, kinds: Any) -> bool:
@@ -344,14 +363,7 @@ def check_structure(
             f"{what} must hold {len(others)} tensors, as at first, but holds"
             f" {len(flat)}.",
         )
-    for i, (one, other) in enumerate(zip(flat, others)):
-        if not _is_like(one, other):
-            raise refuse(
-                method,
-                hook,
-                f"tensor {i} of {what} must be {spec(other)}, as at first, but is"
-                f" {spec(one)}.",
-            )
+    _check_each(method, hook, flat, others, f" of {what}", ", as at first")
     return tf.nest.pack_sequence_as(expected, flat)
 
 

@@ -114,12 +114,12 @@ class _Resolution:
                 self._of_whom(given.get("settings_of") or EACH, process)
             )
         self._values.update(self._of_task())
-        self._values = catalogue.with_brought(process, self._values)
+        self._values = catalogue.with_required(process, self._values, chosen)
         if recipe:
             values = tasks.recipes.settings(recipe_name, process)
             self._values.update((n, values[n]) for n in values if n in known)
-            self._values = catalogue.with_brought(
-                catalogue.without(process, recipe["process"]), self._values
+            self._values = catalogue.with_required(
+                catalogue.without(process, recipe["process"]), self._values, chosen
             )
         self._values.update((n, chosen[n]) for n in self._given if n in known)
 
