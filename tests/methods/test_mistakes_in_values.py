@@ -210,11 +210,19 @@ def _edited(local, gradient):
             "^mine.correct .*step.key",
         ),
         (
-            {"correct": lambda self, _, g: [x + tf.random.normal(x.shape, dtype=x.dtype) for x in g]},
+            {
+                "correct": lambda self, _, g: [
+                    x + tf.random.normal(x.shape, dtype=x.dtype) for x in g
+                ]
+            },
             "^mine.correct .*other numbers.*step.key",
         ),
         (
-            {"term": lambda self, step: step.task_loss * tf.random.uniform([], dtype=tf.float64)},
+            {
+                "term": lambda self, step: (
+                    step.task_loss * tf.random.uniform([], dtype=tf.float64)
+                )
+            },
             "^mine.term .*other numbers.*step.key",
         ),
         (
@@ -237,14 +245,21 @@ def _edited(local, gradient):
             "^mine.correct .*edits its arguments",
         ),
         (
-            {"term": lambda self, step: step.task_loss * tf.Variable(2.0, dtype=tf.float64)},
+            {
+                "term": lambda self, step: (
+                    step.task_loss * tf.Variable(2.0, dtype=tf.float64)
+                )
+            },
             "^mine.term .*makes a tf.Variable.*begin.*memory",
         ),
         (
             {
                 "server_memory": {"own": methods.zeros},
                 "update_memory": lambda self, server: {
-                    "own": [tf.random.normal(d.shape, dtype=d.dtype) for d in server.mean_delta]
+                    "own": [
+                        tf.random.normal(d.shape, dtype=d.dtype)
+                        for d in server.mean_delta
+                    ]
                 },
             },
             "^mine.update_memory .*other numbers",

@@ -123,8 +123,9 @@ def find(name: str) -> type[method_lib.Method]:
     if name not in _loaded:
         must = f"a dataclass, a sub-class of tff_reg.methods.Method named {name!r}"
         _loaded[name] = plugins.load(
-            plugins.entry_points(ENTRY_POINTS, OURS)[name],
             ENTRY_POINTS,
+            OURS,
+            name,
             lambda value: "" if _is_method(value, name) else must,
         )
     return _loaded[name]
@@ -174,7 +175,7 @@ def add_file(path: str) -> list[str]:
                 " letters, digits, underscores."
             )
         known = _loaded.get(cls.name)
-        is_same_file = known and plugins.file_of(known) == plugins.file_of(cls)
+        is_same_file = known and _file_of(known) == _file_of(cls)
         if cls.name in names() and not is_same_file:
             raise plugins.PluginError(
                 f"there is another method {cls.name!r}: rename it."
@@ -189,6 +190,10 @@ def add_file(path: str) -> list[str]:
                 )
         _loaded[cls.name] = cls
     return [cls.name for cls in classes]
+
+
+def _file_of(cls: type) -> Optional[str]:
+    return plugins.module_of(cls).__file__
 
 
 def _is_method(value: Any, name: str) -> bool:

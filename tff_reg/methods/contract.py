@@ -292,7 +292,7 @@ def check_like(
     Raises:
       HookError: If the number, a shape or a data type differs.
     """
-    if not _is_a(values, (list, tuple)):
+    if not is_a(values, (list, tuple)):
         why = f"it must return a list, one tensor per {what}, not {spec(values)}."
         raise refuse(method, hook, why)
     if len(values) != len(expected):
@@ -321,8 +321,8 @@ def _check_each(
             raise refuse(method, hook, must)
 
 
-def _is_a(value: Any, kinds: Any) -> bool:
-    # A function, as a checker would take the elements' types for unknown.
+def is_a(value: Any, kinds: Any) -> bool:
+    """`isinstance`, after which a checker takes no element's type for unknown."""
     return isinstance(value, kinds)
 
 
@@ -352,7 +352,7 @@ def check_structure(
       HookError: If the number of tensors, a shape or a data type differs.
     """
     flat, others = tf.nest.flatten(value), tf.nest.flatten(expected)
-    are_mappings = _is_a(expected, Mapping) and _is_a(value, Mapping)
+    are_mappings = is_a(expected, Mapping) and is_a(value, Mapping)
     if are_mappings and {*value} != {*expected}:
         why = f"{what} must hold {sorted(expected)}, as at first, not {sorted(value)}."
         raise refuse(method, hook, why)
@@ -375,7 +375,7 @@ def check_names(
     Raises:
       HookError: If it did not.
     """
-    if not _is_a(given, Mapping):
+    if not is_a(given, Mapping):
         raise refuse(
             method, hook, f"{what} must be a mapping of names, not {spec(given)}."
         )

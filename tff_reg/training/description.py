@@ -121,7 +121,7 @@ def describe(
         return tff.learning.models.ModelWeights.from_model(model)
 
     spec = None
-    if training.debug_eager:
+    if output is not None and training.debug_eager:
         spec = tf.nest.map_structure(
             tf.TensorSpec.from_tensor, client_update.as_tensors(output)
         )

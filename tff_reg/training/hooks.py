@@ -12,11 +12,12 @@ import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
+from tff_reg.lazy import np
 from tff_reg.methods import checks, contract, method as method_lib
 
 _OF_WEIGHTS = ("task_loss", "weights", "start", "global_weights", "key")
+# How far the numbers of two calls of a hook may be apart.
+_RELATIVE, _ABSOLUTE = 1e-4, 1e-6
 _OF_OPTIMIZER = ("step_size", "taken", "scaled_gradient_sum")
 
 
@@ -75,7 +76,9 @@ class TrialHooks(Hooks):
             contract.call(method, hook, *map(_again, arguments)) for _ in range(2)
         )
         if not all(np.array_equal(v, w) for v, w in zip(variables, before)):
-            why = "it assigns to the model's weights: return others from the hook start."
+            why = (
+                "it assigns to the model's weights: return others from the hook start."
+            )
             raise contract.refuse(method, hook, why)
         _check_repeats(method, hook, first, second)
         return second
@@ -88,7 +91,7 @@ class TrialHooks(Hooks):
         def note_output(name: str) -> None:
             self.found.add((method.name, name))
 
-        if isinstance(value, method_lib.Step) and value.outputs is not None:
+        if isinstance(value, method_lib.Step) and checks.has_network(self.model):
             outputs: Any = _Watched(value.outputs, note_output)
             value = dataclasses.replace(value, outputs=outputs)
         return _Watched(value, note)
@@ -138,28 +141,34 @@ def _check_repeats(method: method_lib.Method, hook: str, first: Any, second: Any
 def _are_close(one: Any, other: Any) -> bool:
     """Whether two structures hold the same numbers; rounding may differ on a GPU."""
     pairs = itertools.zip_longest(_arrays(one), _arrays(other))
-    return all(np.array_equal(a, b) or _is_close(a, b) for a, b in pairs)
+    return all(_is_equal(a, b) or _is_close(a, b) for a, b in pairs)
+
+
+def _is_equal(one: Any, other: Any) -> bool:
+    is_known = one is not None and other is not None
+    return is_known and one.shape == other.shape and bool((one == other).all())
 
 
 def _is_close(one: Any, other: Any) -> bool:
-    if one is None or other is None or one.shape != other.shape:
+    is_known = one is not None and other is not None
+    if not is_known or one.shape != other.shape or one.dtype.kind not in "iuf":
         return False
-    is_number = all(np.issubdtype(each.dtype, np.number) for each in (one, other))
-    return is_number and np.allclose(one, other, 1e-4, 1e-6, equal_nan=True)
+    near = np.abs(one - other) <= _ABSOLUTE + _RELATIVE * np.abs(other)
+    return bool((near | (np.isnan(one) & np.isnan(other))).all())
 
 
 def _arrays(value: Any) -> Iterator[Any]:
     """The tensors in a hook's result, as arrays."""
     if dataclasses.is_dataclass(value):
         value = vars(value)
-    if isinstance(value, Mapping):
-        value = tuple(value.values())
-    if isinstance(value, (list, tuple)):
+    if contract.is_a(value, Mapping):
+        value = [*value.values()]
+    if contract.is_a(value, (list, tuple)):
         for each in value:
             yield from _arrays(each)
     elif hasattr(value, "numpy"):
         yield value.numpy()
-    elif isinstance(value, (bool, int, float, np.ndarray)):
+    elif contract.is_a(value, (bool, int, float, np.ndarray)):
         yield np.asarray(value)
 
 
@@ -167,9 +176,9 @@ def _again(argument: Any) -> Any:
     """A hook's argument for one of two calls, with lists that it may change."""
     if hasattr(argument, "anew"):
         return argument.anew()
-    if isinstance(argument, (Mapping, method_lib.Server)):
+    if contract.is_a(argument, (Mapping, method_lib.Server)):
         return copy.deepcopy(argument)
-    return list(argument) if isinstance(argument, list) else argument
+    return list(argument) if contract.is_a(argument, list) else argument
 
 
 class _Watched:

@@ -213,7 +213,9 @@ class LocalStep:
                 " they would never be trained: remove them from the model, or make them"
                 " not trainable."
             )
-        return [tf.zeros_like(v) if g is None else g for v, g in zip(weights, gradients)]
+        return [
+            tf.zeros_like(v) if g is None else g for v, g in zip(weights, gradients)
+        ]
 
     def _measure_apart(
         self, batch: Any, locals_: Locals, part_keys: PartKeys

@@ -45,9 +45,7 @@ def find_needs(
     return _Trial(model_fn, training).needs
 
 
-def run(
-    model_fn: Callable[[], Any], training: local_training.LocalTraining
-) -> Outcome:
+def run(model_fn: Callable[[], Any], training: local_training.LocalTraining) -> Outcome:
     """Runs all hooks of a round, eagerly.
 
     Args:
@@ -115,9 +113,7 @@ class _Trial:
                 training.optimizer.initialize(tf.TensorSpec([], dtype))
             ).items()
         )
-        visit, progress = trial.begin(
-            hparams, 1.0, received, None, self._client, sent
-        )
+        visit, progress = trial.begin(hparams, 1.0, received, None, self._client, sent)
         batch = None
         if checks.has_network(model):
             classes = model.network.num_classes

@@ -102,7 +102,10 @@ class _Resolution:
         task = chosen.get("task", self._values["task"])
         (of_task,) = (each for each in self._settings if each.name == "task")
         dataclasses.replace(of_task, choices=tuple(tasks.names())).check(task)
-        self._task = tasks.defaults(task)
+        try:
+            self._task = tasks.defaults(task)
+        except ValueError as error:  # Another package's that cannot be loaded.
+            raise SettingError("task", task, str(error)) from error
         own = {each.name: each for each in strengths_lib.listed(process)}
         known = {*self._values, *own}
         _check_methods(process, known)
@@ -174,7 +177,10 @@ class _Resolution:
             raise SettingError(name, self._given[name], why)
 
     def _settle_norm(self) -> None:
-        norms = model_names.norms_of(self._values["model"])
+        try:
+            norms = model_names.norms_of(self._values["model"])
+        except ValueError as error:  # Another package's that cannot be loaded.
+            raise SettingError("model", self._values["model"], str(error)) from error
         if "norm" not in self._given and self._values["norm"] not in norms:
             self._values["norm"] = norms[0]
 
