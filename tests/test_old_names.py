@@ -57,7 +57,10 @@ def test_public_names_of_version_0_1_are_there(package):
 def test_modules_that_moved_are_found_with_a_warning():
     old = [name for names in experiment._MOVED.values() for name in names]
     assert len(old) == 34
-    for package, name in [*((experiment, name) for name in old), (training, "remembering")]:
+    for package, name in [
+        *((experiment, name) for name in old),
+        (training, "remembering"),
+    ]:
         with pytest.warns(DeprecationWarning, match=f"{name} is tff_reg.* now"):
             module = getattr(package, name)
         assert module is importlib.import_module(module.__name__)

@@ -79,9 +79,5 @@ _MOVED = {
 
 __getattr__ = lazy.moved(
     __name__,
-    {
-        name: f"{package}.{name}"
-        for package, names in _MOVED.items()
-        for name in names
-    },
+    {name: f"{package}.{name}" for package, names in _MOVED.items() for name in names},
 )
