@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -16,9 +15,9 @@ from tff_reg.lazy import np
 from tff_reg.methods import checks, contract, method as method_lib
 
 _OF_WEIGHTS = ("task_loss", "weights", "start", "global_weights", "key")
+_OF_OPTIMIZER = ("step_size", "taken", "scaled_gradient_sum")
 # How far the numbers of two calls of a hook may be apart.
 _RELATIVE, _ABSOLUTE = 1e-4, 1e-6
-_OF_OPTIMIZER = ("step_size", "taken", "scaled_gradient_sum")
 
 
 class Hooks:
@@ -70,18 +69,25 @@ class TrialHooks(Hooks):
           HookError: If it assigns to the weights, or gives other numbers when it is
             called again.
         """
-        variables = list(self.model.trainable_variables)
-        before = [v.numpy().copy() for v in variables]
+        before = self._weights()
         first, second = (
             contract.call(method, hook, *map(_again, arguments)) for _ in range(2)
         )
-        if not all(np.array_equal(v, w) for v, w in zip(variables, before)):
-            why = (
-                "it assigns to the model's weights: return others from the hook start."
-            )
+        if self._weights() != before:
+            why = "it assigns to the model's weights: return them from the hook start."
             raise contract.refuse(method, hook, why)
-        _check_repeats(method, hook, first, second)
+        if not _are_close(first, second):
+            raise contract.refuse(
+                method,
+                hook,
+                "called again with the same arguments it gives other numbers: it draws"
+                " tf.random's (take tf.random.stateless_normal(..., seed=step.key)),"
+                " counts its calls, or edits its arguments in place.",
+            )
         return second
+
+    def _weights(self) -> list[bytes]:
+        return [v.numpy().tobytes() for v in self.model.trainable_variables]
 
     def seen(self, method: method_lib.Method, value: Any) -> Any:
         def note(name: str) -> None:
@@ -126,33 +132,17 @@ class TrialHooks(Hooks):
             value.hparams["learning_rate"]  # Says what is missing.
 
 
-def _check_repeats(method: method_lib.Method, hook: str, first: Any, second: Any):
-    """Refuses other numbers of a second call with the same arguments."""
-    if not _are_close(first, second):
-        raise contract.refuse(
-            method,
-            hook,
-            "called again with the same arguments it gives other numbers: it draws"
-            " tf.random's (take tf.random.stateless_normal(..., seed=step.key)),"
-            " counts its calls, or edits its arguments in place.",
-        )
-
-
-def _are_close(one: Any, other: Any) -> bool:
+def _are_close(first: Any, second: Any) -> bool:
     """Whether two structures hold the same numbers; rounding may differ on a GPU."""
-    pairs = itertools.zip_longest(_arrays(one), _arrays(other))
-    return all(_is_equal(a, b) or _is_close(a, b) for a, b in pairs)
-
-
-def _is_equal(one: Any, other: Any) -> bool:
-    is_known = one is not None and other is not None
-    return is_known and one.shape == other.shape and bool((one == other).all())
+    arrays = [*_arrays(first)], [*_arrays(second)]
+    return len(arrays[0]) == len(arrays[1]) and all(map(_is_close, *arrays))
 
 
 def _is_close(one: Any, other: Any) -> bool:
-    is_known = one is not None and other is not None
-    if not is_known or one.shape != other.shape or one.dtype.kind not in "iuf":
+    if one.shape != other.shape:
         return False
+    if (one == other).all() or one.dtype.kind not in "iuf":
+        return bool((one == other).all())
     near = np.abs(one - other) <= _ABSOLUTE + _RELATIVE * np.abs(other)
     return bool((near | (np.isnan(one) & np.isnan(other))).all())
 
