@@ -22,7 +22,7 @@ PACKAGE = "tff_reg"
 # Modules that no reader of a reference looks for.
 _SKIPPED = ("__main__",)
 _SECTION = re.compile(r"(Args|Attributes|Raises|Returns|Yields):\n")
-_SUMS = """\
+_COMBINATIONS = """\
 ---
 orphan: true
 ---
@@ -71,7 +71,7 @@ def write(folder):
     pages["alternatives.md"] = _table_of(overview.alternatives())
     head, *rows = overview.combinations()
     matrix = f":::{{table}}\n:class: matrix\n\n{_table(head, rows)}\n:::\n"
-    pages["sums.md"] = f"{_SUMS}\n{matrix}"
+    pages["combinations.md"] = f"{_COMBINATIONS}\n{matrix}"
     pages.update(_reference())
     for path in notebooks.paths():
         pages[f"notebooks/{path.name}"] = path.read_text("utf-8")

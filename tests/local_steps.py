@@ -5,7 +5,7 @@ import dataclasses
 import tensorflow as tf
 
 from tff_reg.methods import memories, method as method_lib
-from tff_reg.training import hooks, local_step, local_training, optimizers, trial
+from tff_reg.training import local_step, local_training, optimizers, trial
 
 
 def key():
@@ -18,7 +18,7 @@ def gradient(model, methods, batch, *, start=(), references=None, compute_key=ke
 
     Args:
       model: The model.
-      methods: Those of the sum.
+      methods: Those of the combination.
       batch: What the model's `input_spec` says.
       start: The received trainable weights, which the client begins with.
       references: The models that terms read beside the local one, by name.
@@ -28,7 +28,7 @@ def gradient(model, methods, batch, *, start=(), references=None, compute_key=ke
       As `LocalStep.gradient`, the measurements by `<method>/<name>`.
     """
     needs = find_needs(model, methods)
-    step = local_step.LocalStep(model, references or {}, methods, needs, hooks.Hooks())
+    step = local_step.LocalStep(model, references or {}, methods, needs)
     weights, class_counts = list(model.trainable_variables), None
     if needs.class_counts:
         classes = model.network.num_classes

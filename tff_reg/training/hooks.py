@@ -43,6 +43,9 @@ class Hooks:
         memories[key] = value
 
 
+PLAIN = Hooks()
+
+
 class TrialHooks(Hooks):
     """Calls hooks eagerly and twice; notes the attributes that they read.
 

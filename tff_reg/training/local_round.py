@@ -44,7 +44,7 @@ class LocalRound:
     """
 
     _step_type = local_step_lib.LocalStep
-    _hooks = hooks_lib.Hooks()
+    _hooks = hooks_lib.PLAIN
 
     def __init__(
         self,

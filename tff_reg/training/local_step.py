@@ -55,7 +55,7 @@ class LocalStep:
         reference_models: Mapping[str, tff.learning.models.VariableModel],
         methods: Sequence[method_lib.Method],
         needs: needs_lib.Needs,
-        hooks: hooks_lib.Hooks,
+        hooks: hooks_lib.Hooks = hooks_lib.PLAIN,
     ):
         for method in methods:
             checks.check_model(method, model)

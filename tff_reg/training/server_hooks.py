@@ -18,14 +18,13 @@ from tff_reg.training import (
 )
 
 _AT_SERVER = ("update_memory", "next_model")
-_HOOKS = hooks_lib.Hooks()
 
 
 def broadcast(
     methods: Sequence[method_lib.Method],
     memory: Mapping[str, Any],
     weights: list[Any],
-    hooks: hooks_lib.Hooks = _HOOKS,
+    hooks: hooks_lib.Hooks = hooks_lib.PLAIN,
 ) -> list[Any]:
     """Calls `broadcast` of all methods.
 
@@ -67,7 +66,7 @@ def after_round(
     delta_sum: list[Any],
     uploads: Mapping[str, Any],
     count: Any,
-    hooks: hooks_lib.Hooks = _HOOKS,
+    hooks: hooks_lib.Hooks = hooks_lib.PLAIN,
 ) -> tuple[Mapping[str, Any], list[Any], Mapping[str, Any]]:
     """Calls `update_memory` and `next_model` of all methods.
 

@@ -141,8 +141,16 @@ class _Trial:
             )
 
 
+def _records() -> bool:
+    """Whether tapes record; an init_scope stops them."""
+    one = tf.constant(1.0)
+    with tf.GradientTape() as tape:
+        tape.watch(one)
+        square = one * one
+    return tape.gradient(square, one) is not None
+
+
 def _eagerly() -> contextlib.AbstractContextManager[Any]:
-    # An init_scope stops tapes: all gradients would be missing.
     return contextlib.nullcontext() if tf.executing_eagerly() else tf.init_scope()
 
 
@@ -160,7 +168,7 @@ class _TrialStep(local_step.LocalStep):
     ) -> list[Any]:
         weights = list(self.model.trainable_variables)
         for method, term in zip(self._in_step, terms):
-            if method.is_measured_only or term.weighted == 0:
+            if method.is_measured_only or term.weighted == 0 or not _records():
                 continue
             if all(g is None for g in tape.gradient(term.weighted, weights)):
                 why = "the term reaches no weight, so that it would train nothing."
