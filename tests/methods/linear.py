@@ -61,7 +61,7 @@ def empty():
 
 @functools.cache
 def build(*methods, steps=5, num_clients=3, make_model=model_fn, **arguments):
-    """The process of a combination, whose clients take whole batches in their own order.
+    """A combination's process, whose clients take whole batches in their own order.
 
     Args:
       *methods: Those of the combination.

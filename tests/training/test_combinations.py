@@ -1,4 +1,4 @@
-"""Combinations of methods: the sensible ones run, the others are refused, none crashes."""
+"""Combinations of methods: sensible ones run, others are refused, none crashes."""
 
 import functools
 import itertools
