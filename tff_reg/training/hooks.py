@@ -84,7 +84,7 @@ class TrialHooks(Hooks):
                 method,
                 hook,
                 "called again with the same arguments it gives other numbers: it draws"
-                " tf.random's (take tf.random.stateless_normal, with step.key, a batch's"
+                " tf.random's (take tf.random.stateless_normal with step.key, a batch's"
                 " key or a number such as local.num_steps as its seed), counts its"
                 " calls, or edits its arguments in place.",
             )
