@@ -13,6 +13,7 @@ from typing import Any
 
 from tff_reg.lazy import np
 from tff_reg.methods import checks, contract, method as method_lib
+from tff_reg.training import needs as needs_lib
 
 _OF_WEIGHTS = ("task_loss", "weights", "start", "global_weights", "key")
 _OF_OPTIMIZER = ("step_size", "taken", "scaled_gradient_sum")
@@ -103,7 +104,8 @@ class TrialHooks(Hooks):
 
         if isinstance(value, method_lib.Step) and checks.has_network(self.model):
             outputs: Any = _Watched(value.outputs, note_output)
-            value = dataclasses.replace(value, outputs=outputs)
+            counts = needs_lib.class_counts(self.model)
+            value = dataclasses.replace(value, outputs=outputs, class_counts=counts)
         return _Watched(value, note)
 
     def add(

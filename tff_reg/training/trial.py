@@ -197,7 +197,7 @@ class _TrialRound(local_round.LocalRound):
             lambda: hooks.model,
             training,
             tff.learning.ClientWeighting.NUM_EXAMPLES,
-            needs_lib.Needs(True, True, keys=names, activations=names),
+            needs_lib.Needs(gradient_sum=True, keys=names, activations=names),
         )
 
     def _make_references(self, model_fn: Callable[[], Any]) -> Mapping[str, Any]:
