@@ -31,7 +31,7 @@ PACKAGE = "tff_reg"
 # Modules that no reader of a reference looks for.
 _SKIPPED = ("__main__",)
 _SECTION = re.compile(r"(Args|Attributes|Raises|Returns|Yields):\n")
-_SUMS = """\
+_COMBINATIONS = """\
 ---
 orphan: true
 ---
@@ -81,9 +81,9 @@ def write(folder):
     pages["roles.md"] = _roles()
     pages["by_role.md"] = _by_role()
     pages["flags.md"] = flags_page()
-    head, *rows = overview.sums()
+    head, *rows = overview.combinations()
     matrix = f":::{{table}}\n:class: matrix\n\n{_table(head, rows)}\n:::\n"
-    pages["sums.md"] = f"{_SUMS}\n{matrix}"
+    pages["combinations.md"] = f"{_COMBINATIONS}\n{matrix}"
     pages.update(_reference())
     for path in notebooks.paths():
         pages[f"notebooks/{path.name}"] = path.read_text("utf-8")
@@ -221,12 +221,12 @@ def _cost(name):
 
 def _partners(name):
     """Which methods a method cannot be combined with."""
-    head, *rows = overview.sums()
+    head, *rows = overview.combinations()
     for first, *cells in rows:
         if first == f"`{name}`":
             refused = [o for o, c in zip(head[1:], cells) if c == "-" and o != first]
             but = f" but {', '.join(refused)}" if refused else ""
-            return f"all{but} ({{doc}}`../sums`)"
+            return f"all{but} ({{doc}}`../combinations`)"
     return "all, which add to it"
 
 

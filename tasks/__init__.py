@@ -13,8 +13,9 @@ experiments by name.
 >>> len(positions), data.x_train.shape
 (5, (1437, 8, 8, 1))
 
-A new task is one module with `DEFAULTS` and `load`, and one name in `_NAMES`. `load`
-takes what `DEFAULTS.options` name and returns an `image_data.ImageData`.
+A new task is one module with `DEFAULTS` and `load`. `load` takes what
+`DEFAULTS.options` name and returns an `image_data.ImageData`. Ours are in `_NAMES`;
+installed packages offer theirs by entry points in the group `tff_reg.tasks`.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ import os
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from tff_reg import lazy
+from tff_reg import lazy, plugins
 from tff_reg.experiment.config import scale as scale_lib, task_settings
 from tff_reg.lazy import logging
 from tff_reg.settings import settings_of
@@ -47,10 +48,12 @@ __all__ = [
     "defaults",
     "digests",
     "names",
+    "of_package",
     "read",
     "recipes",
 ]
 
+_ENTRY_POINTS = "tff_reg.tasks"
 _NAMES = (
     *("digits", "cifar10", "cifar100", "tiny_imagenet", "imagenet200", "stl10"),
     *("pacs", "ham10000", "image_folder", "arrays"),
@@ -58,8 +61,27 @@ _NAMES = (
 
 
 def names() -> tuple[str, ...]:
-    """The names of all tasks."""
-    return _NAMES
+    """The names of all tasks, those of installed packages last."""
+    return (*_NAMES, *plugins.entry_points(_ENTRY_POINTS, _NAMES))
+
+
+def of_package(name: str) -> ModuleType | None:
+    """The module of a task from another package; None for all other names.
+
+    Raises:
+      TaskError: If it cannot be loaded, or is no module of a task.
+    """
+
+    def check(value: Any) -> str:
+        own = getattr(getattr(value, "DEFAULTS", None), "name", None)
+        is_task = own == name and callable(getattr(value, "load", None))
+        must = f"a module with load and DEFAULTS, a TaskDefaults named {name!r}"
+        return "" if is_task else must
+
+    try:
+        return plugins.load(_ENTRY_POINTS, _NAMES, name, check)
+    except plugins.PluginError as error:
+        raise TaskError(str(error)) from error
 
 
 def defaults(name: str) -> TaskDefaults:
@@ -177,8 +199,10 @@ def _load(chosen: task_settings.TaskSettings) -> ImageData:
 
 
 def _module(name: str) -> ModuleType:
-    if name not in _NAMES:
+    if name in _NAMES:
+        return importlib.import_module(f"tff_reg.tasks.{name}")
+    if (module := of_package(name)) is None:
         raise TaskError(
-            f"There is no task named {name!r}; use one of {', '.join(_NAMES)}."
+            f"There is no task named {name!r}; use one of {', '.join(names())}."
         )
-    return importlib.import_module(f"tff_reg.tasks.{name}")
+    return module

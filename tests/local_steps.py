@@ -18,7 +18,7 @@ def gradient(model, methods, batch, *, start=(), references=None, compute_key=ke
 
     Args:
       model: The model.
-      methods: Those of the sum.
+      methods: Those of the combination.
       batch: What the model's `input_spec` says.
       start: The received trainable weights, which the client begins with.
       references: The models that terms read beside the local one, by name.

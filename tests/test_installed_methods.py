@@ -55,7 +55,7 @@ def test_its_strengths_are_checked(installed, tmp_path, flag, words):
     assert not list(tmp_path.iterdir())
 
 
-def test_a_sum_with_ours_runs_resumes_and_is_compared(installed, tmp_path):
+def test_a_combination_with_ours_runs_resumes_and_is_compared(installed, tmp_path):
     run = tmp_path / "man+anchor-seed0"
     arguments = ["--process=man+anchor", *SMALL, f"--output_dir={run}"]
     for rounds in (1, 2):

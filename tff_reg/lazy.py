@@ -16,7 +16,8 @@ import ast
 import importlib
 import pathlib
 import types
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from tff_reg import seam
@@ -129,8 +130,37 @@ def module(name: str) -> Any:
 tasks = module("tff_reg.tasks")
 
 
+def moved(package: str, names: Mapping[str, str]) -> Callable[[str], Any]:
+    """Makes the `__getattr__` of a package some of whose names have moved.
+
+    Args:
+      package: The package's `__name__`.
+      names: By an old name the whole name of the module that it is now, or the end of
+        a sentence that says what to use in its place.
+
+    Returns:
+      A function of a name that imports the module with a DeprecationWarning, or raises
+      an AttributeError with the sentence.
+    """
+
+    def getattribute(name: str) -> Any:
+        new = names.get(name)
+        if new is None:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        if " " in new:
+            raise AttributeError(f"{package}.{name} {new}")
+        warnings.warn(
+            f"{package}.{name} is {new} now; its old name works until version 0.3.",
+            DeprecationWarning,
+            stacklevel=2,
+        )
+        return importlib.import_module(new)
+
+    return getattribute
+
+
 def exports(
-    package: str, file: str
+    package: str, file: str, old: Mapping[str, str] = types.MappingProxyType({})
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
     """Makes a package offer names of its modules without importing these at once.
 
@@ -140,6 +170,7 @@ def exports(
     Args:
       package: The package's `__name__`.
       file: Its `__file__`.
+      old: As the `names` of `moved`.
 
     Returns:
       The package's `__getattr__`, `__dir__` and `__all__`, without modules.
@@ -151,7 +182,7 @@ def exports(
 
     def getattribute(name: str) -> Any:
         if name not in origins:
-            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+            return moved(package, old)(name)
         if origins[name] == package:
             return importlib.import_module(f"{package}.{name}")
         return getattr(importlib.import_module(str(origins[name])), name)

@@ -62,20 +62,26 @@ def entry_points(
     return found
 
 
-def load(point: metadata.EntryPoint, group: str, check: Callable[[Any], str]) -> Any:
-    """Imports what an entry point stands for.
+def load(
+    group: str, taken: tuple[str, ...], name: str, check: Callable[[Any], str]
+) -> Any:
+    """Imports the value of an entry point.
 
     Args:
-      point: The entry point.
       group: Its group.
+      taken: Names that are ours.
+      name: Its name.
       check: Function of the value giving what it must be, empty if it is that.
 
     Returns:
-      The value.
+      The value; None if there is no entry point of the name.
 
     Raises:
       PluginError: If it cannot be imported, or is something else.
     """
+    point = entry_points(group, taken).get(name)
+    if point is None:
+        return None
     try:
         value = point.load()
     except (
@@ -132,16 +138,16 @@ def load_file(path: str) -> ModuleType:
 
 
 def origin(value: Any) -> Optional[dict[str, Any]]:
-    """Where a class or function of somebody else's comes from.
+    """Where a class, function or module of somebody else's comes from.
 
     Args:
-      value: The class or function.
+      value: The class, function or module.
 
     Returns:
       `distribution` and `version` of its package (None for a file by itself), and the
       `sha256` of its source file; None for tff_reg's own.
     """
-    module = sys.modules[value.__module__]
+    module = module_of(value)
     top = module.__name__.partition(".")[0]
     if top == "tff_reg" or not getattr(module, "__file__", None):
         return None
@@ -154,9 +160,9 @@ def origin(value: Any) -> Optional[dict[str, Any]]:
     }
 
 
-def file_of(value: Any) -> Optional[str]:
-    """The file of the module that a class or function is defined in."""
-    return getattr(sys.modules[value.__module__], "__file__", None)
+def module_of(value: Any) -> ModuleType:
+    """The module that a class or function is defined in; a module itself."""
+    return sys.modules[getattr(value, "__module__", None) or value.__name__]
 
 
 def members(module: ModuleType, is_wanted: Callable[[Any], bool]) -> Iterable[Any]:

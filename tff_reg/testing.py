@@ -4,7 +4,7 @@
 
     def test_my_method():
         testing.assert_fedavg(MyMethod(strength=0.0))
-        testing.assert_sums(MyMethod())
+        testing.assert_combinations(MyMethod())
         testing.assert_resumes(MyMethod())
 
     def test_its_term():
@@ -156,7 +156,7 @@ def build(
     projector: Optional[str] = None,
     **arguments: Any,
 ) -> Any:
-    """Builds the process of a sum on the small model.
+    """Builds the process of a combination on the small model.
 
     Args:
       methods: The methods of the combination.
@@ -242,7 +242,7 @@ def assert_fedavg(method: method_lib.Method, rounds: int = 2) -> None:
     )
 
 
-def assert_sums(
+def assert_combinations(
     method: method_lib.Method, names: Sequence[str] = ("fedprox", "man", "scaffold")
 ) -> None:
     """Checks that a method trains beside others to finite weights.

@@ -101,7 +101,9 @@ def settings(name: str, process: Optional[str] = None) -> dict[str, Any]:
     chosen = dict(found.settings)
     if process is not None:
         left_out = catalogue.without(chosen["process"], process)
-        for each in catalogue.brings(left_out).keys() & chosen.keys():
+        for each in (
+            catalogue.required_settings(left_out, chosen).keys() & chosen.keys()
+        ):
             del chosen[each]
             if each in found.beneath:
                 chosen[each] = found.beneath[each]

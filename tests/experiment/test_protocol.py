@@ -28,7 +28,7 @@ def test_all_methods_have_the_tasks_settings_and_what_they_cannot_be_without(tmp
     assert len(configs) == len(catalogue.names())
     shared = tasks.defaults("digits").protocol
     for name, found in configs.items():
-        own = {*catalogue.brings(name)} - {"client_weighting"}
+        own = {*catalogue.required_settings(name)} - {"client_weighting"}
         for setting, value in shared.items():
             assert setting in own or getattr(found, setting) == value, (name, setting)
     found = of(configs)

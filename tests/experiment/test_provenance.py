@@ -11,7 +11,7 @@ from tff_reg.methods import catalogue
 
 
 def test_describes_versions_devices_and_commit_as_json():
-    found = provenance.describe()
+    found = provenance.describe({})
     assert json.loads(json.dumps(found)) == found
     assert found["versions"]["tensorflow"] == tf.__version__
     assert found["tensorflow_devices"]
@@ -43,33 +43,33 @@ def package(tmp_path, monkeypatch):
     ],
 )
 def test_the_digest_is_of_the_sources_that_make_numbers(package, name, is_other):
-    before = provenance.sources()
-    assert provenance.sources("fedprox+man") == before
+    before = provenance.sources({})
+    assert provenance.sources({"process": "fedprox+man"}) == before
     provenance._of_package.cache_clear()
     (package / name).write_text("x = 2\n")
-    assert (provenance.sources() != before) == is_other
+    assert (provenance.sources({}) != before) == is_other
 
 
 def test_the_package_of_somebodys_method_is_among_the_sources(tmp_path, monkeypatch):
     (tmp_path / "theirs.py").write_text("class Theirs: pass")
     monkeypatch.syspath_prepend(tmp_path)
     theirs = importlib.import_module("theirs").Theirs
-    monkeypatch.setattr(catalogue, "methods", lambda: {"theirs": theirs})
+    monkeypatch.setattr(catalogue, "find", {"theirs": theirs}.get)
     monkeypatch.setattr(
         catalogue, "parse", lambda process: tuple({process} - {"fedavg"})
     )
-    before = provenance.sources("theirs")
-    assert before != provenance.sources("fedavg")
+    config = {"process": "theirs"}
+    before = provenance.sources(config)
+    assert before != provenance.sources({})
     provenance._of_package.cache_clear()
     (tmp_path / "theirs.py").write_text("class Theirs: x = 1")
-    assert provenance.sources("theirs") != before
+    assert provenance.sources(config) != before
 
 
 def test_other_code_is_told_in_a_line_and_the_same_is_not():
-    now = {"process": "fedavg", "sources": provenance.sources("fedavg")}
-    now.update(
-        (name, provenance.describe()[name]) for name in ("versions", "git_commit")
-    )
+    made = provenance.describe({"process": "fedavg"})
+    now = {"process": "fedavg"}
+    now.update((name, made[name]) for name in ("sources", "versions", "git_commit"))
     assert provenance.change(now) is None
     # Of another commit, in which only texts differ.
     assert provenance.change({**now, "git_commit": "other"}) is None

@@ -61,10 +61,10 @@ def empty():
 
 @functools.cache
 def build(*methods, steps=5, num_clients=3, make_model=model_fn, **arguments):
-    """The process of a sum, whose clients take whole batches in their own order.
+    """A combination's process, whose clients take whole batches in their own order.
 
     Args:
-      *methods: Those of the sum.
+      *methods: Those of the combination.
       steps: Of a client in a round.
       num_clients: N.
       make_model: Makes the model.

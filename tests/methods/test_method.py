@@ -296,7 +296,7 @@ def test_a_second_loss_of_the_batch_says_where_the_gradient_is_taken():
         distances.append(sum(np.sum(a**2) for a in away))
         there = _plus(weights, second, 0.1)
         gradient = linear.gradient(there, *examples)
-        # All terms of the sum are taken there.
+        # All terms of the combination are taken there.
         gradient = _plus(gradient, _minus(there, received), strength)
         weights = _plus(weights, gradient, -RATE)
     linear.assert_close(_weights(process, output), weights)

@@ -170,20 +170,147 @@ def test_one_pair_of_targets_has_its_weight():
     assert _same(_weights(mine), testing.train([], 0).weights)
 
 
-def test_begin_does_not_move_the_weights():
-    def begin(self, local):
-        for weight in local.weights:
-            weight.assign(1.5 * weight)
-        return ()
-
-    _refused("^mine.begin .*assigns to the weights.*start", _method(begin=begin))
+def _moving(self, seen, *_):
+    for weight in seen.weights:
+        weight.assign(1.5 * weight)
+    return seen.state if hasattr(seen, "state") else seen.task_loss
 
 
-def test_pythons_random_numbers_are_refused():
-    def correct(self, local, gradient):
-        return [g + np.random.normal() for g in gradient]
+@pytest.mark.parametrize("hook", ["begin", "term", "keep"])
+def test_only_the_optimiser_moves_the_weights(hook):
+    # As long as the hooks themselves, for the check of their arguments.
+    hooks = {
+        "begin": lambda self, local: _moving(self, local),
+        "term": lambda self, step: _moving(self, step),
+        "keep": lambda self, local, gradient: _moving(self, local),
+    }
+    words = f"^mine.{hook} .*assigns to the model's weights.*start"
+    _refused(words, _method(**{hook: hooks[hook]}))
 
-    _refused("^mine.correct.*step.key", _method(correct=correct))
+
+_CALLS = [0]
+
+
+def _counted(gradient):
+    _CALLS[0] += 1
+    return [_CALLS[0] * g for g in gradient]
+
+
+def _edited(local, gradient):
+    state = local.memory["own"]
+    state[0] = state[0] + 1.0
+    return [g + s for g, s in zip(gradient, state)]
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        (
+            {"correct": lambda self, _, g: [np.random.normal() * x for x in g]},
+            "^mine.correct .*step.key",
+        ),
+        (
+            {
+                "correct": lambda self, _, g: [
+                    x + tf.random.normal(x.shape, dtype=x.dtype) for x in g
+                ]
+            },
+            "^mine.correct .*other numbers.*step.key",
+        ),
+        (
+            {
+                "term": lambda self, step: (
+                    step.task_loss * tf.random.uniform([], dtype=tf.float64)
+                )
+            },
+            "^mine.term .*other numbers.*step.key",
+        ),
+        (
+            {
+                "gradient": lambda self, local, gradient_at: gradient_at(
+                    [tf.random.normal(w.shape, dtype=w.dtype) for w in local.weights]
+                )
+            },
+            "^mine.gradient .*other numbers",
+        ),
+        (
+            {"correct": lambda self, local, gradient: _counted(gradient)},
+            "^mine.correct .*counts its calls",
+        ),
+        (
+            {
+                "client_memory": {"own": methods.zeros},
+                "correct": lambda self, local, gradient: _edited(local, gradient),
+            },
+            "^mine.correct .*edits its arguments",
+        ),
+        (
+            {
+                "term": lambda self, step: (
+                    step.task_loss * tf.Variable(2.0, dtype=tf.float64)
+                )
+            },
+            "^mine.term .*makes a tf.Variable.*begin.*memory",
+        ),
+        (
+            {
+                "server_memory": {"own": methods.zeros},
+                "update_memory": lambda self, server: {
+                    "own": [
+                        tf.random.normal(d.shape, dtype=d.dtype)
+                        for d in server.mean_delta
+                    ]
+                },
+            },
+            "^mine.update_memory .*other numbers",
+        ),
+        (
+            {"next_model": lambda self, server: _counted(server.weights)},
+            "^mine.next_model .*counts its calls",
+        ),
+        (
+            {
+                "broadcast": lambda self, weights, memory: [
+                    w + tf.random.normal(w.shape, dtype=w.dtype) for w in weights
+                ]
+            },
+            "^mine.broadcast .*other numbers",
+        ),
+    ],
+)
+def test_a_hook_is_a_function_of_its_arguments(body, words):
+    _refused(words, _method(**body))
+
+
+def _sharing(name, by, where):
+    def finish(self, local):
+        return methods.Finished({"h": [by * w for w in local.weights]})
+
+    def update_memory(self, server):
+        return {"h": [by * w for w in server.weights]}
+
+    memory = {"h": methods.shared(methods.initial_weights)}
+    hook = finish if where == "client_memory" else update_memory
+    return _method(name, **{where: memory, hook.__name__: hook})
+
+
+@pytest.mark.parametrize(
+    ("where", "hook"), [("client_memory", "finish"), ("server_memory", "update_memory")]
+)
+def test_a_shared_memory_has_one_new_value(where, hook):
+    one, other = _sharing("aa", 1.0, where), _sharing("bb", 2.0, where)
+    words = f"^bb.{hook} .*another value of the shared memory 'h' than aa.{hook}"
+    _refused(words, one, other)
+    # MOON and the mean of all clients both keep a client's last model.
+    assert _weights(one, _sharing("bb", 1.0, where))
+
+
+def test_settings_that_two_methods_require_differently_are_the_users():
+    words = "projector: moon requires 'moon', and univarfl requires 'feduv': give the"
+    with pytest.raises(settings.SettingError, match=words):
+        catalogue.settings("moon+univarfl")
+    assert catalogue.settings("moon+univarfl", ["projector"])["projector"] == "moon"
+    assert training.ProcessSettings.of("moon+univarfl").client_momentum == 0.9
 
 
 def test_a_memory_that_is_not_sent_is_told():

@@ -65,12 +65,14 @@ _ROUNDS: list[int] = []
 
 @dataclasses.dataclass(frozen=True)
 class _Forgetful(methods.Method):
-    """Counts how often it was traced, where no state can be resumed from."""
+    """Counts how often it was built, where no state can be resumed from."""
 
     name = "forgetful"
 
-    def correct(self, local, gradient):
+    def adapt_network(self, network):
         _ROUNDS.append(1)
+
+    def correct(self, local, gradient):
         return [len(_ROUNDS) * g for g in gradient]
 
 
@@ -82,9 +84,9 @@ def test_a_method_that_is_not_fedavg_is_told_by_how_much():
 
 def test_a_combination_with_rejected_clients_is_told():
     with pytest.raises(AssertionError, match="fedprox.exploding: 3 clients rejected"):
-        testing.assert_sums(_Exploding(), names=["fedprox"])
+        testing.assert_combinations(_Exploding(), names=["fedprox"])
     with pytest.raises(AssertionError, match="goes with none of fedsam"):
-        testing.assert_sums(methods.FedASAM(), names=["fedsam"])
+        testing.assert_combinations(methods.FedASAM(), names=["fedsam"])
 
 
 def test_what_is_remembered_outside_of_memories_is_told():

@@ -99,7 +99,7 @@ def test_defaults_by_hand_where_there_is_no_table():
     # As the paper has it for FedAdam, also for those of its kind.
     for name in ("fedadam", "fedyogi", "fedadagrad"):
         assert of(name, "client_learning_rate") == [0.01]
-        assert "client_learning_rate" not in catalogue.brings(name)
+        assert "client_learning_rate" not in catalogue.required_settings(name)
 
 
 def test_recipes_and_methods_have_their_settings_from_one_place():

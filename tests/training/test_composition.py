@@ -194,7 +194,7 @@ def test_freeze_leaves_the_classifier_as_it_was():
         ("man+fedprox+man", "names 'man' twice"),
     ],
 )
-def test_sums_that_make_no_sense_are_refused(name, message):
+def test_combinations_that_make_no_sense_are_refused(name, message):
     with pytest.raises(catalogue.UnknownProcessError, match=message):
         training.build(name, CNN_FN)
 

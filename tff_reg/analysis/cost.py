@@ -119,7 +119,7 @@ def measure(
       UnknownProcessError: If there is no such method or combination.
       ValueError: If the method does not work with the model.
     """
-    paper = catalogue.settings(process)
+    paper = catalogue.settings(process, ["projector"] if projector else [])
     model_fn = models.build_model_fn(
         model,
         image_shape=image_shape,

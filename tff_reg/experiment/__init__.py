@@ -17,6 +17,7 @@ does what `bin/run` does. For a process and data of one's own:
 Importing this package imports neither TensorFlow nor TFF.
 """
 
+from tff_reg import lazy
 from tff_reg.experiment.config.run_config import ResolvedConfig, RunConfig
 from tff_reg.experiment.report.comparison import compare
 from tff_reg.experiment.report.finished_runs import ComparisonError
@@ -56,3 +57,27 @@ __all__ = [
     "train",
     "train_async",
 ]
+
+# The modules of version 0.1, by the package that they are in now.
+_MOVED = {
+    "tff_reg": ("curves", "files", "tables"),
+    "tff_reg.experiment.config": (
+        *("provenance", "resolution", "scale", "strengths", "task_settings"),
+    ),
+    "tff_reg.experiment.report": (
+        *("comparison", "export", "finished_runs", "protocol", "trained"),
+    ),
+    "tff_reg.experiment.rounds": (
+        *("asynchronous", "checkpoints", "client_states", "description", "directory"),
+        *("evaluation", "loop", "metrics", "privacy", "process_cache"),
+        *("process_digest", "programs", "runs", "state_file", "summary"),
+    ),
+    "tff_reg.experiment.series": (
+        *("artifact", "batch", "cluster_jobs", "jobs", "reproduction", "tuning"),
+    ),
+}
+
+__getattr__ = lazy.moved(
+    __name__,
+    {name: f"{package}.{name}" for package, names in _MOVED.items() for name in names},
+)

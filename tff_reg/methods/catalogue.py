@@ -17,7 +17,7 @@ import dataclasses
 import difflib
 import importlib
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, NamedTuple, Optional
 
 from tff_reg import plugins, settings as settings_lib
@@ -123,8 +123,9 @@ def find(name: str) -> type[method_lib.Method]:
     if name not in _loaded:
         must = f"a dataclass, a sub-class of tff_reg.methods.Method named {name!r}"
         _loaded[name] = plugins.load(
-            plugins.entry_points(ENTRY_POINTS, OURS)[name],
             ENTRY_POINTS,
+            OURS,
+            name,
             lambda value: "" if _is_method(value, name) else must,
         )
     return _loaded[name]
@@ -174,7 +175,7 @@ def add_file(path: str) -> list[str]:
                 " letters, digits, underscores."
             )
         known = _loaded.get(cls.name)
-        is_same_file = known and plugins.file_of(known) == plugins.file_of(cls)
+        is_same_file = known and _file_of(known) == _file_of(cls)
         if cls.name in names() and not is_same_file:
             raise plugins.PluginError(
                 f"there is another method {cls.name!r}: rename it."
@@ -189,6 +190,10 @@ def add_file(path: str) -> list[str]:
                 )
         _loaded[cls.name] = cls
     return [cls.name for cls in classes]
+
+
+def _file_of(cls: type) -> Optional[str]:
+    return plugins.module_of(cls).__file__
 
 
 def _is_method(value: Any, name: str) -> bool:
@@ -250,17 +255,21 @@ def parts_of(process: str) -> list[str]:
     return [part.strip() for part in process.lower().split("+")]
 
 
-def settings(process: str) -> dict[str, Any]:
+def settings(process: str, given: Collection[str] = ()) -> dict[str, Any]:
     """Returns the default settings of a process.
 
     Args:
       process: A process name.
+      given: As for `required_settings`.
 
     Returns:
       By name the settings of the first method's paper (of FedAvg's for 'fedavg') and
       the settings that its methods require.
+
+    Raises:
+      SettingError: As of `required_settings`.
     """
-    return with_brought(process, first(process).paper_settings)
+    return with_required(process, first(process).paper_settings, given)
 
 
 def settings_from(process: str) -> str:
@@ -274,28 +283,52 @@ def first(process: str) -> type[method_lib.Method]:
     return _in_order(process)[0]
 
 
-def with_brought(process: str, values: Mapping[str, Any]) -> dict[str, Any]:
+def with_required(
+    process: str, values: Mapping[str, Any], given: Collection[str] = ()
+) -> dict[str, Any]:
     """Returns settings with the ones that a process requires.
 
     Args:
       process: A process name.
       values: Settings by name. A projector among them is kept.
+      given: As for `required_settings`.
 
     Returns:
       All settings by name.
+
+    Raises:
+      SettingError: As of `required_settings`.
     """
-    brought = brings(process)
+    required = required_settings(process, given)
     if values.get("projector", "none") != "none":
-        brought.pop("projector", None)
-    return {**values, **brought}
+        required.pop("projector", None)
+    return {**values, **required}
 
 
-def brings(process: str) -> dict[str, Any]:
-    """The settings that the methods of a process require; the first method wins."""
-    brought: dict[str, Any] = {}
+def required_settings(process: str, given: Collection[str] = ()) -> dict[str, Any]:
+    """The settings that the methods of a process require, by name.
+
+    Args:
+      process: A process name.
+      given: Names of the settings that the user gives, in which methods may differ.
+
+    Raises:
+      SettingError: If two methods require different values of another setting.
+    """
+    required: dict[str, Any] = {}
+    whose: dict[str, str] = {}
     for method in _in_order(process):
-        brought = {**method.required_settings, **brought}
-    return brought
+        for name, value in method.required_settings.items():
+            first_value = required.setdefault(name, value)
+            if first_value != value and name not in given:
+                raise settings_lib.SettingError(
+                    name,
+                    None,
+                    f"{whose[name]} requires {first_value!r}, and {method.name}"
+                    f" requires {value!r}: give the value that counts.",
+                )
+            whose.setdefault(name, method.name)
+    return required
 
 
 def without(process: str, other: str) -> str:

@@ -192,7 +192,8 @@ def run(method: Any, hook: str, function: Any, *arguments: Any) -> Any:
     """Calls a function of a method as `call` does a hook."""
     drawn = random.getstate(), np.random.get_state()[2]
     try:
-        result = function(*arguments)
+        with tf.variable_creator_scope(_no_variable):
+            result = function(*arguments)
         if drawn != (random.getstate(), np.random.get_state()[2]):
             raise NeedError(
                 "it draws one of Python's or NumPy's random numbers, once when the"
@@ -207,13 +208,20 @@ def run(method: Any, hook: str, function: Any, *arguments: Any) -> Any:
         raise HookError(_told(method, hook, error)) from error
 
 
+def _no_variable(_: Any, **arguments: Any) -> Any:
+    raise NeedError(
+        "it makes a tf.Variable, which no other round and no checkpoint would have:"
+        " keep numbers in the state that begin and keep return, or in a memory."
+    )
+
+
 def _told(method: Any, hook: str, error: Exception) -> str:
     own = _files_of(method)
     frames = traceback.extract_tb(error.__traceback__)
     mine = [frame for frame in frames if frame.filename in own]
     told = _text_of(error)
     if not mine:
-        return f"{method.name}.{hook}: {told}"
+        return str(refuse(method, hook, told))
     last = mine[-1]
     line = linecache.getline(last.filename, last.lineno or 0).strip()
     shown = f", `{line}`" if line else ""
@@ -284,7 +292,7 @@ def check_like(
     Raises:
       HookError: If the number, a shape or a data type differs.
     """
-    if not _is_a(values, (list, tuple)):
+    if not is_a(values, (list, tuple)):
         why = f"it must return a list, one tensor per {what}, not {spec(values)}."
         raise refuse(method, hook, why)
     if len(values) != len(expected):
@@ -294,16 +302,27 @@ def check_like(
             f"it must return {len(expected)} tensors, one per {what}, in order,"
             f" but returned {len(values)}.",
         )
-    for i, (value, other) in enumerate(zip(values, expected)):
-        if not _is_like(value, other):
-            raise refuse(
-                method, hook, f"tensor {i} must be {spec(other)}, is {spec(value)}."
-            )
+    _check_each(method, hook, values, expected)
     return list(values)
 
 
-def _is_a(value: Any, kinds: Any) -> bool:
-    # A function, as a checker would take the elements' types for unknown.
+def _check_each(
+    method: Any,
+    hook: str,
+    values: Sequence[Any],
+    expected: Sequence[Any],
+    of: str = "",
+    why: str = "",
+) -> None:
+    """Checks shapes and data types; `of` and `why` are words of the message."""
+    for i, (value, other) in enumerate(zip(values, expected)):
+        if not _is_like(value, other):
+            must = f"tensor {i}{of} must be {spec(other)}{why}, is {spec(value)}."
+            raise refuse(method, hook, must)
+
+
+def is_a(value: Any, kinds: Any) -> bool:
+    """`isinstance`, after which a checker takes no element's type for unknown."""
     return isinstance(value, kinds)
 
 
@@ -333,7 +352,7 @@ def check_structure(
       HookError: If the number of tensors, a shape or a data type differs.
     """
     flat, others = tf.nest.flatten(value), tf.nest.flatten(expected)
-    are_mappings = _is_a(expected, Mapping) and _is_a(value, Mapping)
+    are_mappings = is_a(expected, Mapping) and is_a(value, Mapping)
     if are_mappings and {*value} != {*expected}:
         why = f"{what} must hold {sorted(expected)}, as at first, not {sorted(value)}."
         raise refuse(method, hook, why)
@@ -344,14 +363,7 @@ def check_structure(
             f"{what} must hold {len(others)} tensors, as at first, but holds"
             f" {len(flat)}.",
         )
-    for i, (one, other) in enumerate(zip(flat, others)):
-        if not _is_like(one, other):
-            raise refuse(
-                method,
-                hook,
-                f"tensor {i} of {what} must be {spec(other)}, as at first, but is"
-                f" {spec(one)}.",
-            )
+    _check_each(method, hook, flat, others, f" of {what}", ", as at first")
     return tf.nest.pack_sequence_as(expected, flat)
 
 
@@ -363,7 +375,7 @@ def check_names(
     Raises:
       HookError: If it did not.
     """
-    if not _is_a(given, Mapping):
+    if not is_a(given, Mapping):
         raise refuse(
             method, hook, f"{what} must be a mapping of names, not {spec(given)}."
         )

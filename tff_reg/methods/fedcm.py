@@ -8,19 +8,20 @@ $$
 D' = \operatorname{mean}_i \frac{\bar w - w_i}{K \eta}
 $$
 
-The gradient is alpha g + (1 - alpha) D, clipped, with g that of the loss. D is the last
-round's mean of (wg - w_i) / (K l), with K a client's steps and l its learning rate
-in that round; in the first round it is 0, so the steps are alpha times as long. D is
-sent with the model; clients upload K l, one number, beside their update. With a client
-optimiser other than SGD without momentum, wg - w_i is replaced by l times the sum of
-the gradients that the optimiser followed, which clients then upload as well. Where
-clients weigh by their examples, they do so in D. With adaptive client optimisers it
-stays far behind FedAvg: D has the scale of gradients, which these do not keep.
+The client uses the gradient alpha g + (1 - alpha) D, clipped, where g is the gradient
+of the loss. D is the mean of (wg - w_i) / (K l) over the clients of the last round; K
+is a client's number of steps and l its learning rate in that round. In the first round
+D is 0, so steps are alpha times as long. The server sends D with the model. Clients
+upload the number K l beside their update. With any client optimiser other than SGD
+without momentum, wg - w_i is replaced by l times the sum of the gradients that the
+optimiser used, and clients upload that sum as well. D has the clients' weights of the
+average. With adaptive client optimisers FedCM stays far behind FedAvg: D has the scale
+of gradients, but adaptive steps do not.
 
-FL-Simulator, which has FedCM's implementation by others, takes the steps of the first
-client (epochs times examples over batch size, a fraction) as everyone's K. Ours are
-the population's `local_steps`, which may be a fraction: by default those of a client of
-mean size, or, where sizes are not known, those that were taken.
+FL-Simulator, another group's implementation, takes the number of steps of the first
+client (epochs times examples over batch size, a fraction) as K for all clients. Here K
+is the population's `local_steps`, which may be a fraction. Its default is the number of
+steps of a client of mean size, or, if sizes are not known, the steps taken.
 """
 
 from __future__ import annotations

@@ -9,13 +9,14 @@ $$
 h_i' = h_i + w_i - \bar w
 $$
 
-The gradient is that of the loss plus alpha_i (w - (wg - h_i)) - s_i + s / wt_i,
-clipped as a whole. Afterwards h_i += w_i - wg, s_i' = s_i - s / wt_i + (wg - w_i)
+The client uses the gradient of the loss plus alpha_i (w - (wg - h_i)) - s_i + s / wt_i,
+clipped as a whole. After training, h_i += w_i - wg, s_i' = s_i - s / wt_i + (wg - w_i)
 / (K lr0) and s += 1/N sum of wt_i (s_i' - s_i) over the cohort; the new model is the
-unweighted mean of the cohort's models plus the mean of h over all clients. K and lr0
-are those of a client of mean size, undecayed. The mean of all clients' last models is
-reported with `--averages_all_clients`. With a client optimiser other than SGD without
-momentum (wg - w_i) / (K lr0) is replaced as in SCAFFOLD.
+unweighted mean of the cohort's models plus the mean of h over all clients. K is the
+number of steps of a client of mean size, and lr0 the learning rate before any decay.
+The mean of all clients' last models is reported with `--averages_all_clients`. With a
+client optimiser other than SGD without momentum, (wg - w_i) / (K lr0) is replaced as in
+SCAFFOLD.
 """
 
 from __future__ import annotations

@@ -9,18 +9,18 @@ $$
 \tau = \sum_i p_i a_i
 $$
 
-A client's update is divided by a_i, the total length of its steps: their number tau_i
-for plain SGD; with a momentum rho, c <- rho c + 1 and a <- a + c a step;
-with a proximal mu and the learning rate l, a <- a (1 - l mu) + 1 a step; with both, one
-after the other. With p_i the clients' weights in the mean, the model moves by tau sum
-of p_i (w_i - wg) / a_i, where tau is the sum of p_i a_i, or of p_i tau_i with a
-proximal mu. A server momentum gmf makes that G <- gmf G + (that) / l, and the model
-moves by l G.
+A client's update is divided by a_i, the total length of its steps. For plain SGD a_i is
+the number of steps, tau_i. With a momentum rho every step computes c <- rho c + 1 and
+a <- a + c; with a proximal factor mu and the learning rate l, a <- a (1 - l mu) + 1;
+with both, one after the other. The model moves by tau times the sum of p_i (w_i - wg) /
+a_i, where p_i are the clients' weights in the mean and tau is the sum of p_i a_i (of
+p_i tau_i with a proximal factor). With a server momentum gmf, G <- gmf G + (this
+movement) / l, and the model moves by l G.
 
-The proximal mu (w - wg) is added to the gradient after any clipping, as the authors'
-optimiser does; they do not clip. a_i knows nothing of what other methods add, and is
-that of plain momentum also for Nesterov's, as theirs. Other methods of a combination
-get the mean of the scaled updates (FedLESAM's `server`).
+The proximal term mu (w - wg) is added to the gradient after any clipping, as in the
+authors' optimiser; they do not clip. As in their code, a_i does not depend on terms of
+other methods, and Nesterov's momentum has the a_i of plain momentum. Other methods of a
+combination get the mean of the scaled updates (FedLESAM's `server`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-r"""FedSpeed: FedDyn's correction with a gradient from higher up.
+r"""FedSpeed: FedDyn's correction with a gradient taken after an ascent step.
 
 Yan Sun, Li Shen, Tiansheng Huang, Liang Ding, Dacheng Tao. "FedSpeed: Larger Local
 Interval, Less Communication Round, and Higher Generalization Accuracy." ICLR 2023.
@@ -9,12 +9,12 @@ $$
 \alpha (w - \bar w + h_i), \qquad h_i' = h_i + w_i - \bar w
 $$
 
-The gradient of the loss is taken at w + rho g / (||g|| + 1e-7), with g the gradient at
-w; alpha_i (h_i - wg) is added, the sum is clipped, and alpha_i w is added. Memories
-and server are FedDyn's.
+The gradient of the loss is taken at w + rho g / (||g|| + 1e-7), where g is the gradient
+at w. Then alpha_i (h_i - wg) is added, the result is clipped, and alpha_i w is added.
+Memories and server are FedDyn's.
 
-In the MAN authors' code g has the client's previous clipped gradient added to it, since
-it is not cleared between the two passes (0 at a client's first step of a round). That
+The MAN authors' code does not clear the gradient between the two passes, so that the
+client's previous clipped gradient is added to g (0 at its first step of a round). This
 is the default here; `ascent='clean'` leaves it out. alpha and rho are 0.01 in their
 script and in the recipes. The mean of all clients' last models is reported with
 `--averages_all_clients`.
@@ -33,7 +33,7 @@ _NORM_EPSILON = 1e-7
 
 @dataclasses.dataclass(frozen=True)
 class FedSpeed(feddyn.FedDyn):
-    """FedDyn at weights where the loss is higher."""
+    """FedDyn with a gradient taken after an ascent step."""
 
     name = "fedspeed"
     title = "Dynamic regularisation combined with a gradient taken after an ascent step"

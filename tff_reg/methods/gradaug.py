@@ -8,14 +8,14 @@ $$
 \mathrm{KL}(F(x) \,\|\, F_{w_i}(T_i(x)))
 $$
 
-With F the network and F_w its first channels at width w, the term is Eq. 2's (of the
-FedAlign paper) sum over n sub-networks of KL(F(x) || F_w(T(x))): the whole network's
-predictions are constants, T resizes the batch to one of a few resolutions (bilinear,
-corners aligned). Sub-networks' BatchNorm uses the batch's statistics and keeps none.
-Channels are rounded to multiples of 8.
+F is the network and F_w the sub-network of its first channels at width w. The term is
+the sum over n sub-networks of KL(F(x) || F_w(T(x))), as in Eq. 2 of the FedAlign paper.
+The whole network's predictions are constants, and T resizes the batch to one of a few
+resolutions (bilinear, corners aligned). BatchNorm in sub-networks uses the batch's
+statistics and does not update the running ones. Channels are rounded to multiples of 8.
 
-The paper draws every width uniformly. In the FedAlign authors' code the narrowest width
-is always one of the n, and the others are drawn, which is the default here. Its lambda
+The paper draws every width uniformly. In the FedAlign authors' code one of the n widths
+is always the narrowest and the others are drawn; this is the default here. Its lambda
 of 1 is the paper's mu of 1.75 here.
 """
 

@@ -46,7 +46,7 @@ def alternatives() -> list[dict[str, str]]:
     ]
 
 
-def sums() -> list[list[str]]:
+def combinations() -> list[list[str]]:
     """Returns which pairs of methods can be combined, as rows of Markdown cells.
 
     The first row and the first column are names; a plus marks pairs that can be

@@ -8,14 +8,14 @@ h_l = h_{l-1} + b_l f_l(h_{l-1}), \qquad b_l \sim \mathrm{Bernoulli}(p_l), \qqua
 p_l = 1 - \frac{l}{L} (1 - p_L)
 $$
 
-Of the L residual branches, the l-th is kept with a probability that falls linearly with
-l, one draw a branch and batch; a branch that is left out is not run, and its BatchNorm
-statistics stay. In evaluation every branch is multiplied by its probability.
+The probability of keeping branch l of the L residual branches falls linearly with l,
+and each branch is drawn once per batch. A skipped branch is not run, so its BatchNorm
+statistics do not change. In evaluation every branch is multiplied by its probability.
 
 The paper's probabilities are 1 - l/L (1 - p_L), l = 1 to L (Eq. 4). The FedAlign
 authors' code begins at exactly 1: 1 - (l - 1)/(L - 1) (1 - p_L), which is the default
-here. Its p_L of 0.5 is the paper's 0.9 here. Weights of branches that were left out
-keep decaying, as under the PyTorch that their code names.
+here. Its p_L of 0.5 is the paper's 0.9 here. Weight decay also
+applies to the weights of skipped branches, as in the PyTorch version of their code.
 """
 
 from __future__ import annotations

@@ -10,23 +10,22 @@ $$
 $$
 
 The term (Eq. 4) is mu L_HE + lambda L_V. L_V is the mean over the D classes of
-max(0, c - Var_j), with Var_j the variance over the batch of class j's predicted
-probability (Eq. 1) and c the mean variance of the columns of the identity (Eq. 2). L_HE
-is the hyperspherical energy of the embeddings, scaled to unit length: 1/n^2 sum_{i,j}
-1 / (1 - z_i . z_j + epsilon) (Eq. 3).
+max(0, c - Var_j): Var_j is the variance of class j's predicted probability over the
+batch (Eq. 1), and c is the mean variance of the columns of the identity matrix (Eq. 2).
+L_HE is the hyperspherical energy of the embeddings scaled to unit length, 1/n^2
+sum_{i,j} 1 / (1 - z_i . z_j + epsilon) (Eq. 3).
 
 There is no public code. The paper follows FedUV (H. Son et al., "FedUV: Uniformity and
 Variance for Heterogeneous Federated Learning", CVPR 2024), whose code has unbiased
-standard deviations in the place of variances. What the paper leaves open: the variances
-are over n - 1, as that code has them; the pairs i = j of Eq. 3, a constant 1/(n
-epsilon) without gradient whose rounding would drown the rest, are left out unless asked
-for; epsilon is not given, so it is ours.
+standard deviations in place of variances (`spread='deviation'` here). The paper leaves
+three points open. Variances divide by n - 1, as in FedUV's code. The pairs i = j of
+Eq. 3 are left out by default: they are a constant 1/(n epsilon) without gradient, and
+its rounding error would hide the other pairs. The value of epsilon is our choice.
 
-FedUV's code answers the rest: the projector `feduv`, a cosine learning rate and batches
-of 128 by default; in the recipes also the networks `feduv_cnn` and `resnet18_feduv`,
-the short batch dropped and STL-10 normalised by 0.5. Its deviations are
-`spread='deviation'`. The embedding is what enters the model's classifier, behind the
-projector unless `--projector=none`.
+Other settings are those of FedUV's code: by default the projector `feduv`, a cosine
+learning rate and batches of 128; in the recipes also the networks `feduv_cnn` and
+`resnet18_feduv`, no shorter last batch, and STL-10 normalised by 0.5. The embedding is
+the input of the model's classifier, after the projector unless `--projector=none`.
 """
 
 from __future__ import annotations

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import collections
-import importlib
 from collections.abc import Callable, Sequence
 from typing import Any, Optional
 
@@ -238,7 +237,7 @@ def build_model_fn(
     seed: int = 0,
     dtype: str = "float32",
 ) -> Callable[[], LearningModel]:
-    """Returns a `model_fn` for one of the package's networks.
+    """Returns a `model_fn` for a network by its name.
 
     >>> from tff_reg import models
     >>> model_fn = models.build_model_fn("cnn", image_shape=(8, 8, 1), num_classes=3)
@@ -273,10 +272,10 @@ def build_model_fn(
             f"image_shape is {tuple(image_shape)}; pass (height, width, channels)."
         )
 
-    module = importlib.import_module(f"tff_reg.models.{names.MODULES[model_name]}")
+    build_network = names.builder(model_name)
 
     def model_fn() -> LearningModel:
-        network = getattr(module, model_name)(
+        network = build_network(
             input_shape=tuple(image_shape),
             num_classes=num_classes,
             norm=norm,

@@ -1,4 +1,22 @@
-"""The names of the models that come with the package (no TensorFlow here)."""
+"""The names of the models, ours and those of installed packages.
+
+This module needs no TensorFlow. A package offers a model by an entry point in the group
+`tff_reg.models`: a function that makes the network,
+
+    def wide(*, input_shape, num_classes, norm, projector, seed, dtype) -> BlockModel
+
+whose attribute `norms`, if it has one, lists the norms that the network can have.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import Any, Optional
+
+from tff_reg import plugins
+
+_ENTRY_POINTS = "tff_reg.models"
 
 # By name: the module of the function of that name, which builds the network.
 MODULES = {
@@ -20,7 +38,8 @@ MODULES = {
     "univarfl_cnn": "plain_cnns",
     "feduv_cnn": "plain_cnns",
 }
-MODEL_NAMES = tuple(MODULES)
+_OURS = tuple(MODULES)
+MODEL_NAMES = (*_OURS, *plugins.entry_points(_ENTRY_POINTS, _OURS))
 NORM_NAMES = ("group", "batch", "none")
 PROJECTOR_NAMES = ("none", "moon", "univarfl", "feduv")
 
@@ -37,7 +56,12 @@ def norms_of(model_name: str) -> tuple[str, ...]:
 
     Returns:
       Some of `NORM_NAMES`; the first is taken where nobody asks for another.
+
+    Raises:
+      PluginError: If the model's package cannot be loaded.
     """
+    if (theirs := of_package(model_name)) is not None:
+        return tuple(getattr(theirs, "norms", ("none",)))
     if model_name.startswith("resnet"):
         return ("group", "batch")
     if model_name == "feduv_cnn":
@@ -45,3 +69,35 @@ def norms_of(model_name: str) -> tuple[str, ...]:
     if model_name in ("feddyn_cnn", "univarfl_cnn"):
         return ("none",)
     return NORM_NAMES
+
+
+def of_package(model_name: str) -> Optional[Callable[..., Any]]:
+    """The function of a model from another package; None for all other names.
+
+    Raises:
+      PluginError: If it cannot be loaded, or is no function.
+    """
+
+    def check(value: Any) -> str:
+        return "" if callable(value) else "a function that makes the network"
+
+    return plugins.load(_ENTRY_POINTS, _OURS, model_name, check)
+
+
+def builder(model_name: str) -> Callable[..., Any]:
+    """The function that makes a model's network.
+
+    Args:
+      model_name: One of `MODEL_NAMES`.
+
+    Returns:
+      A function of keyword arguments: those of `learning_model.build_model_fn`, with
+      `input_shape` for `image_shape`.
+
+    Raises:
+      PluginError: If the model's package cannot be loaded.
+    """
+    if (theirs := of_package(model_name)) is not None:
+        return theirs
+    module = importlib.import_module(f"tff_reg.models.{MODULES[model_name]}")
+    return getattr(module, model_name)

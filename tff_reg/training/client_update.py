@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -10,7 +11,9 @@ import tensorflow as tf
 
 from tff_reg.lazy import tff
 from tff_reg.training import (
+    client_states,
     data_forms,
+    debugging,
     local_round as local_round_lib,
     local_training,
     needs as needs_lib,
@@ -37,6 +40,52 @@ def build_client_update(
       A function from the arguments of `LocalRound.begin` to a `ClientOutput`.
     """
     local_round = local_round_lib.LocalRound(model_fn, training, weighting, needs)
+    return tf.function(_build(local_round, training, needs, loop_implementation))
+
+
+def build_eager_client_update(
+    model_fn: Callable[[], Any],
+    training: local_training.LocalTraining,
+    weighting: tff.learning.ClientWeighting,
+    needs: needs_lib.Needs,
+    spec: Any,
+    kept: list[Any],
+) -> Callable[..., Any]:
+    """As `build_client_update`, running eagerly.
+
+    Args:
+      model_fn: Makes the model, for each visit anew.
+      training: What the client does.
+      weighting: The clients' weights.
+      needs: What the methods' hooks need.
+      spec: The `tf.TensorSpec`s of a client's output.
+      kept: As for `debugging.eagerly`.
+
+    Returns:
+      A function from the arguments of `LocalRound.begin` to a `ClientOutput`.
+    """
+
+    def update(*arguments: Any) -> client_states.ClientOutput:
+        own = local_round_lib.LocalRound(model_fn, training, weighting, needs)
+        loop = tff.learning.LoopImplementation.DATASET_ITERATOR
+        return as_tensors(_build(own, training, needs, loop)(*arguments))
+
+    return debugging.eagerly(update, spec, kept)
+
+
+def as_tensors(output: client_states.ClientOutput) -> client_states.ClientOutput:
+    """The output with tensors only, in structures that keep their order."""
+    output = output._replace(metrics=collections.OrderedDict(output.metrics))
+    return tf.nest.map_structure(tf.convert_to_tensor, output)
+
+
+def _build(
+    local_round: local_round_lib.LocalRound,
+    training: local_training.LocalTraining,
+    needs: needs_lib.Needs,
+    loop_implementation: tff.learning.LoopImplementation,
+) -> Callable[..., Any]:
+    """The function that runs a client, to be traced or not."""
     form = training.data_form
     # Only somebody else's model needs AutoGraph, whose search for code to convert is a
     # quarter of the time of tracing.
@@ -45,7 +94,6 @@ def build_client_update(
     if local_round.has_network:
         run, step = as_written(run), as_written(step)
 
-    @tf.function
     def client_update(
         hparams: Any,
         rate_factor: Any,

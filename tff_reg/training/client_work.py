@@ -20,7 +20,6 @@ from tff_reg.lazy import tff
 from tff_reg.methods import contract
 from tff_reg.training import (
     client_update as client_update_lib,
-    debugging,
     description as description_lib,
     local_round,
     local_training,
@@ -204,7 +203,7 @@ def _build_update(
         if not training.averaged_rounds:
             received = {local_round.MODEL: received}
         if training.debug_eager:
-            update = debugging.build_client_update(
+            update = client_update_lib.build_eager_client_update(
                 *own, description.output_spec, description.kept
             )
         else:

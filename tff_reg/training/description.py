@@ -12,7 +12,7 @@ from tff_reg.lazy import tff
 from tff_reg.methods import checks, method as method_lib
 from tff_reg.models import learning_model
 from tff_reg.training import (
-    debugging,
+    client_update,
     finishing,
     local_round,
     local_training,
@@ -111,7 +111,7 @@ def describe(
       TypeError: If a method needs the network and the model does not show it.
       ValueError: If the model's layers do not support a method.
     """
-    needs = trial.find_needs(model_fn, training)
+    needs, output = trial.run(model_fn, training)
     found: dict[str, Any] = {}
 
     @tff.tensorflow.computation
@@ -121,8 +121,10 @@ def describe(
         return tff.learning.models.ModelWeights.from_model(model)
 
     spec = None
-    if training.debug_eager:
-        spec = debugging.output_spec(model_fn, training, needs)
+    if output is not None and training.debug_eager:
+        spec = tf.nest.map_structure(
+            tf.TensorSpec.from_tensor, client_update.as_tensors(output)
+        )
     return Description(
         model_fn, training, needs, initial_weights, **found, output_spec=spec, kept=[]
     )

@@ -9,8 +9,8 @@ from typing import Any
 import tensorflow as tf
 
 from tff_reg.lazy import tff
-from tff_reg.methods import contract, memories, method as method_lib
-from tff_reg.training import hook_results, numbers
+from tff_reg.methods import memories, method as method_lib
+from tff_reg.training import hook_results, hooks as hooks_lib, numbers
 from tff_reg.training.client_states import ClientOutput, Progress, Visit
 
 # The number of clients that count in no other metric.
@@ -26,15 +26,20 @@ class Finishing:
       model: The model that was trained.
       methods: The methods of the combination.
       is_uniform: Whether all clients have the same weight.
+      hooks: How hooks are called.
 
     Attributes:
       blamed: Names of the methods that have a metric `<method>/not_finite`.
     """
 
     def __init__(
-        self, model: Any, methods: Sequence[method_lib.Method], is_uniform: bool
+        self,
+        model: Any,
+        methods: Sequence[method_lib.Method],
+        is_uniform: bool,
+        hooks: hooks_lib.Hooks,
     ):
-        self._model, self._is_uniform = model, is_uniform
+        self._model, self._is_uniform, self._hooks = model, is_uniform, hooks
         self._by_name = {method.name: method for method in methods}
         self.blamed = [method.name for method in methods if _has_part(method)]
 
@@ -88,7 +93,7 @@ class Finishing:
     ) -> method_lib.Finished:
         own = method_lib.Finished()
         if method_lib.does(method, "finish"):
-            own = contract.call(method, "finish", local)
+            own = self._hooks.call(method, "finish", local)
         memory = memories.own(method.name, method.client_memory, visit.client)
         return hook_results.finished(method, own, memory)
 
@@ -101,8 +106,10 @@ class Finishing:
         """The client's new memories, by their names among all methods'."""
         new: dict[str, Any] = {}
         for name, own in finished.items():
-            keys = memories.keys(name, self._by_name[name].client_memory)
-            new.update((keys[each], own.memory[each]) for each in own.memory)
+            method = self._by_name[name]
+            keys = memories.keys(name, method.client_memory)
+            for each, value in own.memory.items():
+                self._hooks.add(new, keys[each], method, "finish", value)
         return collections.OrderedDict(
             (name, numbers.where(has_trained, new.get(name, old), old))
             for name, old in visit.client.items()

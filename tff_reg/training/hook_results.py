@@ -8,6 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from tff_reg.methods import contract, method as method_lib
+from tff_reg.training import hooks as hooks_lib
 
 # What is reported of every method.
 RESERVED = ("term", "share", "not_finite")
@@ -24,12 +25,16 @@ def term(method: method_lib.Method, given: Any, dtype: tf.DType):
 
 
 def changed(
-    method: method_lib.Method, hook: str, value: Any, *arguments: Any
+    hooks: hooks_lib.Hooks,
+    method: method_lib.Method,
+    hook: str,
+    value: Any,
+    *arguments: Any,
 ) -> method_lib.Change:
     """Calls `change_batch` or `change_pass`; returns the value and measurements."""
     if not method_lib.does(method, hook):
         return method_lib.Change(value, {})
-    result = contract.call(method, hook, value, *arguments)
+    result = hooks.call(method, hook, value, *arguments)
     if not isinstance(result, method_lib.Change) or not isinstance(
         result.value, type(value)
     ):

@@ -14,6 +14,7 @@ from tff_reg.models import learning_model
 from tff_reg.training import (
     data_forms,
     finishing,
+    hooks as hooks_lib,
     local_step as local_step_lib,
     local_training,
     needs as needs_lib,
@@ -35,14 +36,15 @@ class LocalRound:
       training: What the client does.
       weighting: A `tff.learning.ClientWeighting`.
       needs: What the methods' hooks need.
-      reads: Where a trial notes what the hooks read; None if this is no trial.
 
     Attributes:
       has_network: Whether the model shows its network.
-      is_trial: Whether reads are noted.
       measurement_names: Names of the methods' measurements, `<method>/<name>`.
       blamed: Names of the methods that have a metric `<method>/not_finite`.
     """
+
+    _step_type = local_step_lib.LocalStep
+    _hooks = hooks_lib.PLAIN
 
     def __init__(
         self,
@@ -50,36 +52,35 @@ class LocalRound:
         training: local_training.LocalTraining,
         weighting: tff.learning.ClientWeighting,
         needs: needs_lib.Needs,
-        reads: Optional[needs_lib.Reads] = None,
     ):
         methods, self._training = training.methods, training
         self._by_name = {method.name: method for method in methods}
-        self._needs, self._reads, self.is_trial = needs, reads, reads is not None
-        self._model = model_fn() if reads is None else reads.model
+        self._needs = needs
+        self._model = model_fn()
         learning_model.check_model(self._model)
         self._variables = list(self._model.trainable_variables)
-        watch = []
-        if reads is None:
-            self._references: Mapping[str, Any] = {
-                name: model_fn() for name in needs.references
-            }
-        else:
-            names = needs_lib.reference_names(methods, self._variables)
-            self._references = needs_lib.References(self._model, names, reads)
-            watch = [reads.watch_step]
-        self._local_step = local_step_lib.LocalStep(
-            self._model, self._references, methods, needs, *watch
+        self._references = self._make_references(model_fn)
+        self._local_step = self._step_type(
+            self._model, self._references, methods, needs, self._hooks
         )
         self.has_network = self._local_step.has_network
         self.measurement_names = self._local_step.measurement_names
         head = self._model.network.head_variables if self.has_network else ()
         in_head = tuple(any(v is h for h in head) for v in self._variables)
         is_uniform = weighting == tff.learning.ClientWeighting.UNIFORM
-        self._views = views.Views(training, is_uniform, self._variables, in_head, reads)
-        self._finishing = finishing.Finishing(self._model, methods, is_uniform)
+        self._views = views.Views(
+            training, is_uniform, self._variables, in_head, self._hooks
+        )
+        self._finishing = finishing.Finishing(
+            self._model, methods, is_uniform, self._hooks
+        )
         self.blamed = self._finishing.blamed
         self._updater = optimizers.Updater(training.optimizer, self._variables)
         self._sums_gradients = needs.gradient_sum and not self._updater.is_plain
+
+    def _make_references(self, model_fn: Callable[[], Any]) -> Mapping[str, Any]:
+        """The models that terms read beside the local one, by name."""
+        return {name: model_fn() for name in self._needs.references}
 
     def begin(
         self,
@@ -96,7 +97,7 @@ class LocalRound:
           hparams: The client optimiser's hyperparameters.
           rate_factor: The round's factor on its learning rate.
           received: The model and the other weights that the server sent, by name.
-          data: The client's `tf.data.Dataset`; None in a trial.
+          data: The client's `tf.data.Dataset`.
           client: The client's memories, by name.
           server: The memories that the server sent, by name.
 
@@ -117,20 +118,10 @@ class LocalRound:
         visit = self._start(visit, progress)
         locals_ = self._views.of(visit, progress)
         kept = collections.OrderedDict(
-            (name, self._first_state(method, locals_[name], visit))
+            (name, _tensors(self._hooks.call(method, "begin", locals_[name])))
             for name, method in self._by_name.items()
         )
         return visit, progress._replace(kept=kept)
-
-    def _first_state(self, method: method_lib.Method, local: Any, visit: Visit) -> Any:
-        """The state that the hook `begin` makes; a trial checks that it only reads."""
-        state = _tensors(contract.call(method, "begin", local))
-        if self.is_trial and method_lib.does(method, "begin"):
-            pairs = zip(self._variables, visit.start)
-            if not all(bool(tf.reduce_all(tf.equal(v, s))) for v, s in pairs):
-                why = "it assigns to the weights: return them from the hook start."
-                raise contract.refuse(method, "begin", why)
-        return state
 
     def _receive(self, received: Any, client: Any) -> None:
         """Sets the variables of the model and of the reference models."""
@@ -153,8 +144,6 @@ class LocalRound:
                 variable.assign(value)
 
     def _class_counts(self, data: Any) -> Optional[tf.Tensor]:
-        if data is None:
-            return needs_lib.class_counts(self._model)
         if not self._needs.class_counts:
             return None
         num_classes = self._model.network.num_classes
@@ -183,7 +172,7 @@ class LocalRound:
         for method in self._training.methods:
             if method_lib.does(method, "start"):
                 local = self._views.of(visit, progress)[method.name]
-                start = contract.call(method, "start", local)
+                start = self._hooks.call(method, "start", local)
                 start = contract.check_like(method, "start", start, visit.start)
                 # Variables, read before they change.
                 start = tuple(tf.identity(value) for value in start)
@@ -249,7 +238,7 @@ class LocalRound:
     def _corrected(self, hook: str, locals_: Any, gradients: Any) -> Any:
         for name, method in self._by_name.items():
             if method_lib.does(method, hook):
-                gradients = contract.call(method, hook, locals_[name], gradients)
+                gradients = self._hooks.call(method, hook, locals_[name], gradients)
                 gradients = contract.check_like(
                     method, hook, gradients, self._variables
                 )
@@ -259,15 +248,12 @@ class LocalRound:
         if not method_lib.does(method, "keep"):
             return local.state
         # A list of its own; and values, where it returns the weights themselves.
-        kept = contract.call(method, "keep", local, list(gradients))
+        kept = self._hooks.call(method, "keep", local, list(gradients))
         kept = contract.check_structure(method, "keep", "the state", kept, local.state)
         return _tensors(kept)
 
     def _summed(self, sums: Any, measured: Any, batch_examples: Any) -> Any:
         """The measurements' sums with those of one more batch."""
-        if self._reads is not None:
-            self._reads.measured = measured
-            return sums
         scale = tf.cast(batch_examples, tf.float32)
         named = {
             f"{method}/{name}": value
@@ -291,7 +277,7 @@ class LocalRound:
         if not self._needs.gradient_sum and not self._updater.is_plain:
             # The trial saw no hook read the sum of the gradients, so there is none.
             missing = ("taken", "scaled_gradient_sum")
-            locals_ = {n: needs_lib.guarded(v, missing) for n, v in locals_.items()}
+            locals_ = {n: hooks_lib.guarded(v, missing) for n, v in locals_.items()}
         return self._finishing.finish(visit, progress, locals_)
 
 

@@ -13,7 +13,12 @@ from tff_reg.data import keys
 from tff_reg.lazy import tff
 from tff_reg.methods import checks, contract, memories, method as method_lib
 from tff_reg.models import forward as forward_lib
-from tff_reg.training import hook_results, needs as needs_lib, reference_passes
+from tff_reg.training import (
+    hook_results,
+    hooks as hooks_lib,
+    needs as needs_lib,
+    reference_passes,
+)
 
 # The weight of labels where no method changed it.
 _WHOLE = 1.0
@@ -22,11 +27,6 @@ _WHOLE = 1.0
 _NETWORK = "the network's layers"
 Locals = Mapping[str, method_lib.Local]
 PartKeys = Mapping[str, Any]
-Watch = Callable[[method_lib.Method, Any], Any]
-
-
-def _unwatched(_: method_lib.Method, seen: Any) -> Any:
-    return seen
 
 
 class LocalStep:
@@ -39,12 +39,15 @@ class LocalStep:
         they keep their weights.
       methods: The methods of the combination.
       needs: What their hooks need.
-      watch: Function of a method and a `Step` giving what the method's hook sees.
+      hooks: How hooks are called.
 
     Raises:
       TypeError: If a method needs the network and the model has none.
       ValueError: If the network lacks what a method needs.
     """
+
+    # Whether several gradients are taken of one pass.
+    _is_trial = False
 
     def __init__(
         self,
@@ -52,7 +55,7 @@ class LocalStep:
         reference_models: Mapping[str, tff.learning.models.VariableModel],
         methods: Sequence[method_lib.Method],
         needs: needs_lib.Needs,
-        watch: Watch = _unwatched,
+        hooks: hooks_lib.Hooks = hooks_lib.PLAIN,
     ):
         for method in methods:
             checks.check_model(method, model)
@@ -60,7 +63,7 @@ class LocalStep:
         self._reference_models = reference_models
         self._methods = tuple(methods)
         self._needs = needs
-        self._watch, self._is_trial = watch, watch is not _unwatched
+        self._hooks = hooks
         self.has_network = checks.has_network(model)
         with_term = [m for m in methods if method_lib.does(m, "term")]
         # Without a network, a term sees weights only.
@@ -107,7 +110,7 @@ class LocalStep:
             gradients = gradient_at()
         else:
             own = locals_[self.rule.name]
-            gradients = contract.call(self.rule, "gradient", own, gradient_at)
+            gradients = self._hooks.call(self.rule, "gradient", own, gradient_at)
             gradients = contract.check_like(
                 self.rule, "gradient", gradients, self.model.trainable_variables
             )
@@ -188,20 +191,7 @@ class LocalStep:
             of = total
             if loss is not None:
                 of = loss(self._step_of(self.rule, step, locals_, part_keys))
-        gradients = tape.gradient(of, weights)
-        if self._is_trial and any(g is not None for g in gradients):
-            self._check_terms(terms, tape)
-        unreached = [v.name for v, g in zip(weights, gradients) if g is None]
-        # Run eagerly, a branch that is dropped in this step is not there.
-        if unreached and loss is None and not tf.executing_eagerly():
-            raise ValueError(
-                f"The loss does not depend on the weights {', '.join(unreached)}, so"
-                " they would never be trained: remove them from the model, or make them"
-                " not trainable."
-            )
-        gradients = [
-            tf.zeros_like(v) if g is None else g for v, g in zip(weights, gradients)
-        ]
+        gradients = self._differentiated(tape, of, terms, loss is None)
         for method, term in zip(self._in_step, terms):
             share = tf.math.divide_no_nan(term.weighted, total)
             own = dict(term=term.raw, share=share, **term.measurements)
@@ -209,15 +199,23 @@ class LocalStep:
         gradients = [tf.convert_to_tensor(g) for g in gradients]
         return gradients, tf.cast(num_examples, tf.int64), measured
 
-    def _check_terms(self, terms: Sequence[method_lib.Term], tape: Any) -> None:
-        """Refuses a term that depends on no weight, in a trial."""
+    def _differentiated(
+        self, tape: tf.GradientTape, of: Any, terms: Sequence[Any], is_whole: bool
+    ) -> list[Any]:
+        """The gradients of a loss, which is the whole one or a method's own."""
         weights = list(self.model.trainable_variables)
-        for method, term in zip(self._in_step, terms):
-            if method.is_measured_only or term.weighted == 0:
-                continue
-            if all(g is None for g in tape.gradient(term.weighted, weights)):
-                why = "the term reaches no weight, so that it would train nothing."
-                raise contract.refuse(method, "term", why)
+        gradients = tape.gradient(of, weights)
+        unreached = [v.name for v, g in zip(weights, gradients) if g is None]
+        # Run eagerly, a branch that is dropped in this step is not there.
+        if unreached and is_whole and not tf.executing_eagerly():
+            raise ValueError(
+                f"The loss does not depend on the weights {', '.join(unreached)}, so"
+                " they would never be trained: remove them from the model, or make them"
+                " not trainable."
+            )
+        return [
+            tf.zeros_like(v) if g is None else g for v, g in zip(weights, gradients)
+        ]
 
     def _measure_apart(
         self, batch: Any, locals_: Locals, part_keys: PartKeys
@@ -258,7 +256,7 @@ class LocalStep:
         return [
             hook_results.term(
                 method,
-                contract.call(
+                self._hooks.call(
                     method, "term", self._step_of(method, step, locals_, part_keys)
                 ),
                 step.task_loss.dtype,
@@ -293,11 +291,10 @@ class LocalStep:
             class_counts=local.class_counts if self._needs.class_counts else None,
             key=part_keys[method.name],
         )
-        reads = self._is_trial or method.name in self._needs.activations
-        if self.has_network and not reads:
-            outputs = needs_lib.guarded(step.outputs, ("activations",))
+        if self.has_network and method.name not in self._needs.activations:
+            outputs = hooks_lib.guarded(step.outputs, ("activations",))
             own = dataclasses.replace(own, outputs=outputs)
-        return self._watch(method, own)
+        return self._hooks.seen(method, own)
 
     def _part_keys(self, compute_key: Callable[[], tf.Tensor]):
         """The key of every method, None for methods without random numbers."""
@@ -312,11 +309,8 @@ class LocalStep:
         return part_keys
 
     def _run_model(self, batch: Any):
-        """Runs a model that does not show its network; without a batch in a trial."""
+        """Runs a model that does not show its network."""
         none: Any = None
-        if batch is None:
-            loss = tf.zeros([], self.model.trainable_variables[0].dtype)
-            return method_lib.Step(network=none, outputs=none, task_loss=loss), 1
         result = self.model.forward_pass(batch, training=True)
         num_examples = result.num_examples
         if num_examples is None:
@@ -381,10 +375,10 @@ class LocalStep:
         for method in self._methods:
             key = part_keys[method.name]
             changed, from_batch = hook_results.changed(
-                method, "change_batch", changed, key
+                self._hooks, method, "change_batch", changed, key
             )
             forward, from_pass = hook_results.changed(
-                method, "change_pass", forward, self.model.network, key
+                self._hooks, method, "change_pass", forward, self.model.network, key
             )
             measured[method.name] = {**from_batch, **from_pass}
         return changed, forward
@@ -396,7 +390,7 @@ class LocalStep:
         for method in self._methods:
             if method_lib.does(method, "change_logits"):
                 counts = locals_[method.name].class_counts
-                given = contract.call(method, "change_logits", logits, counts)
+                given = self._hooks.call(method, "change_logits", logits, counts)
                 (logits,) = contract.check_like(
                     method, "change_logits", [given], [logits], "batch"
                 )
@@ -421,6 +415,11 @@ class _GradientAt:
         self._arguments = (batch, locals_, part_keys)
         self.num_examples: Any = None
         self.measured: Any = None
+
+    def anew(self) -> _GradientAt:
+        """Itself, as before its first call."""
+        self.measured = None
+        return self
 
     def __call__(
         self,

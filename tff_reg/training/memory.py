@@ -10,15 +10,13 @@ from typing import Any, NamedTuple, Optional
 import tensorflow as tf
 
 from tff_reg.lazy import tff
-from tff_reg.methods import contract, memories, method as method_lib
+from tff_reg.methods import memories, method as method_lib
 from tff_reg.training import (
     debugging,
     description as description_lib,
-    finishing,
     numbers,
+    server_hooks,
 )
-
-_AT_SERVER = ("update_memory", "next_model")
 
 
 class Memories(NamedTuple):
@@ -105,21 +103,14 @@ def build_broadcast(
       is sent.
     """
     training = description.training
-    looking = [m for m in training.methods if method_lib.does(m, "broadcast")]
-    if not looking:
+    if not any(method_lib.does(m, "broadcast") for m in training.methods):
         return None
-
-    def sent_weights(memory: Any, trainable: list[Any]) -> list[Any]:
-        for method in looking:
-            own = memories.own(method.name, method.server_memory, memory)
-            sent = contract.call(method, "broadcast", trainable, own)
-            trainable = contract.check_like(method, "broadcast", sent, trainable)
-        return trainable
 
     @tff.tensorflow.computation(memory_type, description.weights_type)
     def broadcast(memory: Any, weights: Any):
         trainable = list(weights.trainable)
-        run = _eagerly(description, sent_weights, trainable)
+        own = functools.partial(server_hooks.broadcast, description.training.methods)
+        run = _eagerly(description, own, trainable)
         sent = tff.learning.models.ModelWeights(
             run(memory, trainable), weights.non_trainable
         )
@@ -181,8 +172,8 @@ def build_memory_update(
         old, after = list(before.trainable), list(new.trainable)
         run = _eagerly(
             description,
-            functools.partial(_after_round, description.training),
-            (memory, after, _all_finite(description.training.methods)),
+            functools.partial(server_hooks.after_round, description.training),
+            (memory, after, server_hooks.all_finite(description.training.methods)),
         )
         made = run(memory, old, after, total, uploads, count)
         memory, trainable, broken = _kept(has_update, (memory, old, after), *made)
@@ -227,86 +218,3 @@ def _kept(
         numbers.where(kept_whole, weights, old),
         said,
     )
-
-
-def _acts_at_server(method: method_lib.Method) -> bool:
-    return any(method_lib.does(method, hook) for hook in _AT_SERVER)
-
-
-def _all_finite(methods: Sequence[method_lib.Method]) -> dict[str, tf.Tensor]:
-    """`<method>/not_finite` of a round in which no method's numbers were not finite."""
-    return collections.OrderedDict(
-        (f"{m.name}/{finishing.NOT_FINITE}", tf.constant(False))
-        for m in methods
-        if _acts_at_server(m)
-    )
-
-
-def _after_round(
-    training: Any,
-    memory: Mapping[str, Any],
-    before: list[Any],
-    weights: list[Any],
-    delta_sum: list[Any],
-    uploads: Mapping[str, Any],
-    count: Any,
-) -> tuple[Mapping[str, Any], list[Any], Mapping[str, Any]]:
-    """The new memories and weights, and which methods' numbers are not finite."""
-    population = training.population
-    num_clients: Any = population.num_clients if population else None
-    new_memory = collections.OrderedDict(memory)
-    broken: dict[str, Any] = collections.OrderedDict()
-    for method in filter(_acts_at_server, training.methods):
-        own = functools.partial(memories.own, method.name, method.server_memory, memory)
-        # Copies of lists and memories, which a hook may change in place.
-        server_with = functools.partial(
-            _Server,
-            before=list(before),
-            weights=list(weights),
-            old_memory=own(),
-            delta_sum=list(delta_sum),
-            uploads={name: uploads[f"{method.name}/{name}"] for name in method.uploads},
-            count=count,
-            num_clients=num_clients,
-        )
-        changed = _changed_memory(method, server_with(memory=own()))
-        made: list[Any] = []
-        if method_lib.does(method, "next_model"):
-            server = server_with(memory={**own(), **changed})
-            made = contract.call(method, "next_model", server)
-            made = contract.check_like(method, "next_model", made, weights)
-        keys = memories.keys(method.name, method.server_memory)
-        new_memory.update((keys[name], value) for name, value in changed.items())
-        is_finite = numbers.all_finite([changed, made])
-        broken[f"{method.name}/{finishing.NOT_FINITE}"] = tf.logical_not(is_finite)
-        weights = made or weights
-    return new_memory, weights, broken
-
-
-def _changed_memory(
-    method: method_lib.Method, server: method_lib.Server
-) -> dict[str, Any]:
-    """The memories that `update_memory` returned, by the method's own names."""
-    if not method_lib.does(method, "update_memory"):
-        return {}
-    given, old = contract.call(method, "update_memory", server), server.old_memory
-    contract.check_names(method, "update_memory", "memory", given, [*old])
-    return {
-        name: contract.check_structure(
-            method, "update_memory", f"memory {name!r}", value, old[name]
-        )
-        for name, value in given.items()
-    }
-
-
-class _Server(method_lib.Server):
-    """A server that may not know the number of all clients."""
-
-    def __getattribute__(self, name: str) -> Any:
-        value = super().__getattribute__(name)
-        if name == "num_clients" and value is None:
-            raise contract.NeedError(
-                "it needs the number of all clients, sampled or not: give num_clients,"
-                " or a population (tff_reg.training.Population)."
-            )
-        return value

@@ -1,22 +1,16 @@
-"""The needs of a combination's hooks, which a trial round of two examples finds.
-
-The trial runs eagerly on a model of its own, so that errors of hooks come before
-anything is traced and show the author's line.
-"""
+"""The needs of a combination's hooks, which a trial round of two examples finds."""
 
 from __future__ import annotations
 
 import collections
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Optional
 
 import tensorflow as tf
 
 from tff_reg.methods import checks, contract, memories, method as method_lib
 
-_OF_WEIGHTS = ("task_loss", "weights", "start", "global_weights", "key")
-_OF_OPTIMIZER = ("step_size", "taken", "scaled_gradient_sum")
 _SIZE = 2
 
 
@@ -43,88 +37,6 @@ class Needs:
     )
 
 
-class Reads:
-    """The attributes that hooks have read so far.
-
-    Attributes:
-      model: The model of the trial.
-      found: (method's name, attribute) pairs.
-      references: Names of the models beside the local one.
-      measured: What each method measured, by name, by the method's name.
-    """
-
-    def __init__(self, model: Any):
-        """Begins with nothing read."""
-        self.model = model
-        self.found: set[tuple[str, str]] = set()
-        self.references: set[str] = set()
-        self.measured: Mapping[str, Mapping[str, Any]] = {}
-
-    def watch_step(self, method: method_lib.Method, step: Any) -> Any:
-        """Returns the step in a wrapper that notes and checks reads."""
-
-        def note(name: str) -> None:
-            if name not in _OF_WEIGHTS:
-                checks.require_network(method, self.model)
-                checks.require_classifier(method, self.model)
-            self.found.add((method.name, name))
-
-        def read_outputs(name: str) -> None:
-            self.found.add((method.name, name))
-
-        outputs = step.outputs
-        if outputs is not None:
-            outputs = _Watched(outputs, read_outputs)
-        counts = class_counts(self.model)
-        return _Watched(step, note, {"outputs": outputs, "class_counts": counts})
-
-    def watch_local(self, method: method_lib.Method, local: Any) -> Any:
-        """Returns the `Local` in a wrapper that notes and checks reads."""
-
-        def note(name: str) -> None:
-            if name == "class_counts":
-                checks.require_network(method, self.model)
-                checks.require_classifier(method, self.model)
-            if name in _OF_OPTIMIZER and "learning_rate" not in local.hparams:
-                local.hparams["learning_rate"]  # Says what is missing.
-            self.found.add((method.name, name))
-
-        return _Watched(local, note)
-
-
-class _Watched:
-    """Passes reads of attributes on, and tells a function their names."""
-
-    def __init__(
-        self,
-        value: Any,
-        note: Callable[[str], None],
-        instead: Optional[Mapping[str, Any]] = None,
-    ):
-        self._value, self._note, self._instead = value, note, instead or {}
-
-    def __getattr__(self, name: str) -> Any:
-        value = getattr(self._value, name)
-        self._note(name)
-        return self._instead.get(name, value)
-
-
-_UNSEEN = (
-    "it reads {} in one branch only, which the trial did not see: read it before the"
-    " tf.cond or the `if`, in every call."
-)
-
-
-def guarded(value: Any, missing: Sequence[str]) -> Any:
-    """Returns the value in a wrapper that refuses reads of missing attributes."""
-
-    def refuse(name: str) -> None:
-        if name in missing:
-            raise contract.NeedError(_UNSEEN.format(name))
-
-    return _Watched(value, refuse)
-
-
 class HParams(collections.OrderedDict[str, Any]):
     """The client optimiser's hyperparameters, with an error for missing ones."""
 
@@ -133,35 +45,6 @@ class HParams(collections.OrderedDict[str, Any]):
             f"it needs a client optimiser with a {name} among its hparams, but it has"
             f" only {list(self)}."
         )
-
-
-class References(Mapping[str, Any]):
-    """Reference models in the trial: the local model stands for all."""
-
-    def __init__(self, model: Any, names: Sequence[str], reads: Reads):
-        """Keeps all three.
-
-        Args:
-          model: The model.
-          names: The names of the reference models.
-          reads: Where reads are noted.
-        """
-        self._model, self._names, self._reads = model, names, reads
-
-    def __getitem__(self, name: str) -> Any:
-        if name not in self._names:
-            raise contract.NeedError(
-                f"there is no model {name!r}{contract.near(name, self._names)}; a term"
-                f" may read {', '.join(self._names)}."
-            )
-        self._reads.references.add(name)
-        return self._model
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(())
-
-    def __len__(self) -> int:
-        return 0
 
 
 def reference_names(

@@ -181,6 +181,7 @@ class ProcessSettings(PopulationSettings):
           SettingError: If a value is out of range.
         """
         names = {each.name for each in settings_of(cls)}
-        paper = catalogue.settings(process)
+        # A projector is the model's, which is made before.
+        paper = catalogue.settings(process, (*changes, "projector"))
         own = {name: value for name, value in paper.items() if name in names}
         return cls(**{**own, **changes})

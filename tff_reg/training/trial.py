@@ -1,136 +1,230 @@
-"""A trial round of two random examples, which shows the needs of hooks."""
+"""A trial round of two random examples, which shows the needs and mistakes of hooks."""
 
 from __future__ import annotations
 
 import collections
 import contextlib
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, Optional
 
 import tensorflow as tf
 
 from tff_reg.lazy import tff
-from tff_reg.methods import checks, memories, method as method_lib
+from tff_reg.methods import checks, contract, memories, method as method_lib
 from tff_reg.training import (
     client_states,
+    hooks as hooks_lib,
     local_round,
+    local_step,
     local_training,
     needs as needs_lib,
+    server_hooks,
 )
 
-_HOOKS_OF_CLIENTS = (
-    "term",
-    "gradient",
-    "correct",
-    "correct_clipped",
-    "keep",
-    "begin",
-    "start",
-    "finish",
-    *("change_batch", "change_pass", "change_logits"),
-)
+
+class Outcome(NamedTuple):
+    """The result of a trial.
+
+    Attributes:
+      needs: The values that the client's round has to provide.
+      output: The client's output; None if there is no method to try.
+    """
+
+    needs: needs_lib.Needs
+    output: Optional[client_states.ClientOutput]
 
 
 def find_needs(
     model_fn: Callable[[], Any], training: local_training.LocalTraining
 ) -> needs_lib.Needs:
-    """Runs the hooks of a client once, eagerly, and notes their reads.
+    """Runs the hooks of a client, eagerly; arguments and errors as of `run`.
+
+    Returns:
+      The values that the client's round has to provide.
+    """
+    return _Trial(model_fn, training).needs
+
+
+def run(model_fn: Callable[[], Any], training: local_training.LocalTraining) -> Outcome:
+    """Runs all hooks of a round, eagerly.
 
     Args:
       model_fn: Makes the model, as `adaptation.adapt_model_fn` leaves it.
       training: What a client does.
 
     Returns:
-      The values that the client's round has to provide.
+      The outcome.
 
     Raises:
-      HookError: If a hook fails or returns a wrong value.
+      HookError: If a hook fails, returns a wrong value, or is no pure function.
       NetworkNeededError: If a hook needs the network and the model does not show it.
       ClassifierNeededError: If a hook needs a classifier and the network is none.
     """
-    if not any(map(_has_client_part, training.methods)):
-        return needs_lib.Needs()
-    # An init_scope stops tapes: all gradients would be missing.
-    with contextlib.nullcontext() if tf.executing_eagerly() else tf.init_scope():
-        return _run(needs_lib.Reads(model_fn()), training)
+    if not training.methods and not training.debug_eager:
+        return Outcome(needs_lib.Needs(), None)
+    trial = _Trial(model_fn, training)
+    trial.run_server()
+    return Outcome(trial.needs, trial.output)
 
 
-def _has_client_part(method: method_lib.Method) -> bool:
-    declares = method.client_memory or method.uploads
-    return bool(declares) or any(method_lib.does(method, h) for h in _HOOKS_OF_CLIENTS)
+class _Trial:
+    """A round of one client, which takes one step, and of the server."""
 
+    def __init__(
+        self, model_fn: Callable[[], Any], training: local_training.LocalTraining
+    ):
+        self._training = training
+        with _eagerly():
+            model = model_fn()
+            self._hooks = hooks_lib.TrialHooks(model)
+            self._weights = [tf.identity(v) for v in model.trainable_variables]
+            self._client = self._first("client_memory")
+            self._server = self._first("server_memory")
+            self.output = self._run_client(_TrialRound(self._hooks, training), model)
+        self.needs = _needs_of(self._hooks, training)
 
-def _run(
-    reads: needs_lib.Reads, training: local_training.LocalTraining
-) -> needs_lib.Needs:
-    names = frozenset(method.name for method in training.methods)
-    everything = needs_lib.Needs(gradient_sum=True, keys=names, activations=names)
-    trial = local_round.LocalRound(
-        lambda: reads.model,
-        training,
-        tff.learning.ClientWeighting.NUM_EXAMPLES,
-        everything,
-        reads,
-    )
-    run(trial, reads.model, training)
-    return _needs_of(reads, training)
+    def _first(self, attribute: str) -> dict[str, Any]:
+        """The first memories of all methods."""
+        first: dict[str, Any] = collections.OrderedDict()
+        for method in self._training.methods:
+            first.update(memories.initial(method, attribute, self._weights))
+        return first
 
-
-def run(
-    trial: local_round.LocalRound, model: Any, training: local_training.LocalTraining
-) -> client_states.ClientOutput:
-    """Runs a client's round of one step on two random examples.
-
-    Args:
-      trial: The round.
-      model: A model like the round's; its weights are sent.
-      training: What a client does.
-
-    Returns:
-      The client's output.
-    """
-    shows = checks.has_network(model)
-    classes = model.network.num_classes if shows else None
-    weights = [tf.identity(v) for v in model.trainable_variables]
-    client: dict[str, Any] = collections.OrderedDict()
-    server: dict[str, Any] = {}
-    for method in training.methods:
-        client.update(memories.initial(method, "client_memory", weights))
-        sent = memories.sent_keys(method.name, method.server_memory)
-        first = memories.initial(method, "server_memory", weights)
-        server.update({name: first[name] for name in sent})
-    received: dict[str, Any] = {
-        local_round.MODEL: tff.learning.models.ModelWeights(
-            weights, [tf.identity(v) for v in model.non_trainable_variables]
+    def _run_client(
+        self, trial: local_round.LocalRound, model: Any
+    ) -> client_states.ClientOutput:
+        training, weights = self._training, self._weights
+        sent = {
+            name: self._server[name]
+            for method in training.methods
+            for name in memories.sent_keys(method.name, method.server_memory)
+        }
+        received: dict[str, Any] = {
+            local_round.MODEL: tff.learning.models.ModelWeights(
+                weights, [tf.identity(v) for v in model.non_trainable_variables]
+            )
+        }
+        if training.averaged_rounds:
+            received[method_lib.AVERAGED] = weights
+        dtype = tf.float64 if weights[0].dtype == tf.float64 else tf.float32
+        hparams = collections.OrderedDict(
+            (name, tf.constant(value, dtype))
+            for name, value in training.optimizer.get_hparams(
+                training.optimizer.initialize(tf.TensorSpec([], dtype))
+            ).items()
         )
-    }
-    if training.averaged_rounds:
-        received[method_lib.AVERAGED] = weights
-    dtype = tf.float64 if weights[0].dtype == tf.float64 else tf.float32
-    hparams = collections.OrderedDict(
-        (name, tf.constant(value, dtype))
-        for name, value in training.optimizer.get_hparams(
-            training.optimizer.initialize(tf.TensorSpec([], dtype))
-        ).items()
-    )
-    visit, progress = trial.begin(hparams, 1.0, received, None, client, server)
-    batch = None
-    if shows or not trial.is_trial:
-        batch = needs_lib.random_batch(model.input_spec, classes)
-    key = tf.constant([1, 2], tf.int64)
-    progress = trial.step(visit, progress, batch, lambda: key)
-    return trial.finish(visit, progress)
+        visit, progress = trial.begin(hparams, 1.0, received, None, self._client, sent)
+        batch = None
+        if checks.has_network(model):
+            classes = model.network.num_classes
+            batch = needs_lib.random_batch(model.input_spec, classes)
+        key = tf.constant([1, 2], tf.int64)
+        progress = trial.step(visit, progress, batch, lambda: key)
+        return trial.finish(visit, progress)
+
+    def run_server(self) -> None:
+        """Runs the hooks of the server, after the client's."""
+        with _eagerly():
+            methods, before = self._training.methods, self._weights
+            server_hooks.broadcast(methods, self._server, before, self._hooks)
+            update = self.output.result.update
+            update = getattr(update, "trainable", update)
+            server_hooks.after_round(
+                self._training,
+                self._server,
+                before,
+                [w - u for w, u in zip(before, update)],
+                [-u for u in update],
+                self.output.uploads,
+                tf.constant(1),
+                self._hooks,
+            )
+
+
+def _records() -> bool:
+    """Whether tapes record; an init_scope stops them."""
+    one = tf.constant(1.0)
+    with tf.GradientTape() as tape:
+        tape.watch(one)
+        square = one * one
+    return tape.gradient(square, one) is not None
+
+
+def _eagerly() -> contextlib.AbstractContextManager[Any]:
+    return contextlib.nullcontext() if tf.executing_eagerly() else tf.init_scope()
+
+
+class _TrialStep(local_step.LocalStep):
+    """A step with a gradient that costs nothing; only terms are differentiated."""
+
+    _is_trial = True
+
+    def _differentiated(
+        self,
+        tape: tf.GradientTape,
+        of: Any,
+        terms: Sequence[method_lib.Term],
+        is_whole: bool,
+    ) -> list[Any]:
+        weights = list(self.model.trainable_variables)
+        for method, term in zip(self._in_step, terms):
+            if method.is_measured_only or term.weighted == 0 or not _records():
+                continue
+            if all(g is None for g in tape.gradient(term.weighted, weights)):
+                why = "the term reaches no weight, so that it would train nothing."
+                raise contract.refuse(method, "term", why)
+        # Of the weights, so that it shows a random perturbation.
+        return [v + tf.ones_like(v) for v in weights]
+
+    def _run_model(self, batch: Any):
+        none: Any = None
+        loss = tf.zeros([], self.model.trainable_variables[0].dtype)
+        return method_lib.Step(network=none, outputs=none, task_loss=loss), 1
+
+
+class _TrialRound(local_round.LocalRound):
+    """A round that provides all that hooks may read."""
+
+    _step_type = _TrialStep
+    _hooks: hooks_lib.TrialHooks
+
+    def __init__(
+        self, hooks: hooks_lib.TrialHooks, training: local_training.LocalTraining
+    ):
+        self._hooks = hooks
+        names = frozenset(method.name for method in training.methods)
+        super().__init__(
+            lambda: hooks.model,
+            training,
+            tff.learning.ClientWeighting.NUM_EXAMPLES,
+            needs_lib.Needs(gradient_sum=True, keys=names, activations=names),
+        )
+
+    def _make_references(self, model_fn: Callable[[], Any]) -> Mapping[str, Any]:
+        names = needs_lib.reference_names(self._training.methods, self._variables)
+        return hooks_lib.References(self._model, names, self._hooks)
+
+    def _class_counts(self, data: Any) -> Optional[tf.Tensor]:
+        return needs_lib.class_counts(self._model)
+
+    def _summed(self, sums: Any, measured: Any, batch_examples: Any) -> Any:
+        self._hooks.measured = measured
+        return {
+            f"{name}/{each}": tf.constant(0.0)
+            for name, own in measured.items()
+            for each in own
+        }
 
 
 def _needs_of(
-    reads: needs_lib.Reads, training: local_training.LocalTraining
+    hooks: hooks_lib.TrialHooks, training: local_training.LocalTraining
 ) -> needs_lib.Needs:
     def reading(name: str) -> set[str]:
-        return {method for method, what in reads.found if what == name}
+        return {method for method, what in hooks.found if what == name}
 
-    def doing(*hooks: str) -> set[str]:
+    def doing(*names: str) -> set[str]:
         return {
-            m.name for m in training.methods for h in hooks if method_lib.does(m, h)
+            m.name for m in training.methods for n in names if method_lib.does(m, n)
         }
 
     return needs_lib.Needs(
@@ -138,6 +232,6 @@ def _needs_of(
         gradient_sum=bool(reading("taken") | reading("scaled_gradient_sum")),
         keys=frozenset(reading("key") | doing("change_batch", "change_pass")),
         activations=frozenset(reading("activations")),
-        references=tuple(sorted(reads.references)),
-        measurements={name: tuple(own) for name, own in reads.measured.items()},
+        references=tuple(sorted(hooks.references)),
+        measurements={name: tuple(own) for name, own in hooks.measured.items()},
     )

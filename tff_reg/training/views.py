@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Optional
+from typing import Any
 
 import tensorflow as tf
 
 from tff_reg.methods import memories, method as method_lib
-from tff_reg.training import local_training, needs as needs_lib
+from tff_reg.training import hooks as hooks_lib, local_training
 from tff_reg.training.client_states import Progress, Visit
 
 
@@ -20,7 +20,7 @@ class Views:
       is_uniform: Whether all clients have the same weight.
       variables: The trainable variables.
       in_head: Whether each of them is in the last layer.
-      reads: Where a trial notes what the hooks read; None if this is no trial.
+      hooks: How hooks are called.
     """
 
     def __init__(
@@ -29,9 +29,9 @@ class Views:
         is_uniform: bool,
         variables: Sequence[Any],
         in_head: Sequence[bool],
-        reads: Optional[needs_lib.Reads],
+        hooks: hooks_lib.Hooks,
     ):
-        self._training, self._reads = training, reads
+        self._training, self._hooks = training, hooks
         self._is_uniform = is_uniform
         self._variables, self._in_head = variables, in_head
 
@@ -65,7 +65,7 @@ class Views:
         found: dict[str, method_lib.Local] = {}
         for method in self._training.methods:
             name = method.name
-            found[name] = method_lib.Local(
+            local = method_lib.Local(
                 weights=self._variables,
                 start=visit.start,
                 global_weights=tuple(visit.received.trainable),
@@ -83,6 +83,5 @@ class Views:
                 local_steps=steps,
                 **at_end,
             )
-            if self._reads is not None:
-                found[name] = self._reads.watch_local(method, found[name])
+            found[name] = self._hooks.seen(method, local)
         return found

@@ -17,5 +17,5 @@ def test_variates_are_kept_between_rounds():
 
 
 def test_both_go_together():
-    testing.assert_sums(ahead.Ahead(), names=["fedprox", "scaffold"])
+    testing.assert_combinations(ahead.Ahead(), names=["fedprox", "scaffold"])
     testing.train([ahead.Ahead(), variates.Variates()])

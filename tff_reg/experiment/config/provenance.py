@@ -15,9 +15,10 @@ from importlib import metadata
 from typing import Any, Optional
 
 import tff_reg
-from tff_reg import kernels, runtime
+from tff_reg import kernels, lazy, plugins, runtime
 from tff_reg.lazy import np, tf
 from tff_reg.methods import catalogue
+from tff_reg.models import names as model_names
 
 # What `config.json` says about by whom, where and with what rounds were made, ...
 MAKER = (
@@ -29,6 +30,7 @@ MAKER = (
     "versions",
     "git_commit",
     "sources",
+    "plugins",
 )
 # ... who made the rounds before, and whence settings and data are.
 MADE_BEFORE = "made_before"
@@ -99,21 +101,51 @@ def _of_package(name: str) -> str:
     return digest.hexdigest()
 
 
-def sources(process: Optional[str] = None) -> str:
+def sources(config: Mapping[str, Any]) -> str:
     """Computes the digest of the sources that make a run's numbers.
 
     Args:
-      process: The name of its process, whose methods' packages are among them; None for
-        one that has no name.
+      config: What the run does. The packages of its methods, task and model are among
+        the sources.
     """
     packages = {"tff_reg"}
-    # Of a package that is not installed here, nothing is known.
-    with contextlib.suppress(ValueError):
-        methods = catalogue.methods()
-        for name in catalogue.parse(process or "fedavg"):
-            packages.add(methods[name].__module__.partition(".")[0])
+    for _, _, value in _of_others(config):
+        packages.add(plugins.module_of(value).__name__.partition(".")[0])
     digests = [_of_package(each) for each in sorted(packages)]
     return hashlib.sha256(" ".join(digests).encode()).hexdigest()
+
+
+def plugins_of(config: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The methods, the task and the model of other people that a run uses.
+
+    Args:
+      config: What the run does.
+
+    Returns:
+      An entry for each of them: its `kind` and `name`, and what `plugins.origin` gives.
+    """
+    return [
+        {"kind": kind, "name": name, **origin}
+        for kind, name, value in _of_others(config)
+        if (origin := plugins.origin(value))
+    ]
+
+
+def _of_others(config: Mapping[str, Any]) -> list[tuple[str, str, Any]]:
+    """(kind, name, value) of the run's methods, and of others' tasks and models."""
+    found: list[tuple[str, str, Any]] = []
+    # Of a package that is not installed here, nothing is known.
+    with contextlib.suppress(ValueError):
+        for name in catalogue.parse(config.get("process") or "fedavg"):
+            found.append(("method", name, catalogue.find(name)))
+    for kind, of_package in (
+        ("task", lazy.tasks.of_package),
+        ("model", model_names.of_package),
+    ):
+        with contextlib.suppress(ValueError):
+            if value := of_package(config.get(kind) or ""):
+                found.append((kind, config[kind], value))
+    return found
 
 
 def _lane() -> dict[str, Optional[str]]:
@@ -153,7 +185,7 @@ def change(config: Mapping[str, Any]) -> Optional[str]:
       A line; None where the sources and the versions of TensorFlow and TFF are the
       same.
     """
-    digest = sources(config.get("process"))
+    digest = sources(config)
     now = _in_words({"sources": digest, "versions": _lane()})
     others = [each for each in makers(config) if each != now]
     if not others:
@@ -168,8 +200,8 @@ def change(config: Mapping[str, Any]) -> Optional[str]:
     )
 
 
-def describe() -> dict[str, Any]:
-    """Versions, devices and commit, as JSON values."""
+def describe(config: Mapping[str, Any]) -> dict[str, Any]:
+    """What a run is made with now, by the names of `MAKER`, as JSON values."""
     return {
         "clients_run": runtime.describe(),
         "tensorflow_devices": [
@@ -184,6 +216,8 @@ def describe() -> dict[str, Any]:
             "tff_reg": tff_reg.__version__,
         },
         "git_commit": git_commit(),
+        "sources": sources(config),
+        "plugins": plugins_of(config),
     }
 
 

@@ -102,7 +102,10 @@ class _Resolution:
         task = chosen.get("task", self._values["task"])
         (of_task,) = (each for each in self._settings if each.name == "task")
         dataclasses.replace(of_task, choices=tuple(tasks.names())).check(task)
-        self._task = tasks.defaults(task)
+        try:
+            self._task = tasks.defaults(task)
+        except ValueError as error:  # Another package's that cannot be loaded.
+            raise SettingError("task", task, str(error)) from error
         own = {each.name: each for each in strengths_lib.listed(process)}
         known = {*self._values, *own}
         _check_methods(process, known)
@@ -114,12 +117,12 @@ class _Resolution:
                 self._of_whom(given.get("settings_of") or EACH, process)
             )
         self._values.update(self._of_task())
-        self._values = catalogue.with_brought(process, self._values)
+        self._values = catalogue.with_required(process, self._values, chosen)
         if recipe:
             values = tasks.recipes.settings(recipe_name, process)
             self._values.update((n, values[n]) for n in values if n in known)
-            self._values = catalogue.with_brought(
-                catalogue.without(process, recipe["process"]), self._values
+            self._values = catalogue.with_required(
+                catalogue.without(process, recipe["process"]), self._values, chosen
             )
         self._values.update((n, chosen[n]) for n in self._given if n in known)
 
@@ -174,7 +177,10 @@ class _Resolution:
             raise SettingError(name, self._given[name], why)
 
     def _settle_norm(self) -> None:
-        norms = model_names.norms_of(self._values["model"])
+        try:
+            norms = model_names.norms_of(self._values["model"])
+        except ValueError as error:  # Another package's that cannot be loaded.
+            raise SettingError("model", self._values["model"], str(error)) from error
         if "norm" not in self._given and self._values["norm"] not in norms:
             self._values["norm"] = norms[0]
 

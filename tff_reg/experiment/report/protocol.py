@@ -169,7 +169,7 @@ def _of_data(
 def _brought(config: Mapping[str, Any]) -> set[str]:
     """The settings that are a run's method's own."""
     try:
-        return set(catalogue.brings(config.get("process", "fedavg")))
+        return set(catalogue.required_settings(config.get("process", "fedavg"), config))
     except ValueError:  # Of a package that is not installed here.
         return set()
 

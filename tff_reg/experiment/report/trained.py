@@ -37,6 +37,8 @@ _GLOBAL = "global_model_weights"
 # Examples at a time; it changes memory and speed only.
 _BATCH_SIZE = 256
 _ALL_CLIENTS = f"finalizer/memory/{all_clients.MEAN}"
+# Its name in runs of version 0.1.
+_ALL_CLIENTS_BEFORE = f"finalizer/memory/{all_clients.NAME}"
 # A run's aggregator is not what tells of the clients' models.
 _OF_AGGREGATORS = ("aggregator/", "finalizer/uploads/")
 _END = "weights_at_the_end"
@@ -98,7 +100,7 @@ class TrainedRun:
             count = len(server.trainable)
             return tff.learning.models.ModelWeights(values[:count], values[count:])
         if self.kind == "all_clients":
-            mean = self._stored(_ALL_CLIENTS)
+            mean = self._stored(_ALL_CLIENTS) or self._stored(_ALL_CLIENTS_BEFORE)
             if not mean:
                 raise TrainedRunError(
                     f"{self.directory.path} has no mean of all clients' last models; a"

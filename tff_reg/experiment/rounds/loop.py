@@ -199,10 +199,8 @@ class Rounds:
         if not self._training.overwrite:
             # The digests alone, if the settings have been compared already.
             directory.check(found if directory.is_checked else self._settings)
-        sources = provenance.sources(self._settings.get("process"))
-        self._config = _as_json(
-            {**self._settings, **provenance.describe(), "sources": sources}
-        )
+        made_with = provenance.describe(self._settings)
+        self._config = _as_json({**self._settings, **made_with})
         directory.begin(self._config, overwrite=self._training.overwrite)
 
     def _restore(self, directory: directory_lib.RunDirectory) -> None:

@@ -38,7 +38,6 @@ internals = lazy.module("tff_reg.seam.internals")
 VARIABLE = "TFF_REG_CACHE_DIR"
 # Those used last are kept; each has less than a megabyte.
 _KEPT, _SUFFIX = 100, ".tff_reg-process"
-_OURS = "tff_reg."
 _PARTS = (
     "initialize",
     "next",
@@ -73,7 +72,7 @@ def process(
     """
     if config.debug_eager:
         return build()  # It calls Python functions of this process.
-    if not all(type(each).__module__.startswith(_OURS) for each in config.methods):
+    if provenance.plugins_of(config.dump()):
         return build()  # Nobody says when another package's file has changed.
     path = folder() / f"{_key(config, task)}{_SUFFIX}"
     found = _read(path)

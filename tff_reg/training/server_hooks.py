@@ -1,0 +1,144 @@
+"""Calls the methods' hooks at the server."""
+
+from __future__ import annotations
+
+import collections
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tff_reg.methods import contract, memories, method as method_lib
+from tff_reg.training import (
+    finishing,
+    hooks as hooks_lib,
+    local_training,
+    numbers,
+)
+
+_AT_SERVER = ("update_memory", "next_model")
+
+
+def broadcast(
+    methods: Sequence[method_lib.Method],
+    memory: Mapping[str, Any],
+    weights: list[Any],
+    hooks: hooks_lib.Hooks = hooks_lib.PLAIN,
+) -> list[Any]:
+    """Calls `broadcast` of all methods.
+
+    Args:
+      methods: The methods of the combination.
+      memory: The server's memories, by their names among all methods'.
+      weights: The model's trainable weights.
+      hooks: How hooks are called.
+
+    Returns:
+      The weights that clients receive.
+    """
+    for method in methods:
+        if method_lib.does(method, "broadcast"):
+            own = memories.own(method.name, method.server_memory, memory)
+            sent = hooks.call(method, "broadcast", weights, own)
+            weights = contract.check_like(method, "broadcast", sent, weights)
+    return weights
+
+
+def _acts_at_server(method: method_lib.Method) -> bool:
+    return any(method_lib.does(method, hook) for hook in _AT_SERVER)
+
+
+def all_finite(methods: Sequence[method_lib.Method]) -> dict[str, tf.Tensor]:
+    """`<method>/not_finite` of a round in which no method's numbers were not finite."""
+    return collections.OrderedDict(
+        (f"{m.name}/{finishing.NOT_FINITE}", tf.constant(False))
+        for m in methods
+        if _acts_at_server(m)
+    )
+
+
+def after_round(
+    training: local_training.LocalTraining,
+    memory: Mapping[str, Any],
+    before: list[Any],
+    weights: list[Any],
+    delta_sum: list[Any],
+    uploads: Mapping[str, Any],
+    count: Any,
+    hooks: hooks_lib.Hooks = hooks_lib.PLAIN,
+) -> tuple[Mapping[str, Any], list[Any], Mapping[str, Any]]:
+    """Calls `update_memory` and `next_model` of all methods.
+
+    Args:
+      training: What a client does, with the methods.
+      memory: The server's memories, by their names among all methods'.
+      before: The trainable weights of the round's global model.
+      weights: Those after the server optimiser's step.
+      delta_sum: The sum of w_i - a_i over the clients that trained.
+      uploads: The summed uploads, by `<method>/<name>`.
+      count: The number of clients that trained.
+      hooks: How hooks are called.
+
+    Returns:
+      The new memories and weights, and which methods' numbers are not finite.
+    """
+    population = training.population
+    num_clients: Any = population.num_clients if population else None
+    new_memory = collections.OrderedDict(memory)
+    broken: dict[str, Any] = collections.OrderedDict()
+    for method in filter(_acts_at_server, training.methods):
+        own = functools.partial(memories.own, method.name, method.server_memory, memory)
+        # Copies of lists and memories, which a hook may change in place.
+        server_with = functools.partial(
+            _Server,
+            before=list(before),
+            weights=list(weights),
+            old_memory=own(),
+            delta_sum=list(delta_sum),
+            uploads={name: uploads[f"{method.name}/{name}"] for name in method.uploads},
+            count=count,
+            num_clients=num_clients,
+        )
+        changed = _changed_memory(method, server_with(memory=own()), hooks)
+        made: list[Any] = []
+        if method_lib.does(method, "next_model"):
+            server = server_with(memory={**own(), **changed})
+            made = hooks.call(method, "next_model", server)
+            made = contract.check_like(method, "next_model", made, weights)
+        keys = memories.keys(method.name, method.server_memory)
+        for name, value in changed.items():
+            hooks.add(new_memory, keys[name], method, "update_memory", value)
+        is_finite = numbers.all_finite([changed, made])
+        broken[f"{method.name}/{finishing.NOT_FINITE}"] = tf.logical_not(is_finite)
+        weights = made or weights
+    return new_memory, weights, broken
+
+
+def _changed_memory(
+    method: method_lib.Method, server: method_lib.Server, hooks: hooks_lib.Hooks
+) -> dict[str, Any]:
+    """The memories that `update_memory` returned, by the method's own names."""
+    if not method_lib.does(method, "update_memory"):
+        return {}
+    given, old = hooks.call(method, "update_memory", server), server.old_memory
+    contract.check_names(method, "update_memory", "memory", given, [*old])
+    return {
+        name: contract.check_structure(
+            method, "update_memory", f"memory {name!r}", value, old[name]
+        )
+        for name, value in given.items()
+    }
+
+
+class _Server(method_lib.Server):
+    """A server that may not know the number of all clients."""
+
+    def __getattribute__(self, name: str) -> Any:
+        value = super().__getattribute__(name)
+        if name == "num_clients" and value is None:
+            raise contract.NeedError(
+                "it needs the number of all clients, sampled or not: give num_clients,"
+                " or a population (tff_reg.training.Population)."
+            )
+        return value
