@@ -2,10 +2,10 @@
 
     table.csv    a row a method, shares and means at full precision
     table.md     the same in percent, mean and deviation, the best in bold where all
-                 have one protocol
-    curves.png   test accuracy by round
+                 have one protocol; table.tex has it for LaTeX (booktabs)
+    curves.png   test accuracy by round, also as curves.pdf
     curves.csv   its numbers: a row a method and round
-    compute.png  by what a client computed, with the column of MFLOPs
+    compute.png  by what a client computed, with the column of MFLOPs; and compute.pdf
 
 Columns of what `bin/analyze hessian` and `bin/analyze cost` leave in the runs'
 directories may be asked for (FedAlign's Tables 1 and 5).
@@ -32,7 +32,10 @@ from tff_reg.experiment.report import (
 from tff_reg.experiment.report.finished_runs import HOW, STEP, ComparisonError
 from tff_reg.experiment.report.table import Groups, Row, Table, Tuned
 
-FILES = ("table.csv", "table.md", "curves.csv", "curves.png", "compute.png")
+FILES = (
+    *("table.csv", "table.md", "table.tex"),
+    *("curves.csv", "curves.png", "curves.pdf", "compute.png", "compute.pdf"),
+)
 
 Runs = Union[Sequence[files.PathLike], Mapping[str, Sequence[files.PathLike]]]
 
@@ -104,6 +107,7 @@ def _write(table: Table, directory: pathlib.Path) -> None:
     note = " ".join([table.protocol.in_short(), *table.notes()])
     _write_curves(directory, table.groups, note)
     _write_compute(directory / "compute.png", table.groups, note)
+    files.write_text(directory / "table.tex", table.latex())
     files.write_text(directory / "table.md", table.markdown())
     files.write_text(directory / "table.csv", tables.to_csv(table.rows()))
 
@@ -209,7 +213,7 @@ def _write_compute(
     """Accuracy by compute, as FedMLB's Figs. 2 to 4 compare methods."""
     runs = [run for group in groups.values() for run in group]
     if not all(STEP in run.analyses and run.examples for run in runs):
-        files.delete(path)
+        _delete_picture(path)
         return
     found = _curves(
         groups,
@@ -252,7 +256,7 @@ def _write_picture(
 ) -> None:
     if not drawn:
         # Nothing was evaluated; an old picture would be of other runs.
-        files.delete(path)
+        _delete_picture(path)
         return
     numbers = [len(group) for group in groups.values()]
     subtitle = "one seed"
@@ -267,4 +271,10 @@ def _write_picture(
         subtitle=subtitle,
         across=across,
         note=note,
+        pdf=True,
     )
+
+
+def _delete_picture(path: pathlib.Path) -> None:
+    files.delete(path)
+    files.delete(path.with_suffix(".pdf"))
