@@ -40,7 +40,8 @@ if TYPE_CHECKING:
         testing as testing,
         training as training,
     )
-    from tff_reg.experiment.start import compare as compare, run as run
+    from tff_reg.experiment.start import run as run
+    from tff_reg.experiment.start_compare import compare as compare
 else:
     __getattr__, _names, __all__ = lazy.exports(__name__, __file__)
 

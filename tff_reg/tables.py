@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 from collections.abc import Mapping, Sequence
-from typing import Any, Union
+from typing import TYPE_CHECKING, Any, Union
+
+if TYPE_CHECKING:
+    import pandas
 
 
 def to_csv(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -20,6 +24,26 @@ def to_csv(rows: Sequence[Mapping[str, Any]]) -> str:
 def from_csv(text: str) -> list[dict[str, str]]:
     """The rows of what `to_csv` made, as strings; empty ones for None."""
     return list(csv.DictReader(io.StringIO(text)))
+
+
+def to_pandas(rows: Sequence[Mapping[str, Any]], otherwise: str) -> pandas.DataFrame:
+    """A pandas DataFrame with a row for each of the rows; NaN stands for None.
+
+    Args:
+      rows: Values by column.
+      otherwise: What has the rows where pandas is not installed, for the error.
+
+    Raises:
+      ImportError: If pandas is not installed.
+    """
+    try:
+        import pandas
+    except ImportError as error:
+        raise ImportError(
+            f"This needs pandas (pip install pandas); {otherwise} has the same as a list"
+            " of dictionaries."
+        ) from error
+    return pandas.DataFrame([*rows]).fillna(math.nan)
 
 
 def to_markdown(

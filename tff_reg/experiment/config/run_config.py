@@ -76,6 +76,9 @@ class RunConfig(process_settings.ProcessSettings, task_settings.TaskSettings):
         experiment.RunConfig(
             process="fedprox", seed=1, strengths={"fedprox_strength": 0.1})
 
+    `client_learning_rate` may also be a function from the number of a round (1, 2, ...)
+    to its learning rate, which is called for all rounds when the config is resolved.
+
     Attributes:
       strengths: Strengths of the process's methods, as `<method>_<field>`.
       settings_from: The source of the settings that nobody gave, once it is resolved.
@@ -294,7 +297,9 @@ class RunConfig(process_settings.ProcessSettings, task_settings.TaskSettings):
         strengths_lib.add_files(self.plugin)
         for each in settings_of(self):
             value: Any = each.adopt(getattr(self, each.name))
-            if value is not None:
+            # Once it is resolved it is a list of rates.
+            is_function = each.name == "client_learning_rate" and callable(value)
+            if value is not None and not is_function:
                 each.check(value)
             if each.name == "plugin" and value:
                 value = tuple(os.path.abspath(file) for file in value)

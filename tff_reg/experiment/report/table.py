@@ -152,7 +152,7 @@ class Table:
         """The text of `table.tex`: the same cells, what stands below as comments."""
         below = "\n".join([*self._below(), *self.protocol.lines()])
         comments = [f"% {line}".rstrip() for line in below.splitlines()]
-        head = "% Needs \\usepackage{booktabs}; for a file of its own, \\input{table}."
+        head = "% Needs \\usepackage{booktabs}."
         return "\n".join([head, *tables.to_latex(self._cells()), *comments, ""])
 
     def _below(self) -> list[str]:
