@@ -136,7 +136,9 @@ class OwnData:
         if hasattr(client_data, "client_examples"):
             names = client_data.client_ids
             examples = [client_data.client_examples(name) for name in names]
-            client_data = {n: (each["x"], each["y"]) for n, each in zip(names, examples)}
+            client_data = {
+                n: (each["x"], each["y"]) for n, each in zip(names, examples)
+            }
         if not isinstance(client_data, Mapping):
             self.x, self.y = _examples(client_data, "client_data")
             return

@@ -118,7 +118,9 @@ def carried_out(
     callbacks = [*asked.callbacks]
     if progress is None and live_curve.is_possible():
         texts = (description.plot_title, description.plot_subtitle)
-        callbacks.append(live_curve.LiveCurve(*(make(checked.config) for make in texts)))
+        callbacks.append(
+            live_curve.LiveCurve(*(make(checked.config) for make in texts))
+        )
     result = runs.carry_out(
         checked,
         progress=progress,

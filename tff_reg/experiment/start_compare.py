@@ -216,7 +216,9 @@ def _carry_out(
     failed: dict[str, str] = {}
     errors = []
     # What is finished is looked at again where functions or the model are the user's.
-    is_plain = asked.sample_fn is None and not asked.metrics and asked.client_data is None
+    is_plain = (
+        asked.sample_fn is None and not asked.metrics and asked.client_data is None
+    )
     for number, run in enumerate(planned, start=1):
         head = f"run {number}/{len(planned)}  {run.name}"
         try:

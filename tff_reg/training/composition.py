@@ -305,7 +305,7 @@ def build(name: str, model_fn: Callable[[], Any], **overrides: Any) -> Process:
         else:
             raise TypeError(_unknown(name, key, setting_names))
     catalogue.build(name, strengths)
-    rate = chosen.get("client_learning_rate")
+    rate: Any = chosen.get("client_learning_rate")
     if callable(rate):
         if "total_rounds" not in chosen:
             raise TypeError(

@@ -11,6 +11,7 @@ import dataclasses
 import math
 import reprlib
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from tff_reg.lazy import tf
 
@@ -128,9 +129,7 @@ def listed(factors: Sequence[float]) -> Schedule:
     return _Listed(factors)
 
 
-def tabulated(
-    rate_fn: Callable[[int], float], total_rounds: int
-) -> tuple[float, ...]:
+def tabulated(rate_fn: Callable[[int], Any], total_rounds: int) -> tuple[float, ...]:
     """Returns the learning rate of each round that a function gives.
 
     >>> schedules.tabulated(lambda round_num: 0.1 * 0.5**round_num, 3)
@@ -147,7 +146,7 @@ def tabulated(
     Raises:
       ValueError: If a rate is no finite number above 0.
     """
-    rates = []
+    rates: list[float] = []
     for round_num in range(1, total_rounds + 1):
         found = rate_fn(round_num)
         try:

@@ -312,7 +312,7 @@ class _Resolution:
     def _settle_rates(self) -> None:
         """Puts the rates of all rounds in the place of a function."""
         values = self._values
-        rate = values["client_learning_rate"]
+        rate: Any = values["client_learning_rate"]
         if callable(rate):
             try:
                 rates = schedules.tabulated(rate, values["total_rounds"])

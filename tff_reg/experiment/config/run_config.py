@@ -298,8 +298,9 @@ class RunConfig(process_settings.ProcessSettings, task_settings.TaskSettings):
         for each in settings_of(self):
             value: Any = each.adopt(getattr(self, each.name))
             # Once it is resolved it is a list of rates.
-            is_function = each.name == "client_learning_rate" and callable(value)
-            if value is not None and not is_function:
+            if each.name == "client_learning_rate" and callable(value):
+                continue
+            if value is not None:
                 each.check(value)
             if each.name == "plugin" and value:
                 value = tuple(os.path.abspath(file) for file in value)

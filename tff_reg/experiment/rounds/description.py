@@ -167,7 +167,9 @@ def _rate(config: Any) -> str:
     elif config.learning_rate_schedule == "cosine":
         text += ", cosine schedule"
     elif config.learning_rate_schedule == "listed" and config.client_learning_rates:
-        text += f", one for each round, at last {_text(config.client_learning_rates[-1])}"
+        text += (
+            f", one for each round, at last {_text(config.client_learning_rates[-1])}"
+        )
     return text
 
 

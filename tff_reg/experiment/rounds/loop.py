@@ -87,9 +87,7 @@ class RunResult:
         """
         if not self.drawn:
             raise ValueError("The run measured no accuracy that could be drawn.")
-        return curves.draw_curves(
-            self.drawn, title=self.title, subtitle=self.subtitle
-        )
+        return curves.draw_curves(self.drawn, title=self.title, subtitle=self.subtitle)
 
     @functools.cached_property
     def model(self) -> Any:
