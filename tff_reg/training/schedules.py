@@ -16,6 +16,10 @@ from typing import Any
 from tff_reg.lazy import tf
 
 
+# In the names of the constants of a listed schedule, in graphs.
+LISTED = "tff_reg_listed_schedule"
+
+
 @dataclasses.dataclass(frozen=True)
 class Schedule:
     """Maps a round number (int scalar tensor, from 0) to a float64 scalar factor."""
@@ -56,10 +60,9 @@ class _Listed(Schedule):
     factors: tuple[float, ...]
 
     def __call__(self, round_num: tf.Tensor) -> tf.Tensor:
-        last = len(self.factors) - 1
-        return tf.gather(
-            tf.constant(self.factors, tf.float64), tf.minimum(round_num, last)
-        )
+        factors = tf.constant(self.factors, tf.float64, name=LISTED)
+        last = tf.constant(len(self.factors) - 1, round_num.dtype, name=LISTED)
+        return tf.gather(factors, tf.minimum(round_num, last))
 
 
 def constant() -> Schedule:

@@ -238,7 +238,11 @@ class Rounds:
         for each in (self._training.client_data, self._training.evaluate):
             found.update(getattr(each, "digests", {}))
         if process_digest.NAME not in self._settings:
-            digest = process_digest.of(self._training.process, self._state.server)
+            digest = process_digest.of(
+                self._training.process,
+                self._state.server,
+                but_rates=bool(self._settings.get("client_learning_rates")),
+            )
             if digest is not None:
                 found[process_digest.NAME] = digest
         self._settings.update(found)
