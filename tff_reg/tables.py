@@ -6,10 +6,9 @@ import csv
 import io
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Union
+from typing import Any, Union
 
-if TYPE_CHECKING:
-    import pandas
+from tff_reg.lazy import pandas
 
 
 def to_csv(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -37,13 +36,12 @@ def to_pandas(rows: Sequence[Mapping[str, Any]], otherwise: str) -> pandas.DataF
       ImportError: If pandas is not installed.
     """
     try:
-        import pandas
+        return pandas.DataFrame([*rows]).fillna(math.nan)
     except ImportError as error:
         raise ImportError(
-            f"This needs pandas (pip install pandas); {otherwise} has the same as a list"
-            " of dictionaries."
+            f"This needs pandas (pip install pandas); {otherwise} has the same as a"
+            " list of dictionaries."
         ) from error
-    return pandas.DataFrame([*rows]).fillna(math.nan)
 
 
 def to_markdown(

@@ -19,9 +19,7 @@ from tff_reg.experiment.series import batch, plan as series
 from tff_reg.settings import SettingError
 
 if TYPE_CHECKING:
-    import pandas
-
-    from tff_reg.lazy import mpl_figure
+    from tff_reg.lazy import mpl_figure, pandas
 
 P = ParamSpec("P")
 Processes = Union[str, Sequence[str]]

@@ -15,7 +15,6 @@ from typing import Any
 
 from tff_reg.lazy import tf
 
-
 # In the names of the constants of a listed schedule, in graphs.
 LISTED = "tff_reg_listed_schedule"
 

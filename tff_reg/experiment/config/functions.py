@@ -1,4 +1,4 @@
-"""Functions of the user's among the settings of a run, as `config.json` records them."""
+"""Functions among the settings of a run, as `config.json` records them."""
 
 from __future__ import annotations
 

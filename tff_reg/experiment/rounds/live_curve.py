@@ -8,6 +8,7 @@ from typing import Any
 
 from tff_reg import curves
 from tff_reg.experiment.rounds import callbacks, metrics, progress
+from tff_reg.lazy import ipython_display
 
 # A picture takes some 0.2 s, which rounds should not wait for often.
 _SECONDS_BETWEEN = 1.0
@@ -51,11 +52,9 @@ class LiveCurve(callbacks.Callback):
         if not drawn or not is_possible():
             return
         self._drawn_at = time.monotonic()
-        from IPython import display  # Which a kernel has loaded.
-
         figure = curves.draw_curves(drawn, **self._titles)
-        picture = display.Image(curves.as_png(figure), width=_WIDTH)
+        picture = ipython_display.Image(curves.as_png(figure), width=_WIDTH)
         if self._handle is None:
-            self._handle = display.display(picture, display_id=True)
+            self._handle = ipython_display.display(picture, display_id=True)
         else:
             self._handle.update(picture)

@@ -32,9 +32,7 @@ from tff_reg.experiment.rounds.callbacks import Callback, Row
 from tff_reg.models import as_keras
 
 if TYPE_CHECKING:
-    import pandas
-
-    from tff_reg.lazy import mpl_figure
+    from tff_reg.lazy import mpl_figure, pandas
 
 # Parts of a checkpoint, beside those of the process and of callbacks.
 _METRICS = "metrics.csv"
