@@ -50,12 +50,10 @@ def test_a_process_trains_with_the_rates_of_a_function():
 
     def moved(**settings):
         process = training.build("fedavg", model_fn, **settings)
-        first = process.initialize()
-        second = process.next(first, [dataset]).state
-        third = process.next(second, [dataset]).state
-        kernels = [
-            process.get_model_weights(s).trainable[0] for s in (first, second, third)
-        ]
+        states = [process.initialize()]
+        for _ in range(2):
+            states.append(process.next(states[-1], [dataset]).state)
+        kernels = [process.get_model_weights(each).trainable[0] for each in states]
         return [np.abs(b - a).max() for a, b in zip(kernels, kernels[1:])]
 
     constant = moved(client_learning_rate=0.01)

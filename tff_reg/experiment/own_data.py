@@ -373,8 +373,8 @@ def _check_model(model_fn: Any, shape: Any, num_classes: int, where: str) -> Non
     if plan.num_classes is None:
         raise ValueError(
             f"The model {name!r} is not compiled as a classifier of class numbers:"
-            " compile it with sparse_categorical_crossentropy or not at all, or train it"
-            " by experiment.train."
+            " compile it with sparse_categorical_crossentropy or not at all, or train"
+            " it by experiment.train."
         )
     if num_classes > plan.num_classes:
         raise ValueError(

@@ -276,9 +276,9 @@ def build(name: str, model_fn: Callable[[], Any], **overrides: Any) -> Process:
         a function of the round (1, 2, ...) if `total_rounds` is given too,
         hyperparameters of the methods as `<method>_<field>`, and keyword arguments of
         `build_regularized` (`client_data`, `server_optimizer_fn`, `client_weighting`,
-        `model_aggregator`, ...). `client_optimizer_fn` replaces the client's learning rate, momentum,
-        Nesterov and weight decay. A drift correction needs `num_clients`, or a
-        `tff_reg.training.Population` as `population`.
+        `model_aggregator`, ...). `client_optimizer_fn` replaces the client's learning
+        rate, momentum, Nesterov and weight decay. A drift correction needs
+        `num_clients`, or a `tff_reg.training.Population` as `population`.
 
     Returns:
       The process. Its client data are ordinary batches unless `client_data` is a

@@ -320,10 +320,12 @@ class _Resolution:
                 what = "client_learning_rate"
                 raise SettingError(what, "a function", str(error)) from error
             values.update(client_learning_rate=rates[0], client_learning_rates=rates)
-        elif values["learning_rate_schedule"] == "listed":
-            if not values["client_learning_rates"]:
-                why = "it is missing; the listed schedule needs it."
-                raise SettingError("client_learning_rates", None, why)
+        elif (
+            values["learning_rate_schedule"] == "listed"
+            and not (values["client_learning_rates"])
+        ):
+            why = "it is missing; the listed schedule needs it."
+            raise SettingError("client_learning_rates", None, why)
 
     def _settle_privacy(self) -> None:
         values = self._values

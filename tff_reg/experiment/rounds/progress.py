@@ -180,9 +180,9 @@ class Bar(Progress):
         self._own_metrics = own or self._own_metrics
         loss = _number(row[metrics.TRAINING_LOSS], 3)
         self._bar.set_description_str(
-            f"{which} accuracy {percent(accuracy)}{of_all_clients}{self._own_metrics}, loss"
-            f" {loss},"
-            f" {row[metrics.SECONDS]:.1f} s a round, {duration(left)} left",
+            f"{which} accuracy {percent(accuracy)}{of_all_clients}{self._own_metrics},"
+            f" loss {loss}, {row[metrics.SECONDS]:.1f} s a round,"
+            f" {duration(left)} left",
             refresh=False,
         )
         self._bar.update(1)
