@@ -169,6 +169,15 @@ def test_a_clients_dict_and_client_data_are_the_same(own):
         tff_reg.run(**given, client_data=clients, num_clients=4)
 
 
+def test_a_model_that_is_not_built_takes_what_the_examples_are():
+    layers = [keras.layers.Dense(8, "relu"), keras.layers.Dense(3)]
+    result = run_own(model=keras.Sequential(layers), total_rounds=1, metrics={})
+    accuracy = np.mean(result.model.predict(TEST[0]).argmax(-1) == TEST[1][:, 0])
+    assert accuracy == result.summary["final_accuracy"]
+    with pytest.raises(ValueError, match="begin it with keras.Input"):
+        tff_reg.run(process="fedavg", model=keras.Sequential([keras.layers.Dense(3)]))
+
+
 def test_a_network_of_ours_gives_a_model_for_stored_images():
     result = tff_reg.run(
         **{**SMALL, "process": "fedavg"},

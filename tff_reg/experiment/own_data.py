@@ -59,6 +59,11 @@ class OwnModel:
           TypeError: If it is no Keras model.
           ValueError: If it cannot be trained, or a setting is for our networks only.
         """
+        if not getattr(model, "inputs", None) and hasattr(model, "layers"):
+            raise ValueError(
+                f"The model {model.name!r} does not know what it takes: begin it with"
+                " keras.Input(shape)."
+            )
         self._model_fn = _model_fn(model, given)
         self.names, self.check_data = lazy.tasks.names, lazy.tasks.check_data
 
@@ -115,7 +120,9 @@ class OwnData:
         self.client_ids: Optional[list[str]] = None
         self._read_clients(client_data, given)
         self.test = self._read_test(test_data, given)
-        self._model_fn = None if model is None else _model_fn(model, given)
+        self._model_fn = None
+        if model is not None:
+            self._model_fn = _model_fn(model, given, self.x.shape[1:])
         num_classes = 1 + max(int(y.max()) for y in [self.y, *self._test_labels()])
         if self._model_fn is None:
             self._take_images(num_classes)
@@ -348,12 +355,17 @@ def _features(x: Any, name: str) -> Any:
     return x.astype(np.float32)
 
 
-def _model_fn(model: Any, given: Mapping[str, Any]) -> Any:
-    """Makes the learning models of a Keras model."""
+def _model_fn(
+    model: Any, given: Mapping[str, Any], shape: Optional[Sequence[int]] = None
+) -> Any:
+    """Makes the learning models of a Keras model; `shape` is that of an example."""
     for name in _OF_NETWORKS:
         if name in given:
             raise ValueError(f"Leave {name} out: the Keras model is trained as it is.")
-    return models.from_keras(model)
+    spec = None
+    if shape is not None and not getattr(model, "inputs", None):
+        spec = tf.TensorSpec([None, *shape])
+    return models.from_keras(model, input_spec=spec)
 
 
 def _check_model(model_fn: Any, shape: Any, num_classes: int, where: str) -> None:
