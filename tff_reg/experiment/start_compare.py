@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Optional, ParamSpec, Union
 
 from tff_reg import curves, tables
 from tff_reg.experiment import start
+from tff_reg.experiment.config.run_config import RunConfig
 from tff_reg.experiment.report import comparison, protocol, table as table_lib
 from tff_reg.experiment.rounds import progress as progress_lib
 from tff_reg.experiment.rounds.checked import CheckedRun
@@ -152,26 +153,16 @@ def _compare(processes: Processes, asked: Arguments) -> Comparison:
       ValueError: If the data do not fit together or to the model.
       TrainingError: If all runs failed.
     """
-    say = print
-    if isinstance(asked.progress, progress_lib.Silence):
-        say = _nothing
+    say = _nothing if isinstance(asked.progress, progress_lib.Silence) else print
     names = [processes] if isinstance(processes, str) else processes
     config, tasks = asked.asked()
-    for name in ("process", "seed"):
-        if getattr(config, name) is not None:
-            plural = {"process": "the first argument lists them", "seed": "give seeds"}
-            raise SettingError(name, getattr(config, name), f"{plural[name]}.")
-    seeds = asked.seeds
-    if isinstance(seeds, int):
-        if isinstance(seeds, bool) or seeds < 1:
-            raise SettingError("seeds", seeds, "give how many, or a list of them.")
-        seeds = range(seeds)
+    seeds = _seeds(config, asked.seeds)
     with contextlib.ExitStack() as stack:
         where = config.output_dir or stack.enter_context(
             tempfile.TemporaryDirectory(prefix="tff_reg-compare-")
         )
         common = dataclasses.replace(config, output_dir=where)
-        planned = series.plan(common, processes=names, seeds=tuple(seeds), tasks=tasks)
+        planned = series.plan(common, processes=names, seeds=seeds, tasks=tasks)
         configs = {run.config.process: [run.config.dump()] for run in planned}
         say(*protocol.of(configs).lines(), "", sep="\n", flush=True)
         failed = _carry_out(planned, asked, tasks, say)
@@ -198,6 +189,21 @@ compare.__name__ = compare.__qualname__ = "compare"
 
 def _nothing(*_: Any, **__: Any) -> None:
     pass
+
+
+def _seeds(config: RunConfig, seeds: Union[int, Sequence[int]]) -> tuple[int, ...]:
+    """The seeds; refuses what only a single run has."""
+    for name, why in (
+        ("process", "the first argument lists them."),
+        ("seed", "give seeds, how many or which."),
+    ):
+        if getattr(config, name) is not None:
+            raise SettingError(name, getattr(config, name), why)
+    if not isinstance(seeds, int):
+        return tuple(seeds)
+    if isinstance(seeds, bool) or seeds < 1:
+        raise SettingError("seeds", seeds, "give how many, or a list of them.")
+    return tuple(range(seeds))
 
 
 def _carry_out(

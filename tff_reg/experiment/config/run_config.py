@@ -76,9 +76,6 @@ class RunConfig(process_settings.ProcessSettings, task_settings.TaskSettings):
         experiment.RunConfig(
             process="fedprox", seed=1, strengths={"fedprox_strength": 0.1})
 
-    `client_learning_rate` may also be a function from the number of a round (1, 2, ...)
-    to its learning rate, which is called for all rounds when the config is resolved.
-
     Attributes:
       strengths: Strengths of the process's methods, as `<method>_<field>`.
       settings_from: The source of the settings that nobody gave, once it is resolved.
@@ -297,9 +294,8 @@ class RunConfig(process_settings.ProcessSettings, task_settings.TaskSettings):
         strengths_lib.add_files(self.plugin)
         for each in settings_of(self):
             value: Any = each.adopt(getattr(self, each.name))
-            # Once it is resolved it is a list of rates.
             if each.name == "client_learning_rate" and callable(value):
-                continue
+                continue  # A function of the round, 1, 2, ...: `resolution` calls it.
             if value is not None:
                 each.check(value)
             if each.name == "plugin" and value:

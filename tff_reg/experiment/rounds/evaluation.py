@@ -78,6 +78,12 @@ class CentralEvaluation:
         learning_model.check_model(self._model)
         self._weights = tff.learning.models.ModelWeights.from_model(self._model)
 
+        self._has_accuracy = getattr(self._model, "has_accuracy", True)
+        self._batch_totals = self._traced()
+
+    def _traced(self) -> Any:
+        """Traces the function of a batch: its loss, its hits, maybe its predictions."""
+
         @tf.function(
             input_signature=tf.nest.map_structure(
                 lambda array: tf.TensorSpec([None, *array.shape[1:]], array.dtype),
@@ -85,7 +91,7 @@ class CentralEvaluation:
             )
         )
         def batch_totals(x, y):
-            features = x if preprocess_fn is None else preprocess_fn(x)
+            features = x if self.preprocess_fn is None else self.preprocess_fn(x)
             batch = collections.OrderedDict(x=features, y=y)
             output = self._model.forward_pass(batch, training=False)
             correct = tf.zeros([], tf.int64)
@@ -94,8 +100,7 @@ class CentralEvaluation:
             predictions = output.predictions if self.metrics else ()
             return tf.cast(output.loss, tf.float64), correct, predictions
 
-        self._has_accuracy = getattr(self._model, "has_accuracy", True)
-        self._batch_totals = batch_totals.get_concrete_function()
+        return batch_totals.get_concrete_function()
 
     @functools.cached_property
     def digests(self) -> dict[str, str]:

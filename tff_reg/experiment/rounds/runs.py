@@ -287,6 +287,8 @@ def prepare_checked(
         num_weights=evaluation.num_weights,
     ):
         progress.say(line)
+    if (sample_fn := of_training.get("sample_fn")) is not None:
+        progress.say(f"sampling by {getattr(sample_fn, '__name__', sample_fn)}")
     return Training(
         _process(config, task, checked.tasks),
         task.client_data,
