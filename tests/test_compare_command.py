@@ -189,6 +189,8 @@ def test_configs_hold_settings_and_what_comparisons_know_of(compared):
     assert config.keys() - values.keys() - provenance.NAMES == {
         "class_names",
         "images",
+        "metrics",
+        "sample_fn",
         process_digest.NAME,
         *digests.NAMES,
     }
