@@ -192,7 +192,7 @@ def test_help_with_a_process_shows_its_values():
     )
     assert whose in " ".join(text.split())
     paper = RunConfig(process="man").resolved()
-    (line,) = [part for part in text.splitlines() if "--client_learning_rate" in part]
+    (line,) = [part for part in text.splitlines() if "--client_learning_rate=" in part]
     assert line.endswith(f"[{paper.client_learning_rate}]")
     assert "--fedalign_width" not in text
 

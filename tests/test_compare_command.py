@@ -30,7 +30,8 @@ TINY = [
 ]
 FOUR_RUNS = ["--processes=fedavg,fedprox", "--seeds=0,1", *TINY]
 NAMES = ["fedavg-seed0", "fedprox-seed0", "fedavg-seed1", "fedprox-seed1"]
-FILES = ["curves.csv", "curves.png", "table.csv", "table.md"]
+FILES = ["curves.csv", "curves.pdf", "curves.png"]
+FILES += ["table.csv", "table.md", "table.tex"]
 COMPARE = "tff_reg.commands.compare"
 IN_RAY = (pytest.mark.slow, pytest.mark.xdist_group("test_ray"))
 
@@ -147,7 +148,8 @@ def test_one_line_a_run_and_the_table_on_stdout(compared):
     table = (compared["directory"] / "table.md").read_text("utf-8")
     assert table in told and table.endswith(f"\n{protocol}\n")
     assert lines[-1] == (
-        f"In {compared['directory']}: table.csv, table.md, curves.csv, curves.png"
+        f"In {compared['directory']}: table.csv, table.md, table.tex, curves.csv,"
+        " curves.png, curves.pdf"
     )
     assert compared["finished"].stderr == ""
 
@@ -187,6 +189,8 @@ def test_configs_hold_settings_and_what_comparisons_know_of(compared):
     assert config.keys() - values.keys() - provenance.NAMES == {
         "class_names",
         "images",
+        "metrics",
+        "sample_fn",
         process_digest.NAME,
         *digests.NAMES,
     }

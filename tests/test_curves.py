@@ -30,6 +30,16 @@ def test_writes_a_png_of_readable_size(tmp_path, drawn):
     assert struct.unpack(">II", content[16:24]) == (1440, 900)
 
 
+def test_a_pdf_beside_it_has_the_same_bytes_each_time(tmp_path):
+    for name in ("a.png", "b.png"):
+        curves.write_curves(tmp_path / name, [curve("man")], title="digits", pdf=True)
+    first, second = ((tmp_path / f"{name}.pdf").read_bytes() for name in "ab")
+    assert first.startswith(b"%PDF") and first == second
+    # Letters, not their outlines (Type 3), which some publishers refuse.
+    assert b"/TrueType" in first or b"/CIDFontType2" in first
+    assert len([*tmp_path.iterdir()]) == 4
+
+
 def test_shows_means_and_bands(tmp_path):
     def drawn(name, mean, deviation):
         path = tmp_path / name
@@ -45,7 +55,7 @@ def test_shows_means_and_bands(tmp_path):
 
 def test_14_curves_are_told_apart_and_their_names_do_not_touch(tmp_path, monkeypatch):
     kept = []
-    monkeypatch.setattr(curves, "save", lambda axes, path: kept.append(axes))
+    monkeypatch.setattr(curves, "save", lambda axes, path, pdf: kept.append(axes))
     drawn = [curve(f"method{index}", 0.5 + index / 1000) for index in range(14)]
     curves.write_curves(tmp_path / "a", drawn, title="digits")
     (axes,) = kept

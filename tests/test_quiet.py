@@ -53,6 +53,37 @@ print(*(name.partition(".")[0] for name in sys.modules))
     assert not heavy & set(commands.python(program).stdout.split())
 
 
+# In a Python of its own: whoever imports tff_reg first starts TensorFlow silently.
+START = "import tff_reg, tensorflow as tf; print(tf.function(lambda: 2)().numpy())"
+
+
+def test_importing_the_package_silences_the_start_unless_the_user_wants_it():
+    done = commands.python(START, **UNSET)
+    assert (done.stdout, done.stderr) == ("2\n", "")
+    done = commands.python(START, **{**UNSET, "TF_CPP_MIN_LOG_LEVEL": "0"})
+    assert "cpu_feature_guard" in done.stderr
+
+
+def test_importing_the_package_changes_no_variable_before_tensorflow_is():
+    program = "import os, tff_reg; print('TF_CPP_MIN_LOG_LEVEL' in os.environ)"
+    assert commands.python(program, **UNSET).stdout == "False\n"
+
+
+def test_every_public_name_is_completed_before_it_is_used():
+    program = """
+import importlib, sys
+import tff_reg
+print("tensorflow" in sys.modules, *sorted(tff_reg.__all__), len(dir(tff_reg)))
+for name in [n for n in dir(tff_reg) if n.islower() and not n.startswith("_")]:
+    if name in ("run", "compare"):
+        continue
+    room = importlib.import_module(f"tff_reg.{name}")
+    assert name in dir(tff_reg), name
+    assert not {*getattr(room, "__all__", ())} - {*dir(room)}, name
+"""
+    assert commands.python(program).stdout == "False compare run 13\n"
+
+
 def test_sub_packages_are_there_when_they_are_asked_for():
     program = (
         "import tff_reg; print(tff_reg.methods.FedProx(0.1).strength, "

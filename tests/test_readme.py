@@ -25,7 +25,7 @@ PRINTED = {
         r"(?s)^\d\.\d\nTrue \(5, 3\)\n\['stem', 'stage1', 'stage2', 'classifier'\]\n"
         r"\['first', 'second'\] \['price', 'size'\]\nTrue$"
     ),
-    "python.md": r"(?s)^1 0\.\d+\n.*\n\d+\.\d%\n.*\n0\.\d+$",
+    "python.md": r"(?s)\n1 0\.\d+\n.*\n\d+\.\d%\n.*\n0\.\d+$",
     "runtimes.md": "clients run in process on 1 CPU device",
 }
 

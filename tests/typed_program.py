@@ -4,6 +4,7 @@ Lines that end with `# wrong` are mistakes that a type checker must find; there 
 elsewhere.
 """
 
+import tff_reg
 from tff_reg import analysis, data, experiment, models, training
 from tff_reg.training import process_settings
 
@@ -56,6 +57,26 @@ def run() -> None:
     experiment.compare(["runs/a"], "out", colums=("accuracy",))  # wrong
     print(config.resolved().total_rounds + 1)
     print(config.resolved().total_ronds)  # wrong
+
+
+def in_a_line(model, x, y) -> None:
+    result = tff_reg.run(process="fedprox", total_rounds=3)
+    tff_reg.run(process="fedprox", total_ronds=3)  # wrong
+    tff_reg.run(process="fedprox", total_rounds="3")  # wrong
+    tff_reg.run(process="fedprox", client_learning_rate=lambda number: 0.1 / number)
+    tff_reg.run(process="fedprox", client_learning_rate="0.1")  # wrong
+    tff_reg.run(
+        process="fedprox",
+        model=model,
+        client_data=(x, y),
+        test_data=(x, y),
+        sample_fn=lambda round_num, client_ids: client_ids[:round_num],
+        metrics={"top": max},
+    )
+    print(result.plot().axes, result.metrics)
+    compared = tff_reg.compare(["fedavg", "man"], seeds=2, total_rounds=3)
+    tff_reg.compare(["fedavg", "man"], seed_s=2)  # wrong
+    print(compared.plot(), compared.tabel)  # wrong
 
 
 def analyse(model, examples) -> None:

@@ -1,45 +1,49 @@
 """Local-regularisation methods for federated learning, as processes of TFF.
 
+    import tff_reg
+
+    result = tff_reg.run(process="fedalign", total_rounds=5)
+    result.plot()
+
+`tff_reg.compare(["fedavg", "fedalign"], seeds=2)` compares methods under one protocol.
+The sub-packages have the parts: `analysis`, `data`, `experiment`, `methods`, `models`,
+`runtime`, `tasks`, `testing`, `training`.
+
 Importing this package loads neither TensorFlow nor TensorFlow Federated; the
-sub-packages that need them load them at first use (see `tff_reg.lazy`). They are there
-when they are asked for: `tff_reg.methods`, `tff_reg.training`, `tff_reg.models`,
-`tff_reg.data`, `tff_reg.runtime`, `tff_reg.experiment`, `tff_reg.analysis`,
-`tff_reg.tasks`, `tff_reg.testing`.
+sub-packages that need them load them at first use (see `tff_reg.lazy`), without the
+messages of TensorFlow's start (see `tff_reg.quiet`).
 """
 
-import importlib
-from typing import Any
+from typing import TYPE_CHECKING
 
-from tff_reg import kernels, seam
+from tff_reg import kernels, lazy, quiet, seam
 
 __version__ = "0.2.0"
 # Where this is public, https://github.com/OWNER/NAME; empty until it is. The site, the
 # notebooks, pyproject.toml and CITATION.cff name it only then; tests hold them to it.
 REPOSITORY = ""
 
-_ROOMS = (
-    "analysis",
-    "data",
-    "experiment",
-    "methods",
-    "models",
-    "runtime",
-    "tasks",
-    "testing",
-    "training",
-)
-
 # Before TensorFlow and TFF are imported, whoever does.
 kernels.choose()
+quiet.silence_at_import()
 seam.install()
 
+if TYPE_CHECKING:
+    from tff_reg import (
+        analysis as analysis,
+        data as data,
+        experiment as experiment,
+        methods as methods,
+        models as models,
+        runtime as runtime,
+        tasks as tasks,
+        testing as testing,
+        training as training,
+    )
+    from tff_reg.experiment.start import run as run
+    from tff_reg.experiment.start_compare import compare as compare
+else:
+    __getattr__, _names, __all__ = lazy.exports(__name__, __file__)
 
-def __getattr__(name: str) -> Any:
-    """A sub-package, imported when it is asked for."""
-    if name not in _ROOMS:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return importlib.import_module(f"{__name__}.{name}")
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *_ROOMS})
+    def __dir__() -> list[str]:
+        return [*_names(), "REPOSITORY", "__version__"]

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+import io
+import pathlib
 import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tff_reg import files
-from tff_reg.lazy import mpl_agg, mpl_figure, mpl_text, mpl_ticker
+from tff_reg.lazy import matplotlib, mpl_agg, mpl_figure, mpl_text, mpl_ticker
 
 _INK, _GRID = "#222222", "#d9d9d9"
 ROUNDS = "Communication round"
@@ -52,15 +55,37 @@ def write_curves(
     path: files.PathLike,
     curves: Sequence[Curve],
     *,
+    pdf: bool = False,
+    **options: Any,
+) -> None:
+    """Draws curves and writes the picture; the arguments are those of `draw_curves`.
+
+    The file is a PNG of 1440 x 900 pixels; `pdf` also writes a PDF beside it.
+    """
+    save(draw_curves(curves, **options).axes[0], path, pdf=pdf)
+
+
+def draw_curves(
+    curves: Sequence[Curve],
+    *,
     title: str,
     subtitle: str = "",
     across: str = ROUNDS,
     note: str = "",
-) -> None:
-    """Draws curves, at least one, with bands, in a PNG of 1440 x 900 pixels.
+) -> mpl_figure.Figure:
+    """Draws curves, at least one, with bands.
 
-    Each curve's name and last value stand to the right of its end, the `note` below in
-    small letters; `across` is what the horizontal axis shows.
+    Each curve's name and last value stand to the right of its end.
+
+    Args:
+      curves: The curves.
+      title: Title of the figure.
+      subtitle: The line below the title.
+      across: Label of the horizontal axis.
+      note: Text below the axes, in small letters.
+
+    Returns:
+      A figure with one pair of axes, which a notebook shows as a picture.
     """
     axes = new_axes()
     bounds = _draw(axes, curves)
@@ -86,7 +111,7 @@ def write_curves(
         0.012, 0.012, "\n".join(lines), fontsize=8.5, color="#555555", va="bottom"
     )
     _label_ends(axes, curves)
-    save(axes, path)
+    return axes.figure
 
 
 def write_panels(
@@ -259,7 +284,16 @@ def new_figure(width: float = 9.6, height: float = 6.0) -> mpl_figure.Figure:
     """
     figure = mpl_figure.Figure(figsize=(width, height), dpi=150, facecolor="white")
     mpl_agg.FigureCanvasAgg(figure)
+    # Notebooks know figures of pyplot only; any other object they ask for this.
+    vars(figure)["_repr_png_"] = functools.partial(as_png, figure)
     return figure
+
+
+def as_png(figure: mpl_figure.Figure) -> bytes:
+    """The figure as a PNG whose bytes depend on it alone."""
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", metadata={"Software": None})
+    return buffer.getvalue()
 
 
 def style(
@@ -298,7 +332,16 @@ def style(
     )
 
 
-def save(axes: Any, path: files.PathLike) -> None:
-    """Writes the figure of the axes as a PNG whose bytes depend on it alone."""
-    with files.atomic_path(path) as temporary:
-        axes.figure.savefig(temporary, format="png", metadata={"Software": None})
+def save(axes: Any, path: files.PathLike, *, pdf: bool = False) -> None:
+    """Writes the figure of the axes as a PNG, and as a PDF beside it if asked for.
+
+    The bytes of both depend on the figure alone.
+    """
+    figure = axes.figure
+    files.write_bytes(path, as_png(figure))
+    if pdf:
+        # Fonts as outlines that journals accept and editors can search.
+        with matplotlib.rc_context({"pdf.fonttype": 42}):
+            buffer = io.BytesIO()
+            figure.savefig(buffer, format="pdf", metadata={"CreationDate": None})
+        files.write_bytes(pathlib.Path(path).with_suffix(".pdf"), buffer.getvalue())

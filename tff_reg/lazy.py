@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     import absl.logging as logging
     import dp_accounting
     import dp_accounting.rdp as rdp
+    import IPython.display as ipython_display
     import keras as todays_keras
     import matplotlib
     import matplotlib.backends.backend_agg as mpl_agg
@@ -62,6 +63,7 @@ if TYPE_CHECKING:
     import matplotlib.text as mpl_text
     import matplotlib.ticker as mpl_ticker
     import numpy as np
+    import pandas
     import PIL.Image as pil_image
     import ray
     import ray.exceptions as ray_exceptions
@@ -100,6 +102,9 @@ else:
     sphinx_build = _LazyModule("sphinx.cmd.build")
     requests = _LazyModule("requests")
     pil_image = _LazyModule("PIL.Image")
+    # Used only where they are installed.
+    pandas = _LazyModule("pandas")
+    ipython_display = _LazyModule("IPython.display")
     matplotlib = _LazyModule("matplotlib")
     mpl_agg = _LazyModule("matplotlib.backends.backend_agg")
     mpl_colors = _LazyModule("matplotlib.colors")

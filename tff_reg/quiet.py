@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import importlib.abc
 import importlib.machinery
+import importlib.util
 import logging
 import os
 import re
@@ -40,6 +41,16 @@ _WARNINGS = (
 _REMARK = re.compile(rb"WARNING: All log messages before absl::InitializeLog|I\d{4} ")
 
 
+def silence_at_import() -> None:
+    """Lets TensorFlow start silently, unless `silence` is called before it does.
+
+    Nothing changes before TensorFlow is imported, and nothing at all for a user who has
+    set TF_CPP_MIN_LOG_LEVEL to 0.
+    """
+    if "tensorflow" not in sys.modules:
+        sys.meta_path.insert(0, _TensorFlowFinder(decide=True))
+
+
 def silence(verbose: bool = False) -> None:
     """Silences the messages of the start, or lets all of them through.
 
@@ -49,6 +60,9 @@ def silence(verbose: bool = False) -> None:
     Args:
         verbose: Whether to let them through, as `--verbosity=0` or more does.
     """
+    sys.meta_path[:] = [
+        each for each in sys.meta_path if not isinstance(each, _TensorFlowFinder)
+    ]
     for name, value in (_VERBOSE if verbose else _QUIET).items():
         os.environ.setdefault(name, value)
     if verbose:
@@ -72,13 +86,24 @@ def _is_about_something_used(record: logging.LogRecord) -> bool:
 
 
 class _TensorFlowFinder:
-    """Finds TensorFlow, once, with a loader that drops its remarks."""
+    """Finds TensorFlow, once, with a loader that drops its remarks.
+
+    With `decide`, nobody has called `silence` yet: it is called as TensorFlow is found.
+    """
+
+    def __init__(self, decide: bool = False):
+        self._decide = decide
 
     def find_spec(self, name, path=None, target=None):
         del target
         if name != "tensorflow":
             return None
         sys.meta_path.remove(self)
+        if self._decide:
+            if os.environ.get("TF_CPP_MIN_LOG_LEVEL") == "0":
+                return None
+            silence()
+            return importlib.util.find_spec(name)
         spec = importlib.machinery.PathFinder.find_spec(name, path)
         if spec is not None and spec.loader is not None:
             spec.loader = _Loader(spec.loader)

@@ -1,11 +1,14 @@
-"""Tables: CSV for programs, Markdown whose source is a table, too."""
+"""Tables: CSV for programs, Markdown for people, LaTeX for papers."""
 
 from __future__ import annotations
 
 import csv
 import io
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Union
+
+from tff_reg.lazy import pandas
 
 
 def to_csv(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -20,6 +23,25 @@ def to_csv(rows: Sequence[Mapping[str, Any]]) -> str:
 def from_csv(text: str) -> list[dict[str, str]]:
     """The rows of what `to_csv` made, as strings; empty ones for None."""
     return list(csv.DictReader(io.StringIO(text)))
+
+
+def to_pandas(rows: Sequence[Mapping[str, Any]], otherwise: str) -> pandas.DataFrame:
+    """A pandas DataFrame with a row for each of the rows; NaN stands for None.
+
+    Args:
+      rows: Values by column.
+      otherwise: What has the rows where pandas is not installed, for the error.
+
+    Raises:
+      ImportError: If pandas is not installed.
+    """
+    try:
+        return pandas.DataFrame([*rows]).fillna(math.nan)
+    except ImportError as error:
+        raise ImportError(
+            f"This needs pandas (pip install pandas); {otherwise} has the same as a"
+            " list of dictionaries."
+        ) from error
 
 
 def to_markdown(
@@ -42,3 +64,46 @@ def to_markdown(
 
     rule = ["-" * widths[0], *("-" * (width - 1) + ":" for width in widths[1:])]
     return [line(heads), line(rule), *map(line, zip(*cells))]
+
+
+# Characters that mean something else in LaTeX.
+_LATEX = {
+    **{character: f"\\{character}" for character in "#$%&_{}"},
+    "\\": r"\textbackslash{}",
+    "^": r"\textasciicircum{}",
+    "~": r"\textasciitilde{}",
+    "±": r"$\pm$",
+    "<": "$<$",
+    ">": "$>$",
+}
+
+
+def to_latex(columns: Mapping[str, Sequence[str]]) -> list[str]:
+    """Makes a `tabular` with the rules of the LaTeX package booktabs.
+
+    Args:
+      columns: The cells of each column by its head, as for `to_markdown`; at least one
+        column. A cell such as `**93.1**` is bold.
+
+    Returns:
+      The lines.
+    """
+
+    def text(cell: str) -> str:
+        is_bold = len(cell) > 4 and cell.startswith("**") and cell.endswith("**")
+        plain = cell[2:-2] if is_bold else cell
+        escaped = "".join(_LATEX.get(character, character) for character in plain)
+        return rf"\textbf{{{escaped}}}" if is_bold else escaped
+
+    def line(cells: Sequence[str]) -> str:
+        return rf"{' & '.join(map(text, cells))} \\"
+
+    return [
+        rf"\begin{{tabular}}{{l{'r' * (len(columns) - 1)}}}",
+        r"\toprule",
+        line(list(columns)),
+        r"\midrule",
+        *map(line, zip(*columns.values())),
+        r"\bottomrule",
+        r"\end{tabular}",
+    ]

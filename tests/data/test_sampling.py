@@ -67,6 +67,23 @@ def test_bernoulli_is_the_distribution_of_drawing_again_while_empty():
     np.testing.assert_allclose(found / rounds, expected, atol=0.012)
 
 
+def test_a_function_draws_and_its_mistakes_are_told():
+    def every_other(round_num, client_ids):
+        return client_ids[round_num % 2 :: 2]
+
+    drawn = sampling.sample_by(every_other, _IDS, round_num=3)
+    assert drawn == list(_IDS)[1::2]
+    for wrong, words in (
+        ("c1", "returned 'c1' in round 2; it must return a list of client ids"),
+        (None, "it must return a list"),
+        ([], "at least one client, and none twice"),
+        ([_IDS[0], _IDS[0]], "none twice"),
+        ([7], "but 7 is no client; the clients are"),
+    ):
+        with pytest.raises(sampling.SamplingError, match=words):
+            sampling.sample_by(lambda *_, found=wrong: found, _IDS, round_num=2)
+
+
 @pytest.mark.parametrize("participation", [1e-300, 1e-12])
 def test_bernoulli_with_a_tiny_probability_still_draws_one_client(participation):
     cohorts = [

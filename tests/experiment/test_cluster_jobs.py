@@ -14,7 +14,7 @@ from tests.experiment import test_tuning
 from tff_reg.commands import compare
 from tff_reg.experiment.series import cluster_jobs, jobs
 
-_FILES = ("table.csv", "table.md", "curves.csv", "curves.png")
+_FILES = ("table.csv", "table.md", "table.tex", "curves.csv", "curves.pdf")
 
 
 @pytest.fixture

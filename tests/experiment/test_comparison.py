@@ -155,6 +155,27 @@ def test_the_markdown_is_a_table_in_percent_with_the_best_in_bold(four_runs, tmp
     assert "sample deviation (n - 1)" in " ".join(caption)
 
 
+def test_the_latex_has_the_same_cells_and_the_rest_as_comments(four_runs, tmp_path):
+    named = {"mu_1 & 10%": four_runs[:2], "fedprox": four_runs[2:]}
+    experiment.compare(named, tmp_path, columns=("accuracy",))
+    lines = (tmp_path / "table.tex").read_text("utf-8").splitlines()
+    tabular = [line for line in lines if not line.startswith("%")]
+    # 0.4 and 0.6; 0.4 and 0.9.
+    assert tabular == [
+        r"\begin{tabular}{lrr}",
+        r"\toprule",
+        r"method & seeds & accuracy (\%) \\",
+        r"\midrule",
+        r"mu\_1 \& 10\% & 2 & 50.00 $\pm$ 14.14 \\",
+        r"fedprox & 2 & \textbf{65.00 $\pm$ 35.36} \\",
+        r"\bottomrule",
+        r"\end{tabular}",
+    ]
+    comments = " ".join(line.removeprefix("% ") for line in lines if line[0] == "%")
+    assert "Test accuracy on digits after 2 rounds" in comments
+    assert "Protocol: digits" in comments
+
+
 def test_the_mean_of_all_clients_has_a_column_where_a_run_has_it(four_runs, tmp_path):
     dyn = [
         write_run(
@@ -314,7 +335,7 @@ def test_groups_can_be_named(tmp_path):
 
 
 def test_runs_that_were_never_evaluated_have_empty_cells_and_no_picture(tmp_path):
-    for name in ("curves.png", "curves.csv"):
+    for name in ("curves.png", "curves.pdf", "curves.csv"):
         (tmp_path / name).write_bytes(b"of other runs")
     rows = experiment.compare([write_run(tmp_path / "a", [None, None])], tmp_path)
     assert rows[0]["accuracy_mean"] is None and rows[0]["ema_accuracy_mean"] is None
@@ -354,7 +375,7 @@ def test_the_same_runs_give_the_same_bytes_and_are_not_touched(four_runs, tmp_pa
     before = content()
     for name in ("x", "y"):
         experiment.compare(four_runs, tmp_path / name, target_accuracies=[0.3])
-    for name in set(comparison.FILES) - {"compute.png"}:
+    for name in set(comparison.FILES) - {"compute.png", "compute.pdf"}:
         first = (tmp_path / "x" / name).read_bytes()
         assert first == (tmp_path / "y" / name).read_bytes()
     assert content() == before
@@ -445,7 +466,7 @@ def test_it_needs_no_tensorflow(four_runs, tmp_path):
     )
     assert commands.python(program, tmp_path / "out", *four_runs).stdout == "[]\n"
     written = {p.name for p in (tmp_path / "out").iterdir()}
-    assert written == set(comparison.FILES) - {"compute.png"}
+    assert written == set(comparison.FILES) - {"compute.png", "compute.pdf"}
 
 
 def analyse(path, *, round_num=2, examples=512, clients=0, weights="", **values):

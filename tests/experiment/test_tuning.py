@@ -5,6 +5,7 @@ import pathlib
 import signal
 import sys
 
+import numpy as np
 import pytest
 from absl import flags as absl_flags
 
@@ -12,7 +13,7 @@ from tests import commands
 from tests.experiment import finished
 from tff_reg import experiment, settings
 from tff_reg.commands import command_line, compare
-from tff_reg.experiment.series import batch, plan as series, tuning
+from tff_reg.experiment.series import batch, plan as series, sensitivity, tuning
 
 TINY = {"num_clients": 4, "total_rounds": 2}
 # Held-out accuracy by fedprox_strength and seed.
@@ -125,6 +126,19 @@ def test_the_best_on_held_out_examples_runs_on_all(tmp_path):
     assert float(fedprox["held_out_accuracy_lowest"]) == pytest.approx(0.4)
     text = (tmp_path / "table.md").read_text("utf-8")
     assert "70.00 ± 28.28 (from 40.00, 3 tried)" in text
+    tried = finished.read_csv(tmp_path / "grid.csv")
+    found = [
+        (row["fedprox_strength"], float(row["held_out_accuracy_mean"]), row["is_best"])
+        for row in tried
+    ]
+    assert found == [
+        ("0.1", pytest.approx(0.55), "False"),
+        ("0.01", pytest.approx(0.7), "True"),
+        ("0.001", pytest.approx(0.4), "False"),
+    ]
+    assert {row["process"] + row["runs"] for row in tried} == {"fedprox2"}
+    assert (tmp_path / "sensitivity.png").exists()
+    assert "sensitivity.png, sensitivity.pdf" in done.stdout
     again = Pretending()
     assert call(*arguments, executor=again).returncode == 0
     assert again.configs == []
@@ -199,6 +213,47 @@ def test_jobs_give_the_same_table_as_one_after_another(tmp_path, monkeypatch):
     for name in ("table.csv", "table.md", "curves.csv", "curves.png"):
         one, three = (tmp_path / each / name for each in ("one", "three"))
         assert one.read_bytes() == three.read_bytes(), name
+
+
+def tried(process, accuracy, best=False, **settings):
+    unknown = {"a": None, "b": None, "c": None}
+    return {
+        "process": process,
+        **unknown,
+        **settings,
+        sensitivity.MEAN: accuracy,
+        sensitivity.DEVIATION: None,
+        sensitivity.BEST: best,
+    }
+
+
+def test_a_panel_for_each_method_a_line_or_a_heat_map():
+    names = ["a", "b", "c"]
+    nothing = [tried("man", 0.5, a=1), tried("kd", None, a=2)]
+    assert sensitivity.draw(nothing, names) is None
+    line = [tried("man", 0.9, a=0.1), tried("man", 0.8, a=0.01, best=True)]
+    both = [tried("man+kd", a + b / 4, a=a, b=b) for a in (0, 0.5) for b in (1, 2)]
+    figure = sensitivity.draw([*line, *both], names)
+    first, second, _ = figure.axes  # And the scale of the colours.
+    means, ring = [each for each in first.lines if each.get_marker() == "o"]
+    np.testing.assert_allclose(means.get_ydata(orig=False), [80, 90])
+    assert [tick.get_text() for tick in first.get_xticklabels()] == ["0.01", "0.1"]
+    assert ring.get_ydata() == [80]
+    (image,) = second.images
+    np.testing.assert_allclose(image.get_array(), [[25, 75], [50, 100]])
+    labels = (second.get_xlabel(), second.get_ylabel(), second.get_title(loc="left"))
+    assert labels == ("a", "b", "man+kd")
+    # Of three settings each has the best of the others.
+    three = [
+        tried("kd", (a + b + c) / 10, a=a, b=b, c=c)
+        for a in (1, 2)
+        for b in (1, 3)
+        for c in (1, 2)
+    ]
+    panels = sensitivity.draw(three, names).axes
+    assert [each.get_xlabel() for each in panels] == names
+    for axes, best in zip(panels, ([60, 70], [50, 70], [60, 70])):
+        np.testing.assert_allclose(axes.lines[0].get_ydata(orig=False), best)
 
 
 def test_the_settings_of_all_runs_are_those_of_the_grid_or_given(tmp_path):

@@ -18,9 +18,3 @@ def test_two_go_together_unless_a_row_of_alternatives_has_both():
     ):
         expected = one != cell and not any({one, cell} <= each for each in alternatives)
         assert (row[1 + other] == "+") == expected, (one, cell)
-
-
-def test_every_method_has_a_row_of_the_table():
-    assert [row["process"] for row in overview.rows()] == [
-        f"`{name}`" for name in catalogue.names()
-    ]

@@ -1,6 +1,10 @@
+import collections
+
 import numpy as np
 import pytest
+import tensorflow as tf
 
+from tff_reg import models, training
 from tff_reg.training import schedules
 
 
@@ -21,6 +25,51 @@ def test_cosine_falls_from_one_to_its_last_round_and_stays():
     np.testing.assert_allclose(
         [schedule(r) for r in (0, 5, 9, 10, 12)], [1.0, 0.5, last, last, last]
     )
+
+
+def test_a_listed_schedule_ends_with_its_last_factor():
+    schedule = schedules.listed([1, 0.5, 0.2])
+    rounds = [schedule(tf.constant(number)) for number in (0, 1, 2, 7)]
+    np.testing.assert_array_equal(rounds, [1.0, 0.5, 0.2, 0.2])
+
+
+def test_a_function_is_called_for_every_round_from_1():
+    assert schedules.tabulated(lambda number: 1 / number, 3) == (1.0, 0.5, 1 / 3)
+    for wrong in (lambda number: number - 2, lambda number: "a", float("nan").__mul__):
+        with pytest.raises(ValueError, match="must give a finite number above 0"):
+            schedules.tabulated(wrong, 3)
+
+
+def test_a_process_trains_with_the_rates_of_a_function():
+    model_fn = models.build_model_fn(
+        "cnn", image_shape=(8, 8, 1), num_classes=2, norm="none", seed=0
+    )
+    x = np.random.default_rng(0).normal(size=(8, 8, 8, 1)).astype(np.float32)
+    batch = collections.OrderedDict(x=x, y=np.arange(8, dtype=np.int32) % 2)
+    dataset = tf.data.Dataset.from_tensors(batch)
+
+    def moved(**settings):
+        process = training.build("fedavg", model_fn, **settings)
+        states = [process.initialize()]
+        for _ in range(2):
+            states.append(process.next(states[-1], [dataset]).state)
+        kernels = [process.get_model_weights(each).trainable[0] for each in states]
+        return [np.abs(b - a).max() for a, b in zip(kernels, kernels[1:])]
+
+    constant = moved(client_learning_rate=0.01)
+    halved = moved(
+        client_learning_rate=lambda number: 0.01 / 4 ** (number - 1), total_rounds=2
+    )
+    assert halved[0] == constant[0]
+    np.testing.assert_allclose(halved[1], constant[1] / 4, rtol=1e-3)
+    with pytest.raises(TypeError, match="a function of the round: give total_rounds"):
+        training.build("fedavg", model_fn, client_learning_rate=lambda number: 0.1)
+
+
+@pytest.mark.parametrize("factors", [[], [1, 0], [float("inf")]])
+def test_raises_on_listed_factors_out_of_range(factors):
+    with pytest.raises(ValueError, match="at least one factor, each finite and above"):
+        schedules.listed(factors)
 
 
 @pytest.mark.parametrize("decay", [0.0, 1.1, -0.5, float("nan")])

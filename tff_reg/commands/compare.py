@@ -7,11 +7,17 @@ The thin end of `tff_reg.experiment.series`, which plans, of `batch`, which runs
 import functools
 import pathlib
 
-from tff_reg import experiment
+from tff_reg import experiment, files
 from tff_reg.commands import command_line, help_texts, several
 from tff_reg.experiment.config import run_config as config_lib
 from tff_reg.experiment.report import comparison, finished_runs, protocol, table
-from tff_reg.experiment.series import batch, jobs, plan as series, tuning
+from tff_reg.experiment.series import (
+    batch,
+    jobs,
+    plan as series,
+    sensitivity,
+    tuning,
+)
 from tff_reg.lazy import flags
 from tff_reg.settings import Setting, SettingError
 
@@ -54,11 +60,15 @@ What fails is named, and the table has the rest.
                                                deviations (n - 1) over the seeds, none
                                                for one seed
                                   table.md     the same in percent, the best in bold
+                                  table.tex    the same for LaTeX (booktabs)
                                   curves.png   test accuracy by round, with bands of
-                                               one sample deviation
+                                               one sample deviation; and curves.pdf
                                   curves.csv   its numbers, a row a method and round
                                   compute.png  by multiply-adds of a client, with the
-                                               column mflops
+                                               column mflops; and compute.pdf
+                                  grid.csv, sensitivity.png, sensitivity.pdf
+                                               with --grid: held-out accuracy of all
+                                               settings that were tried
   --settings_of=NAME              whose settings are the protocol: the task's (task) or
                                   a method's; with each, every method has its own,
                                   and nothing is in bold. --recipe=NAME takes its place
@@ -219,6 +229,8 @@ def main(argv, stop, executor=None):
             done.run()
             failed = done.failed
             tuned = tuner.best(done.finished)
+            where = files.make_directory(given.output_dir, "output_dir")
+            sensitivity.write(tuner.rows(done.finished), tuner.names, where)
             planned = tuner.plan(tuned)
             lost = sorted({run.config.process for run in first} - tuned.keys())
             done = several.begin(given, planned, stop, executor)
@@ -230,7 +242,8 @@ def main(argv, stop, executor=None):
             groups = by_process(planned, done)
         has_table = results.write(done, groups or {}, tuned)
     if has_table:
-        several.show(given.output_dir, comparison.FILES)
+        of_grid = sensitivity.FILES if tuner else ()
+        several.show(given.output_dir, (*comparison.FILES, *of_grid))
     total = len(planned) + (len(first) if tuner else 0)
     several.fail_for_failed([*failed, *done.failed], total, has_table, fail)
     if lost:

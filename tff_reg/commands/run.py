@@ -26,7 +26,8 @@ def main(argv, stop):
             summary = runs.carry_out(checked, stop=stop).summary
         else:
             print(f"{where} is finished already; --overwrite starts anew.")
-            if changed := provenance.change(checked.directory.config or {}):
+            made = experiment.RunDirectory(where).config
+            if changed := provenance.change(made or {}):
                 print(changed)
     except (experiment.TrainingError, experiment.StateMismatchError, OSError) as error:
         if verbose or isinstance(error, BrokenPipeError):

@@ -1,7 +1,7 @@
 """Sampling of the clients that take part in a round.
 
-Both functions are stateless: round 17 of seed 3 has the same cohort whether or not
-rounds 0 to 16 were run before it. The clients keep the order of `client_ids`.
+All functions are stateless: round 17 of seed 3 has the same cohort whether or not
+rounds 0 to 16 were run before it.
 """
 
 from __future__ import annotations
@@ -9,7 +9,9 @@ from __future__ import annotations
 import math
 import numbers
 import operator
-from collections.abc import Sequence
+import reprlib
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 from tff_reg.data import keys
 from tff_reg.lazy import np
@@ -106,3 +108,48 @@ def sample_clients_bernoulli(
     present[:first] = False
     present[first] = True
     return [client_ids[int(position)] for position in np.flatnonzero(present)]
+
+
+def sample_by(
+    sample_fn: Callable[[int, list[str]], Sequence[str]],
+    client_ids: Sequence[str],
+    *,
+    round_num: int,
+) -> list[str]:
+    """Draws clients with a function of the user's.
+
+    >>> from tff_reg.data import sampling
+    >>> def in_turn(round_num, client_ids):
+    ...     return [client_ids[round_num % len(client_ids)]]
+    >>> sampling.sample_by(in_turn, ["a", "b", "c"], round_num=4)
+    ['b']
+
+    Args:
+      sample_fn: Called with the round (from 1) and all clients' names; returns the
+        names of those that take part. A run that is resumed calls it for the rounds
+        that are left, so its result may depend on its arguments only.
+      client_ids: All clients' names.
+      round_num: The round.
+
+    Returns:
+      At least one name, in the order of `sample_fn`.
+
+    Raises:
+      SamplingError: If it returns no names, one that is no client's, or one twice.
+    """
+    _check_clients(client_ids)
+    found: Any = sample_fn(round_num, list(client_ids))
+    given = f"sample_fn returned {reprlib.repr(found)} in round {round_num}"
+    if isinstance(found, str) or not isinstance(found, Iterable):
+        raise SamplingError(f"{given}; it must return a list of client ids.")
+    cohort = list(found)
+    known = set(client_ids)
+    for name in cohort:
+        if not isinstance(name, str) or name not in known:
+            raise SamplingError(
+                f"{given}, but {name!r} is no client; the clients are"
+                f" {reprlib.repr(list(client_ids))}."
+            )
+    if not cohort or len(set(cohort)) < len(cohort):
+        raise SamplingError(f"{given}; give at least one client, and none twice.")
+    return [str(name) for name in cohort]

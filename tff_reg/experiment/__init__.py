@@ -27,6 +27,7 @@ from tff_reg.experiment.rounds.asynchronous import train_async
 from tff_reg.experiment.rounds.callbacks import Callback, Run
 from tff_reg.experiment.rounds.directory import DirectoryError, RunDirectory
 from tff_reg.experiment.rounds.evaluation import CentralEvaluation
+from tff_reg.experiment.rounds.live_curve import LiveCurve
 from tff_reg.experiment.rounds.loop import RunResult
 from tff_reg.experiment.rounds.round_work import TrainingError
 from tff_reg.experiment.rounds.runs import check, finished, prepare, run, run_async
@@ -38,6 +39,7 @@ __all__ = [
     "CentralEvaluation",
     "ComparisonError",
     "DirectoryError",
+    "LiveCurve",
     "ResolvedConfig",
     "Run",
     "RunConfig",

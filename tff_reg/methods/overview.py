@@ -5,18 +5,6 @@ from __future__ import annotations
 from tff_reg.methods import catalogue, checks, method as method_lib, words
 
 
-def rows() -> list[dict[str, str]]:
-    """Returns one row per method of this package, as Markdown cells by column."""
-    return [
-        {
-            "process": f"`{name}`",
-            "what it is": method.title,
-            "paper": method.paper,
-        }
-        for name, method in ours().items()
-    ]
-
-
 def ours() -> dict[str, type[method_lib.Method]]:
     """The methods of this package by name, without those of installed packages."""
     package = __name__.rpartition(".")[0]

@@ -133,7 +133,7 @@ def intra_op_threads() -> int:
 
 
 def set_threads(wanted: Optional[int]) -> None:
-    """Sets TensorFlow's intra-op threads; warns if TensorFlow has started already.
+    """Sets TensorFlow's intra-op threads; logs it if TensorFlow has started already.
 
     Args:
         wanted: The number. None keeps a number that was set before, else takes the
@@ -149,8 +149,9 @@ def set_threads(wanted: Optional[int]) -> None:
     try:
         tf.config.threading.set_intra_op_parallelism_threads(wanted)
     except RuntimeError:  # TensorFlow has started
+        # As it has wherever the user makes a Keras model first.
         logging.log_first_n(
-            logging.WARNING,
+            logging.INFO,
             "TensorFlow has started with %s intra-op threads, but %d are better for "
             "clients in parallel: call tff_reg.runtime.use before TensorFlow is used.",
             1,

@@ -272,12 +272,13 @@ def build(name: str, model_fn: Callable[[], Any], **overrides: Any) -> Process:
     Args:
       name: A method's name or a combination such as 'fedalign+man'.
       model_fn: Makes the `tff_reg.models.LearningModel`.
-      **overrides: Fields of `ProcessSettings`, hyperparameters of the methods as
-        `<method>_<field>`, and keyword arguments of `build_regularized`
-        (`client_data`, `server_optimizer_fn`, `client_weighting`, `model_aggregator`,
-        ...). `client_optimizer_fn` replaces the client's learning rate, momentum,
-        Nesterov and weight decay. A drift correction needs `num_clients`, or a
-        `tff_reg.training.Population` as `population`.
+      **overrides: Fields of `ProcessSettings`, of which `client_learning_rate` may be
+        a function of the round (1, 2, ...) if `total_rounds` is given too,
+        hyperparameters of the methods as `<method>_<field>`, and keyword arguments of
+        `build_regularized` (`client_data`, `server_optimizer_fn`, `client_weighting`,
+        `model_aggregator`, ...). `client_optimizer_fn` replaces the client's learning
+        rate, momentum, Nesterov and weight decay. A drift correction needs
+        `num_clients`, or a `tff_reg.training.Population` as `population`.
 
     Returns:
       The process. Its client data are ordinary batches unless `client_data` is a
@@ -304,6 +305,19 @@ def build(name: str, model_fn: Callable[[], Any], **overrides: Any) -> Process:
         else:
             raise TypeError(_unknown(name, key, setting_names))
     catalogue.build(name, strengths)
+    rate: Any = chosen.get("client_learning_rate")
+    if callable(rate):
+        if "total_rounds" not in chosen:
+            raise TypeError(
+                "client_learning_rate is a function of the round: give total_rounds,"
+                " for whose rounds it is called."
+            )
+        rates = schedules.tabulated(rate, chosen["total_rounds"])
+        chosen.update(
+            client_learning_rate=rates[0],
+            learning_rate_schedule="listed",
+            client_learning_rates=rates,
+        )
     # The paper's number of clients says nothing about this population.
     if "num_clients" not in chosen:
         rest.setdefault("population", None)
@@ -403,7 +417,9 @@ def _build(
 
 
 def _schedule(settings: ProcessSettings) -> schedules.Schedule:
+    rates, rate = settings.client_learning_rates or (), settings.client_learning_rate
     builders = {
+        "listed": lambda: schedules.listed([each / rate for each in rates]),
         "constant": schedules.constant,
         "exponential": lambda: schedules.exponential(settings.learning_rate_decay),
         "cosine": lambda: schedules.cosine(settings.total_rounds),

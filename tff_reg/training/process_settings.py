@@ -67,13 +67,20 @@ class ProcessSettings(PopulationSettings):
     learning_rate_schedule: str = _of_clients(
         "constant",
         help="Schedule of the client learning rate over rounds",
-        choices=("constant", "exponential", "cosine"),
+        choices=("constant", "exponential", "cosine", "listed"),
     )
     learning_rate_decay: float = _of_clients(
         1.0,
         help="Factor per round of the exponential schedule",
         above=0,
         only_with={"learning_rate_schedule": ("exponential",)},
+    )
+    client_learning_rates: Optional[tuple[float, ...]] = _of_clients(
+        None,
+        help="Learning rates of the listed schedule, one for each round; the last"
+        " applies to all later rounds",
+        above=0,
+        only_with={"learning_rate_schedule": ("listed",)},
     )
     client_momentum: float = _of_clients(
         0.0, help="Momentum of the clients' SGD", minimum=0, below=1

@@ -9,8 +9,14 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import reprlib
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from tff_reg.lazy import tf
+
+# In the names of the constants of a listed schedule, in graphs.
+LISTED = "tff_reg_listed_schedule"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,6 +52,16 @@ class _Cosine(Schedule):
         last = tf.cast(self.total_rounds - 1, tf.float64)
         progress = tf.minimum(tf.cast(round_num, tf.float64), last) / self.total_rounds
         return 0.5 * (1.0 + tf.cos(math.pi * progress))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Listed(Schedule):
+    factors: tuple[float, ...]
+
+    def __call__(self, round_num: tf.Tensor) -> tf.Tensor:
+        factors = tf.constant(self.factors, tf.float64, name=LISTED)
+        last = tf.constant(len(self.factors) - 1, round_num.dtype, name=LISTED)
+        return tf.gather(factors, tf.minimum(round_num, last))
 
 
 def constant() -> Schedule:
@@ -91,3 +107,57 @@ def cosine(total_rounds: int) -> Schedule:
             f"A cosine schedule needs at least one round, but got {total_rounds!r}."
         )
     return _Cosine(total_rounds)
+
+
+def listed(factors: Sequence[float]) -> Schedule:
+    """Returns the schedule with a factor for each round.
+
+    Args:
+      factors: Finite factors above 0, the first for the first round; the last one
+        applies to all later rounds.
+
+    Returns:
+      The schedule.
+
+    Raises:
+      ValueError: If there are none, or one is out of range.
+    """
+    factors = tuple(map(float, factors))
+    if not factors or not all(math.isfinite(each) and each > 0 for each in factors):
+        raise ValueError(
+            "A listed schedule needs at least one factor, each finite and above 0, but"
+            f" got {reprlib.repr(factors)}."
+        )
+    return _Listed(factors)
+
+
+def tabulated(rate_fn: Callable[[int], Any], total_rounds: int) -> tuple[float, ...]:
+    """Returns the learning rate of each round that a function gives.
+
+    >>> schedules.tabulated(lambda round_num: 0.1 * 0.5**round_num, 3)
+    (0.05, 0.025, 0.0125)
+
+    Args:
+      rate_fn: From the number of a round, 1 for the first as in `metrics.csv`, to its
+        learning rate.
+      total_rounds: Number of rounds.
+
+    Returns:
+      A rate for each round.
+
+    Raises:
+      ValueError: If a rate is no finite number above 0.
+    """
+    rates: list[float] = []
+    for round_num in range(1, total_rounds + 1):
+        found = rate_fn(round_num)
+        try:
+            rates.append(float(found))
+        except (TypeError, ValueError):
+            rates.append(math.nan)
+        if not math.isfinite(rates[-1]) or rates[-1] <= 0:
+            raise ValueError(
+                f"The function gives the learning rate {found!r} for round {round_num};"
+                " it must give a finite number above 0."
+            )
+    return tuple(rates)

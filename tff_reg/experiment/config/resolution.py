@@ -23,7 +23,7 @@ from tff_reg.methods import catalogue
 from tff_reg.models import names as model_names
 from tff_reg.runtime import ray_cluster
 from tff_reg.settings import SettingError, near_names, settings_of
-from tff_reg.training import process_settings
+from tff_reg.training import process_settings, schedules
 
 # Whose settings `settings_of` can name: those that the task has for comparisons, and
 # those of each process's first method.
@@ -154,10 +154,12 @@ class _Resolution:
         self._settle_partition()
         self._refuse_options_of_other_tasks()
         self._settle_training()
+        self._settle_schedule()
         self._settle_normalization()
         self._settle_targets()
         self._settle_what_does_not_apply()
         self._settle_scale()
+        self._settle_rates()
         self._settle_privacy()
         self._check_ray_address()
         values = self._values
@@ -177,6 +179,8 @@ class _Resolution:
             raise SettingError(name, self._given[name], why)
 
     def _settle_norm(self) -> None:
+        if self._values["model"] is None:  # A Keras model, which has its own.
+            return
         try:
             norms = model_names.norms_of(self._values["model"])
         except ValueError as error:  # Another package's that cannot be loaded.
@@ -211,6 +215,9 @@ class _Resolution:
 
     def _settle_partition(self) -> None:
         values = self._values
+        if values["partition"] is None:  # The clients are the user's.
+            values["classes_per_client"] = values["split_file"] = None
+            return
         scheme = partitions.PARTITIONS[values["partition"]]
         needs = [each.needs for each in partitions.PARTITIONS.values()]
         for name in dict.fromkeys(itertools.chain(*needs)):
@@ -299,6 +306,32 @@ class _Resolution:
         if values["scale"] is None:
             return
         values.update(scale_lib.parse(values["scale"]).settings(values, self._given))
+
+    def _settle_schedule(self) -> None:
+        """Makes room for a function of the round."""
+        if callable(self._values["client_learning_rate"]):
+            for name in ("learning_rate_schedule", "client_learning_rates"):
+                why = "leave it out: client_learning_rate is a function of the round."
+                self._refuse(name, why)
+            self._values["learning_rate_schedule"] = "listed"
+
+    def _settle_rates(self) -> None:
+        """Puts the rates of all rounds in the place of a function."""
+        values = self._values
+        rate: Any = values["client_learning_rate"]
+        if callable(rate):
+            try:
+                rates = schedules.tabulated(rate, values["total_rounds"])
+            except ValueError as error:
+                what = "client_learning_rate"
+                raise SettingError(what, "a function", str(error)) from error
+            values.update(client_learning_rate=rates[0], client_learning_rates=rates)
+        elif (
+            values["learning_rate_schedule"] == "listed"
+            and not (values["client_learning_rates"])
+        ):
+            why = "it is missing; the listed schedule needs it."
+            raise SettingError("client_learning_rates", None, why)
 
     def _settle_privacy(self) -> None:
         values = self._values

@@ -294,6 +294,8 @@ class RunConfig(process_settings.ProcessSettings, task_settings.TaskSettings):
         strengths_lib.add_files(self.plugin)
         for each in settings_of(self):
             value: Any = each.adopt(getattr(self, each.name))
+            if each.name == "client_learning_rate" and callable(value):
+                continue  # A function of the round, 1, 2, ...: `resolution` calls it.
             if value is not None:
                 each.check(value)
             if each.name == "plugin" and value:

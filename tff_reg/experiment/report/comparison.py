@@ -2,10 +2,10 @@
 
     table.csv    a row a method, shares and means at full precision
     table.md     the same in percent, mean and deviation, the best in bold where all
-                 have one protocol
-    curves.png   test accuracy by round
+                 have one protocol; table.tex has it for LaTeX (booktabs)
+    curves.png   test accuracy by round, also as curves.pdf
     curves.csv   its numbers: a row a method and round
-    compute.png  by what a client computed, with the column of MFLOPs
+    compute.png  by what a client computed, with the column of MFLOPs; and compute.pdf
 
 Columns of what `bin/analyze hessian` and `bin/analyze cost` leave in the runs'
 directories may be asked for (FedAlign's Tables 1 and 5).
@@ -32,7 +32,10 @@ from tff_reg.experiment.report import (
 from tff_reg.experiment.report.finished_runs import HOW, STEP, ComparisonError
 from tff_reg.experiment.report.table import Groups, Row, Table, Tuned
 
-FILES = ("table.csv", "table.md", "curves.csv", "curves.png", "compute.png")
+FILES = (
+    *("table.csv", "table.md", "table.tex"),
+    *("curves.csv", "curves.png", "curves.pdf", "compute.png", "compute.pdf"),
+)
 
 Runs = Union[Sequence[files.PathLike], Mapping[str, Sequence[files.PathLike]]]
 
@@ -74,6 +77,34 @@ def compare(
       SettingError: If an argument cannot be, or nothing can be written to `output_dir`.
       DirectoryError: If a directory is not a run's.
     """
+    table = tabulate(
+        runs,
+        accuracy_at_rounds=accuracy_at_rounds,
+        target_accuracies=target_accuracies,
+        target_measure=target_measure,
+        target_model=target_model,
+        columns=columns,
+        weights=weights,
+        tuned=tuned,
+        missing=missing,
+    )
+    write(table, output_dir)
+    return table.rows()
+
+
+def tabulate(
+    runs: Runs,
+    *,
+    accuracy_at_rounds: Sequence[int] = (),
+    target_accuracies: Sequence[float] = (),
+    target_measure: Optional[str] = None,
+    target_model: Optional[str] = None,
+    columns: Sequence[str] = (),
+    weights: str = finished_runs.WEIGHTS.default,
+    tuned: Mapping[str, Tuned] = {},
+    missing: Sequence[str] = (),
+) -> Table:
+    """The table of `compare`, which takes the same arguments; writes nothing."""
     measures = {"target_measure": target_measure, "target_model": target_model}
     asked = RunConfig.of(
         {
@@ -84,7 +115,7 @@ def compare(
     )
     columns = table_lib.parse_columns(columns)
     groups = _groups(runs, asked.given(), columns, weights)
-    table = Table(
+    return Table(
         groups,
         asked.accuracy_at_rounds,
         asked.target_accuracies,
@@ -95,15 +126,19 @@ def compare(
         tuned,
         missing,
     )
-    _write(table, files.make_directory(output_dir, "output_dir"))
-    return table.rows()
 
 
-def _write(table: Table, directory: pathlib.Path) -> None:
+def write(table: Table, output_dir: files.PathLike) -> None:
+    """Writes the `FILES` of a table.
+
+    Raises:
+      SettingError: If nothing can be written to the directory.
+    """
+    directory = files.make_directory(output_dir, "output_dir")
     files.delete_leftovers(directory)
-    note = " ".join([table.protocol.in_short(), *table.notes()])
-    _write_curves(directory, table.groups, note)
-    _write_compute(directory / "compute.png", table.groups, note)
+    _write_curves(directory, table)
+    _write_compute(directory / "compute.png", table)
+    files.write_text(directory / "table.tex", table.latex())
     files.write_text(directory / "table.md", table.markdown())
     files.write_text(directory / "table.csv", tables.to_csv(table.rows()))
 
@@ -178,19 +213,35 @@ def _check_alike(group: Sequence[finished_runs.Run]) -> None:
         paths_by_seed[seed] = run.path
 
 
-def _write_curves(
-    directory: pathlib.Path,
-    groups: Groups,
-    note: str,
-) -> None:
-    found = _curves(groups, lambda run, round_num: round_num)
-    _write_picture(directory / "curves.png", groups, found, curves.ROUNDS, note)
+def curves_of(table: Table) -> list[curves.Curve]:
+    """Test accuracy by round, of each group that was evaluated."""
+    return _curves(table.groups, lambda run, round_num: round_num)
+
+
+def texts(table: Table) -> dict[str, str]:
+    """What stands above and below the picture of a table."""
+    numbers = [len(group) for group in table.groups.values()]
+    subtitle = "one seed"
+    if max(numbers) > 1:
+        subtitle = (
+            f"mean of {table_lib.span(numbers)} seeds, bands of one sample deviation"
+        )
+    return {
+        "title": table_lib.accuracy(table.groups),
+        "subtitle": subtitle,
+        "note": " ".join([table.protocol.in_short(), *table.notes()]),
+    }
+
+
+def _write_curves(directory: pathlib.Path, table: Table) -> None:
+    found = curves_of(table)
+    _write_picture(directory / "curves.png", table, found, curves.ROUNDS)
     rows = [
         {
             "process": curve.name,
             "round": int(round_num),
             "accuracy_mean": mean,
-            "accuracy_std": band if len(groups[curve.name]) > 1 else None,
+            "accuracy_std": band if len(table.groups[curve.name]) > 1 else None,
         }
         for curve in found
         for round_num, mean, band in zip(curve.rounds, curve.mean, curve.deviation)
@@ -201,27 +252,17 @@ def _write_curves(
         files.delete(directory / "curves.csv")
 
 
-def _write_compute(
-    path: pathlib.Path,
-    groups: Groups,
-    note: str,
-) -> None:
+def _write_compute(path: pathlib.Path, table: Table) -> None:
     """Accuracy by compute, as FedMLB's Figs. 2 to 4 compare methods."""
-    runs = [run for group in groups.values() for run in group]
-    if not all(STEP in run.analyses and run.examples for run in runs):
-        files.delete(path)
-        return
-    found = _curves(
-        groups,
-        lambda run, round_num: run.examples[round_num] * run.analyses[STEP] / 1e3,
-    )
-    _write_picture(
-        path,
-        groups,
-        found,
-        "Multiply-adds of a client that takes part in every round (10^9)",
-        note,
-    )
+    runs = [run for group in table.groups.values() for run in group]
+    found = []
+    if all(STEP in run.analyses and run.examples for run in runs):
+        found = _curves(
+            table.groups,
+            lambda run, round_num: run.examples[round_num] * run.analyses[STEP] / 1e3,
+        )
+    across = "Multiply-adds of a client that takes part in every round (10^9)"
+    _write_picture(path, table, found, across)
 
 
 def _curves(
@@ -244,27 +285,11 @@ def _curves(
 
 
 def _write_picture(
-    path: pathlib.Path,
-    groups: Groups,
-    drawn: Sequence[curves.Curve],
-    across: str,
-    note: str,
+    path: pathlib.Path, table: Table, drawn: Sequence[curves.Curve], across: str
 ) -> None:
     if not drawn:
-        # Nothing was evaluated; an old picture would be of other runs.
+        # An old picture would be of other runs.
         files.delete(path)
+        files.delete(path.with_suffix(".pdf"))
         return
-    numbers = [len(group) for group in groups.values()]
-    subtitle = "one seed"
-    if max(numbers) > 1:
-        subtitle = (
-            f"mean of {table_lib.span(numbers)} seeds, bands of one sample deviation"
-        )
-    curves.write_curves(
-        path,
-        drawn,
-        title=table_lib.accuracy(groups),
-        subtitle=subtitle,
-        across=across,
-        note=note,
-    )
+    curves.write_curves(path, drawn, across=across, pdf=True, **texts(table))

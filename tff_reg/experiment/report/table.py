@@ -145,19 +145,26 @@ class Table:
 
     def markdown(self) -> str:
         """The text of `table.md`."""
+        lines = [*tables.to_markdown(self._cells()), "", *self._below()]
+        return "\n".join([*lines, "", *self.protocol.lines(), ""])
+
+    def latex(self) -> str:
+        """The text of `table.tex`: the same cells, what stands below as comments."""
+        below = "\n".join([*self._below(), *self.protocol.lines()])
+        comments = [f"% {line}".rstrip() for line in below.splitlines()]
+        head = "% Needs \\usepackage{booktabs}."
+        return "\n".join([head, *tables.to_latex(self._cells()), *comments, ""])
+
+    def _below(self) -> list[str]:
+        """The caption and the notes, in lines."""
+        columns = self.columns or _usual(self.rows())
+        texts = [self._caption(columns), *([_TUNED] if self.tuned else [])]
+        return [textwrap.fill(text, _WIDTH) for text in [*texts, *self.notes()]]
+
+    def _cells(self) -> dict[str, Sequence[str]]:
+        """The cells of `table.md` and `table.tex`, column by column."""
         rows = self.rows()
         columns = self.columns or _usual(rows)
-        notes = [textwrap.fill(note, _WIDTH) for note in self.notes()]
-        lines = [*tables.to_markdown(self._cells(rows, columns)), ""]
-        lines.append(textwrap.fill(self._caption(columns), _WIDTH))
-        if self.tuned:
-            lines.append(textwrap.fill(_TUNED, _WIDTH))
-        return "\n".join([*lines, *notes, "", *self.protocol.lines(), ""])
-
-    def _cells(
-        self, rows: Sequence[Row], columns: Sequence[str]
-    ) -> dict[str, Sequence[str]]:
-        """The cells of `table.md`, column by column."""
         cells: dict[str, Sequence[str]] = {
             "method": [str(row["process"]) for row in rows],
             "seeds": [str(row["runs"]) for row in rows],

@@ -329,6 +329,11 @@ def predict(
     directory, checkpoint = _whole_checkpoint(path, None, weights)
     stored = directory.config or {}
     config = ResolvedConfig.load(stored)
+    if config.model is None:
+        raise TrainedRunError(
+            f"{path} trained a Keras model of yours: give it back its weights by"
+            f" models.from_keras(model).keras_model('{path}/final_weights.npz')."
+        )
     known = stored.get(runs.IMAGES, {})
     if not {"shape", "dtype", "mean", "std", "largest"} <= dict(known).keys():
         raise TrainedRunError(

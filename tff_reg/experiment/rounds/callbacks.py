@@ -262,21 +262,7 @@ class Plot(Callback):
     def on_end(self, run: Run) -> None:
         if run.directory is None:
             return
-        tested = metrics.tested(run.settings)
-        rounds = [int(number) for number in run.column(metrics.ROUND)]
-        drawn = []
-        for name, column in (
-            (tested, metrics.EVALUATION_ACCURACY),
-            ("training, clients' mean", metrics.TRAINING_ACCURACY),
-            (f"{tested}, mean of all clients", metrics.ALL_CLIENTS_ACCURACY),
-        ):
-            points = [
-                (number, share)
-                for number, share in zip(rounds, run.column(column))
-                if not math.isnan(share)
-            ]
-            if points:
-                drawn.append(curves.Curve(name, *zip(*points)))
+        drawn = accuracy_curves(run.table, run.settings)
         if drawn:
             curves.write_curves(
                 run.directory.path / directory_lib.PICTURE,
@@ -284,6 +270,33 @@ class Plot(Callback):
                 title=self._title,
                 subtitle=self._subtitle,
             )
+
+
+def accuracy_curves(
+    table: metrics.MetricsTable, settings: Mapping[str, Any]
+) -> list[curves.Curve]:
+    """Returns the curves of a run's accuracies, those that were measured.
+
+    Args:
+      table: The metrics of its rounds.
+      settings: Its settings, or its summary, by name.
+    """
+    tested = metrics.tested(settings)
+    rounds = [int(number) for number in table.column(metrics.ROUND)]
+    drawn = []
+    for name, column in (
+        (tested, metrics.EVALUATION_ACCURACY),
+        ("training, clients' mean", metrics.TRAINING_ACCURACY),
+        (f"{tested}, mean of all clients", metrics.ALL_CLIENTS_ACCURACY),
+    ):
+        points = [
+            (number, share)
+            for number, share in zip(rounds, table.column(column))
+            if not math.isnan(share)
+        ]
+        if points:
+            drawn.append(curves.Curve(name, *zip(*points)))
+    return drawn
 
 
 def named_arrays(weights: Any, names: Optional[WeightNames]) -> dict[str, Any]:

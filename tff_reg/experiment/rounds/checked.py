@@ -5,6 +5,7 @@ TensorFlow is loaded only if nothing else can read the data.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import hashlib
 import os
@@ -28,12 +29,20 @@ class CheckedRun:
       config: What the run does.
       values: The same as JSON values by name.
       directory: Its directory, which is empty, or has a run that can be continued to
-        this one, or is to be overwritten.
+        this one, or is to be overwritten; None if the run writes nothing.
       tasks: The module `tasks`, or what has its functions.
     """
 
-    def __init__(self, config: RunConfig, tasks: Any = lazy.tasks):
+    def __init__(
+        self, config: RunConfig, tasks: Any = lazy.tasks, *, writes: bool = True
+    ):
         """Checks what is asked; writes nothing.
+
+        Args:
+          config: What is asked.
+          tasks: The module `tasks`, or what has its functions.
+          writes: Whether the run has a directory; otherwise `config.output_dir` becomes
+            None.
 
         Raises:
           SettingError: If the config makes no run.
@@ -46,10 +55,14 @@ class CheckedRun:
                 f" RunConfig(process='fedavg'), not by a {type(config).__name__}."
             )
         self.config = config.resolved(tasks)
+        if not writes:
+            self.config = dataclasses.replace(self.config, output_dir=None)
         self.values = self.config.dump()
         self.tasks = tasks
-        self.directory = directory_lib.RunDirectory(self.config.output_dir)
-        if not self.config.overwrite:
+        self.directory: Optional[directory_lib.RunDirectory] = None
+        if writes:
+            self.directory = directory_lib.RunDirectory(self.config.output_dir)
+        if self.directory is not None and not self.config.overwrite:
             self.directory.check(self.values)
 
     def check_ready(self) -> None:
@@ -59,7 +72,8 @@ class CheckedRun:
           SettingError: If nothing can be written to its directory.
           ValueError: If its data are not there.
         """
-        files.check_writable(self.directory.path, "output_dir")
+        if self.directory is not None:
+            files.check_writable(self.directory.path, "output_dir")
         if not self.config.synthetic_data:
             self.tasks.check_data(self.config.task, self.config.data_dir)
 
@@ -73,16 +87,16 @@ class CheckedRun:
         Raises:
           DirectoryError: If the run there is one on other data.
         """
-        if self.config.overwrite:
+        if self.config.overwrite or self.directory is None:
             return None
         summary = summary_lib.of_finished_run(self.directory, self.values)
         if summary is not None:
-            self._check_files()
+            self._check_files(self.directory)
         return summary
 
-    def _check_files(self) -> None:
+    def _check_files(self, directory: directory_lib.RunDirectory) -> None:
         """Compares a finished run's data with those that are named now."""
-        made = self.directory.config or {}
+        made = directory.config or {}
         is_known = digests.NAMES.keys() & made.keys()
         if not is_known or not hasattr(self.tasks, "digests"):
             return
@@ -91,7 +105,7 @@ class CheckedRun:
             return
         self.tasks.check_data(self.config.task, self.config.data_dir)
         settings = tuple(sorted(self.config.part(TaskSettings).items()))
-        self.directory.check_settings(_digests(self.tasks.digests, settings, state))
+        directory.check_settings(_digests(self.tasks.digests, settings, state))
 
 
 def files_of(config: ResolvedConfig) -> Optional[str]:

@@ -37,7 +37,7 @@ def header(
     rounds = f"{config.total_rounds}, seed {config.seed}"
     if config.scale is not None:
         rounds += f", scale {config.scale}"
-    model = f"{config.model}, {_norm(config)}, {num_weights:,} weights"
+    model = f"{_network(config, ', {}')}, {num_weights:,} weights"
     if config.projector != "none":
         model += f", {_projector(config)}"
     training = f"{_epochs(config)}, {_batches(config)}"
@@ -54,7 +54,7 @@ def header(
         _line("server", _server(config)),
         *_aggregation(config),
         _line("rounds", rounds),
-        _line("output", config.output_dir),
+        _line("output", config.output_dir or "none: output_dir=DIR keeps the run"),
     ]
 
 
@@ -78,8 +78,12 @@ def _projector(config: Any) -> str:
     return f"{config.projector} projector before the classifier"
 
 
-def _norm(config: ResolvedConfig) -> str:
-    return "no norm" if config.norm == "none" else f"{config.norm} norm"
+def _network(config: Any, of_norm: str) -> str:
+    """The network, with its norm in `of_norm`."""
+    if config.model is None:
+        return "the given Keras model"
+    norm = "no norm" if config.norm == "none" else f"{config.norm} norm"
+    return config.model + of_norm.format(norm)
 
 
 def _line(name: str, text: str) -> str:
@@ -93,6 +97,8 @@ def _text(value: Any) -> str:
 
 
 def _partition(config: ResolvedConfig) -> str:
+    if config.partition is None:
+        return "the given clients"
     if config.concentration is not None:
         return f"{config.partition}({_text(config.concentration)})"
     if config.classes_per_client is not None:
@@ -139,7 +145,7 @@ def _memory(config: ResolvedConfig, num_weights: int) -> Optional[str]:
     return (
         f"a client remembers {', '.join(texts)}: {_size(megabytes)} a client,"
         f" {_size(megabytes * config.num_clients)} for all, kept in"
-        f" {config.output_dir}/client_states"
+        f" {f'{config.output_dir}/client_states' if config.output_dir else 'memory'}"
     )
 
 
@@ -160,6 +166,10 @@ def _rate(config: Any) -> str:
         text += f" x {_text(config.learning_rate_decay)} a round"
     elif config.learning_rate_schedule == "cosine":
         text += ", cosine schedule"
+    elif config.learning_rate_schedule == "listed" and config.client_learning_rates:
+        text += (
+            f", one for each round, at last {_text(config.client_learning_rates[-1])}"
+        )
     return text
 
 
@@ -265,7 +275,7 @@ _PROTOCOL: tuple[tuple[tuple[str, ...], Callable[[Any], str]], ...] = (
     (("client_momentum", "client_nesterov"), _momentum),
     (("client_weight_decay",), _decay),
     (("max_gradient_norm",), _clipping),
-    (("model", "norm"), lambda c: f"{c.model} ({_norm(c)})"),
+    (("model", "norm"), lambda c: _network(c, " ({})")),
     (("projector",), lambda c: "" if c.projector == "none" else _projector(c)),
     (("augmentation",), lambda c: f"augmentation {c.augmentation}"),
     (
@@ -286,8 +296,10 @@ def protocol(values: Mapping[str, Any]) -> str:
     Returns:
       Phrases joined by commas, of those settings that are all there.
     """
-    # Where a split is read from is no part of it.
-    config = types.SimpleNamespace(**{**values, "split_file": None})
+    # Where a split is read from is no part of it; older runs have no listed rates.
+    config = types.SimpleNamespace(
+        **{"client_learning_rates": None, **values, "split_file": None}
+    )
     phrases = [
         make(config) for names, make in _PROTOCOL if all(n in values for n in names)
     ]
@@ -306,7 +318,7 @@ def plot_subtitle(config: ResolvedConfig) -> str:
             _cohort(config),
             _partition(config),
             _epochs(config),
-            f"{config.model} ({_norm(config)})",
+            _network(config, " ({})"),
             f"seed {config.seed}",
         )
     )

@@ -163,8 +163,9 @@ class RunDirectory:
         """
         if self._config is None:
             return
-        # It may be continued to more rounds.
-        for name in identity_lib.differences(self._config, settings, ("total_rounds",)):
+        # It may be continued to more rounds: `check_rounds` looks at these.
+        of_rounds = ("total_rounds", "client_learning_rates")
+        for name in identity_lib.differences(self._config, settings, of_rounds):
             if name in _DIGESTS:
                 raise self._error(
                     f"the run there is of other {_DIGESTS[name]}; give those, or"
@@ -196,6 +197,16 @@ class RunDirectory:
                 f"it has done {done} rounds already, and total_rounds={total}; ask for"
                 f" as many or more, or {_OTHERWISE}"
             )
+        for number in range(done):
+            rates = [
+                (each.get("client_learning_rates") or [None])[: number + 1][-1]
+                for each in (self._config, settings)
+            ]
+            if rates[0] != rates[1]:
+                raise self._error(
+                    f"round {number + 1} was trained with learning rate {rates[0]}, and"
+                    f" client_learning_rates has {rates[1]} for it; {_OTHERWISE}"
+                )
         cosine = settings.get("learning_rate_schedule") == "cosine"
         if cosine and done and before != total:
             raise self._error(

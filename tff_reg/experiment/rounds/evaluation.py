@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import collections
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Optional
 
 from tff_reg import lazy
@@ -17,12 +17,17 @@ learning_model = lazy.module("tff_reg.models.learning_model")
 class CentralEvaluation:
     """Loss and accuracy of given weights over all examples of a test set.
 
+        evaluate = experiment.CentralEvaluation(
+            process.model_fn, x_test, y_test,
+            metrics={"confidence": lambda y, p: p.max(axis=-1)})
+
     The model is built and its forward pass traced once; after that a call only
     assigns weights and runs. Batches are weighted by their number of examples, so
     both results are the exact means over the examples whatever the batch size.
 
     Attributes:
       preprocess_fn: That of the examples, or None.
+      metrics: The user's own metrics, by name.
     """
 
     def __init__(
@@ -33,6 +38,7 @@ class CentralEvaluation:
         *,
         preprocess_fn: Optional[Callable[[Any], Any]] = None,
         batch_size: int = 256,
+        metrics: Mapping[str, Any] = {},
     ):
         """Builds the model.
 
@@ -46,10 +52,18 @@ class CentralEvaluation:
           preprocess_fn: Applied to a batch of `x` in TensorFlow, for instance the
             normalisation of images; None for none.
           batch_size: Examples at a time; it changes memory and speed only.
+          metrics: Further metrics by name. Each is a Keras metric, or a function called
+            with the labels [n] and the model's predictions [n, ...] of all examples,
+            NumPy arrays; it returns a number, or one for each example, of which the
+            mean is taken. Predictions are logits, or probabilities where the model ends
+            in a softmax.
 
         Raises:
-          ValueError: If there are no examples, or not one label an example.
+          TypeError: If a metric is neither.
+          ValueError: If there are no examples, or not one label an example, or a metric
+            is called loss or accuracy.
         """
+        self.metrics = _checked(metrics)
         self._x, self._y = _arrays(x), _arrays(y)
         counts = [len(each) for each in tf.nest.flatten([self._x, self._y])]
         if not counts[0] or len(set(counts)) > 1:
@@ -64,6 +78,12 @@ class CentralEvaluation:
         learning_model.check_model(self._model)
         self._weights = tff.learning.models.ModelWeights.from_model(self._model)
 
+        self._has_accuracy = getattr(self._model, "has_accuracy", True)
+        self._batch_totals = self._traced()
+
+    def _traced(self) -> Any:
+        """Traces the function of a batch: its loss, its hits, maybe its predictions."""
+
         @tf.function(
             input_signature=tf.nest.map_structure(
                 lambda array: tf.TensorSpec([None, *array.shape[1:]], array.dtype),
@@ -71,16 +91,16 @@ class CentralEvaluation:
             )
         )
         def batch_totals(x, y):
-            features = x if preprocess_fn is None else preprocess_fn(x)
+            features = x if self.preprocess_fn is None else self.preprocess_fn(x)
             batch = collections.OrderedDict(x=features, y=y)
             output = self._model.forward_pass(batch, training=False)
             correct = tf.zeros([], tf.int64)
             if self._has_accuracy:
                 correct = learning_model.count_correct(y, output.predictions)
-            return tf.cast(output.loss, tf.float64), correct
+            predictions = output.predictions if self.metrics else ()
+            return tf.cast(output.loss, tf.float64), correct, predictions
 
-        self._has_accuracy = getattr(self._model, "has_accuracy", True)
-        self._batch_totals = batch_totals.get_concrete_function()
+        return batch_totals.get_concrete_function()
 
     @functools.cached_property
     def digests(self) -> dict[str, str]:
@@ -123,23 +143,74 @@ class CentralEvaluation:
         Returns:
           `loss` (float, mean over the examples) and `accuracy` (float, share of the
           examples whose most probable class is the label, 0 to 1), which only a
-          classifier has. A prediction that is not a number is wrong.
+          classifier has, and the user's own `metrics` (float). A prediction that is not
+          a number is wrong.
+
+        Raises:
+          ValueError: If one of the user's metrics returns no numbers.
         """
         weights.assign_weights_to(self._model)
         count = len(tf.nest.flatten(self._y)[0])
-        loss, correct = 0.0, 0
+        loss, correct, predictions = 0.0, 0, []
         for start in range(0, count, self._batch_size):
             end = min(start + self._batch_size, count)
             x, y = tf.nest.map_structure(
                 lambda array, rows=slice(start, end): array[rows], [self._x, self._y]
             )
-            batch_loss, batch_correct = self._batch_totals(x, y)
+            batch_loss, batch_correct, batch_predictions = self._batch_totals(x, y)
+            predictions.append(batch_predictions)
             loss += float(batch_loss) * (end - start)
             correct += int(batch_correct)
         totals = collections.OrderedDict(loss=loss / count)
         if self._has_accuracy:
             totals["accuracy"] = correct / count
+        if self.metrics:
+            whole = tf.nest.map_structure(
+                lambda *parts: np.concatenate(parts), *predictions
+            )
+            for name, metric in self.metrics.items():
+                totals[name] = _value(name, metric, self._y, whole)
         return totals
+
+
+def _checked(metrics: Any) -> dict[str, Any]:
+    """The user's metrics; refuses what is none."""
+    example = "metrics={'top5': keras.metrics.SparseTopKCategoricalAccuracy(5)}"
+    if not isinstance(metrics, Mapping):
+        raise TypeError(
+            f"metrics is a {type(metrics).__name__}; give a dict of functions or Keras"
+            f" metrics by name, such as {example}."
+        )
+    for name, metric in metrics.items():
+        if not isinstance(name, str) or name in ("loss", "accuracy", ""):
+            raise ValueError(
+                f"A metric is called {name!r}; loss and accuracy are evaluated in any"
+                " case, so give it another name, a text."
+            )
+        if isinstance(metric, type) or not callable(metric):
+            kind = metric.__name__ if isinstance(metric, type) else repr(metric)
+            raise TypeError(
+                f"The metric {name!r} is {kind}; give a function of (labels,"
+                f" predictions) or a Keras metric, such as {example}."
+            )
+    return dict(metrics)
+
+
+def _value(name: str, metric: Any, labels: Any, predictions: Any) -> float:
+    """One of the user's metrics of all examples."""
+    if hasattr(metric, "update_state"):
+        metric.reset_state()
+        metric.update_state(labels, predictions)
+        found = metric.result()
+    else:
+        found = metric(labels, predictions)
+    try:
+        return float(np.mean(np.asarray(found, np.float64)))
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"The metric {name!r} returned a {type(found).__name__}; it must return a"
+            " number, or one for each example."
+        ) from error
 
 
 def _arrays(values: Any) -> Any:

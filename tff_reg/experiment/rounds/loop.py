@@ -12,10 +12,12 @@ import functools
 import json
 import math
 import pathlib
-from collections.abc import Callable, Generator, Mapping
-from typing import Any, Optional
+from collections.abc import Callable, Generator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Optional
 
-from tff_reg.experiment.config import provenance
+from tff_reg import curves, tables
+from tff_reg.experiment import own_data
+from tff_reg.experiment.config import functions, provenance
 from tff_reg.experiment.rounds import (
     callbacks as callbacks_lib,
     directory as directory_lib,
@@ -28,6 +30,9 @@ from tff_reg.experiment.rounds import (
 )
 from tff_reg.experiment.rounds.callbacks import Callback, Row
 from tff_reg.models import as_keras
+
+if TYPE_CHECKING:
+    from tff_reg.lazy import mpl_figure, pandas
 
 # Parts of a checkpoint, beside those of the process and of callbacks.
 _METRICS = "metrics.csv"
@@ -51,6 +56,36 @@ class RunResult:
     summary: dict[str, Any]
     # Makes what `model` gives.
     build_model: Callable[[], Any] = dataclasses.field(repr=False)
+    # What `plot` draws, and the texts above it.
+    drawn: Sequence[curves.Curve] = ()
+    title: str = ""
+    subtitle: str = ""
+
+    @property
+    def metrics(self) -> pandas.DataFrame:
+        """The `rows` as a pandas DataFrame: a row a round, NaN where a cell is empty.
+
+            result.metrics["evaluation/accuracy"].max()
+
+        Raises:
+          ImportError: If pandas is not installed.
+        """
+        return tables.to_pandas(self.rows, "result.rows")
+
+    def plot(self) -> mpl_figure.Figure:
+        """Draws the accuracies by round.
+
+            result.plot().savefig("accuracy.pdf")
+
+        Returns:
+          A matplotlib figure, which a notebook shows; its only axes are `axes[0]`.
+
+        Raises:
+          ValueError: If the run measured no accuracy.
+        """
+        if not self.drawn:
+            raise ValueError("The run measured no accuracy that could be drawn.")
+        return curves.draw_curves(self.drawn, title=self.title, subtitle=self.subtitle)
 
     @functools.cached_property
     def model(self) -> Any:
@@ -83,11 +118,19 @@ class Rounds:
           DirectoryError: If `output_dir` holds something that is no run.
         """
         self._training = training
+        own_metrics = getattr(training.evaluate, "metrics", {})
+        # Functions, by their digests. Where there are none they are recorded, too: a
+        # run that began without them is not resumed with them.
+        self._functions = {
+            "sample_fn": training.sample_fn and functions.described(training.sample_fn),
+            "metrics": {n: functions.described(f) for n, f in own_metrics.items()},
+        }
         own = {
             **training.numbers(),
             "seed": training.seed,
             "client_sampling": training.client_sampling,
             "keep_best": training.keep_best,
+            **self._functions,
         }
         self._settings = _as_json({**training.settings, **own})
         directory = training.output_dir
@@ -160,6 +203,7 @@ class Rounds:
                 training.client_data,
                 clients_per_round=training.clients_per_round,
                 client_sampling=training.client_sampling,
+                sample_fn=training.sample_fn,
                 seed=training.seed,
                 client_dataset_fn=training.client_dataset_fn,
                 evaluate=training.evaluate,
@@ -188,11 +232,15 @@ class Rounds:
 
     def _begin(self, directory: directory_lib.RunDirectory) -> None:
         """Checks that the run there, if any, is this one, and takes the directory."""
-        found: dict[str, Any] = {}
+        found: dict[str, Any] = {**self._functions}
         for each in (self._training.client_data, self._training.evaluate):
             found.update(getattr(each, "digests", {}))
         if process_digest.NAME not in self._settings:
-            digest = process_digest.of(self._training.process, self._state.server)
+            digest = process_digest.of(
+                self._training.process,
+                self._state.server,
+                but_rates=bool(self._settings.get("client_learning_rates")),
+            )
             if digest is not None:
                 found[process_digest.NAME] = digest
         self._settings.update(found)
@@ -323,14 +371,24 @@ class Rounds:
             callback.on_end(run)
         if self._directory is not None:
             self._directory.write_summary(summary)
+        preprocess_fn = getattr(self._training.evaluate, "preprocess_fn", None)
         build_model = functools.partial(
             as_keras.of_process,
             self._training.process,
             weights,
-            getattr(self._training.evaluate, "preprocess_fn", None),
+            # Keras models convert data types by themselves.
+            None if isinstance(preprocess_fn, own_data.Cast) else preprocess_fn,
             getattr(self._training.evaluate, "examples_dtype", "float32"),
         )
         state = self._state.server
         return RunResult(
-            state, weights, all_clients_weights, run.rows, summary, build_model
+            state,
+            weights,
+            all_clients_weights,
+            run.rows,
+            summary,
+            build_model,
+            callbacks_lib.accuracy_curves(run.table, self._settings),
+            self._training.title,
+            self._training.subtitle,
         )

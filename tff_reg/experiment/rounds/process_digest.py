@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Optional
 
 from tff_reg.lazy import np, tf, tff, tree
+from tff_reg.training import schedules
 
 # In `config.json`; None where the settings say what the process does.
 NAME = "digest_of_process"
@@ -28,8 +29,14 @@ _IGNORED += ("seed", "seed2", "shared_name")
 _SYMBOLS = ("Reference", "Local", "Lambda")
 
 
-def of(process: Any, state: Any) -> Optional[str]:
+def of(process: Any, state: Any, *, but_rates: bool = False) -> Optional[str]:
     """Computes the digest of a process.
+
+    Args:
+      process: The process.
+      state: Its state.
+      but_rates: Whether to leave out the rates of a listed schedule, which grow with
+        the number of rounds; for a run whose settings have them.
 
     Returns:
       The digest; None where `next` is no computation of TFF's.
@@ -49,24 +56,28 @@ def of(process: Any, state: Any) -> Optional[str]:
         (path, np.asarray(leaf).tolist())
         for path, leaf in tree.flatten_with_path(get_hparams(state))
     ]
-    return _hashed([_of_message(serialized, text), *leaves])
+    left_out = schedules.LISTED if but_rates else None
+    return _hashed([_of_message(serialized, text, left_out), *leaves])
 
 
 def _hashed(parts: Iterable[Any]) -> str:
     return hashlib.sha256(repr(list(parts)).encode()).hexdigest()
 
 
-def _of_message(message: Any, text: Callable[[str, str], str]) -> str:
+def _of_message(
+    message: Any, text: Callable[[str, str], str], left_out: Optional[str] = None
+) -> str:
     """Computes the digest of a protocol buffer.
 
     Args:
       message: It.
       text: Makes a string that does not depend on names of a string in a message of
         some type.
+      left_out: In the names of constants whose values are left out.
     """
     kind = message.DESCRIPTOR.name
     if kind == "TensorFlow":
-        return _of_graph(message)
+        return _of_graph(message, left_out)
     parts = []
     for field, value in message.ListFields():
         is_message = hasattr(value, "ListFields")
@@ -77,13 +88,13 @@ def _of_message(message: Any, text: Callable[[str, str], str]) -> str:
             if isinstance(each, str):
                 parts.append((field.name, text(kind, each)))
             elif hasattr(each, "ListFields"):
-                parts.append((field.name, _of_message(each, text)))
+                parts.append((field.name, _of_message(each, text, left_out)))
             else:
                 parts.append((field.name, each))
     return _hashed(parts)
 
 
-def _of_graph(message: Any) -> str:
+def _of_graph(message: Any, left_out: Optional[str]) -> str:
     """Computes the digest of a `TensorFlow` of TFF's."""
     graph = tf.compat.v1.GraphDef()
     message.graph_def.Unpack(graph)
@@ -110,7 +121,9 @@ def _of_graph(message: Any) -> str:
 
     def of_nodes(nodes: Iterable[Any], places: Mapping[str, int]) -> list[tuple]:
         random = [each for each in nodes if each.op.startswith("StatelessRandom")]
-        seeds = {name.partition(":")[0] for each in random for name in each.input}
+        free = {name.partition(":")[0] for each in random for name in each.input}
+        if left_out is not None:
+            free.update(each.name for each in nodes if left_out in each.name)
         return [
             (
                 of_function(node.op) if node.op in functions else node.op,
@@ -119,7 +132,7 @@ def _of_graph(message: Any) -> str:
                     (name, of_attribute(node.attr[name]))
                     for name in sorted(node.attr)
                     if name not in _IGNORED and not name.startswith("_")
-                    if name != "value" or node.name not in seeds
+                    if name != "value" or node.name not in free
                 ],
             )
             for node in nodes

@@ -43,6 +43,16 @@ def _of_all_clients(row: Row) -> Optional[str]:
     return None if accuracy is None else f"all clients' mean {percent(accuracy)}"
 
 
+def _own_metrics(row: Row) -> list[str]:
+    """The user's own metrics, of a round that was evaluated."""
+    usual = (metrics.EVALUATION_LOSS, metrics.EVALUATION_ACCURACY)
+    return [
+        f"{name.removeprefix('evaluation/')} {_number(value)}"
+        for name, value in row.items()
+        if name.startswith("evaluation/") and name not in usual and value is not None
+    ]
+
+
 def _number(value: Optional[float], digits: int = 4) -> str:
     return "-" if value is None else f"{value:.{digits}f}"
 
@@ -115,6 +125,7 @@ class Lines(Progress):
         of_all_clients = _of_all_clients(row)
         if of_all_clients:
             parts.append(of_all_clients)
+        parts += _own_metrics(row)
         parts.append(f"{row[metrics.SECONDS]:.2f} s a round")
         parts.append(f"{duration(left)} left")
         self.say("  ".join(parts))
@@ -138,6 +149,7 @@ class Bar(Progress):
         self._total_rounds = total_rounds
         self._accuracy: Optional[float] = None
         self._of_all_clients: Optional[str] = None
+        self._own_metrics = ""
         self._bar: Any = None  # A tqdm, from the start on.
         self._time_left = _TimeLeft(total_rounds)
 
@@ -164,10 +176,13 @@ class Bar(Progress):
         if accuracy is None:
             which, accuracy = "training", row[metrics.TRAINING_ACCURACY]
         of_all_clients = f" ({self._of_all_clients})" if self._of_all_clients else ""
+        own = "".join(f", {each}" for each in _own_metrics(row))
+        self._own_metrics = own or self._own_metrics
         loss = _number(row[metrics.TRAINING_LOSS], 3)
         self._bar.set_description_str(
-            f"{which} accuracy {percent(accuracy)}{of_all_clients}, loss {loss},"
-            f" {row[metrics.SECONDS]:.1f} s a round, {duration(left)} left",
+            f"{which} accuracy {percent(accuracy)}{of_all_clients}{self._own_metrics},"
+            f" loss {loss}, {row[metrics.SECONDS]:.1f} s a round,"
+            f" {duration(left)} left",
             refresh=False,
         )
         self._bar.update(1)
@@ -188,10 +203,10 @@ class Bar(Progress):
 def for_this_output(total_rounds: int) -> Progress:
     """A bar where a person sees it being redrawn, lines where they are kept."""
     on_terminal = sys.stdout.isatty() and sys.stderr.isatty()
-    return (Bar if on_terminal or _in_notebook() else Lines)(total_rounds)
+    return (Bar if on_terminal or in_notebook() else Lines)(total_rounds)
 
 
-def _in_notebook() -> bool:
+def in_notebook() -> bool:
     """Whether a Jupyter kernel runs this code, and not just something of Jupyter's."""
     ipython = sys.modules.get("IPython")
     return ipython is not None and hasattr(ipython.get_ipython(), "kernel")

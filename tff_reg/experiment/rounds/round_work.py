@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Optional
 
 from tff_reg import data
+from tff_reg.data import sampling
 from tff_reg.experiment.rounds import metrics, process_state
 
 EvaluationFn = Callable[[Any], Mapping[str, float]]
 ClientDatasetFn = Callable[[str, Any], Any]
+SampleFn = Callable[[int, list[str]], Sequence[str]]
 
 
 class TrainingError(RuntimeError):
@@ -33,6 +35,7 @@ class RoundWork:
         *,
         clients_per_round: int,
         client_sampling: str,
+        sample_fn: Optional[SampleFn],
         seed: int,
         client_dataset_fn: Optional[ClientDatasetFn],
         evaluate: Optional[EvaluationFn],
@@ -42,6 +45,7 @@ class RoundWork:
         self._client_ids = list(client_data.client_ids)
         self._clients_per_round = clients_per_round
         self._client_sampling = client_sampling
+        self._sample_fn = sample_fn
         self._seed = seed
         self._dataset_fn = client_dataset_fn or client_data.whole_client_dataset
         self._evaluate = evaluate
@@ -74,9 +78,10 @@ class RoundWork:
             for name in (metrics.TRAINING_LOSS, metrics.TRAINING_ACCURACY):
                 row[name] = math.nan
         # Columns are those of the first row, in whatever round they are filled.
-        to_fill = (metrics.ALL_CLIENTS_LOSS, metrics.ALL_CLIENTS_ACCURACY)
-        if self._evaluate is None or not self._state.has_all_clients_weights:
-            to_fill = ()
+        names = ["loss", "accuracy", *getattr(self._evaluate, "metrics", ())]
+        to_fill = [f"evaluation/{name}" for name in names[2:]]
+        if self._evaluate is not None and self._state.has_all_clients_weights:
+            to_fill += [f"evaluation_all_clients/{name}" for name in names]
         return {
             metrics.ROUND: round_num,
             metrics.TRAINING_LOSS: row.pop(metrics.TRAINING_LOSS, None),
@@ -87,6 +92,10 @@ class RoundWork:
         }
 
     def _cohort(self, round_num: int) -> list[str]:
+        if self._sample_fn is not None:
+            return sampling.sample_by(
+                self._sample_fn, self._client_ids, round_num=round_num
+            )
         drawn = {"seed": self._seed, "round_num": round_num}
         if self._client_sampling == "independent":
             share = self._clients_per_round / len(self._client_ids)

@@ -7,7 +7,7 @@ import contextlib
 import dataclasses
 import functools
 import statistics
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Optional
 
 from tff_reg import interruption, lazy, runtime, training
@@ -20,7 +20,7 @@ from tff_reg.experiment.rounds import (
     checked as checked_lib,
     description,
     evaluation as evaluation_lib,
-    metrics,
+    metrics as metrics_lib,
     process_cache,
     process_digest,
     progress as progress_lib,
@@ -94,7 +94,8 @@ def carry_out(
     stop = stop or interruption.Interruption()
     config = checked.config
     checked.check_ready()
-    stop.say(functools.partial(description.resumption, config))
+    if checked.directory is not None:
+        stop.say(functools.partial(description.resumption, config))
     examples = _read(config, checked.tasks)
     with _running(config):
         # Not before it runs: it would be waited for.
@@ -177,6 +178,7 @@ def summary_of(checked: CheckedRun) -> Optional[dict[str, Any]]:
     """As `finished`, of a run that was checked."""
     if checked.summary() is None:
         return None
+    assert checked.directory is not None
     return summary_lib.refresh(checked.directory, checked.values)
 
 
@@ -257,18 +259,26 @@ def prepare_checked(
     *,
     progress: Optional[progress_lib.Progress] = None,
     examples: Any = None,
+    metrics: Mapping[str, Any] = {},
     **of_training: Any,
 ) -> Training:
-    """As `prepare`; the examples may have been read before."""
+    """As `prepare`; the examples may have been read before.
+
+    `metrics` are those of the evaluation, more arguments those of `Training`.
+    """
     config = checked.config
     progress = progress or progress_lib.for_this_output(config.total_rounds)
-    progress.tested = metrics.tested(checked.values)
+    progress.tested = metrics_lib.tested(checked.values)
     where = runtime.describe()
     progress.say(where[0].upper() + where[1:])
     task = _task(config, checked.tasks, examples)
     x_test, y_test = task.test_arrays()
     evaluation = evaluation_lib.CentralEvaluation(
-        build_model_fn(config, task), x_test, y_test, preprocess_fn=task.normalize_fn
+        build_model_fn(config, task),
+        x_test,
+        y_test,
+        preprocess_fn=task.normalize_fn,
+        metrics=metrics,
     )
     for line in description.header(
         config,
@@ -277,6 +287,8 @@ def prepare_checked(
         num_weights=evaluation.num_weights,
     ):
         progress.say(line)
+    if (sample_fn := of_training.get("sample_fn")) is not None:
+        progress.say(f"sampling by {getattr(sample_fn, '__name__', sample_fn)}")
     return Training(
         _process(config, task, checked.tasks),
         task.client_data,
@@ -295,7 +307,8 @@ def prepare_checked(
             "class_names": list(task.class_names),
             IMAGES: _images(task),
             checked_lib.FILES: checked_lib.files_of(config),
-            process_digest.NAME: None,
+            # Of a model of the user's the settings do not say what it is.
+            **({process_digest.NAME: None} if config.model is not None else {}),
         },
         title=description.plot_title(config),
         subtitle=description.plot_subtitle(config),

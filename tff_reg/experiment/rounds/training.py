@@ -23,6 +23,7 @@ from tff_reg.experiment.rounds.loop import RunResult
 if TYPE_CHECKING:
     from tff_reg.training.composition import Process
 
+A = TypeVar("A")
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -46,6 +47,11 @@ class Training:
       client_sampling: 'fixed' draws exactly `clients_per_round` clients;
         'independent' includes each client with probability clients_per_round / (number
         of clients), and at least one client.
+      sample_fn: Samples the clients in place of `client_sampling`: called with the
+        round (from 1) and all clients' ids, returns the ids of those that take part.
+        Its result may depend on these only, since a run that is resumed does not call
+        it for the rounds done; `config.json` has its digest, and a run is not resumed
+        with another one.
       seed: Seed of the sampling and of the clients' keys.
       evaluate: From `tff.learning.models.ModelWeights` to `loss` and `accuracy`, for
         instance a `CentralEvaluation`; None to train without evaluation.
@@ -87,6 +93,7 @@ class Training:
     output_dir: Union[str, pathlib.Path, directory_lib.RunDirectory, None] = None
     overwrite: bool = False
     client_sampling: str = "fixed"
+    sample_fn: Optional[round_work.SampleFn] = None
     keep_best: bool = False
     settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     title: str = ""
@@ -130,6 +137,15 @@ class Training:
                 f"client_sampling is {self.client_sampling!r}; it must be fixed or"
                 " independent."
             )
+        if self.sample_fn is not None and not callable(self.sample_fn):
+            raise TypeError(
+                f"sample_fn is a {type(self.sample_fn).__name__}; it must be a function"
+                " of (round_num, client_ids) that returns a list of client ids."
+            )
+        if self.sample_fn is not None and self.client_sampling != "fixed":
+            raise ValueError(
+                "client_sampling and sample_fn both sample the clients; give one."
+            )
         num_clients = len(self.client_data.client_ids)
         if self.clients_per_round > num_clients:
             raise ValueError(
@@ -167,11 +183,11 @@ class Training:
 
 
 def with_arguments_of(
-    kind: Callable[P, Training],
-) -> Callable[[Callable[[Training], R]], Callable[P, R]]:
-    """Gives a function of a `Training` the arguments that make one; a decorator."""
+    kind: Callable[P, A],
+) -> Callable[[Callable[[A], R]], Callable[P, R]]:
+    """Gives a function of a dataclass the arguments that make one; a decorator."""
 
-    def decorate(function: Callable[[Training], R]) -> Callable[P, R]:
+    def decorate(function: Callable[[A], R]) -> Callable[P, R]:
         def called(*args: P.args, **kwargs: P.kwargs) -> R:
             return function(kind(*args, **kwargs))
 

@@ -19,7 +19,7 @@ from tff_reg import lazy
 from tff_reg.experiment.config import run_config as config_lib
 from tff_reg.experiment.report import protocol, table
 from tff_reg.experiment.report.table import Tuned
-from tff_reg.experiment.series import plan as series
+from tff_reg.experiment.series import plan as series, sensitivity
 from tff_reg.methods import catalogue
 from tff_reg.settings import Setting, SettingError, as_text, near_names
 
@@ -94,8 +94,41 @@ def combinations(process: str, grid: Mapping[str, tuple]) -> list[dict[str, Any]
     ]
 
 
+@dataclasses.dataclass(frozen=True)
+class _Tried:
+    """Settings that a method tried, and the summaries of its finished runs."""
+
+    settings: dict[str, Any]
+    summaries: list[dict[str, Any]]
+    planned: int
+
+    @property
+    def is_complete(self) -> bool:
+        return len(self.summaries) == self.planned
+
+    @property
+    def accuracies(self) -> list[Any]:
+        return [each["final_accuracy"] for each in self.summaries]
+
+    @property
+    def mean(self) -> Any:
+        return table.mean(self.accuracies)
+
+    @property
+    def not_finite(self) -> int:
+        return sum(not each["ends_finite"] for each in self.summaries)
+
+    @property
+    def ends_finite(self) -> bool:
+        return self.mean is not None and not self.not_finite
+
+
 class Tuning:
-    """The runs that tune, and what they say."""
+    """The runs that tune, and what they say.
+
+    Attributes:
+      names: The settings of the grid, in order.
+    """
 
     def __init__(
         self,
@@ -133,6 +166,7 @@ class Tuning:
             ):
                 reason = f"{strengths[name]} is not part of {', '.join(names)}."
                 raise SettingError("grid", name, reason)
+        self.names = list(grid)
         share = common.validation_share or VALIDATION_SHARE
         self._common, self._seeds = protocol.asked(common), tuple(seeds)
         self._tried: dict[str, list[tuple[dict[str, Any], list]]] = {}
@@ -184,31 +218,67 @@ class Tuning:
         Returns:
           What came of each process, but of those of which no setting ended finite.
         """
-        there = {run.directory for run in finished}
-        found = {}
-        for process, tried in self._tried.items():
-            if not tried:
-                found[process] = Tuned({})
-            known, count = [], 0
-            for settings, runs in tried:
-                if not all(run.directory in there for run in runs):
-                    continue
-                count += 1
-                results = [run.result() or {} for run in runs]
-                values = [each["final_accuracy"] for each in results]
-                mean = table.mean(values)
-                if mean is not None and all(each["ends_finite"] for each in results):
-                    known.append((mean, settings, values))
+        found = {name: Tuned({}) for name, tried in self._tried.items() if not tried}
+        for process, tried in self._results(finished).items():
+            complete = [each for each in tried if each.is_complete]
+            known = [each for each in complete if each.ends_finite]
             if known:
-                mean, settings, values = max(known, key=lambda each: each[0])
+                best = max(known, key=lambda each: each.mean)
                 found[process] = Tuned(
-                    settings,
-                    mean,
-                    table.deviation(values),
-                    min(each[0] for each in known),
-                    count,
+                    best.settings,
+                    best.mean,
+                    table.deviation(best.accuracies),
+                    min(each.mean for each in known),
+                    len(complete),
+                )
+        return {name: found[name] for name in self._tried if name in found}
+
+    def rows(self, finished: Sequence[series.PlannedRun]) -> list[dict[str, Any]]:
+        """The rows of `grid.csv`: what came of every setting that was tried.
+
+        Args:
+          finished: As for `best`.
+
+        Returns:
+          By column; None for a setting that the method does not have, and for an
+          accuracy where no run has finished.
+        """
+        best = self.best(finished)
+        found = []
+        for process, tried in self._results(finished).items():
+            chosen = best[process].settings if process in best else None
+            for each in tried:
+                accuracies = [a for a in each.accuracies if a is not None]
+                found.append(
+                    {
+                        "process": process,
+                        **{name: each.settings.get(name) for name in self.names},
+                        "runs": len(each.accuracies),
+                        sensitivity.MEAN: table.mean(accuracies)
+                        if accuracies
+                        else None,
+                        sensitivity.DEVIATION: table.deviation(accuracies),
+                        "not_finite": each.not_finite,
+                        sensitivity.BEST: each.settings == chosen,
+                    }
                 )
         return found
+
+    def _results(
+        self, finished: Sequence[series.PlannedRun]
+    ) -> dict[str, list[_Tried]]:
+        there = {run.directory for run in finished}
+        return {
+            process: [
+                _Tried(
+                    settings,
+                    [r.result() or {} for r in runs if r.directory in there],
+                    len(runs),
+                )
+                for settings, runs in tried
+            ]
+            for process, tried in self._tried.items()
+        }
 
     def plan(
         self, tuned: Mapping[str, Tuned], tasks: Any = lazy.tasks

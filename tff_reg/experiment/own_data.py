@@ -1,0 +1,395 @@
+"""Tasks of the user's own arrays and Keras model, for `tff_reg.run`.
+
+Both classes have the functions of the module `tff_reg.tasks` that a run calls.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Optional
+
+from tff_reg import data as data_lib, lazy, models
+from tff_reg.data import augmentation
+from tff_reg.experiment.config import scale as scale_lib
+from tff_reg.experiment.config.task_settings import TaskSettings
+from tff_reg.lazy import np, tf
+
+arrays = lazy.module("tff_reg.tasks.arrays")
+dealt = lazy.module("tff_reg.tasks.dealt")
+image_data = lazy.module("tff_reg.tasks.image_data")
+reduced_data = lazy.module("tff_reg.tasks.reduced_data")
+task_defaults = lazy.module("tff_reg.tasks.task_defaults")
+
+# The name of the task in `config.json`.
+NAME = "own_data"
+# Whole numbers above this are not exact in float32.
+_LARGEST_EXACT = 2**24
+# The network of images where the user has none, as of the task `arrays`.
+_NETWORK = ("resnet20", "group")
+# What only our own networks have, and what only a partition has.
+_OF_NETWORKS = ("norm", "projector", "pixel_mean", "pixel_std")
+_OF_PARTITIONS = ("partition", "concentration", "classes_per_client", "num_clients")
+_OF_PARTITIONS += ("split_file", "scale", "validation_share")
+
+
+@dataclasses.dataclass(frozen=True)
+class Cast:
+    """Converts examples to the data type that a Keras model takes, as Keras does."""
+
+    dtype: str
+
+    def __call__(self, examples: Any, key: Any = None) -> Any:
+        del key
+        return tf.cast(examples, self.dtype)
+
+
+class OwnModel:
+    """The tasks of `tff_reg.tasks` with the user's model in place of their networks."""
+
+    def __init__(self, model: Any, given: Mapping[str, Any]):
+        """Checks what is given beside the model.
+
+        Args:
+          model: A Keras model.
+          given: The settings that the user gave, by name.
+
+        Raises:
+          TypeError: If it is no Keras model.
+          ValueError: If it cannot be trained, or a setting is for our networks only.
+        """
+        if not getattr(model, "inputs", None) and hasattr(model, "layers"):
+            raise ValueError(
+                f"The model {model.name!r} does not know what it takes: begin it with"
+                " keras.Input(shape)."
+            )
+        self._model_fn = _model_fn(model, given)
+        self.names, self.check_data = lazy.tasks.names, lazy.tasks.check_data
+
+    def defaults(self, name: str) -> Any:
+        """A task's defaults, without a network."""
+        return dataclasses.replace(lazy.tasks.defaults(name), model=None, norm=None)
+
+    def build(self, task: str, **settings: Any) -> Any:
+        """Builds a task with the user's model."""
+        built = lazy.tasks.build(task, **settings)
+        _check_model(self._model_fn, built.image_shape, built.num_classes, task)
+        names = ("client_data", "class_names", "augment_fn", "normalize_fn")
+        parts = {name: getattr(built, name) for name in names}
+        return types.SimpleNamespace(
+            model_fn=self._model_fn, test_arrays=built.test_arrays, **parts
+        )
+
+
+class OwnData:
+    """A single task: the user's arrays, with one of our networks or the user's model.
+
+    Attributes:
+      x, y: All training examples.
+      positions: Of each client; None where a partition is still to be drawn.
+      client_ids: Their names; None for `client_0000` and so on.
+      test: The test examples; None if training examples are held out instead.
+    """
+
+    def __init__(
+        self,
+        client_data: Any,
+        test_data: Any,
+        model: Any,
+        given: Mapping[str, Any],
+    ):
+        """Checks the data.
+
+        Args:
+          client_data: The training examples: (x, y), a dict of such by client, or an
+            `ArrayClientData`.
+          test_data: The test examples (x, y); None with a `validation_share`.
+          model: A Keras model, or None for the network that the settings name.
+          given: The settings that the user gave, by name.
+
+        Raises:
+          TypeError: If something is of another kind.
+          ValueError: If the data do not fit together or to the model, or a setting does
+            not apply.
+        """
+        for name in ("task", "recipe", "synthetic_data"):
+            if name in given:
+                raise ValueError(f"Leave {name} out: client_data takes its place.")
+        self.positions: Optional[list[Any]] = None
+        self.client_ids: Optional[list[str]] = None
+        self._read_clients(client_data, given)
+        self.test = self._read_test(test_data, given)
+        self._model_fn = None
+        if model is not None:
+            self._model_fn = _model_fn(model, given, self.x.shape[1:])
+        num_classes = 1 + max(int(y.max()) for y in [self.y, *self._test_labels()])
+        if self._model_fn is None:
+            self._take_images(num_classes)
+        else:
+            shape = self.x.shape[1:]
+            _check_model(self._model_fn, shape, num_classes, "client_data")
+            if self.x.ndim != 4 and given.get("augmentation", "none") != "none":
+                raise ValueError(
+                    "Leave augmentation out: the examples are no images [n, height,"
+                    " width, channels]."
+                )
+        self._class_names = tuple(map(str, range(num_classes)))
+
+    def _test_labels(self) -> list[Any]:
+        return [] if self.test is None else [self.test[1]]
+
+    def _read_clients(self, client_data: Any, given: Mapping[str, Any]) -> None:
+        if hasattr(client_data, "client_examples"):
+            names = client_data.client_ids
+            examples = [client_data.client_examples(name) for name in names]
+            client_data = {
+                n: (each["x"], each["y"]) for n, each in zip(names, examples)
+            }
+        if not isinstance(client_data, Mapping):
+            self.x, self.y = _examples(client_data, "client_data")
+            return
+        if not client_data:
+            raise ValueError("client_data has no clients; give at least one.")
+        for name in _OF_PARTITIONS:
+            if name in given:
+                raise ValueError(
+                    f"Leave {name} out: the examples of client_data belong to clients"
+                    " already."
+                )
+        parts = [
+            _examples(each, f"client_data[{name!r}]")
+            for name, each in client_data.items()
+        ]
+        kinds = {(x.shape[1:], x.dtype.name) for x, _ in parts}
+        if len(kinds) > 1:
+            raise ValueError(
+                f"The clients of client_data have examples of several kinds: {kinds};"
+                " give all of them one shape and data type."
+            )
+        ends = np.cumsum([len(y) for _, y in parts])
+        self.x, self.y = (np.concatenate(each) for each in zip(*parts))
+        self.positions = np.split(np.arange(ends[-1]), ends[:-1])
+        self.client_ids = [str(name) for name in client_data]
+
+    def _read_test(self, test_data: Any, given: Mapping[str, Any]) -> Any:
+        if test_data is None:
+            if given.get("validation_share") is None:
+                raise ValueError(
+                    "test_data is missing: give test_data=(x_test, y_test), or"
+                    " validation_share=0.1 to hold out training examples."
+                )
+            return None
+        test = _examples(test_data, "test_data")
+        kinds = [(x.dtype.name, x.shape[1:]) for x in (self.x, test[0])]
+        if kinds[0] != kinds[1]:
+            raise ValueError(
+                f"client_data has examples {kinds[0][0]} {kinds[0][1]} and test_data"
+                f" {kinds[1][0]} {kinds[1][1]}; give both one shape and data type."
+            )
+        return test
+
+    def _take_images(self, num_classes: int) -> None:
+        """Checks that our networks can train on the examples."""
+        if num_classes < 2:
+            raise ValueError("All labels are 0; there must be at least two classes.")
+        self.x = arrays.check_images(self.x, "client_data")
+        if self.test is not None:
+            self.test = (arrays.check_images(self.test[0], "test_data"), self.test[1])
+
+    def names(self) -> Sequence[str]:
+        """The name of the only task."""
+        return (NAME,)
+
+    def defaults(self, name: str) -> Any:
+        """The task's defaults."""
+        overrides = {}
+        if self.positions is not None:
+            found = {"num_clients": len(self.positions), "partition": None}
+            reason = "the clients are the user's"
+            overrides = {
+                key: task_defaults.Override(value, reason)
+                for key, value in {**found, "concentration": None}.items()
+            }
+        model, norm = (None, None) if self._model_fn else _NETWORK
+        return task_defaults.TaskDefaults(
+            name=name,
+            summary="the user's arrays",
+            model=model,
+            norm=norm,
+            augmentation="none",
+            num_classes=len(self._class_names),
+            num_train_examples=len(self.y),
+            overrides=overrides,
+        )
+
+    def check_data(self, name: str, data_dir: Any) -> None:
+        """Does nothing: the data are in memory."""
+
+    def build(self, task: str, **settings: Any) -> Any:
+        """Deals the examples out and builds the model.
+
+        Raises:
+          PartitionError: If the partition does not fit the data.
+          ValueError: If the model cannot have the norm.
+        """
+        x, y, positions = self.x, self.y, self.positions
+        test = self.test
+        if positions is None:
+            # Where examples are held out they become the test examples.
+            x_test, y_test = test or (x[:1], y[:1])
+            found = image_data.ImageData(
+                x, y, x_test, y_test, Cast("float32"), self._class_names
+            )
+            if settings.get("scale") is not None:
+                scale = scale_lib.parse(settings["scale"])
+                found = reduced_data.subset(found, scale)
+            found, positions = dealt.deal(found, TaskSettings(task=task, **settings))
+            x, y, test = found.x_train, found.y_train, (found.x_test, found.y_test)
+        model_fn, normalize_fn = self._model_fn, self._normalization(settings)
+        if model_fn is None:
+            model_fn = models.build_model_fn(
+                settings["model"],
+                image_shape=x.shape[1:],
+                num_classes=len(self._class_names),
+                norm=settings["norm"],
+                projector=settings["projector"],
+                seed=settings["seed"],
+            )
+        augment_fn = normalize_fn
+        if settings["augmentation"] != "none":
+            largest = 255.0 if x.dtype == np.uint8 else None
+            augment_fn = augmentation.recipe(
+                settings["augmentation"], normalize_fn, largest=largest
+            )
+        return types.SimpleNamespace(
+            model_fn=model_fn,
+            client_data=data_lib.ArrayClientData(x, y, positions, self.client_ids),
+            class_names=self._class_names,
+            augment_fn=augment_fn,
+            normalize_fn=normalize_fn,
+            test_arrays=lambda: test,
+        )
+
+    def _normalization(self, settings: Mapping[str, Any]) -> Any:
+        """What a model takes of the stored examples; None where it takes them so."""
+        if self._model_fn is not None:
+            return Cast(self._model_fn.plan.input_spec.dtype.name)
+        mean, std = settings["pixel_mean"], settings["pixel_std"]
+        if mean or std:
+            largest = 255.0 if self.x.dtype == np.uint8 else 1.0
+            return augmentation.normalize(mean, std, largest=largest)
+        return image_data.normalization_of(self.x)
+
+
+def copy_of(model: Any, build_model: Callable[[], Any]) -> Any:
+    """The trained model as a copy of the user's, whose weights stay as they were.
+
+    A sub-classed model, which Keras cannot copy, is the user's own one.
+
+    Args:
+      model: The user's.
+      build_model: Sets the trained weights in it and returns it, or a model with it
+        inside.
+    """
+    keras = models.keras_calls.keras_of(model)
+    before = model.get_weights()
+    built = build_model()
+    if built is not model:
+        return built
+    trained = model.get_weights()
+    try:
+        copy = keras.models.clone_model(model)
+        copy.set_weights(trained)
+        if (compiled := model.get_compile_config()) is not None:
+            copy.compile_from_config(compiled)
+    except (NotImplementedError, TypeError, ValueError):
+        return model
+    model.set_weights(before)
+    return copy
+
+
+def _examples(given: Any, name: str) -> tuple[Any, Any]:
+    """Examples and labels as arrays that client data can have."""
+    is_pair = isinstance(given, (tuple, list)) and len(given) == 2
+    if not is_pair or isinstance(given[0], Mapping):
+        raise TypeError(
+            f"{name} is a {type(given).__name__}; give a pair (x, y) of arrays, the"
+            " examples and their class numbers."
+        )
+    x, y = (np.asarray(each) for each in given)
+    if y.ndim == 2 and y.shape[1] == 1:  # As Keras's own data sets have them.
+        y = y[:, 0]
+    if y.dtype.kind not in "iu" or y.ndim != 1:
+        if y.dtype.kind == "f" and y.ndim == 1 and np.array_equal(y, y.astype(int)):
+            y = y.astype(np.int32)
+        else:
+            raise ValueError(
+                f"The labels of {name} are {y.dtype} {y.shape}; give one class number"
+                " for each example, [n] from 0, such as y.argmax(axis=-1) of one-hot"
+                " labels."
+            )
+    if not x.ndim or len(x) != len(y) or not len(x):
+        raise ValueError(
+            f"{name} has x of shape {x.shape} and y of shape {y.shape}; give at least"
+            " one example, and one label for each."
+        )
+    if y.min() < 0:
+        raise ValueError(f"{name} has the label {y.min()}; number classes from 0.")
+    return _features(x, name), y.astype(np.int32)
+
+
+def _features(x: Any, name: str) -> Any:
+    """Examples as uint8 or float32."""
+    if x.dtype in (np.uint8, np.float32):
+        return x
+    if x.dtype.kind not in "biuf":
+        raise ValueError(
+            f"The examples of {name} are {x.dtype}; give an array of numbers."
+        )
+    if x.dtype.kind in "iu" and x.size and np.abs(x).max() > _LARGEST_EXACT:
+        raise ValueError(
+            f"The examples of {name} have whole numbers above {_LARGEST_EXACT}, which"
+            " float32 does not hold exactly; scale them down."
+        )
+    return x.astype(np.float32)
+
+
+def _model_fn(
+    model: Any, given: Mapping[str, Any], shape: Optional[Sequence[int]] = None
+) -> Any:
+    """Makes the learning models of a Keras model; `shape` is that of an example."""
+    for name in _OF_NETWORKS:
+        if name in given:
+            raise ValueError(f"Leave {name} out: the Keras model is trained as it is.")
+    spec = None
+    if shape is not None and not getattr(model, "inputs", None):
+        spec = tf.TensorSpec([None, *shape])
+    return models.from_keras(model, input_spec=spec)
+
+
+def _check_model(model_fn: Any, shape: Any, num_classes: int, where: str) -> None:
+    """Checks that a Keras model takes examples of a shape with so many classes."""
+    spec, plan = model_fn.plan.input_spec, model_fn.plan
+    name = plan.model.name
+    if not isinstance(spec, tf.TensorSpec):
+        raise ValueError(
+            f"The model {name!r} has several inputs, and {where} has one array of"
+            " examples; such a model is trained by experiment.train."
+        )
+    if not spec.shape[1:].is_compatible_with(shape):
+        raise ValueError(
+            f"The model {name!r} takes examples of shape {tuple(spec.shape[1:])}, and"
+            f" {where} has examples of shape {tuple(shape)}."
+        )
+    if plan.num_classes is None:
+        raise ValueError(
+            f"The model {name!r} is not compiled as a classifier of class numbers:"
+            " compile it with sparse_categorical_crossentropy or not at all, or train"
+            " it by experiment.train."
+        )
+    if num_classes > plan.num_classes:
+        raise ValueError(
+            f"The model {name!r} has {plan.num_classes} outputs, and {where} has labels"
+            f" up to {num_classes - 1}; give it one output for each class."
+        )

@@ -1,0 +1,174 @@
+"""`tff_reg.run`: a run in a line of Python, also over the user's own data and model."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Optional, Union
+
+from tff_reg import lazy
+from tff_reg.experiment import own_data
+from tff_reg.experiment.config.run_config import RunConfig
+from tff_reg.experiment.rounds import (
+    callbacks as callbacks_lib,
+    description,
+    live_curve,
+    progress as progress_lib,
+    round_work,
+    runs,
+)
+from tff_reg.experiment.rounds.callbacks import Callback
+from tff_reg.experiment.rounds.checked import CheckedRun
+from tff_reg.experiment.rounds.loop import RunResult
+from tff_reg.experiment.rounds.training import with_arguments_of
+from tff_reg.settings import SettingError, settings_of
+
+if TYPE_CHECKING:
+    import keras
+    import tf_keras
+
+    from tff_reg import data
+
+    Pair = tuple[Any, Any]
+    ClientData = Union[Pair, Mapping[str, Pair], data.ArrayClientData]
+    Model = Union[str, keras.Model, tf_keras.Model]
+else:
+    # The settings of a class are read off its annotations, without these libraries.
+    ClientData = Model = Pair = Any
+
+
+@dataclasses.dataclass(frozen=True)
+class Arguments(RunConfig):
+    """The arguments of `tff_reg.run`: those of `experiment.RunConfig` and these.
+
+    Attributes:
+      model: Name of a network, or a Keras model, which is trained as it is: its weights
+        are the initial ones.
+      client_learning_rate: The clients' learning rate, or a function from the number of
+        a round (1, 2, ...) to it.
+      client_data: Training examples in place of a task's: a pair (x, y), which the
+        settings `partition`, `num_clients` and so on split; a dict of pairs by the
+        client's name; or a `data.ArrayClientData`. x are arrays [n, ...], y class
+        numbers [n] from 0.
+      test_data: Test examples (x, y).
+      sample_fn: Function of (round_num, client_ids) that returns the ids of the clients
+        that take part in a round; see `experiment.Training`.
+      metrics: Further metrics by name; see `experiment.CentralEvaluation`.
+      progress: As in `experiment.Training`.
+      callbacks: As in `experiment.Training`.
+      on_round: As in `experiment.Training`.
+    """
+
+    model: Optional[Model] = None
+    client_learning_rate: Union[float, Callable[[int], float], None] = None
+    client_data: Optional[ClientData] = None
+    test_data: Optional[Pair] = None
+    sample_fn: Optional[round_work.SampleFn] = None
+    metrics: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    progress: Optional[progress_lib.Progress] = None
+    callbacks: Sequence[Callback] = ()
+    on_round: Optional[Callable[[callbacks_lib.Row], Any]] = None
+
+    def __post_init__(self):
+        """Checks nothing yet: the config that is made of it does."""
+
+    def asked(self) -> tuple[RunConfig, Any]:
+        """What is asked of the run, and the tasks for it.
+
+        Returns:
+          The config, without what is no setting; and the module `tasks`, or what stands
+          for it with the data and the model that are given.
+
+        Raises:
+          SettingError: If a value cannot be.
+          TypeError, ValueError: If the data or the model cannot be trained on.
+        """
+        names = [each.name for each in settings_of(RunConfig)]
+        values = {name: getattr(self, name) for name in names}
+        model = self.model
+        if model is not None and not isinstance(model, str):
+            values["model"] = None
+        else:
+            model = None
+        config = RunConfig(**values, strengths=self.strengths)
+        given = config.given()
+        if self.client_data is not None:
+            tasks = own_data.OwnData(self.client_data, self.test_data, model, given)
+            return dataclasses.replace(config, task=own_data.NAME), tasks
+        if self.test_data is not None:
+            raise ValueError(
+                "test_data is given without client_data; give both, or neither to run a"
+                " task."
+            )
+        return config, lazy.tasks if model is None else own_data.OwnModel(model, given)
+
+
+def carried_out(
+    asked: Arguments, checked: CheckedRun, progress: Optional[progress_lib.Progress]
+) -> RunResult:
+    """Does a run that was checked, with the functions that are given."""
+    if asked.sample_fn is not None and checked.config.aggregator == "dp":
+        raise SettingError(
+            "aggregator",
+            "dp",
+            "its privacy guarantee needs clients that are drawn at random; leave"
+            " sample_fn out.",
+        )
+    callbacks = [*asked.callbacks]
+    if progress is None and live_curve.is_possible():
+        texts = (description.plot_title, description.plot_subtitle)
+        callbacks.append(
+            live_curve.LiveCurve(*(make(checked.config) for make in texts))
+        )
+    result = runs.carry_out(
+        checked,
+        progress=progress,
+        callbacks=callbacks,
+        on_round=asked.on_round,
+        sample_fn=asked.sample_fn,
+        metrics=asked.metrics,
+    )
+    if checked.config.model is None:
+        build = functools.partial(own_data.copy_of, asked.model, result.build_model)
+        result = dataclasses.replace(result, build_model=build)
+    return result
+
+
+@with_arguments_of(Arguments)
+def run(asked: Arguments) -> RunResult:
+    """Trains a federated model: `bin/run` in a line of Python.
+
+        result = tff_reg.run(process="fedalign", total_rounds=5)
+        result.plot()
+
+        result = tff_reg.run(
+            process="fedalign", model=keras_model,
+            client_data=(x_train, y_train), test_data=(x_test, y_test),
+            partition="dirichlet_unbalanced", concentration=0.3, num_clients=10)
+
+    The keyword arguments are the settings of `experiment.RunConfig` (the flags of
+    `bin/run`) and the attributes of `experiment.start.Arguments`: the user's own data,
+    model, metrics and sampling. Settings that are not given come from where `bin/run`
+    takes them, by default from the method's paper.
+
+    Without `output_dir` nothing is written, and a second call begins anew. With it the
+    run is written there like one of `bin/run`, and the same call again resumes.
+
+    In a notebook a picture shows the accuracies while the run goes on, unless
+    `progress` is given.
+
+    Returns:
+      The result: `model` (Keras, for examples as they were given), `metrics` (pandas),
+      `plot()`, `rows`, `summary`, `weights`.
+
+    Raises:
+      SettingError: If the settings make no run, or not in `output_dir` or on this
+        machine.
+      TypeError: If an argument does not exist or is of another kind.
+      ValueError: If the data do not fit together, to the model or to the method.
+      TrainingError: If a round fails.
+    """
+    config, tasks = asked.asked()
+    checked = CheckedRun(config, tasks, writes=bool(config.output_dir))
+    return carried_out(asked, checked, asked.progress)

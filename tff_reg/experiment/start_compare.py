@@ -1,0 +1,239 @@
+"""`tff_reg.compare`: methods compared in a line of Python, as by `bin/compare`."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import tempfile
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Concatenate, Optional, ParamSpec, Union
+
+from tff_reg import curves, tables
+from tff_reg.experiment import start
+from tff_reg.experiment.config.run_config import RunConfig
+from tff_reg.experiment.report import comparison, protocol, table as table_lib
+from tff_reg.experiment.rounds import progress as progress_lib
+from tff_reg.experiment.rounds.checked import CheckedRun
+from tff_reg.experiment.rounds.round_work import TrainingError
+from tff_reg.experiment.series import batch, plan as series
+from tff_reg.settings import SettingError
+
+if TYPE_CHECKING:
+    from tff_reg.lazy import mpl_figure, pandas
+
+P = ParamSpec("P")
+Processes = Union[str, Sequence[str]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Comparison:
+    """What `tff_reg.compare` returns; printed, and shown in a notebook, it is a table.
+
+    Attributes:
+      rows: A row for each method, numbers by column as in `table.csv` (accuracies are
+        shares), None for an empty cell.
+      failed: Why runs failed, by their names; empty where all finished.
+      output_dir: Directory of the runs and the files; None if nothing was written.
+    """
+
+    rows: list[table_lib.Row]
+    failed: dict[str, str]
+    output_dir: Optional[str]
+    _table: table_lib.Table = dataclasses.field(repr=False)
+
+    @property
+    def table(self) -> pandas.DataFrame:
+        """The `rows` as a pandas DataFrame.
+
+        Raises:
+          ImportError: If pandas is not installed.
+        """
+        return tables.to_pandas(self.rows, "rows")
+
+    def plot(self) -> mpl_figure.Figure:
+        """Draws test accuracy by round, mean over seeds with bands of one deviation.
+
+            comparison.plot().savefig("curves.pdf")
+
+        Returns:
+          A matplotlib figure, which a notebook shows.
+
+        Raises:
+          ValueError: If no run measured its accuracy.
+        """
+        drawn = comparison.curves_of(self._table)
+        if not drawn:
+            raise ValueError("No run measured an accuracy that could be drawn.")
+        return curves.draw_curves(drawn, **comparison.texts(self._table))
+
+    def to_latex(self) -> str:
+        """The table for LaTeX (booktabs), as in `table.tex`."""
+        return self._table.latex()
+
+    def __str__(self) -> str:
+        return self._table.markdown()
+
+    def _repr_markdown_(self) -> str:
+        return self._table.markdown()
+
+
+@dataclasses.dataclass(frozen=True)
+class Arguments(start.Arguments):
+    """The arguments of `tff_reg.compare` beside the methods.
+
+    Attributes:
+      seeds: How many seeds (0, 1, ...), or which; everything runs with each of them.
+    """
+
+    seeds: Union[int, Sequence[int]] = 1
+
+
+class _Rounds(progress_lib.Progress):
+    """A bar for the rounds of a run, without what a run says before them."""
+
+    def __init__(self, total_rounds: int):
+        self._bar = progress_lib.for_this_output(total_rounds)
+        self._is_shown = isinstance(self._bar, progress_lib.Bar)
+        self._has_begun = False
+
+    def start(self, rounds_done: int) -> None:
+        self._has_begun = True
+        if self._is_shown:
+            self._bar.start(rounds_done)
+
+    def after_round(self, round_num: int, row: progress_lib.Row) -> None:
+        if self._is_shown:
+            self._bar.after_round(round_num, row)
+
+    def say(self, line: str) -> None:
+        if self._has_begun:
+            self._bar.say(line)
+
+    def close(self) -> None:
+        self._bar.close()
+
+
+def _after_processes(
+    function: Callable[[Processes, Arguments], Comparison], kind: Callable[P, Arguments]
+) -> Callable[Concatenate[Processes, P], Comparison]:
+    """Gives a function the arguments that make its last one, after the processes."""
+
+    def called(processes: Processes, *args: P.args, **kwargs: P.kwargs) -> Comparison:
+        return function(processes, kind(*args, **kwargs))
+
+    functools.update_wrapper(called, function)
+    vars(called)["__wrapped__"] = kind
+    return called
+
+
+def _compare(processes: Processes, asked: Arguments) -> Comparison:
+    """Runs methods under one protocol and tabulates them: `bin/compare` from Python.
+
+        comparison = tff_reg.compare(["fedavg", "fedprox+man"], seeds=2)
+        comparison.table        # a pandas DataFrame
+        comparison.plot()
+
+    The first argument lists methods or combinations (`all`: every method). The keyword
+    arguments are those of `tff_reg.run` and `seeds` (how many, or which). All methods
+    have the same settings, by default those of the task. With a Keras model as `model`
+    every run begins with its weights.
+
+    The runs follow one another in this process. With `output_dir` they are kept there
+    as by `bin/compare`, with the same files (`table.csv`, `table.md`, `table.tex`,
+    `curves.png`, `curves.pdf`, ...), and the same call again resumes; without it
+    nothing is kept. A run that fails is named, and the table has the rest.
+
+    Returns:
+      The `Comparison`.
+
+    Raises:
+      SettingError: If a run cannot be set up.
+      TypeError: If an argument does not exist or is of another kind.
+      ValueError: If the data do not fit together or to the model.
+      TrainingError: If all runs failed.
+    """
+    say = _nothing if isinstance(asked.progress, progress_lib.Silence) else print
+    names = [processes] if isinstance(processes, str) else processes
+    config, tasks = asked.asked()
+    seeds = _seeds(config, asked.seeds)
+    with contextlib.ExitStack() as stack:
+        where = config.output_dir or stack.enter_context(
+            tempfile.TemporaryDirectory(prefix="tff_reg-compare-")
+        )
+        common = dataclasses.replace(config, output_dir=where)
+        planned = series.plan(common, processes=names, seeds=seeds, tasks=tasks)
+        configs = {run.config.process: [run.config.dump()] for run in planned}
+        say(*protocol.of(configs).lines(), "", sep="\n", flush=True)
+        failed = _carry_out(planned, asked, tasks, say)
+        groups: dict[str, list[str]] = {name: [] for name in configs}
+        for run in planned:
+            if run.name not in failed:
+                groups[run.config.process].append(run.directory)
+        groups = {name: paths for name, paths in groups.items() if paths}
+        first = planned[0].config
+        table = comparison.tabulate(
+            groups,
+            accuracy_at_rounds=first.accuracy_at_rounds,
+            target_accuracies=first.target_accuracies,
+            missing=list(failed),
+        )
+        if config.output_dir:
+            comparison.write(table, where)
+    return Comparison(table.rows(), failed, config.output_dir, table)
+
+
+compare = _after_processes(_compare, Arguments)
+compare.__name__ = compare.__qualname__ = "compare"
+
+
+def _nothing(*_: Any, **__: Any) -> None:
+    pass
+
+
+def _seeds(config: RunConfig, seeds: Union[int, Sequence[int]]) -> tuple[int, ...]:
+    """The seeds; refuses what only a single run has."""
+    for name, why in (
+        ("process", "the first argument lists them."),
+        ("seed", "give seeds, how many or which."),
+    ):
+        if getattr(config, name) is not None:
+            raise SettingError(name, getattr(config, name), why)
+    if not isinstance(seeds, int):
+        return tuple(seeds)
+    if isinstance(seeds, bool) or seeds < 1:
+        raise SettingError("seeds", seeds, "give how many, or a list of them.")
+    return tuple(range(seeds))
+
+
+def _carry_out(
+    planned: Sequence[series.PlannedRun],
+    asked: Arguments,
+    tasks: Any,
+    say: Callable[..., None],
+) -> dict[str, str]:
+    """Does the runs; returns why those failed that did, by their names.
+
+    Raises:
+      ValueError, TrainingError: The first one's, if all failed.
+    """
+    failed: dict[str, str] = {}
+    errors = []
+    # What is finished is looked at again where functions or the model are the user's.
+    is_plain = (
+        asked.sample_fn is None and not asked.metrics and asked.client_data is None
+    )
+    for number, run in enumerate(planned, start=1):
+        head = f"run {number}/{len(planned)}  {run.name}"
+        try:
+            if not (run.is_finished and is_plain and run.config.model is not None):
+                progress = asked.progress or _Rounds(run.config.total_rounds)
+                start.carried_out(asked, CheckedRun(run.asked, tasks), progress)
+            say(f"{head}: {batch.result(run)}", flush=True)
+        except (TrainingError, ValueError) as error:
+            failed[run.name] = str(error)
+            errors.append(error)
+            say(f"{head}: failed ({error})", flush=True)
+    if len(failed) == len(planned):
+        raise errors[0]
+    return failed
