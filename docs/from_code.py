@@ -144,7 +144,8 @@ def method_page(name):
     module = importlib.import_module(method.__module__)
     title, _, text = _text(module).partition("\n")
     title, _, _ = title.partition(": ")
-    before, formula, after = re.split(r"(?s)(^\$\$.*?\$\$$)", text, 1, re.M)
+    formula = re.search(r"(?ms)^\$\$.*?^\$\$$", text)[0]
+    before, _, after = text.partition(formula)
     parts = [
         f"# {title}",
         cards.CARDS[name].idea,
@@ -267,9 +268,9 @@ def flags_page():
     parts = [
         "# All flags",
         "The flags of `bin/run`, which `bin/compare` and `bin/reproduce` take as well."
-        " `--help=all` prints them; `bin/run --process=NAME --help=all` prints the values"
-        " that a method has by default. In Python they are the fields of"
-        " `experiment.RunConfig`.",
+        " `--help=all` prints them; `bin/run --process=NAME --help=all` prints a"
+        " method's default values. In Python they are the arguments of `tff_reg.run` and"
+        " the fields of `experiment.RunConfig`.",
     ]
     for group, flags in groups.items():
         rows = [[_flag(each), _cell(each.help), _choices(each)] for each in flags]

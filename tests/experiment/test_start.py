@@ -366,6 +366,24 @@ def test_methods_are_compared_in_a_line_also_on_ones_own_data(tmp_path, capsys):
     assert (tmp_path / "fedavg-seed0" / "metrics.csv").read_bytes() == before
 
 
+def test_runs_of_other_networks_or_samplings_have_no_common_protocol(tmp_path):
+    def ran(name, **changes):
+        given = {**SMALL, "client_data": TRAIN, "test_data": TEST, "total_rounds": 1}
+        given.update(model=keras_model(), progress=SILENT, **changes)
+        tff_reg.run(**given, output_dir=tmp_path / name)
+        return [tmp_path / name]
+
+    first, same = ran("first"), ran("same", process="fedavg")
+    wider = keras.Sequential([keras.layers.Dense(9, "relu"), keras.layers.Dense(3)])
+    others = ran("wider", model=wider), ran("in turn", sample_fn=in_turn)
+    experiment.compare({"a": first, "b": same}, tmp_path / "compared")
+    assert "They differ" not in (tmp_path / "compared" / "table.md").read_text()
+    for other, what in zip(others, ("keras_model", "sample_fn"), strict=True):
+        table = tmp_path / f"compared {what}"
+        experiment.compare({"a": first, "b": other}, table)
+        assert f"They differ in {what}: " in (table / "table.md").read_text()
+
+
 def test_what_fails_is_named_and_the_table_has_the_rest(capsys):
     given = {**COMPARED, "model": keras_model(), "progress": None}
     result = tff_reg.compare(["fedavg", "fedalign"], **given)

@@ -8,12 +8,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Optional, Union
 
 from tff_reg import lazy
-from tff_reg.experiment import own_data
 from tff_reg.experiment.config.run_config import RunConfig
 from tff_reg.experiment.rounds import (
     callbacks as callbacks_lib,
     description,
     live_curve,
+    own_data,
     progress as progress_lib,
     round_work,
     runs,

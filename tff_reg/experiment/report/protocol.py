@@ -28,6 +28,8 @@ _SETTINGS = tuple(
     and config_lib.SHORTHAND not in each.tags
     and each.name not in _NO_PART
 )
+# What a config records, as a digest, of the user's own function and model.
+_RECORDED = ("sample_fn", "keras_model")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -123,6 +125,10 @@ def of(
             differences[name] = values
         elif len(set(distinct)) == 1:
             common[name] = next(iter((of_protocol or values).values()))
+    for name in _RECORDED:
+        recorded = {group: config.get(name) for group, config in firsts.items()}
+        if len(set(recorded.values())) > 1:
+            differences[name] = recorded
     differences.update(_of_data(groups))
     seeds = {
         group: sorted({int(config["seed"]) for config in configs})

@@ -16,12 +16,12 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Optional
 
 from tff_reg import curves, tables
-from tff_reg.experiment import own_data
 from tff_reg.experiment.config import functions, provenance
 from tff_reg.experiment.rounds import (
     callbacks as callbacks_lib,
     directory as directory_lib,
     metrics,
+    own_data,
     process_digest,
     process_state,
     progress as progress_lib,

@@ -21,6 +21,7 @@ from tff_reg.experiment.rounds import (
     description,
     evaluation as evaluation_lib,
     metrics as metrics_lib,
+    own_data,
     process_cache,
     process_digest,
     progress as progress_lib,
@@ -40,6 +41,8 @@ OnRound = Callable[[Row], Any]
 
 # In `config.json`: the images that a model takes, and their normalisation.
 IMAGES = "images"
+# Likewise: a digest of the user's Keras model.
+KERAS_MODEL = "keras_model"
 
 
 def run(
@@ -213,6 +216,13 @@ def _images(task: Any) -> dict[str, Any]:
     return described
 
 
+def _model_settings(config: ResolvedConfig, task: Any) -> dict[str, Any]:
+    """What is recorded of a model beside its settings, of which a user's has none."""
+    if config.model is not None:
+        return {process_digest.NAME: None}
+    return {KERAS_MODEL: own_data.digest(task.model_fn.plan.model)}
+
+
 def build_model_fn(config: ResolvedConfig, task: Any) -> Callable[[], LearningModel]:
     """What makes the model that the run's method trains."""
     return training.adapt_model_fn(task.model_fn, config.methods)
@@ -307,8 +317,7 @@ def prepare_checked(
             "class_names": list(task.class_names),
             IMAGES: _images(task),
             checked_lib.FILES: checked_lib.files_of(config),
-            # Of a model of the user's the settings do not say what it is.
-            **({process_digest.NAME: None} if config.model is not None else {}),
+            **_model_settings(config, task),
         },
         title=description.plot_title(config),
         subtitle=description.plot_subtitle(config),

@@ -6,6 +6,7 @@ Both classes have the functions of the module `tff_reg.tasks` that a run calls.
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import types
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Optional
@@ -280,6 +281,34 @@ class OwnData:
             largest = 255.0 if self.x.dtype == np.uint8 else 1.0
             return augmentation.normalize(mean, std, largest=largest)
         return image_data.normalization_of(self.x)
+
+
+def digest(model: Any) -> str:
+    """Returns a text that two Keras models share if they are the same network.
+
+    Args:
+      model: The model. Of a sub-classed one that has no config, its class and the
+        shapes of its weights count.
+    """
+    try:
+        known = _without_names(model.get_config())
+    except NotImplementedError:
+        known = [type(model).__qualname__, [each.shape for each in model.weights]]
+    return hashlib.sha256(repr(known).encode()).hexdigest()[:10]
+
+
+def _without_names(config: Any) -> Any:
+    """A config without the names of layers, which Keras counts on."""
+    if isinstance(config, Mapping):
+        return [
+            (key, _without_names(value))
+            for key, value in config.items()
+            if key not in ("name", "keras_history", "inbound_nodes", "build_config")
+            and not key.endswith("_layers")
+        ]
+    if isinstance(config, (list, tuple)):
+        return [_without_names(each) for each in config]
+    return config
 
 
 def copy_of(model: Any, build_model: Callable[[], Any]) -> Any:
