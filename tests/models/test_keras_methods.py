@@ -28,7 +28,11 @@ _HEAD = {
 # By network: what is refused, and the words that say why. The table is in the docs.
 REFUSED = {
     "residual": {**_WIDTH, **_BRANCHES},
-    "text transformer": {**_WIDTH, **_BRANCHES},
+    "text transformer": {
+        **_WIDTH,
+        **_BRANCHES,
+        "mixup": "mixes examples that are one tensor of real numbers",
+    },
     "sub-classed": {**_WIDTH, **_BRANCHES},
     "sub-classed, no training argument": {
         **_WIDTH,
@@ -50,7 +54,9 @@ def test_a_method_trains_it_or_says_what_it_lacks(network, name):
     entry = keras_zoo.NETWORKS[network]
     keras.utils.set_random_seed(0)
     model_fn = models.from_keras(entry.build(keras), input_spec=entry.input_spec)
+    # Token ids, too: arrays of clients are of uint8 or float32.
     x = keras_zoo.batch(model_fn().input_spec["x"], 12, 1, entry.integers)
+    x = x.astype(np.float32)
     y = np.arange(12, dtype=np.int32) % keras_zoo.CLASSES
     clients = data.ArrayClientData(x, y, np.array_split(np.arange(12), 2))
 
@@ -59,7 +65,9 @@ def test_a_method_trains_it_or_says_what_it_lacks(network, name):
             name,
             model_fn,
             num_clients=2,
-            client_data=training.WholeClientData(batch_size=4),
+            client_data=training.WholeClientData(
+                batch_size=4, example_dtype="float32"
+            ),
         )
         with runtime.running("in_process"):
             return experiment.train(

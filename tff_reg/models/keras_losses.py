@@ -86,10 +86,11 @@ def loss_of(
         for each in _each(model, "losses", loss, names, loss)
     ]
     for each in losses:
-        if getattr(each, "reduction", "sum") in (None, "none"):
+        reduction = getattr(each, "reduction", "sum")
+        if reduction in (None, "none"):
             raise ValueError(
                 f"The model {model.name!r} was compiled with a loss that has"
-                f" reduction={each.reduction!r}: make it 'sum' or"
+                f" reduction={reduction!r}: make it 'sum' or"
                 " 'sum_over_batch_size'."
             )
     takes_logits = None

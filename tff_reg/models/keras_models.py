@@ -8,7 +8,6 @@ import dataclasses
 import itertools
 import os
 import re
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Optional
 
@@ -24,6 +23,7 @@ from tff_reg.models import (
     keras_trial,
     learning_model as learning_model_lib,
 )
+
 
 class KerasModelFn:
     """Makes the `LearningModel`s of a Keras model; what `from_keras` returns.
@@ -262,7 +262,9 @@ def _spec_of(model: Any, given: Any) -> Any:
     """The specs of a model's input; builds a model that has no weights yet."""
     spec = given
     if spec is None and getattr(model, "inputs", None):
-        spec = tf.nest.map_structure(keras_calls.batched_spec, keras_parts.input_of(model))
+        spec = tf.nest.map_structure(
+            keras_calls.batched_spec, keras_parts.input_of(model)
+        )
     if spec is None:
         raise ValueError(
             f"The model {model.name!r} does not know what it takes: give input_spec,"
@@ -358,14 +360,12 @@ def _last_of(
     keras_losses.check_gives_logits(model, call, found, head, takes_logits)
     if head is not None:
         return (head, head) if keras_parts.ends_in(model, head, spec) else (None, None)
-    gives_all = found is not None and found.output is call.output
-    is_last = gives_all and keras_calls.is_linear(found.layer)
-    return None, found.layer if is_last else None
+    if found is None or found.output is not call.output:
+        return None, None
+    return None, found.layer if keras_calls.is_linear(found.layer) else None
 
 
-def _head_of(
-    found: keras_calls.LayerCall, trial: keras_trial.Trial, keras: Any
-) -> Any:
+def _head_of(found: keras_calls.LayerCall, trial: keras_trial.Trial, keras: Any) -> Any:
     """The `Dense` layer that gives the logits; None if it is another layer."""
     layer, x, call = found.layer, found.inputs[0], trial.call
     is_dense = isinstance(layer, keras.layers.Dense)
