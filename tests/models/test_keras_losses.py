@@ -178,6 +178,19 @@ def _calling_functional(keras, function):
     return keras.Model(inputs, outputs)
 
 
+def _unread(keras):
+    """A layer with a weight that it does not use."""
+
+    class Unread(keras.layers.Layer):
+        def build(self, shape):
+            self.idle = self.add_weight(shape=(3,), initializer="zeros", name="idle")
+
+        def call(self, x):
+            return x
+
+    return Unread()
+
+
 def _looking_up(keras):
     L = keras.layers
     inputs = keras.Input((4,), dtype="int64")
@@ -243,6 +256,10 @@ BAD = {
     "a lost gradient": (
         lambda k: _calling_functional(k, lambda dense, x: tf.stop_gradient(dense(x))),
         r"not depend on the weights [\w/]*dense\w*/kernel, .*or their gradient is lost",
+    ),
+    "a weight that nothing reads": (
+        lambda k: _of(k, k.layers.Flatten(), _unread(k), k.layers.Dense(3)),
+        r"not depend on the weights [\w/]*idle, or their gradient",
     ),
     "a variable of no layer": (
         lambda k: _calling_functional(k, lambda dense, x: dense(x) * AWAY),

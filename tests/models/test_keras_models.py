@@ -452,16 +452,14 @@ def test_a_model_with_its_own_forward_pass_is_trained_by_it():
 
 def test_weights_that_the_loss_does_not_reach_are_named(keras):
     L = keras.layers
-
-    class Idle(L.Layer):
-        def build(self, shape):
-            self.idle = self.add_weight(shape=(3,), initializer="zeros", name="idle")
-
-        def call(self, x):
-            return x
-
-    layers = [keras.Input((8, 8, 3)), L.Flatten(), Idle(name="one"), L.Dense(3)]
-    model_fn = models.from_keras(keras.Sequential(layers))
+    inputs = keras.Input((8, 8, 3))
+    x = L.Flatten()(inputs)
+    outputs = [L.Dense(3, name=name)(x) for name in ("read", "idle")]
+    model_fn = models.from_keras(
+        keras.Model(inputs, outputs),
+        loss_fn=lambda y, z: tf.reduce_mean(tf.square(z[0])),
+        label_spec=tf.TensorSpec([None], tf.int32),
+    )
     with pytest.raises(ValueError, match="does not depend on the weights .*idle"):
         _trained(model_fn, _client(keras_zoo.IMAGE, 0))
 
@@ -469,7 +467,8 @@ def test_weights_that_the_loss_does_not_reach_are_named(keras):
 def test_a_central_evaluation_takes_several_inputs_and_any_loss(keras):
     L = keras.layers
     inputs = {name: keras.Input((2,), name=name) for name in ("b", "a")}
-    size = L.Dense(1)(L.Concatenate()([inputs["a"], inputs["b"]]))
+    both = L.Concatenate()([inputs["a"], inputs["b"]])
+    size = L.Dense(1, kernel_regularizer="l2")(both)  # Which Keras's evaluate adds.
     model = keras.Model(inputs, size)
     model.compile(loss="mse")
     model_fn = models.from_keras(model)
@@ -480,3 +479,4 @@ def test_a_central_evaluation_takes_several_inputs_and_any_loss(keras):
     expected = np.mean(np.square(np.asarray(model(x)) - y))
     assert list(found) == ["loss"]
     np.testing.assert_allclose(found["loss"], expected, rtol=1e-5)
+    assert np.ravel(model.evaluate(x, y, verbose=0))[0] > found["loss"] + 1e-4

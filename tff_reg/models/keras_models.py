@@ -111,7 +111,9 @@ def from_keras(
     """Makes a `model_fn` of a Keras model, of Keras 3 or Keras 2.
 
     The model is called as Keras calls it. Its weights at the time of this call are the
-    initial ones; the model itself is not changed by training.
+    initial ones; the model itself is not changed by training. An evaluation's loss is
+    that of labels and outputs; Keras's `model.evaluate` adds the model's own losses, of
+    regularisers and `add_loss`.
 
     For example
 
