@@ -14,11 +14,6 @@ RATE, BATCH, ROUNDS = 0.1, 4, 2
 SHAPE = (6, 6, 2)
 
 
-@pytest.fixture(params=keras_zoo.KERASES)
-def keras(request):
-    return keras_zoo.KERASES[request.param]
-
-
 def _residual(keras):
     """Blocks that end at 'stem' and 'stage'; activations of two convolutions."""
     L = keras.layers
@@ -305,3 +300,21 @@ def test_two_clients_at_a_time_draw_what_one_at_a_time_draws(keras, contexts):
         with contexts(kind):
             found.append(_bytes(_train(process, _clients()).weights))
     assert found[0] == found[1] == found[2]
+
+
+def test_a_central_evaluation_takes_several_inputs_and_any_loss(keras):
+    L = keras.layers
+    inputs = {name: keras.Input((2,), name=name) for name in ("b", "a")}
+    both = L.Concatenate()([inputs["a"], inputs["b"]])
+    size = L.Dense(1, kernel_regularizer="l2")(both)  # Which Keras's evaluate adds.
+    model = keras.Model(inputs, size)
+    model.compile(loss="mse")
+    model_fn = models.from_keras(model)
+    spec = model_fn().input_spec
+    x, y = keras_zoo.batch(spec["x"], 7, 0), keras_zoo.batch(spec["y"], 7, 1)
+    evaluate = experiment.CentralEvaluation(model_fn, x, y, batch_size=3)
+    found = evaluate(models.initial_weights(model_fn))
+    expected = np.mean(np.square(np.asarray(model(x)) - y))
+    assert list(found) == ["loss"]
+    np.testing.assert_allclose(found["loss"], expected, rtol=1e-5)
+    assert np.ravel(model.evaluate(x, y, verbose=0))[0] > found["loss"] + 1e-4

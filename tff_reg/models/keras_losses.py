@@ -47,30 +47,28 @@ class CompiledLoss:
 
 
 def loss_of(
-    model: Any, output: Any, given: Any, keras: Any
-) -> tuple[Optional[Callable], Optional[bool]]:
+    model: Any, call: keras_calls.Call, given: Any, keras: Any
+) -> Optional[Callable]:
     """Finds the function of (labels, outputs) that gives a batch's loss.
 
     Args:
       model: The model.
-      output: What it gives, a tensor or a structure of them.
+      call: A call of it that was traced.
       given: The user's function, or a loss of Keras; None for what the model was
         compiled with.
       keras: The model's Keras.
 
     Returns:
-      The function; None for the cross-entropy of integer labels and logits. And
-      whether Keras's cross-entropy of the one output takes logits; None of other
-      losses.
+      The function; None for the cross-entropy of integer labels and logits.
 
     Raises:
       ValueError: If the model has a training step of its own, or its losses are not
         those of its outputs.
     """
     if given is learning_model_lib.sparse_cross_entropy:
-        return None, None
+        return None
     if given is not None and not _name_of(given):
-        return given, None
+        return given
     loss, config = given, {}
     if given is None:
         _check_has_no_own_step(model, keras)
@@ -78,8 +76,8 @@ def loss_of(
             loss = getattr(model, "loss", None)
             config = getattr(model, "get_compile_config", dict)() or {}
     if loss is None:
-        return None, None
-    names = _names_of(model, output)
+        return None
+    names = _names_of(model, call.output)
     scales = _each(model, "loss_weights", config.get("loss_weights"), names, 1.0)
     losses = [
         None if each is None else keras.losses.get(each)
@@ -93,18 +91,16 @@ def loss_of(
                 f" reduction={reduction!r}: make it 'sum' or"
                 " 'sum_over_batch_size'."
             )
-    takes_logits = None
     if names is None and _is_sparse(losses[0]):
-        takes_logits = bool(_config_of(losses[0]).get("from_logits"))
-    is_vector = names is None and (output.shape.rank or 0) <= 2
-    if not is_vector or not _is_plain_cross_entropy(losses[0]):
-        return CompiledLoss(keras, names, losses, scales), takes_logits
-    if scales[0] != 1:
-        raise ValueError(
-            f"The model {model.name!r} was compiled with loss_weights, and has one"
-            " output: leave them out, and multiply the learning rate."
-        )
-    return None, takes_logits
+        _check_from_logits(model, losses[0], call)
+        if (call.output.shape.rank or 0) <= 2 and _is_plain(losses[0]):
+            if scales[0] == 1:
+                return None
+            raise ValueError(
+                f"The model {model.name!r} was compiled with loss_weights, and has one"
+                " output: leave them out, and multiply the learning rate."
+            )
+    return CompiledLoss(keras, names, losses, scales)
 
 
 def label_spec_of(loss: Optional[Callable], output: Any) -> Any:
@@ -119,12 +115,14 @@ def label_spec_of(loss: Optional[Callable], output: Any) -> Any:
       as the outputs. The batch axis is first and open.
     """
     flat = tf.nest.flatten(output)
-    losses = loss.losses if isinstance(loss, CompiledLoss) else [loss] * len(flat)
+    losses = loss.losses if isinstance(loss, CompiledLoss) else ()
+    if len(losses) != len(flat):
+        losses = [loss] * len(flat)
     specs = [
         tf.TensorSpec([None, *x.shape[1:-1]], tf.int32)
         if loss is None or _is_sparse(each)
         else keras_calls.batched_spec(x)
-        for each, x in zip(losses, flat, strict=True)
+        for each, x in zip(losses, flat)
     ]
     return tf.nest.pack_sequence_as(output, specs)
 
@@ -153,11 +151,24 @@ def _is_sparse(loss: Any) -> bool:
     return _name_of(loss).startswith("sparse")
 
 
-def _is_plain_cross_entropy(loss: Any) -> bool:
-    """Whether a loss is the mean cross-entropy of integer labels."""
+def _is_plain(loss: Any) -> bool:
+    """Whether a cross-entropy is the mean over all examples."""
     is_mean = getattr(loss, "reduction", "auto") in ("sum_over_batch_size", "auto")
-    ignored = _config_of(loss).get("ignore_class")
-    return _is_sparse(loss) and is_mean and ignored is None
+    return is_mean and _config_of(loss).get("ignore_class") is None
+
+
+def _check_from_logits(model: Any, loss: Any, call: keras_calls.Call) -> None:
+    """Refuses a cross-entropy that does not take what the model ends in."""
+    is_softmax = keras_calls.is_softmax_of(call.output, call)
+    takes_logits = bool(_config_of(loss).get("from_logits"))
+    if takes_logits == is_softmax:
+        what = "a softmax" if is_softmax else "no softmax"
+        raise ValueError(
+            f"The model {model.name!r} ends in {what}, and was compiled with a loss"
+            f" that has from_logits={takes_logits}: compile it with"
+            f" from_logits={not takes_logits}, or give loss_fn, if its outputs are"
+            " something else."
+        )
 
 
 def _config_of(loss: Any) -> dict[str, Any]:
@@ -227,7 +238,6 @@ def check_gives_logits(
     call: keras_calls.Call,
     found: Optional[keras_calls.LayerCall],
     head: Any,
-    takes_logits: Optional[bool],
 ) -> None:
     """Checks that cross-entropy of integer labels fits the output.
 
@@ -236,7 +246,6 @@ def check_gives_logits(
       call: A call of it that was traced.
       found: What gave the logits in it.
       head: The `Dense` layer that gave them, or None.
-      takes_logits: Whether the loss says that it takes logits; None if it does not.
 
     Raises:
       ValueError: If it does not.
@@ -276,30 +285,6 @@ def check_gives_logits(
             f"The model {model.name!r} ends in a softmax that is no layer's: end in a"
             " Dense layer with activation='softmax', in keras.layers.Softmax, or in"
             " logits."
-        )
-    check_from_logits(model, takes_logits, is_softmax)
-
-
-def check_from_logits(
-    model: Any, takes_logits: Optional[bool], is_softmax: bool
-) -> None:
-    """Checks that a cross-entropy takes what the model ends in.
-
-    Args:
-      model: The model.
-      takes_logits: Its loss's `from_logits`; None if that is not known.
-      is_softmax: Whether the model ends in a softmax.
-
-    Raises:
-      ValueError: If it does not.
-    """
-    if takes_logits is is_softmax:
-        what = "a softmax" if is_softmax else "no softmax"
-        raise ValueError(
-            f"The model {model.name!r} ends in {what}, and was compiled with a loss"
-            f" that has from_logits={takes_logits}: compile it with"
-            f" from_logits={not takes_logits}, or give loss_fn, if its outputs are"
-            " something else."
         )
 
 

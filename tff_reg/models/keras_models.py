@@ -146,34 +146,48 @@ def from_keras(
     input_spec = _spec_of(model, input_spec)
     _check_weights(model)
     trial = keras_trial.run(model, input_spec)
-    output = trial.call.output
-    loss, takes_logits = keras_losses.loss_of(model, output, loss_fn, keras)
+    loss = keras_losses.loss_of(model, trial.call, loss_fn, keras)
+    plan = _plan_of(model, trial, input_spec, loss is None, blocks, keras)
     if label_spec is None:
-        label_spec = keras_losses.label_spec_of(loss, output)
+        label_spec = keras_losses.label_spec_of(loss, trial.call.output)
     label_spec = keras_parts.in_order(label_spec)
-    head = last = num_classes = None
+    loss = loss or learning_model_lib.sparse_cross_entropy
+    keras_losses.check_fits(model, loss, label_spec, trial.call.output)
+    return KerasModelFn(plan, loss, label_spec)
+
+
+def _plan_of(
+    model: Any,
+    trial: keras_trial.Trial,
+    input_spec: Any,
+    is_classifier: bool,
+    blocks: Optional[Sequence[str]],
+    keras: Any,
+) -> keras_network.Plan:
+    """The structure that methods look at, and the weights as they are now."""
+    head = last = None
     with _unchanged(model):
-        if loss is None:
-            head, last = _last_of(model, trial, takes_logits, input_spec, keras)
-            num_classes = output.shape[-1]
-        elif takes_logits is not None:
-            is_softmax = keras_calls.is_softmax_of(output, trial.call)
-            keras_losses.check_from_logits(model, takes_logits, is_softmax)
+        if is_classifier:
+            head, last = _last_of(model, trial, input_spec, keras)
         parts, ends = keras_parts.parts_of(
             model, trial, head, last, blocks, input_spec, keras
         )
-    loss = loss or learning_model_lib.sparse_cross_entropy
-    keras_losses.check_fits(model, loss, label_spec, output)
-    plan = keras_network.plan_of(
-        model,
-        trial,
+    others = enumerate(trial.variables[trial.num_trainable :], trial.num_trainable)
+    return keras_network.Plan(
+        model=model,
         input_spec=input_spec,
+        variables=trial.variables,
+        names=keras_calls.names_of(trial.variables),
+        values=[np.asarray(v) for v in trial.variables],
+        num_trainable=trial.num_trainable,
+        fixed=[(v, np.asarray(v)) for v in trial.fixed],
+        constants=frozenset(n for n, v in others if id(v) not in trial.changed),
         head=head,
         parts=parts,
         ends=ends,
-        num_classes=num_classes,
+        num_classes=trial.call.output.shape[-1] if is_classifier else None,
+        is_random=keras_calls.is_random(model),
     )
-    return KerasModelFn(plan, loss, label_spec)
 
 
 def from_keras_blocks(
@@ -345,11 +359,7 @@ def _check_weights(model: Any) -> None:
 
 
 def _last_of(
-    model: Any,
-    trial: keras_trial.Trial,
-    takes_logits: Optional[bool],
-    spec: Any,
-    keras: Any,
+    model: Any, trial: keras_trial.Trial, spec: Any, keras: Any
 ) -> tuple[Any, Any]:
     """The `Dense` layer that gives a classifier's logits; the layer that does. Or None.
 
@@ -359,7 +369,7 @@ def _last_of(
     is_vector = tf.is_tensor(call.output) and call.output.shape.rank == 2
     found = keras_calls.logits_call_of(call) if is_vector else None
     head = None if found is None else _head_of(found, trial, keras)
-    keras_losses.check_gives_logits(model, call, found, head, takes_logits)
+    keras_losses.check_gives_logits(model, call, found, head)
     if head is not None:
         return (head, head) if keras_parts.ends_in(model, head, spec) else (None, None)
     if found is None or found.output is not call.output:

@@ -16,13 +16,7 @@ from typing import Any, Optional
 import numpy as np
 import tensorflow as tf
 
-from tff_reg.models import (
-    block_model,
-    forward as forward_lib,
-    keras_calls,
-    keras_trial,
-    layers,
-)
+from tff_reg.models import block_model, forward as forward_lib, keras_calls, layers
 
 ForwardPass = forward_lib.ForwardPass
 MissingCapabilityError = block_model.MissingCapabilityError
@@ -79,28 +73,6 @@ class Plan:
     ends: Sequence[Any]
     num_classes: Optional[int]
     is_random: bool
-
-
-def plan_of(model: Any, trial: keras_trial.Trial, **structure: Any) -> Plan:
-    """The plan of a model.
-
-    Args:
-      model: The model.
-      trial: A pass through it.
-      **structure: The other attributes of the `Plan` that a pass does not show.
-    """
-    others = enumerate(trial.variables[trial.num_trainable :], trial.num_trainable)
-    return Plan(
-        model=model,
-        variables=trial.variables,
-        names=keras_calls.names_of(trial.variables),
-        values=[np.asarray(v) for v in trial.variables],
-        num_trainable=trial.num_trainable,
-        fixed=[(v, np.asarray(v)) for v in trial.fixed],
-        constants=frozenset(n for n, v in others if id(v) not in trial.changed),
-        is_random=keras_calls.is_random(model),
-        **structure,
-    )
 
 
 class WholeOutputs:
