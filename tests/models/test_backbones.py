@@ -208,7 +208,7 @@ def test_has_a_projector_if_asked(name, features, projector):
     assert embedding.shape == [2, expected]
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [*NAMES, "cnn", "resnet8"])
 def test_takes_images_of_any_size_from_its_smallest(name):
     smallest = SMALLEST.get(name, 1)
     for shape in ((smallest, smallest, 1), (smallest + 4, smallest + 1, 2)):
@@ -228,7 +228,7 @@ def test_says_that_an_image_is_too_small(name):
         assert f"{shape[0]}x{shape[1]}" in message
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [*NAMES, "cnn"])
 def test_drops_its_residual_branches_or_has_none(name):
     network = _network(name)
     count = network.num_branches
@@ -252,7 +252,7 @@ def test_drops_its_residual_branches_or_has_none(name):
     assert np.abs(changed[0] - changed[-1]).max() > 1e-5
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [*NAMES, "cnn"])
 def test_runs_at_a_fraction_of_its_width_or_says_that_it_cannot(name):
     network = _network(name)
     x = _images(2, *_shape(name))

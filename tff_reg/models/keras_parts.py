@@ -183,10 +183,7 @@ def _chosen(model: Any, trial: keras_trial.Trial, cuts: Sequence[Any]) -> list[A
 
 def ends_in(model: Any, head: Any, spec: Any) -> bool:
     """Whether in evaluation a model gives its head's logits, or their softmax."""
-    generator = np.random.default_rng(0)
-    x = example(spec, lambda shape: generator.uniform(0, 2, shape))
-    values = [(v, v) for v in model.variables]
-    call = keras_calls.call(model, x, values, whole=model, training=False)
+    _, _, call = _evaluated(model, spec)
     if sum(each.layer is head for each in call.layer_calls) != 1:
         return False
     logits = tf.linalg.matmul(keras_calls.input_of(head, call), head.kernel)
@@ -199,16 +196,18 @@ def ends_in(model: Any, head: Any, spec: Any) -> bool:
 
 def _computes_the_same(model: Any, parts: Any, head: Any, spec: Any) -> bool:
     """Whether the parts, one after another, give the head's input, or the output."""
-    generator = np.random.default_rng(0)
-
-    def make(shape: Sequence[int]) -> np.ndarray:
-        return generator.uniform(0, 2, shape)
-
-    x = example(spec, make)
-    values = [(v, v) for v in model.variables]
-    whole = keras_calls.call(model, x, values, whole=model, training=False)
+    x, values, whole = _evaluated(model, spec)
     for part in (part.model for part in parts if part.model is not None):
         x = keras_calls.call(part, x, values, whole=model, training=False).output
     wanted = whole.output if head is None else keras_calls.input_of(head, whole)
     size = tf.reduce_max(tf.abs(wanted))
     return bool(tf.reduce_all(tf.abs(x - wanted) <= 1e-4 * (1 + size)))
+
+
+def _evaluated(model: Any, spec: Any) -> tuple[Any, Any, keras_calls.Call]:
+    """Examples, the model's variables as they are, and its call in evaluation."""
+    generator = np.random.default_rng(0)
+    x = example(spec, lambda shape: generator.uniform(0, 2, shape))
+    values = [(v, v) for v in model.variables]
+    call = keras_calls.call(model, x, values, whole=model, training=False)
+    return x, values, call
