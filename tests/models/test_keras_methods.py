@@ -40,8 +40,21 @@ REFUSED = {
         **_HEAD,
         "man": "no non-linear layer",
     },
+    "regression": {
+        **dict.fromkeys(
+            (
+                *("moon", "feddecorr", "feduv", "univarfl", "fedetf", "fitnet", "man"),
+                *("mixup", "kd", "fedntd", "fedgkd", "fedlc", "fedrs", "fedsol"),
+            ),
+            "needs a classifier",
+        ),
+        "freeze": "no linear layer",
+        "fedmlb": "shows one block",
+        **_WIDTH,
+        **_BRANCHES,
+    },
 }
-SLOW = ("text transformer", "sub-classed")
+SLOW = ("text transformer", "sub-classed", "regression")
 CASES = [
     pytest.param(network, name, marks=[pytest.mark.slow] if network in SLOW else [])
     for network in REFUSED
@@ -49,11 +62,22 @@ CASES = [
 ]
 
 
+def _regression(keras):
+    L = keras.layers
+    layers = [L.Flatten(), L.Dense(4, activation="relu"), L.Dense(1)]
+    model = keras.Sequential([keras.Input((8, 8, 3)), *layers])
+    model.compile(loss="mse")
+    return model
+
+
 @pytest.mark.parametrize("network, name", CASES)
 def test_a_method_trains_it_or_says_what_it_lacks(network, name):
-    entry = keras_zoo.NETWORKS[network]
+    entry = keras_zoo.NETWORKS.get(network, keras_zoo.Entry(_regression))
     keras.utils.set_random_seed(0)
-    model_fn = models.from_keras(entry.build(keras), input_spec=entry.input_spec)
+    label_spec = tf.TensorSpec([None], tf.int32)
+    model_fn = models.from_keras(
+        entry.build(keras), input_spec=entry.input_spec, label_spec=label_spec
+    )
     # Token ids, too: arrays of clients are of uint8 or float32.
     x = keras_zoo.batch(model_fn().input_spec["x"], 12, 1, entry.integers)
     x = x.astype(np.float32)
