@@ -193,7 +193,7 @@ def _check_gradients(
             f"What the model {model.name!r} gives does not depend on the weights"
             f" {', '.join(names[:3])}{more}, or their gradient is lost: set"
             " trainable=False on layers that are not to be trained, and call the"
-            " others without tf.recompute_grad."
+            " others without tf.recompute_grad or keras.remat."
         )
 
 
