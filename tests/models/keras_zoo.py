@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -185,20 +186,10 @@ def _text(keras, layer):
     return keras.Model(inputs, _head(keras, layer(x)))
 
 
-def _lstm(keras):
-    return _text(keras, keras.layers.LSTM(5))
-
-
-def _gru(keras):
-    return _text(keras, keras.layers.Bidirectional(keras.layers.GRU(4)))
-
-
 def _stacked(keras):
-    L = keras.layers
-    inputs = keras.Input((12,), dtype="int32")
-    x = L.Embedding(20, 6, mask_zero=True)(inputs)
-    x = L.LSTM(4)(L.LSTM(4, return_sequences=True)(x))
-    return keras.Model(inputs, _head(keras, x))
+    first = keras.layers.LSTM(4, return_sequences=True)
+    second = keras.layers.LSTM(4)
+    return _text(keras, lambda x: second(first(x)))
 
 
 def _text_cnn(keras):
@@ -353,6 +344,26 @@ def _subclassed_without_training(keras):
     return Network()
 
 
+def _pooled_last(keras):
+    """Its last layer is no `Dense`."""
+    L = keras.layers
+    layers = [L.Conv2D(4, 3, activation="relu"), L.Conv2D(CLASSES, 1)]
+    ends = L.GlobalAveragePooling2D()
+    return keras.Sequential([keras.Input((8, 8, 3)), *layers, ends])
+
+
+def _nested_last(keras, is_spectral=False):
+    """Its last layer is inside of another."""
+    L = keras.layers
+    last = L.Dense(CLASSES)
+    if is_spectral:
+        last = L.SpectralNormalization(last)
+    else:
+        last = keras.Sequential([keras.Input((4,)), last])
+    layers = [keras.Input((8, 8, 3)), L.Flatten(), L.Dense(4, "relu"), last]
+    return keras.Sequential(layers)
+
+
 def _random(keras):
     L = keras.layers
     inputs = keras.Input((8, 8, 3))
@@ -377,8 +388,10 @@ NETWORKS = {
     "Normalization": Entry(_normalised),
     "tabular, dict of inputs": Entry(_tabular),
     "two inputs": Entry(_two_inputs),
-    "LSTM with a mask": Entry(_lstm),
-    "GRU, both directions": Entry(_gru),
+    "LSTM with a mask": Entry(lambda k: _text(k, k.layers.LSTM(5))),
+    "GRU, both directions": Entry(
+        lambda k: _text(k, k.layers.Bidirectional(k.layers.GRU(4)))
+    ),
     "stacked LSTM with a mask": Entry(_stacked),
     "text CNN": Entry(_text_cnn),
     "text transformer": Entry(_text_transformer),
@@ -388,6 +401,9 @@ NETWORKS = {
     "sub-classed, no training argument": Entry(_subclassed_without_training, IMAGE),
     "containers": Entry(_containers, IMAGE),
     "spectral normalization": Entry(_spectral),
+    "pooled last": Entry(_pooled_last),
+    "nested last layer": Entry(_nested_last),
+    "spectral last layer": Entry(functools.partial(_nested_last, is_spectral=True)),
     "softmax of a regularised layer": Entry(_regularised_softmax),
     "dropout and noise": Entry(_random),
 }

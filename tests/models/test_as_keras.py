@@ -32,11 +32,6 @@ assert not {{"tensorflow_federated", "tff_reg"}} & set(sys.modules)
 """
 
 
-@pytest.fixture(params=keras_zoo.KERASES)
-def keras(request):
-    return keras_zoo.KERASES[request.param]
-
-
 def _user_model(keras):
     L = keras.layers
     keras.utils.set_random_seed(0)

@@ -43,6 +43,8 @@ def test_computes_what_the_layers_compute(training):
     np.testing.assert_allclose(outputs.logits, x, rtol=1e-5)
     assert network.num_classes == 5
     assert network.block_names == ["block1", "block2", "classifier"]
+    names = [v.name for v in network.trainable_variables]
+    assert len(set(names)) == 10 and len(network.non_trainable_variables) == 2
 
 
 def test_offers_activations_embedding_and_running_from_a_block():
@@ -53,23 +55,6 @@ def test_offers_activations_embedding_and_running_from_a_block():
     assert outputs.embedding.shape == [2, 8]
     rest = network.run_from(1, outputs.block_outputs[0], forward.ForwardPass())
     np.testing.assert_allclose(rest.logits, outputs.logits, rtol=1e-6)
-
-
-def test_has_all_variables_and_their_statistics():
-    network = models.from_keras_blocks(_blocks(), input_shape=(8, 8, 3))
-    assert len(network.trainable_variables) == 10
-    assert len(network.non_trainable_variables) == 2
-    names = [v.name for v in network.trainable_variables]
-    assert len(set(names)) == len(names)
-
-
-def test_says_that_width_is_missing():
-    network = models.from_keras_blocks(_blocks(), input_shape=(8, 8, 3))
-    with pytest.raises(
-        models.MissingCapabilityError,
-        match="cannot be narrowed to their first channels",
-    ):
-        network(_images(), forward.ForwardPass(width=0.5))
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,11 @@ _HEAD = {
 # By network: what is refused, and the words that say why. The table is in the docs.
 REFUSED = {
     "residual": {**_WIDTH, **_BRANCHES},
-    "text transformer": {**_WIDTH, **_BRANCHES},
+    "text transformer": {
+        **_WIDTH,
+        **_BRANCHES,
+        "mixup": "mixes examples that are one tensor of real numbers",
+    },
     "sub-classed": {**_WIDTH, **_BRANCHES},
     "sub-classed, no training argument": {
         **_WIDTH,
@@ -36,8 +40,21 @@ REFUSED = {
         **_HEAD,
         "man": "no non-linear layer",
     },
+    "regression": {
+        **dict.fromkeys(
+            (
+                *("moon", "feddecorr", "feduv", "univarfl", "fedetf", "fitnet", "man"),
+                *("mixup", "kd", "fedntd", "fedgkd", "fedlc", "fedrs", "fedsol"),
+            ),
+            "needs a classifier",
+        ),
+        "freeze": "no linear layer",
+        "fedmlb": "shows one block",
+        **_WIDTH,
+        **_BRANCHES,
+    },
 }
-SLOW = ("text transformer", "sub-classed")
+SLOW = ("text transformer", "sub-classed", "regression")
 CASES = [
     pytest.param(network, name, marks=[pytest.mark.slow] if network in SLOW else [])
     for network in REFUSED
@@ -45,12 +62,25 @@ CASES = [
 ]
 
 
+def _regression(keras):
+    L = keras.layers
+    layers = [L.Flatten(), L.Dense(4, activation="relu"), L.Dense(1)]
+    model = keras.Sequential([keras.Input((8, 8, 3)), *layers])
+    model.compile(loss="mse")
+    return model
+
+
 @pytest.mark.parametrize("network, name", CASES)
 def test_a_method_trains_it_or_says_what_it_lacks(network, name):
-    entry = keras_zoo.NETWORKS[network]
+    entry = keras_zoo.NETWORKS.get(network, keras_zoo.Entry(_regression))
     keras.utils.set_random_seed(0)
-    model_fn = models.from_keras(entry.build(keras), input_spec=entry.input_spec)
+    label_spec = tf.TensorSpec([None], tf.int32)
+    model_fn = models.from_keras(
+        entry.build(keras), input_spec=entry.input_spec, label_spec=label_spec
+    )
+    # Token ids, too: arrays of clients are of uint8 or float32.
     x = keras_zoo.batch(model_fn().input_spec["x"], 12, 1, entry.integers)
+    x = x.astype(np.float32)
     y = np.arange(12, dtype=np.int32) % keras_zoo.CLASSES
     clients = data.ArrayClientData(x, y, np.array_split(np.arange(12), 2))
 
@@ -59,7 +89,7 @@ def test_a_method_trains_it_or_says_what_it_lacks(network, name):
             name,
             model_fn,
             num_clients=2,
-            client_data=training.WholeClientData(batch_size=4),
+            client_data=training.WholeClientData(batch_size=4, example_dtype="float32"),
         )
         with runtime.running("in_process"):
             return experiment.train(

@@ -7,17 +7,12 @@ import pytest
 import tensorflow as tf
 
 from tests.models import keras_zoo
-from tff_reg import experiment, methods, models, runtime, training
+from tff_reg import methods, models, runtime, training
 from tff_reg.data import keys
 from tff_reg.models import keras_calls
 
 RATE, MOMENTUM, BATCH, STEPS = 0.1, 0.9, 4, 3
 KEY = np.array([5, 7], np.int64)
-
-
-@pytest.fixture(params=keras_zoo.KERASES)
-def keras(request):
-    return keras_zoo.KERASES[request.param]
 
 
 def _made(keras, entry, seed=1):
@@ -115,17 +110,27 @@ def _assert_as_keras(model, model_fn, client, tolerance=1e-6, steps=STEPS):
 @pytest.mark.parametrize("name", keras_zoo.NETWORKS)
 def test_three_steps_are_keras_own(keras, name):
     entry = keras_zoo.NETWORKS[name]
-    if keras is keras_zoo.KERASES["keras 2"] and name == "dropout and noise":
+    is_2 = keras is keras_zoo.KERASES["keras 2"]
+    if is_2 and name == "dropout and noise":
         pytest.skip("Keras 2 takes no key; its layers' draws have a test of their own")
-    if keras is keras_zoo.KERASES["keras 2"] and name == "spectral normalization":
+    if is_2 and name.startswith("spectral"):
         # tf_keras makes this layer with `tf.keras`, which must then be Keras 2; that of
         # 2.14 needs AutoGraph, and from_keras refuses it.
         pytest.skip("Keras 2's own layer fails where tf.keras is Keras 3, and in 2.14")
     model, model_fn = _made(keras, entry)
     client = _client(model_fn().input_spec["x"], entry.integers)
     _assert_as_keras(model, model_fn, client)
+    if name in LAST:
+        has_head = model_fn.plan.head is not None
+        assert (has_head, model_fn().network.block_names) == LAST[name]
 
 
+# Whether the last `Dense` layer is seen, and the blocks.
+LAST = {
+    "pooled last": (False, ["block1", "classifier"]),
+    "nested last layer": (True, ["body", "classifier"]),
+    "spectral last layer": (False, ["block1", "classifier"]),
+}
 # The others multiply a last bit's difference by 10^10 in three steps: batches of four.
 STEADY = ("MobileNet", "MobileNetV3Small", "ResNet50V2", "VGG16", "Xception")
 
@@ -152,9 +157,8 @@ def test_steps_of_keras_applications_are_keras_own(keras, name):
 
 
 def _bytes(weights):
-    return [
-        np.asarray(v).tobytes() for v in [*weights.trainable, *weights.non_trainable]
-    ]
+    values = (*weights.trainable, *weights.non_trainable)
+    return [np.asarray(v).tobytes() for v in values]
 
 
 @pytest.mark.parametrize("strength", [0.0, 0.1])
@@ -215,8 +219,9 @@ def test_a_teacher_is_the_received_model_frozen_layers_and_draws_among_it(keras)
         return keras.Sequential([*layers, L.Dense(5, "relu"), L.Dense(3)])
 
     _, model_fn = _made(keras, keras_zoo.Entry(build))
-    client = _client(keras_zoo.IMAGE, 0, examples=BATCH)
-    _, metrics = _trained(model_fn, client, [methods.KD(0.5)])
+    _, metrics = _trained(
+        model_fn, _client(keras_zoo.IMAGE, 0, BATCH), [methods.KD(0.5)]
+    )
     assert abs(metrics["kd/term"]) < 1e-6
 
 
@@ -262,6 +267,14 @@ def test_blocks_can_be_named(keras):
         models.from_keras(model, blocks=["stage1", "stage3"])
 
 
+def test_blocks_of_a_model_without_a_graph_are_refused(keras):
+    entry = keras_zoo.NETWORKS["sub-classed"]
+    with pytest.raises(ValueError, match="shows no graph, so that it has no blocks"):
+        models.from_keras(
+            entry.build(keras), input_spec=entry.input_spec, blocks=["conv2d"]
+        )
+
+
 def test_the_keras_model_comes_back_with_the_weights(keras):
     model, model_fn = _made(keras, keras_zoo.NETWORKS["sequential"])
     client = _client(keras_zoo.IMAGE, 0)
@@ -286,39 +299,6 @@ def test_the_keras_model_comes_back_with_the_weights(keras):
         np.testing.assert_allclose(tf.nn.softmax(logits), probabilities, atol=1e-5)
     with pytest.raises(ValueError, match="are not of the model 'sequential"):
         model_fn.keras_model(tf.nest.map_structure(lambda v: v[:1], weights))
-
-
-def test_a_sequential_network_may_end_in_another_layer_than_dense(keras):
-    L = keras.layers
-
-    def build(_):
-        layers = [L.Conv2D(4, 3, activation="relu"), L.Conv2D(keras_zoo.CLASSES, 1)]
-        ends = L.GlobalAveragePooling2D()
-        return keras.Sequential([keras.Input((8, 8, 3)), *layers, ends])
-
-    model, model_fn = _made(keras, keras_zoo.Entry(build))
-    assert model_fn().network.block_names == ["block1", "classifier"]
-    _assert_as_keras(model, model_fn, _client(keras_zoo.IMAGE, 0))
-
-
-@pytest.mark.parametrize("is_nested", [False, True])
-def test_a_last_layer_inside_of_another_trains(keras, is_nested):
-    L = keras.layers
-    if not is_nested and keras is keras_zoo.KERASES["keras 2"]:
-        pytest.skip("as with 'spectral normalization'")
-
-    def build(_):
-        last = L.Dense(keras_zoo.CLASSES)
-        first = [keras.Input((8, 8, 3)), L.Flatten(), L.Dense(4, "relu")]
-        if is_nested:
-            last = keras.Sequential([keras.Input((4,)), last])
-        else:
-            last = L.SpectralNormalization(last)
-        return keras.Sequential([*first, last])
-
-    model, model_fn = _made(keras, keras_zoo.Entry(build))
-    assert (model_fn.plan.head is not None) == is_nested
-    _assert_as_keras(model, model_fn, _client(keras_zoo.IMAGE, 0))
 
 
 def test_a_users_softmax_layer_is_not_taken_for_keras_own(keras):
@@ -452,31 +432,13 @@ def test_a_model_with_its_own_forward_pass_is_trained_by_it():
 
 def test_weights_that_the_loss_does_not_reach_are_named(keras):
     L = keras.layers
-
-    class Idle(L.Layer):
-        def build(self, shape):
-            self.idle = self.add_weight(shape=(3,), initializer="zeros", name="idle")
-
-        def call(self, x):
-            return x
-
-    layers = [keras.Input((8, 8, 3)), L.Flatten(), Idle(name="one"), L.Dense(3)]
-    model_fn = models.from_keras(keras.Sequential(layers))
+    inputs = keras.Input((8, 8, 3))
+    x = L.Flatten()(inputs)
+    outputs = [L.Dense(3, name=name)(x) for name in ("read", "idle")]
+    model_fn = models.from_keras(
+        keras.Model(inputs, outputs),
+        loss_fn=lambda y, z: tf.reduce_mean(tf.square(z[0])),
+        label_spec=tf.TensorSpec([None], tf.int32),
+    )
     with pytest.raises(ValueError, match="does not depend on the weights .*idle"):
         _trained(model_fn, _client(keras_zoo.IMAGE, 0))
-
-
-def test_a_central_evaluation_takes_several_inputs_and_any_loss(keras):
-    L = keras.layers
-    inputs = {name: keras.Input((2,), name=name) for name in ("b", "a")}
-    size = L.Dense(1)(L.Concatenate()([inputs["a"], inputs["b"]]))
-    model = keras.Model(inputs, size)
-    model.compile(loss="mse")
-    model_fn = models.from_keras(model)
-    spec = model_fn().input_spec
-    x, y = keras_zoo.batch(spec["x"], 7, 0), keras_zoo.batch(spec["y"], 7, 1)
-    evaluate = experiment.CentralEvaluation(model_fn, x, y, batch_size=3)
-    found = evaluate(models.initial_weights(model_fn))
-    expected = np.mean(np.square(np.asarray(model(x)) - y))
-    assert list(found) == ["loss"]
-    np.testing.assert_allclose(found["loss"], expected, rtol=1e-5)

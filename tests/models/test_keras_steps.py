@@ -1,5 +1,7 @@
 """Rounds of a `from_keras` network by hand: Keras's own calls, the papers' formulas."""
 
+import collections
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -10,11 +12,6 @@ from tff_reg.experiment import progress
 
 RATE, BATCH, ROUNDS = 0.1, 4, 2
 SHAPE = (6, 6, 2)
-
-
-@pytest.fixture(params=keras_zoo.KERASES)
-def keras(request):
-    return keras_zoo.KERASES[request.param]
 
 
 def _residual(keras):
@@ -183,6 +180,36 @@ def test_two_rounds_of_a_method_that_looks_inside_are_its_formula(keras, name):
     assert any(np.max(np.abs(a - b)) > 1e-4 for a, b in zip(found, plain))
 
 
+@pytest.mark.parametrize("is_masked", [False, True])
+@pytest.mark.parametrize("is_softmax", [False, True])
+def test_a_language_model_trains_as_keras_fits_it(keras, is_masked, is_softmax):
+    """Three batches: the mean over the tokens, of which a mask leaves some out."""
+    L = keras.layers
+    keras.utils.set_random_seed(0)
+    inputs = keras.Input((5,), dtype="int32")
+    x = L.Embedding(7, 4, mask_zero=is_masked)(inputs)
+    x = L.GRU(4, return_sequences=True)(x)
+    outputs = L.Dense(7, "softmax" if is_softmax else None)(x)
+    model = keras.Model(inputs, outputs)
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=not is_softmax)
+    model.compile(optimizer=keras.optimizers.SGD(RATE), loss=loss)
+    model_fn = models.from_keras(model)
+    spec = model_fn().input_spec
+    assert spec["y"] == tf.TensorSpec([None, 5], tf.int32)
+    x = keras_zoo.batch(spec["x"], 3 * BATCH, 0, 7)
+    y = np.random.default_rng(1).integers(0, 7, x.shape).astype(np.int32)
+    client = collections.OrderedDict(x=x, y=y, key=np.array([1, 2]))
+    process = _process(model_fn, [])
+    with runtime.running("in_process"):
+        dataset = tf.data.Dataset.from_tensors(client)
+        state = process.next(process.initialize(), [dataset]).state
+    for rows in (slice(n, n + BATCH) for n in range(0, len(x), BATCH)):
+        model.train_on_batch(x[rows], y[rows])
+    found = process.get_model_weights(state).trainable
+    for ours, theirs in zip(found, model.trainable_weights, strict=True):
+        np.testing.assert_allclose(ours, np.asarray(theirs), rtol=0, atol=1e-6)
+
+
 def test_fedasam_measures_weights_by_their_axes_whatever_their_names(keras):
     """A step at w + rho t^2 g / |t g|, t = |w| + eta of a table and 1 of a shift."""
 
@@ -273,3 +300,21 @@ def test_two_clients_at_a_time_draw_what_one_at_a_time_draws(keras, contexts):
         with contexts(kind):
             found.append(_bytes(_train(process, _clients()).weights))
     assert found[0] == found[1] == found[2]
+
+
+def test_a_central_evaluation_takes_several_inputs_and_any_loss(keras):
+    L = keras.layers
+    inputs = {name: keras.Input((2,), name=name) for name in ("b", "a")}
+    both = L.Concatenate()([inputs["a"], inputs["b"]])
+    size = L.Dense(1, kernel_regularizer="l2")(both)  # Which Keras's evaluate adds.
+    model = keras.Model(inputs, size)
+    model.compile(loss="mse")
+    model_fn = models.from_keras(model)
+    spec = model_fn().input_spec
+    x, y = keras_zoo.batch(spec["x"], 7, 0), keras_zoo.batch(spec["y"], 7, 1)
+    evaluate = experiment.CentralEvaluation(model_fn, x, y, batch_size=3)
+    found = evaluate(models.initial_weights(model_fn))
+    expected = np.mean(np.square(np.asarray(model(x)) - y))
+    assert list(found) == ["loss"]
+    np.testing.assert_allclose(found["loss"], expected, rtol=1e-5)
+    assert np.ravel(model.evaluate(x, y, verbose=0))[0] > found["loss"] + 1e-4

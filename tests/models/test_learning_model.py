@@ -57,13 +57,16 @@ def test_cross_entropy_of_an_empty_batch_is_zero():
     assert loss == 0.0
 
 
-def test_initial_weights_follow_the_seed():
-    first = models.initial_weights(MODEL_FN)
-    again = models.initial_weights(MODEL_FN)
-    other = models.initial_weights(
-        models.build_model_fn("cnn", image_shape=(6, 6, 1), num_classes=3, seed=5)
-    )
-    eager = [v.numpy() for v in MODEL_FN().trainable_variables]
+@pytest.mark.parametrize("name", ["cnn", "vgg9", "squeezenet"])
+def test_initial_weights_follow_the_seed(name):
+    def build(seed):
+        options = dict(image_shape=(8, 8, 1), num_classes=3, seed=seed)
+        return models.build_model_fn(name, **options)
+
+    first = models.initial_weights(build(4))
+    again = models.initial_weights(build(4))
+    other = models.initial_weights(build(5))
+    eager = [v.numpy() for v in build(4)().trainable_variables]
     for a, b, c in zip(first.trainable, again.trainable, eager):
         np.testing.assert_array_equal(a, b)
         np.testing.assert_array_equal(a, c)

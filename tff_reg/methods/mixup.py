@@ -46,6 +46,15 @@ class Mixup(method.Method):
         minimum=0,
     )
 
+    def check_network(self, network: method.BlockModel) -> None:
+        specs = tf.nest.flatten(network.input_spec)
+        if self.concentration and not (len(specs) == 1 and specs[0].dtype.is_floating):
+            raise ValueError(
+                "mixup mixes examples that are one tensor of real numbers, and the"
+                f" model takes {' and '.join(s.dtype.name for s in specs)}: leave mixup"
+                " out."
+            )
+
     def change_batch(self, batch: method.Batch, key: tf.Tensor) -> method.Change:
         if not self.concentration:
             return method.Change(batch, {"coefficient": 1.0})

@@ -116,7 +116,7 @@ def call(
         which a model of Keras 2 also changes.
       whole: The model that `model` is, or is a part of.
       training: Whether in training mode.
-      key: int64 [2], what is random hangs on; drawn without one.
+      key: int64 [2], what is random in training hangs on; drawn without one.
 
     Returns:
       The `Call`.
@@ -180,6 +180,11 @@ def logits_of(call: Call) -> tf.Tensor:
     return getattr(call.output, "_keras_logits", call.output)
 
 
+def is_softmax_of(output: tf.Tensor, call: Call) -> bool:
+    """Whether the output of a traced call is a softmax's."""
+    return logits_of(call) is not output or output.op.type == "Softmax"
+
+
 def output_of(layer: Any, call: Call) -> tf.Tensor:
     """Returns the output of a layer's first call."""
     return next(c.output for c in call.layer_calls if c.layer is layer)
@@ -188,6 +193,11 @@ def output_of(layer: Any, call: Call) -> tf.Tensor:
 def input_of(layer: Any, call: Call) -> tf.Tensor:
     """Returns the first argument of a layer's first call."""
     return next(c.inputs[0] for c in call.layer_calls if c.layer is layer)
+
+
+def batched_spec(tensor: Any) -> tf.TensorSpec:
+    """A tensor's spec, of which the batch axis is first and open."""
+    return tf.TensorSpec([None, *tensor.shape[1:]], tensor.dtype)
 
 
 def name_of(variable: Any) -> str:
@@ -207,8 +217,11 @@ def names_of(variables: Sequence[Any]) -> list[str]:
     return list(names)
 
 
-def _key_of(key: Optional[tf.Tensor], number: int) -> tf.Tensor:
-    if key is None:
+def _key_of(key: Optional[tf.Tensor], number: int, training: bool) -> tf.Tensor:
+    """The key of one of the layers; in evaluation, always the same."""
+    if not training:
+        key = tf.zeros([2], tf.int64)
+    elif key is None:
         key = tf.random.uniform([2], maxval=2**62, dtype=tf.int64)
     return tf.random.experimental.stateless_fold_in(key, number)
 
@@ -218,8 +231,8 @@ def _call_keras_3(
 ) -> Any:
     mapping = [(variable, tf.convert_to_tensor(value)) for variable, value in values]
     for number, seed in enumerate(seeds_of(whole)):
-        if training:
-            mapping.append((seed, tf.cast(_key_of(key, number), seed.dtype)))
+        own = _key_of(key, number, training)
+        mapping.append((seed, tf.cast(own, seed.dtype)))
     with keras_of(model).StatelessScope(mapping, collect_losses=True) as scope:
         add_update = scope.add_update
 
@@ -252,8 +265,8 @@ def _call_keras_2(
         for number, layer in enumerate(layers_of(whole)):
             # In TFF's graphs, Keras 2 adds to those of the passes before.
             stack.enter_context(_set(vars(layer), "_losses", []))
-            if training and _GENERATOR in vars(layer):
-                generator = _KeyedGenerator(_key_of(key, number))
+            if _GENERATOR in vars(layer):
+                generator = _KeyedGenerator(_key_of(key, number, training))
                 stack.enter_context(_set(vars(layer), _GENERATOR, generator))
         output = model(x, training=training)
         losses = list(model.losses)

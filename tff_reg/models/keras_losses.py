@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import dataclasses
+from collections.abc import Callable, Sequence
 from typing import Any, Optional
 
 import tensorflow as tf
@@ -10,17 +11,51 @@ import tensorflow as tf
 from tff_reg.models import keras_calls, learning_model as learning_model_lib
 
 _SOFTMAX = ("softmax", "softmax_v2")  # Keras's and TensorFlow's.
+_ANY_LABELS = ("ctc", "circle")  # Losses whose labels are not like the outputs.
+
+
+@dataclasses.dataclass(frozen=True)
+class CompiledLoss:
+    """The loss of labels and outputs as a compiled model has it: a weighted sum.
+
+    Attributes:
+      keras: The model's Keras.
+      names: The names of the outputs, in order; None of a single one.
+      losses: The loss of each output; None of an output that has none.
+      scales: The weight of each.
+    """
+
+    keras: Any
+    names: Optional[Sequence[Any]]
+    losses: Sequence[Any]
+    scales: Sequence[float]
+
+    def __call__(self, labels: Any, outputs: Any):
+        pairs = [(labels, outputs)]
+        if self.names is not None:
+            pairs = [
+                tuple(y[name] if isinstance(y, dict) else y[n] for y in pairs[0])
+                for n, name in enumerate(self.names)
+            ]
+        return tf.add_n(
+            [
+                scale * _mean(self.keras, loss, *pair)
+                for loss, scale, pair in zip(self.losses, self.scales, pairs)
+                if loss is not None
+            ]
+        )
 
 
 def loss_of(
-    model: Any, output: Any, given: Optional[Callable], keras: Any
+    model: Any, call: keras_calls.Call, given: Any, keras: Any
 ) -> Optional[Callable]:
     """Finds the function of (labels, outputs) that gives a batch's loss.
 
     Args:
       model: The model.
-      output: What it gives, a tensor or a structure of them.
-      given: The user's; None for what the model was compiled with.
+      call: A call of it that was traced.
+      given: The user's function, or a loss of Keras; None for what the model was
+        compiled with.
       keras: The model's Keras.
 
     Returns:
@@ -30,65 +65,115 @@ def loss_of(
       ValueError: If the model has a training step of its own, or its losses are not
         those of its outputs.
     """
-    if given is not None:
-        return None if given is learning_model_lib.sparse_cross_entropy else given
+    if given is learning_model_lib.sparse_cross_entropy:
+        return None
+    if given is not None and not _name_of(given):
+        return given
+    loss, config = given, {}
+    if given is None:
+        _check_has_no_own_step(model, keras)
+        if getattr(model, "compiled", True):
+            loss = getattr(model, "loss", None)
+            config = getattr(model, "get_compile_config", dict)() or {}
+    if loss is None:
+        return None
+    names = _names_of(model, call.output)
+    scales = _each(model, "loss_weights", config.get("loss_weights"), names, 1.0)
+    losses = [
+        None if each is None else keras.losses.get(each)
+        for each in _each(model, "losses", loss, names, loss)
+    ]
+    for each in losses:
+        reduction = getattr(each, "reduction", "sum")
+        if reduction in (None, "none"):
+            raise ValueError(
+                f"The model {model.name!r} was compiled with a loss that has"
+                f" reduction={reduction!r}: make it 'sum' or"
+                " 'sum_over_batch_size'."
+            )
+    if names is None and _is_sparse(losses[0]):
+        _check_from_logits(model, losses[0], call)
+        if (call.output.shape.rank or 0) <= 2 and _is_plain(losses[0]):
+            if scales[0] == 1:
+                return None
+            raise ValueError(
+                f"The model {model.name!r} was compiled with loss_weights, and has one"
+                " output: leave them out, and multiply the learning rate."
+            )
+    return CompiledLoss(keras, names, losses, scales)
+
+
+def label_spec_of(loss: Optional[Callable], output: Any) -> Any:
+    """The `tf.TensorSpec`s of labels that a loss takes, if nobody says otherwise.
+
+    Args:
+      loss: What `loss_of` found.
+      output: The model's output, a tensor or a structure of them.
+
+    Returns:
+      int32, without the outputs' last axis, for cross-entropy of integer labels; else
+      as the outputs. The batch axis is first and open.
+    """
+    flat = tf.nest.flatten(output)
+    losses = loss.losses if isinstance(loss, CompiledLoss) else ()
+    if len(losses) != len(flat):
+        losses = [loss] * len(flat)
+    specs = [
+        tf.TensorSpec([None, *x.shape[1:-1]], tf.int32)
+        if loss is None or _is_sparse(each)
+        else keras_calls.batched_spec(x)
+        for each, x in zip(losses, flat)
+    ]
+    return tf.nest.pack_sequence_as(output, specs)
+
+
+def _check_has_no_own_step(model: Any, keras: Any) -> None:
+    """Refuses a model that overrides how Keras trains, in its class or by itself."""
+    bases = (keras.Sequential, keras.Model)
     for name in ("train_step", "compute_loss"):
-        own = getattr(type(model), name, None)
-        bases = (keras.Sequential, keras.Model)
+        own = getattr(getattr(model, name, None), "__func__", None)
         if own not in [getattr(base, name, None) for base in bases]:
             raise ValueError(
                 f"The model {model.name!r} has a {name} of its own, which clients do"
                 " not run: give loss_fn, if its loss of labels and outputs is all."
             )
-    loss = getattr(model, "loss", None) if getattr(model, "compiled", True) else None
-    if loss is None:
-        return None
-    config = getattr(model, "get_compile_config", dict)() or {}
-    names = _names_of(model, output)
-    scales = _each(model, "loss_weights", config.get("loss_weights"), names, 1.0)
-    if _is_plain_cross_entropy(loss, keras):
-        if scales[0] != 1:
-            raise ValueError(
-                f"The model {model.name!r} was compiled with loss_weights, and has one"
-                " output: leave them out, and multiply the learning rate."
-            )
-        return None
-    losses = _each(model, "losses", loss, names, loss)
-    for each in losses:
-        if getattr(each, "reduction", "sum") in (None, "none"):
-            raise ValueError(
-                f"The model {model.name!r} was compiled with a loss that has"
-                f" reduction={each.reduction!r}: make it 'sum' or"
-                " 'sum_over_batch_size'."
-            )
 
-    def total(labels: Any, outputs: Any):
-        if names is None:
-            return scales[0] * _mean(keras, losses[0], labels, outputs)
-        pairs = [
-            [y[name] if isinstance(y, dict) else y[n] for y in (labels, outputs)]
-            for n, name in enumerate(names)
-        ]
-        return tf.add_n(
-            [
-                scale * _mean(keras, each, *pair)
-                for each, scale, pair in zip(losses, scales, pairs)
-                if each is not None
-            ]
+
+def _name_of(loss: Any) -> str:
+    """The name of one of Keras's own losses, a class's or a function's; else ''."""
+    named = loss if hasattr(loss, "__name__") else type(loss)
+    is_own = named.__module__.split(".")[0] in ("keras", "tf_keras")
+    return named.__name__.lower() if is_own else ""
+
+
+def _is_sparse(loss: Any) -> bool:
+    """Whether a loss takes class numbers where the outputs have one logit a class."""
+    return _name_of(loss).startswith("sparse")
+
+
+def _is_plain(loss: Any) -> bool:
+    """Whether a cross-entropy is the mean over all examples."""
+    is_mean = getattr(loss, "reduction", "auto") in ("sum_over_batch_size", "auto")
+    return is_mean and _config_of(loss).get("ignore_class") is None
+
+
+def _check_from_logits(model: Any, loss: Any, call: keras_calls.Call) -> None:
+    """Refuses a cross-entropy that does not take what the model ends in."""
+    is_softmax = keras_calls.is_softmax_of(call.output, call)
+    takes_logits = bool(_config_of(loss).get("from_logits"))
+    if takes_logits == is_softmax:
+        what = "a softmax" if is_softmax else "no softmax"
+        raise ValueError(
+            f"The model {model.name!r} ends in {what}, and was compiled with a loss"
+            f" that has from_logits={takes_logits}: compile it with"
+            f" from_logits={not takes_logits}, or give loss_fn, if its outputs are"
+            " something else."
         )
 
-    return total
 
-
-def _is_plain_cross_entropy(loss: Any, keras: Any) -> bool:
-    """Whether a loss is the mean cross-entropy of integer labels."""
-    if isinstance(loss, str):
-        return loss == "sparse_categorical_crossentropy"
-    return (
-        type(loss) is keras.losses.SparseCategoricalCrossentropy
-        and getattr(loss, "reduction", None) in ("sum_over_batch_size", "auto")
-        and loss.get_config().get("ignore_class") is None
-    )
+def _config_of(loss: Any) -> dict[str, Any]:
+    """The options of a loss; of a function, none."""
+    return getattr(loss, "get_config", dict)()
 
 
 def _names_of(model: Any, output: Any) -> Optional[list[Any]]:
@@ -122,16 +207,30 @@ def _each(
 
 def _mean(keras: Any, loss: Any, labels: Any, outputs: Any):
     """The mean loss of labels that may lack the outputs' last axis, of size 1."""
-    loss = keras.losses.get(loss)
+    labels = tf.convert_to_tensor(labels)
+    _check_labels(_name_of(loss), labels.shape, outputs.shape)
     if not isinstance(loss, keras.losses.Loss):
         # As `compile` does: the mean is of what the outputs' mask leaves.
         wrapper: Any = keras.losses.MeanSquaredError.__bases__[0]
         is_3 = wrapper.__module__.startswith("keras.") and hasattr(keras, "ops")
         loss = wrapper(loss, **({"dtype": outputs.dtype.name} if is_3 else {}))
-    labels, rank = tf.convert_to_tensor(labels), outputs.shape.rank
+    rank = outputs.shape.rank
     if rank and labels.shape.rank == rank - 1 and outputs.shape[-1] == 1:
         labels = labels[..., tf.newaxis]
     return tf.reduce_mean(loss(labels, outputs))
+
+
+def _check_labels(name: str, labels: tf.TensorShape, outputs: tf.TensorShape) -> None:
+    """Refuses labels that a loss of Keras would broadcast to the outputs."""
+    if not name or name in _ANY_LABELS or None in (labels.rank, outputs.rank):
+        return
+    wanted = outputs[:-1] if name.startswith("sparse") else outputs
+    # Keras leaves out a last axis of size 1 that the other one lacks.
+    difference = labels.rank - wanted.rank
+    given = labels[:-1] if difference == 1 and labels[-1] == 1 else labels
+    cut = wanted[:-1] if difference == -1 and wanted[-1] == 1 else wanted
+    if not given.is_compatible_with(cut):
+        raise ValueError(f"{name} takes labels {wanted}")
 
 
 def check_gives_logits(
@@ -187,18 +286,6 @@ def check_gives_logits(
             " Dense layer with activation='softmax', in keras.layers.Softmax, or in"
             " logits."
         )
-    loss = getattr(model, "loss", None)
-    if loss is None:
-        return
-    takes_logits = not isinstance(loss, str) and loss.get_config()["from_logits"]
-    if takes_logits == is_softmax:
-        what = "a softmax" if is_softmax else "no softmax"
-        raise ValueError(
-            f"The model {model.name!r} ends in {what}, and was compiled with a loss"
-            f" that has from_logits={takes_logits}: compile it with"
-            f" from_logits={not takes_logits}, or give loss_fn, if its outputs are"
-            " something else."
-        )
 
 
 def check_fits(model: Any, loss: Callable, label_spec: Any, output: Any) -> None:
@@ -213,9 +300,7 @@ def check_fits(model: Any, loss: Callable, label_spec: Any, output: Any) -> None
     Raises:
       ValueError: If it cannot, or is no float scalar.
     """
-    specs = tf.nest.map_structure(
-        lambda x: tf.TensorSpec([None, *x.shape[1:]], x.dtype), output
-    )
+    specs = tf.nest.map_structure(keras_calls.batched_spec, output)
     labels = [f"{s.dtype.name} {s.shape}" for s in tf.nest.flatten(label_spec)]
     outputs = [f"{s.dtype.name} {s.shape}" for s in tf.nest.flatten(specs)]
     what = (

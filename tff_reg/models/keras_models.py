@@ -8,7 +8,6 @@ import dataclasses
 import itertools
 import os
 import re
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Optional
 
@@ -21,12 +20,8 @@ from tff_reg.models import (
     keras_losses,
     keras_network,
     keras_parts,
+    keras_trial,
     learning_model as learning_model_lib,
-)
-
-_DRAWS = (
-    *("RandomUniform", "RandomUniformInt", "RandomStandardNormal", "TruncatedNormal"),
-    *("RandomShuffle", "RandomGamma", "RandomPoissonV2", "Multinomial"),
 )
 
 
@@ -116,7 +111,9 @@ def from_keras(
     """Makes a `model_fn` of a Keras model, of Keras 3 or Keras 2.
 
     The model is called as Keras calls it. Its weights at the time of this call are the
-    initial ones; the model itself is not changed by training.
+    initial ones; the model itself is not changed by training. An evaluation's loss is
+    that of labels and outputs; Keras's `model.evaluate` adds the model's own losses, of
+    regularisers and `add_loss`.
 
     For example
 
@@ -128,13 +125,13 @@ def from_keras(
       blocks: Names of layers of a Sequential or functional model: each ends a block,
         and what is left is the classifier. Without them a model is taken apart where
         one tensor carries everything, into at most six blocks.
-      loss_fn: Function of (labels, outputs) giving a batch's mean loss. Without it the
-        loss that the model was compiled with, else the cross-entropy of integer labels
-        and the logits before a last softmax.
+      loss_fn: Function of (labels, outputs) giving a batch's mean loss, or a loss of
+        Keras. Without it the loss that the model was compiled with, else the
+        cross-entropy of integer labels and the logits before a last softmax.
       input_spec: `tf.TensorSpec` of the input, batch axis first, or a structure of
         them; only for a model that does not know it: sub-classed, or not built.
-      label_spec: The same of the labels; by default int32 [None] for cross-entropy
-        of integer labels, else as the output.
+      label_spec: The same of the labels; by default int32 without the output's last
+        axis for cross-entropy of integer labels, else as the output.
 
     Returns:
       A `KerasModelFn`: a function without arguments that makes a `LearningModel`. Its
@@ -148,56 +145,49 @@ def from_keras(
     _check_layers(model)
     input_spec = _spec_of(model, input_spec)
     _check_weights(model)
-    variables, num_trainable = _weights_of(model)
-    known = {id(v) for v in (*variables, *keras_calls.seeds_of(model))}
-    others = [v for v in model.variables if id(v) not in known]
-    trial = _try(model, input_spec, variables, num_trainable, others)
-    output = trial.call.output
-    loss = keras_losses.loss_of(model, output, loss_fn, keras)
-    is_vector = tf.is_tensor(output) and output.shape.rank == 2
-    is_classifier = loss is None
-    logits_call = keras_calls.logits_call_of(trial.call) if is_vector else None
+    trial = keras_trial.run(model, input_spec)
+    loss = keras_losses.loss_of(model, trial.call, loss_fn, keras)
+    plan = _plan_of(model, trial, input_spec, loss is None, blocks, keras)
+    if label_spec is None:
+        label_spec = keras_losses.label_spec_of(loss, trial.call.output)
+    label_spec = keras_parts.in_order(label_spec)
+    loss = loss or learning_model_lib.sparse_cross_entropy
+    keras_losses.check_fits(model, loss, label_spec, trial.call.output)
+    return KerasModelFn(plan, loss, label_spec)
+
+
+def _plan_of(
+    model: Any,
+    trial: keras_trial.Trial,
+    input_spec: Any,
+    is_classifier: bool,
+    blocks: Optional[Sequence[str]],
+    keras: Any,
+) -> keras_network.Plan:
+    """The structure that methods look at, and the weights as they are now."""
     head = last = None
-    if is_classifier and logits_call is not None:
-        head = last = _head_of(logits_call, trial, variables, keras)
-        gives_all = logits_call.output is output
-        if head is None and gives_all and keras_calls.is_linear(logits_call.layer):
-            last = logits_call.layer
-    if is_classifier:
-        keras_losses.check_gives_logits(model, trial.call, logits_call, head)
-        loss = learning_model_lib.sparse_cross_entropy
     with _unchanged(model):
-        if head is not None and not keras_parts.ends_in(model, head, input_spec):
-            head = last = None
+        if is_classifier:
+            head, last = _last_of(model, trial, input_spec, keras)
         parts, ends = keras_parts.parts_of(
             model, trial, head, last, blocks, input_spec, keras
         )
-    if label_spec is None:
-        label_spec = tf.TensorSpec([None], tf.int32)
-        if not is_classifier:
-            label_spec = tf.nest.map_structure(_batched_spec, output)
-    label_spec = keras_parts.in_order(label_spec)
-    keras_losses.check_fits(model, loss, label_spec, output)
-    plan = keras_network.Plan(
+    others = enumerate(trial.variables[trial.num_trainable :], trial.num_trainable)
+    return keras_network.Plan(
         model=model,
         input_spec=input_spec,
-        variables=variables,
-        names=keras_calls.names_of(variables),
-        values=[np.asarray(v) for v in variables],
-        num_trainable=num_trainable,
-        fixed=[(v, np.asarray(v)) for v in others],
-        constants=frozenset(
-            n
-            for n, v in enumerate(variables)
-            if n >= num_trainable and id(v) not in trial.changed
-        ),
+        variables=trial.variables,
+        names=keras_calls.names_of(trial.variables),
+        values=[np.asarray(v) for v in trial.variables],
+        num_trainable=trial.num_trainable,
+        fixed=[(v, np.asarray(v)) for v in trial.fixed],
+        constants=frozenset(n for n, v in others if id(v) not in trial.changed),
         head=head,
         parts=parts,
         ends=ends,
-        num_classes=output.shape[-1] if is_classifier else None,
+        num_classes=trial.call.output.shape[-1] if is_classifier else None,
         is_random=keras_calls.is_random(model),
     )
-    return KerasModelFn(plan, loss, label_spec)
 
 
 def from_keras_blocks(
@@ -236,34 +226,36 @@ def from_keras_blocks(
             f"each, but got blocks of {[len(b) for b in lists]} layers."
         )
 
+    is_eager = tf.executing_eagerly()
+    if is_eager:
+        return keras_network.KerasNetwork(_plan_of_blocks(lists, input_shape, True))
+    # A thread of its own is outside of the graph that is being built.
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        made = pool.submit(_plan_of_blocks, lists, input_shape, False).result()
+    return keras_network.KerasNetwork(made)
+
+
+def _plan_of_blocks(
+    lists: Sequence[Sequence[Any]], input_shape: Sequence[int], is_eager: bool
+) -> keras_network.Plan:
+    """The plan of a Sequential model of lists of layers, a block each."""
     flat = [layer for each in lists for layer in each]
     kerases = {_check_is_keras(layer).__name__ for layer in flat}
     if len(kerases) > 1:
         raise TypeError(f"The layers are of {' and '.join(sorted(kerases))}.")
     keras = keras_calls.keras_of(flat[0])
-    is_eager = tf.executing_eagerly()
-
-    def plan() -> keras_network.Plan:
-        used = flat
-        if not is_eager:
-            # In a graph, Keras 2 makes layers of TensorFlow 1.
-            used = [type(each).from_config(each.get_config()) for each in flat]
-        inputs = keras.Input(tuple(input_shape), dtype=flat[-1].compute_dtype)
-        model = keras.Sequential([inputs, *used])
-        found = from_keras(model, blocks=[each[-1].name for each in lists]).plan
-        names = [f"block{n}" for n in range(1, len(lists))]
-        parts = [
-            dataclasses.replace(part, name=name)
-            for part, name in zip(found.parts, [*names, "classifier"])
-        ]
-        return dataclasses.replace(found, parts=parts)
-
-    if is_eager:
-        return keras_network.KerasNetwork(plan())
-    # A thread of its own is outside of the graph that is being built.
-    with concurrent.futures.ThreadPoolExecutor(1) as pool:
-        made = pool.submit(plan).result()
-    return keras_network.KerasNetwork(made)
+    if not is_eager:
+        # In a graph, Keras 2 makes layers of TensorFlow 1.
+        flat = [type(each).from_config(each.get_config()) for each in flat]
+    inputs = keras.Input(tuple(input_shape), dtype=flat[-1].compute_dtype)
+    model = keras.Sequential([inputs, *flat])
+    found = from_keras(model, blocks=[each[-1].name for each in lists]).plan
+    names = [f"block{n}" for n in range(1, len(lists))]
+    parts = [
+        dataclasses.replace(part, name=name)
+        for part, name in zip(found.parts, [*names, "classifier"])
+    ]
+    return dataclasses.replace(found, parts=parts)
 
 
 def _check_is_keras(model: Any) -> Any:
@@ -282,15 +274,13 @@ def _check_is_keras(model: Any) -> Any:
     return keras
 
 
-def _batched_spec(tensor: Any) -> tf.TensorSpec:
-    return tf.TensorSpec([None, *tensor.shape[1:]], tensor.dtype)
-
-
 def _spec_of(model: Any, given: Any) -> Any:
     """The specs of a model's input; builds a model that has no weights yet."""
     spec = given
     if spec is None and getattr(model, "inputs", None):
-        spec = tf.nest.map_structure(_batched_spec, keras_parts.input_of(model))
+        spec = tf.nest.map_structure(
+            keras_calls.batched_spec, keras_parts.input_of(model)
+        )
     if spec is None:
         raise ValueError(
             f"The model {model.name!r} does not know what it takes: give input_spec,"
@@ -318,6 +308,12 @@ def _unchanged(model: Any) -> Iterator[None]:
 
 def _check_layers(model: Any) -> None:
     for layer in keras_calls.layers_of(model):
+        remat = getattr(layer, "_remat_mode", None)
+        if remat is not None and remat.mode is not None:
+            raise ValueError(
+                f"The layer {layer.name!r} was made in a keras.RematScope, in which the"
+                " gradients of clients' weights are lost: make it outside of it."
+            )
         if getattr(layer, "stateful", False) is True and hasattr(layer, "cell"):
             raise ValueError(
                 f"The layer {layer.name!r} keeps its state from batch to batch, of one"
@@ -362,86 +358,26 @@ def _check_weights(model: Any) -> None:
     learning_model_lib.check_dtypes(model.trainable_weights)
 
 
-def _weights_of(model: Any) -> tuple[list[Any], int]:
-    """A model's weights, those that are trained first, each once."""
-    trained = list({id(v): v for v in model.trainable_weights}.values())
-    known = {id(v) for v in trained}
-    others = {id(v): v for v in model.non_trainable_weights if id(v) not in known}
-    return [*trained, *others.values()], len(trained)
+def _last_of(
+    model: Any, trial: keras_trial.Trial, spec: Any, keras: Any
+) -> tuple[Any, Any]:
+    """The `Dense` layer that gives a classifier's logits; the layer that does. Or None.
+
+    Raises a ValueError if the model is no classifier.
+    """
+    call = trial.call
+    is_vector = tf.is_tensor(call.output) and call.output.shape.rank == 2
+    found = keras_calls.logits_call_of(call) if is_vector else None
+    head = None if found is None else _head_of(found, trial, keras)
+    keras_losses.check_gives_logits(model, call, found, head)
+    if head is not None:
+        return (head, head) if keras_parts.ends_in(model, head, spec) else (None, None)
+    if found is None or found.output is not call.output:
+        return None, None
+    return None, found.layer if keras_calls.is_linear(found.layer) else None
 
 
-def _try(
-    model: Any,
-    spec: Any,
-    variables: Sequence[Any],
-    num_trainable: int,
-    others: Sequence[Any],
-) -> keras_parts.Trial:
-    """Traces a training pass in a graph of its own, as TFF will."""
-    found: dict[str, Any] = {}
-    with tf.Graph().as_default():
-        ours = [
-            tf.Variable(tf.zeros(tuple(v.shape), v.dtype), n < num_trainable)
-            for n, v in enumerate(variables)
-        ]
-
-        def run(*x: Any):
-            features = tf.nest.pack_sequence_as(spec, x)
-            fixed = [(v, tf.zeros(tuple(v.shape), v.dtype)) for v in others]
-            found["features"] = x
-            found["call"] = keras_calls.call(
-                model,
-                features,
-                [*zip(variables, ours), *fixed],
-                whole=model,
-                training=True,
-                key=tf.zeros([2], tf.int64),
-            )
-            return tf.nest.flatten(found["call"].output)
-
-        count = len(model.weights)
-        try:
-            function = tf.function(run, autograph=False)
-            traced = function.get_concrete_function(*tf.nest.flatten(spec))
-        except Exception as error:
-            why = str(error).strip().splitlines()[0] if str(error) else ""
-            raise ValueError(
-                f"The model {model.name!r} cannot be called in a graph of TensorFlow"
-                f" with variables that stand for its own: {type(error).__name__}: {why}"
-            ) from error
-        graph = traced.graph
-    if len(model.weights) > count:
-        raise ValueError(
-            f"The model {model.name!r} makes weights in its first pass in training"
-            " mode: make it anew, and call it on a batch with training=True before."
-        )
-    draws = [op for op in graph.get_operations() if op.type in _DRAWS]
-    if draws:
-        warnings.warn(
-            f"The model {model.name!r} draws random numbers by {draws[0].name!r}, not"
-            " by a layer of Keras or a keras.random.SeedGenerator: they depend on no"
-            " seed, and a run cannot be repeated to the bit.",
-            stacklevel=3,
-        )
-    call = found["call"]
-    changed = {n for n, v in enumerate(call.new_values[: len(ours)]) if v is not None}
-    inner = {id(external): internal for external, internal in graph.captures}
-    handles = {
-        id(inner[id(v.handle)]): n for n, v in enumerate(ours) if id(v.handle) in inner
-    }
-    for op in graph.get_operations():
-        if op.type.startswith("Assign") or op.type.endswith("PartitionedCall"):
-            changed.update(handles[id(x)] for x in op.inputs if id(x) in handles)
-    changed_ids = frozenset(id(variables[n]) for n in changed)
-    return keras_parts.Trial(call, found["features"], changed_ids)
-
-
-def _head_of(
-    found: keras_calls.LayerCall,
-    trial: keras_parts.Trial,
-    variables: Sequence[Any],
-    keras: Any,
-) -> Any:
+def _head_of(found: keras_calls.LayerCall, trial: keras_trial.Trial, keras: Any) -> Any:
     """The `Dense` layer that gives the logits; None if it is another layer."""
     layer, x, call = found.layer, found.inputs[0], trial.call
     is_dense = isinstance(layer, keras.layers.Dense)
@@ -452,7 +388,7 @@ def _head_of(
         and getattr(layer, "activity_regularizer", None) is None
         and not getattr(layer, "lora_enabled", False)
         and getattr(layer, "quantization_mode", None) is None
-        and id(layer.kernel) in {id(v) for v in variables}
+        and id(layer.kernel) in {id(v) for v in trial.variables}
         and id(layer.kernel) not in trial.changed
     )
     times = sum(each.layer is layer for each in call.layer_calls)

@@ -3,33 +3,17 @@
 from __future__ import annotations
 
 import collections
-import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any, Optional
 
 import numpy as np
 import tensorflow as tf
 
-from tff_reg.models import keras_calls
+from tff_reg.models import keras_calls, keras_trial
 from tff_reg.models.keras_network import Part
 
 # A network that is taken apart by itself has at most so many blocks, as the papers' do.
 _MOST_BLOCKS = 6
-
-
-@dataclasses.dataclass(frozen=True)
-class Trial:
-    """A pass in training mode, traced only.
-
-    Attributes:
-      call: The call.
-      features: What the model was given.
-      changed: The `id`s of the weights that it changes.
-    """
-
-    call: keras_calls.Call
-    features: Any
-    changed: frozenset[int]
 
 
 def in_order(spec: Any) -> Any:
@@ -63,7 +47,7 @@ def input_of(model: Any) -> Any:
 
 def parts_of(
     model: Any,
-    trial: Trial,
+    trial: keras_trial.Trial,
     head: Any,
     last: Any,
     names: Optional[Sequence[str]],
@@ -92,51 +76,49 @@ def parts_of(
     whole = [Part("body", model), Part("classifier", None)]
     if head is None:
         whole = [Part("whole", model)]
-    if not has_graph:
-        return whole, []
+    ends = _ends_of(model, trial, last, names) if has_graph else []
+    nodes = _nodes_of(model) if ends else {}
+    if not ends or (head is not None and id(head) not in nodes):
+        return whole, []  # The head may be inside of another layer.
+    tensors = [_only(nodes[id(layer)], "output") for layer in ends]
+    goal = model.outputs[0] if head is None else _only(nodes[id(head)], "input")
+    part_names = names and [layer.name for layer in ends]
+    part_names = part_names or [f"block{n}" for n, _ in enumerate(ends, start=1)]
+    parts = [
+        Part(name, None if start is end else keras.Model(start, end))
+        for name, start, end in zip(
+            [*part_names, "classifier"], [input_of(model), *tensors], [*tensors, goal]
+        )
+    ]
+    if _computes_the_same(model, parts, head, spec):
+        return parts, ends
+    if names is not None:
+        raise ValueError(
+            f"The blocks of {model.name!r}, one after another, do not compute what"
+            " the model does (a mask that travels with a tensor, for example):"
+            " leave blocks out."
+        )
+    return whole, []
+
+
+def _ends_of(
+    model: Any, trial: keras_trial.Trial, last: Any, names: Optional[Sequence[str]]
+) -> list[Any]:
+    """The layers at which blocks end: those that were named, or found ones."""
     cuts = _cuts(model, trial, last)
     if names is None:
-        ends = _chosen(model, trial, cuts)
-    else:
-        by_name = {layer.name: layer for layer in cuts}
-        wanted = [
-            name
-            for name in names
-            if name not in (getattr(last, "name", None), model.layers[-1].name)
-        ]
-        unknown = [name for name in wanted if name not in by_name]
-        if unknown or not wanted:
-            raise ValueError(
-                f"No block of {model.name!r} can end at {unknown or list(names)}."
-                " Blocks end where one layer's output carries everything: after"
-                f" {', '.join(by_name)}."
-            )
-        ends = [layer for layer in cuts if layer.name in wanted]
-    if not ends:
-        return whole, []
-    nodes = _nodes_of(model)
-    if head is not None and id(head) not in nodes:
-        return whole, []  # It is inside of another layer.
-    tensors = [_only(nodes[id(layer)], "output") for layer in ends]
-    starts = [input_of(model), *tensors]
-    goal = model.outputs[0] if head is None else _only(nodes[id(head)], "input")
-    parts = []
-    for number, (start, end) in enumerate(zip(starts, [*tensors, goal]), start=1):
-        is_last = number == len(starts)
-        name = "classifier" if is_last else f"block{number}"
-        if names is not None and not is_last:
-            name = ends[number - 1].name
-        part = None if start is end else keras.Model(start, end)
-        parts.append(Part(name, part))
-    if not _computes_the_same(model, parts, head, spec):
-        if names is not None:
-            raise ValueError(
-                f"The blocks of {model.name!r}, one after another, do not compute what"
-                " the model does (a mask that travels with a tensor, for example):"
-                " leave blocks out."
-            )
-        return whole, []
-    return parts, ends
+        return _chosen(model, trial, cuts)
+    known = [layer.name for layer in cuts]
+    lasts = (getattr(last, "name", None), model.layers[-1].name)
+    wanted = [name for name in names if name not in lasts]
+    unknown = [name for name in wanted if name not in known]
+    if unknown or not wanted:
+        raise ValueError(
+            f"No block of {model.name!r} can end at {unknown or list(names)}."
+            " Blocks end where one layer's output carries everything: after"
+            f" {', '.join(known)}."
+        )
+    return [layer for layer in cuts if layer.name in wanted]
 
 
 def _nodes_of(model: Any) -> dict[int, Any]:
@@ -151,7 +133,7 @@ def _only(node: Any, kind: str) -> Any:
     return tf.nest.flatten(getattr(node, f"{kind}_tensors"))[0]
 
 
-def _cuts(model: Any, trial: Trial, last: Any) -> list[Any]:
+def _cuts(model: Any, trial: keras_trial.Trial, last: Any) -> list[Any]:
     """The layers before the last whose output carries everything, in order."""
     calls = _own_calls(model, trial)
     entries = {x.op for x in trial.features}
@@ -161,39 +143,22 @@ def _cuts(model: Any, trial: Trial, last: Any) -> list[Any]:
         if each.layer is last:
             break
         is_once = sum(layer is each.layer for layer in layers) == 1
-        is_new = tf.is_tensor(each.output) and each.output.op not in entries
-        if (
-            is_once
-            and is_new
-            and _is_cut(each.output.op, trial.call.output.op, entries)
-        ):
+        if not is_once or not tf.is_tensor(each.output):
+            continue
+        cut, end = each.output.op, trial.call.output.op
+        is_inside = cut is not end and cut not in entries
+        if is_inside and not keras_trial.depends(end, entries, without=cut):
             cuts.append(each.layer)
     return cuts
 
 
-def _own_calls(model: Any, trial: Trial) -> list[keras_calls.LayerCall]:
+def _own_calls(model: Any, trial: keras_trial.Trial) -> list[keras_calls.LayerCall]:
     """The calls of a model's own layers, without those inside of them."""
     own = {id(layer) for layer in model.layers}
     return [c for c in trial.call.layer_calls if id(c.layer) in own]
 
 
-def _is_cut(cut: tf.Operation, last: tf.Operation, entries: set[tf.Operation]) -> bool:
-    """Whether all that leads from the input to the last operation goes through one."""
-    seen, to_see = {cut}, [last]
-    if last is cut:
-        return False
-    while to_see:
-        op = to_see.pop()
-        if op in seen:
-            continue
-        if op in entries:
-            return False
-        seen.add(op)
-        to_see += [x.op for x in op.inputs]
-    return True
-
-
-def _chosen(model: Any, trial: Trial, cuts: Sequence[Any]) -> list[Any]:
+def _chosen(model: Any, trial: keras_trial.Trial, cuts: Sequence[Any]) -> list[Any]:
     """After which layers a model is cut: before layers with weights, evenly."""
 
     def rank(layer: Any) -> int:
@@ -218,10 +183,7 @@ def _chosen(model: Any, trial: Trial, cuts: Sequence[Any]) -> list[Any]:
 
 def ends_in(model: Any, head: Any, spec: Any) -> bool:
     """Whether in evaluation a model gives its head's logits, or their softmax."""
-    generator = np.random.default_rng(0)
-    x = example(spec, lambda shape: generator.uniform(0, 2, shape))
-    values = [(v, v) for v in model.variables]
-    call = keras_calls.call(model, x, values, whole=model, training=False)
+    _, _, call = _evaluated(model, spec)
     if sum(each.layer is head for each in call.layer_calls) != 1:
         return False
     logits = tf.linalg.matmul(keras_calls.input_of(head, call), head.kernel)
@@ -234,16 +196,18 @@ def ends_in(model: Any, head: Any, spec: Any) -> bool:
 
 def _computes_the_same(model: Any, parts: Any, head: Any, spec: Any) -> bool:
     """Whether the parts, one after another, give the head's input, or the output."""
-    generator = np.random.default_rng(0)
-
-    def make(shape: Sequence[int]) -> np.ndarray:
-        return generator.uniform(0, 2, shape)
-
-    x = example(spec, make)
-    values = [(v, v) for v in model.variables]
-    whole = keras_calls.call(model, x, values, whole=model, training=False)
+    x, values, whole = _evaluated(model, spec)
     for part in (part.model for part in parts if part.model is not None):
         x = keras_calls.call(part, x, values, whole=model, training=False).output
     wanted = whole.output if head is None else keras_calls.input_of(head, whole)
     size = tf.reduce_max(tf.abs(wanted))
     return bool(tf.reduce_all(tf.abs(x - wanted) <= 1e-4 * (1 + size)))
+
+
+def _evaluated(model: Any, spec: Any) -> tuple[Any, Any, keras_calls.Call]:
+    """Examples, the model's variables as they are, and its call in evaluation."""
+    generator = np.random.default_rng(0)
+    x = example(spec, lambda shape: generator.uniform(0, 2, shape))
+    values = [(v, v) for v in model.variables]
+    call = keras_calls.call(model, x, values, whole=model, training=False)
+    return x, values, call
