@@ -144,12 +144,11 @@ def method_page(name):
     module = importlib.import_module(method.__module__)
     title, _, text = _text(module).partition("\n")
     title, _, _ = title.partition(": ")
-    formula = re.search(r"(?ms)^\$\$.*?^\$\$$", text)[0]
-    before, _, after = text.partition(formula)
+    before, formula, after = text.split("$$", 2)
     parts = [
         f"# {title}",
         cards.CARDS[name].idea,
-        formula,
+        f"$${formula}$$",
         _card(name, method),
         "## In detail",
         before.strip(),
@@ -269,8 +268,7 @@ def flags_page():
         "# All flags",
         "The flags of `bin/run`, which `bin/compare` and `bin/reproduce` take as well."
         " `--help=all` prints them; `bin/run --process=NAME --help=all` prints a"
-        " method's default values. In Python they are the arguments of `tff_reg.run` and"
-        " the fields of `experiment.RunConfig`.",
+        " method's default values. In Python they are arguments of `tff_reg.run`.",
     ]
     for group, flags in groups.items():
         rows = [[_flag(each), _cell(each.help), _choices(each)] for each in flags]

@@ -20,6 +20,7 @@ import difflib
 import functools
 import math
 import numbers
+import os
 import reprlib
 import typing
 from collections.abc import Iterable, Mapping, Sequence
@@ -154,6 +155,8 @@ class Setting:
     def adopt(self, value: Any) -> Any:
         """Turns a value from JSON, which has no tuples and writes 1 for 1.0, into ours.
 
+        A path becomes its text.
+
         Args:
           value: The value. One of another kind is returned unchanged.
 
@@ -165,6 +168,8 @@ class Setting:
         return self._adopt_item(value)
 
     def _adopt_item(self, item: Any) -> Any:
+        if self.type is str and isinstance(item, os.PathLike):
+            return os.fspath(item)
         is_whole = isinstance(item, int) and not isinstance(item, bool)
         return (
             float(item) if self.type is float and is_whole and _finite(item) else item

@@ -11,7 +11,7 @@ class WandB(experiment.Callback):
         self.project = project
 
     def on_start(self, run):
-        import wandb
+        import wandb  # noqa: PLC0415 (only where it is used)
 
         name = str(run.directory.path) if run.directory else None
         self.logger = wandb.init(
