@@ -1,5 +1,6 @@
 """`tff_reg.run` and `tff_reg.compare`: what a notebook or a script calls."""
 
+import functools
 import inspect
 import json
 import sys
@@ -284,6 +285,36 @@ def test_functions_are_known_by_what_they_compute():
     assert described(keras.metrics.MeanSquaredError()).startswith("MeanSquaredError 3.")
     top = keras.metrics.SparseTopKCategoricalAccuracy
     assert described(top(3)) == described(top(3)) != described(top(2))
+    used = keras.metrics.AUC()  # Keras gives the next one another name.
+    used.update_state(np.eye(2), np.eye(2))
+    assert described(used) == described(keras.metrics.AUC())
+
+    def halving(round_num):
+        return 0.1 if round_num < 2 else halving(round_num - 1) / 2
+
+    assert described(halving) == described(halving)
+
+
+@pytest.mark.parametrize("kind", [list, tuple, np.array, set, iter], ids=str)
+def test_functions_are_known_by_the_values_that_they_hold(kind):
+    class Sampler:
+        def __init__(self, rows):
+            self.rows = kind(rows)
+
+        def __call__(self, round_num, client_ids):
+            return [client_ids[row] for row in self.rows]
+
+    def sampler(rows):
+        rows = kind(rows)
+        return lambda round_num, client_ids: [client_ids[row] for row in rows]
+
+    for make in (sampler, Sampler, lambda rows: functools.partial(sum, kind(rows))):
+        is_known = functions.described(make([0, 1])) != functions.described(make([2]))
+        assert is_known == (kind is not iter)
+        assert functions.described(make([0, 1])) == functions.described(make([0, 1]))
+    one_by_one = sampler([0, 1])
+    functions.described(one_by_one)
+    assert one_by_one(1, ["a", "b"]) == ["a", "b"]
 
 
 def test_a_notebook_shows_one_picture_that_is_replaced(monkeypatch):
