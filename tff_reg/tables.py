@@ -12,9 +12,7 @@ from tff_reg.lazy import pandas
 
 
 def to_csv(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Returns a CSV with one line per row, headed by the keys of the first row; None is
-    empty.
-    """
+    """Returns a CSV with one line per row, headed by the first row's keys."""
     buffer = io.StringIO()
     writer = csv.DictWriter(buffer, list(rows[0]), lineterminator="\n")
     writer.writeheader()

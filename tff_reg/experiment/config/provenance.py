@@ -201,9 +201,7 @@ def change(config: Mapping[str, Any]) -> Optional[str]:
 
 
 def describe(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the code and versions of this process, by the names of `MAKER`, as JSON
-    values.
-    """
+    """Returns this process's code and versions, by the names of `MAKER`."""
     return {
         "clients_run": runtime.describe(),
         "tensorflow_devices": [

@@ -176,9 +176,7 @@ def _examples(
 def _analyses(
     path: pathlib.Path, rounds: int, columns: Sequence[str], weights: str
 ) -> dict[str, Any]:
-    """Returns the values of columns from a run's analyses, and the analyses'
-    settings.
-    """
+    """Returns columns from a run's analyses, and the analyses' settings."""
     found: dict[str, Any] = {}
     for kind, of_weights in (
         (CLIENTS_COLUMNS, WEIGHTS.default),

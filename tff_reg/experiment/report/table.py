@@ -196,9 +196,7 @@ class Table:
         return cells
 
     def notes(self) -> list[str]:
-        """Returns sentences on failed clients, idle rounds and different versions of
-        the code.
-        """
+        """Returns sentences on failed clients, idle rounds and different code."""
         notes = []
         if self.missing:
             there = sum(map(len, self.groups.values()))

@@ -128,9 +128,7 @@ def _steps(config: ResolvedConfig, num_train: int) -> int:
 
 
 def _memory(config: ResolvedConfig, num_weights: int) -> Optional[str]:
-    """Returns the state that clients keep between rounds, in words; None for no
-    state.
-    """
+    """Describes the state that clients keep between rounds; None for no state."""
     kept, texts = set(), []
     for method in config.methods:
         keys = memories.keys(method.name, method.client_memory)

@@ -50,9 +50,7 @@ _STATEFUL_PARTS = ("initial_client_state", "get_all_clients_weights")
 
 
 def folder() -> pathlib.Path:
-    """Returns the folder of kept processes: `VARIABLE`, or the user's folder for
-    caches.
-    """
+    """Returns the folder of kept processes: `VARIABLE`, or the user's cache folder."""
     if own := os.environ.get(VARIABLE):
         return pathlib.Path(own)
     caches = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")

@@ -266,9 +266,7 @@ def _block(
     heads: Mapping[tuple[str, str], str],
     numbers: Sequence[Number],
 ) -> list[str]:
-    """Makes a table with one row per method and, for each heading, the published and
-    our value.
-    """
+    """Makes a table with one row per method: published and own values by heading."""
     found = {(each.cell.row, each.cell.column, each.quantity): each for each in numbers}
     columns: list[tuple[str, list[str]]] = [("", ["", *rows])]
     for (column, quantity), text in heads.items():

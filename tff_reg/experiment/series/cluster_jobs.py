@@ -93,9 +93,7 @@ def _sbatch_options(given: Sequence[str]) -> dict[str, str]:
 
 
 def _environment() -> dict[str, Optional[str]]:
-    """Returns the differences between a job's environment and this one; None
-    removes.
-    """
+    """Returns how a job's environment differs from this one; None removes."""
     changes: dict[str, Optional[str]] = {**jobs.threads()}
     if os.environ.get("KERAS_HOME") == scratch.folder():  # This process's own.
         changes["KERAS_HOME"] = None

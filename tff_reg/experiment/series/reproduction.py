@@ -137,9 +137,7 @@ class Reproduction:
         return [self._runs[self._key(cell, recipe)] for recipe in cell.recipes]
 
     def protocols(self) -> list[str]:
-        """Returns the common settings of a column's runs and the differences between
-        its rows.
-        """
+        """Returns a column's common settings and the differences between its rows."""
         columns: dict[str, list[str]] = {}
         for column in self.artifact.columns:
             rows = {
