@@ -185,7 +185,7 @@ def _draw(axes: Any, curves: Sequence[Curve], has_points: bool = False) -> list[
 
 
 def _make_room(axes: Any, bounds: Sequence[float]) -> None:
-    """Ends the vertical axis a little above what is drawn."""
+    """Ends the vertical axis a little above the curves."""
     bottom, _ = axes.get_ylim()
     top = max(bounds)
     axes.set_ylim(bottom, min(103.0, top + max(0.04 * (top - bottom), 1.0)))

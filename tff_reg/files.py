@@ -28,7 +28,7 @@ PathLike = Union[str, "os.PathLike[str]"]
 
 
 class DamagedError(ValueError):
-    """Raised when a file is not what it should be; says which and how."""
+    """Raised when a file is not as it should be; names the file and the reason."""
 
 
 def check_writable(path: PathLike, setting: str) -> None:

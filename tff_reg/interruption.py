@@ -23,7 +23,7 @@ _PATIENCE_SECONDS = 3.0
 
 
 class Interruption:
-    """What is said and done when somebody stops a command.
+    """The message and the actions when a command is stopped.
 
     It is heeded once `take_over` was called. Where a command is called as a function,
     nobody does: the signals are the caller's.
@@ -50,7 +50,7 @@ class Interruption:
         ).start()
 
     def say(self, message: Callable[[], str]) -> None:
-        """Sets what is said after "Interrupted: "."""
+        """Sets the message after "Interrupted: "."""
         self._message = message
 
     def before_exit(self, cleanup: Callable[[], None]) -> None:
@@ -77,7 +77,7 @@ class Interruption:
 
 
 def _end(status: int) -> NoReturn:
-    """Ends the process here and now; what it keeps in its own folder goes with it."""
+    """Ends the process at once; its temporary folder is deleted."""
     # The main thread may miss its files yet: nobody wants to hear of that.
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for stream in (1, 2):

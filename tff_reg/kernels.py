@@ -27,5 +27,5 @@ def choose() -> None:
 
 
 def describe() -> str:
-    """Whose kernels TensorFlow computes with: 'oneDNN' or 'Eigen'."""
+    """Returns the kernels that TensorFlow computes with: 'oneDNN' or 'Eigen'."""
     return "oneDNN" if tf_port.IsMklEnabled() else "Eigen"

@@ -138,7 +138,7 @@ def load_file(path: str) -> ModuleType:
 
 
 def origin(value: Any) -> Optional[dict[str, Any]]:
-    """Where a class, function or module of somebody else's comes from.
+    """Returns the origin of another package's class, function or module.
 
     Args:
       value: The class, function or module.
@@ -166,7 +166,7 @@ def module_of(value: Any) -> ModuleType:
 
 
 def members(module: ModuleType, is_wanted: Callable[[Any], bool]) -> Iterable[Any]:
-    """What a file defines itself, in its order."""
+    """Returns the classes that a file defines itself, in its order."""
     return [
         value
         for value in vars(module).values()

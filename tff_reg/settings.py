@@ -67,7 +67,7 @@ class SettingError(ValueError):
 
 @dataclasses.dataclass(frozen=True)
 class Setting:
-    """What is known of a setting before it has a value.
+    """The declaration of a setting.
 
     Attributes:
       name: Its name.

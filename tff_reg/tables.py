@@ -12,7 +12,7 @@ from tff_reg.lazy import pandas
 
 
 def to_csv(rows: Sequence[Mapping[str, Any]]) -> str:
-    """A CSV with a line a row, the keys of the first as its head; None is empty."""
+    """Returns a CSV with one line per row, headed by the first row's keys."""
     buffer = io.StringIO()
     writer = csv.DictWriter(buffer, list(rows[0]), lineterminator="\n")
     writer.writeheader()

@@ -1,4 +1,4 @@
-"""How much clients differ: their Hessians, their gradients, their drift.
+"""Differences between clients: Hessians, gradients, drift.
 
 H_N and H_D are Eqs. 3 and 4 of Mendieta et al., "Local Learning Matters: Rethinking
 Data Heterogeneity in Federated Learning" (FedAlign), CVPR 2022: the squared difference

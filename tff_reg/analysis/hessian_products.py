@@ -68,7 +68,7 @@ class HessianProducts:
 
     @property
     def slices(self) -> list[slice]:
-        """Where each variable's weights are in a vector."""
+        """Returns the position of each variable's weights in a vector."""
         ends = list(itertools.accumulate(self._sizes))
         return [slice(end - size, end) for size, end in zip(self._sizes, ends)]
 

@@ -133,7 +133,7 @@ def _costs_of_processes(given):
 
 
 def _analysis_of(run_dir, given=None):
-    """Where the analyses of a run's weights are."""
+    """Returns the directory of the analyses of a run's weights."""
     return finished_runs.analysis_folder(run_dir, _weights(given or {}))
 
 
@@ -151,7 +151,7 @@ def _load(run_dir, given):
 
 
 def _config(run_dir):
-    """What a run did."""
+    """Returns the settings and results of a run."""
     values = directory.RunDirectory(run_dir).config
     if values is None:
         raise SettingError("run_dir", run_dir, "there is no run.")
@@ -252,7 +252,7 @@ def _run_names(run_dirs):
 
 
 def _of_task(run_dirs):
-    """What a picture's subtitle says about its runs."""
+    """Returns the subtitle of a picture of runs."""
     return ", ".join(sorted({_config(run_dir).task for run_dir in run_dirs}))
 
 

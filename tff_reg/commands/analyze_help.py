@@ -1,4 +1,4 @@
-"""What `bin/analyze --help` prints; the settings' lines come from their dataclasses."""
+"""The help text of `bin/analyze`; the settings' lines come from their dataclasses."""
 
 import textwrap
 

@@ -1,4 +1,4 @@
-"""What commands share: flags, their errors in one line, help, exit codes.
+"""Parts that all commands share: flags, one-line errors, help, exit codes.
 
 A command is `main(argv) -> int`, which can be called from anywhere: flags are in a set
 of their own for each call. Everything here is done before TensorFlow is loaded, and
@@ -203,7 +203,7 @@ def needed(name: str, value: Any) -> Any:
 
 
 def in_words(error: Any) -> str:
-    """What is wrong, in one line; settings become flags, here and nowhere else."""
+    """Returns an error in one line, with settings written as flags."""
     is_of_setting = isinstance(error, SettingError)
     names = "|".join(each.name for each in config_lib.listed())
     text = error.reason if is_of_setting else str(error)
@@ -244,7 +244,7 @@ def parse(
     command: str = "bin/run",
     takes_words: bool = False,
 ) -> list[str]:
-    """Parses the arguments after a command's name; gives back what is not a flag.
+    """Parses the arguments after a command's name; returns those that are no flags.
 
     Raises:
       Ended: If the flags are wrong (2), which `command` says.

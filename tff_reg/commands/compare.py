@@ -96,7 +96,7 @@ def read_flags(argv):
 
 
 class Table:
-    """What the flags want of the files, and writing them."""
+    """The files of a comparison: their flags, and writing them."""
 
     def __init__(self, given):
         self._directory = command_line.needed("output_dir", given.output_dir)

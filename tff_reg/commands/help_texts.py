@@ -1,4 +1,4 @@
-"""What commands print for `--help`, made of the settings by the standard library."""
+"""The help texts of the commands, made from the settings with the standard library."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _FIRST = (
 
 
 def help_of_run(argv: Sequence[str]) -> str:
-    """What `bin/run ... --help` prints.
+    """Returns the text that `bin/run ... --help` prints.
 
     Raises:
       Ended: If a setting among the arguments cannot be (2).
@@ -151,7 +151,7 @@ def with_flags_of_runs(
 
 
 def _defaults() -> dict[str, Any]:
-    """Values that settings have whatever the process, where there is one to show."""
+    """Returns the default values that do not depend on the process."""
     papers = {name for each in catalogue.OURS for name in catalogue.settings(each)}
     return {
         each.name: each.default
@@ -180,7 +180,7 @@ def _all_flags(process: Optional[str], values: Mapping[str, Any]) -> list[str]:
 
 
 def _entry(setting: Setting, value: Any = None, is_short: bool = False) -> list[str]:
-    """What the help says of a setting, with its value, if it has one.
+    """Returns a setting's lines in the help, with its value if it has one.
 
     Where it `is_short`, without choices and with the first clause alone.
     """

@@ -90,7 +90,7 @@ def _short(value):
 
 
 def plan(given, name):
-    """What the flags ask for."""
+    """Returns the request that the flags make."""
     requested = several.requested(given)
     output_dir = requested.pop("output_dir", None)
     runs_dir = several.value_of(given, _RUNS_DIR) or output_dir or _RUNS

@@ -1,4 +1,4 @@
-"""What commands that do several runs share: beginning, failing, showing files."""
+"""Parts that commands with several runs share: start, failures, list of files."""
 
 import contextlib
 import os
@@ -26,7 +26,7 @@ def value_of(given, setting):
 
 
 def requested(given):
-    """What flags ask of the runs.
+    """Returns the settings that flags give to all runs.
 
     Raises:
       SettingError: If runs cannot be where jobs are.
@@ -41,7 +41,7 @@ def requested(given):
 
 
 def executor(given, where):
-    """What runs commands where flags want them to be; None for this machine alone.
+    """Returns the executor that the flags choose; None for this machine alone.
 
     Raises:
       SettingError: If a flag has no meaning there.
@@ -127,7 +127,7 @@ def show(directory, names):
 
 
 def fail_for_failed(failed, total, has_table, fail):
-    """Ends the command if runs have failed, of so many."""
+    """Ends the command with exit code 1 if runs have failed."""
     if failed:
         names = "; ".join(run.name for run in failed)
         rest = "; the table has the rest" if has_table else ""

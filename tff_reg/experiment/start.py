@@ -74,7 +74,7 @@ class Arguments(RunConfig):
         """Checks nothing yet: the config that is made of it does."""
 
     def asked(self) -> tuple[RunConfig, Any]:
-        """What is asked of the run, and the tasks for it.
+        """Returns the request for the run, and its tasks.
 
         Returns:
           The config, without what is no setting; and the module `tasks`, or what stands

@@ -28,7 +28,7 @@ Processes = Union[str, Sequence[str]]
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:
-    """What `tff_reg.compare` returns; printed, and shown in a notebook, it is a table.
+    """The result of `tff_reg.compare`; printed, and shown in a notebook, it is a table.
 
     Attributes:
       rows: A row for each method, numbers by column as in `table.csv` (accuracies are
@@ -90,7 +90,7 @@ class Arguments(start.Arguments):
 
 
 class _Rounds(progress_lib.Progress):
-    """A bar for the rounds of a run, without what a run says before them."""
+    """A bar for the rounds of a run, without the description before them."""
 
     def __init__(self, total_rounds: int):
         self._bar = progress_lib.for_this_output(total_rounds)

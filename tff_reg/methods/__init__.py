@@ -1,4 +1,4 @@
-"""The methods, one file each; `method.Method` is what a method is.
+"""The methods, one file each; `method.Method` is their base class.
 
     from tff_reg import methods
     methods.FedProx(strength=0.1)

@@ -32,7 +32,7 @@ def build_keras_model(
     normalize_fn: Optional[Callable] = None,
     input_dtype: str = "float32",
 ) -> keras.Model:
-    """Makes a Keras model that computes what a network does in evaluation.
+    """Makes a Keras model that computes a network's evaluation pass.
 
     Args:
       network: Of float32. It is of no use afterwards: its layers are replaced.
@@ -245,7 +245,7 @@ def _name(variable: Any) -> str:
 
 
 def _with_weights(x: Any, keras_layer: Any, *weights: Any) -> Any:
-    """What the layer makes of `x`, with these weights."""
+    """Returns the layer's output for `x`, with these weights."""
     y = keras_layer(x)
     keras_layer.set_weights([np.asarray(w) for w in weights if w is not None])
     return y

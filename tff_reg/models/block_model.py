@@ -22,7 +22,7 @@ FREEZE_INITIALIZATIONS = ("plain", "orthogonal")
 
 
 class MissingCapabilityError(ValueError):
-    """Raised if a model's layers cannot do what a pass needs."""
+    """Raised if a model's layers do not support a pass."""
 
 
 class ImageSizeError(ValueError):
@@ -376,7 +376,7 @@ class BlockModel:
         return dataclasses.replace(forward, branch_scales=scales)
 
     def check_supports(self, forward: ForwardPass):
-        """Checks that the model's layers can do what a pass needs.
+        """Checks that the model's layers support a pass.
 
         Args:
           forward: The pass's settings.

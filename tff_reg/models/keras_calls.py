@@ -39,7 +39,7 @@ class LayerCall:
 
 @dataclasses.dataclass(frozen=True)
 class Call:
-    """What a call of a model gave.
+    """The result of a call of a model.
 
     Attributes:
       output: The model's output, a tensor or a structure of them.

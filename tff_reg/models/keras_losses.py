@@ -1,4 +1,4 @@
-"""What a Keras model is trained by: the loss that it was compiled with."""
+"""The loss of a Keras model: the loss that it was compiled with."""
 
 from __future__ import annotations
 

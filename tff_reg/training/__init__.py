@@ -1,4 +1,4 @@
-"""How methods train: the local loop, client work, the server, whole processes."""
+"""The training of methods: the local loop, client work, the server, whole processes."""
 
 from typing import TYPE_CHECKING
 

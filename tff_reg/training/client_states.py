@@ -29,7 +29,7 @@ class Visit(NamedTuple):
 
 
 class Progress(NamedTuple):
-    """How far a client's training is.
+    """The progress of a client's training.
 
     Attributes:
       optimizer: The optimiser's state.

@@ -179,7 +179,7 @@ class Finishing:
 
 
 def _has_part(method: method_lib.Method) -> bool:
-    """Whether a method has numbers of its own that may not be finite."""
+    """Whether a method has numbers that may not be finite."""
     has_term = method_lib.does(method, "term") and not method.is_measured_only
     return has_term or bool(method.client_memory or method.uploads)
 

@@ -1,4 +1,4 @@
-"""How a round calls the methods' hooks: as they are, or in a trial.
+"""The calls of the methods' hooks in a round: plain, or checked in a trial.
 
 The trial runs eagerly on a model of its own, so that errors of hooks come before
 anything is traced and show the author's line.
@@ -129,7 +129,7 @@ class TrialHooks(Hooks):
         memories[key] = value
 
     def _check(self, method: method_lib.Method, value: Any, name: str) -> None:
-        """Checks that there is what a hook reads."""
+        """Checks that a value that a hook reads is there."""
         is_step = isinstance(value, method_lib.Step)
         if name == "class_counts" or (is_step and name not in _OF_WEIGHTS):
             checks.require_network(method, self.model)

@@ -37,7 +37,7 @@ class PopulationSettings:
     """Settings that the partition of the data and the process share."""
 
     num_clients: int = _of_rounds(
-        16, help="Number of clients in the partition", minimum=1
+        16, help="number of clients in the partition", minimum=1
     )
 
 
@@ -45,19 +45,19 @@ class PopulationSettings:
 class ProcessSettings(PopulationSettings):
     """The settings of a process; the defaults are a starting point."""
 
-    total_rounds: int = _of_rounds(25, help="Number of rounds", minimum=1)
+    total_rounds: int = _of_rounds(25, help="number of rounds", minimum=1)
     local_epochs: int = _of_clients(
-        5, help="Epochs over a client's data per round", minimum=1
+        5, help="epochs over a client's data per round", minimum=1
     )
-    batch_size: int = _of_clients(50, help="Examples per local step", minimum=1)
+    batch_size: int = _of_clients(50, help="examples per local step", minimum=1)
     drop_remainder: bool = _of_clients(
         False,
-        help="Whether the shorter last batch of an epoch is left out; a client with"
+        help="whether the shorter last batch of an epoch is left out; a client with"
         " fewer examples than a batch then does not train",
     )
     same_local_steps: bool = _of_clients(
         False,
-        help="Whether all clients take the number of steps of an average-sized client",
+        help="whether all clients take the number of steps of an average-sized client",
     )
     client_learning_rate: float = _of_clients(
         0.1,
@@ -66,27 +66,27 @@ class ProcessSettings(PopulationSettings):
     )
     learning_rate_schedule: str = _of_clients(
         "constant",
-        help="Schedule of the client learning rate over rounds",
+        help="schedule of the client learning rate over rounds",
         choices=("constant", "exponential", "cosine", "listed"),
     )
     learning_rate_decay: float = _of_clients(
         1.0,
-        help="Factor per round of the exponential schedule",
+        help="factor per round of the exponential schedule",
         above=0,
         only_with={"learning_rate_schedule": ("exponential",)},
     )
     client_learning_rates: Optional[tuple[float, ...]] = _of_clients(
         None,
-        help="Learning rates of the listed schedule, one for each round; the last"
+        help="learning rates of the listed schedule, one for each round; the last"
         " applies to all later rounds",
         above=0,
         only_with={"learning_rate_schedule": ("listed",)},
     )
     client_momentum: float = _of_clients(
-        0.0, help="Momentum of the clients' SGD", minimum=0, below=1
+        0.0, help="momentum of the clients' SGD", minimum=0, below=1
     )
     client_nesterov: bool = _of_clients(
-        False, help="Whether the client momentum is Nesterov's"
+        False, help="whether the client momentum is Nesterov's"
     )
     client_weight_decay: float = _of_clients(
         0.0,
@@ -94,16 +94,16 @@ class ProcessSettings(PopulationSettings):
         minimum=0,
     )
     max_gradient_norm: Optional[float] = _of_clients(
-        None, help="Maximum norm of a client's gradient; 0 disables clipping", minimum=0
+        None, help="maximum norm of a client's gradient; 0 disables clipping", minimum=0
     )
     client_weighting: str = _of_server(
         "num_examples",
-        help="Weights of the clients in the average",
+        help="weights of the clients in the average",
         choices=("num_examples", "uniform"),
     )
     server_optimizer: str = _of_server(
         "sgd",
-        help="Optimiser of the server; sgd with learning rate 1 is plain averaging",
+        help="optimiser of the server; sgd with learning rate 1 is plain averaging",
         choices=("sgd", *_ADAPTIVE),
     )
     server_learning_rate: float = _of_server(
@@ -111,7 +111,7 @@ class ProcessSettings(PopulationSettings):
     )
     server_momentum: float = _of_server(
         0.0,
-        help="Momentum of the server's sgd",
+        help="momentum of the server's sgd",
         minimum=0,
         below=1,
         only_with={"server_optimizer": ("sgd",)},
@@ -138,7 +138,7 @@ class ProcessSettings(PopulationSettings):
     )
     averages_all_clients: bool = _of_server(
         False,
-        help="Whether the mean of every client's latest model is evaluated, too, as"
+        help="whether the mean of every client's latest model is evaluated, too, as"
         " FedDyn and MAN report it",
     )
 

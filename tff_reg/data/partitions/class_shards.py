@@ -96,7 +96,7 @@ def _spread_shards(
     classes_per_client: int,
     generator: np.random.Generator,
 ) -> np.ndarray:
-    """Who holds which classes: bool [clients, classes] with given sums.
+    """Returns the classes of each client: bool [clients, classes] with given sums.
 
     A class goes to those clients that still need most: by the theorem of Havel and
     Hakimi this never gets stuck. Then pairs of clients swap classes at random, which

@@ -1,1 +1,1 @@
-"""What a run is asked to be, and the value that every setting then has."""
+"""The request for a run, and the value that every setting then has."""

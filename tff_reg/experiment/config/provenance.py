@@ -1,4 +1,4 @@
-"""What a run was made with, for `config.json`."""
+"""The code and versions that made a run, for `config.json`."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ NAMES = frozenset((*MAKER, MADE_BEFORE, "settings_from", "data_files"))
 
 
 def of(config: Mapping[str, Any]) -> dict[str, Any]:
-    """What a config says of who made the rounds."""
+    """Returns the part of a config that says which code made the rounds."""
     return {name: config[name] for name in MAKER if name in config}
 
 
 def made_before(
     config: Mapping[str, Any], maker: Mapping[str, Any], rounds_done: int
 ) -> list[dict[str, Any]]:
-    """Who made rounds that somebody else goes on from.
+    """Returns the maker of the rounds that a resumed run continues.
 
     Args:
       config: That of the rounds that are there.
@@ -201,7 +201,7 @@ def change(config: Mapping[str, Any]) -> Optional[str]:
 
 
 def describe(config: Mapping[str, Any]) -> dict[str, Any]:
-    """What a run is made with now, by the names of `MAKER`, as JSON values."""
+    """Returns this process's code and versions, by the names of `MAKER`."""
     return {
         "clients_run": runtime.describe(),
         "tensorflow_devices": [

@@ -1,4 +1,4 @@
-"""From what is asked of a run to what it does: a value for every setting.
+"""The resolution of a request: a value for every setting.
 
 A value comes from the user, else from the recipe that the user named, else from the
 task, else from whom `settings_of` names, which is the process's first method, else from
@@ -80,7 +80,7 @@ def _check_methods(process: str, known: Collection[str]) -> None:
 
 
 class _Resolution:
-    """One way from what is asked to what a run does."""
+    """One resolution of a request."""
 
     def __init__(self, given: Mapping[str, Any], kind: Any, tasks: Any):
         self._given = given
@@ -148,7 +148,7 @@ class _Resolution:
         return {**own, **self._task.override_values()}
 
     def values(self) -> dict[str, Any]:
-        """What a run does."""
+        """Returns the resolved config."""
         self._settle_norm()
         self._settle_clients()
         self._settle_partition()

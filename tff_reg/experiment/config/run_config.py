@@ -1,4 +1,4 @@
-"""The settings of a run: what can be set, and from what a run takes each value.
+"""The settings of a run, and the sources of their values.
 
     config = RunConfig(process="fedalign", seed=1, strengths={"fedalign_strength": 0.3})
     config.resolved().client_learning_rate
@@ -71,7 +71,7 @@ _DEFAULTS_OF_RUNTIME = runtime.Options
 @dataclasses.dataclass(frozen=True)
 @undecided
 class RunConfig(process_settings.ProcessSettings, task_settings.TaskSettings):
-    """What is asked of a run; a setting that is not given is None.
+    """A request for a run; a setting that is not given is None.
 
         experiment.RunConfig(
             process="fedprox", seed=1, strengths={"fedprox_strength": 0.1})
@@ -285,7 +285,7 @@ class RunConfig(process_settings.ProcessSettings, task_settings.TaskSettings):
         return super().__new__(cls)
 
     def __post_init__(self):
-        """Checks what is given.
+        """Checks the given values.
 
         Raises:
           SettingError: If a value cannot be, or a strength is of no method of the
@@ -324,7 +324,7 @@ class RunConfig(process_settings.ProcessSettings, task_settings.TaskSettings):
         return cls(**own, strengths=rest)
 
     def given(self) -> dict[str, Any]:
-        """What is not None, by name, strengths among them."""
+        """Returns the given settings by name, hyperparameters of methods among them."""
         values = {each.name: getattr(self, each.name) for each in settings_of(self)}
         given = {name: value for name, value in values.items() if value is not None}
         return {**given, **self.strengths}
@@ -351,7 +351,7 @@ class RunConfig(process_settings.ProcessSettings, task_settings.TaskSettings):
 
 
 class ResolvedConfig(RunConfig):
-    """What a run does: None only stands for what is off or does not apply."""
+    """The settings of a run, all of them resolved; None for a setting that is off."""
 
     def resolved(self, tasks: Any = lazy.tasks) -> ResolvedConfig:
         """Itself."""
@@ -360,7 +360,7 @@ class ResolvedConfig(RunConfig):
 
     @property
     def methods(self) -> tuple[Method, ...]:
-        """What the run adds to federated averaging."""
+        """The methods that the run adds to federated averaging."""
         return self.build_methods(self.process, self.strengths)
 
     def part(self, kind: type) -> dict[str, Any]:

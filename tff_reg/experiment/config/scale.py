@@ -33,7 +33,7 @@ _OF_DATA = ("train_examples", "test_examples")
 
 @dataclasses.dataclass(frozen=True)
 class Scale:
-    """How much of a run is left.
+    """A fraction by which a run is scaled down.
 
     Attributes:
       fraction: In (0, 1]; None for 'tiny'.
@@ -42,7 +42,7 @@ class Scale:
     fraction: float | None
 
     def __call__(self, name: str, value: int) -> int:
-        """What is left of one number.
+        """Returns the scaled value of one number.
 
         Args:
           name: A setting that is scaled, or 'train_examples' or 'test_examples'.
@@ -57,7 +57,7 @@ class Scale:
     def settings(
         self, values: Mapping[str, Any], given: Container[str]
     ) -> dict[str, int]:
-        """What is left of a run's settings.
+        """Returns the scaled settings of a run.
 
         Args:
           values: All of them, by name.

@@ -81,7 +81,7 @@ def check_owned(strengths: Mapping[str, Any], processes: Sequence[str]) -> None:
 
 
 def add_files(files: Optional[Sequence[str]]) -> None:
-    """Adds the methods of files to those that there are.
+    """Adds the methods of plugin files to the known methods.
 
     Raises:
       SettingError: If a file cannot be loaded.

@@ -1,4 +1,4 @@
-"""What a task is built from: its data, their split, its model.
+"""The settings of a task: its data, partition and model.
 
 This module needs no TensorFlow.
 """
@@ -25,7 +25,7 @@ OPTION = "option of tasks"
 
 @dataclasses.dataclass(frozen=True)
 class TaskSettings(process_settings.PopulationSettings):
-    """What a task is built from.
+    """The settings of a task.
 
     Where `model`, `norm`, `augmentation` or `image_size` is None, it is the task's own;
     so are `pixel_mean` and `pixel_std` where they are empty.

@@ -219,7 +219,7 @@ def curves_of(table: Table) -> list[curves.Curve]:
 
 
 def texts(table: Table) -> dict[str, str]:
-    """What stands above and below the picture of a table."""
+    """Returns the texts above and below the picture of a table."""
     numbers = [len(group) for group in table.groups.values()]
     subtitle = "one seed"
     if max(numbers) > 1:

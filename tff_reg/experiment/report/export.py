@@ -69,7 +69,7 @@ def export(run: TrainedRun, format: str, output: files.PathLike) -> pathlib.Path
 
 
 def _written(model: Any, format: str, path: pathlib.Path, images: np.ndarray) -> Any:
-    """Writes a model; returns what is predicted by it when it is loaded again."""
+    """Writes a model; returns the predictions of the model that is loaded again."""
     library = models.keras_calls.keras_of(model)
     if format == "keras":
         model.save(path)
@@ -87,7 +87,7 @@ def _written(model: Any, format: str, path: pathlib.Path, images: np.ndarray) ->
 
 
 def metadata_path(output: pathlib.Path) -> pathlib.Path:
-    """Where the metadata of a `.keras` file is."""
+    """Returns the path of the metadata of a `.keras` file."""
     return output.with_name(f"{output.name}.{METADATA}")
 
 
@@ -130,7 +130,7 @@ def _metadata(
 
 
 def _kind_of(found: np.ndarray, expected: np.ndarray) -> str:
-    """What a model gives: the expected logits, or their softmax."""
+    """Returns the expected output of a model: logits, or their softmax."""
     softmax = np.asarray(tf.nn.softmax(expected))
     errors = []
     for kind, wanted in (

@@ -152,7 +152,7 @@ def is_analysed(
 
 
 def analysis_folder(path: files.PathLike, weights: str) -> pathlib.Path:
-    """Where the analyses of a run's weights are; of the server's, at the top."""
+    """Returns the directory of the analyses of a run's weights."""
     folder = pathlib.Path(path) / directory_lib.ANALYSIS
     return folder if weights == WEIGHTS.default else folder / weights
 
@@ -176,7 +176,7 @@ def _examples(
 def _analyses(
     path: pathlib.Path, rounds: int, columns: Sequence[str], weights: str
 ) -> dict[str, Any]:
-    """What the run's analyses say for columns, and how they were made."""
+    """Returns columns from a run's analyses, and the analyses' settings."""
     found: dict[str, Any] = {}
     for kind, of_weights in (
         (CLIENTS_COLUMNS, WEIGHTS.default),

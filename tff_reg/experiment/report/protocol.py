@@ -1,4 +1,4 @@
-"""What runs that are compared have in common, in what they differ, what is each one's.
+"""The protocol of compared runs: common settings, differences, own settings.
 
 Methods are compared under one protocol: the same data, rounds, clients and optimisers
 for all. A method's own are its strengths and what it cannot be without, such as FedAdam
@@ -34,7 +34,7 @@ _RECORDED = ("sample_fn", "keras_model")
 
 @dataclasses.dataclass(frozen=True)
 class Protocol:
-    """What is known of the settings of runs that are compared.
+    """The settings of compared runs, sorted into common, own and different ones.
 
     Attributes:
       shared: What all have in common, in words.
@@ -54,11 +54,11 @@ class Protocol:
 
     @property
     def is_one(self) -> bool:
-        """Whether the runs differ in nothing but what is each one's own."""
+        """Whether the runs differ only in the methods' own settings."""
         return not self.differences and not self.unknown
 
     def in_short(self) -> str:
-        """What all have in common, and in what they differ, in sentences."""
+        """Returns the common settings and the differences in sentences."""
         texts = [f"Protocol: {self.shared}."] if self.shared else []
         if self.source:
             texts.append(f"Settings that are not given come from {self.source}.")
@@ -101,7 +101,7 @@ class Protocol:
 def of(
     groups: Mapping[str, Sequence[Mapping[str, Any]]], chosen: Container[str] = ()
 ) -> Protocol:
-    """What runs have in common.
+    """Returns the protocol of runs.
 
     Args:
       groups: Configs, JSON values by name, of runs that differ in their seed alone, by
@@ -203,7 +203,7 @@ def _own(
 
 
 def asked(common: config_lib.RunConfig) -> config_lib.RunConfig:
-    """What is asked of runs that are compared, with one protocol for all of them.
+    """Returns the request of compared runs, with one protocol for all of them.
 
     Args:
       common: What is asked of all; the task's settings count where it names neither a

@@ -1,4 +1,4 @@
-"""The table of a comparison: a row a method, as CSV and as Markdown.
+"""The table of a comparison, one row per method, as CSV, Markdown and LaTeX.
 
 Deviations are sample deviations (n - 1) over seeds; one seed has none.
 """
@@ -65,7 +65,7 @@ Groups = Mapping[str, Sequence[Run]]
 
 @dataclasses.dataclass(frozen=True)
 class Tuned:
-    """What came of a method's tuning.
+    """The result of a method's tuning.
 
     Attributes:
       settings: Its best settings, by name; none where the grid has none of its.
@@ -89,7 +89,7 @@ class Tuned:
         return ", ".join(texts) or "-"
 
     def row(self) -> Row:
-        """What a row of `table.csv` says of it."""
+        """Returns the cells of its row in `table.csv`."""
         return {
             "setting": self.text,
             "held_out_accuracy_mean": self.mean,
@@ -196,7 +196,7 @@ class Table:
         return cells
 
     def notes(self) -> list[str]:
-        """What went wrong in runs, and whether other code made them, in sentences."""
+        """Returns sentences on failed clients, idle rounds and different code."""
         notes = []
         if self.missing:
             there = sum(map(len, self.groups.values()))
@@ -350,7 +350,7 @@ def _spread(row: Row) -> str:
 
 
 def _numbers(rows: Sequence[Row], name: str) -> list[str]:
-    """Means with deviations where there are any."""
+    """Returns means, with deviations where there are several seeds."""
     return [
         "-"
         if row[f"{name}_mean"] is None
@@ -412,7 +412,7 @@ def _rounds_to(
 
 
 def accuracy(groups: Groups) -> str:
-    """What the accuracies are of: on which examples, and of which task."""
+    """Returns the task and the examples that the accuracies were measured on."""
     runs = [run for group in groups.values() for run in group]
     tasks = {run.summary["task"] for run in runs}
     (task,) = tasks if len(tasks) == 1 else (None,)
@@ -422,7 +422,7 @@ def accuracy(groups: Groups) -> str:
 
 
 def reaching(groups: Groups, measures: Mapping[str, Optional[str]]) -> str:
-    """What has to reach targets, in words."""
+    """Returns the measure that has to reach targets, in words."""
     found = set()
     for run in (run for group in groups.values() for run in group):
         given = {name: each for name, each in measures.items() if each}

@@ -1,4 +1,4 @@
-"""Callbacks: what a run does beside its rounds, and when it ends.
+"""Callbacks: work of a run beside its rounds, and its early end.
 
     class EarlyStopping(experiment.Callback):
         def on_round(self, run, row):
@@ -73,7 +73,7 @@ class Run:
 
     @property
     def rows(self) -> list[Row]:
-        """The metrics of all rounds done, a row a round; None where a cell is empty."""
+        """The metrics of all rounds done, one row per round; None for an empty cell."""
         return self.table.rows()
 
     def column(self, name: str) -> list[float]:
@@ -114,7 +114,7 @@ class Run:
 
 
 class Callback:
-    """Something that a run does beside its rounds; override what is needed.
+    """Work of a run beside its rounds; override the methods that you need.
 
     A run that is resumed calls `on_start` again, in a new process: what a callback has
     to remember from round to round is in `run.rows`, or it returns it from `keep`. An
@@ -141,7 +141,7 @@ class Callback:
         """Called once all rounds are done, before `summary.json` is written."""
 
     def keep(self) -> Mapping[str, bytes]:
-        """What each checkpoint keeps for `Run.kept`: bytes by file name."""
+        """Returns the bytes that each checkpoint keeps for `Run.kept`, by file name."""
         return {}
 
 

@@ -1,4 +1,4 @@
-"""A run that is asked for, checked: what it does, and what there is of it already.
+"""A checked request for a run, and the finished part of that run.
 
 TensorFlow is loaded only if nothing else can read the data.
 """
@@ -36,7 +36,7 @@ class CheckedRun:
     def __init__(
         self, config: RunConfig, tasks: Any = lazy.tasks, *, writes: bool = True
     ):
-        """Checks what is asked; writes nothing.
+        """Checks the request; writes nothing.
 
         Args:
           config: What is asked.

@@ -1,4 +1,4 @@
-"""What clients remember between rounds, kept by the driver.
+"""The states of clients between rounds, kept by the driver.
 
     client_states/
         <client>-<round>.npz    the state that a client had after a round

@@ -21,7 +21,7 @@ _BYTES_OF_A_WEIGHT = 4  # float32, as all models that tasks make.
 def header(
     config: ResolvedConfig, *, num_train: int, num_test: int, num_weights: int
 ) -> list[str]:
-    """What is about to run, in lines of at most 88 characters, where words allow.
+    """Describes a run before it starts, in lines of at most 88 characters.
 
     `num_weights` are the model's trainable numbers. Some lines have a line break.
     """
@@ -128,7 +128,7 @@ def _steps(config: ResolvedConfig, num_train: int) -> int:
 
 
 def _memory(config: ResolvedConfig, num_weights: int) -> Optional[str]:
-    """What a client remembers from round to round; None for nothing."""
+    """Describes the state that clients keep between rounds; None for no state."""
     kept, texts = set(), []
     for method in config.methods:
         keys = memories.keys(method.name, method.client_memory)
@@ -208,7 +208,7 @@ def _server(config: ResolvedConfig) -> str:
 
 
 def _aggregation(config: ResolvedConfig) -> list[str]:
-    """How what clients send is added up, where that is not plainly."""
+    """Describes the aggregation, if it is not the plain mean."""
     kind = config.aggregator
     if kind == "mean":
         return []
@@ -288,7 +288,7 @@ _PROTOCOL: tuple[tuple[tuple[str, ...], Callable[[Any], str]], ...] = (
 
 
 def protocol(values: Mapping[str, Any]) -> str:
-    """What runs have in common, in words.
+    """Describes settings that runs have in common.
 
     Args:
       values: The settings that all of them have, JSON values by name.
@@ -325,7 +325,7 @@ def plot_subtitle(config: ResolvedConfig) -> str:
 
 
 def resumption(config: ResolvedConfig) -> str:
-    """What is kept of a run that is stopped now, and how it goes on."""
+    """Describes what a run keeps if it stops now, and how to resume it."""
     kept = directory.RunDirectory(config.output_dir).checkpoints.all()
     if not kept:
         return f"no round is kept in {config.output_dir} yet"
@@ -362,7 +362,7 @@ def troubles(counts: Mapping[str, Any]) -> str:
 
 
 def result(summary: Mapping[str, Any], path: files.PathLike) -> list[str]:
-    """What came out of a finished run, and where it is."""
+    """Describes the result of a finished run and its files."""
     final, best = summary["final_accuracy"], summary["best_accuracy"]
     text = f"{progress.count(summary['rounds'], 'round')}"
     if final is not None:

@@ -1,4 +1,4 @@
-r"""The directory of a run: whose it is, what it was made with, what is in it.
+r"""The directory of a run: its owner, config and files.
 
     config.json         every setting, versions, devices, commit
     metrics.csv         a row a round
@@ -118,7 +118,7 @@ class RunDirectory:
 
     @property
     def client_states(self) -> pathlib.Path:
-        """Where what clients remember is kept."""
+        """The directory of the clients' states."""
         return self._file("client_states")
 
     @property

@@ -114,7 +114,7 @@ class CentralEvaluation:
 
     @property
     def num_weights(self) -> int:
-        """How many trainable numbers the model has."""
+        """The number of trainable numbers of the model."""
         return sum(int(np.prod(v.shape)) for v in self._weights.trainable)
 
     @property

@@ -42,7 +42,7 @@ _STOPPED = "stopped_early.json"
 
 @dataclasses.dataclass(frozen=True)
 class RunResult:
-    """What a finished run leaves, for who runs it from Python."""
+    """The result of a finished run."""
 
     # The process's state after the last round.
     state: Any
@@ -63,7 +63,7 @@ class RunResult:
 
     @property
     def metrics(self) -> pandas.DataFrame:
-        """The `rows` as a pandas DataFrame: a row a round, NaN where a cell is empty.
+        """The `rows` as a pandas DataFrame: one row per round, NaN for an empty cell.
 
             result.metrics["evaluation/accuracy"].max()
 
@@ -109,7 +109,7 @@ def _as_json(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class Rounds:
-    """A run: what it is between two rounds, and what may happen next."""
+    """A run between two rounds, and its next steps."""
 
     def __init__(self, training: Any):
         """Touches nothing yet.
@@ -171,7 +171,7 @@ class Rounds:
 
     @property
     def result(self) -> RunResult:
-        """What the run leaves, when all rounds are done.
+        """The result, once all rounds are done.
 
         Raises:
           RuntimeError: If they are not.

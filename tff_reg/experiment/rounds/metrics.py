@@ -1,4 +1,4 @@
-"""The metrics of a run: a row a round, and their file `metrics.csv`."""
+"""The metrics of a run, one row per round, and their file `metrics.csv`."""
 
 from __future__ import annotations
 

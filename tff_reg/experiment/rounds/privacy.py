@@ -1,4 +1,4 @@
-"""What a run with differentially private aggregation guarantees.
+"""The guarantee of a run with differentially private aggregation.
 
 The neighbouring relation is the replacement of one client, with all its data, by
 another: cohorts have a fixed size and are drawn without replacement, which makes the
@@ -29,7 +29,7 @@ _NO_SAMPLING = "not counted"
 
 @dataclasses.dataclass(frozen=True)
 class Releases:
-    """What of a method's clients leaves a round.
+    """The values of a method's clients that leave a round.
 
     Attributes:
       remembers: Whether clients remember something from round to round.
@@ -41,12 +41,12 @@ class Releases:
 
     @property
     def per_round(self) -> int:
-        """How many noisy sums a round releases."""
+        """The number of noisy sums that a round releases."""
         return 2 if self.uploads else 1
 
 
 def releases_of(methods: Sequence[Method]) -> Releases:
-    """What the clients of a sum of methods release."""
+    """Returns the values that clients of a combination of methods release."""
     return Releases(
         remembers=any(bool(m.client_memory or m.server_memory) for m in methods),
         uploads=any(m.uploads for m in methods),

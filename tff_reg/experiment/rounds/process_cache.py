@@ -50,7 +50,7 @@ _STATEFUL_PARTS = ("initial_client_state", "get_all_clients_weights")
 
 
 def folder() -> pathlib.Path:
-    """Where processes are kept: `VARIABLE`, or in the user's folder for caches."""
+    """Returns the folder of kept processes: `VARIABLE`, or the user's cache folder."""
     if own := os.environ.get(VARIABLE):
         return pathlib.Path(own)
     caches = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
@@ -85,7 +85,7 @@ def process(
 
 
 def _key(config: config_lib.ResolvedConfig, task: Any) -> str:
-    """All that has an influence on what is traced, as a digest."""
+    """Returns the cache key: a digest of everything that changes the traced process."""
     settings = identity_lib.identity(config.dump())
     if config.learning_rate_schedule != "cosine":
         settings.pop("total_rounds")
@@ -109,7 +109,7 @@ def _key(config: config_lib.ResolvedConfig, task: Any) -> str:
 
 
 def _augmentation(task: Any) -> str:
-    """What a task does to examples: the numbers in it may be those of its data."""
+    """Returns the augmentation pipeline of a task, as part of the cache key."""
     if task.augment_fn is None:
         return ""
     images = task.client_data.element_type_structure["x"]

@@ -1,4 +1,4 @@
-"""The digest of what a learning process does in a round.
+"""The digest of a learning process's computations.
 
 It covers `process.next`: its types, its structure, and every operation of its
 TensorFlow graphs with attributes and constants, such as batch sizes and local epochs;

@@ -1,4 +1,4 @@
-"""What TFF's programs need beside what TFF has: evaluation that survives being killed.
+"""Additions to TFF's programs: an evaluation manager that survives a kill.
 
 `tff.learning.programs.train_model` commits a round after it has begun the round's
 evaluation. A program that is killed in between does the round again when it is started

@@ -1,4 +1,4 @@
-"""Telling a person how a run goes: a bar on a terminal, a line a round elsewhere."""
+"""The progress of a run: a bar on a terminal, one line per round elsewhere."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def _number(value: Optional[float], digits: int = 4) -> str:
 
 
 class _TimeLeft:
-    """How long the rounds to come will take, judged by those of this process."""
+    """Estimates the time of the remaining rounds from the rounds of this process."""
 
     def __init__(self, total_rounds: int):
         self._total_rounds = total_rounds
@@ -75,7 +75,7 @@ class _TimeLeft:
 
 
 class Progress:
-    """Told how a run goes; of what is not overridden, nothing is said.
+    """Receives the progress of a run; each method prints nothing unless overridden.
 
     Attributes:
       tested: What the examples are called that accuracies are on; see `metrics.tested`.
@@ -90,7 +90,7 @@ class Progress:
         """Called after every round with its row of metrics."""
 
     def say(self, line: str) -> None:
-        """Prints a line without disturbing what is there."""
+        """Prints a line without disturbing the progress bar."""
 
     def close(self) -> None:
         """Called at the end, also when the run failed or was interrupted."""

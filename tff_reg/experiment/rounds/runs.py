@@ -54,7 +54,7 @@ def run(
     on_round: Optional[OnRound] = None,
     stop: Optional[interruption.Interruption] = None,
 ) -> RunResult:
-    """Does a run, or what is left of it.
+    """Does a run, or the rest of it.
 
         experiment.run(experiment.RunConfig(process="fedalign", total_rounds=5))
 
@@ -224,7 +224,7 @@ def _model_settings(config: ResolvedConfig, task: Any) -> dict[str, Any]:
 
 
 def build_model_fn(config: ResolvedConfig, task: Any) -> Callable[[], LearningModel]:
-    """What makes the model that the run's method trains."""
+    """Returns the function that makes the model that the run's method trains."""
     return training.adapt_model_fn(task.model_fn, config.methods)
 
 

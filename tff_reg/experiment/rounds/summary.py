@@ -213,7 +213,7 @@ def of_finished_run(
 
 
 def _wanted(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """What else is wanted of a summary; it changes nothing in a run."""
+    """Returns the settings that only change a summary."""
     lists = ("accuracy_at_rounds", "target_accuracies")
     words = ("target_measure", "target_model")
     return {

@@ -30,7 +30,7 @@ R = TypeVar("R")
 
 @dataclasses.dataclass(frozen=True)
 class Training:
-    """The rounds of a learning process, or what is left of them.
+    """The rounds of a learning process, or the rest of them.
 
     With an `output_dir`, what was stopped (by Ctrl-C, a notebook's interrupt, an
     exception, `kill -9`) goes on when run again, to the same bytes.
@@ -154,7 +154,7 @@ class Training:
             )
 
     def numbers(self) -> dict[str, int]:
-        """How many rounds and clients, by name; at least one of each."""
+        """Returns the numbers of rounds and clients by name."""
         return {
             "total_rounds": self.total_rounds,
             "clients_per_round": self.clients_per_round,
@@ -201,7 +201,7 @@ def with_arguments_of(
 
 @with_arguments_of(Training)
 def train(training: Training) -> RunResult:
-    """Runs the rounds of a learning process, or what is left of them.
+    """Runs the rounds of a learning process, or the rest of them.
 
         result = experiment.train(
             process, client_data, total_rounds=20, clients_per_round=4)

@@ -1,1 +1,1 @@
-"""Several runs: which they are, where they run, what is made of them."""
+"""Several runs: planning, execution, tables."""

@@ -128,7 +128,7 @@ def split(quantity: str) -> tuple[str, Optional[str]]:
 
 
 def head(quantity: str) -> str:
-    """What a table calls a quantity.
+    """Returns the heading of a quantity in a table.
 
     Raises:
       KeyError: If there is no such quantity.
@@ -266,7 +266,7 @@ def _block(
     heads: Mapping[tuple[str, str], str],
     numbers: Sequence[Number],
 ) -> list[str]:
-    """A table: a row a method, for each head what is published and what is here."""
+    """Makes a table with one row per method: published and own values by heading."""
     found = {(each.cell.row, each.cell.column, each.quantity): each for each in numbers}
     columns: list[tuple[str, list[str]]] = [("", ["", *rows])]
     for (column, quantity), text in heads.items():

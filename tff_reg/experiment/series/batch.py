@@ -30,7 +30,7 @@ class WrongFlagsError(ValueError):
 
 @dataclasses.dataclass(frozen=True)
 class Analysis:
-    """What `bin/analyze` has to do with a finished run.
+    """An analysis of a finished run.
 
     Attributes:
       subject: At what it looks.
@@ -168,7 +168,7 @@ class Batch:
         return _why(status, said)
 
     def run(self, on_finished: Callable[[], Any] = lambda: None) -> None:
-        """Runs what is not finished.
+        """Runs the unfinished runs.
 
         Args:
           on_finished: Called whenever something has finished.
@@ -272,18 +272,18 @@ class Batch:
         self._is_in_line = False
 
     def end_line(self) -> None:
-        """Ends the line that waits for a result, for what is said instead."""
+        """Ends the line that waits for a result, before another line."""
         if self._is_in_line:
             self._say(flush=True)
         self._is_in_line = False
 
     def stop(self) -> None:
-        """Ends what is under way, for who interrupts us."""
+        """Ends the running jobs when the command is interrupted."""
         self._executor.stop()
         self.end_line()
 
     def standing(self, where: str, again: str) -> str:
-        """How many runs are finished in a directory, and how it goes on."""
+        """Describes how many runs of a directory are finished, and how to resume."""
         return (
             f"{len(self._finished)} of {len(self._planned)} runs are finished in"
             f" {where}, and {again} goes on from there"
@@ -315,5 +315,5 @@ def result(run: PlannedRun) -> str:
 
 
 def as_flags(config: config_lib.RunConfig) -> list[str]:
-    """The flags of `bin/run` that ask for what a config does."""
+    """Returns the flags of `bin/run` that give a config."""
     return [f"--{name}={as_text(value)}" for name, value in config.given().items()]

@@ -52,7 +52,7 @@ class UnreachableError(ValueError):
 def executor(
     values: Mapping[str, Any], folder: str, ray_address: Optional[str] = None
 ) -> Any:
-    """What runs commands where the settings want them to be.
+    """Returns the executor that the settings choose; None for this machine.
 
     Args:
       values: Those of `jobs.SETTINGS`.
@@ -93,7 +93,7 @@ def _sbatch_options(given: Sequence[str]) -> dict[str, str]:
 
 
 def _environment() -> dict[str, Optional[str]]:
-    """What a job has in its environment that is not as here; None to leave it out."""
+    """Returns how a job's environment differs from this one; None removes."""
     changes: dict[str, Optional[str]] = {**jobs.threads()}
     if os.environ.get("KERAS_HOME") == scratch.folder():  # This process's own.
         changes["KERAS_HOME"] = None
@@ -196,7 +196,7 @@ class SlurmJobs:
         return status, said
 
     def stop(self) -> None:
-        """Cancels the jobs that there are; submits nothing more."""
+        """Cancels all jobs; submits no more."""
         with self._lock:
             self._is_stopped = True
             if self._waiting:
@@ -325,7 +325,7 @@ class RayTasks:
                 self._running.discard(reference)
 
     def stop(self) -> None:
-        """Cancels the tasks that there are, starts no more, and lets go of Ray."""
+        """Cancels all tasks, starts no more, and disconnects from Ray."""
         with self._lock:
             if self._is_stopped:
                 return

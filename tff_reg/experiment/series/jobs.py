@@ -1,4 +1,4 @@
-"""Where the commands of a series run: here in processes of their own.
+"""The executors of a series' commands: processes of this machine, or a cluster.
 
 Jobs that run side by side share the cores, those that are left all of them, and the
 GPUs, and have as many threads for an operation as one alone, so that their bytes are
@@ -180,7 +180,7 @@ class ChildProcesses:
         return environment
 
     def stop(self) -> None:
-        """Ends what is under way, in which nothing is lost; starts nothing more."""
+        """Ends the running processes, which can be resumed; starts no more."""
         with self._lock:
             self._is_stopped = True
             processes = list(self._processes)
@@ -195,7 +195,7 @@ class ChildProcesses:
 
 
 def _part(all_of_them: list[str], place: int, number: int) -> list[str]:
-    """What one of several has of them."""
+    """Returns one job's share of the cores."""
     return all_of_them[place::number] or [all_of_them[place % len(all_of_them)]]
 
 

@@ -127,7 +127,7 @@ def plan_run(
 def of_process(
     common: config_lib.RunConfig, process: str, seed: int
 ) -> config_lib.RunConfig:
-    """What is asked of the run of a process with a seed, as for `plan`."""
+    """Returns the request for the run of a process with a seed, as for `plan`."""
     return dataclasses.replace(
         common,
         process=process,

@@ -137,7 +137,7 @@ class Reproduction:
         return [self._runs[self._key(cell, recipe)] for recipe in cell.recipes]
 
     def protocols(self) -> list[str]:
-        """What the runs of a column have in common, and in what its rows differ."""
+        """Returns a column's common settings and the differences between its rows."""
         columns: dict[str, list[str]] = {}
         for column in self.artifact.columns:
             rows = {
@@ -158,7 +158,7 @@ class Reproduction:
         return found
 
     def analyses(self, finished: Sequence[series.PlannedRun]) -> list[batch.Analysis]:
-        """What `bin/analyze` has to do with finished runs for the table's numbers."""
+        """Returns the analyses that the table's numbers need."""
         columns: dict[str, list[str]] = {}
         for cell in self.artifact.cells:
             asked = [artifact_lib.analysed(name) for name in cell.quantities]
@@ -293,7 +293,7 @@ def _percent(share: Optional[float]) -> Optional[float]:
 
 
 def _content(run: series.PlannedRun) -> str:
-    """What a run does, whatever it is called."""
+    """Returns the settings of a run without its name."""
     return json.dumps(identity(run.config.dump()), sort_keys=True)
 
 

@@ -1,4 +1,4 @@
-"""What tuning found: every setting that was tried, as a table and as a picture.
+"""The results of tuning: every setting that was tried, as a table and as a picture.
 
 grid.csv          a row for each method and setting
 sensitivity.png   held-out accuracy over the settings, a panel for each method: a

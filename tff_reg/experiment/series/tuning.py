@@ -84,7 +84,7 @@ def parse(text: str) -> dict[str, tuple]:
 
 
 def combinations(process: str, grid: Mapping[str, tuple]) -> list[dict[str, Any]]:
-    """What a process tries: all combinations of the settings that it has."""
+    """Returns the combinations of settings that a process tries."""
     strengths = {each.flag for each in catalogue.strengths()}
     own = {each.flag for each in catalogue.strengths(process)}
     names = [name for name in grid if name in own or name not in strengths]
@@ -209,7 +209,7 @@ class Tuning:
         ]
 
     def best(self, finished: Sequence[series.PlannedRun]) -> dict[str, Tuned]:
-        """What is best for each process.
+        """Returns the best setting of each process.
 
         Args:
           finished: The runs that there are; a setting of which one is missing is not
