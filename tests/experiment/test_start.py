@@ -15,7 +15,7 @@ import tff_reg
 from tests.experiment import finished
 from tff_reg import data, experiment, lazy, tasks
 from tff_reg.experiment.config import functions
-from tff_reg.experiment.rounds import progress, runs
+from tff_reg.experiment.rounds import own_data, progress, runs
 
 SILENT = progress.Silence()
 SMALL = dict(
@@ -426,14 +426,28 @@ def test_runs_of_other_networks_or_samplings_have_no_common_protocol(tmp_path):
 
     first, same = ran("first"), ran("same", process="fedavg")
     wider = keras.Sequential([keras.layers.Dense(9, "relu"), keras.layers.Dense(3)])
+    trained = keras_model()
+    trained.set_weights([weight + 1 for weight in trained.get_weights()])
     others = ran("wider", model=wider), ran("in turn", sample_fn=in_turn)
+    others += (ran("trained", model=trained),)
     experiment.compare({"a": first, "b": same}, tmp_path / "compared")
     assert "They differ" not in (tmp_path / "compared" / "table.md").read_text()
-    for other, what in zip(others, ("keras_model", "sample_fn"), strict=True):
+    whats = ("keras_model", "sample_fn", "initial weights of a Keras model")
+    for other, what in zip(others, whats, strict=True):
         table = tmp_path / f"compared {what}"
         experiment.compare({"a": first, "b": other}, table)
         words = (table / "table.md").read_text().split()
-        assert f"They differ in {what}: " in " ".join(words)
+        assert f"{what}: " in " ".join(words).partition("They differ in ")[2]
+
+
+def test_networks_of_one_digest_have_their_layers_in_one_order():
+    def network(reads, name=None):
+        x = inputs = keras.Input((8,))
+        tensors = [x := keras.layers.Dense(8, "relu")(x) for _ in range(3)]
+        added = keras.layers.Add(name=name)([x, tensors[reads]])
+        return own_data.digest(keras.Model(inputs, keras.layers.Dense(3)(added)))
+
+    assert network(0) == network(0, "sum") != network(1)
 
 
 def test_what_fails_is_named_and_the_table_has_the_rest(capsys):

@@ -13,13 +13,14 @@ from typing import Any
 
 from tff_reg.lazy import np
 
-# By the names in `config.json`: the data that each digest is of, in words.
+# By the names in `config.json`: the arrays that each digest is of, in words.
 NAMES: Mapping[str, str] = {
     "digest_of_examples": "training examples",
     "digest_of_split": "clients, or another split of the examples",
     "digest_of_test_examples": "test examples",
+    "digest_of_initial_weights": "initial weights of a Keras model",
 }
-EXAMPLES, SPLIT, TEST_EXAMPLES = NAMES
+EXAMPLES, SPLIT, TEST_EXAMPLES, INITIAL_WEIGHTS = NAMES
 
 
 def client_ids(count: int) -> list[str]:

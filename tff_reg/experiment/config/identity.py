@@ -58,4 +58,4 @@ def decided_by_seed(values: Mapping[str, Any]) -> set[str]:
     """
     if values.get("validation_share") is not None:
         return {"seed", *digests.NAMES}
-    return {"seed", digests.SPLIT}
+    return {"seed", digests.SPLIT, digests.INITIAL_WEIGHTS}

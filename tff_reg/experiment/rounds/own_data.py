@@ -296,24 +296,32 @@ def digest(model: Any) -> str:
         shapes of its weights count.
     """
     try:
-        known = _without_names(model.get_config())
+        known = _without_names(model.get_config(), {})
     except NotImplementedError:
         known = [type(model).__qualname__, [each.shape for each in model.weights]]
     return hashlib.sha256(repr(known).encode()).hexdigest()[:10]
 
 
-def _without_names(config: Any) -> Any:
-    """A config without the names of layers, which Keras counts on."""
+def _without_names(config: Any, numbers: dict[str, int], is_graph: bool = False) -> Any:
+    """A config with numbers for the names of layers, which Keras counts on.
+
+    Args:
+      config: It, or what is inside.
+      numbers: By a layer's name its place among the layers; it is filled.
+      is_graph: Whether the config says which layer reads which one.
+    """
     if isinstance(config, Mapping):
-        return [
-            (key, _without_names(value))
-            for key, value in config.items()
-            if key not in ("name", "keras_history", "inbound_nodes", "build_config")
-            and not key.endswith("_layers")
-        ]
+        numbers.setdefault(str(config.get("name")), len(numbers))
+        found = []
+        for key, value in config.items():
+            of_graph = is_graph or key == "inbound_nodes" or key.endswith("_layers")
+            if key not in ("name", "build_config"):
+                found.append((key, _without_names(value, numbers, of_graph)))
+        return found
     if isinstance(config, (list, tuple)):
-        return [_without_names(each) for each in config]
-    return config
+        return [_without_names(each, numbers, is_graph) for each in config]
+    is_name = is_graph and isinstance(config, str)
+    return numbers.get(config, config) if is_name else config
 
 
 def copy_of(model: Any, build_model: Callable[[], Any]) -> Any:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Optional
 
 from tff_reg import interruption, lazy, runtime, training
-from tff_reg.data import augmentation
+from tff_reg.data import augmentation, digests
 from tff_reg.experiment.config import run_config as config_lib
 from tff_reg.experiment.config.run_config import ResolvedConfig, RunConfig
 from tff_reg.experiment.config.task_settings import TaskSettings
@@ -220,7 +220,11 @@ def _model_settings(config: ResolvedConfig, task: Any) -> dict[str, Any]:
     """What is recorded of a model beside its settings, of which a user's has none."""
     if config.model is not None:
         return {process_digest.NAME: None}
-    return {KERAS_MODEL: own_data.digest(task.model_fn.plan.model)}
+    plan = task.model_fn.plan
+    return {
+        KERAS_MODEL: own_data.digest(plan.model),
+        digests.INITIAL_WEIGHTS: digests.of_examples(*plan.values),
+    }
 
 
 def build_model_fn(config: ResolvedConfig, task: Any) -> Callable[[], LearningModel]:
