@@ -119,6 +119,8 @@ def test_its_own_metrics_are_beside_accuracy(own):
     second = np.sort(shares, axis=-1)[:, 1]
     of_label = np.take_along_axis(shares, TEST[1], axis=-1)[:, 0]
     assert last["evaluation/top2"] == pytest.approx(np.mean(of_label >= second))
+    highest = np.mean(shares.max(axis=-1))
+    assert last["evaluation/confidence"] == pytest.approx(highest, rel=1e-5)
     assert own.result.metrics["evaluation/top2"].iloc[-1] == last["evaluation/top2"]
     assert own.result.metrics.shape == (4, len(last))
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tff_reg import methods, plugins, settings, testing, training
+from tff_reg import methods, models, plugins, settings, testing, training
 from tff_reg.methods import catalogue
 
 
@@ -186,6 +186,20 @@ def test_only_the_optimiser_moves_the_weights(hook):
     }
     words = f"^mine.{hook} .*assigns to the model's weights.*start"
     _refused(words, _method(**{hook: hooks[hook]}))
+
+
+def test_no_hook_changes_the_statistics():
+    def term(self, step):
+        for statistic in step.network.non_trainable_variables:
+            statistic.assign(statistic + 1.0)
+        return step.task_loss
+
+    sgd = training.build_sgd(0.1)
+    model_fn = models.build_model_fn(
+        "resnet20", image_shape=(8, 8, 3), num_classes=3, norm="batch", seed=0
+    )
+    with pytest.raises(ValueError, match="^mine.term .*assigns to the model's weights"):
+        training.build_regularized(model_fn, [_method(term=term)], sgd)
 
 
 _CALLS = [0]

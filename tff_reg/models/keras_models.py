@@ -186,6 +186,8 @@ def _plan_of(
         parts=parts,
         ends=ends,
         num_classes=trial.call.output.shape[-1] if is_classifier else None,
+        ends_in_softmax=is_classifier
+        and keras_calls.is_softmax_of(trial.call.output, trial.call),
         is_random=keras_calls.is_random(model),
     )
 

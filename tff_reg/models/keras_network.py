@@ -57,6 +57,8 @@ class Plan:
       parts: The blocks before the head's input; the last one leads to it.
       ends: The layers whose outputs are those of `parts`, but of the last one.
       num_classes: None where the output is no vector of logits.
+      ends_in_softmax: Whether a classifier ends in a softmax, of which passes through a
+        `KerasNetwork` give the logits.
       is_random: Whether a pass in training mode draws random numbers.
     """
 
@@ -72,6 +74,7 @@ class Plan:
     parts: Sequence[Part]
     ends: Sequence[Any]
     num_classes: Optional[int]
+    ends_in_softmax: bool
     is_random: bool
 
 
@@ -228,6 +231,11 @@ class KerasNetwork(block_model.BlockModel):
     @property
     def is_random(self) -> bool:
         return self._plan.is_random
+
+    @property
+    def ends_in_softmax(self) -> bool:
+        """Whether the Keras model gives the softmax of what this network gives."""
+        return self._plan.ends_in_softmax
 
     @property
     def trainable_variables(self) -> list[tf.Variable]:

@@ -73,11 +73,11 @@ class TrialHooks(Hooks):
           HookError: If it assigns to the weights, or gives other numbers when it is
             called again.
         """
-        before = self._weights()
+        before = self._weights(hook)
         first, second = (
             contract.call(method, hook, *map(_again, arguments)) for _ in range(2)
         )
-        if self._weights() != before:
+        if self._weights(hook) != before:
             why = "it assigns to the model's weights: return them from the hook start."
             raise contract.refuse(method, hook, why)
         if not _are_close(first, second):
@@ -91,8 +91,12 @@ class TrialHooks(Hooks):
             )
         return second
 
-    def _weights(self) -> list[bytes]:
-        return [v.numpy().tobytes() for v in self.model.trainable_variables]
+    def _weights(self, hook: str) -> list[bytes]:
+        """The model's weights; statistics but where the hook runs the model."""
+        weights = [*self.model.trainable_variables]
+        if hook != "gradient":
+            weights += self.model.non_trainable_variables
+        return [v.numpy().tobytes() for v in weights]
 
     def seen(self, method: method_lib.Method, value: Any) -> Any:
         def note(name: str) -> None:

@@ -83,6 +83,7 @@ class CentralEvaluation:
 
     def _traced(self) -> Any:
         """Traces the function of a batch: its loss, its hits, maybe its predictions."""
+        network = getattr(self._model, "network", None)
 
         @tf.function(
             input_signature=tf.nest.map_structure(
@@ -98,6 +99,8 @@ class CentralEvaluation:
             if self._has_accuracy:
                 correct = learning_model.count_correct(y, output.predictions)
             predictions = output.predictions if self.metrics else ()
+            if self.metrics and getattr(network, "ends_in_softmax", False):
+                predictions = tf.nn.softmax(predictions)
             return tf.cast(output.loss, tf.float64), correct, predictions
 
         return batch_totals.get_concrete_function()
