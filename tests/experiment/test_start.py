@@ -183,6 +183,21 @@ def test_a_model_that_is_not_built_takes_what_the_examples_are():
         tff_reg.run(process="fedavg", model=keras.Sequential([keras.layers.Dense(3)]))
 
 
+def test_a_model_that_keras_cannot_copy_is_told_to_be_trained():
+    class Network(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.last = keras.layers.Dense(3)
+
+        def call(self, x):
+            return self.last(x)
+
+    network = Network()
+    result = run_own(model=network, total_rounds=1, metrics={})
+    with pytest.warns(UserWarning, match="cannot copy .* make the model anew"):
+        assert result.model is network
+
+
 def test_a_network_of_ours_gives_a_model_for_stored_images():
     result = tff_reg.run(
         **{**SMALL, "process": "fedavg"},

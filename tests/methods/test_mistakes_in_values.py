@@ -188,6 +188,13 @@ def test_only_the_optimiser_moves_the_weights(hook):
     _refused(words, _method(**{hook: hooks[hook]}))
 
 
+@pytest.mark.parametrize("where", ["client_memory", "server_memory"])
+def test_a_memory_begins_with_the_same_numbers_in_every_run(where):
+    drawn = {"own": lambda weights: [tf.random.normal(w.shape) for w in weights]}
+    words = f"^mine.{where}: called again .* gives other numbers"
+    _refused(words, _method(**{where: drawn}))
+
+
 def test_no_hook_changes_the_statistics():
     def term(self, step):
         for statistic in step.network.non_trainable_variables:

@@ -80,6 +80,13 @@ class TrialHooks(Hooks):
         if self._weights(hook) != before:
             why = "it assigns to the model's weights: return them from the hook start."
             raise contract.refuse(method, hook, why)
+        self.check_same(method, hook, first, second)
+        return second
+
+    def check_same(
+        self, method: method_lib.Method, hook: str, first: Any, second: Any
+    ) -> None:
+        """Refuses other numbers of the second of two calls."""
         if not _are_close(first, second):
             raise contract.refuse(
                 method,
@@ -89,7 +96,6 @@ class TrialHooks(Hooks):
                 " key or a number such as local.num_steps as its seed), counts its"
                 " calls, or edits its arguments in place.",
             )
-        return second
 
     def _weights(self, hook: str) -> list[bytes]:
         """The model's weights; statistics but where the hook runs the model."""

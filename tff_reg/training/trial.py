@@ -87,7 +87,11 @@ class _Trial:
         """The first memories of all methods."""
         first: dict[str, Any] = collections.OrderedDict()
         for method in self._training.methods:
-            first.update(memories.initial(method, attribute, self._weights))
+            once, again = (
+                memories.initial(method, attribute, self._weights) for _ in range(2)
+            )
+            self._hooks.check_same(method, attribute, once, again)
+            first.update(once)
         return first
 
     def _run_client(

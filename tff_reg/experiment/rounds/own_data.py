@@ -9,6 +9,7 @@ import dataclasses
 import functools
 import hashlib
 import types
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Optional
 
@@ -344,6 +345,12 @@ def copy_of(model: Any, build_model: Callable[[], Any]) -> Any:
         if (compiled := built.get_compile_config()) is not None:
             copy.compile_from_config(compiled)
     except (NotImplementedError, TypeError, ValueError):
+        warnings.warn(
+            f"Keras cannot copy the model {model.name!r}: it has the trained weights"
+            " itself now, and another run of it would begin with them; make the model"
+            " anew for one.",
+            stacklevel=2,
+        )
         return built
     model.set_weights(before)
     return copy
