@@ -174,6 +174,22 @@ def test_a_clients_dict_and_client_data_are_the_same(own):
         tff_reg.run(**given, client_data=clients, num_clients=4)
 
 
+def test_clients_that_never_train_are_told():
+    told = finished.Notes()
+    clients = {"a": (X[:30], Y[:30]), "b": (X[30:90], Y[30:90]), "c": (X[90:], Y[90:])}
+    tff_reg.run(
+        process="fedavg",
+        model=keras_model(),
+        client_data=clients,
+        test_data=TEST,
+        total_rounds=1,
+        batch_size=60,
+        drop_remainder=True,
+        progress=told,
+    )
+    assert any(line.startswith("1 of 3 clients never train:") for line in told.lines)
+
+
 def test_a_model_that_is_not_built_takes_what_the_examples_are():
     layers = [keras.layers.Dense(8, "relu"), keras.layers.Dense(3)]
     result = run_own(model=keras.Sequential(layers), total_rounds=1, metrics={})

@@ -215,12 +215,13 @@ def test_jobs_give_the_same_table_as_one_after_another(tmp_path, monkeypatch):
         assert one.read_bytes() == three.read_bytes(), name
 
 
-def tried(process, accuracy, best=False, **settings):
+def tried(process, accuracy, best=False, runs=1, **settings):
     unknown = {"a": None, "b": None, "c": None}
     return {
         "process": process,
         **unknown,
         **settings,
+        "runs": runs,
         sensitivity.MEAN: accuracy,
         sensitivity.DEVIATION: None,
         sensitivity.BEST: best,
@@ -234,6 +235,9 @@ def test_a_panel_for_each_method_a_line_or_a_heat_map():
     line = [tried("man", 0.9, a=0.1), tried("man", 0.8, a=0.01, best=True)]
     both = [tried("man+kd", a + b / 4, a=a, b=b) for a in (0, 0.5) for b in (1, 2)]
     figure = sensitivity.draw([*line, *both], names)
+    of_fewer_seeds = tried("man", 0.95, runs=0, a=7)
+    (axes,) = sensitivity.draw([*line, of_fewer_seeds], names).axes
+    assert len(axes.get_xticklabels()) == 2
     first, second, _ = figure.axes  # And the scale of the colours.
     means, ring = [each for each in first.lines if each.get_marker() == "o"]
     np.testing.assert_allclose(means.get_ydata(orig=False), [80, 90])

@@ -301,6 +301,13 @@ def prepare_checked(
         num_weights=evaluation.num_weights,
     ):
         progress.say(line)
+    sizes = task.client_data.client_sizes
+    idle = sum(size < config.batch_size for size in sizes)
+    if config.drop_remainder and idle:
+        progress.say(
+            f"{idle} of {len(sizes)} clients never train: they have fewer examples than"
+            f" batch_size={config.batch_size}, and drop_remainder leaves these out"
+        )
     if (sample_fn := of_training.get("sample_fn")) is not None:
         progress.say(f"sampling by {getattr(sample_fn, '__name__', sample_fn)}")
     return Training(

@@ -46,12 +46,17 @@ def write(rows: Sequence[Row], names: Sequence[str], directory: pathlib.Path) ->
 
 
 def draw(rows: Sequence[Row], names: Sequence[str]) -> Any:
-    """Draws the panels; the arguments are as for `write`.
+    """Draws the panels, without settings of which runs of some seeds are missing.
+
+    The arguments are as for `write`.
 
     Returns:
       The matplotlib figure; None if no method tried two values of a setting.
     """
-    panels = _panels([row for row in rows if row[MEAN] is not None], names)
+    # A mean over fewer seeds compares with no other.
+    most = max((row["runs"] for row in rows), default=0)
+    drawn = [row for row in rows if row[MEAN] is not None and row["runs"] == most]
+    panels = _panels(drawn, names)
     if not panels:
         return None
     columns = min(_COLUMNS, len(panels))
