@@ -442,3 +442,26 @@ def test_weights_that_are_made_in_training_alone_are_refused(keras):
 def test_what_is_no_keras_model_is_refused():
     with pytest.raises(TypeError, match="takes a Keras model, not a list"):
         models.from_keras([1])
+
+
+@pytest.mark.parametrize("dtype", [tf.float32, tf.int32])
+def test_a_loss_that_mixes_examples_is_refused(keras, dtype):
+    inputs = keras.Input((5,))
+    model = keras.Model(inputs, keras.layers.Dense(1)(inputs))
+
+    def of_labels(label_spec, change):
+        def loss(y, z):
+            return tf.reduce_mean(tf.square(tf.cast(y, z.dtype) - change(z)))
+
+        return models.from_keras(model, loss_fn=loss, label_spec=label_spec)
+
+    of_rows, of_columns = (tf.TensorSpec(shape, dtype) for shape in ([None], [None, 1]))
+    of_labels(of_rows, lambda z: z[:, 0])
+    of_labels(of_columns, lambda z: z)
+    with pytest.raises(ValueError, match="compares each label with the outputs of all"):
+        of_labels(of_rows, lambda z: z)
+    # Nothing is said of a loss without labels.
+    unread = models.from_keras(
+        model, loss_fn=lambda y, z: tf.reduce_mean(z), label_spec=of_rows
+    )
+    assert not unread().has_accuracy

@@ -319,3 +319,23 @@ def check_fits(model: Any, loss: Callable, label_spec: Any, output: Any) -> None
         raise ValueError(
             f"{what} is {' and '.join(found)}, not a float scalar: {advice}"
         )
+    if tf.is_tensor(output) and _mixes_examples(loss, label_spec, output):
+        raise ValueError(
+            f"{what} compares each label with the outputs of all examples, as TensorFlow"
+            " broadcasts [n] and [n, 1]: give labels the outputs' last axis, or take it"
+            " off in loss_fn."
+        )
+
+
+def _mixes_examples(loss: Callable, label_spec: Any, output: Any) -> bool:
+    """Whether it is the same to a loss which example has which label."""
+    if not isinstance(label_spec, tf.TensorSpec) or not tf.executing_eagerly():
+        return False
+    if label_spec.shape.rank != 1 or output.shape.rank != 2 or output.shape[1] != 1:
+        return False
+    labels = tf.cast([0.0, 1.0, 0.0, 0.0], label_spec.dtype)
+    outputs = tf.cast([[0.1], [0.2], [0.4], [0.9]], output.dtype)
+    once, turned, others = (
+        float(loss(each, outputs)) for each in (labels, labels[::-1], 1 - labels)
+    )
+    return abs(once - turned) <= 1e-6 * abs(once) and abs(once - others) > 1e-3
