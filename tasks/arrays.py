@@ -64,7 +64,8 @@ def load(data_dir: str) -> image_data.ImageData:
                 f"{where} has {len(domains)} numbers for {len(y_train)} training "
                 "examples; each example needs one."
             )
-    found = image_data.of_parts(
+    check_scale(x_train, x_test, f"{data_dir}: x_train", "x_test")
+    return image_data.of_parts(
         (x_train, y_train),
         (x_test, y_test),
         class_names,
@@ -72,16 +73,18 @@ def load(data_dir: str) -> image_data.ImageData:
         domains=domains,
         domain_names=domain_names,
     )
-    _check_scale(found, data_dir)
-    return found
 
 
-def _check_scale(data: image_data.ImageData, data_dir: str) -> None:
-    """Checks that the test images have the scale of the training images."""
-    train, test = (float(np.abs(x).max()) for x in (data.x_train, data.x_test))
-    if data.x_train.dtype == np.float32 and not train / 10 <= test <= 10 * train:
+def check_scale(x_train: np.ndarray, x_test: np.ndarray, *names: str) -> None:
+    """Checks that float32 test images have the scale of the training images.
+
+    Raises:
+      DataError: If not; it has the names of the two.
+    """
+    train, test = (float(np.abs(x).max()) for x in (x_train, x_test))
+    if x_train.dtype == np.float32 and not train / 10 <= test <= 10 * train:
         raise DataError(
-            f"{data_dir}: x_train reaches up to {train:g} and x_test up to {test:g};"
+            f"{names[0]} reaches up to {train:g} and {names[1]} up to {test:g};"
             " bring both to one scale."
         )
 

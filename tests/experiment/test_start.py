@@ -1,5 +1,6 @@
 """`tff_reg.run` and `tff_reg.compare`: what a notebook or a script calls."""
 
+import functools
 import inspect
 import json
 import sys
@@ -211,13 +212,17 @@ def test_examples_of_training_can_be_held_out_and_ones_model_trained_on_a_task()
     assert [curve.name for curve in held_out.drawn][0] == "held-out"
     model = keras_model(outputs=10, shape=(8, 8, 1))
     given = {**SMALL, "total_rounds": 1, "progress": SILENT}
+    before = model.get_weights()
     on_task = tff_reg.run(**given, model=model, task="digits")
     assert on_task.summary["task"] == "digits"
+    assert on_task.model.predict(np.zeros((2, 8, 8, 1), np.uint8)).shape == (2, 10)
+    np.testing.assert_equal(model.get_weights(), before)
     with pytest.raises(ValueError, match=r"takes examples of shape \(6,\), and digits"):
         tff_reg.run(**given, model=keras_model(), task="digits")
 
 
 X, Y = TRAIN
+IMAGES = X.reshape(-1, 3, 2).astype(np.float32)
 
 
 @pytest.mark.parametrize(
@@ -229,6 +234,7 @@ X, Y = TRAIN
         ({"client_data": (X, Y[:9])}, ValueError, "one label for each"),
         ({"client_data": (X, np.eye(3)[Y[:, 0]])}, ValueError, "argmax.*one-hot"),
         ({"client_data": (X, Y - 1)}, ValueError, "has the label -1; number classes"),
+        ({"client_data": (X, Y + 2**32)}, ValueError, "has the label 4294967298;"),
         ({"client_data": (X.astype(str), Y)}, ValueError, "give an array of numbers"),
         ({"client_data": (X.astype(int) + 2**30, Y)}, ValueError, "scale them down"),
         ({"client_data": {}}, ValueError, "has no clients"),
@@ -239,6 +245,16 @@ X, Y = TRAIN
         ({"test_data": (X / 255, Y)}, ValueError, r"uint8 \(6,\) and test_data float"),
         ({"model": keras_model(shape=(5,))}, ValueError, r"shape \(5,\), and client_d"),
         ({"model": "cnn"}, ValueError, r"client_data is uint8 \(200, 6\); it must be"),
+        (
+            {"model": "cnn", "client_data": (X.astype(int), Y)},
+            ValueError,
+            "client_data are int64; give uint8, which is normalised, or floats",
+        ),
+        (
+            {"model": "cnn", "client_data": (IMAGES, Y), "test_data": (IMAGES / 99, Y)},
+            ValueError,
+            "client_data reaches up to 255 and test_data up to 2.5",
+        ),
         ({"model": 3}, TypeError, "takes a Keras model, not a int"),
         ({"task": "digits"}, ValueError, "Leave task out: client_data takes its place"),
         ({"norm": "group"}, ValueError, "Leave norm out: the Keras model"),
@@ -267,6 +283,11 @@ def test_a_wrong_result_of_a_function_ends_the_round_with_a_sentence():
         run_own(sample_fn=lambda round_num, client_ids: ["c9"])
     with pytest.raises(experiment.TrainingError, match="'m' returned a str"):
         run_own(metrics={"m": lambda labels, predictions: "high"})
+    with pytest.raises(experiment.TrainingError, match=r"'m' returned an array \(60, "):
+        run_own(metrics={"m": lambda y, p: p.argmax(axis=-1) == y[:, np.newaxis]})
+    drawn = np.random.default_rng(0)
+    with pytest.raises(ValueError, match="round 1, and when it was called again"):
+        run_own(sample_fn=lambda _, client_ids: drawn.choice(client_ids, 2, False))
     with pytest.raises(ValueError, match="learning rate 0 for round 1; it must give"):
         run_own(client_learning_rate=lambda round_num: 0)
 
@@ -284,6 +305,36 @@ def test_functions_are_known_by_what_they_compute():
     assert described(keras.metrics.MeanSquaredError()).startswith("MeanSquaredError 3.")
     top = keras.metrics.SparseTopKCategoricalAccuracy
     assert described(top(3)) == described(top(3)) != described(top(2))
+    used = keras.metrics.AUC()  # Keras gives the next one another name.
+    used.update_state(np.eye(2), np.eye(2))
+    assert described(used) == described(keras.metrics.AUC())
+
+    def halving(round_num):
+        return 0.1 if round_num < 2 else halving(round_num - 1) / 2
+
+    assert described(halving) == described(halving)
+
+
+@pytest.mark.parametrize("kind", [list, tuple, np.array, set, iter], ids=str)
+def test_functions_are_known_by_the_values_that_they_hold(kind):
+    class Sampler:
+        def __init__(self, rows):
+            self.rows = kind(rows)
+
+        def __call__(self, round_num, client_ids):
+            return [client_ids[row] for row in self.rows]
+
+    def sampler(rows):
+        rows = kind(rows)
+        return lambda round_num, client_ids: [client_ids[row] for row in rows]
+
+    for make in (sampler, Sampler, lambda rows: functools.partial(sum, kind(rows))):
+        is_known = functions.described(make([0, 1])) != functions.described(make([2]))
+        assert is_known == (kind is not iter)
+        assert functions.described(make([0, 1])) == functions.described(make([0, 1]))
+    one_by_one = sampler([0, 1])
+    functions.described(one_by_one)
+    assert one_by_one(1, ["a", "b"]) == ["a", "b"]
 
 
 def test_a_notebook_shows_one_picture_that_is_replaced(monkeypatch):

@@ -127,7 +127,8 @@ def sample_by(
     Args:
       sample_fn: Called with the round (from 1) and all clients' names; returns the
         names of those that take part. A run that is resumed calls it for the rounds
-        that are left, so its result may depend on its arguments only.
+        that are left, so its result may depend on its arguments only; it is called
+        twice to see that it does.
       client_ids: All clients' names.
       round_num: The round.
 
@@ -135,7 +136,8 @@ def sample_by(
       At least one name, in the order of `sample_fn`.
 
     Raises:
-      SamplingError: If it returns no names, one that is no client's, or one twice.
+      SamplingError: If it returns no names, one that is no client's, one twice, or
+        others when it is called again.
     """
     _check_clients(client_ids)
     found: Any = sample_fn(round_num, list(client_ids))
@@ -152,4 +154,11 @@ def sample_by(
             )
     if not cohort or len(set(cohort)) < len(cohort):
         raise SamplingError(f"{given}; give at least one client, and none twice.")
+    again: Any = [*sample_fn(round_num, list(client_ids))]
+    if again != cohort:
+        raise SamplingError(
+            f"{given}, and when it was called again {reprlib.repr(again)}; it must"
+            " depend on the round and the clients alone: draw with"
+            " np.random.default_rng([seed, round_num])."
+        )
     return [str(name) for name in cohort]

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import platform
 import types
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
+
+from tff_reg.lazy import np
+
+_PLAIN = (bool, int, float, complex, str, bytes, type(None))
+_HOLDING = (list, tuple, set, frozenset, dict, types.FunctionType, types.MethodType)
+_HOLDING += (functools.partial,)
 
 
 def described(function: Any) -> str:
@@ -28,36 +35,68 @@ def described(function: Any) -> str:
 
     Returns:
       Its name, the version and a digest; for another object the name of its class and
-      a digest of its attributes.
+      a digest of its attributes, but of variables and iterators, which change.
     """
-    digest = hashlib.sha256(repr(_parts(function)).encode()).hexdigest()[:10]
+    digest = hashlib.sha256(repr(_parts(function, ())).encode()).hexdigest()[:10]
     name = getattr(function, "__name__", type(function).__name__)
     version = ".".join(platform.python_version_tuple()[:2])
     return f"{name} {version} {digest}"
 
 
-def _parts(value: Any) -> Any:
-    """What `repr` shows of a value, without addresses in memory."""
+def _parts(value: Any, around: tuple[Any, ...]) -> Any:
+    """What `repr` shows of a value, without addresses in memory.
+
+    Args:
+      value: The value.
+      around: What it is in: a function may know itself.
+    """
+    if isinstance(value, _PLAIN):
+        return value
+    if any(value is each for each in around):
+        return None
+    around = (*around, value)
+
+    def parts(values: Iterable[Any]) -> list[Any]:
+        return [_parts(each, around) for each in values]
+
     if isinstance(value, types.MethodType):
-        return [_parts(value.__func__), _parts(value.__self__)]
+        return parts([value.__func__, value.__self__])
     if isinstance(value, types.FunctionType):
         cells = [_contents(cell) for cell in value.__closure__ or ()]
         defaults = [*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).items()]
-        return [_code(value.__code__), *map(_parts, [*defaults, *cells])]
+        return [_code(value.__code__), *parts([*defaults, *cells])]
     if isinstance(value, functools.partial):
-        return [*map(_parts, (value.func, value.args, value.keywords))]
-    if isinstance(value, (bool, int, float, complex, str, bytes, type(None))):
-        return value
+        return parts([value.func, value.args, value.keywords])
     if isinstance(value, Mapping):
-        return [(str(key), _parts(each)) for key, each in value.items()]
-    if isinstance(value, Iterable) and not hasattr(value, "shape"):
-        return [*map(_parts, value)]
-    own = vars(value) if hasattr(value, "__dict__") else {}
-    plain = (bool, int, float, str)
-    return [
-        type(value).__qualname__,
-        sorted((name, each) for name, each in own.items() if isinstance(each, plain)),
-    ]
+        return [(str(key), _parts(each, around)) for key, each in value.items()]
+    if isinstance(value, (set, frozenset)):
+        return sorted(map(repr, parts(value)))
+    changes = isinstance(value, Iterator) or hasattr(value, "assign_add")
+    if hasattr(value, "__array__") and not changes:
+        array = np.asarray(value)
+        content = array.tolist() if array.dtype.hasobject else array.tobytes()
+        return [array.dtype.str, array.shape, _parts(content, around)]
+    if isinstance(value, Iterable) and not hasattr(value, "shape") and not changes:
+        return parts(value)
+    own = {} if changes else _attributes(value)
+    return [type(value).__qualname__, *parts(sorted(own.items(), key=lambda x: x[0]))]
+
+
+def _attributes(value: Any) -> dict[str, Any]:
+    """The attributes that say what an object computes; other objects in it do not."""
+    own = getattr(value, "__dict__", {})
+    if not hasattr(value, "update_state"):
+        return {
+            name: each
+            for name, each in own.items()
+            if isinstance(each, (*_PLAIN, *_HOLDING)) or hasattr(each, "__array__")
+        }
+    # Of a metric of Keras, the rest is its name, which Keras counts on, what it has
+    # seen, and whether it has.
+    found = {n: v for n, v in own.items() if isinstance(v, _PLAIN) and "buil" not in n}
+    with contextlib.suppress(NotImplementedError):
+        found.update(value.get_config())
+    return {n: v for n, v in found.items() if n not in ("name", "_name")}
 
 
 def _contents(cell: Any) -> Any:

@@ -204,13 +204,18 @@ def _value(name: str, metric: Any, labels: Any, predictions: Any) -> float:
         found = metric.result()
     else:
         found = metric(labels, predictions)
+    must = "it must return a number, or one for each example."
     try:
-        return float(np.mean(np.asarray(found, np.float64)))
+        values = np.asarray(found, np.float64)
     except (TypeError, ValueError) as error:
-        raise ValueError(
-            f"The metric {name!r} returned a {type(found).__name__}; it must return a"
-            " number, or one for each example."
-        ) from error
+        kind = type(found).__name__
+        raise ValueError(f"The metric {name!r} returned a {kind}; {must}") from error
+    shapes = [(), *(each.shape for each in tf.nest.flatten(labels))]
+    shapes += [each[:1] for each in shapes]
+    # Others come of labels and predictions that NumPy has broadcast to each other.
+    if values.shape not in shapes and not hasattr(metric, "update_state"):
+        raise ValueError(f"The metric {name!r} returned an array {values.shape}; {must}")
+    return float(np.mean(values))
 
 
 def _arrays(values: Any) -> Any:

@@ -6,6 +6,7 @@ Both classes have the functions of the module `tff_reg.tasks` that a run calls.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import types
 from collections.abc import Callable, Mapping, Sequence
@@ -27,6 +28,8 @@ task_defaults = lazy.module("tff_reg.tasks.task_defaults")
 NAME = "own_data"
 # Whole numbers above this are not exact in float32.
 _LARGEST_EXACT = 2**24
+# A label above this is no class number.
+_LARGEST_LABEL = 100_000
 # The network of images where the user has none, as of the task `arrays`.
 _NETWORK = ("resnet20", "group")
 # What only our own networks have, and what only a partition has.
@@ -117,6 +120,7 @@ class OwnData:
         for name in ("task", "recipe", "synthetic_data"):
             if name in given:
                 raise ValueError(f"Leave {name} out: client_data takes its place.")
+        self._examples = functools.partial(_examples, is_ours=model is None)
         self.positions: Optional[list[Any]] = None
         self.client_ids: Optional[list[str]] = None
         self._read_clients(client_data, given)
@@ -148,7 +152,7 @@ class OwnData:
                 n: (each["x"], each["y"]) for n, each in zip(names, examples)
             }
         if not isinstance(client_data, Mapping):
-            self.x, self.y = _examples(client_data, "client_data")
+            self.x, self.y = self._examples(client_data, "client_data")
             return
         if not client_data:
             raise ValueError("client_data has no clients; give at least one.")
@@ -159,7 +163,7 @@ class OwnData:
                     " already."
                 )
         parts = [
-            _examples(each, f"client_data[{name!r}]")
+            self._examples(each, f"client_data[{name!r}]")
             for name, each in client_data.items()
         ]
         kinds = {(x.shape[1:], x.dtype.name) for x, _ in parts}
@@ -181,7 +185,7 @@ class OwnData:
                     " validation_share=0.1 to hold out training examples."
                 )
             return None
-        test = _examples(test_data, "test_data")
+        test = self._examples(test_data, "test_data")
         kinds = [(x.dtype.name, x.shape[1:]) for x in (self.x, test[0])]
         if kinds[0] != kinds[1]:
             raise ValueError(
@@ -197,6 +201,7 @@ class OwnData:
         self.x = arrays.check_images(self.x, "client_data")
         if self.test is not None:
             self.test = (arrays.check_images(self.test[0], "test_data"), self.test[1])
+            arrays.check_scale(self.x, self.test[0], "client_data", "test_data")
 
     def names(self) -> Sequence[str]:
         """The name of the only task."""
@@ -314,7 +319,8 @@ def _without_names(config: Any) -> Any:
 def copy_of(model: Any, build_model: Callable[[], Any]) -> Any:
     """The trained model as a copy of the user's, whose weights stay as they were.
 
-    A sub-classed model, which Keras cannot copy, is the user's own one.
+    A sub-classed model, which Keras cannot copy, is the user's own one, with the
+    trained weights.
 
     Args:
       model: The user's.
@@ -324,22 +330,23 @@ def copy_of(model: Any, build_model: Callable[[], Any]) -> Any:
     keras = models.keras_calls.keras_of(model)
     before = model.get_weights()
     built = build_model()
-    if built is not model:
-        return built
-    trained = model.get_weights()
     try:
-        copy = keras.models.clone_model(model)
-        copy.set_weights(trained)
-        if (compiled := model.get_compile_config()) is not None:
+        copy = keras.models.clone_model(built)
+        copy.set_weights(built.get_weights())
+        if (compiled := built.get_compile_config()) is not None:
             copy.compile_from_config(compiled)
     except (NotImplementedError, TypeError, ValueError):
-        return model
+        return built
     model.set_weights(before)
     return copy
 
 
-def _examples(given: Any, name: str) -> tuple[Any, Any]:
-    """Examples and labels as arrays that client data can have."""
+def _examples(given: Any, name: str, is_ours: bool) -> tuple[Any, Any]:
+    """Examples and labels as arrays that client data can have.
+
+    Raises:
+      TypeError, ValueError: If they are no such, or not for a network that `is_ours`.
+    """
     is_pair = isinstance(given, (tuple, list)) and len(given) == 2
     if not is_pair or isinstance(given[0], Mapping):
         raise TypeError(
@@ -363,8 +370,14 @@ def _examples(given: Any, name: str) -> tuple[Any, Any]:
             f"{name} has x of shape {x.shape} and y of shape {y.shape}; give at least"
             " one example, and one label for each."
         )
-    if y.min() < 0:
-        raise ValueError(f"{name} has the label {y.min()}; number classes from 0.")
+    if y.min() < 0 or y.max() > _LARGEST_LABEL:
+        wrong = y.min() if y.min() < 0 else y.max()
+        raise ValueError(f"{name} has the label {wrong}; number classes from 0.")
+    if is_ours and x.dtype.kind in "iu" and x.dtype != np.uint8:
+        raise ValueError(
+            f"The images of {name} are {x.dtype}; give uint8, which is normalised, or"
+            " floats that are already."
+        )
     return _features(x, name), y.astype(np.int32)
 
 
