@@ -214,7 +214,9 @@ def _value(name: str, metric: Any, labels: Any, predictions: Any) -> float:
     shapes += [each[:1] for each in shapes]
     # Others come of labels and predictions that NumPy has broadcast to each other.
     if values.shape not in shapes and not hasattr(metric, "update_state"):
-        raise ValueError(f"The metric {name!r} returned an array {values.shape}; {must}")
+        raise ValueError(
+            f"The metric {name!r} returned an array {values.shape}; {must}"
+        )
     return float(np.mean(values))
 
 
