@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from tff_reg.tasks.task import Task
 
 task_lib = lazy.module("tff_reg.tasks.task")
+own_data = lazy.module("tff_reg.tasks.own_data")
 
 __all__ = [
     "DataError",

@@ -94,7 +94,8 @@ def test_dependencies_are_those_of_the_imports_and_go_one_way(targets, owners):
             continue
         found = set()
         for source in sources:
-            if source.endswith(".py"):
+            # The package itself only shows all rooms to type checkers.
+            if source.endswith(".py") and source != "tff_reg/__init__.py":
                 found |= {owners[f] for f in imported_files(source) & {*owners}}
         if declared != found - {name}:
             wrong[name] = f"{declared} declared, {found - {name}} imported"

@@ -14,7 +14,8 @@ from tests.experiment import test_tuning
 from tff_reg.commands import compare
 from tff_reg.experiment.series import cluster_jobs, jobs
 
-_FILES = ("table.csv", "table.md", "table.tex", "curves.csv", "curves.pdf")
+_FILES = ("table.csv", "table.md", "table.tex")
+_FILES += ("curves.csv", "curves.png", "curves.pdf")
 
 
 @pytest.fixture

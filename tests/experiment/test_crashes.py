@@ -113,7 +113,7 @@ def run(request, monkeypatch):
     monkeypatch.setitem(defaults, "keep", 2)
     # None of these matters here, and all are slow.
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
-    monkeypatch.setattr(provenance, "describe", dict)
+    monkeypatch.setattr(provenance, "describe", lambda config: {})
     monkeypatch.setattr(
         curves, "write_curves", lambda path, *_, **__: path.write_bytes(b"plot")
     )

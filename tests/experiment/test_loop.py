@@ -642,7 +642,7 @@ def test_runs_inside_a_running_event_loop_and_without_a_directory(run):
 def made_by(monkeypatch, commit, **versions):
     """What is run from now on is of a commit."""
     own = {"git_commit": commit, "versions": {"tff_reg": "1", **versions}}
-    monkeypatch.setattr(loop.provenance, "describe", lambda: own)
+    monkeypatch.setattr(loop.provenance, "describe", lambda config: own)
 
 
 def test_who_made_the_rounds_before_is_kept_by_their_numbers(

@@ -15,7 +15,8 @@ import tff_reg
 from tests.experiment import finished
 from tff_reg import data, experiment, lazy, tasks
 from tff_reg.experiment.config import functions
-from tff_reg.experiment.rounds import own_data, progress, runs
+from tff_reg.experiment.rounds import progress, runs
+from tff_reg.models import keras_copies
 
 SILENT = progress.Silence()
 SMALL = dict(
@@ -478,7 +479,7 @@ def test_networks_of_one_digest_have_their_layers_in_one_order():
         x = inputs = keras.Input((8,))
         tensors = [x := keras.layers.Dense(8, "relu")(x) for _ in range(3)]
         added = keras.layers.Add(name=name)([x, tensors[reads]])
-        return own_data.digest(keras.Model(inputs, keras.layers.Dense(3)(added)))
+        return keras_copies.digest(keras.Model(inputs, keras.layers.Dense(3)(added)))
 
     assert network(0) == network(0, "sum") != network(1)
 

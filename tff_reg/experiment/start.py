@@ -13,7 +13,6 @@ from tff_reg.experiment.rounds import (
     callbacks as callbacks_lib,
     description,
     live_curve,
-    own_data,
     progress as progress_lib,
     round_work,
     runs,
@@ -23,6 +22,8 @@ from tff_reg.experiment.rounds.checked import CheckedRun
 from tff_reg.experiment.rounds.loop import RunResult
 from tff_reg.experiment.rounds.training import with_arguments_of
 from tff_reg.settings import SettingError, settings_of
+
+keras_copies = lazy.module("tff_reg.models.keras_copies")
 
 if TYPE_CHECKING:
     import keras
@@ -94,14 +95,17 @@ class Arguments(RunConfig):
         config = RunConfig(**values, strengths=self.strengths)
         given = config.given()
         if self.client_data is not None:
-            tasks = own_data.OwnData(self.client_data, self.test_data, model, given)
-            return dataclasses.replace(config, task=own_data.NAME), tasks
+            own = lazy.tasks.own_data
+            tasks = own.OwnData(self.client_data, self.test_data, model, given)
+            return dataclasses.replace(config, task=own.NAME), tasks
         if self.test_data is not None:
             raise ValueError(
                 "test_data is given without client_data; give both, or neither to run a"
                 " task."
             )
-        return config, lazy.tasks if model is None else own_data.OwnModel(model, given)
+        if model is not None:
+            return config, lazy.tasks.own_data.OwnModel(model, given)
+        return config, lazy.tasks
 
 
 def carried_out(
@@ -130,7 +134,7 @@ def carried_out(
         metrics=asked.metrics,
     )
     if checked.config.model is None:
-        build = functools.partial(own_data.copy_of, asked.model, result.build_model)
+        build = functools.partial(keras_copies.copy_of, asked.model, result.build_model)
         result = dataclasses.replace(result, build_model=build)
     return result
 

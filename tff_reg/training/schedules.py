@@ -134,6 +134,7 @@ def listed(factors: Sequence[float]) -> Schedule:
 def tabulated(rate_fn: Callable[[int], Any], total_rounds: int) -> tuple[float, ...]:
     """Returns the learning rate of each round that a function gives.
 
+    >>> from tff_reg.training import schedules
     >>> schedules.tabulated(lambda round_num: 0.1 * 0.5**round_num, 3)
     (0.05, 0.025, 0.0125)
 

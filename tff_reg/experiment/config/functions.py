@@ -25,8 +25,10 @@ def described(function: Any) -> str:
     where it was defined, and Python's version, on which the code depends. What the
     function calls is known by its name only.
 
-    >>> functions.described(lambda round_num: 0.1)
-    '<lambda> 3.13 9f0c3b6d71'
+    >>> from tff_reg.experiment.config import functions
+    >>> texts = [functions.described(lambda x, rate=rate: rate) for rate in (0.1, 0.2)]
+    >>> texts[0] == texts[1]
+    False
 
     Args:
       function: A function, a `functools.partial` or another object that is called.

@@ -21,7 +21,6 @@ from tff_reg.experiment.rounds import (
     description,
     evaluation as evaluation_lib,
     metrics as metrics_lib,
-    own_data,
     process_cache,
     process_digest,
     progress as progress_lib,
@@ -36,6 +35,8 @@ from tff_reg.settings import SettingError, settings_of
 if TYPE_CHECKING:
     from tff_reg.models.learning_model import LearningModel
     from tff_reg.training.composition import Process
+
+keras_copies = lazy.module("tff_reg.models.keras_copies")
 
 OnRound = Callable[[Row], Any]
 
@@ -222,7 +223,7 @@ def _model_settings(config: ResolvedConfig, task: Any) -> dict[str, Any]:
         return {process_digest.NAME: None}
     plan = task.model_fn.plan
     return {
-        KERAS_MODEL: own_data.digest(plan.model),
+        KERAS_MODEL: keras_copies.digest(plan.model),
         digests.INITIAL_WEIGHTS: digests.of_examples(*plan.values),
     }
 

@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import hashlib
 import types
-import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Optional
 
 from tff_reg import data as data_lib, lazy, models
@@ -37,17 +35,6 @@ _NETWORK = ("resnet20", "group")
 _OF_NETWORKS = ("norm", "projector", "pixel_mean", "pixel_std")
 _OF_PARTITIONS = ("partition", "concentration", "classes_per_client", "num_clients")
 _OF_PARTITIONS += ("split_file", "scale", "validation_share")
-
-
-@dataclasses.dataclass(frozen=True)
-class Cast:
-    """Converts examples to the data type that a Keras model takes, as Keras does."""
-
-    dtype: str
-
-    def __call__(self, examples: Any, key: Any = None) -> Any:
-        del key
-        return tf.cast(examples, self.dtype)
 
 
 class OwnModel:
@@ -246,7 +233,7 @@ class OwnData:
             # Where examples are held out they become the test examples.
             x_test, y_test = test or (x[:1], y[:1])
             found = image_data.ImageData(
-                x, y, x_test, y_test, Cast("float32"), self._class_names
+                x, y, x_test, y_test, augmentation.Cast("float32"), self._class_names
             )
             if settings.get("scale") is not None:
                 scale = scale_lib.parse(settings["scale"])
@@ -281,79 +268,12 @@ class OwnData:
     def _normalization(self, settings: Mapping[str, Any]) -> Any:
         """What a model takes of the stored examples; None where it takes them so."""
         if self._model_fn is not None:
-            return Cast(self._model_fn.plan.input_spec.dtype.name)
+            return augmentation.Cast(self._model_fn.plan.input_spec.dtype.name)
         mean, std = settings["pixel_mean"], settings["pixel_std"]
         if mean or std:
             largest = 255.0 if self.x.dtype == np.uint8 else 1.0
             return augmentation.normalize(mean, std, largest=largest)
         return image_data.normalization_of(self.x)
-
-
-def digest(model: Any) -> str:
-    """Returns a text that two Keras models share if they are the same network.
-
-    Args:
-      model: The model. Of a sub-classed one that has no config, its class and the
-        shapes of its weights count.
-    """
-    try:
-        known = _without_names(model.get_config(), {})
-    except NotImplementedError:
-        known = [type(model).__qualname__, [each.shape for each in model.weights]]
-    return hashlib.sha256(repr(known).encode()).hexdigest()[:10]
-
-
-def _without_names(config: Any, numbers: dict[str, int], is_graph: bool = False) -> Any:
-    """A config with numbers for the names of layers, which Keras counts on.
-
-    Args:
-      config: It, or what is inside.
-      numbers: By a layer's name its place among the layers; it is filled.
-      is_graph: Whether the config says which layer reads which one.
-    """
-    if isinstance(config, Mapping):
-        numbers.setdefault(str(config.get("name")), len(numbers))
-        found = []
-        for key, value in config.items():
-            of_graph = is_graph or key == "inbound_nodes" or key.endswith("_layers")
-            if key not in ("name", "build_config"):
-                found.append((key, _without_names(value, numbers, of_graph)))
-        return found
-    if isinstance(config, (list, tuple)):
-        return [_without_names(each, numbers, is_graph) for each in config]
-    is_name = is_graph and isinstance(config, str)
-    return numbers.get(config, config) if is_name else config
-
-
-def copy_of(model: Any, build_model: Callable[[], Any]) -> Any:
-    """The trained model as a copy of the user's, whose weights stay as they were.
-
-    A sub-classed model, which Keras cannot copy, is the user's own one, with the
-    trained weights.
-
-    Args:
-      model: The user's.
-      build_model: Sets the trained weights in it and returns it, or a model with it
-        inside.
-    """
-    keras = models.keras_calls.keras_of(model)
-    before = model.get_weights()
-    built = build_model()
-    try:
-        copy = keras.models.clone_model(built)
-        copy.set_weights(built.get_weights())
-        if (compiled := built.get_compile_config()) is not None:
-            copy.compile_from_config(compiled)
-    except (NotImplementedError, TypeError, ValueError):
-        warnings.warn(
-            f"Keras cannot copy the model {model.name!r}: it has the trained weights"
-            " itself now, and another run of it would begin with them; make the model"
-            " anew for one.",
-            stacklevel=2,
-        )
-        return built
-    model.set_weights(before)
-    return copy
 
 
 def _examples(given: Any, name: str, is_ours: bool) -> tuple[Any, Any]:

@@ -1,0 +1,62 @@
+"""Copies and digests of a user's Keras model."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+from tff_reg.models import keras_calls
+
+
+def digest(model: Any) -> str:
+    """Returns a text that two Keras models share if they are the same network.
+
+    Args:
+      model: The model. Of a sub-classed one that has no config, its class and the
+        shapes of its weights count.
+    """
+    try:
+        text = json.dumps(model.get_config(), default=repr)
+    except NotImplementedError:
+        text = repr([type(model).__qualname__, [each.shape for each in model.weights]])
+    # Keras numbers the names of layers, so the same network may get others.
+    for number, name in enumerate(
+        dict.fromkeys(re.findall(r'"name": ("[^"]*")', text))
+    ):
+        text = text.replace(name, f'"#{number}"')
+    return hashlib.sha256(text.encode()).hexdigest()[:10]
+
+
+def copy_of(model: Any, build_model: Callable[[], Any]) -> Any:
+    """The trained model as a copy of the user's, whose weights stay as they were.
+
+    A sub-classed model, which Keras cannot copy, is the user's own one, with the
+    trained weights.
+
+    Args:
+      model: The user's.
+      build_model: Sets the trained weights in it and returns it, or a model with it
+        inside.
+    """
+    keras = keras_calls.keras_of(model)
+    before = model.get_weights()
+    built = build_model()
+    try:
+        copy = keras.models.clone_model(built)
+        copy.set_weights(built.get_weights())
+        if (compiled := built.get_compile_config()) is not None:
+            copy.compile_from_config(compiled)
+    except (NotImplementedError, TypeError, ValueError):
+        warnings.warn(
+            f"Keras cannot copy the model {model.name!r}: it has the trained weights"
+            " itself now, and another run of it would begin with them; make the model"
+            " anew for one.",
+            stacklevel=2,
+        )
+        return built
+    model.set_weights(before)
+    return copy
