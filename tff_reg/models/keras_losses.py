@@ -321,9 +321,9 @@ def check_fits(model: Any, loss: Callable, label_spec: Any, output: Any) -> None
         )
     if tf.is_tensor(output) and _mixes_examples(loss, label_spec, output):
         raise ValueError(
-            f"{what} compares each label with the outputs of all examples, as TensorFlow"
-            " broadcasts [n] and [n, 1]: give labels the outputs' last axis, or take it"
-            " off in loss_fn."
+            f"{what} compares each label with the outputs of all examples, since [n] and"
+            " [n, 1] broadcast: give labels the outputs' last axis, or take it off in"
+            " loss_fn."
         )
 
 
