@@ -278,7 +278,7 @@ class RunConfig(process_settings.ProcessSettings, task_settings.TaskSettings):
         of_methods = {each.name for each in strengths_lib.listed()} & given.keys()
         for name in of_methods:
             raise TypeError(
-                f"{cls.__name__} takes {name} among its strengths: give"
+                f"{getattr(cls, 'CALLED', cls.__name__)} takes {name} among its strengths: give"
                 f" strengths={{{name!r}: {given[name]!r}}}."
             )
         check_names(cls, given)
