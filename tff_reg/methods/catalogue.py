@@ -13,7 +13,6 @@ Functions of a process name raise `UnknownProcessError` as `parse` does.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import difflib
 import importlib
 import inspect

@@ -321,7 +321,7 @@ def check_fits(model: Any, loss: Callable, label_spec: Any, output: Any) -> None
         )
     if tf.is_tensor(output) and _mixes_examples(loss, label_spec, output):
         raise ValueError(
-            f"{what} compares each label with the outputs of all examples, since [n] and"
+            f"{what} compares each label with the outputs of all examples, as [n] and"
             " [n, 1] broadcast: give labels the outputs' last axis, or take it off in"
             " loss_fn."
         )
