@@ -173,6 +173,10 @@ class OwnData:
                     " validation_share=0.1 to hold out training examples."
                 )
             return None
+        if given.get("validation_share"):
+            raise ValueError(
+                "test_data and validation_share are both given; give one of them."
+            )
         test = self._examples(test_data, "test_data")
         kinds = [(x.dtype.name, x.shape[1:]) for x in (self.x, test[0])]
         if kinds[0] != kinds[1]:
@@ -313,7 +317,13 @@ def _examples(given: Any, name: str, is_ours: bool) -> tuple[Any, Any]:
             f"The images of {name} are {x.dtype}; give uint8, which is normalised, or"
             " floats that are already."
         )
-    return _features(x, name), y.astype(np.int32)
+    x = _features(x, name)
+    if broken := int(np.sum(~np.isfinite(x).reshape(len(x), -1).all(axis=1))):
+        raise ValueError(
+            f"The examples of {name} have values that are no finite float32 numbers, in"
+            f" {broken} of {len(x)} examples; leave these out or repair them."
+        )
+    return x, y.astype(np.int32)
 
 
 def _features(x: Any, name: str) -> Any:
@@ -329,7 +339,8 @@ def _features(x: Any, name: str) -> Any:
             f"The examples of {name} have whole numbers above {_LARGEST_EXACT}, which"
             " float32 does not hold exactly; scale them down."
         )
-    return x.astype(np.float32)
+    with np.errstate(over="ignore"):  # What overflows is refused as not finite.
+        return x.astype(np.float32)
 
 
 def _model_fn(

@@ -155,7 +155,8 @@ class Setting:
     def adopt(self, value: Any) -> Any:
         """Turns a value from JSON, which has no tuples and writes 1 for 1.0, into ours.
 
-        A path becomes its text.
+        A path becomes its text, a NumPy number Python's, and one text a tuple of it
+        where texts are asked for.
 
         Args:
           value: The value. One of another kind is returned unchanged.
@@ -163,6 +164,10 @@ class Setting:
         Returns:
           The value, which is not checked.
         """
+        if self.is_tuple and self.type is str and isinstance(value, (str, os.PathLike)):
+            value = (value,)
+        if self.is_tuple and hasattr(value, "tolist") and not isinstance(value, str):
+            value = value.tolist()
         if self.is_tuple and isinstance(value, (list, tuple)):
             return tuple(self._adopt_item(item) for item in value)
         return self._adopt_item(value)
@@ -170,6 +175,8 @@ class Setting:
     def _adopt_item(self, item: Any) -> Any:
         if self.type is str and isinstance(item, os.PathLike):
             return os.fspath(item)
+        if hasattr(item, "item") and not getattr(item, "ndim", 1):
+            item = item.item()
         is_whole = isinstance(item, int) and not isinstance(item, bool)
         return (
             float(item) if self.type is float and is_whole and _finite(item) else item
@@ -336,7 +343,8 @@ def check_names(kind: type, given: Iterable[str]) -> None:
         hint = near_names(symbols.get(name, name), names)
         if not hint and len(names) < 10:
             hint = f"; it has {', '.join(names) or 'none'}"
-        raise TypeError(f"{kind.__name__} has no setting {name!r}{hint}.")
+        called = getattr(kind, "CALLED", kind.__name__)
+        raise TypeError(f"{called} has no setting {name!r}{hint}.")
 
 
 def _finite(number: Any) -> bool:

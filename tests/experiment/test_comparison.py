@@ -212,7 +212,7 @@ def test_a_table_over_held_out_training_examples_says_so(tmp_path, drawn):
     ):
         experiment.compare(runs, tmp_path / "out")
         text = text_of(tmp_path / "out")
-        assert f"{words} after 1 round, mean" in text
+        assert f"{words} after 1 round: mean" in text
         assert drawn[-1][2]["title"] == words
         assert ("that nobody trains on" in text) == (held in runs)
     # Accuracies on different examples are not compared as if they were.

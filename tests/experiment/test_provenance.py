@@ -86,6 +86,14 @@ def test_other_code_is_told_in_a_line_and_the_same_is_not():
     assert provenance.change({**now, "sources": "0"})
 
 
+def test_a_plugin_is_no_other_code_of_tff_reg():
+    made = provenance.describe({})
+    other = {**made, "sources": "of a plugin, too"}
+    assert provenance.makers(made) != provenance.makers(other)
+    same = [provenance.makers(each, of_tff_reg=True) for each in (made, other)]
+    assert same[0] == same[1]
+
+
 def test_commit_is_gits_or_none(tmp_path, monkeypatch):
     package = tmp_path / "tff_reg" / "__init__.py"
     package.parent.mkdir()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Optional, Union
+from typing import TYPE_CHECKING, Any, ClassVar, Optional, Union
 
 from tff_reg import lazy
 from tff_reg.experiment.config.run_config import RunConfig
@@ -60,6 +60,8 @@ class Arguments(RunConfig):
       callbacks: As in `experiment.Training`.
       on_round: As in `experiment.Training`.
     """
+
+    CALLED: ClassVar[str] = "tff_reg.run"
 
     model: Optional[Model] = None
     client_learning_rate: Union[float, Callable[[int], float], None] = None

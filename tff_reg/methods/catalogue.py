@@ -13,9 +13,9 @@ Functions of a process name raise `UnknownProcessError` as `parse` does.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import difflib
 import importlib
+import inspect
 import warnings
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, NamedTuple, Optional
@@ -165,13 +165,13 @@ def add_file(path: str) -> list[str]:
     )
     if not classes:
         raise plugins.PluginError(
-            "it has no method: give it a frozen dataclass, a sub-class of"
-            " tff_reg.methods.Method with a name."
+            "it has no method: give it a sub-class of tff_reg.methods.Method with a"
+            " name, and @dataclasses.dataclass(frozen=True) if it has settings."
         )
     for cls in classes:
         if not plugins.NAME.fullmatch(cls.name):
             raise plugins.PluginError(
-                f"the name {cls.name!r} of {cls.__name__} cannot be: take small"
+                f"the name {cls.name!r} of {cls.__name__} is not allowed: take small"
                 " letters, digits, underscores."
             )
         known = _loaded.get(cls.name)
@@ -199,7 +199,10 @@ def _file_of(cls: type) -> Optional[str]:
 def _is_method(value: Any, name: str) -> bool:
     if not (isinstance(value, type) and issubclass(value, method_lib.Method)):
         return False
-    return dataclasses.is_dataclass(value) and getattr(value, "name", None) == name
+    # Only settings of its own need the decorator.
+    is_complete = "__dataclass_fields__" in vars(value)
+    is_complete = is_complete or not inspect.get_annotations(value)
+    return is_complete and getattr(value, "name", None) == name
 
 
 def names() -> tuple[str, ...]:

@@ -232,8 +232,8 @@ def _first_with_enough(
         raise dealing.PartitionError(
             f"{num_examples} examples cannot give {num_clients} clients "
             f"{minimum_examples} each; use at most "
-            f"{num_examples // minimum_examples} clients or, in Python, a lower "
-            "minimum_examples."
+            f"{num_examples // minimum_examples} clients, another partition (such as "
+            "dirichlet_balanced) or, in Python, a lower minimum_examples."
         )
     max_draws = dealing.check_count("max_draws", max_draws, least=1)
     most = 0

@@ -30,6 +30,7 @@ MAKER = (
     "versions",
     "git_commit",
     "sources",
+    "own_sources",
     "plugins",
 )
 # ... who made the rounds before, and whence settings and data are.
@@ -158,14 +159,22 @@ def _lane() -> dict[str, Optional[str]]:
     return found
 
 
-def makers(config: Mapping[str, Any]) -> list[str]:
+def makers(config: Mapping[str, Any], *, of_tff_reg: bool = False) -> list[str]:
     """Says by what code a run's rounds were made, in words.
+
+    Args:
+      config: The run's.
+      of_tff_reg: Whether only the sources of tff_reg count, without plugins.
 
     Returns:
       A phrase for each of those that made a part, if they are not the same; nothing
       for a config that does not say.
     """
     parts = [*config.get(MADE_BEFORE, []), config]
+    if of_tff_reg:
+        parts = [
+            {**p, "sources": p.get("own_sources", p.get("sources"))} for p in parts
+        ]
     return list(dict.fromkeys(_in_words(each) for each in parts if "versions" in each))
 
 
@@ -217,6 +226,7 @@ def describe(config: Mapping[str, Any]) -> dict[str, Any]:
         },
         "git_commit": git_commit(),
         "sources": sources(config),
+        "own_sources": sources({}),
         "plugins": plugins_of(config),
     }
 

@@ -276,9 +276,10 @@ class RunConfig(process_settings.ProcessSettings, task_settings.TaskSettings):
     def __new__(cls, *args: Any, **given: Any):
         """Refuses arguments that are no settings; see `settings.check_names`."""
         of_methods = {each.name for each in strengths_lib.listed()} & given.keys()
+        called = getattr(cls, "CALLED", cls.__name__)
         for name in of_methods:
             raise TypeError(
-                f"{cls.__name__} takes {name} among its strengths: give"
+                f"{called} takes {name} among its strengths: give"
                 f" strengths={{{name!r}: {given[name]!r}}}."
             )
         check_names(cls, given)

@@ -207,10 +207,18 @@ class Table:
         found = {str(r["process"]): description.troubles(r) for r in self.rows()}
         notes += [f"{name}: {text}." for name, text in found.items() if text]
         made: dict[str, dict[str, None]] = {}
+        plugins: dict[str, set[str]] = {}
         for name, group in self.groups.items():
             for run in group:
-                for maker in provenance.makers(run.config):
+                for maker in provenance.makers(run.config, of_tff_reg=True):
                     made.setdefault(maker, {})[name] = None
+                for each in run.config.get("plugins", ()):
+                    plugins.setdefault(each["name"], set()).add(each["sha256"])
+        notes += [
+            f"The source of the plugin {name} was not the same in all runs."
+            for name, digests in plugins.items()
+            if len(digests) > 1
+        ]
         if len(made) > 1:
             by = [f"{maker} ({', '.join(names)})" for maker, names in made.items()]
             which = "; ".join(by)
@@ -220,8 +228,8 @@ class Table:
     def _caption(self, columns: Sequence[str]) -> str:
         accuracy_of = accuracy(self.groups)
         text = (
-            f"{accuracy_of} after {progress.count(span(self._last), 'round')}, mean"
-            " over seeds ± sample deviation (n - 1), which one seed does not have."
+            f"{accuracy_of} after {progress.count(span(self._last), 'round')}: mean ±"
+            " sample standard deviation (n - 1) over seeds; one seed has no deviation."
         )
         if "held-out" in accuracy_of.lower():
             text += " Held-out examples are training examples that nobody trains on."

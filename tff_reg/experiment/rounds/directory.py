@@ -47,8 +47,9 @@ _OTHERWISE = "give another one, or overwrite=true to start anew."
 _DIGESTS = {
     **digests.NAMES,
     process_digest.NAME: (
-        "computations (another process, a Keras model that begins with other weights,"
-        " or built by other versions)"
+        "computations (another process, another Keras model, one that begins with other"
+        " weights as keras.utils.set_random_seed was not called before it was made, or"
+        " other versions)"
     ),
 }
 

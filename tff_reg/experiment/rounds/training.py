@@ -137,6 +137,13 @@ class Training:
                 f"client_sampling is {self.client_sampling!r}; it must be fixed or"
                 " independent."
             )
+        for each in self.callbacks:
+            if not isinstance(each, callbacks_lib.Callback):
+                kind = each if isinstance(each, type) else type(each)
+                raise TypeError(
+                    f"callbacks has {kind.__name__}, which is no object of a"
+                    " tff_reg.experiment.Callback; sub-class it, and give an object."
+                )
         if self.sample_fn is not None and not callable(self.sample_fn):
             raise TypeError(
                 f"sample_fn is a {type(self.sample_fn).__name__}; it must be a function"
