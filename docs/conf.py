@@ -103,6 +103,14 @@ def write_block(translator, node):
     raise nodes.SkipNode
 
 
+def give_levels(app, page, template, context, doctree):
+    """Gives the sidebar's captions, which are headings, a level for screen readers."""
+    tree = context.get("furo_navigation_tree", "")
+    context["furo_navigation_tree"] = tree.replace(
+        'role="heading"', 'role="heading" aria-level="2"'
+    )
+
+
 def say(what):
     """Prints what the build does now, and after how many seconds."""
     print(f"{time.monotonic() - BEGAN:4.0f} s  {what}", flush=True)
@@ -115,5 +123,7 @@ def setup(app):
     from_code.write(HERE / "generated")
     app.connect("builder-inited", lambda _: say("reads the pages"))
     app.connect("env-updated", lambda *_: say("writes the site"))
+    # After Furo, which makes the tree at 500.
+    app.connect("html-page-context", give_levels, priority=900)
     # Before napoleon, which comes at 500.
     app.connect("autodoc-process-docstring", from_code.to_rst, priority=400)
