@@ -152,7 +152,7 @@ def test_the_markdown_is_a_table_in_percent_with_the_best_in_bold(four_runs, tmp
     lines = (tmp_path / "table.md").read_text("utf-8").splitlines()
     assert len({len(line) for line in lines[:4]}) == 1
     assert "on digits after 2 rounds" in " ".join(caption)
-    assert "sample deviation (n - 1)" in " ".join(caption)
+    assert "sample standard deviation (n - 1)" in " ".join(caption)
 
 
 def test_the_latex_has_the_same_cells_and_the_rest_as_comments(four_runs, tmp_path):
