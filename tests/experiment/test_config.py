@@ -308,7 +308,7 @@ def test_an_aggregator_gets_the_strengths_that_it_has():
         ({"no_such": 1}, "no_such: there is no such setting"),
         ({"batch_size": 2.5}, "batch_size=2.5: it must be a whole number"),
         ({"batch_size": 2**31}, "batch_size=2147483648: it must be at most 2147483647"),
-        ({"devices": "GPU:0"}, "devices=GPU:0: it must be a tuple of texts"),
+        ({"devices": 3}, "devices=3: it must be a tuple of texts"),
         ({"dp_clip_norm": 1.0}, "it is for aggregator=dp, not mean."),
         ({"aggregator": "dp", "compressed_bits": 4}, "aggregator=compressed, not dp."),
         ({"clients_per_round": 17}, "clients_per_round=17: there are only 16 clients"),

@@ -117,6 +117,7 @@ class Theirs(method.Method):
 
 class NoDataclass(method.Method):
     name = "theirs"
+    strength: float = 0.1
 
 
 @dataclasses.dataclass(frozen=True)

@@ -121,7 +121,10 @@ def find(name: str) -> type[method_lib.Method]:
         module = importlib.import_module(f"tff_reg.methods.{name}")
         return next(value for value in vars(module).values() if _is_method(value, name))
     if name not in _loaded:
-        must = f"a dataclass, a sub-class of tff_reg.methods.Method named {name!r}"
+        must = (
+            "a dataclass (or have no settings), a sub-class of tff_reg.methods.Method"
+            f" named {name!r}"
+        )
         _loaded[name] = plugins.load(
             ENTRY_POINTS,
             OURS,
