@@ -1,10 +1,11 @@
 """A method in a file of one's own: --plugin and --debug_eager."""
 
 import json
+import re
 
 import pytest
 
-from tests import commands
+from tests import commands, documents
 
 _MINE = """
 import dataclasses
@@ -58,6 +59,16 @@ def test_a_file_is_a_method_whose_hooks_can_be_looked_into(call, tmp_path):
     *_, line = traced.stderr.splitlines()
     assert traced.returncode == 2
     assert "mine.term (mine.py, line 14" in line and "--debug_eager" in line
+
+
+def test_the_readmes_method_without_settings_runs(call, tmp_path):
+    text = documents.README.read_text("utf-8")
+    (command,) = re.findall(r"(?m)^bin/run (--plugin=.*)$", text)
+    done = call(
+        "tff_reg.commands.run", *command.split(), *SMALL, f"--output_dir={tmp_path}"
+    )
+    assert done.returncode == 0, done.stderr
+    assert "near+man" in json.loads((tmp_path / "config.json").read_text())["process"]
 
 
 @pytest.mark.parametrize(

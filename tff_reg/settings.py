@@ -166,7 +166,7 @@ class Setting:
         """
         if self.is_tuple and self.type is str and isinstance(value, (str, os.PathLike)):
             value = (value,)
-        if self.is_tuple and hasattr(value, "tolist") and not isinstance(value, str):
+        if self.is_tuple and hasattr(value, "tolist"):
             value = value.tolist()
         if self.is_tuple and isinstance(value, (list, tuple)):
             return tuple(self._adopt_item(item) for item in value)
@@ -282,12 +282,17 @@ def undecided(kind: type[T]) -> type[T]:
 
 
 def settings_of(owner: Any) -> tuple[Setting, ...]:
-    """The settings among the fields of a dataclass or an instance, in their order."""
+    """The settings among the fields of a dataclass or an instance, in their order.
+
+    A class that is no dataclass has none.
+    """
     return _settings_of_class(owner if isinstance(owner, type) else type(owner))
 
 
 @functools.cache
 def _settings_of_class(owner: type) -> tuple[Setting, ...]:
+    if not dataclasses.is_dataclass(owner):
+        return ()
     hints = typing.get_type_hints(owner)
     result = []
     for field in dataclasses.fields(owner):
