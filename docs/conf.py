@@ -10,15 +10,11 @@ HERE = pathlib.Path(__file__).parent
 ROOT = HERE.parent
 sys.path[:0] = [str(ROOT), str(HERE)]
 
-from tff_reg import quiet  # noqa: E402
-
-quiet.silence()  # TensorFlow's remarks when it starts.
-
+# First, so that TensorFlow starts without its messages.
+import tff_reg  # noqa: E402, I001
 import from_code  # noqa: E402
 from docutils import nodes  # noqa: E402
 from latex2mathml import converter  # noqa: E402
-
-import tff_reg  # noqa: E402
 
 project = "tff_reg"
 author = "The authors of tff_reg"

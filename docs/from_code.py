@@ -81,7 +81,7 @@ def write(folder):
     pages["roles.md"] = _roles()
     pages["by_role.md"] = _by_role()
     pages["flags.md"] = flags_page()
-    head, *rows = overview.combinations()
+    head, *rows = _combinations()
     matrix = f":::{{table}}\n:class: matrix\n\n{_table(head, rows)}\n:::\n"
     pages["combinations.md"] = f"{_COMBINATIONS}\n{matrix}"
     pages.update(_reference())
@@ -186,13 +186,11 @@ def _card(name, method):
     return f":::{{table}}\n:class: card\n\n{table}\n:::"
 
 
-def _row_of(file, name):
-    """A method's row of a table of the results, by column; empty without one."""
+@functools.cache
+def _rows_of(file):
+    """The rows of a table of the results by method, each by column."""
     text = (HERE / "figures" / file).read_text("utf-8")
-    for row in csv.DictReader(text.splitlines()):
-        if row["method"] == name:
-            return row
-    return {}
+    return {row["method"]: row for row in csv.DictReader(text.splitlines())}
 
 
 def _accuracies(name):
@@ -205,7 +203,7 @@ def _accuracies(name):
     found = []
     for place, (file, column) in columns.items():
         value, reference = (
-            _row_of(file, each).get(column, "") for each in (name, "fedavg")
+            _rows_of(file).get(each, {}).get(column, "") for each in (name, "fedavg")
         )
         if value and name != "fedavg":
             found.append(f"{place}: {value} % (FedAvg {reference})")
@@ -213,15 +211,21 @@ def _accuracies(name):
 
 
 def _cost(name):
-    value = _row_of("which-by-skew.csv", name).get("cost")
+    value = _rows_of("which-by-skew.csv").get(name, {}).get("cost")
     if cards.CARDS[name].role == cards.SERVER and not value:
         return "FedAvg's"
     return f"{value} of FedAvg's ({{ref}}`step-costs`)" if value else ""
 
 
+@functools.cache
+def _combinations():
+    """Which pairs can be combined; all pages of the methods ask for it."""
+    return overview.combinations()
+
+
 def _partners(name):
     """Which methods a method cannot be combined with."""
-    head, *rows = overview.combinations()
+    head, *rows = _combinations()
     for first, *cells in rows:
         if first == f"`{name}`":
             refused = [o for o, c in zip(head[1:], cells) if c == "-" and o != first]
@@ -239,19 +243,19 @@ def _roles():
 
 
 def _by_role():
-    """The methods by role with their ideas, a table for each role."""
+    """The methods by role with a line for each, a table for each role."""
     known = overview.ours()
     parts = []
     for role, names in cards.by_role().items():
         rows = [
             [
                 f"{{doc}}`{name} <../generated/methods/{name}>`",
-                cards.CARDS[name].idea,
+                known[name].title,
                 known[name].paper,
             ]
             for name in names
         ]
-        parts += [f"## {role}", _table(["method", "idea", "paper"], rows)]
+        parts += [f"## {role}", _table(["method", "what it does", "paper"], rows)]
     return "\n\n".join(parts) + "\n"
 
 

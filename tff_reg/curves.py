@@ -290,7 +290,7 @@ def new_figure(width: float = 9.6, height: float = 6.0) -> mpl_figure.Figure:
 
 
 def as_png(figure: mpl_figure.Figure) -> bytes:
-    """The figure as a PNG whose bytes depend on it alone."""
+    """Returns a figure as a PNG; equal figures give equal bytes."""
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", metadata={"Software": None})
     return buffer.getvalue()
@@ -335,7 +335,7 @@ def style(
 def save(axes: Any, path: files.PathLike, *, pdf: bool = False) -> None:
     """Writes the figure of the axes as a PNG, and as a PDF beside it if asked for.
 
-    The bytes of both depend on the figure alone.
+    Equal figures give equal bytes.
     """
     figure = axes.figure
     files.write_bytes(path, as_png(figure))

@@ -114,20 +114,31 @@ class _Rounds(progress_lib.Progress):
         self._bar.close()
 
 
+_Function = Callable[[Processes, Arguments], Comparison]
+
+
 def _after_processes(
-    function: Callable[[Processes, Arguments], Comparison], kind: Callable[P, Arguments]
-) -> Callable[Concatenate[Processes, P], Comparison]:
-    """Gives a function the arguments that make its last one, after the processes."""
+    kind: Callable[P, Arguments],
+) -> Callable[[_Function], Callable[Concatenate[Processes, P], Comparison]]:
+    """As `with_arguments_of`, for a function whose first argument are the processes."""
 
-    def called(processes: Processes, *args: P.args, **kwargs: P.kwargs) -> Comparison:
-        return function(processes, kind(*args, **kwargs))
+    def decorate(
+        function: _Function,
+    ) -> Callable[Concatenate[Processes, P], Comparison]:
+        def called(
+            processes: Processes, *args: P.args, **kwargs: P.kwargs
+        ) -> Comparison:
+            return function(processes, kind(*args, **kwargs))
 
-    functools.update_wrapper(called, function)
-    vars(called)["__wrapped__"] = kind
-    return called
+        functools.update_wrapper(called, function)
+        vars(called)["__wrapped__"] = kind
+        return called
+
+    return decorate
 
 
-def _compare(processes: Processes, asked: Arguments) -> Comparison:
+@_after_processes(Arguments)
+def compare(processes: Processes, asked: Arguments) -> Comparison:
     """Runs methods under one protocol and tabulates them: `bin/compare` from Python.
 
         comparison = tff_reg.compare(["fedavg", "fedprox+man"], seeds=2)
@@ -181,10 +192,6 @@ def _compare(processes: Processes, asked: Arguments) -> Comparison:
         if config.output_dir:
             comparison.write(table, where)
     return Comparison(table.rows(), failed, config.output_dir, table)
-
-
-compare = _after_processes(_compare, Arguments)
-compare.__name__ = compare.__qualname__ = "compare"
 
 
 def _nothing(*_: Any, **__: Any) -> None:

@@ -89,7 +89,7 @@ class Tuned:
         return ", ".join(texts) or "-"
 
     def row(self) -> Row:
-        """Returns the cells of its row in `table.csv`."""
+        """Returns its columns of `table.csv`."""
         return {
             "setting": self.text,
             "held_out_accuracy_mean": self.mean,

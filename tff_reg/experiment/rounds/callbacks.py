@@ -141,7 +141,7 @@ class Callback:
         """Called once all rounds are done, before `summary.json` is written."""
 
     def keep(self) -> Mapping[str, bytes]:
-        """Returns the bytes that each checkpoint keeps for `Run.kept`, by file name."""
+        """Returns files for each checkpoint: bytes by name, which `Run.kept` reads."""
         return {}
 
 

@@ -117,7 +117,7 @@ class CentralEvaluation:
 
     @property
     def num_weights(self) -> int:
-        """The number of trainable numbers of the model."""
+        """The number of trainable parameters."""
         return sum(int(np.prod(v.shape)) for v in self._weights.trainable)
 
     @property
