@@ -30,7 +30,7 @@ from tff_reg.experiment.report import (
     table as table_lib,
 )
 from tff_reg.experiment.report.finished_runs import HOW, STEP, ComparisonError
-from tff_reg.experiment.report.table import Groups, Row, Table, Tuned
+from tff_reg.experiment.report.table import Groups, Row, Tuned
 
 FILES = (
     *("table.csv", "table.md", "table.tex"),
@@ -103,7 +103,7 @@ def tabulate(
     weights: str = finished_runs.WEIGHTS.default,
     tuned: Mapping[str, Tuned] = {},
     missing: Sequence[str] = (),
-) -> Table:
+) -> table_lib.Table:
     """The table of `compare`, which takes the same arguments; writes nothing."""
     measures = {"target_measure": target_measure, "target_model": target_model}
     asked = RunConfig.of(
@@ -115,7 +115,7 @@ def tabulate(
     )
     columns = table_lib.parse_columns(columns)
     groups = _groups(runs, asked.given(), columns, weights)
-    return Table(
+    return table_lib.Table(
         groups,
         asked.accuracy_at_rounds,
         asked.target_accuracies,
@@ -128,7 +128,7 @@ def tabulate(
     )
 
 
-def write(table: Table, output_dir: files.PathLike) -> None:
+def write(table: table_lib.Table, output_dir: files.PathLike) -> None:
     """Writes the `FILES` of a table.
 
     Raises:
@@ -213,12 +213,12 @@ def _check_alike(group: Sequence[finished_runs.Run]) -> None:
         paths_by_seed[seed] = run.path
 
 
-def curves_of(table: Table) -> list[curves.Curve]:
+def curves_of(table: table_lib.Table) -> list[curves.Curve]:
     """Test accuracy by round, of each group that was evaluated."""
     return _curves(table.groups, lambda run, round_num: round_num)
 
 
-def texts(table: Table) -> dict[str, str]:
+def texts(table: table_lib.Table) -> dict[str, str]:
     """Returns the texts above and below the picture of a table."""
     numbers = [len(group) for group in table.groups.values()]
     subtitle = "one seed"
@@ -233,7 +233,7 @@ def texts(table: Table) -> dict[str, str]:
     }
 
 
-def _write_curves(directory: pathlib.Path, table: Table) -> None:
+def _write_curves(directory: pathlib.Path, table: table_lib.Table) -> None:
     found = curves_of(table)
     _write_picture(directory / "curves.png", table, found, curves.ROUNDS)
     rows = [
@@ -252,7 +252,7 @@ def _write_curves(directory: pathlib.Path, table: Table) -> None:
         files.delete(directory / "curves.csv")
 
 
-def _write_compute(path: pathlib.Path, table: Table) -> None:
+def _write_compute(path: pathlib.Path, table: table_lib.Table) -> None:
     """Accuracy by compute, as FedMLB's Figs. 2 to 4 compare methods."""
     runs = [run for group in table.groups.values() for run in group]
     found = []
@@ -285,7 +285,10 @@ def _curves(
 
 
 def _write_picture(
-    path: pathlib.Path, table: Table, drawn: Sequence[curves.Curve], across: str
+    path: pathlib.Path,
+    table: table_lib.Table,
+    drawn: Sequence[curves.Curve],
+    across: str,
 ) -> None:
     if not drawn:
         # An old picture would be of other runs.
