@@ -84,7 +84,7 @@ def test_a_combination_with_ours_runs_resumes_and_is_compared(installed, tmp_pat
     [
         ("nowhere:Anchor", "loaded: ModuleNotFoundError: No module named 'nowhere'"),
         ("anchors:SMALL", "cannot be loaded"),
-        ("json:loads", "must be a dataclass, a sub-class of tff_reg.methods.M"),
+        ("json:loads", "must be a sub-class of tff_reg.methods.Method named"),
     ],
 )
 def test_what_is_no_method_is_said_in_a_line(tmp_path, value, words):

@@ -122,8 +122,8 @@ def find(name: str) -> type[method_lib.Method]:
         return next(value for value in vars(module).values() if _is_method(value, name))
     if name not in _loaded:
         must = (
-            "a dataclass (or have no settings), a sub-class of tff_reg.methods.Method"
-            f" named {name!r}"
+            "a sub-class of tff_reg.methods.Method named"
+            f" {name!r}, a dataclass if it has settings"
         )
         _loaded[name] = plugins.load(
             ENTRY_POINTS,
