@@ -231,7 +231,7 @@ def test_methods_of_two_packages_come_by_name_and_twice_found_ones_once(tmp_path
     "entry, message",
     [
         ("theirs = theirs_module:SOMETHING", "must be a sub-class of .*, but is 3"),
-        ("theirs = theirs_module:Man", "named 'theirs', but is .*Man"),
+        ("theirs = theirs_module:Man", "named 'theirs', a dataclass.*but is .*Man"),
         ("theirs = theirs_module:NoDataclass", "a dataclass if it has settings"),
         ("theirs = theirs_module:Nothing", "cannot be loaded: AttributeError: .*No"),
         ("theirs = absent:Theirs", "cannot be loaded: ModuleNotFoundError: .*absent"),
