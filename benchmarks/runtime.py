@@ -35,7 +35,7 @@ _NAMES = {
     "hand_written": "in a tf.function loop by hand, without TFF",
     "in_process": "in process",
     "in_process_whole_client": "in process, whole-client data",
-    "in_process_from_keras": "that of the Keras model, by from_keras",
+    "in_process_from_keras": "a Keras model by from_keras, with our GroupNorm",
     "native": "in TFF's worker, its default loop",
     "native_iterator": "in TFF's worker, DATASET_ITERATOR",
 }

@@ -116,21 +116,21 @@ class OwnData:
         self._model_fn = None
         if model is not None:
             self._model_fn = _model_fn(model, given, self.x.shape[1:])
-        num_classes = 1 + max(int(y.max()) for y in [self.y, *self._test_labels()])
+        largest = {"client_data": int(self.y.max())}
+        if self.test is not None:
+            largest["test_data"] = int(self.test[1].max())
+        where = max(largest, key=lambda name: largest[name])
+        num_classes = 1 + largest[where]
         if self._model_fn is None:
             self._take_images(num_classes)
         else:
-            shape = self.x.shape[1:]
-            _check_model(self._model_fn, shape, num_classes, "client_data")
+            _check_model(self._model_fn, self.x.shape[1:], num_classes, where)
             if self.x.ndim != 4 and given.get("augmentation", "none") != "none":
                 raise ValueError(
                     "Leave augmentation out: the examples are no images [n, height,"
                     " width, channels]."
                 )
         self._class_names = tuple(map(str, range(num_classes)))
-
-    def _test_labels(self) -> list[Any]:
-        return [] if self.test is None else [self.test[1]]
 
     def _read_clients(self, client_data: Any, given: Mapping[str, Any]) -> None:
         if hasattr(client_data, "client_examples"):
@@ -287,7 +287,18 @@ def _examples(given: Any, name: str, is_ours: bool) -> tuple[Any, Any]:
       TypeError, ValueError: If they are no such, or not for a network that `is_ours`.
     """
     is_pair = isinstance(given, (tuple, list)) and len(given) == 2
-    if not is_pair or isinstance(given[0], Mapping):
+    if isinstance(given, (tuple, list)) and given and all(map(_is_pair, given)):
+        raise TypeError(
+            f"{name} is a {type(given).__name__} of {len(given)} pairs; give a dict of"
+            " pairs (x, y) by the client's name, such as"
+            " {f'client_{i}': pair for i, pair in enumerate(pairs)}."
+        )
+    if is_pair and isinstance(given[0], (Mapping, tuple)):
+        raise TypeError(
+            f"The examples of {name} are a {type(given[0]).__name__}; give one array. A"
+            " model of several inputs is trained by experiment.train."
+        )
+    if not is_pair:
         raise TypeError(
             f"{name} is a {type(given).__name__}; give a pair (x, y) of arrays, the"
             " examples and their class numbers."
@@ -324,6 +335,11 @@ def _examples(given: Any, name: str, is_ours: bool) -> tuple[Any, Any]:
             f" {broken} of {len(x)} examples; leave these out or repair them."
         )
     return x, y.astype(np.int32)
+
+
+def _is_pair(value: Any) -> bool:
+    is_one = isinstance(value, (tuple, list)) and len(value) == 2
+    return is_one and all(getattr(each, "ndim", 0) for each in value)
 
 
 def _features(x: Any, name: str) -> Any:
@@ -379,5 +395,6 @@ def _check_model(model_fn: Any, shape: Any, num_classes: int, where: str) -> Non
     if num_classes > plan.num_classes:
         raise ValueError(
             f"The model {name!r} has {plan.num_classes} outputs, and {where} has labels"
-            f" up to {num_classes - 1}; give it one output for each class."
+            f" up to {num_classes - 1}; number the classes from 0, and give the model"
+            " one output for each."
         )

@@ -311,7 +311,9 @@ def style(
     """
     first, final = min(rounds), max(rounds)
     margin = max((final - first) * 0.02, 0.5 if across == ROUNDS else 0.02 * final)
-    axes.set_xlim(first - margin, final + margin)
+    # A single round stands at the right, near the curves' names.
+    after = 0.05 * margin if first == final else margin
+    axes.set_xlim(first - margin, final + after)
     bottom = min(values, default=0.0)
     # Start at 0 unless that would flatten the curve into the top of the picture.
     axes.set_ylim(0 if bottom < 50 else max(0.0, bottom - 5), 103)

@@ -18,12 +18,13 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import functools
+import inspect
 import math
 import numbers
 import os
 import reprlib
 import typing
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Optional, TypeVar, Union
 
 T = TypeVar("T")
@@ -357,6 +358,29 @@ def _finite(number: Any) -> bool:
         return math.isfinite(number) and abs(number) <= _LARGEST_FLOAT
     except OverflowError:  # A whole number beyond any float.
         return False
+
+
+def check_takes(function: Callable[..., Any], name: str, arguments: str) -> None:
+    """Checks that a function can be called with positional arguments.
+
+    Args:
+      function: The function.
+      name: Its name in the error.
+      arguments: The names of the arguments, separated by commas.
+
+    Raises:
+      TypeError: If it cannot.
+    """
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # Of some built-in functions nothing is known.
+        return
+    try:
+        signature.bind(*arguments.split(","))
+    except TypeError:
+        raise TypeError(
+            f"{name} is called with ({arguments}), but its arguments are {signature}."
+        ) from None
 
 
 def near_names(value: Any, choices: Sequence[Any], prefix: str = "") -> str:

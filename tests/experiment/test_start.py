@@ -298,6 +298,34 @@ IMAGES = X.reshape(-1, 3, 2).astype(np.float32)
         ({"metrics": {"auc": keras.metrics.AUC}}, TypeError, "metric 'auc' is AUC;"),
         ({"sample_fn": "all"}, TypeError, "sample_fn is a str; it must be a function"),
         (
+            {"sample_fn": lambda ids: ids},
+            TypeError,
+            r"sample_fn is called with \(round_num,client_ids\), but its arguments are"
+            r" \(ids\)",
+        ),
+        (
+            {"client_learning_rate": lambda round_num, total: 0.1},
+            TypeError,
+            r"client_learning_rate is called with \(round_num\), but",
+        ),
+        (
+            {"metrics": {"f1": lambda labels: 1}},
+            TypeError,
+            r"The metric 'f1' is called with \(labels,predictions\), but",
+        ),
+        ({"process": ["fedavg", "man"]}, ValueError, "give one text, such as 'fedprox"),
+        (
+            {"client_data": [(X, Y), (X, Y)]},
+            TypeError,
+            "client_data is a list of 2 pairs; give a dict of pairs",
+        ),
+        (
+            {"client_data": ({"a": X}, Y)},
+            TypeError,
+            "The examples of client_data are a dict; give one array",
+        ),
+        ({"test_data": (X, Y + 2)}, ValueError, "test_data has labels up to 4"),
+        (
             {"aggregator": "dp", "dp_clipping": "fixed"},
             ValueError,
             "leave sample_fn out",

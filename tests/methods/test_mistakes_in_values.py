@@ -130,9 +130,10 @@ def test_settings_without_the_decorator_are_refused():
         Mine()
 
 
-def test_a_term_that_reaches_no_weight_is_refused():
+@pytest.mark.parametrize("constant", [tf.stop_gradient, lambda x: x.numpy(), float])
+def test_a_term_that_reaches_no_weight_is_refused(constant):
     def term(self, step):
-        return tf.stop_gradient(tf.reduce_mean(step.outputs.logits**2))
+        return constant(tf.reduce_mean(step.outputs.logits**2))
 
     _refused("^mine.term .*reaches no weight", _method(term=term))
 

@@ -87,6 +87,7 @@ class Arguments(RunConfig):
           SettingError: If a value cannot be.
           TypeError, ValueError: If the data or the model cannot be trained on.
         """
+        round_work.check_sample_fn(self.sample_fn)
         names = [each.name for each in settings_of(RunConfig)]
         values = {name: getattr(self, name) for name in names}
         model = self.model

@@ -393,12 +393,12 @@ def check_scalar(
     """Checks that a value is a scalar, of the given data type if there is one.
 
     Returns:
-      The value; a Python number as a tensor.
+      The value; a number of Python or NumPy as a tensor.
 
     Raises:
       HookError: If it is no such scalar.
     """
-    if isinstance(value, (bool, int, float)):
+    if isinstance(value, (bool, int, float, np.number)):
         return tf.constant(value, dtype or tf.float32)
     has_type = hasattr(value, "dtype")
     is_scalar = has_type and tf.TensorShape(value.shape).rank in (0, None)

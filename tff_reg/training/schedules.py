@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tff_reg.lazy import tf
+from tff_reg.settings import check_takes
 
 # In the names of the constants of a listed schedule, in graphs.
 LISTED = "tff_reg_listed_schedule"
@@ -147,8 +148,10 @@ def tabulated(rate_fn: Callable[[int], Any], total_rounds: int) -> tuple[float, 
       A rate for each round.
 
     Raises:
+      TypeError: If the function does not take one argument.
       ValueError: If a rate is no finite number above 0.
     """
+    check_takes(rate_fn, "client_learning_rate", "round_num")
     rates: list[float] = []
     for round_num in range(1, total_rounds + 1):
         found = rate_fn(round_num)

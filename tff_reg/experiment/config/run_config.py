@@ -295,6 +295,13 @@ class RunConfig(process_settings.ProcessSettings, task_settings.TaskSettings):
         strengths_lib.add_files(self.plugin)
         for each in settings_of(self):
             value: Any = each.adopt(getattr(self, each.name))
+            if each.name == "process" and not isinstance(value, (str, type(None))):
+                raise SettingError(
+                    "process",
+                    value,
+                    "give one text, such as 'fedprox+man'. A method of your own is"
+                    " named there, and its file in plugin.",
+                )
             if each.name == "client_learning_rate" and callable(value):
                 continue  # A function of the round, 1, 2, ...: `resolution` calls it.
             if value is not None:

@@ -145,20 +145,23 @@ class Table:
 
     def markdown(self) -> str:
         """The text of `table.md`."""
-        lines = [*tables.to_markdown(self._cells()), "", *self._below()]
+        cells = self._cells()
+        lines = [*tables.to_markdown(cells), "", *self._below(cells)]
         return "\n".join([*lines, "", *self.protocol.lines(), ""])
 
     def latex(self) -> str:
         """The text of `table.tex`: the same cells, what stands below as comments."""
-        below = "\n".join([*self._below(), *self.protocol.lines()])
+        cells = self._cells()
+        below = "\n".join([*self._below(cells), *self.protocol.lines()])
         comments = [f"% {line}".rstrip() for line in below.splitlines()]
         head = "% Needs \\usepackage{booktabs}."
-        return "\n".join([head, *tables.to_latex(self._cells()), *comments, ""])
+        return "\n".join([head, *tables.to_latex(cells), *comments, ""])
 
-    def _below(self) -> list[str]:
+    def _below(self, cells: Mapping[str, Sequence[str]]) -> list[str]:
         """The caption and the notes, in lines."""
         columns = self.columns or _usual(self.rows())
-        texts = [self._caption(columns), *([_TUNED] if self.tuned else [])]
+        has_bold = any("**" in text for column in cells.values() for text in column)
+        texts = [self._caption(columns, has_bold), *([_TUNED] if self.tuned else [])]
         return [textwrap.fill(text, _WIDTH) for text in [*texts, *self.notes()]]
 
     def _cells(self) -> dict[str, Sequence[str]]:
@@ -225,7 +228,7 @@ class Table:
             notes.append(f"They were not all made by the same code: {which}.")
         return notes
 
-    def _caption(self, columns: Sequence[str]) -> str:
+    def _caption(self, columns: Sequence[str], has_bold: bool) -> str:
         accuracy_of = accuracy(self.groups)
         text = (
             f"{accuracy_of} after {progress.count(span(self._last), 'round')}: mean ±"
@@ -241,7 +244,7 @@ class Table:
         if "all_clients" in columns:
             text += " All clients: that of the mean of all clients' last models."
         if len(self.groups) > 1:
-            text += f" {self._why_bold()} is in bold."
+            text += f" {self._why_bold(has_bold)} is in bold."
         if HESSIAN_COLUMNS.keys() & set(columns):
             text += (
                 " Of the Hessian of the loss on training examples: largest eigenvalue"
@@ -260,12 +263,14 @@ class Table:
             )
         return text
 
-    def _why_bold(self) -> str:
+    def _why_bold(self, has_bold: bool) -> str:
         if self.protocol.differences:
             return "They have no common protocol, so nothing"
         if self.protocol.unknown:
             return "Whether they have one protocol is not known, so nothing"
-        return "The best" if self._is_bold else "Runs are missing, so nothing"
+        if self.missing:
+            return "Runs are missing, so nothing"
+        return "The best" if has_bold else "No results can be compared, so nothing"
 
 
 def parse_columns(names: Sequence[str]) -> list[str]:

@@ -10,6 +10,7 @@ from typing import Any, Optional
 from tff_reg import lazy
 from tff_reg.data import digests
 from tff_reg.lazy import np, tf, tff
+from tff_reg.settings import check_takes
 
 learning_model = lazy.module("tff_reg.models.learning_model")
 
@@ -196,6 +197,8 @@ def _checked(metrics: Any) -> dict[str, Any]:
                 f"The metric {name!r} is {kind}; give a function of (labels,"
                 f" predictions) or a Keras metric, such as {example}."
             )
+        if not hasattr(metric, "update_state"):
+            check_takes(metric, f"The metric {name!r}", "labels,predictions")
     return dict(metrics)
 
 

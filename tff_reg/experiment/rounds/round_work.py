@@ -10,6 +10,7 @@ from typing import Any, Optional
 from tff_reg import data
 from tff_reg.data import sampling
 from tff_reg.experiment.rounds import metrics, process_state
+from tff_reg.settings import check_takes
 
 EvaluationFn = Callable[[Any], Mapping[str, float]]
 ClientDatasetFn = Callable[[str, Any], Any]
@@ -18,6 +19,22 @@ SampleFn = Callable[[int, list[str]], Sequence[str]]
 
 class TrainingError(RuntimeError):
     """Raised when a round fails; says which, and what the process said."""
+
+
+def check_sample_fn(sample_fn: Any) -> None:
+    """Checks that a `sample_fn` is None or can be called.
+
+    Raises:
+      TypeError: If not.
+    """
+    if sample_fn is None:
+        return
+    if not callable(sample_fn):
+        raise TypeError(
+            f"sample_fn is a {type(sample_fn).__name__}; it must be a function of"
+            " (round_num, client_ids) that returns a list of client ids."
+        )
+    check_takes(sample_fn, "sample_fn", "round_num,client_ids")
 
 
 class RoundWork:

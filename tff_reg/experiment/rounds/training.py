@@ -144,11 +144,7 @@ class Training:
                     f"callbacks has {kind.__name__}, which is no object of a"
                     " tff_reg.experiment.Callback; sub-class it, and give an object."
                 )
-        if self.sample_fn is not None and not callable(self.sample_fn):
-            raise TypeError(
-                f"sample_fn is a {type(self.sample_fn).__name__}; it must be a function"
-                " of (round_num, client_ids) that returns a list of client ids."
-            )
+        round_work.check_sample_fn(self.sample_fn)
         if self.sample_fn is not None and self.client_sampling != "fixed":
             raise ValueError(
                 "client_sampling and sample_fn both sample the clients; give one."
