@@ -388,9 +388,10 @@ def _check_model(model_fn: Any, shape: Any, num_classes: int, where: str) -> Non
         )
     if plan.num_classes is None:
         raise ValueError(
-            f"The model {name!r} is not compiled as a classifier of class numbers:"
-            " compile it with sparse_categorical_crossentropy or not at all, or train"
-            " it by experiment.train."
+            f"The model {name!r} is not compiled as a classifier of class numbers: give"
+            " it one output for each class (two for yes and no) and compile it with"
+            " sparse_categorical_crossentropy or not at all. Other models are trained"
+            " by experiment.train."
         )
     if num_classes > plan.num_classes:
         raise ValueError(

@@ -79,6 +79,10 @@ def test_the_readmes_method_without_settings_runs(call, tmp_path):
         (('"mine"', '"man"'), "there is another method 'man': rename it"),
         (('    name = "mine"\n', ""), "it has no method"),
         (
+            (' = settings.setting(0.1, help="Factor of the logits.", minimum=0)', ""),
+            "strength has no default. Make it a setting: strength: float = tff_reg",
+        ),
+        (
             ('"mine"\n', '"slip"\n    paper_settings = {"local_epoch": 1}\n'),
             "paper_settings of Mine has 'local_epoch', which is no setting (did you",
         ),
@@ -91,6 +95,7 @@ def test_a_file_that_cannot_be_is_refused_in_a_line(call, tmp_path, change, word
         "tff_reg.commands.run",
         f"--plugin={tmp_path / 'wrong.py'}",
         f"--process={process}",
+        f"--output_dir={tmp_path / 'run'}",
         *SMALL,
     )
     assert words in commands.refusal(done)

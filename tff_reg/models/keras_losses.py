@@ -261,8 +261,8 @@ def check_gives_logits(
     if output.shape[-1] == 1:
         raise ValueError(
             f"The model {model.name!r} gives one number, and cross-entropy of integer"
-            " labels takes one logit a class: compile the model with its loss, or give"
-            " loss_fn."
+            " labels takes one logit a class: give the model one output for each class"
+            " (two for yes and no). Of another model, compile its loss."
         )
     layer: Any = None if found is None else found.layer
     activation = keras_calls.activation_of(layer)
