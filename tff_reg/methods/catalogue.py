@@ -408,9 +408,9 @@ def _make(cls: type[method_lib.Method], given: Mapping[str, Any]) -> method_lib.
         defaults = (field.default, field.default_factory)
         has_none = all(each is dataclasses.MISSING for each in defaults)
         if has_none and field.name not in given:
+            kind = getattr(field.type, "__name__", field.type)
             raise ValueError(
                 f"{cls.__name__}: {field.name} has no default. Make it a setting:"
-                f" {field.name}: {field.type} = tff_reg.settings.setting(DEFAULT,"
-                " help='...')."
+                f" {field.name}: {kind} = tff_reg.settings.setting(DEFAULT, help='...')."
             )
     return cls(**given)
