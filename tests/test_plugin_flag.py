@@ -80,7 +80,7 @@ def test_the_readmes_method_without_settings_runs(call, tmp_path):
         (('    name = "mine"\n', ""), "it has no method"),
         (
             (' = settings.setting(0.1, help="Factor of the logits.", minimum=0)', ""),
-            "strength has no default. Make it a setting: strength: float = tff_reg",
+            "strength of Mine has no default; give it one by tff_reg.settings.setting(",
         ),
         (
             ('"mine"\n', '"slip"\n    paper_settings = {"local_epoch": 1}\n'),

@@ -13,7 +13,6 @@ Functions of a process name raise `UnknownProcessError` as `parse` does.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import difflib
 import importlib
 import inspect
@@ -390,27 +389,12 @@ def build(process: str, chosen: Mapping[str, Any]) -> tuple[method_lib.Method, .
                 + (f", which has {', '.join(known)}." if known else ".")
             )
     return tuple(
-        _make(
-            find(name),
-            {
+        find(name)(
+            **{
                 known[flag].setting.name: value
                 for flag, value in chosen.items()
                 if known[flag].method == name
-            },
+            }
         )
         for name in parse(process)
     )
-
-
-def _make(cls: type[method_lib.Method], given: Mapping[str, Any]) -> method_lib.Method:
-    """Makes a method; refuses one that cannot be made by its name alone."""
-    for field in dataclasses.fields(cls) if dataclasses.is_dataclass(cls) else ():
-        defaults = (field.default, field.default_factory)
-        has_none = all(each is dataclasses.MISSING for each in defaults)
-        if has_none and field.name not in given:
-            kind = getattr(field.type, "__name__", field.type)
-            raise ValueError(
-                f"{cls.__name__}: {field.name} has no default. Make it a setting:"
-                f" {field.name}: {kind} = tff_reg.settings.setting(DEFAULT, help='...')."
-            )
-    return cls(**given)

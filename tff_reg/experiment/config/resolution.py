@@ -62,13 +62,21 @@ def _recipe(name: Optional[str], kind: Any, tasks: Any) -> dict[str, Any]:
 
 
 def _check_methods(process: str, known: Collection[str]) -> None:
-    """Checks that the settings of a process's methods are settings of runs.
+    """Checks the classes of a process's methods: their defaults and a run's settings.
 
     Raises:
-      SettingError: If one is not.
+      SettingError: If a field has no default, or a run has no such setting.
     """
     for name in catalogue.parse(process) or ("fedavg",):
         cls = catalogue.find(name)
+        for field in dataclasses.fields(cls) if dataclasses.is_dataclass(cls) else ():
+            defaults = (field.default, field.default_factory)
+            if all(each is dataclasses.MISSING for each in defaults):
+                why = (
+                    f"{field.name} of {cls.__name__} has no default; give it one by"
+                    " tff_reg.settings.setting(DEFAULT, help='...')."
+                )
+                raise SettingError("process", process, why)
         for where in ("paper_settings", "required_settings"):
             for each in getattr(cls, where):
                 if each not in known:
