@@ -79,7 +79,11 @@ def test_the_readmes_method_without_settings_runs(call, tmp_path):
         (('"mine"', '"man"'), "there is another method 'man': rename it"),
         (('    name = "mine"\n', ""), "it has no method"),
         (
-            (' = settings.setting(0.1, help="Factor of the logits.", minimum=0)', ""),
+            (
+                '"mine"\n    strength: float = settings.setting(0.1,'
+                ' help="Factor of the logits.", minimum=0)',
+                '"bare_slip"\n    strength: float',
+            ),
             "strength of Mine has no default; give it one by tff_reg.settings.setting(",
         ),
         (
@@ -90,7 +94,7 @@ def test_the_readmes_method_without_settings_runs(call, tmp_path):
 )
 def test_a_file_that_cannot_be_is_refused_in_a_line(call, tmp_path, change, words):
     (tmp_path / "wrong.py").write_text(_TRACED.replace(*change))
-    process = "slip" if "slip" in change[1] else "mine"
+    (process,) = re.findall("bare_slip|slip", change[1]) or ["mine"]
     done = call(
         "tff_reg.commands.run",
         f"--plugin={tmp_path / 'wrong.py'}",
