@@ -12,7 +12,7 @@ sys.path[:0] = [str(ROOT), str(HERE)]
 
 # First, so that TensorFlow starts without its messages.
 import tff_reg  # noqa: E402, I001
-import from_code  # noqa: E402
+from docs import from_code, reference  # noqa: E402
 from docutils import nodes  # noqa: E402
 from latex2mathml import converter  # noqa: E402
 
@@ -122,4 +122,4 @@ def setup(app):
     # After Furo, which makes the tree at 500.
     app.connect("html-page-context", give_levels, priority=900)
     # Before napoleon, which comes at 500.
-    app.connect("autodoc-process-docstring", from_code.to_rst, priority=400)
+    app.connect("autodoc-process-docstring", reference.to_rst, priority=400)

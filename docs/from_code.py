@@ -8,13 +8,11 @@ import csv
 import dataclasses
 import functools
 import importlib
-import inspect
 import multiprocessing
 import pathlib
-import pkgutil
 import re
-import textwrap
 
+from docs import reference
 from tff_reg import curves, settings, tasks
 from tff_reg.experiment.config import run_config
 from tff_reg.methods import (
@@ -27,10 +25,6 @@ from tff_reg.methods import (
 from tff_reg.tasks import notebooks
 
 HERE = pathlib.Path(__file__).parent
-PACKAGE = "tff_reg"
-# Modules that no reader of a reference looks for.
-_SKIPPED = ("__main__",)
-_SECTION = re.compile(r"(Args|Attributes|Raises|Returns|Yields):\n")
 _COMBINATIONS = """\
 ---
 orphan: true
@@ -82,9 +76,9 @@ def write(folder):
     pages["by_role.md"] = _by_role()
     pages["flags.md"] = flags_page()
     head, *rows = _combinations()
-    matrix = f":::{{table}}\n:class: matrix\n\n{_table(head, rows)}\n:::\n"
+    matrix = f":::{{table}}\n:class: matrix\n\n{reference.table(head, rows)}\n:::\n"
     pages["combinations.md"] = f"{_COMBINATIONS}\n{matrix}"
-    pages.update(_reference())
+    pages.update(reference.pages())
     for path in notebooks.paths():
         pages[f"notebooks/{path.name}"] = path.read_text("utf-8")
     pictures = {f"methods/{name}.png": name for name in overview.ours()}
@@ -142,7 +136,7 @@ def method_page(name):
     """A method's page, Markdown, of its card, its file and what was measured."""
     method = overview.ours()[name]
     module = importlib.import_module(method.__module__)
-    title, _, text = _text(module).partition("\n")
+    title, _, text = reference.text_of(module).partition("\n")
     title, _, _ = title.partition(": ")
     before, formula, after = text.split("$$", 2)
     parts = [
@@ -161,7 +155,7 @@ def method_page(name):
         _properties(method),
         *_measured(method, name),
         "## Reference",
-        _automodule(module.__name__),
+        reference.automodule(module.__name__),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
 
@@ -182,7 +176,9 @@ def _card(name, method):
         "checked against": card.checked,
         "combines with": _partners(name),
     }
-    table = _table(["", ""], [[key, text] for key, text in rows.items() if text])
+    table = reference.table(
+        ["", ""], [[key, text] for key, text in rows.items() if text]
+    )
     return f":::{{table}}\n:class: card\n\n{table}\n:::"
 
 
@@ -255,7 +251,10 @@ def _by_role():
             ]
             for name in names
         ]
-        parts += [f"## {role}", _table(["method", "what it does", "paper"], rows)]
+        parts += [
+            f"## {role}",
+            reference.table(["method", "what it does", "paper"], rows),
+        ]
     return "\n\n".join(parts) + "\n"
 
 
@@ -276,7 +275,10 @@ def flags_page():
     ]
     for group, flags in groups.items():
         rows = [[_flag(each), _cell(each.help), _choices(each)] for each in flags]
-        parts += [f"## {group}", _table(["flag", "what it is", "values"], rows)]
+        parts += [
+            f"## {group}",
+            reference.table(["flag", "what it is", "values"], rows),
+        ]
     return "\n\n".join(parts) + "\n"
 
 
@@ -306,7 +308,7 @@ def _strengths(name, method):
     ]  # fmt: skip
     if not rows:
         return "None."
-    return _table(["flag", "symbol", "default", "values", "what it is"], rows)
+    return reference.table(["flag", "symbol", "default", "values", "what it is"], rows)
 
 
 def _symbol(setting):
@@ -348,7 +350,7 @@ def _paper_settings(method):
     ]
     source = getattr(method.paper_settings, "source", None)
     whose = f"Where nobody says otherwise they are from {source}.\n\n" if source else ""
-    return whose + _table(["setting", "value"], rows)
+    return whose + reference.table(["setting", "value"], rows)
 
 
 def _properties(method):
@@ -377,7 +379,7 @@ def _measured(method, name):
         header, *rows = csv.reader(file.read_text("utf-8").splitlines())
         matching = [row for row in rows if _is_of(row[0], method, name)]
         if matching:
-            found += [f"{{ref}}`{file.stem}`:", _table(header, matching)]
+            found += [f"{{ref}}`{file.stem}`:", reference.table(header, matching)]
     return ["## Measured", *found]
 
 
@@ -386,126 +388,5 @@ def _is_of(cell, method, name):
     return words in (name, method.__name__.lower())
 
 
-def _table(header, rows):
-    cells = [header, ["---"] * len(header), *rows]
-    return "\n".join(f"| {' | '.join(row)} |" for row in cells)
-
-
-def _text(value):
-    """The docstring; empty where there is none."""
-    return inspect.getdoc(value) or ""
-
-
 def _table_of(rows):
-    return _table(list(rows[0]), [list(row.values()) for row in rows]) + "\n"
-
-
-def _reference():
-    """The pages of the packages and their modules by file."""
-    pages, waiting = {}, [PACKAGE]
-    while waiting:
-        name = waiting.pop(0)
-        package = importlib.import_module(name)
-        modules, packages = [], []
-        for found in pkgutil.iter_modules(package.__path__, f"{name}."):
-            if found.name.rpartition(".")[2] in _SKIPPED:
-                continue
-            (packages if found.ispkg else modules).append(found.name)
-        waiting += packages
-        pages[f"api/{name}.md"] = _package_page(package, modules, packages)
-        for each in modules:
-            if each not in _pages_of_methods():
-                # In no list at the side, which would be as long as the library.
-                text = f"# {each}\n\n{_automodule(each)}\n"
-                pages[f"api/{each}.md"] = f"---\norphan: true\n---\n\n{text}"
-    return pages
-
-
-def _pages_of_methods():
-    return {
-        method.__module__: f"../methods/{name}"
-        for name, method in overview.ours().items()
-    }
-
-
-def _package_page(package, modules, packages):
-    name = package.__name__
-    parts = [f"# {name}", _text(package)]
-    rows = []
-    for each in sorted(getattr(package, "__all__", ())):
-        value = getattr(package, each)
-        if callable(value) and _text(value):
-            full = f"{value.__module__}.{value.__qualname__}"
-            rows.append([f"{{py:obj}}`{each} <{full}>`", _sentence(_text(value))])
-    if rows:
-        parts += [f"What `{name}` itself offers:", _table(["name", "what"], rows)]
-    places = _pages_of_methods()
-    rows = [
-        [
-            f"{{doc}}`{each.rpartition('.')[2]} <{places.get(each, each)}>`",
-            _sentence(_text(importlib.import_module(each))),
-        ]
-        for each in modules
-    ]
-    if rows:
-        parts += ["Its modules:", _table(["module", "what"], rows)]
-    if packages:
-        lines = "\n".join(packages)
-        parts.append(f"```{{toctree}}\n:maxdepth: 1\n\n{lines}\n```")
-    return "\n\n".join(parts) + "\n"
-
-
-def _sentence(text):
-    return " ".join(text.split("\n\n")[0].split()).replace("|", "\\|")
-
-
-def _automodule(name):
-    return (
-        f"```{{eval-rst}}\n.. automodule:: {name}\n   :members:\n"
-        "   :show-inheritance:\n```"
-    )
-
-
-def to_rst(app, what, name, value, options, lines):
-    """Makes a docstring, in which backticks are code and blocks are indented, RST.
-
-    A listener to `autodoc-process-docstring`; a method's page has the text of its
-    module already.
-    """
-    if what == "module" and name.rpartition(".")[2] in overview.ours():
-        lines.clear()
-        return
-    chunks = re.split(r"\n{2,}", "\n".join(lines).strip("\n"))
-    found, in_section = [], False
-    for chunk in chunks:
-        is_indented = chunk.startswith("  ")
-        in_section = bool(_SECTION.match(chunk)) or (in_section and is_indented)
-        if is_indented and not in_section:
-            found.append(f"::\n\n{textwrap.indent(textwrap.dedent(chunk), '    ')}")
-        else:
-            found.append(_escape(chunk))
-    if what in ("attribute", "data", "property"):
-        found.insert(0, "..")  # Else what is before a colon is taken for a type.
-    lines[:] = "\n\n".join(found).split("\n") + [""]
-
-
-def _escape(text):
-    """Leaves of RST's markup but code, lists, and what starts a section's entry."""
-    pieces = re.split(r"(?<!`)`(?!`)", text)
-    for number, piece in enumerate(pieces):
-        if number % 2 and number + 1 < len(pieces):
-            # What stands right behind code needs a gap that is not shown.
-            gap = "\\ " if pieces[number + 1][:1].isalnum() else ""
-            pieces[number] = f"``{' '.join(piece.split())}``{gap}"
-        else:
-            piece = re.sub(r"(\w)_(?!\w)", r"\1\\_", piece.replace("\\", r"\\"))
-            piece = piece.replace("|", r"\|")
-            # Stars that are neither a list's nor before an argument's name.
-            pieces[number] = re.sub(
-                r"(?m)^( *(?:\* |\*{1,2}(?=\w+:))?)(.*)$", _without_stars, piece
-            )
-    return "".join(pieces)
-
-
-def _without_stars(match):
-    return match.group(1) + match.group(2).replace("*", r"\*")
+    return reference.table(list(rows[0]), [list(row.values()) for row in rows]) + "\n"

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Optional
 
 from tff_reg import data as data_lib, lazy, models
-from tff_reg.data import augmentation
+from tff_reg.data import augmentation, dtypes
 from tff_reg.experiment.config import scale as scale_lib
 from tff_reg.experiment.config.task_settings import TaskSettings
 from tff_reg.lazy import np, tf
@@ -237,7 +237,7 @@ class OwnData:
             # Where examples are held out they become the test examples.
             x_test, y_test = test or (x[:1], y[:1])
             found = image_data.ImageData(
-                x, y, x_test, y_test, augmentation.Cast("float32"), self._class_names
+                x, y, x_test, y_test, dtypes.Cast("float32"), self._class_names
             )
             if settings.get("scale") is not None:
                 scale = scale_lib.parse(settings["scale"])
@@ -272,7 +272,7 @@ class OwnData:
     def _normalization(self, settings: Mapping[str, Any]) -> Any:
         """What a model takes of the stored examples; None where it takes them so."""
         if self._model_fn is not None:
-            return augmentation.Cast(self._model_fn.plan.input_spec.dtype.name)
+            return dtypes.Cast(self._model_fn.plan.input_spec.dtype.name)
         mean, std = settings["pixel_mean"], settings["pixel_std"]
         if mean or std:
             largest = 255.0 if self.x.dtype == np.uint8 else 1.0

@@ -8,7 +8,7 @@ import subprocess
 import pytest
 
 from bin import docs
-from docs import from_code
+from docs import from_code, reference
 from tests import commands
 from tff_reg import settings
 from tff_reg.experiment.config import run_config
@@ -99,7 +99,7 @@ def test_a_docstring_becomes_what_sphinx_reads():
         "  *rest: With |w| of",
         "    two lines.",
     ]
-    from_code.to_rst(None, "function", "f", None, None, lines)
+    reference.to_rst(None, "function", "f", None, None, lines)
     assert lines == [
         "Takes ``a * b`` of \\*many\\*; see",
         "``x`` and h_i\\_.",

@@ -37,7 +37,7 @@ from tornado import httpserver, iostream, netutil, web
 
 from tff_reg import experiment, files, quiet, runtime, scratch
 from tff_reg.commands import command_line
-from tff_reg.experiment.config import run_config as config_lib
+from tff_reg.experiment.config import run_config as config_lib, runtime_settings
 from tff_reg.experiment.rounds import directory, metrics, progress
 
 _COMMAND = "tff_reg.tasks.examples.web_service"
@@ -51,7 +51,8 @@ REQUEST_SECONDS = 60.0
 def is_asked_for(setting):
     """Whether a request may have a setting: where things are, the service says."""
     is_place = (
-        setting.placeholder in ("DIR", "FILE") or setting.group == config_lib.WHERE
+        setting.placeholder in ("DIR", "FILE")
+        or setting.group == runtime_settings.WHERE
     )
     return not is_place and setting.name != "overwrite"
 

@@ -125,7 +125,7 @@ def test_the_best_on_held_out_examples_runs_on_all(tmp_path):
     assert float(fedprox["held_out_accuracy_std"]) == pytest.approx(0.08**0.5)
     assert float(fedprox["held_out_accuracy_lowest"]) == pytest.approx(0.4)
     text = (tmp_path / "table.md").read_text("utf-8")
-    assert "70.00 ± 28.28 (from 40.00, 3 tried)" in text
+    assert "70.00 ± 28.28 (40.00; 3 settings)" in text
     tried = finished.read_csv(tmp_path / "grid.csv")
     found = [
         (row["fedprox_strength"], float(row["held_out_accuracy_mean"]), row["is_best"])
@@ -151,7 +151,7 @@ def test_what_ended_not_finite_is_never_the_best(tmp_path):
     done = call(*arguments, f"--output_dir={tmp_path / 'a'}", executor=executor)
     assert done.returncode == 0, done.stderr
     assert executor.configs[-1].strengths == {"fedprox_strength": 0.1}
-    assert "50.00 (from 40.00, 3 tried)" in (tmp_path / "a" / "table.md").read_text()
+    assert "50.00 (40.00; 3 settings)" in (tmp_path / "a" / "table.md").read_text()
     executor = Pretending(diverging=[0.1, 0.01, 0.001])
     done = call(*arguments, f"--output_dir={tmp_path / 'b'}", executor=executor)
     assert done.returncode == 1

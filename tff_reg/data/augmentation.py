@@ -364,17 +364,6 @@ def _blend(base, images, factor, largest):
 
 
 @dataclasses.dataclass(frozen=True)
-class Cast:
-    """Converts examples to the data type that a Keras model takes, as Keras does."""
-
-    dtype: str
-
-    def __call__(self, examples: Any, key: Any = None) -> Any:
-        del key
-        return tf.cast(examples, self.dtype)
-
-
-@dataclasses.dataclass(frozen=True)
 class Normalization:
     """A batch function that returns (pixels / largest - mean) / std.
 

@@ -16,9 +16,10 @@ import os
 from collections.abc import Mapping
 from typing import Any, Optional
 
-from tff_reg import lazy, runtime
+from tff_reg import lazy
 from tff_reg.experiment.config import (
     resolution,
+    runtime_settings,
     strengths as strengths_lib,
     task_settings,
 )
@@ -36,15 +37,12 @@ from tff_reg.training import process_settings
 
 # Headings of a help, in their order.
 FILES = "Evaluation and files"
-WHERE = "Where clients run"
 _of_what = functools.partial(setting, group=task_settings.WHAT)
 _of_rounds = functools.partial(setting, group=process_settings.ROUNDS)
 _of_server = functools.partial(setting, group=process_settings.SERVER)
 _of_files = functools.partial(setting, group=FILES)
-_of_where = functools.partial(setting, group=WHERE)
 # Those on which a run's numbers do not depend.
 _read_off = functools.partial(_of_files, tags=(process_settings.FREE,))
-_of_machine = functools.partial(_of_where, tags=(process_settings.FREE,))
 _GROUPS = (
     task_settings.WHAT,
     process_settings.ROUNDS,
@@ -52,7 +50,7 @@ _GROUPS = (
     process_settings.SERVER,
     task_settings.DATA,
     FILES,
-    WHERE,
+    runtime_settings.WHERE,
     strengths_lib.GROUP,
 )
 
@@ -64,13 +62,15 @@ TASK, EACH = resolution.TASK, resolution.EACH
 _GUARDED = {"aggregator": ("robust", "secure", "compressed")}
 _PRIVATE = {"aggregator": ("dp",)}
 _COMPRESSED = {"aggregator": ("compressed",)}
-_RAY = {"runtime": ("ray",)}
-_DEFAULTS_OF_RUNTIME = runtime.Options
 
 
 @dataclasses.dataclass(frozen=True)
 @undecided
-class RunConfig(process_settings.ProcessSettings, task_settings.TaskSettings):
+class RunConfig(
+    process_settings.ProcessSettings,
+    task_settings.TaskSettings,
+    runtime_settings.RuntimeSettings,
+):
     """A request for a run; a setting that is not given is None.
 
         experiment.RunConfig(
@@ -227,48 +227,6 @@ class RunConfig(process_settings.ProcessSettings, task_settings.TaskSettings):
     overwrite: bool = _read_off(
         False,
         help="delete the run in output_dir and start anew",
-    )
-    runtime: str = _of_where(
-        "in_process", help="where the clients run", choices=runtime.KINDS
-    )
-    devices: Optional[tuple[str, ...]] = _of_machine(
-        None,
-        help="devices such as GPU:0,GPU:1; all GPUs, or the CPU, by default",
-        only_with={"runtime": ("in_process",)},
-    )
-    clients_in_parallel: Optional[int] = _of_machine(
-        None,
-        help="clients at a time on each device; ray: in total",
-        minimum=1,
-    )
-    require_gpu: bool = _of_machine(
-        False,
-        help="fail if there is no GPU",
-        only_with={"runtime": ("in_process", "ray")},
-    )
-    ray_address: Optional[str] = _of_machine(
-        None,
-        help="ray: host:port of the head node, or auto on a node of the cluster; by"
-        " default Ray is started on this machine for the run",
-        only_with=_RAY,
-    )
-    gpus_per_client: float = _of_machine(
-        _DEFAULTS_OF_RUNTIME.gpus_per_client,
-        help="ray: the fraction of a GPU that a client takes, if there are GPUs",
-        minimum=0,
-        maximum=1,
-        only_with=_RAY,
-    )
-    cpus_per_client: float = _of_machine(
-        _DEFAULTS_OF_RUNTIME.cpus_per_client,
-        help="ray: the CPUs that a client takes",
-        above=0,
-        only_with=_RAY,
-    )
-    data_on_nodes: bool = _of_machine(
-        False,
-        help="ray: whether each node loads the data itself instead of receiving it",
-        only_with=_RAY,
     )
     strengths: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     settings_from: str = dataclasses.field(default="", compare=False)

@@ -22,13 +22,14 @@ from tff_reg.experiment.report.finished_runs import (
     ComparisonError,
     Run,
 )
+from tff_reg.experiment.report.tuned import CAPTION, Tuned
 from tff_reg.experiment.rounds import (
     description,
     metrics,
     progress,
     summary as summary_lib,
 )
-from tff_reg.settings import Setting, SettingError, as_text
+from tff_reg.settings import Setting, SettingError
 
 _WIDTH = 88
 # By the name of a column, its head in `table.md` and its key in `table.csv`.
@@ -43,10 +44,6 @@ _MODELS = {
     "all_clients": "the mean of all clients' last models",
     "best": "the server's model of the best round",
 }
-_TUNED = (
-    "Held out: accuracy of the best setting on training examples that were left out for"
-    " tuning, from the worst setting's; the final runs train on all."
-)
 COLUMNS = (*_SHARES, *HESSIAN_COLUMNS, *COST_COLUMNS, "seconds")
 COLUMNS_SETTING = Setting(
     "columns",
@@ -61,42 +58,6 @@ _DIGITS = {"mflops": 1, "rest_mflops": 3}
 
 Row = dict[str, Union[str, int, float, None]]
 Groups = Mapping[str, Sequence[Run]]
-
-
-@dataclasses.dataclass(frozen=True)
-class Tuned:
-    """The result of a method's tuning.
-
-    Attributes:
-      settings: Its best settings, by name; none where the grid has none of its.
-      mean: Their accuracy on the held-out examples, a share, mean over seeds; None
-        where nothing was tuned.
-      deviation: Its sample deviation; None for one seed.
-      lowest: The least mean of those that ended finite.
-      tried: How many were.
-    """
-
-    settings: Mapping[str, Any]
-    mean: Optional[float] = None
-    deviation: Optional[float] = None
-    lowest: Optional[float] = None
-    tried: int = 0
-
-    @property
-    def text(self) -> str:
-        """The settings as `name=value, ...`."""
-        texts = [f"{name}={as_text(value)}" for name, value in self.settings.items()]
-        return ", ".join(texts) or "-"
-
-    def row(self) -> Row:
-        """Returns its columns of `table.csv`."""
-        return {
-            "setting": self.text,
-            "held_out_accuracy_mean": self.mean,
-            "held_out_accuracy_std": self.deviation,
-            "held_out_accuracy_lowest": self.lowest,
-            "settings_tried": self.tried,
-        }
 
 
 @dataclasses.dataclass(frozen=True)
@@ -161,7 +122,7 @@ class Table:
         """The caption and the notes, in lines."""
         columns = self.columns or _usual(self.rows())
         has_bold = any("**" in text for column in cells.values() for text in column)
-        texts = [self._caption(columns, has_bold), *([_TUNED] if self.tuned else [])]
+        texts = [self._caption(columns, has_bold), *([CAPTION] if self.tuned else [])]
         return [textwrap.fill(text, _WIDTH) for text in [*texts, *self.notes()]]
 
     def _cells(self) -> dict[str, Sequence[str]]:
@@ -173,8 +134,9 @@ class Table:
             "seeds": [str(row["runs"]) for row in rows],
         }
         if self.tuned:
-            cells["best setting"] = [str(row["setting"]) for row in rows]
-            cells["held out (%)"] = [_spread(row) for row in rows]
+            tuned = [self.tuned[name] for name in self.groups]
+            cells["best setting"] = [each.text for each in tuned]
+            cells["held out (%)"] = [each.held_out for each in tuned]
         for name in columns:
             if name in _SHARES:
                 head, key = _SHARES[name]
@@ -348,18 +310,6 @@ def _usual(rows: Sequence[Row]) -> list[str]:
     """The columns of who asks for none."""
     has_mean = any(row["all_clients_accuracy_mean"] is not None for row in rows)
     return ["accuracy", "best", "ema", *(["all_clients"] if has_mean else [])]
-
-
-def _spread(row: Row) -> str:
-    """The best setting's accuracy on held-out examples, and the least of all."""
-    best, spread = row["held_out_accuracy_mean"], row["held_out_accuracy_std"]
-    if best is None:
-        return "-"
-    text = _percent(best) + ("" if spread is None else f" ± {_percent(spread)}")
-    return (
-        f"{text} (from {_percent(row['held_out_accuracy_lowest'])},"
-        f" {row['settings_tried']} tried)"
-    )
 
 
 def _numbers(rows: Sequence[Row], name: str) -> list[str]:

@@ -335,17 +335,8 @@ def predict(
             f" models.from_keras(model).keras_model('{path}/final_weights.npz')."
         )
     known = stored.get(runs.IMAGES, {})
-    if not {"shape", "dtype", "mean", "std", "largest"} <= dict(known).keys():
-        raise TrainedRunError(
-            f"{path} does not say how its images are normalised: an older version made"
-            " it, or a task of one's own with another preprocessing."
-        )
     images = np.asarray(images)
-    if list(images.shape[1:]) != known["shape"] or images.dtype != known["dtype"]:
-        raise ValueError(
-            f"The images are {images.dtype} {list(images.shape)}; the model of {path}"
-            f" takes {known['dtype']} {['n', *known['shape']]}."
-        )
+    _check_images(path, known, images)
     model_fn = models.build_model_fn(
         str(config.model),
         image_shape=known["shape"],
@@ -370,6 +361,20 @@ def predict(
     return np.concatenate(
         found or [np.zeros((0, len(stored["class_names"])), np.float32)]
     )
+
+
+def _check_images(path: files.PathLike, known: Any, images: np.ndarray) -> None:
+    """Checks images for the model of a run, which says of them what is `known`."""
+    if not {"shape", "dtype", "mean", "std", "largest"} <= dict(known).keys():
+        raise TrainedRunError(
+            f"{path} does not say how its images are normalised: an older version made"
+            " it, or a task of one's own with another preprocessing."
+        )
+    if list(images.shape[1:]) != known["shape"] or images.dtype != known["dtype"]:
+        raise ValueError(
+            f"The images are {images.dtype} {list(images.shape)}; the model of {path}"
+            f" takes {known['dtype']} {['n', *known['shape']]}."
+        )
 
 
 def _whole_checkpoint(

@@ -16,7 +16,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Optional
 
 from tff_reg import curves, tables
-from tff_reg.data import augmentation
+from tff_reg.data import dtypes
 from tff_reg.experiment.config import functions, provenance
 from tff_reg.experiment.rounds import (
     callbacks as callbacks_lib,
@@ -377,7 +377,7 @@ class Rounds:
             self._training.process,
             weights,
             # Keras models convert data types by themselves.
-            None if isinstance(preprocess_fn, augmentation.Cast) else preprocess_fn,
+            None if isinstance(preprocess_fn, dtypes.Cast) else preprocess_fn,
             getattr(self._training.evaluate, "examples_dtype", "float32"),
         )
         state = self._state.server

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Optional
 
 from tff_reg import interruption, lazy, runtime, training
 from tff_reg.data import augmentation, digests
-from tff_reg.experiment.config import run_config as config_lib
 from tff_reg.experiment.config.run_config import ResolvedConfig, RunConfig
+from tff_reg.experiment.config.runtime_settings import RuntimeSettings
 from tff_reg.experiment.config.task_settings import TaskSettings
 from tff_reg.experiment.rounds import (
     asynchronous,
@@ -30,7 +30,7 @@ from tff_reg.experiment.rounds.callbacks import Callback, Row
 from tff_reg.experiment.rounds.checked import CheckedRun
 from tff_reg.experiment.rounds.loop import RunResult
 from tff_reg.experiment.rounds.training import Training
-from tff_reg.settings import SettingError, settings_of
+from tff_reg.settings import SettingError
 
 if TYPE_CHECKING:
     from tff_reg.models.learning_model import LearningModel
@@ -295,22 +295,14 @@ def prepare_checked(
         preprocess_fn=task.normalize_fn,
         metrics=metrics,
     )
-    for line in description.header(
+    header = description.header(
         config,
         num_train=sum(task.client_data.client_sizes),
         num_test=len(y_test),
         num_weights=evaluation.num_weights,
-    ):
+    )
+    for line in [*header, *_remarks(config, task, of_training.get("sample_fn"))]:
         progress.say(line)
-    sizes = task.client_data.client_sizes
-    idle = sum(size < config.batch_size for size in sizes)
-    if config.drop_remainder and idle:
-        progress.say(
-            f"{idle} of {len(sizes)} clients never train: they have fewer examples than"
-            f" batch_size={config.batch_size}, and drop_remainder leaves these out"
-        )
-    if (sample_fn := of_training.get("sample_fn")) is not None:
-        progress.say(f"sampling by {getattr(sample_fn, '__name__', sample_fn)}")
     return Training(
         _process(config, task, checked.tasks),
         task.client_data,
@@ -337,6 +329,19 @@ def prepare_checked(
         progress=progress,
         **of_training,
     )
+
+
+def _remarks(config: ResolvedConfig, task: Any, sample_fn: Any) -> Iterator[str]:
+    """Lines on clients that never train, and on who samples them."""
+    sizes = task.client_data.client_sizes
+    idle = sum(size < config.batch_size for size in sizes)
+    if config.drop_remainder and idle:
+        yield (
+            f"{idle} of {len(sizes)} clients never train: they have fewer examples than"
+            f" batch_size={config.batch_size}, and drop_remainder leaves these out"
+        )
+    if sample_fn is not None:
+        yield f"sampling by {getattr(sample_fn, '__name__', sample_fn)}"
 
 
 def _task(config: ResolvedConfig, tasks: Any, examples: Any) -> Any:
@@ -385,11 +390,7 @@ def _process(config: ResolvedConfig, task: Any, tasks: Any) -> Process:
 @contextlib.contextmanager
 def _running(config: ResolvedConfig) -> Iterator[None]:
     """The runtime that a run asks for, for the body of a `with` statement."""
-    options = {
-        each.name: getattr(config, each.name)
-        for each in settings_of(config)
-        if each.group == config_lib.WHERE
-    }
+    options = config.part(RuntimeSettings)
     if config.debug_eager:
         options["clients_in_parallel"] = 1
     with contextlib.ExitStack() as stack:

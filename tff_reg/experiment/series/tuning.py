@@ -18,7 +18,7 @@ from typing import Any
 from tff_reg import lazy
 from tff_reg.experiment.config import run_config as config_lib
 from tff_reg.experiment.report import protocol, table
-from tff_reg.experiment.report.table import Tuned
+from tff_reg.experiment.report.tuned import Tuned
 from tff_reg.experiment.series import plan as series, sensitivity
 from tff_reg.methods import catalogue
 from tff_reg.settings import Setting, SettingError, as_text, near_names

@@ -1,0 +1,60 @@
+"""The result of a method's tuning, as tables show it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, Optional
+
+from tff_reg.settings import as_text
+
+CAPTION = (
+    "Held out: accuracy of the best setting on training examples that were left out for"
+    " tuning; in brackets that of the worst setting, and how many were tried. The final"
+    " runs train on all examples."
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Tuned:
+    """The result of a method's tuning.
+
+    Attributes:
+      settings: Its best settings, by name; none where the grid has none of its.
+      mean: Their accuracy on the held-out examples, a share, mean over seeds; None
+        where nothing was tuned.
+      deviation: Its sample deviation; None for one seed.
+      lowest: The least mean of those that ended finite.
+      tried: The number of settings that were tried.
+    """
+
+    settings: Mapping[str, Any]
+    mean: Optional[float] = None
+    deviation: Optional[float] = None
+    lowest: Optional[float] = None
+    tried: int = 0
+
+    @property
+    def text(self) -> str:
+        """The settings as `name=value, ...`."""
+        texts = [f"{name}={as_text(value)}" for name, value in self.settings.items()]
+        return ", ".join(texts) or "-"
+
+    @property
+    def held_out(self) -> str:
+        """The best setting's accuracy in percent, and the worst setting's."""
+        if self.mean is None or self.lowest is None:
+            return "-"
+        spread = "" if self.deviation is None else f" ± {100 * self.deviation:.2f}"
+        tried = f"{self.tried} setting{'s' * (self.tried != 1)}"
+        return f"{100 * self.mean:.2f}{spread} ({100 * self.lowest:.2f}; {tried})"
+
+    def row(self) -> dict[str, Any]:
+        """Returns its columns of `table.csv`."""
+        return {
+            "setting": self.text,
+            "held_out_accuracy_mean": self.mean,
+            "held_out_accuracy_std": self.deviation,
+            "held_out_accuracy_lowest": self.lowest,
+            "settings_tried": self.tried,
+        }
