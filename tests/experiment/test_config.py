@@ -360,7 +360,11 @@ def test_a_dirichlet_partition_needs_a_concentration():
 @pytest.mark.parametrize(
     "given, error, message",
     [
-        (dict(process=["fedprox"]), ValueError, "process=fedprox: give one text, such as"),
+        (
+            dict(process=["fedprox"]),
+            ValueError,
+            "process=fedprox: give one text, such as",
+        ),
         (dict(proces="fedprox"), TypeError, r"no setting 'proces' \(did you mean pr"),
         (
             dict(process="fedprox", fedprox_strength=0.1),

@@ -1,0 +1,1 @@
+"""The site: how it is made from pages and code."""
