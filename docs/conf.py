@@ -56,10 +56,13 @@ if tff_reg.REPOSITORY:
         "source_directory": "docs/",
     }
 html_static_path = ["static"]
-html_css_files = ["site.css"]
+html_css_files, html_js_files = ["site.css"], ["site.js"]
 html_show_copyright = False
 highlight_language = "text"
-pygments_style, pygments_dark_style = "friendly", "monokai"
+pygments_style = "a11y-high-contrast-light"
+pygments_dark_style = "a11y-high-contrast-dark"
+# Quotes and dots; two hyphens are a flag's.
+smartquotes_action = "qe"
 
 # The reference. Types are written as in the source (tf.Tensor, not where TensorFlow
 # keeps the class), without a module's name where the name says enough.
@@ -99,8 +102,22 @@ def write_block(translator, node):
     raise nodes.SkipNode
 
 
-def give_levels(app, page, template, context, doctree):
-    """Gives the sidebar's captions, which are headings, a level for screen readers."""
+def mend_for_readers(app, page, template, context, doctree):
+    """Mends what screen readers stumble over.
+
+    The sidebar's captions, which are headings, get a level. The arguments of a function
+    are no list of definitions.
+    """
+    body = re.sub(
+        r'<dl>\n(<dd><em class="sig-param">.*?)</dl>',
+        lambda found: re.sub(
+            "<(/?)dd>", r"<\1span>", f'<span class="arguments">{found[1]}</span>'
+        ),
+        context.get("body", ""),
+        flags=re.DOTALL,
+    )
+    # Between an argument and its description.
+    context["body"] = re.sub(r"(</strong>|\)) -- ", r"\1 – ", body)
     tree = context.get("furo_navigation_tree", "")
     context["furo_navigation_tree"] = tree.replace(
         'role="heading"', 'role="heading" aria-level="2"'
@@ -120,6 +137,6 @@ def setup(app):
     app.connect("builder-inited", lambda _: say("reads the pages"))
     app.connect("env-updated", lambda *_: say("writes the site"))
     # After Furo, which makes the tree at 500.
-    app.connect("html-page-context", give_levels, priority=900)
+    app.connect("html-page-context", mend_for_readers, priority=900)
     # Before napoleon, which comes at 500.
     app.connect("autodoc-process-docstring", reference.to_rst, priority=400)
