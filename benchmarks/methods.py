@@ -371,7 +371,7 @@ bin/bench methods [--methods=NAME,...] [--quick] [--json=FILE]
   Time of a local step of every method, or of those named, relative to FedAvg's, beside
   the targets and what the authors' code takes. Ten minutes, or four with --quick.
 
-  --methods=NAME,...    methods, or sums such as fedprox+man
+  --methods=NAME,...    methods, or combinations such as fedprox+man
   --model=NAME          the network that all methods run on, and FedAvg; by default
                         ResNet-20 with batches of 32, and ResNet-18 with batches of 8
                         for FedMLB

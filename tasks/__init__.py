@@ -62,7 +62,7 @@ _NAMES = (
 
 
 def names() -> tuple[str, ...]:
-    """The names of all tasks, those of installed packages last."""
+    """The names of all tasks; the tasks of installed packages come last."""
     return (*_NAMES, *plugins.entry_points(_ENTRY_POINTS, _NAMES))
 
 

@@ -41,7 +41,7 @@ class OwnModel:
     """The tasks of `tff_reg.tasks` with the user's model in place of their networks."""
 
     def __init__(self, model: Any, given: Mapping[str, Any]):
-        """Checks what is given beside the model.
+        """Checks the model and the settings beside it.
 
         Args:
           model: A Keras model.
@@ -362,7 +362,7 @@ def _features(x: Any, name: str) -> Any:
 def _model_fn(
     model: Any, given: Mapping[str, Any], shape: Optional[Sequence[int]] = None
 ) -> Any:
-    """Makes the learning models of a Keras model; `shape` is that of an example."""
+    """Makes the learning models of a Keras model for examples of a shape."""
     for name in _OF_NETWORKS:
         if name in given:
             raise ValueError(f"Leave {name} out: the Keras model is trained as it is.")
@@ -373,7 +373,7 @@ def _model_fn(
 
 
 def _check_model(model_fn: Any, shape: Any, num_classes: int, where: str) -> None:
-    """Checks that a Keras model takes examples of a shape with so many classes."""
+    """Checks that a Keras model takes examples of a shape and has enough outputs."""
     spec, plan = model_fn.plan.input_spec, model_fn.plan
     name = plan.model.name
     if not isinstance(spec, tf.TensorSpec):

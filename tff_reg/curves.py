@@ -58,7 +58,7 @@ def write_curves(
     pdf: bool = False,
     **options: Any,
 ) -> None:
-    """Draws curves and writes the picture; the arguments are those of `draw_curves`.
+    """Draws curves and writes the picture; other arguments as of `draw_curves`.
 
     The file is a PNG of 1440 x 900 pixels; `pdf` also writes a PDF beside it.
     """
@@ -278,7 +278,7 @@ def new_axes() -> Any:
 
 
 def new_figure(width: float = 9.6, height: float = 6.0) -> mpl_figure.Figure:
-    """A figure without axes, of so many inches and 150 pixels an inch.
+    """A figure without axes; the size is in inches, with 150 pixels an inch.
 
     By the object-oriented interface: no pyplot, so no window system, no global state.
     """

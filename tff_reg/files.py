@@ -48,7 +48,7 @@ def check_writable(path: PathLike, setting: str) -> None:
 
 
 def check_place(path: PathLike, setting: str) -> None:
-    """Checks the same of what is to be in a directory that must be there.
+    """Checks the same for a new entry of a directory that must exist.
 
     Raises:
       SettingError: If there is no such directory, or nothing can be written to it.

@@ -42,7 +42,7 @@ class _LazyModule(types.ModuleType):
 
 
 class _Keras(_LazyModule):
-    """Stands for Keras 2, whatever `tf.keras` is."""
+    """Stands for Keras 2, even if `tf.keras` is Keras 3."""
 
     def _load(self) -> types.ModuleType:
         return seam.keras()

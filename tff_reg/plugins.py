@@ -33,7 +33,7 @@ def entry_points(
 ) -> Mapping[str, metadata.EntryPoint]:
     """The entry points of a group by name, in the order of their names.
 
-    One with a name that cannot be, or that is taken, is left out with a warning.
+    One whose name is not allowed or already taken is left out with a warning.
 
     Args:
       group: The group.
@@ -48,7 +48,7 @@ def entry_points(
     for _, point in sorted(points.items()):
         why = None
         if not NAME.fullmatch(point.name):
-            why = "has a name that cannot be: take small letters, digits, underscores"
+            why = "has a forbidden name: take small letters, digits, underscores"
         elif point.name in taken:
             why = "has the name of one of tff_reg's own: rename it"
         elif point.name in found:

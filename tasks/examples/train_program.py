@@ -7,7 +7,7 @@ same weights. The same command again resumes. DIR gets `training.csv`, `evaluati
 TensorBoard events, `final_weights.npz` (the trainable variables, then the others), and
 what TFF saves: `program_state/`, `evaluation_state/`, `models/`.
 
-  --process=NAME            a method, or a sum of methods [fedalign]
+  --process=NAME            a method, or a combination such as fedprox+man [fedalign]
   --output_dir=DIR          directory to write to and to resume from
   --seed=N                  everything random follows from it [0]
   --total_rounds=N          these three instead of the paper's

@@ -89,7 +89,7 @@ class Run:
     """A run: how far it is, and what its rounds gave."""
 
     def __init__(self, config):
-        """Reads what is there.
+        """Reads the runs of the directory.
 
         Args:
           config: The `experiment.RunConfig` that asks for it.
@@ -150,7 +150,7 @@ class Runs:
     """All runs in a directory; made inside the event loop that trains them."""
 
     def __init__(self, root, runs_at_once=1):
-        """Looks at the runs that are there, and says what is none; none begins.
+        """Looks at the runs in the directory, and names folders without a run.
 
         Args:
           root: The directory, a `pathlib.Path`.
@@ -191,7 +191,7 @@ class Runs:
         return await self.resume(Run(config))
 
     async def resume(self, run):
-        """Starts what a run has still to do, unless it is active or finished.
+        """Starts the rest of a run, unless it is active or finished.
 
         Returns:
           The run as it is now; who follows the one before sees its end.

@@ -64,7 +64,7 @@ def follow_repository(notebook: Any, name: str) -> None:
 
 
 def is_current(notebook: Any) -> bool:
-    """Whether the outputs in a notebook are those of its code, all of it."""
+    """Whether the outputs in a notebook come from its present code."""
     return notebook.metadata.get(_DIGEST) == _digest_of_code(notebook)
 
 
@@ -77,7 +77,7 @@ def _digest_of_code(notebook: Any) -> str:
 def executed(
     notebook: Any, folder: pathlib.Path, python: Optional[pathlib.Path] = None
 ) -> Iterator[Any]:
-    """Executes a notebook in a kernel of this Python, whatever kernels are installed.
+    """Executes a notebook in a kernel of this Python, not in an installed kernel.
 
     Args:
       notebook: The notebook; its outputs become those of now.

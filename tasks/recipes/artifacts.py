@@ -179,7 +179,7 @@ def _tables() -> list[Artifact]:
 
 
 def _by_number_of_paths(those: Sequence[recipes.Recipe]) -> list[Cell]:
-    """FedMLB's Table 6: a row is the mean over all choices of so many paths."""
+    """FedMLB's Table 6: a row is the mean over all choices of its number of paths."""
     groups: dict[int, list[recipes.Recipe]] = {}
     for recipe in those:
         groups.setdefault(len(recipe.settings["fedmlb_paths"]), []).append(recipe)

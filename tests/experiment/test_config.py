@@ -296,7 +296,7 @@ def test_an_aggregator_gets_the_strengths_that_it_has():
 @pytest.mark.parametrize(
     "requested, words",
     [
-        ({"process": ""}, "process: it is missing; give one or a sum"),
+        ({"process": ""}, "process: it is missing; give a method or a comb"),
         ({"process": "fedalign+fedalign"}, "twice"),
         ({"server_optimizer": "adan"}, "did you mean adam"),
         ({"concentration": 0.0}, "concentration=0.0: it must be greater than 0"),

@@ -61,7 +61,7 @@ def multiply_adds(tensors, is_backward: bool = False) -> dict[str, Any]:
 
 
 def _is_weight(tensor) -> bool:
-    """Whether a tensor is a variable's value, or a cut of it."""
+    """Whether a tensor is a variable's value, or a part of it."""
     op = tensor.op
     while op.type in _VIEWS:
         op = op.inputs[0].op

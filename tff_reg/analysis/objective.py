@@ -173,7 +173,7 @@ def _of_keras(layer) -> Optional[tuple[Any, tuple[int, ...]]]:
 
 
 def _filter_axes(parts, variables, network: Any = None) -> list[tuple[int, ...]]:
-    """See `Objective`: all axes but the last, and but those of channels or groups."""
+    """See `Objective`: all axes but the last and the axes of channels or groups."""
     own = {}
     for layer in (each for part in parts for each in (part, *part.submodules)):
         if isinstance(layer, models.layers.GroupedPointwiseConv2D):
@@ -189,7 +189,7 @@ def _filter_axes(parts, variables, network: Any = None) -> list[tuple[int, ...]]
 
 
 def _blocks_of(blocks, variables) -> dict[str, list]:
-    """The blocks with those of their variables that are among `variables`."""
+    """The blocks, each with its variables that are among `variables`."""
     left = {variable.ref() for variable in variables}
     result = {}
     for name, members in blocks.items():

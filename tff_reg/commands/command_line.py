@@ -38,7 +38,7 @@ _HELP_FLAGS = ("--help", "-help", "-h", "--h", "-?", "--helpshort", *ALL_FLAGS)
 
 
 class Ended(SystemExit):
-    """Raised to end a command: after its help, or a line that says what is wrong."""
+    """Raised to end a command: after its help, or after an error message."""
 
     code: int
 

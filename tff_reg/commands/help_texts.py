@@ -90,7 +90,7 @@ def help_text(given: Mapping[str, Any], is_all: bool = False) -> str:
       is_all: Whether to show all settings; else those that matter most.
 
     Raises:
-      SettingError: If one cannot be.
+      SettingError: If a value is not allowed.
     """
     values, process = _defaults(), None
     lines = ["bin/run --process=NAME[+NAME...] [flags]", ""]

@@ -16,7 +16,7 @@ def value_of(given, setting):
     """A setting's value among flags, or its default.
 
     Raises:
-      SettingError: If it cannot be.
+      SettingError: If the value is not allowed.
     """
     value = given[setting.name].value
     if value is None:

@@ -68,7 +68,7 @@ _BOX_DRAWS = 10
 
 
 class AugmentationError(ValueError):
-    """Raised for arguments out of range, or images without what is needed."""
+    """Raised for arguments out of range, or images that an augmentation cannot take."""
 
 
 def compose(*functions: AugmentFn) -> AugmentFn:

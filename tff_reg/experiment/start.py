@@ -41,7 +41,7 @@ else:
 
 @dataclasses.dataclass(frozen=True)
 class Arguments(RunConfig):
-    """The arguments of `tff_reg.run`: those of `experiment.RunConfig` and these.
+    """The arguments of `tff_reg.run`: the settings of `experiment.RunConfig` and more.
 
     Attributes:
       model: Name of a network, or a Keras model, which is trained as it is: its weights
@@ -74,7 +74,7 @@ class Arguments(RunConfig):
     on_round: Optional[Callable[[callbacks_lib.Row], Any]] = None
 
     def __post_init__(self):
-        """Checks nothing yet: the config that is made of it does."""
+        """Checks nothing: `RunConfig` checks the settings when `asked` makes it."""
 
     def asked(self) -> tuple[RunConfig, Any]:
         """Returns the request for the run, and its tasks.
@@ -84,7 +84,7 @@ class Arguments(RunConfig):
           for it with the data and the model that are given.
 
         Raises:
-          SettingError: If a value cannot be.
+          SettingError: If a value is not allowed.
           TypeError, ValueError: If the data or the model cannot be trained on.
         """
         round_work.check_sample_fn(self.sample_fn)

@@ -82,7 +82,7 @@ def keys(method: str, declarations: Mapping[str, Declaration]) -> dict[str, str]
 def own(
     method: str, declarations: Mapping[str, Declaration], values: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Returns a method's memories, by its own names, from those of all methods."""
+    """Picks a method's memories from the memories of all, by its own names."""
     found = keys(method, declarations)
     there = {name: key for name, key in found.items() if key in values}
     # Lists that a hook may change.

@@ -188,7 +188,7 @@ class Method:
         return Change(forward, {})
 
     def change_logits(self, logits: tf.Tensor, class_counts: tf.Tensor) -> tf.Tensor:
-        """Changes the logits in the task loss, also those of FedMLB's paths.
+        """Changes the logits in the task loss, also in the losses of FedMLB's paths.
 
         Terms and metrics get the original logits.
 

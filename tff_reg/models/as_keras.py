@@ -158,7 +158,7 @@ class _Functions:
 
     @property
     def nn(self) -> _Functions:
-        """The same: no two of the functions have one name."""
+        """This object, which has the functions of `tf.nn` as well."""
         return self
 
     def __getattr__(self, name: str) -> Any:
@@ -240,7 +240,7 @@ def _replace(layer: Any) -> None:
 
 
 def _name(variable: Any) -> str:
-    """The name of a Keras layer: that of ours, whose variable it is."""
+    """The name of a Keras layer: the name of our layer with the same variable."""
     return variable.name.rpartition("/")[0].replace("/", "_")
 
 

@@ -172,7 +172,7 @@ class BlockModel:
 
     @property
     def constants(self) -> list[tf.Variable]:
-        """The non-trainable variables that no pass changes: those of frozen layers."""
+        """The variables that neither training nor a pass changes: of frozen layers."""
         known = {id(v) for v in self._constants}
         for layer in (part for block in self.blocks for part in block.submodules):
             if not getattr(layer, "trainable", True):  # One of Keras.

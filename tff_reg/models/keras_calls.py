@@ -165,7 +165,7 @@ def producer(tensor: Any, call: Call) -> Optional[LayerCall]:
 
 
 def logits_call_of(call: Call) -> Optional[LayerCall]:
-    """The call that gave the output, or what a last softmax layer read."""
+    """The call that made the output, or the input of a last softmax layer."""
     found = producer(call.output, call)
     if found is not None and is_softmax(found.layer):
         return producer(found.inputs[0], call)
@@ -173,7 +173,7 @@ def logits_call_of(call: Call) -> Optional[LayerCall]:
 
 
 def logits_of(call: Call) -> tf.Tensor:
-    """The output, or what a last softmax read, a layer or an activation."""
+    """The output, or the input of a last softmax (a layer or an activation)."""
     found = producer(call.output, call)
     if found is not None and is_softmax(found.layer):
         return found.inputs[0]
@@ -237,7 +237,7 @@ def _call_keras_3(
         add_update = scope.add_update
 
         def assign(update: Any):
-            """As a variable: what was read before gets no gradient by the new value."""
+            """As a variable: values read before get no gradient by the new value."""
             variable, value = update
             value = tf.stop_gradient(value)
             if variable.trainable:
@@ -379,7 +379,7 @@ def _as_numpy(layers: Sequence[Any]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _replaced(container: Any, standing_for: dict[int, Any]) -> Iterator[None]:
-    """Puts variables in the place of others in a dict or list, and what is inside."""
+    """Replaces variables by others in a dict or list, also in nested ones."""
     is_dict = isinstance(container, dict)
     with contextlib.ExitStack() as stack:
         for name, value in list(container.items() if is_dict else enumerate(container)):
@@ -393,7 +393,7 @@ def _replaced(container: Any, standing_for: dict[int, Any]) -> Iterator[None]:
 
 
 def _is_internal(name: Any) -> bool:
-    """Whether an attribute is one of TensorFlow's, such as what it tracks."""
+    """Whether an attribute is TensorFlow's own, such as its list of tracked objects."""
     return isinstance(name, str) and name.startswith("_self_")
 
 

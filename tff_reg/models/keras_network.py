@@ -239,12 +239,12 @@ class KerasNetwork(block_model.BlockModel):
 
     @property
     def trainable_variables(self) -> list[tf.Variable]:
-        """In the order of the Keras model's; those of a replaced head come last."""
+        """In the Keras model's order; the variables of a replaced head come last."""
         return [v for v in self._held() if v.trainable]
 
     @property
     def non_trainable_variables(self) -> list[tf.Variable]:
-        """In the order of the Keras model's; those of a frozen head come last."""
+        """In the Keras model's order; the variables of a frozen head come last."""
         return [v for v in self._held() if not v.trainable]
 
     def _held(self) -> list[tf.Variable]:
@@ -312,7 +312,7 @@ class KerasNetwork(block_model.BlockModel):
         )
 
     def run_part(self, model: Any, x: Any, forward: ForwardPass) -> Any:
-        """Runs a part of the model, or, as it is, what has no graph, to its embedding.
+        """Runs a part of the model; a model without a graph, up to its embedding.
 
         Args:
           model: The part; None for the identity.

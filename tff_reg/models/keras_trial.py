@@ -1,4 +1,4 @@
-"""A training pass of a Keras model, traced once: what it reads, changes and draws."""
+"""A training pass of a Keras model, traced once, to see its reads and changes."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def run(model: Any, spec: Any) -> Trial:
 
 
 def _traced(model: Any, spec: Any, pairs: Sequence[Any], fixed: Sequence[Any]):
-    """The call, what it was given, the gradients of what is trained, the graph."""
+    """The call, its inputs, the gradients of the trained weights, and the graph."""
     found: list[Any] = []
     ours = [v for _, v in pairs if v.trainable]
 

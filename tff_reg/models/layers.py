@@ -152,7 +152,7 @@ def uniform_bias(seeds: Seeds, fan_in: int) -> initial.Initializer:
 
 
 def zero_bias(seeds: Seeds, fan_in: int) -> initial.Initializer:
-    """Zeros, whatever the fan-in."""
+    """Zeros, for any fan-in."""
     del seeds, fan_in
     return tf.zeros
 

@@ -1,4 +1,4 @@
-"""The names of the models, ours and those of installed packages.
+"""The names of the models: our own and the models of installed packages.
 
 This module needs no TensorFlow. A package offers a model by an entry point in the group
 `tff_reg.models`: a function that makes the network,

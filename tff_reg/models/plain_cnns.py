@@ -68,7 +68,7 @@ class Convolution(NamedTuple):
     pool: Optional[str] = None
 
     def side(self, side: int) -> int:
-        """Height or width of the output, given that of the input."""
+        """Height or width of the output, from the height or width of the input."""
         side = (side + 2 * self.padding - self.kernel_size) // self.stride + 1
         if self.pool is None:
             return side

@@ -22,7 +22,7 @@ from tff_reg.seam import internals
 
 @dataclasses.dataclass
 class _Local:
-    """One call of the computation: the name it is bound to, and what is called."""
+    """One call of the computation: the name of its result, and the callee."""
 
     name: str
     call: tff.framework.Call
@@ -187,7 +187,7 @@ def _call_dominant(block, peel=True):
 
 
 def _as_lambda(block):
-    """Wraps what is of a functional type into a lambda that calls it."""
+    """Wraps a value of a functional type into a lambda that calls it."""
     parameter_type = block.type_signature.parameter
     if parameter_type is None:
         return tff.framework.Lambda(None, None, tff.framework.Call(block))

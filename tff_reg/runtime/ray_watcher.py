@@ -18,7 +18,7 @@ _PATIENCE_SECONDS = 30
 
 
 def processes(folder: str, but: set[int]) -> list[int]:
-    """Returns the processes that were started with a folder, or have a file of it open.
+    """Returns the processes that were started with a folder or have its files open.
 
     Args:
         folder: The folder.

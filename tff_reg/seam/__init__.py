@@ -165,7 +165,7 @@ def choose_keras() -> None:
 
 
 def keras() -> types.ModuleType:
-    """Keras 2, whatever `tf.keras` is; our own networks need none.
+    """Keras 2, even if `tf.keras` is Keras 3; our own networks need no Keras.
 
     Raises:
       MissingError: If Keras 2 is not installed.
@@ -302,7 +302,7 @@ class _TffLoader(importlib.abc.Loader):
 
 
 class _WithKeras2(types.ModuleType):
-    """TensorFlow with Keras 2 as its `keras`, whatever `tf.keras` is.
+    """TensorFlow with Keras 2 as its `keras`, even if `tf.keras` is Keras 3.
 
     Args:
       tensorflow: TensorFlow.

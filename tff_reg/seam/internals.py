@@ -308,7 +308,7 @@ def element_structure(element_type):
 
 
 def dataset_of_elements(elements: list, element_type):
-    """A data set of listed elements, whatever their number and shapes."""
+    """A data set of listed elements of any number and shapes."""
     return tensorflow_utils.make_data_set_from_elements(None, elements, element_type)
 
 

@@ -40,7 +40,7 @@ class Hooks:
         hook: str,
         value: Any,
     ) -> None:
-        """Adds a method's new memory to those of all methods, by its key there."""
+        """Adds a method's new memory to the memories of all methods, under `key`."""
         memories[key] = value
 
 

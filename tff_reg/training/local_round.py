@@ -168,7 +168,7 @@ class LocalRound:
         )
 
     def _start(self, visit: Visit, progress: Progress) -> Visit:
-        """Sets the weights to those of the hook `start`, if a method has it."""
+        """Sets the weights to the result of the hook `start`, if a method has it."""
         for method in self._training.methods:
             if method_lib.does(method, "start"):
                 local = self._views.of(visit, progress)[method.name]
@@ -253,7 +253,7 @@ class LocalRound:
         return _tensors(kept)
 
     def _summed(self, sums: Any, measured: Any, batch_examples: Any) -> Any:
-        """The measurements' sums with those of one more batch."""
+        """Adds the measurements of one more batch to the sums."""
         scale = tf.cast(batch_examples, tf.float32)
         named = {
             f"{method}/{name}": value

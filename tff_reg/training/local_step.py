@@ -172,7 +172,7 @@ class LocalStep:
         is_first: bool,
         loss: Optional[Callable[[Any], Any]],
     ):
-        """The gradient at the present weights, and what was measured."""
+        """The gradient at the present weights, and the measurements."""
         weights = list(self.model.trainable_variables)
         measured: dict[str, dict[str, Any]] = {m.name: {} for m in self._methods}
         with tf.GradientTape(self._is_trial, watch_accessed_variables=False) as tape:

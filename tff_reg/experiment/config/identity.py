@@ -1,4 +1,4 @@
-"""When two runs are the same experiment; whatever asks so asks here."""
+"""The rule by which two runs are the same experiment, for the whole library."""
 
 from __future__ import annotations
 

@@ -101,7 +101,7 @@ class _Resolution:
             raise SettingError(
                 "process",
                 None,
-                "it is missing; give one or a sum (a+b) of"
+                "it is missing; give a method or a combination (a+b) of"
                 f" {', '.join(catalogue.names())}.",
             )
         process = chosen["process"]
@@ -293,7 +293,7 @@ class _Resolution:
             values["target_model"] = "server"
 
     def _settle_what_does_not_apply(self) -> None:
-        """Refuses what has no meaning beside the others, and sets it back."""
+        """Refuses given settings that do not apply; sets other such settings back."""
         for each in self._settings:
             why_not = each.why_not_beside(self._values)
             if why_not is None:

@@ -247,7 +247,7 @@ class RunConfig(
         """Checks the given values.
 
         Raises:
-          SettingError: If a value cannot be, or a strength is of no method of the
+          SettingError: If a value is not allowed, or a strength is of no method of the
             process.
         """
         strengths_lib.add_files(self.plugin)
@@ -282,7 +282,7 @@ class RunConfig(
         """Makes a config of settings by name, strengths among them.
 
         Raises:
-          SettingError: If there is no such setting, or a value cannot be.
+          SettingError: If there is no such setting, or a value is not allowed.
         """
         names = {each.name for each in settings_of(cls)} | {"settings_from"}
         own = {name: value for name, value in values.items() if name in names}

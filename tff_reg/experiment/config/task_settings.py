@@ -116,6 +116,6 @@ class TaskSettings(process_settings.PopulationSettings):
         """Checks all of them.
 
         Raises:
-          SettingError: If one cannot be.
+          SettingError: If a value is not allowed.
         """
         check(self)

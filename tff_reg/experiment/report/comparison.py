@@ -74,7 +74,7 @@ def compare(
     Raises:
       ComparisonError: If there is no run, one is not finished, runs of a group differ,
         or one was not analysed or measured as a column needs it.
-      SettingError: If an argument cannot be, or nothing can be written to `output_dir`.
+      SettingError: If an argument is not allowed, or `output_dir` is not writable.
       DirectoryError: If a directory is not a run's.
     """
     table = tabulate(

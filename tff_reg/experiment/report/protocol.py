@@ -74,7 +74,7 @@ class Protocol:
         return " ".join(texts)
 
     def lines(self) -> list[str]:
-        """All of it, in lines of at most 88 characters, where words allow."""
+        """The whole protocol, in lines of at most 88 characters where words allow."""
         texts = [self.in_short()]
         texts += [f"- {name}'s own: {text}" for name, text in self.own.items() if text]
         return [
@@ -156,7 +156,7 @@ def of(
 def _of_data(
     groups: Mapping[str, Sequence[Mapping[str, Any]]],
 ) -> dict[str, dict[str, Any]]:
-    """The data in which runs differ; those of one seed, where a seed decides them."""
+    """The data in which runs differ; where a seed decides them, within each seed."""
     found = {}
     for name, words in digests.NAMES.items():
         of_seed: dict[Any, dict[str, str]] = {}

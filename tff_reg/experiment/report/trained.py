@@ -127,7 +127,7 @@ class TrainedRun:
     def model(
         self, weights: Optional[tff.learning.models.ModelWeights] = None
     ) -> LearningModel:
-        """A new model with weights, those of the `kind` by default.
+        """A new model with weights, by default the weights of `kind`.
 
         Raises:
           TrainedRunError: If the weights are not this model's.
@@ -364,7 +364,7 @@ def predict(
 
 
 def _check_images(path: files.PathLike, known: Any, images: np.ndarray) -> None:
-    """Checks images for the model of a run, which says of them what is `known`."""
+    """Checks images against the run's record of its images (`known`)."""
     if not {"shape", "dtype", "mean", "std", "largest"} <= dict(known).keys():
         raise TrainedRunError(
             f"{path} does not say how its images are normalised: an older version made"

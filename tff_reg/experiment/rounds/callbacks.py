@@ -85,7 +85,7 @@ class Run:
         return self.rounds_done % period == 0 or self.rounds_left == 0
 
     def kept(self, name: str) -> Optional[bytes]:
-        """Returns what a callback's `keep` gave for the checkpoint started from.
+        """Returns the files of a callback's `keep` for the checkpoint to resume from.
 
         Args:
           name: A key of `Callback.keep`.
@@ -238,7 +238,7 @@ class TensorBoard(Callback):
 
     @contextlib.contextmanager
     def _system_errors(self) -> Iterator[None]:
-        """Turns TensorFlow's errors into those of the system."""
+        """Turns TensorFlow's errors into an OSError."""
         try:
             yield
         except tf.errors.OpError as error:

@@ -127,5 +127,5 @@ def _read_index(path: pathlib.Path) -> dict[str, list[str]]:
 
 
 def _short_name(client_id: str) -> str:
-    """A file name for a client, whatever characters its id has."""
+    """A file name for a client, for any characters in its id."""
     return hashlib.sha256(client_id.encode("utf-8")).hexdigest()[:20]

@@ -325,7 +325,7 @@ def plot_subtitle(config: ResolvedConfig) -> str:
 
 
 def resumption(config: ResolvedConfig) -> str:
-    """Describes what a run keeps if it stops now, and how to resume it."""
+    """Describes the files that a run keeps if it stops now, and how to resume it."""
     kept = directory.RunDirectory(config.output_dir).checkpoints.all()
     if not kept:
         return f"no round is kept in {config.output_dir} yet"
@@ -339,7 +339,7 @@ def resumption(config: ResolvedConfig) -> str:
 
 
 def troubles(counts: Mapping[str, Any]) -> str:
-    """Says what was left out of a run or of several, and how they ended.
+    """Describes rejected clients, idle rounds and failed ends of runs.
 
     Args:
       counts: `rejected_clients` and `rounds_without_training` as `summary.json` has

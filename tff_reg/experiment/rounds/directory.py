@@ -156,7 +156,7 @@ class RunDirectory:
         self.is_checked = True
 
     def check_settings(self, settings: Mapping[str, Any]) -> None:
-        """Compares settings with those of the run that is there, if any.
+        """Compares settings with the settings of the directory's run, if there is one.
 
         Raises:
           DirectoryError: If one differs that changes the run's numbers; the message

@@ -178,7 +178,7 @@ class CentralEvaluation:
 
 
 def _checked(metrics: Any) -> dict[str, Any]:
-    """The user's metrics; refuses what is none."""
+    """The user's metrics; refuses anything else."""
     example = "metrics={'top5': keras.metrics.SparseTopKCategoricalAccuracy(5)}"
     if not isinstance(metrics, Mapping):
         raise TypeError(

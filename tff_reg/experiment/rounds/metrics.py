@@ -115,7 +115,7 @@ def _text(value: Any) -> str:
 
 
 class MetricsTable:
-    """Rows of metrics and their text, which is what `metrics.csv` holds.
+    """Rows of metrics and their text in `metrics.csv`.
 
     The text of a cell never changes once it is there, so a table that was read from
     a file and continued is the same bytes as one that was never written.

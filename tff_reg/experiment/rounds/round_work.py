@@ -57,7 +57,7 @@ class RoundWork:
         client_dataset_fn: Optional[ClientDatasetFn],
         evaluate: Optional[EvaluationFn],
     ):
-        """Trains nothing yet; all arguments but `state` are those of `Training`."""
+        """Trains nothing yet; the arguments after `state` are as for `Training`."""
         self._state = state
         self._client_ids = list(client_data.client_ids)
         self._clients_per_round = clients_per_round

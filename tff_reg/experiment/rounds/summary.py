@@ -35,7 +35,7 @@ _WHAT_IS_WANTED = ("accuracy_at_rounds", "rounds_to_target")
 def moving_average(
     values: Sequence[float], momentum: float = EMA_MOMENTUM
 ) -> list[float]:
-    """Exponential moving average over what was measured.
+    """Exponential moving average over the evaluated rounds.
 
     Args:
       values: Numbers by evaluated round.

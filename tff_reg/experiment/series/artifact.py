@@ -1,4 +1,4 @@
-"""A table or figure of a paper: its cells, and its numbers beside those of runs.
+"""A table or figure of a paper: its cells, and its numbers beside the runs' numbers.
 
     table.csv    a row a number: row, column, quantity, published, here, mean, ...
     table.md     the table as the paper has it, published and here side by side

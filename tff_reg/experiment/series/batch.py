@@ -94,7 +94,7 @@ def analyses_for(
 
 
 class Batch:
-    """Runs of one command, what has come of them, and telling about it.
+    """The runs of one command, their results, and messages about both.
 
     Attributes:
       failed: The runs that failed.
@@ -205,7 +205,7 @@ class Batch:
                 on_finished()
 
     def analyse(self, analyses: Sequence[Analysis]) -> None:
-        """Does analyses; those of one kind in as many processes as there are jobs.
+        """Does analyses; each kind in as many processes as there are jobs.
 
         Raises:
           ValueError: If one fails.
@@ -243,7 +243,7 @@ class Batch:
         items: Sequence[Any],
         begin: Callable[[int], None],
     ) -> Iterator[tuple[int, Any]]:
-        """Does work on items; the number of each and what came of it, as they end."""
+        """Does work on items; yields the number of each and its result as they end."""
         if self._jobs == 1:
             for number, item in enumerate(items):
                 begin(number)

@@ -94,7 +94,7 @@ def plan(
       The runs; nothing is started or written.
 
     Raises:
-      SettingError: If a run cannot be.
+      SettingError: If a run cannot be set up.
       DirectoryError: If a run's directory holds something else, or another run.
     """
     names, seeds = process_names(processes), tuple(seeds)
@@ -115,7 +115,7 @@ def plan_run(
     """Finds out what there is to be done of a run; the arguments are as for `plan`.
 
     Raises:
-      SettingError: If it cannot be.
+      SettingError: If the run cannot be set up.
       DirectoryError: If its directory holds something else, or another run.
     """
     checked = CheckedRun(asked, tasks)

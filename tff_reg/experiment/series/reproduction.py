@@ -67,7 +67,7 @@ class Reproduction:
           tasks: The module `tasks`, or what has its functions.
 
         Raises:
-          SettingError: If a run cannot be.
+          SettingError: If a run cannot be set up.
           DirectoryError: If a run's directory holds something else, or another run.
         """
         self.artifact = artifact
@@ -210,7 +210,7 @@ class Reproduction:
     def _read(
         self, cell: Cell, run: series.PlannedRun
     ) -> tuple[finished_runs.Run, dict[str, int]]:
-        """A run, and its rounds by those of the paper: it may have fewer of them."""
+        """A run, and its rounds by the paper's rounds: it may have fewer."""
         columns = [name for name in map(artifact_lib.analysed, cell.quantities) if name]
         sets = self._tasks.recipes.settings(cell.recipes[0])
         share = run.config.total_rounds / sets["total_rounds"]

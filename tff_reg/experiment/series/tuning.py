@@ -57,7 +57,7 @@ def parse(text: str) -> dict[str, tuple]:
       The values by the settings' names.
 
     Raises:
-      SettingError: If it is none, or a value cannot be.
+      SettingError: If the text is no grid, or a value is not allowed.
     """
     known = {each.name: each for each in config_lib.listed()}
     grid: dict[str, tuple] = {}
@@ -149,7 +149,7 @@ class Tuning:
           tasks: As of `series.plan`.
 
         Raises:
-          SettingError: If a run cannot be.
+          SettingError: If a run cannot be set up.
           DirectoryError: If a run's directory holds something else, or another run.
         """
         given = common.given()
