@@ -71,7 +71,8 @@ def load(
       group: Its group.
       taken: Names that are ours.
       name: Its name.
-      check: Function of the value giving what it must be, empty if it is that.
+      check: Function from the value to a description of what is allowed; empty if the
+        value is.
 
     Returns:
       The value; None if there is no entry point of the name.

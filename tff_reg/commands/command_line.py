@@ -129,7 +129,7 @@ def execute(
     Args:
       main: The command.
       stop: Has taken over.
-      argv: Its arguments; those of the process by default.
+      argv: Its arguments; by default the arguments of this Python process.
     """
     scratch.use_own_folder()
     try:

@@ -131,7 +131,7 @@ class HiddenLayersClassifier(classifiers.LinearClassifier):
     Args:
       features: Numbers of an example once flattened.
       hidden: Units of the hidden layers.
-      pool: Function of what is flattened, or None.
+      pool: Function applied before flattening, or None.
       num_classes: Number of logits.
       projector: One of `names.PROJECTOR_NAMES` (see `classifiers`).
       norm: That of the network; the hidden layers have none.

@@ -116,7 +116,7 @@ def call(
         which a model of Keras 2 also changes.
       whole: The model that `model` is, or is a part of.
       training: Whether in training mode.
-      key: int64 [2], what is random in training hangs on; drawn without one.
+      key: int64 [2], the key of everything random in training; drawn if None.
 
     Returns:
       The `Call`.

@@ -55,7 +55,7 @@ class Plan:
       constants: Positions in `variables` of those that no pass changes.
       head: The `Dense` layer that gives the logits; None where there is none.
       parts: The blocks before the head's input; the last one leads to it.
-      ends: The layers whose outputs are those of `parts`, but of the last one.
+      ends: The layers whose outputs are the outputs of `parts`, without the last.
       num_classes: None where the output is no vector of logits.
       ends_in_softmax: Whether a classifier ends in a softmax, of which passes through a
         `KerasNetwork` give the logits.

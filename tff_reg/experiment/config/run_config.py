@@ -299,7 +299,7 @@ class RunConfig(
         """Returns the config with a value for every setting.
 
         Args:
-          tasks: The module `tasks`, or what has its `names` and `defaults`, and its
+          tasks: The module `tasks`, or an object with its `names` and `defaults`, and
             `recipes` if there are any.
 
         Returns:
@@ -357,7 +357,7 @@ class ResolvedConfig(RunConfig):
         the default.
 
         Raises:
-          SettingError: If it is not that of a run.
+          SettingError: If the values are not a run's.
         """
         if "process" not in values:
             raise SettingError("process", None, "it is missing.")

@@ -25,7 +25,7 @@ def checked(strengths: Mapping[str, Any]) -> dict[str, Any]:
     """Checks strengths, of any method.
 
     Args:
-      strengths: By name; None for what is not given.
+      strengths: By name; None for strengths that are not given.
 
     Returns:
       Those that are given, as their settings have them.

@@ -98,7 +98,7 @@ def read(
       path: Its directory.
       wanted: Rounds and targets, as of `summary.of_finished_run`.
       columns: Of the run's analyses: names of `HESSIAN_COLUMNS` and `COST_COLUMNS`.
-      weights: Of which weights the Hessian is; what is of clients is of the server's.
+      weights: The weights of the Hessian; clients' figures are of the server's.
 
     Raises:
       ComparisonError: If it is not finished, or was not analysed as a column needs it.

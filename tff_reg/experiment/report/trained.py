@@ -153,7 +153,7 @@ class TrainedRun:
         """Test examples as the model takes them.
 
         Args:
-          count: The first so many; None for all.
+          count: How many, from the first; None for all.
 
         Returns:
           Images, float32 [n, ...], and int32 labels [n].
@@ -278,7 +278,7 @@ def load(
 
     Args:
       path: Its directory.
-      tasks: The module `tasks`, or what has its `build`.
+      tasks: The module `tasks`, or an object with its `build`.
       round_num: The round after which the checkpoint was written; None for the newest
         whole one.
       weights: Which of the run's weights are asked for, one of `WEIGHTS`.

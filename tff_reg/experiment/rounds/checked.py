@@ -30,7 +30,7 @@ class CheckedRun:
       values: The same as JSON values by name.
       directory: Its directory, which is empty, or has a run that can be continued to
         this one, or is to be overwritten; None if the run writes nothing.
-      tasks: The module `tasks`, or what has its functions.
+      tasks: The module `tasks`, or an object with its functions.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class CheckedRun:
 
         Args:
           config: What is asked.
-          tasks: The module `tasks`, or what has its functions.
+          tasks: The module `tasks`, or an object with its functions.
           writes: Whether the run has a directory; otherwise `config.output_dir` becomes
             None.
 

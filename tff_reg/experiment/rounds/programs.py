@@ -42,7 +42,7 @@ class EvaluationManager(tff.learning.programs.EvaluationManager):
           data_source: The clients of evaluations.
           cohort_size: How many of them take part in one.
           metrics_manager: Gets the metrics, by the number of the training round.
-          root_dir: Directory for what is under way.
+          root_dir: Directory for unfinished work.
         """
 
         def state_manager(name: str) -> tff.program.FileProgramStateManager:

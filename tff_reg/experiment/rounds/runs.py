@@ -61,12 +61,11 @@ def run(
 
     Args:
       config: What is asked of the run.
-      tasks: The module `tasks`, or what has its functions.
-      progress: As for `Training`; shows first what is about to run.
+      tasks: The module `tasks`, or an object with its functions.
+      progress: As for `Training`; first shows a description of the run.
       callbacks: As for `Training`.
       on_round: As for `Training`.
-      stop: Is told how the run goes on and what has to be ended, if a signal ends the
-        process.
+      stop: Gets the message and the clean-up for a signal that ends the process.
 
     Returns:
       The result.
@@ -166,7 +165,7 @@ def finished(config: RunConfig, tasks: Any = lazy.tasks) -> Optional[dict[str, A
     Args:
       config: What is asked of the run. The rounds and targets that it wants are written
         to `summary.json`, if that has others.
-      tasks: The module `tasks`, or what has its functions.
+      tasks: The module `tasks`, or an object with its functions.
 
     Returns:
       The summary; None if there is something to do.

@@ -83,7 +83,7 @@ def read_state(path: files.PathLike, like: Any, keep: Sequence[str] = ()) -> Any
     Args:
       path: The file.
       like: A state of the same process, for instance `process.initialize()`.
-      keep: Beginnings of the names of what is not read, but stays as in `like`,
+      keep: Prefixes of the names that are not read, but stay as in `like`,
         whatever the file has there.
 
     Returns:

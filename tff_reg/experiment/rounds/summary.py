@@ -226,7 +226,7 @@ def refresh(directory: Any, settings: Mapping[str, Any]) -> Optional[dict[str, A
     """The same, and `summary.json` is written anew if it says something else.
 
     Raises:
-      DirectoryError: If `summary.json` has to be written and cannot be.
+      DirectoryError: If `summary.json` cannot be written.
     """
     summary = of_finished_run(directory, settings)
     if summary is not None and summary != directory.summary():

@@ -33,7 +33,7 @@ class Analysis:
     """An analysis of a finished run.
 
     Attributes:
-      subject: At what it looks.
+      subject: The object of the analysis.
       directory: The run's.
       name: The run's, for people.
       flags: Its flags beside the run's directory.

@@ -215,7 +215,7 @@ class RayJob:
     Attributes:
       command: The command and its arguments.
       folder: Where it is started.
-      environment: What is set in its environment; None for what is not to be there.
+      environment: Variables of its environment; None removes one.
       cores: How many cores it keeps to.
     """
 

@@ -88,7 +88,7 @@ def plan(
         `output_dir` is the directory that holds the runs' own, `PROCESS-seedSEED`.
       processes: Process names, or `all`.
       seeds: Seeds.
-      tasks: The module `tasks`, or what has its `names` and `defaults`.
+      tasks: The module `tasks`, or an object with its `names` and `defaults`.
 
     Returns:
       The runs; nothing is started or written.

@@ -64,7 +64,7 @@ class Reproduction:
             methods that have them.
           seeds: Every recipe runs with each.
           runs_dir: Holds the runs, in `RECIPE-seedN`.
-          tasks: The module `tasks`, or what has its functions.
+          tasks: The module `tasks`, or an object with its functions.
 
         Raises:
           SettingError: If a run cannot be set up.
