@@ -11,6 +11,7 @@ import pytest
 
 from tests import commands, documents
 from tests.tasks import layouts
+from tff_reg import plugins
 from tff_reg.commands import run
 from tff_reg.experiment.config import scale
 from tff_reg.methods import catalogue
@@ -106,11 +107,13 @@ def a_method(tmp_path_factory, monkeypatch):
     folder = tmp_path_factory.mktemp("installed")
     documents.install_tutorials_method(folder)
     monkeypatch.syspath_prepend(folder)
-    catalogue.methods.cache_clear()
+    plugins.entry_points.cache_clear()
     yield
+    for name in ("anchor", "mine", "near"):
+        catalogue._loaded.pop(name, None)
     sys.modules.pop("anchors", None)
     monkeypatch.undo()
-    catalogue.methods.cache_clear()
+    plugins.entry_points.cache_clear()
 
 
 def cut(given, flag):
