@@ -116,6 +116,11 @@ def test_what_is_read_in_another_branch_only_is_told():
     _refused(words.format("activations"), _method(term=term))
 
 
+def test_a_client_memory_that_nothing_changes_is_refused():
+    mine = _method(client_memory={"s": methods.zeros})
+    _refused("^mine.client_memory: nothing changes the memory 's': return its", mine)
+
+
 def test_the_value_of_a_parents_setting_needs_its_type():
     with pytest.raises(methods.ContractError, match="strength: float = "):
         type("Mine", (methods.FedProx,), {"name": "mine", "strength": 0.5})

@@ -81,6 +81,9 @@ class _Trial:
             self._client = self._first("client_memory")
             self._server = self._first("server_memory")
             self.output = self._run_client(_TrialRound(self._hooks, training), model)
+        for method in training.methods:
+            if not method_lib.does(method, "finish"):
+                _check_all_shared(method)
         self.needs = _needs_of(self._hooks, training)
 
     def _first(self, attribute: str) -> dict[str, Any]:
@@ -142,6 +145,18 @@ class _Trial:
                 self.output.uploads,
                 tf.constant(1),
                 self._hooks,
+            )
+
+
+def _check_all_shared(method: method_lib.Method) -> None:
+    """Refuses client memories of a method without `finish`: they would never change."""
+    for name, declaration in method.client_memory.items():
+        if not memories.declared(declaration).is_shared:
+            raise contract.refuse(
+                method,
+                "client_memory",
+                f"nothing changes the memory {name!r}: return its new value from a hook"
+                " finish, or use server_memory for a constant.",
             )
 
 
