@@ -97,15 +97,19 @@ def write_data(folder):
         )
     for place in (folder, folder / "data"):
         layouts.write_cifar(place, binary=False, num_classes=100, batch=500)
+    near = documents.ROOT / "docs" / "examples" / "methods" / "near.py"
+    text = near.read_text("utf-8").replace('"near"', '"mine"')
+    (folder / "mine.py").write_text(text, "utf-8")
     split = {client: [2 * client, 2 * client + 1] for client in range(100)}
     (folder / "dirichlet0.3_clients100.txt").write_text(str(split))
 
 
 @pytest.fixture
-def a_method(tmp_path_factory, monkeypatch):
-    """The tutorial's package is installed."""
+def a_method(file, tmp_path_factory, monkeypatch):
+    """The tutorial's package is installed, but where a page gives its file."""
     folder = tmp_path_factory.mktemp("installed")
-    documents.install_tutorials_method(folder)
+    if file.name != "debug_a_method.md":
+        documents.install_tutorials_method(folder)
     monkeypatch.syspath_prepend(folder)
     plugins.entry_points.cache_clear()
     yield
@@ -130,6 +134,9 @@ def in_small(name, arguments):
     """The arguments, and those that make it small."""
     given = dict(argument.partition("=")[::2] for argument in arguments)
     small = []
+    if "--plugin" in given:  # As from the repository's root.
+        file = documents.ROOT / given["--plugin"]
+        small = [f"--plugin={file}"] if file.exists() else []
     if "--help" in given or "--list" in given or "--run_dirs" in given:
         return arguments
     if name.endswith("train_program"):
@@ -137,12 +144,14 @@ def in_small(name, arguments):
     elif name in ("run", "compare", "reproduce"):
         if "--split_file" in given or "--aggregator" in given:
             # These need all of their clients.
-            small = ["--total_rounds=1", "--local_epochs=1"]
+            small += ["--total_rounds=1", "--local_epochs=1"]
         else:
             # What is given beside it would stay as large as it is.
             sets = {f"--{setting}" for setting in scale.TINY_MOST}
+            if given.get("--partition") == "domain":
+                sets -= {"--num_clients"}  # A multiple of the domains.
             arguments = [a for a in arguments if a.partition("=")[0] not in sets]
-            small = ["--scale=tiny"]
+            small += ["--scale=tiny"]
         if name != "reproduce" and not {"--model", "--recipe"} & given.keys():
             small += ["--model=resnet8"]
         if name != "run":
