@@ -5,6 +5,7 @@ import inspect
 import json
 import sys
 import types
+import warnings
 
 import IPython.display
 import keras
@@ -296,6 +297,12 @@ IMAGES = X.reshape(-1, 3, 2).astype(np.float32)
         ({"metrics": ["f1"]}, TypeError, "metrics is a list; give a dict"),
         ({"metrics": {"loss": confidence}}, ValueError, "metric is called 'loss'"),
         ({"metrics": {"auc": keras.metrics.AUC}}, TypeError, "metric 'auc' is AUC;"),
+        (
+            {"metrics": {"top": keras.metrics.CategoricalAccuracy()}},
+            ValueError,
+            "'top' is a CategoricalAccuracy, .* give a SparseCategoricalAccuracy",
+        ),
+        ({"plugin": 3}, ValueError, "plugin=3: it must be a tuple of texts"),
         ({"sample_fn": "all"}, TypeError, "sample_fn is a str; it must be a function"),
         (
             {"sample_fn": lambda ids: ids},
@@ -352,6 +359,59 @@ def test_a_wrong_result_of_a_function_ends_the_round_with_a_sentence():
         run_own(sample_fn=lambda _, client_ids: drawn.choice(client_ids, 2, False))
     with pytest.raises(ValueError, match="learning rate 0 for round 1; it must give"):
         run_own(client_learning_rate=lambda round_num: 0)
+
+
+COUNT = 1
+
+
+def first_clients(round_num, client_ids):
+    return [client_ids[:COUNT] for _ in range(1)][0]
+
+
+def test_functions_are_known_by_the_globals_that_they_name(monkeypatch):
+    before = functions.described(first_clients)
+    assert functions.described(first_clients) == before
+    monkeypatch.setitem(globals(), "COUNT", 2)
+    assert functions.described(first_clients) != before
+
+
+def test_a_metric_that_changes_its_arguments_changes_no_other_number():
+    def changing(labels, predictions):
+        labels[:] = 0
+        predictions[:] = 0.0
+        return 1.0
+
+    found = [
+        run_own(total_rounds=2, metrics={**extra, "confidence": confidence}).metrics
+        for extra in ({}, {"changing": changing})
+    ]
+    for name in ("evaluation/accuracy", "evaluation/confidence"):
+        np.testing.assert_array_equal(*(each[name] for each in found))
+
+
+class Factor(keras.layers.Layer):
+    factor = 1.0
+
+    def call(self, x):
+        return self.factor * x
+
+
+def test_a_model_that_its_copy_does_not_equal_is_given_itself():
+    normalization = keras.layers.Normalization()
+    normalization.adapt(10.0 * X + 100.0)
+    changed = Factor()
+    changed.factor = -3.0  # Of which the config knows nothing.
+    for layer, warns in ((normalization, False), (changed, True)):
+        model = keras.Sequential(
+            [keras.Input((6,)), layer, keras.layers.Dense(3, name="head")]
+        )
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            result = run_own(model=model, total_rounds=1, metrics={})
+            predicted = result.model.predict(TEST[0], verbose=0).argmax(-1)
+        accuracy = np.mean(predicted == TEST[1].reshape(-1))
+        assert accuracy == pytest.approx(result.summary["final_accuracy"])
+        assert any("cannot copy" in str(each.message) for each in told) == warns
 
 
 def test_functions_are_known_by_what_they_compute():
@@ -510,6 +570,20 @@ def test_networks_of_one_digest_have_their_layers_in_one_order():
         return keras_copies.digest(keras.Model(inputs, keras.layers.Dense(3)(added)))
 
     assert network(0) == network(0, "sum") != network(1)
+
+
+def test_own_sampling_and_other_code_are_told(tmp_path, capsys):
+    given = dict(COMPARED, model=keras_model(), progress=None, sample_fn=in_turn)
+    given["output_dir"] = str(tmp_path)
+    table = str(tff_reg.compare(["fedavg"], **given))
+    for text in (table, capsys.readouterr().out):
+        assert "clients by in_turn of 4" in " ".join(text.split())
+    config = tmp_path / "fedavg-seed0" / "config.json"
+    changed = json.loads(config.read_text())
+    changed["sources"] = "0" * len(changed["sources"])
+    config.write_text(json.dumps(changed))
+    tff_reg.compare(["fedavg"], **given)
+    assert "It was made by" in capsys.readouterr().out
 
 
 def test_what_fails_is_named_and_the_table_has_the_rest(capsys):

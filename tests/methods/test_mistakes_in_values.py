@@ -135,6 +135,70 @@ def test_settings_without_the_decorator_are_refused():
         Mine()
 
 
+def test_a_term_of_constants_is_refused_where_it_is_zero_at_first():
+    def term(self, step):
+        pairs = zip(step.weights, step.global_weights)
+        return tf.add_n(
+            [tf.reduce_sum((tf.stop_gradient(w) - g) ** 2) for w, g in pairs]
+        )
+
+    _refused("^mine.term .*reaches no weight", _method(term=term))
+
+
+def test_memories_that_are_edited_and_not_returned_are_refused():
+    def finish(self, local):
+        local.memory["s"] = [w + 1.0 for w in local.weights]
+        return methods.Finished()
+
+    def update_memory(self, server):
+        server.memory["v"] = [w + 1.0 for w in server.weights]
+        return {}
+
+    mine = _method(client_memory={"s": methods.zeros}, finish=finish)
+    _refused("^mine.finish .*edits memory\\['s'\\] in place", mine)
+    mine = _method(server_memory={"v": methods.zeros}, update_memory=update_memory)
+    _refused("^mine.update_memory .*edits memory\\['v'\\] in place", mine)
+
+
+def test_a_memory_that_is_edited_and_returned_is_right():
+    def edited(self, local):
+        local.memory["s"] = [w + 1.0 for w in local.weights]
+        return methods.Finished(memory=local.memory)
+
+    def new(self, local):
+        return methods.Finished(memory={"s": [w + 1.0 for w in local.weights]})
+
+    def correct(self, local, gradient):
+        return [g + 0.1 * s for g, s in zip(gradient, local.memory["s"])]
+
+    first, second = (
+        _method(client_memory={"s": methods.zeros}, finish=finish, correct=correct)
+        for finish in (edited, new)
+    )
+    assert _same(*(testing.train([each], 2).weights for each in (first, second)))
+
+
+def test_the_value_of_a_parents_setting_needs_the_decorator():
+    class Mine(methods.FedProx):
+        name = "mine"
+        strength: float = 0.5
+
+    with pytest.raises(methods.ContractError, match="would not count: write @datacl"):
+        Mine()
+
+
+@pytest.mark.parametrize(
+    ("name", "wrap"),
+    [("correc", tf.function), ("corect", staticmethod), ("penalty", lambda f: f)],
+)
+def test_a_function_that_is_no_hook_is_refused(name, wrap):
+    def function(self, local, gradient):
+        return gradient
+
+    with pytest.raises(methods.ContractError, match=f"has '{name}'"):
+        _method(**{name: wrap(function)})
+
+
 @pytest.mark.parametrize("constant", [tf.stop_gradient, lambda x: x.numpy(), float])
 def test_a_term_that_reaches_no_weight_is_refused(constant):
     def term(self, step):
@@ -269,7 +333,7 @@ def _edited(local, gradient):
                 "client_memory": {"own": methods.zeros},
                 "correct": lambda self, local, gradient: _edited(local, gradient),
             },
-            "^mine.correct .*edits its arguments",
+            "^mine.correct .*edits memory",
         ),
         (
             {

@@ -7,13 +7,22 @@ import dataclasses
 import functools
 import tempfile
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Concatenate, Optional, ParamSpec, Union
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    ClassVar,
+    Concatenate,
+    Optional,
+    ParamSpec,
+    Union,
+)
 
 from tff_reg import curves, tables
 from tff_reg.experiment import start
+from tff_reg.experiment.config import functions, provenance
 from tff_reg.experiment.config.run_config import RunConfig
 from tff_reg.experiment.report import comparison, protocol, table as table_lib
-from tff_reg.experiment.rounds import progress as progress_lib
+from tff_reg.experiment.rounds import directory, progress as progress_lib
 from tff_reg.experiment.rounds.checked import CheckedRun
 from tff_reg.experiment.rounds.round_work import TrainingError
 from tff_reg.experiment.series import batch, plan as series
@@ -85,6 +94,8 @@ class Arguments(start.Arguments):
     Attributes:
       seeds: How many seeds (0, 1, ...), or which; everything runs with each of them.
     """
+
+    CALLED: ClassVar[str] = "tff_reg.compare"
 
     seeds: Union[int, Sequence[int]] = 1
 
@@ -174,7 +185,11 @@ def compare(processes: Processes, asked: Arguments) -> Comparison:
         )
         common = dataclasses.replace(config, output_dir=where)
         planned = series.plan(common, processes=names, seeds=seeds, tasks=tasks)
-        configs = {run.config.process: [run.config.dump()] for run in planned}
+        sample_fn = asked.sample_fn and functions.described(asked.sample_fn)
+        configs = {
+            run.config.process: [{**run.config.dump(), "sample_fn": sample_fn}]
+            for run in planned
+        }
         say(*protocol.of(configs).lines(), "", sep="\n", flush=True)
         failed = _carry_out(planned, asked, tasks, say)
         groups: dict[str, list[str]] = {name: [] for name in configs}
@@ -232,11 +247,14 @@ def _carry_out(
     )
     for number, run in enumerate(planned, start=1):
         head = f"run {number}/{len(planned)}  {run.name}"
+        stored = directory.RunDirectory(run.directory).config
+        changed = provenance.change(stored) if stored else None
         try:
             if not (run.is_finished and is_plain and run.config.model is not None):
                 progress = asked.progress or _Rounds(run.config.total_rounds)
                 start.carried_out(asked, CheckedRun(run.asked, tasks), progress)
-            say(f"{head}: {batch.result(run)}", flush=True)
+            told = f". {changed}" if changed else ""
+            say(f"{head}: {batch.result(run)}{told}", flush=True)
         except (TrainingError, ValueError) as error:
             failed[run.name] = str(error)
             errors.append(error)

@@ -242,7 +242,8 @@ def parse(process: str) -> tuple[str, ...]:
             hint = f" Did you mean {near[0]!r}?" if near else ""
             raise UnknownProcessError(
                 f"Unknown process {part!r}.{hint} Choose one method, or a combination"
-                f" (a+b), of: {', '.join(known)}."
+                f" (a+b), of: {', '.join(known)}. A method of your own needs its file"
+                " as well (plugin)."
             )
         if parts.count(part) > 1:
             raise UnknownProcessError(

@@ -112,7 +112,8 @@ def check_class(cls: type, base: type, sets: Mapping[str, Mapping[str, str]]) ->
                 f" its replacement is {_REPLACED[name]}. See {PAGE}."
             )
         inherited = any(hasattr(parent, name) for parent in cls.__bases__)
-        alike = hooks if inspect.isfunction(value) else sorted({*public} - {*hooks})
+        is_function = callable(value) or isinstance(value, (staticmethod, classmethod))
+        alike = hooks if is_function else sorted({*public} - {*hooks})
         if not inherited and not is_field and (hint := near(name, alike)):
             raise ContractError(
                 f"{where} has {name!r}, which is no hook and no attribute of a method"
@@ -128,6 +129,22 @@ def check_class(cls: type, base: type, sets: Mapping[str, Mapping[str, str]]) ->
                 f"{where}: {name} = {value!r}; give a tuple of constants of"
                 f" tff_reg.methods: {', '.join(allowed)}."
             )
+
+    _check_does_something(where, cls, base, hooks)
+
+
+def _check_does_something(where: str, cls: type, base: type, hooks: list[str]) -> None:
+    """Refuses a class with functions of its own of which none is a hook."""
+    own = [
+        name
+        for name, value in vars(cls).items()
+        if inspect.isfunction(value) and not name.startswith("_")
+    ]
+    if own and not any(getattr(cls, name) is not getattr(base, name) for name in hooks):
+        raise ContractError(
+            f"{where} has {', '.join(map(repr, own))} and no hook, so that it would"
+            f" train plain FedAvg; the hooks are {', '.join(hooks)}. See {PAGE}."
+        )
 
 
 def _check_field(where: str, cls: type, name: str, value: Any) -> None:
@@ -146,7 +163,14 @@ def check_made(cls: type) -> None:
     Raises:
       ContractError: If one is left, as without it or without its type.
     """
+    inherited = getattr(cls, "__dataclass_fields__", {})
+    is_decorated = "__dataclass_fields__" in vars(cls)
     for name, value in vars(cls).items():
+        if name in inherited and not is_decorated:
+            raise ContractError(
+                f"{cls.__name__} ({_file_of(cls)}): {name} = {value!r} would not count:"
+                " write @dataclasses.dataclass(frozen=True) above the class."
+            )
         if isinstance(value, dataclasses.Field):
             raise ContractError(
                 f"{cls.__name__} ({_file_of(cls)}): {name} is no setting yet: write"

@@ -9,6 +9,9 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+import tensorflow as tf
+
 from tff_reg.models import keras_calls
 
 
@@ -31,6 +34,33 @@ def digest(model: Any) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:10]
 
 
+def _finalize(copy: Any) -> None:
+    """Has layers such as `Normalization` compute with the weights that were set."""
+    for layer in keras_calls.layers_of(copy):
+        if layer is not copy and hasattr(layer, "finalize_state"):
+            layer.finalize_state()
+
+
+def _check_same(model: Any, copy: Any) -> None:
+    """Checks on random inputs that a copy computes what its model does.
+
+    Raises:
+      ValueError: If not, as with layers whose config does not say all of them.
+    """
+    random = np.random.default_rng(0)
+    inputs = [
+        random.uniform(0, 2, [3, *(size or 5 for size in each.shape[1:])]).astype(
+            getattr(each.dtype, "name", each.dtype)
+        )
+        for each in model.inputs
+    ]
+    given = inputs[0] if len(inputs) == 1 else inputs
+    outputs = [tf.nest.flatten(each(given, training=False)) for each in (model, copy)]
+    for one, other in zip(*outputs, strict=True):
+        if not np.allclose(one, other, rtol=1e-4, atol=1e-5, equal_nan=True):
+            raise ValueError("The copy computes something else.")
+
+
 def copy_of(model: Any, build_model: Callable[[], Any]) -> Any:
     """The trained model as a copy of the user's, whose weights stay as they were.
 
@@ -48,6 +78,8 @@ def copy_of(model: Any, build_model: Callable[[], Any]) -> Any:
     try:
         copy = keras.models.clone_model(built)
         copy.set_weights(built.get_weights())
+        _finalize(copy)
+        _check_same(built, copy)
         if (compiled := built.get_compile_config()) is not None:
             copy.compile_from_config(compiled)
     except (NotImplementedError, TypeError, ValueError):

@@ -135,7 +135,8 @@ def _check_has_no_own_step(model: Any, keras: Any) -> None:
         if own not in [getattr(base, name, None) for base in bases]:
             raise ValueError(
                 f"The model {model.name!r} has a {name} of its own, which clients do"
-                " not run: give loss_fn, if its loss of labels and outputs is all."
+                " not run: give from_keras a loss_fn, if its loss of labels and outputs"
+                " is all."
             )
 
 
@@ -166,7 +167,8 @@ def _check_from_logits(model: Any, loss: Any, call: keras_calls.Call) -> None:
         raise ValueError(
             f"The model {model.name!r} ends in {what}, and was compiled with a loss"
             f" that has from_logits={takes_logits}: compile it with"
-            f" from_logits={not takes_logits}, or give loss_fn, if its outputs are"
+            f" from_logits={not takes_logits}, or give from_keras a loss_fn, if its"
+            " outputs are"
             " something else."
         )
 
@@ -256,7 +258,7 @@ def check_gives_logits(
         raise ValueError(
             f"The model {model.name!r} gives {' and '.join(shapes)}, and cross-entropy"
             " of integer labels takes one logit a class: flatten before the last layer,"
-            " or compile the model with its loss, or give loss_fn."
+            " or compile the model with its loss, or give from_keras a loss_fn."
         )
     if output.shape[-1] == 1:
         raise ValueError(
@@ -270,7 +272,7 @@ def check_gives_logits(
         raise ValueError(
             f"The last layer, {layer.name!r}, has the activation {activation}, and"
             " cross-entropy of integer labels takes logits or a softmax's output:"
-            " compile the model with its loss, or give loss_fn."
+            " compile the model with its loss, or give from_keras a loss_fn."
         )
     logits = keras_calls.logits_of(call)
     is_softmax = activation in _SOFTMAX or logits is not output
@@ -307,7 +309,7 @@ def check_fits(model: Any, loss: Callable, label_spec: Any, output: Any) -> None
         f"The loss of {model.name!r}, of labels {' and '.join(labels)} and outputs"
         f" {' and '.join(outputs)},"
     )
-    advice = "give loss_fn, or say with label_spec what labels are."
+    advice = "give from_keras a loss_fn, or say with label_spec what labels are."
     function = tf.function(loss, autograph=False)
     try:
         given = function.get_concrete_function(label_spec, specs).structured_outputs

@@ -73,10 +73,11 @@ class TrialHooks(Hooks):
           HookError: If it assigns to the weights, or gives other numbers when it is
             called again.
         """
-        before = self._weights(hook)
-        first, second = (
-            contract.call(method, hook, *map(_again, arguments)) for _ in range(2)
-        )
+        before, given = self._weights(hook), [*map(_again, arguments)]
+        memories = _memories(given)
+        first = contract.call(method, hook, *given)
+        _check_edits(method, hook, memories, _memories(given), first)
+        second = contract.call(method, hook, *map(_again, arguments))
         if self._weights(hook) != before:
             why = "it assigns to the model's weights: return them from the hook start."
             raise contract.refuse(method, hook, why)
@@ -146,6 +147,38 @@ class TrialHooks(Hooks):
             checks.require_classifier(method, self.model)
         if name in _OF_OPTIMIZER and "learning_rate" not in value.hparams:
             value.hparams["learning_rate"]  # Says what is missing.
+
+
+def _memories(arguments: Sequence[Any]) -> dict[str, list[Any]]:
+    """The arrays of the memories in a hook's arguments, by name."""
+    found: dict[str, list[Any]] = {}
+    for argument in arguments:
+        for where in ("memory", "server_memory", "old_memory"):
+            memory = getattr(getattr(argument, "_value", argument), where, None)
+            for name, value in (memory or {}).items():
+                found[f"{where}[{name!r}]"] = [*_arrays(value)]
+    return found
+
+
+def _check_edits(
+    method: method_lib.Method,
+    hook: str,
+    before: Mapping[str, list[Any]],
+    after: Mapping[str, list[Any]],
+    result: Any,
+) -> None:
+    """Refuses memories that a hook edits in place and does not return."""
+    returned = [*_arrays(result)]
+    for name, arrays in after.items():
+        old = before.get(name)
+        is_same = old is not None and len(old) == len(arrays)
+        if is_same and all(map(_is_close, old or (), arrays)):
+            continue
+        if not all(
+            any(map(_is_close, returned, [each] * len(returned))) for each in arrays
+        ):
+            why = f"it edits {name} in place, which is not kept: return the new value."
+            raise contract.refuse(method, hook, why)
 
 
 def _are_close(first: Any, second: Any) -> bool:

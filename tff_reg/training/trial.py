@@ -187,7 +187,7 @@ class _TrialStep(local_step.LocalStep):
     ) -> list[Any]:
         weights = list(self.model.trainable_variables)
         for method, term in zip(self._in_step, terms):
-            if method.is_measured_only or term.weighted == 0 or not _records():
+            if method.is_measured_only or not _records():
                 continue
             if all(g is None for g in tape.gradient(term.weighted, weights)):
                 why = "the term reaches no weight, so that it would train nothing."

@@ -13,8 +13,8 @@ from typing import Any
 from tff_reg.lazy import np
 
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
-_HOLDING = (list, tuple, set, frozenset, dict, types.FunctionType, types.MethodType)
-_HOLDING += (functools.partial,)
+_CONTAINERS = (list, tuple, set, frozenset, dict)
+_HOLDING = (*_CONTAINERS, types.FunctionType, types.MethodType, functools.partial)
 
 
 def described(function: Any) -> str:
@@ -22,8 +22,8 @@ def described(function: Any) -> str:
 
     It is made of what Python compiled, so comments and layout do not count: the
     function's code and constants, its default arguments, the values that it has from
-    where it was defined, and Python's version, on which the code depends. What the
-    function calls is known by its name only.
+    where it was defined, also global ones, and Python's version, on which the code
+    depends. What the function calls is known by its name only.
 
     >>> from tff_reg.experiment.config import functions
     >>> texts = [functions.described(lambda x, rate=rate: rate) for rate in (0.1, 0.2)]
@@ -64,7 +64,8 @@ def _parts(value: Any, around: tuple[Any, ...]) -> Any:
     if isinstance(value, types.FunctionType):
         cells = [_contents(cell) for cell in value.__closure__ or ()]
         defaults = [*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).items()]
-        return [_code(value.__code__), *parts([*defaults, *cells])]
+        known = _globals_of(value.__code__, value.__globals__)
+        return [_code(value.__code__), *parts([*defaults, *cells, *known])]
     if isinstance(value, functools.partial):
         return parts([value.func, value.args, value.keywords])
     if isinstance(value, Mapping):
@@ -112,6 +113,18 @@ def _code(code: types.CodeType) -> Any:
         for each in code.co_consts
     ]
     return [code.co_code, code.co_names, code.co_varnames, constants]
+
+
+def _globals_of(code: types.CodeType, known: Mapping[str, Any]) -> list[Any]:
+    """The module's or notebook's values that code names, without what it calls."""
+    found = [known[name] for name in code.co_names if name in known]
+    found = [
+        each
+        for each in found
+        if isinstance(each, (*_PLAIN, *_CONTAINERS)) or hasattr(each, "__array__")
+    ]
+    inner = [each for each in code.co_consts if isinstance(each, types.CodeType)]
+    return [*found, *(value for each in inner for value in _globals_of(each, known))]
 
 
 def _constant(value: Any) -> Any:

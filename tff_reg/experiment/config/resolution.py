@@ -187,7 +187,8 @@ class _Resolution:
             raise SettingError(name, self._given[name], why)
 
     def _settle_norm(self) -> None:
-        if self._values["model"] is None:  # A Keras model, which has its own.
+        if self._values["model"] is None:  # A Keras model, which is trained as it is.
+            self._values["projector"] = "none"
             return
         try:
             norms = model_names.norms_of(self._values["model"])

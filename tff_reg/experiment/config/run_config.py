@@ -250,7 +250,10 @@ class RunConfig(
           SettingError: If a value is not allowed, or a strength is of no method of the
             process.
         """
-        strengths_lib.add_files(self.plugin)
+        (plugin,) = (each for each in settings_of(self) if each.name == "plugin")
+        if (files := plugin.adopt(self.plugin)) is not None:
+            plugin.check(files)
+            strengths_lib.add_files(files)
         for each in settings_of(self):
             value: Any = each.adopt(getattr(self, each.name))
             if each.name == "process" and not isinstance(value, (str, type(None))):

@@ -166,7 +166,9 @@ def _examples(
     table: metrics.MetricsTable, config: Mapping[str, Any]
 ) -> dict[int, float]:
     rows = table.rows()
-    if not rows or metrics.NUM_EXAMPLES not in rows[0]:
+    # With a sample_fn rounds have any number of clients.
+    is_counted = rows and metrics.NUM_EXAMPLES in rows[0]
+    if not is_counted or config.get("sample_fn"):
         return {}
     of_rounds = table.column(metrics.NUM_EXAMPLES)
     totals = itertools.accumulate(n / config["clients_per_round"] for n in of_rounds)

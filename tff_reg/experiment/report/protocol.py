@@ -129,6 +129,8 @@ def of(
         recorded = {group: config.get(name) for group, config in firsts.items()}
         if len(set(recorded.values())) > 1:
             differences[name] = recorded
+        else:
+            common[name] = next(iter(recorded.values()), None)
     differences.update(_of_data(groups))
     seeds = {
         group: sorted({int(config["seed"]) for config in configs})

@@ -19,11 +19,17 @@ _BYTES_OF_A_WEIGHT = 4  # float32, as all models that tasks make.
 
 
 def header(
-    config: ResolvedConfig, *, num_train: int, num_test: int, num_weights: int
+    config: ResolvedConfig,
+    *,
+    num_train: int,
+    num_test: int,
+    num_weights: int,
+    sample_fn: Any = None,
 ) -> list[str]:
     """Describes a run before it starts, in lines of at most 88 characters.
 
-    `num_weights` are the model's trainable numbers. Some lines have a line break.
+    `num_weights` are the model's trainable numbers, `sample_fn` samples the clients if
+    it is not None. Some lines have a line break.
     """
     strengths = config.strengths
     names = {name: name.split("_", 1)[1] for name in strengths}
@@ -43,12 +49,15 @@ def header(
     training = f"{_epochs(config)}, {_batches(config)}"
     if config.same_local_steps:
         training += f", exactly {progress.count(_steps(config, num_train), 'step')}"
+    cohort = _cohort(config)
+    if sample_fn is not None:
+        cohort = _by(getattr(sample_fn, "__name__", "sample_fn"), config)
     memory = _memory(config, num_weights)
     return [
         _line("process", config.process + (f" ({chosen})" if chosen else "")),
         _line("task", f"{config.task}, {examples}, {_partition(config)}"),
         _line("model", model),
-        _line("clients", f"{_cohort(config)}, {training}"),
+        _line("clients", f"{cohort}, {training}"),
         _line("", _client_optimizer(config)),
         *([_line("memory", memory)] if memory else []),
         _line("server", _server(config)),
@@ -108,7 +117,13 @@ def _partition(config: ResolvedConfig) -> str:
     return config.partition
 
 
-def _cohort(config: ResolvedConfig) -> str:
+def _by(sample_fn: str, config: Any) -> str:
+    return f"clients by {sample_fn} of {config.num_clients}"
+
+
+def _cohort(config: Any) -> str:
+    if sample_fn := getattr(config, "sample_fn", None):  # Of a run that recorded it.
+        return _by(sample_fn.split()[0], config)
     if config.clients_per_round == config.num_clients:
         return f"all {progress.count(config.num_clients, 'client')} every round"
     some = f"{config.clients_per_round} of {config.num_clients} clients a round"

@@ -15,6 +15,14 @@ from tff_reg.settings import check_takes
 learning_model = lazy.module("tff_reg.models.learning_model")
 
 
+# Keras's metrics that take no class numbers, each with a sparse counterpart.
+_OF_ONE_HOT = (
+    "CategoricalAccuracy",
+    "CategoricalCrossentropy",
+    "TopKCategoricalAccuracy",
+)
+
+
 class CentralEvaluation:
     """Loss and accuracy of given weights over all examples of a test set.
 
@@ -24,7 +32,9 @@ class CentralEvaluation:
 
     The model is built and its forward pass traced once; after that a call only
     assigns weights and runs. Batches are weighted by their number of examples, so
-    both results are the exact means over the examples whatever the batch size.
+    both results are the exact means over the examples for any batch size. Only a loss
+    that is no mean over a batch's examples, such as one of Keras with
+    reduction="sum", depends on the batch size.
 
     Attributes:
       preprocess_fn: That of the examples, or None.
@@ -66,6 +76,7 @@ class CentralEvaluation:
         """
         self.metrics = _checked(metrics)
         self._x, self._y = _arrays(x), _arrays(y)
+        _check_labels(self.metrics, self._y)
         counts = [len(each) for each in tf.nest.flatten([self._x, self._y])]
         if not counts[0] or len(set(counts)) > 1:
             raise ValueError(
@@ -173,7 +184,9 @@ class CentralEvaluation:
                 lambda *parts: np.concatenate(parts), *predictions
             )
             for name, metric in self.metrics.items():
-                totals[name] = _value(name, metric, self._y, whole)
+                # Copies, as a function may change its arguments.
+                given = (tf.nest.map_structure(np.copy, v) for v in (self._y, whole))
+                totals[name] = _value(name, metric, *given)
         return totals
 
 
@@ -200,6 +213,19 @@ def _checked(metrics: Any) -> dict[str, Any]:
         if not hasattr(metric, "update_state"):
             check_takes(metric, f"The metric {name!r}", "labels,predictions")
     return dict(metrics)
+
+
+def _check_labels(metrics: Mapping[str, Any], labels: Any) -> None:
+    """Refuses metrics of one-hot labels where the labels are class numbers."""
+    if tf.nest.is_nested(labels) or labels.ndim != 1:
+        return
+    for name, metric in metrics.items():
+        kind = type(metric).__name__
+        if hasattr(metric, "update_state") and kind in _OF_ONE_HOT:
+            raise ValueError(
+                f"The metric {name!r} is a {kind}, which takes one-hot labels, and the"
+                f" labels are class numbers: give a Sparse{kind}."
+            )
 
 
 def _value(name: str, metric: Any, labels: Any, predictions: Any) -> float:

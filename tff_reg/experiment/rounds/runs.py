@@ -299,8 +299,9 @@ def prepare_checked(
         num_train=sum(task.client_data.client_sizes),
         num_test=len(y_test),
         num_weights=evaluation.num_weights,
+        sample_fn=of_training.get("sample_fn"),
     )
-    for line in [*header, *_remarks(config, task, of_training.get("sample_fn"))]:
+    for line in [*header, *_idle_clients(config, task)]:
         progress.say(line)
     return Training(
         _process(config, task, checked.tasks),
@@ -330,8 +331,8 @@ def prepare_checked(
     )
 
 
-def _remarks(config: ResolvedConfig, task: Any, sample_fn: Any) -> Iterator[str]:
-    """Lines on clients that never train, and on who samples them."""
+def _idle_clients(config: ResolvedConfig, task: Any) -> Iterator[str]:
+    """A line on clients that never train, if there are any."""
     sizes = task.client_data.client_sizes
     idle = sum(size < config.batch_size for size in sizes)
     if config.drop_remainder and idle:
@@ -339,8 +340,6 @@ def _remarks(config: ResolvedConfig, task: Any, sample_fn: Any) -> Iterator[str]
             f"{idle} of {len(sizes)} clients never train: they have fewer examples than"
             f" batch_size={config.batch_size}, and drop_remainder leaves these out"
         )
-    if sample_fn is not None:
-        yield f"sampling by {getattr(sample_fn, '__name__', sample_fn)}"
 
 
 def _task(config: ResolvedConfig, tasks: Any, examples: Any) -> Any:

@@ -87,7 +87,10 @@ def _panels(
             continue
         for name in varied:
             best = [
-                max((row for row in own if row[name] == value), key=lambda r: r[MEAN])
+                max(
+                    (row for row in own if row[name] == value),
+                    key=lambda row: (not row["not_finite"], row[MEAN]),
+                )
                 for value in dict.fromkeys(row[name] for row in own)
             ]
             panels.append((f"{process}, best of the other settings", [name], best))
