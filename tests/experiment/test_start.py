@@ -572,6 +572,12 @@ def test_networks_of_one_digest_have_their_layers_in_one_order():
     assert network(0) == network(0, "sum") != network(1)
 
 
+def test_a_keras_model_has_no_projector_of_ours(tmp_path):
+    run_own(process="moon", total_rounds=1, output_dir=tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    assert config["projector"] == "none"
+
+
 def test_own_sampling_and_other_code_are_told(tmp_path, capsys):
     given = dict(COMPARED, model=keras_model(), progress=None, sample_fn=in_turn)
     given["output_dir"] = str(tmp_path)

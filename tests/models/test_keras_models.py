@@ -2,6 +2,7 @@
 
 import collections
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -442,3 +443,14 @@ def test_weights_that_the_loss_does_not_reach_are_named(keras):
     )
     with pytest.raises(ValueError, match="does not depend on the weights .*idle"):
         _trained(model_fn, _client(keras_zoo.IMAGE, 0))
+
+
+def test_a_call_that_is_traced_once_is_refused():
+    class Traced(keras.layers.Dense):
+        @tf.function
+        def call(self, x):
+            return super().call(x)
+
+    model = keras.Sequential([keras.Input((3,)), Traced(2, name="traced")])
+    with pytest.raises(ValueError, match="'call' of the layer 'traced' is a tf.functi"):
+        models.from_keras(model)

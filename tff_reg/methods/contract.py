@@ -101,7 +101,8 @@ def check_class(cls: type, base: type, sets: Mapping[str, Mapping[str, str]]) ->
     where = f"{cls.__name__} ({_file_of(cls)})"
     public = [name for name in dir(base) if not name.startswith("_")]
     hooks = [name for name in public if inspect.isfunction(getattr(base, name))]
-    for name, value in vars(cls).items():
+    own: dict[str, Any] = dict(vars(cls))
+    for name, value in own.items():
         if name.startswith("_"):
             continue
         _check_field(where, cls, name, value)
@@ -112,7 +113,8 @@ def check_class(cls: type, base: type, sets: Mapping[str, Mapping[str, str]]) ->
                 f" its replacement is {_REPLACED[name]}. See {PAGE}."
             )
         inherited = any(hasattr(parent, name) for parent in cls.__bases__)
-        is_function = callable(value) or isinstance(value, (staticmethod, classmethod))
+        # A static or class method has the function in it.
+        is_function = callable(getattr(value, "__func__", value))
         alike = hooks if is_function else sorted({*public} - {*hooks})
         if not inherited and not is_field and (hint := near(name, alike)):
             raise ContractError(

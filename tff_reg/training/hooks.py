@@ -154,8 +154,9 @@ def _memories(arguments: Sequence[Any]) -> dict[str, list[Any]]:
     found: dict[str, list[Any]] = {}
     for argument in arguments:
         for where in ("memory", "server_memory", "old_memory"):
-            memory = getattr(getattr(argument, "_value", argument), where, None)
-            for name, value in (memory or {}).items():
+            owner = getattr(argument, "_value", argument)
+            memory: Mapping[str, Any] = getattr(owner, where, None) or {}
+            for name, value in memory.items():
                 found[f"{where}[{name!r}]"] = [*_arrays(value)]
     return found
 
