@@ -52,9 +52,6 @@ def is_free(output_dir):
 
 def build(builder, output_dir):
     """Has Sphinx build the site, in the place of an older one; gives its exit code."""
-    # Sphinx makes millions of nodes; looking for cycles among them takes a
-    # quarter of the time. It needs 3.5 GB of memory.
-    gc.disable()
     with tempfile.TemporaryDirectory() as folder:
         built = pathlib.Path(folder, "site")  # MyST-NB leaves notebooks beside it.
         options = ["-W", "--keep-going", "-q", "-T", "-b", builder]
@@ -111,4 +108,7 @@ def main(argv, stop):
 
 
 if __name__ == "__main__":
+    # Sphinx makes millions of nodes; looking for cycles among them takes a quarter of
+    # the time. Without that it needs 3.5 GB of memory.
+    gc.disable()
     command_line.execute(main, STOP)

@@ -13,7 +13,7 @@ from typing import Any, Optional
 
 from tff_reg import data as data_lib, lazy, models
 from tff_reg.data import augmentation, dtypes
-from tff_reg.experiment.config import scale as scale_lib
+from tff_reg.experiment.config import scale as scale_lib, task_settings
 from tff_reg.experiment.config.task_settings import TaskSettings
 from tff_reg.lazy import np, tf
 
@@ -23,8 +23,7 @@ image_data = lazy.module("tff_reg.tasks.image_data")
 reduced_data = lazy.module("tff_reg.tasks.reduced_data")
 task_defaults = lazy.module("tff_reg.tasks.task_defaults")
 
-# The name of the task in `config.json`.
-NAME = "own_data"
+NAME = task_settings.OWN_DATA
 # Whole numbers above this are not exact in float32.
 _LARGEST_EXACT = 2**24
 # A label above this is no class number.

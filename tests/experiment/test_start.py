@@ -16,6 +16,7 @@ import tff_reg
 from tests.experiment import finished
 from tff_reg import data, experiment, lazy, tasks
 from tff_reg.experiment.config import functions
+from tff_reg.experiment.report import trained
 from tff_reg.experiment.rounds import progress, runs
 from tff_reg.models import keras_copies
 
@@ -572,10 +573,19 @@ def test_networks_of_one_digest_have_their_layers_in_one_order():
     assert network(0) == network(0, "sum") != network(1)
 
 
+def test_test_examples_of_classes_that_no_client_has_are_told(capsys):
+    run_own(client_data=(X, np.minimum(Y, 1)), total_rounds=1, progress=None)
+    count = int((TEST[1] == 2).sum())
+    told = f"{count} of 60 test examples are of classes that no client has"
+    assert told in " ".join(capsys.readouterr().out.split())
+
+
 def test_a_keras_model_has_no_projector_of_ours(tmp_path):
     run_own(process="moon", total_rounds=1, output_dir=tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
     assert config["projector"] == "none"
+    with pytest.raises(ValueError, match="arrays given from Python, which are not in"):
+        trained.load(tmp_path)
 
 
 def test_own_sampling_and_other_code_are_told(tmp_path, capsys):

@@ -147,6 +147,11 @@ class ArrayClientData(tff.simulation.datasets.ClientData):
         return np.diff(self._offsets)
 
     @property
+    def classes(self) -> np.ndarray:
+        """int32, the classes of all clients' examples, ascending."""
+        return np.unique(self._y[self._positions])
+
+    @property
     def element_type_structure(self) -> collections.OrderedDict:
         """The type of one example: x as stored, y an int32 scalar."""
         return collections.OrderedDict(

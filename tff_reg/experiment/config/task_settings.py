@@ -19,6 +19,9 @@ WHAT = "What to run"
 DATA = "Data and model"
 _of_data = functools.partial(setting, group=DATA)
 
+# The task of arrays that were given from Python, in `config.json`.
+OWN_DATA = "own_data"
+
 # Tag: not all tasks have it.
 OPTION = "option of tasks"
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Optional
 from tff_reg import data, files, lazy, models, training
 from tff_reg.data import augmentation
 from tff_reg.experiment.config.run_config import ResolvedConfig
+from tff_reg.experiment.config.task_settings import OWN_DATA
 from tff_reg.experiment.rounds import (
     checkpoints,
     client_states,
@@ -295,6 +296,11 @@ def load(
     """
     directory, checkpoint = _whole_checkpoint(path, round_num, weights)
     config = ResolvedConfig.load(directory.config or {})
+    if config.task == OWN_DATA:
+        raise TrainedRunError(
+            f"{path} was trained on arrays given from Python, which are not in it: call"
+            " tff_reg.run as before, and use its result (result.model.save)."
+        )
     task = runs.build_task(config, tasks)
     # The test examples are not looked at here alone.
     directory.check_settings(getattr(task.client_data, "digests", {}))

@@ -30,6 +30,7 @@ from tff_reg.experiment.rounds.callbacks import Callback, Row
 from tff_reg.experiment.rounds.checked import CheckedRun
 from tff_reg.experiment.rounds.loop import RunResult
 from tff_reg.experiment.rounds.training import Training
+from tff_reg.lazy import np
 from tff_reg.settings import SettingError
 
 if TYPE_CHECKING:
@@ -287,12 +288,9 @@ def prepare_checked(
     progress.say(where[0].upper() + where[1:])
     task = _task(config, checked.tasks, examples)
     x_test, y_test = task.test_arrays()
+    model_fn, normalize_fn = build_model_fn(config, task), task.normalize_fn
     evaluation = evaluation_lib.CentralEvaluation(
-        build_model_fn(config, task),
-        x_test,
-        y_test,
-        preprocess_fn=task.normalize_fn,
-        metrics=metrics,
+        model_fn, x_test, y_test, preprocess_fn=normalize_fn, metrics=metrics
     )
     header = description.header(
         config,
@@ -301,7 +299,7 @@ def prepare_checked(
         num_weights=evaluation.num_weights,
         sample_fn=of_training.get("sample_fn"),
     )
-    for line in [*header, *_idle_clients(config, task)]:
+    for line in [*header, *_remarks(config, task.client_data, y_test)]:
         progress.say(line)
     return Training(
         _process(config, task, checked.tasks),
@@ -331,14 +329,23 @@ def prepare_checked(
     )
 
 
-def _idle_clients(config: ResolvedConfig, task: Any) -> Iterator[str]:
-    """A line on clients that never train, if there are any."""
-    sizes = task.client_data.client_sizes
+def _remarks(config: ResolvedConfig, clients: Any, y_test: Any) -> Iterator[str]:
+    """Lines on clients that never train, and on test examples of other classes."""
+    sizes = clients.client_sizes
     idle = sum(size < config.batch_size for size in sizes)
     if config.drop_remainder and idle:
         yield (
             f"{idle} of {len(sizes)} clients never train: they have fewer examples than"
             f" batch_size={config.batch_size}, and drop_remainder leaves these out"
+        )
+    known = getattr(clients, "classes", None)
+    # A part of the data may lack a class.
+    if known is None or config.scale is not None:
+        return
+    if strange := int((~np.isin(y_test, known)).sum()):
+        yield (
+            f"{strange} of {len(y_test)} test examples are of classes that no client"
+            " has: check how the labels are numbered"
         )
 
 

@@ -89,7 +89,7 @@ def _panels(
             best = [
                 max(
                     (row for row in own if row[name] == value),
-                    key=lambda row: (not row["not_finite"], row[MEAN]),
+                    key=lambda row: (not row.get("not_finite"), row[MEAN]),
                 )
                 for value in dict.fromkeys(row[name] for row in own)
             ]
