@@ -41,7 +41,7 @@ else:
 
 @dataclasses.dataclass(frozen=True)
 class Arguments(RunConfig):
-    """The arguments of `tff_reg.run`: the settings of `experiment.RunConfig` and more.
+    """The settings of `experiment.RunConfig`, and the further arguments of `run`.
 
     Attributes:
       model: Name of a network, or a Keras model, which is trained as it is: its weights

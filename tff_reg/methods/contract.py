@@ -136,7 +136,7 @@ def check_class(cls: type, base: type, sets: Mapping[str, Mapping[str, str]]) ->
 
 
 def _check_does_something(where: str, cls: type, base: type, hooks: list[str]) -> None:
-    """Refuses a class with functions of its own of which none is a hook."""
+    """Refuses a class that has public functions but overrides no hook."""
     own = [
         name
         for name, value in vars(cls).items()

@@ -42,7 +42,7 @@ def _finalize(copy: Any) -> None:
 
 
 def _check_same(model: Any, copy: Any) -> None:
-    """Checks on random inputs that a copy computes what its model does.
+    """Checks that a copy and its model give equal outputs for random inputs.
 
     Raises:
       ValueError: If not, as with layers whose config does not say all of them.

@@ -175,9 +175,7 @@ def _check_edits(
         is_same = old is not None and len(old) == len(arrays)
         if is_same and all(map(_is_close, old or (), arrays)):
             continue
-        if not all(
-            any(map(_is_close, returned, [each] * len(returned))) for each in arrays
-        ):
+        if not all(any(_is_close(kept, each) for kept in returned) for each in arrays):
             why = f"it edits {name} in place, which is not kept: return the new value."
             raise contract.refuse(method, hook, why)
 

@@ -42,7 +42,7 @@ class Tuned:
 
     @property
     def held_out(self) -> str:
-        """The best setting's accuracy in percent, and the worst setting's."""
+        """Held-out accuracy of the best setting and of the worst, in percent."""
         if self.mean is None or self.lowest is None:
             return "-"
         spread = "" if self.deviation is None else f" ± {100 * self.deviation:.2f}"

@@ -141,7 +141,7 @@ class Callback:
         """Called once all rounds are done, before `summary.json` is written."""
 
     def keep(self) -> Mapping[str, bytes]:
-        """Returns files for each checkpoint: bytes by name, which `Run.kept` reads."""
+        """Returns the files of a checkpoint, bytes by name, for `Run.kept` to read."""
         return {}
 
 

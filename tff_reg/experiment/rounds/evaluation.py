@@ -191,7 +191,7 @@ class CentralEvaluation:
 
 
 def _checked(metrics: Any) -> dict[str, Any]:
-    """The user's metrics; refuses anything else."""
+    """Returns the user's metrics by name; refuses other values."""
     example = "metrics={'top5': keras.metrics.SparseTopKCategoricalAccuracy(5)}"
     if not isinstance(metrics, Mapping):
         raise TypeError(

@@ -94,7 +94,7 @@ def analyses_for(
 
 
 class Batch:
-    """The runs of one command, their results, and messages about both.
+    """Carries out the runs of one command and prints how each of them ended.
 
     Attributes:
       failed: The runs that failed.
