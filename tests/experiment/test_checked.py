@@ -13,7 +13,7 @@ from tests.experiment import finished
 from tff_reg import experiment, tasks
 from tff_reg.data import digests
 from tff_reg.experiment.config import run_config as config_lib, task_settings
-from tff_reg.experiment.rounds import checked, progress
+from tff_reg.experiment.rounds import progress, recorded
 from tff_reg.experiment.series import plan as series
 
 SMALL = {
@@ -155,7 +155,7 @@ def test_what_is_behind_a_link_is_part_of_the_state(tmp_path):
         config = experiment.RunConfig(
             process="fedavg", task="image_folder", data_dir=str(tmp_path / "data")
         )
-        return checked.files_of(config.resolved())
+        return recorded.files_of(config.resolved())
 
     for name in ("data", "first/cat", "second/cat"):
         (tmp_path / name).mkdir(parents=True)
@@ -217,4 +217,4 @@ def test_runs_on_different_data_are_not_compared_as_one(tmp_path):
 
 def test_nothing_is_said_of_files_where_none_is_named():
     config = experiment.RunConfig(process="fedavg").resolved()
-    assert checked.files_of(config) is None
+    assert recorded.files_of(config) is None

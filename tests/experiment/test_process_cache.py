@@ -7,6 +7,7 @@ import pytest
 from tff_reg import experiment, runtime, tasks, training
 from tff_reg.experiment.config import provenance
 from tff_reg.experiment.rounds import process_cache, runs
+from tff_reg.experiment.rounds.checked import CheckedRun
 from tff_reg.lazy import np, tf
 
 SMALL = dict(
@@ -53,7 +54,8 @@ def key(process="fedavg", **settings):
     config = experiment.RunConfig.of(
         {**SMALL, "process": process, **settings}
     ).resolved()
-    return process_cache._key(config, runs.build_task(config))
+    checked = CheckedRun(config, writes=False)
+    return process_cache._key(checked, runs.build_task(config))
 
 
 @pytest.mark.parametrize(
@@ -83,9 +85,9 @@ def test_a_run_with_another_seed_ends_in_the_bytes_of_one_that_builds_its_own(
 
 def test_what_a_process_can_be_asked_is_kept_with_it(tmp_path):
     config = experiment.RunConfig.of({**SMALL, "process": "feddyn"}).resolved()
-    task = runs.build_task(config)
+    checked, task = CheckedRun(config, writes=False), runs.build_task(config)
     first, second = (
-        process_cache.process(config, task, lambda: runs.build_process(config, task))
+        process_cache.process(checked, task, lambda: runs.build_process(config, task))
         for _ in range(2)
     )
     assert isinstance(second, training.StatefulLearningProcess)

@@ -212,6 +212,9 @@ def test_jobs_at_the_same_time_share_cores_and_gpus_and_the_last_has_all_cores(
         "end = time.monotonic() + 20 * (len(os.sched_getaffinity(os.getppid())) > 1)\n"
         f"while {mine} in shares() and time.monotonic() < end: time.sleep(0.01)\n"
         "(share,) = shares()\n"
+        # Neither ends before both have looked.
+        "(here / f'{os.getpid()}.looked').touch()\n"
+        "while len(list(here.glob('*.looked'))) < 2: time.sleep(0.01)\n"
         "gpus = os.environ['CUDA_VISIBLE_DEVICES']\n"
         # The first stays until the cores of the other are its own, too.
         "end = time.monotonic() + 20 * ('5' in gpus)\n"

@@ -124,10 +124,8 @@ def carried_out(
         )
     callbacks = [*asked.callbacks]
     if progress is None and live_curve.is_possible():
-        texts = (description.plot_title, description.plot_subtitle)
-        callbacks.append(
-            live_curve.LiveCurve(*(make(checked.config) for make in texts))
-        )
+        texts = description.plot_texts(checked.config)
+        callbacks.append(live_curve.LiveCurve(*texts))
     result = runs.carry_out(
         checked,
         progress=progress,

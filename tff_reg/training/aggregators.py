@@ -29,7 +29,7 @@ from typing import Any, Optional, Union
 import numpy as np
 
 from tff_reg.lazy import tff
-from tff_reg.training import process_settings
+from tff_reg.training import aggregator_settings
 from tff_reg.training.secure_mean import SecureMeanFactory
 
 AggregationFactory = Union[
@@ -71,10 +71,10 @@ class PrivateMeanFactory(tff.aggregators.UnweightedAggregationFactory):
           ValueError: If a number is out of range, or the cohort is too small for
             adaptive clipping with so much noise (z < clients_per_round / 10).
         """
-        if 0 < noise_multiplier < process_settings.LEAST_NOISE:
+        if 0 < noise_multiplier < aggregator_settings.LEAST_NOISE:
             raise ValueError(
                 f"noise_multiplier is {noise_multiplier}; it must be 0, or at least"
-                f" {process_settings.LEAST_NOISE:g}."
+                f" {aggregator_settings.LEAST_NOISE:g}."
             )
         library = tff.aggregators.DifferentiallyPrivateFactory
         if adaptive:
@@ -108,7 +108,7 @@ def build_model_aggregator(
     """Builds an aggregator by its name; the arguments of other kinds have no effect.
 
     Args:
-      kind: One of `process_settings.AGGREGATORS`.
+      kind: One of `aggregator_settings.KINDS`.
       clients_per_round: The number of clients in a round, for `dp`.
       zeroing: Whether updates with extremely large values count as 0; not for `dp`.
       clipping: Whether updates are clipped at the 0.8 quantile of their norms; not for
@@ -148,7 +148,7 @@ def build_model_aggregator(
         )
     if kind == "compressed":
         return _compressed(compressed_bits, compressed_threshold, zeroing, clipping)
-    known = ", ".join(process_settings.AGGREGATORS)
+    known = ", ".join(aggregator_settings.KINDS)
     raise ValueError(f"Unknown aggregator {kind!r}; choose one of {known}.")
 
 

@@ -398,45 +398,14 @@ def _build(
 ):
     methods = settings.build_methods(name, strengths)
     given: dict[str, Any] = {
-        "client_optimizer_fn": optimizers.build_sgd(
-            settings.client_learning_rate,
-            settings.client_momentum,
-            nesterov=settings.client_nesterov,
-            weight_decay=settings.client_weight_decay,
-        ),
-        "server_optimizer_fn": _server_optimizer(settings),
+        "client_optimizer_fn": optimizers.of_clients(settings),
+        "server_optimizer_fn": optimizers.of_server(settings),
         "client_weighting": tff.learning.ClientWeighting[
             settings.client_weighting.upper()
         ],
         "max_gradient_norm": settings.max_gradient_norm or None,
-        "learning_rate_schedule": _schedule(settings),
+        "learning_rate_schedule": schedules.of(settings),
         "population": local_training.Population(settings.num_clients),
         **arguments,
     }
     return build_regularized(model_fn, methods, **given)
-
-
-def _schedule(settings: ProcessSettings) -> schedules.Schedule:
-    rates, rate = settings.client_learning_rates or (), settings.client_learning_rate
-    builders = {
-        "listed": lambda: schedules.listed([each / rate for each in rates]),
-        "constant": schedules.constant,
-        "exponential": lambda: schedules.exponential(settings.learning_rate_decay),
-        "cosine": lambda: schedules.cosine(settings.total_rounds),
-    }
-    return builders[settings.learning_rate_schedule]()
-
-
-def _server_optimizer(settings: ProcessSettings) -> tff.learning.optimizers.Optimizer:
-    rate = settings.server_learning_rate
-    if settings.server_optimizer == "sgd":
-        return tff.learning.optimizers.build_sgdm(
-            rate, settings.server_momentum or None
-        )
-    return optimizers.build_adaptive(
-        settings.server_optimizer,
-        rate,
-        beta1=settings.server_beta1,
-        beta2=settings.server_beta2,
-        epsilon=settings.server_epsilon,
-    )

@@ -16,6 +16,7 @@ import numpy as np
 import tensorflow as tf
 
 from tff_reg.lazy import tff
+from tff_reg.training.process_settings import ProcessSettings
 
 # What hparams of these names may be, of any optimiser: from, below, in words.
 _FRACTION = (0.0, 1.0, "in [0, 1)")
@@ -377,3 +378,29 @@ def build_adaptive(
     if kind == "adagrad":
         del hparams["beta_2"]
     return _Adaptive(kind, hparams, initial_v)
+
+
+def of_clients(settings: ProcessSettings) -> tff.learning.optimizers.Optimizer:
+    """Builds the clients' optimiser of a process."""
+    return build_sgd(
+        settings.client_learning_rate,
+        settings.client_momentum,
+        nesterov=settings.client_nesterov,
+        weight_decay=settings.client_weight_decay,
+    )
+
+
+def of_server(settings: ProcessSettings) -> tff.learning.optimizers.Optimizer:
+    """Builds the server's optimiser of a process."""
+    rate = settings.server_learning_rate
+    if settings.server_optimizer == "sgd":
+        return tff.learning.optimizers.build_sgdm(
+            rate, settings.server_momentum or None
+        )
+    return build_adaptive(
+        settings.server_optimizer,
+        rate,
+        beta1=settings.server_beta1,
+        beta2=settings.server_beta2,
+        epsilon=settings.server_epsilon,
+    )

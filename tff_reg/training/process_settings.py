@@ -23,11 +23,6 @@ _of_server = functools.partial(setting, group=SERVER)
 
 # Tag of a setting that does not change a run's numbers.
 FREE = "free"
-# What `aggregators.build_model_aggregator` builds.
-AGGREGATORS = ("mean", "robust", "dp", "secure", "compressed")
-
-# The least noise of `aggregator=dp`, except 0: float32 would round away less.
-LEAST_NOISE = 1e-6
 
 _ADAPTIVE = ("adam", "yogi", "adagrad")
 

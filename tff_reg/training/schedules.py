@@ -15,6 +15,7 @@ from typing import Any
 
 from tff_reg.lazy import tf
 from tff_reg.settings import check_takes
+from tff_reg.training.process_settings import ProcessSettings
 
 # In the names of the constants of a listed schedule, in graphs.
 LISTED = "tff_reg_listed_schedule"
@@ -165,3 +166,15 @@ def tabulated(rate_fn: Callable[[int], Any], total_rounds: int) -> tuple[float, 
                 " it must give a finite number above 0."
             )
     return tuple(rates)
+
+
+def of(settings: ProcessSettings) -> Schedule:
+    """Returns the schedule of a process."""
+    rates, rate = settings.client_learning_rates or (), settings.client_learning_rate
+    builders = {
+        "listed": lambda: listed([each / rate for each in rates]),
+        "constant": constant,
+        "exponential": lambda: exponential(settings.learning_rate_decay),
+        "cosine": lambda: cosine(settings.total_rounds),
+    }
+    return builders[settings.learning_rate_schedule]()

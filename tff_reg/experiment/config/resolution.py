@@ -23,7 +23,7 @@ from tff_reg.methods import catalogue
 from tff_reg.models import names as model_names
 from tff_reg.runtime import ray_cluster
 from tff_reg.settings import SettingError, near_names, settings_of
-from tff_reg.training import process_settings, schedules
+from tff_reg.training import aggregator_settings, schedules
 
 # Whose settings `settings_of` can name: those that the task has for comparisons, and
 # those of each process's first method.
@@ -356,11 +356,12 @@ class _Resolution:
             self._refuse("client_sampling", why)
             values["client_sampling"] = "fixed"
         noise, cohort = values["dp_noise_multiplier"], values["clients_per_round"]
-        if 0 < noise < process_settings.LEAST_NOISE:
+        least = aggregator_settings.LEAST_NOISE
+        if 0 < noise < least:
             raise SettingError(
                 "dp_noise_multiplier",
                 noise,
-                f"give 0 for no noise, or at least {process_settings.LEAST_NOISE:g}.",
+                f"give 0 for no noise, or at least {least:g}.",
             )
         if values["dp_clipping"] == "adaptive" and noise >= cohort / 10:
             raise SettingError(

@@ -33,13 +33,12 @@ from tff_reg.settings import (
     settings_of,
     undecided,
 )
-from tff_reg.training import process_settings
+from tff_reg.training import aggregator_settings, process_settings
 
 # Headings of a help, in their order.
 FILES = "Evaluation and files"
 _of_what = functools.partial(setting, group=task_settings.WHAT)
 _of_rounds = functools.partial(setting, group=process_settings.ROUNDS)
-_of_server = functools.partial(setting, group=process_settings.SERVER)
 _of_files = functools.partial(setting, group=FILES)
 # Those on which a run's numbers do not depend.
 _read_off = functools.partial(_of_files, tags=(process_settings.FREE,))
@@ -59,14 +58,11 @@ SHORTHAND = "shorthand"
 # What `settings_of` can be beside a method.
 TASK, EACH = resolution.TASK, resolution.EACH
 
-_GUARDED = {"aggregator": ("robust", "secure", "compressed")}
-_PRIVATE = {"aggregator": ("dp",)}
-_COMPRESSED = {"aggregator": ("compressed",)}
-
 
 @dataclasses.dataclass(frozen=True)
 @undecided
 class RunConfig(
+    aggregator_settings.AggregatorSettings,
     process_settings.ProcessSettings,
     task_settings.TaskSettings,
     runtime_settings.RuntimeSettings,
@@ -119,62 +115,6 @@ class RunConfig(
         " independent includes each client with probability clients_per_round /"
         " num_clients",
         choices=("fixed", "independent"),
-    )
-    aggregator: str = _of_server(
-        "mean",
-        help="how the clients' updates are aggregated",
-        choices=process_settings.AGGREGATORS,
-    )
-    aggregator_zeroing: Optional[bool] = _of_server(
-        True,
-        help="robust, secure, compressed: replace updates with far too large values by"
-        " 0",
-        only_with=_GUARDED,
-    )
-    aggregator_clipping: Optional[bool] = _of_server(
-        True,
-        help="robust, secure, compressed: clip updates at the 0.8 quantile of norms",
-        only_with=_GUARDED,
-    )
-    dp_noise_multiplier: Optional[float] = _of_server(
-        1.0,
-        help="dp: noise standard deviation divided by the clipping norm",
-        minimum=0,
-        only_with=_PRIVATE,
-    )
-    dp_clipping: Optional[str] = _of_server(
-        "adaptive",
-        help="dp: clip at the estimated median norm of the updates (adaptive), or at"
-        " dp_clip_norm (fixed)",
-        choices=("adaptive", "fixed"),
-        only_with=_PRIVATE,
-    )
-    dp_clip_norm: Optional[float] = _of_server(
-        0.1,
-        help="dp: clipping norm of an update; with adaptive clipping that of the first"
-        " round",
-        above=0,
-        only_with=_PRIVATE,
-    )
-    dp_delta: Optional[float] = _of_server(
-        1e-5,
-        help="dp: delta of the guarantee that summary.json states",
-        above=0,
-        below=1,
-        only_with=_PRIVATE,
-    )
-    compressed_bits: Optional[int] = _of_server(
-        8,
-        help="compressed: bits per number",
-        minimum=1,
-        maximum=16,
-        only_with=_COMPRESSED,
-    )
-    compressed_threshold: Optional[int] = _of_server(
-        20000,
-        help="compressed: tensors with at most this many numbers stay as they are",
-        minimum=0,
-        only_with=_COMPRESSED,
     )
     rounds_per_evaluation: int = _of_files(
         1, help="number of rounds between two tests of the global model", minimum=1
@@ -369,21 +309,6 @@ class ResolvedConfig(RunConfig):
         known = listed(values["process"])
         found = {s.name: values.get(s.name, s.default) for s in known}
         return cls.of({**found, "settings_from": values.get("settings_from", "")})
-
-    def aggregation(self) -> dict[str, Any]:
-        """Its settings as `aggregators.build_model_aggregator` takes them."""
-        applying = {
-            each.name.removeprefix("aggregator_"): getattr(self, each.name)
-            for each in settings_of(self)
-            if self.aggregator in each.only_with.get("aggregator", ())
-        }
-        # That one is for the accountant.
-        applying.pop("dp_delta", None)
-        return {
-            "kind": self.aggregator,
-            "clients_per_round": self.clients_per_round,
-            **applying,
-        }
 
 
 def listed(process: Optional[str] = None) -> list[Setting]:

@@ -21,6 +21,7 @@ from tff_reg.experiment.rounds import (
     client_states,
     directory as directory_lib,
     process_state,
+    recorded,
     runs,
     state_file,
 )
@@ -340,7 +341,7 @@ def predict(
             f"{path} trained a Keras model of yours: give it back its weights by"
             f" models.from_keras(model).keras_model('{path}/final_weights.npz')."
         )
-    known = stored.get(runs.IMAGES, {})
+    known = stored.get(recorded.IMAGES, {})
     images = np.asarray(images)
     _check_images(path, known, images)
     model_fn = models.build_model_fn(

@@ -7,19 +7,17 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import hashlib
-import os
-from collections.abc import Iterator
 from typing import Any, Optional
 
 from tff_reg import files, lazy
 from tff_reg.data import digests
-from tff_reg.experiment.config.run_config import ResolvedConfig, RunConfig
+from tff_reg.experiment.config.run_config import RunConfig
 from tff_reg.experiment.config.task_settings import TaskSettings
-from tff_reg.experiment.rounds import directory as directory_lib, summary as summary_lib
-
-# In `config.json`: of the files whose examples a run has.
-FILES = "data_files"
+from tff_reg.experiment.rounds import (
+    directory as directory_lib,
+    recorded,
+    summary as summary_lib,
+)
 
 
 class CheckedRun:
@@ -100,56 +98,12 @@ class CheckedRun:
         is_known = digests.NAMES.keys() & made.keys()
         if not is_known or not hasattr(self.tasks, "digests"):
             return
-        state = files_of(self.config)
-        if state == made.get(FILES):
+        state = recorded.files_of(self.config)
+        if state == made.get(recorded.FILES):
             return
         self.tasks.check_data(self.config.task, self.config.data_dir)
         settings = tuple(sorted(self.config.part(TaskSettings).items()))
         directory.check_settings(_digests(self.tasks.digests, settings, state))
-
-
-def files_of(config: ResolvedConfig) -> Optional[str]:
-    """The state of the files that a user has named, without their contents.
-
-    Where it is what it was, nothing has to be read to know that the data are the same:
-    whatever writes to a file or puts another in its place changes it, also where size
-    and time of the contents are kept.
-
-    Returns:
-      A digest; None where no file is named.
-    """
-    named = [path for path in (config.data_dir, config.split_file) if path]
-    digest = hashlib.sha256()
-    for path in named:
-        for name, found in _states_in(path):
-            state = found and (found.st_size, found.st_ino, found.st_ctime_ns)
-            digest.update(f"{name}\0{state}\n".encode("utf-8", "surrogateescape"))
-    return digest.hexdigest() if named else None
-
-
-def _states_in(path: str) -> Iterator[tuple[str, Optional[os.stat_result]]]:
-    """Names and states of a file, or of a folder and all below it, also by links."""
-    yield "", _state(path)
-    seen = set()
-    for where, folders, names in os.walk(path, followlinks=True):
-        real = os.path.realpath(where)
-        if real in seen:
-            # A link back, or a second one.
-            folders.clear()
-            continue
-        seen.add(real)
-        folders.sort()
-        for name in sorted([*folders, *names]):
-            inner = os.path.join(where, name)
-            yield os.path.relpath(inner, path), _state(inner)
-
-
-def _state(path: str) -> Optional[os.stat_result]:
-    try:
-        return os.stat(path)
-    except OSError:
-        # As of a link to nothing.
-        return None
 
 
 @functools.lru_cache(maxsize=16)

@@ -321,22 +321,16 @@ def protocol(values: Mapping[str, Any]) -> str:
     return ", ".join(filter(None, phrases))
 
 
-def plot_title(config: ResolvedConfig) -> str:
-    """The title of `accuracy.png`."""
-    return f"{config.process} on {config.task}"
-
-
-def plot_subtitle(config: ResolvedConfig) -> str:
-    """The line below it."""
-    return ", ".join(
-        (
-            _cohort(config),
-            _partition(config),
-            _epochs(config),
-            _network(config, " ({})"),
-            f"seed {config.seed}",
-        )
+def plot_texts(config: ResolvedConfig) -> tuple[str, str]:
+    """The title of `accuracy.png`, and the line below it."""
+    subtitle = (
+        _cohort(config),
+        _partition(config),
+        _epochs(config),
+        _network(config, " ({})"),
+        f"seed {config.seed}",
     )
+    return f"{config.process} on {config.task}", ", ".join(subtitle)
 
 
 def resumption(config: ResolvedConfig) -> str:

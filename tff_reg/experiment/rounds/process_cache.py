@@ -21,11 +21,8 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Optional
 
 from tff_reg import files, kernels, lazy, training
-from tff_reg.experiment.config import (
-    identity as identity_lib,
-    provenance,
-    run_config as config_lib,
-)
+from tff_reg.experiment.config import identity as identity_lib, provenance
+from tff_reg.experiment.rounds.checked import CheckedRun
 from tff_reg.lazy import logging, np, tf, tff
 from tff_reg.methods import method as method_lib
 
@@ -57,24 +54,23 @@ def folder() -> pathlib.Path:
     return pathlib.Path(caches, "tff_reg")
 
 
-def process(
-    config: config_lib.ResolvedConfig, task: Any, build: Callable[[], Process]
-) -> Process:
+def process(checked: CheckedRun, task: Any, build: Callable[[], Process]) -> Process:
     """The process of a run over one of our tasks.
 
     Args:
-      config: What the run does.
+      checked: The run.
       task: Its task, of `tff_reg.tasks`.
       build: Builds the process.
 
     Returns:
       What `build` gives, or one that computes the same.
     """
+    config = checked.config
     if config.debug_eager:
         return build()  # It calls Python functions of this process.
-    if provenance.plugins_of(config.dump()):
+    if provenance.plugins_of(checked.values):
         return build()  # Nobody says when another package's file has changed.
-    path = folder() / f"{_key(config, task)}{_SUFFIX}"
+    path = folder() / f"{_key(checked, task)}{_SUFFIX}"
     found = _read(path)
     if found is not None:
         model_fn = training.adapt_model_fn(task.model_fn, config.methods)
@@ -84,13 +80,14 @@ def process(
     return built
 
 
-def _key(config: config_lib.ResolvedConfig, task: Any) -> str:
+def _key(checked: CheckedRun, task: Any) -> str:
     """Returns the cache key: a digest of everything that changes the traced process."""
-    settings = identity_lib.identity(config.dump())
-    if config.learning_rate_schedule != "cosine":
+    settings = identity_lib.identity(checked.values)
+    if checked.config.learning_rate_schedule != "cosine":
         settings.pop("total_rounds")
     # Classifiers that stay as they are drawn are constants of the network.
-    if not any(method_lib.does(each, "adapt_network") for each in config.methods):
+    methods = checked.config.methods
+    if not any(method_lib.does(each, "adapt_network") for each in methods):
         settings.pop("seed")
     data = task.client_data
     described = {

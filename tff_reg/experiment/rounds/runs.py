@@ -4,26 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
 import functools
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Optional
 
 from tff_reg import interruption, lazy, runtime, training
-from tff_reg.data import augmentation, digests
 from tff_reg.experiment.config.run_config import ResolvedConfig, RunConfig
 from tff_reg.experiment.config.runtime_settings import RuntimeSettings
 from tff_reg.experiment.config.task_settings import TaskSettings
 from tff_reg.experiment.rounds import (
     asynchronous,
-    checked as checked_lib,
     description,
     evaluation as evaluation_lib,
     metrics as metrics_lib,
     process_cache,
-    process_digest,
     progress as progress_lib,
+    recorded,
     summary as summary_lib,
 )
 from tff_reg.experiment.rounds.callbacks import Callback, Row
@@ -37,14 +34,7 @@ if TYPE_CHECKING:
     from tff_reg.models.learning_model import LearningModel
     from tff_reg.training.composition import Process
 
-keras_copies = lazy.module("tff_reg.models.keras_copies")
-
 OnRound = Callable[[Row], Any]
-
-# In `config.json`: the images that a model takes, and their normalisation.
-IMAGES = "images"
-# Likewise: a digest of the user's Keras model.
-KERAS_MODEL = "keras_model"
 
 
 def run(
@@ -107,7 +97,7 @@ def carry_out(
         progress = progress or progress_lib.for_this_output(config.total_rounds)
         stop.before_exit(progress.close)
         return prepare_checked(
-            checked, progress=progress, examples=examples, **of_training
+            checked, progress, examples=examples, **of_training
         ).run()
 
 
@@ -135,7 +125,7 @@ async def run_async(
     prepared = await asyncio.to_thread(
         prepare_checked,
         checked,
-        progress=progress,
+        progress or progress_lib.for_this_output(checked.config.total_rounds),
         callbacks=callbacks,
         on_round=on_round,
     )
@@ -208,26 +198,6 @@ def _client_data(build: Callable[..., Any], settings: dict[str, Any]) -> Any:
     return build(**settings).client_data
 
 
-def _images(task: Any) -> dict[str, Any]:
-    """The images' shape, data type and normalisation, which predictions need."""
-    stored, _ = task.test_arrays()
-    described = {"shape": list(stored.shape[1:]), "dtype": stored.dtype.name}
-    if isinstance(task.normalize_fn, augmentation.Normalization):
-        described.update(dataclasses.asdict(task.normalize_fn))
-    return described
-
-
-def _model_settings(config: ResolvedConfig, task: Any) -> dict[str, Any]:
-    """What is recorded of a model beside its settings, of which a user's has none."""
-    if config.model is not None:
-        return {process_digest.NAME: None}
-    plan = task.model_fn.plan
-    return {
-        KERAS_MODEL: keras_copies.digest(plan.model),
-        digests.INITIAL_WEIGHTS: digests.of_examples(*plan.values),
-    }
-
-
 def build_model_fn(config: ResolvedConfig, task: Any) -> Callable[[], LearningModel]:
     """Returns the function that makes the model that the run's method trains."""
     return training.adapt_model_fn(task.model_fn, config.methods)
@@ -266,13 +236,15 @@ def prepare(
         batch.
       ValueError: If its data are not there, or the method does not go with the model.
     """
-    return prepare_checked(CheckedRun(config, tasks), progress=progress)
+    checked = CheckedRun(config, tasks)
+    progress = progress or progress_lib.for_this_output(checked.config.total_rounds)
+    return prepare_checked(checked, progress)
 
 
 def prepare_checked(
     checked: CheckedRun,
+    progress: progress_lib.Progress,
     *,
-    progress: Optional[progress_lib.Progress] = None,
     examples: Any = None,
     metrics: Mapping[str, Any] = {},
     **of_training: Any,
@@ -282,7 +254,6 @@ def prepare_checked(
     `metrics` are those of the evaluation, more arguments those of `Training`.
     """
     config = checked.config
-    progress = progress or progress_lib.for_this_output(config.total_rounds)
     progress.tested = metrics_lib.tested(checked.values)
     where = runtime.describe()
     progress.say(where[0].upper() + where[1:])
@@ -299,10 +270,11 @@ def prepare_checked(
         num_weights=evaluation.num_weights,
         sample_fn=of_training.get("sample_fn"),
     )
+    title, subtitle = description.plot_texts(config)
     for line in [*header, *_remarks(config, task.client_data, y_test)]:
         progress.say(line)
     return Training(
-        _process(config, task, checked.tasks),
+        _process(checked, task),
         task.client_data,
         total_rounds=config.total_rounds,
         clients_per_round=config.clients_per_round,
@@ -314,15 +286,9 @@ def prepare_checked(
         keep_best=config.keep_best,
         output_dir=checked.directory,
         overwrite=config.overwrite,
-        settings={
-            **checked.values,
-            "class_names": list(task.class_names),
-            IMAGES: _images(task),
-            checked_lib.FILES: checked_lib.files_of(config),
-            **_model_settings(config, task),
-        },
-        title=description.plot_title(config),
-        subtitle=description.plot_subtitle(config),
+        settings={**checked.values, **recorded.of(config, task)},
+        title=title,
+        subtitle=subtitle,
         weight_names=evaluation.weight_names,
         progress=progress,
         **of_training,
@@ -367,8 +333,9 @@ def _task(config: ResolvedConfig, tasks: Any, examples: Any) -> Any:
     return task
 
 
-def _process(config: ResolvedConfig, task: Any, tasks: Any) -> Process:
+def _process(checked: CheckedRun, task: Any) -> Process:
     """The process of a run, from the cache if it is there."""
+    config = checked.config
     # All examples of all clients, and what may be missing in a last batch.
     most = float(config.local_epochs) * (
         sum(task.client_data.client_sizes) + config.batch_size
@@ -380,6 +347,7 @@ def _process(config: ResolvedConfig, task: Any, tasks: Any) -> Process:
             task,
             model_aggregator=training.aggregators.build_model_aggregator(
                 **config.aggregation(),
+                clients_per_round=config.clients_per_round,
                 largest_weight=1 if config.client_weighting == "uniform" else most,
             ),
             metrics_aggregator=training.aggregators.build_metrics_aggregator(
@@ -388,8 +356,9 @@ def _process(config: ResolvedConfig, task: Any, tasks: Any) -> Process:
         )
 
     # Of other people's tasks nobody knows what their processes hang on.
-    is_ours = tasks is lazy.tasks
-    return process_cache.process(config, task, build) if is_ours else build()
+    if checked.tasks is not lazy.tasks:
+        return build()
+    return process_cache.process(checked, task, build)
 
 
 @contextlib.contextmanager

@@ -166,10 +166,14 @@ class ChildProcesses:
             return
         cores = [str(core) for core in sorted(os.sched_getaffinity(0))]
         for index, process in enumerate(self._processes):
-            share = _part(cores, index, len(self._processes))
-            for thread in _threads_under(process.pid):
-                with contextlib.suppress(OSError):  # It has just ended.
-                    os.sched_setaffinity(thread, map(int, share))
+            share = [*map(int, _part(cores, index, len(self._processes)))]
+            shared: set[int] = set()
+            # Again, until no thread has begun meanwhile.
+            while others := {*_threads_under(process.pid)} - shared:
+                for thread in others:
+                    with contextlib.suppress(OSError):  # It has just ended.
+                        os.sched_setaffinity(thread, share)
+                shared |= others
 
     def _environment(self, place: int) -> Optional[dict[str, str]]:
         if self._jobs == 1:

@@ -1,0 +1,93 @@
+"""What `config.json` records of a run's data and model, beside its settings."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import os
+from collections.abc import Iterator
+from typing import Any, Optional
+
+from tff_reg import lazy
+from tff_reg.data import augmentation, digests
+from tff_reg.experiment.config.run_config import ResolvedConfig
+from tff_reg.experiment.rounds import process_digest
+
+keras_copies = lazy.module("tff_reg.models.keras_copies")
+
+# A digest of the files whose examples a run has.
+FILES = "data_files"
+# The images that a model takes, and their normalisation.
+IMAGES = "images"
+# A digest of the user's Keras model.
+KERAS_MODEL = "keras_model"
+
+
+def of(config: ResolvedConfig, task: Any) -> dict[str, Any]:
+    """Returns what is recorded of a run's task, JSON values by name."""
+    found = {
+        "class_names": list(task.class_names),
+        IMAGES: _images(task),
+        FILES: files_of(config),
+    }
+    if config.model is not None:
+        return {**found, process_digest.NAME: None}
+    plan = task.model_fn.plan
+    return {
+        **found,
+        KERAS_MODEL: keras_copies.digest(plan.model),
+        digests.INITIAL_WEIGHTS: digests.of_examples(*plan.values),
+    }
+
+
+def _images(task: Any) -> dict[str, Any]:
+    """The images' shape, data type and normalisation, which predictions need."""
+    stored, _ = task.test_arrays()
+    described = {"shape": list(stored.shape[1:]), "dtype": stored.dtype.name}
+    if isinstance(task.normalize_fn, augmentation.Normalization):
+        described.update(dataclasses.asdict(task.normalize_fn))
+    return described
+
+
+def files_of(config: ResolvedConfig) -> Optional[str]:
+    """The state of the files that a user has named, without their contents.
+
+    Where it is what it was, nothing has to be read to know that the data are the same:
+    whatever writes to a file or puts another in its place changes it, also where size
+    and time of the contents are kept.
+
+    Returns:
+      A digest; None where no file is named.
+    """
+    named = [path for path in (config.data_dir, config.split_file) if path]
+    digest = hashlib.sha256()
+    for path in named:
+        for name, found in _states_in(path):
+            state = found and (found.st_size, found.st_ino, found.st_ctime_ns)
+            digest.update(f"{name}\0{state}\n".encode("utf-8", "surrogateescape"))
+    return digest.hexdigest() if named else None
+
+
+def _states_in(path: str) -> Iterator[tuple[str, Optional[os.stat_result]]]:
+    """Names and states of a file, or of a folder and all below it, also by links."""
+    yield "", _state(path)
+    seen = set()
+    for where, folders, names in os.walk(path, followlinks=True):
+        real = os.path.realpath(where)
+        if real in seen:
+            # A link back, or a second one.
+            folders.clear()
+            continue
+        seen.add(real)
+        folders.sort()
+        for name in sorted([*folders, *names]):
+            inner = os.path.join(where, name)
+            yield os.path.relpath(inner, path), _state(inner)
+
+
+def _state(path: str) -> Optional[os.stat_result]:
+    try:
+        return os.stat(path)
+    except OSError:
+        # As of a link to nothing.
+        return None
