@@ -216,25 +216,6 @@ def test_nothing_is_run_again_and_lost_tables_are_made_from_the_runs(
     assert "rounds_to_0.05_mean" in header and "0.99" not in header
 
 
-def test_the_table_of_a_recipe_has_its_columns(tmp_path):
-    done = commands.call(
-        compare.main,
-        "--recipe=fedmlb/table1/fedmlb",
-        "--processes=fedavg",
-        "--model=cnn",
-        "--scale=tiny",
-        "--synthetic_data",
-        f"--output_dir={tmp_path / 'd'}",
-        executor=commands.InThisProcess(),
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    header = (tmp_path / "d" / "table.csv").read_text().splitlines()[0]
-    for column in ("ema_accuracy_at_500_mean", "rounds_to_0.47_mean"):
-        assert column in header.split(",")
-    config = json.loads((tmp_path / "d" / "fedavg-seed0" / "config.json").read_text())
-    assert (config["process"], config["task"]) == ("fedavg", "cifar100")
-
-
 def test_runs_that_fail_are_named_and_the_table_has_the_rest(
     copied, tmp_path, monkeypatch
 ):
@@ -346,20 +327,6 @@ def test_wrong_flags_are_told_in_one_line_before_anything_starts(
     line = commands.refusal(no_tensorflow(COMPARE, *arguments), "compare")
     assert all(word in line for word in words), line
     assert not directory.exists()
-
-
-@pytest.mark.parametrize("status", [1, 2])
-def test_nothing_is_left_where_no_run_could_begin(status, tmp_path):
-    class Failing(commands.InThisProcess):
-        def execute(self, command):
-            return status, "bin/run: there is no TensorFlow Federated."
-
-    directory = tmp_path / "above" / "d"
-    arguments = ["--processes=fedavg", f"--output_dir={directory}"]
-    done = commands.call(compare.main, *arguments, executor=Failing())
-    assert done.returncode == status
-    assert "there is no TensorFlow Federated" in done.stdout + done.stderr
-    assert not directory.parent.exists()
 
 
 def test_other_settings_in_the_same_directory_are_refused(compared, no_tensorflow):

@@ -1,4 +1,4 @@
-"""A tiny process of TFF's own and its data, for the tests of the round loop."""
+"""A tiny process of TFF's own and its data for tests of runs, and runs to compare."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ import collections
 import numpy as np
 import pytest
 
-from tests.experiment import finished
-from tff_reg import curves, experiment
+from tests.experiment import compared, finished
+from tff_reg import curves, experiment, runtime
+from tff_reg.experiment.report import comparison
 from tff_reg.lazy import tf, tff
 
 
@@ -81,6 +82,13 @@ def tiny_model_fn():
     return TinyModel()
 
 
+@pytest.fixture(scope="module")
+def in_process():
+    """Not TFF's own default, whose worker may outlive the tests."""
+    with runtime.running("in_process"):
+        yield
+
+
 @pytest.fixture
 def no_pictures(monkeypatch):
     """Runs without their pictures, which take longer than such runs."""
@@ -134,3 +142,28 @@ def run(tiny_process, tiny_evaluation, tiny_data, no_pictures):
         return experiment.train(**{**defaults, **arguments})
 
     return run_with
+
+
+@pytest.fixture
+def drawn(monkeypatch):
+    """The pictures that are drawn: (name of the file, curves, options)."""
+    found = []
+    monkeypatch.setattr(
+        comparison.curves,
+        "write_curves",
+        lambda path, curves, **options: found.append((path.name, curves, options)),
+    )
+    return found
+
+
+@pytest.fixture
+def four_runs(tmp_path):
+    """FedAvg and FedProx with two seeds each."""
+    return [
+        compared.write_run(
+            tmp_path / "a0", [0.2, 0.4], seed=0, columns={"seconds": 1.0}
+        ),
+        compared.write_run(tmp_path / "a1", [0.3, 0.6], seed=1),
+        compared.write_run(tmp_path / "p0", [0.5, 0.4], seed=0, process="fedprox"),
+        compared.write_run(tmp_path / "p1", [0.1, 0.9], seed=1, process="fedprox"),
+    ]

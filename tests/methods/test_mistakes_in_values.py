@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tff_reg import methods, models, plugins, settings, testing, training
+from tff_reg import methods, models, settings, testing, training
 from tff_reg.methods import catalogue
 
 
@@ -410,47 +410,3 @@ def test_a_memory_that_is_not_sent_is_told():
 
     mine = _method(correct=correct, server_memory={"c": methods.zeros})
     _refused("^mine.correct .*no memory 'c'.*methods.sent", mine)
-
-
-# Of files.
-
-_FILE = """
-import dataclasses
-from tff_reg import methods, settings
-@dataclasses.dataclass(frozen=True)
-class X(methods.Method):
-    name = {name!r}
-    {field}: float = settings.setting({default}, help="x")
-"""
-
-
-@pytest.fixture(name="add")
-def fixture_add(tmp_path, monkeypatch):
-    monkeypatch.setattr(catalogue, "_loaded", {})
-
-    def add(file, name, field="x", default=1.0):
-        path = tmp_path / file
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(_FILE.format(name=name, field=field, default=default))
-        return catalogue.add_file(str(path))
-
-    return add
-
-
-def test_two_methods_have_no_flag_of_one_name(add):
-    add("a.py", "a", "b_c")
-    with pytest.raises(plugins.PluginError, match="a_b_c .* a and a_b"):
-        add("ab.py", "a_b", "c")
-
-
-@pytest.mark.parametrize("name", ["Mine", "a+b", ""])
-def test_a_files_method_has_a_name_for_the_command_line(add, name):
-    with pytest.raises(plugins.PluginError, match="small letters|has a name"):
-        add("a.py", name)
-
-
-def test_files_of_one_name_have_their_own_origin(add):
-    add("one/mine.py", "one")
-    add("two/mine.py", "two")
-    one, two = (plugins.origin(catalogue.find(name)) for name in ("one", "two"))
-    assert one["sha256"] != two["sha256"]

@@ -2,7 +2,6 @@
 
 import collections
 
-import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -302,70 +301,6 @@ def test_the_keras_model_comes_back_with_the_weights(keras):
         model_fn.keras_model(tf.nest.map_structure(lambda v: v[:1], weights))
 
 
-def test_a_users_softmax_layer_is_not_taken_for_keras_own(keras):
-    L = keras.layers
-
-    class Cold(L.Softmax):
-        def call(self, inputs):
-            return 1.0 * super().call(inputs / 4)
-
-    layers = [L.Flatten(), L.Dense(keras_zoo.CLASSES), Cold()]
-    model = keras.Sequential([keras.Input((8, 8, 3)), *layers])
-    x = keras_zoo.batch(keras_zoo.IMAGE, 2, 0)
-    logits = models.from_keras(model)().network(x).logits
-    np.testing.assert_allclose(logits, model(x), atol=1e-5)
-
-
-def test_evaluation_is_what_the_model_computes_then(keras):
-    """Which may be something else than in training."""
-
-    class Network(keras.Model):
-        def __init__(self, shift):
-            super().__init__()
-            self.shift, self.out = shift, keras.layers.Dense(3)
-
-        def call(self, x, training=None):
-            y = self.out(x)
-            if not training:
-                y = y - self.shift if self.shift else tf.nn.softmax(y)
-            return y
-
-    spec = tf.TensorSpec([None, 5])
-    x = keras_zoo.batch(spec, 4, 0)
-    for shift in (0, [9.0, 0.0, 0.0]):
-        model = Network(shift)
-        network = models.from_keras(model, input_spec=spec)().network
-        found = network(x).logits
-        if not shift:
-            found = tf.nn.softmax(found)
-            assert network(x).embedding is not None
-        np.testing.assert_allclose(found, model(x), rtol=1e-5, atol=1e-6)
-
-
-def test_from_keras_leaves_a_model_as_it_is(keras):
-    """One that trains where nothing is said, and counts its calls."""
-
-    class Network(keras.Model):
-        def __init__(self):
-            super().__init__()
-            self.norm, self.out = keras.layers.BatchNormalization(), None
-            self.calls = self.add_weight(
-                shape=(), initializer="zeros", trainable=False, name="calls"
-            )
-            self.out = keras.layers.Dense(3)
-
-        def call(self, x, training=True):
-            self.calls.assign(self.calls + 1.0)
-            return self.out(self.norm(x, training=training))
-
-    model = Network()
-    model(np.ones((2, 5), np.float32))
-    before = [np.array(v) for v in model.weights]
-    models.from_keras(model, input_spec=tf.TensorSpec([None, 5]))
-    for one, other in zip(before, model.weights):
-        np.testing.assert_array_equal(one, other)
-
-
 def test_what_is_made_trainable_after_from_keras_is_refused(keras):
     L = keras.layers
     norm = L.BatchNormalization()
@@ -443,14 +378,3 @@ def test_weights_that_the_loss_does_not_reach_are_named(keras):
     )
     with pytest.raises(ValueError, match="does not depend on the weights .*idle"):
         _trained(model_fn, _client(keras_zoo.IMAGE, 0))
-
-
-def test_a_call_that_is_traced_once_is_refused():
-    class Traced(keras.layers.Dense):
-        @tf.function
-        def call(self, x):
-            return super().call(x)
-
-    model = keras.Sequential([keras.Input((3,)), Traced(2, name="traced")])
-    with pytest.raises(ValueError, match="'call' of the layer 'traced' is a tf.functi"):
-        models.from_keras(model)

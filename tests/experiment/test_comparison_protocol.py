@@ -1,0 +1,160 @@
+"""Runs that are not alike: what a table says of them, and which are not compared."""
+
+import json
+
+import pytest
+
+from tests.experiment.compared import lines_of, text_of, write_run
+from tff_reg import experiment, settings
+
+
+def table(tmp_path, *runs):
+    experiment.compare(runs, tmp_path / "out", target_accuracies=[0.2])
+    return text_of(tmp_path / "out")
+
+
+def test_what_ended_not_finite_is_said_and_never_the_best(tmp_path):
+    nan = float("nan")
+    nobody = {"num_examples": 0, "rejected_clients": 2, "training_loss": nan}
+    words = table(
+        tmp_path,
+        write_run(tmp_path / "a", [0.5, 0.3], process="fedavg"),
+        write_run(tmp_path / "b", [0.9, nan], process="fedprox"),
+        # The server's model is as it was, and the best of all.
+        write_run(tmp_path / "c", [0.9, 0.9], process="moon", columns=nobody),
+    )
+    first, nan_at_end, idle = lines_of(tmp_path / "out")[2:5]
+    assert first.startswith("| fedavg | 1 | **30.00** | **50.00** |")
+    assert "| **1.0** |" in first
+    start = "| fedprox | 1 | not finite | 90.00 | not finite | 1.0 |"
+    assert nan_at_end.startswith(start)
+    assert idle.startswith("| moon | 1 | 90.00 |") and "**" not in idle
+    assert "fedprox: the last round's numbers not finite." in words
+    assert (
+        "moon: 4 updates of clients not finite and left out, 2 rounds in which nobody"
+        " trained, the last round's numbers not finite."
+    ) in words
+    assert "fedavg: " not in words
+
+
+def test_other_seeds_are_no_common_protocol(tmp_path):
+    text = table(
+        tmp_path,
+        write_run(tmp_path / "a", [0.5], process="fedavg", seed=0),
+        write_run(tmp_path / "b", [0.6], process="fedavg", seed=1),
+        write_run(tmp_path / "c", [0.7], process="fedprox", seed=0),
+    )
+    assert "**" not in text and "no common protocol" in text
+    assert "They differ in seeds: 0,1 (fedavg), 0 (fedprox)." in text
+
+
+def test_runs_of_different_code_are_said_to_be(tmp_path, drawn):
+    versions = {"tensorflow": "2.21.0", "tensorflow_federated": "0.87.0"}
+    made = {"versions": versions, "sources": "0123456789"}
+    old = {**made, "versions": {**versions, "tensorflow": "2.14.1"}}
+    first = write_run(tmp_path / "a", [0.5], process="fedavg", **made)
+    second = write_run(tmp_path / "b", [0.6], process="fedprox", **made)
+    assert "same code" not in table(tmp_path, first, second)
+    # Other code made a part of it.
+    third = write_run(
+        tmp_path / "c", [0.6], process="moon", **made, made_before=[{**old}]
+    )
+    words = table(tmp_path, first, third)
+    said = (
+        "They were not all made by the same code: sources 01234567 with TensorFlow"
+        " 2.21.0 and TFF 0.87.0 (fedavg, moon); sources 01234567 with TensorFlow 2.14.1"
+        " and TFF 0.87.0 (moon)."
+    )
+    assert said in words and said in drawn[-1][2]["note"]
+
+
+def test_what_is_not_known_of_a_run_is_no_common_protocol(tmp_path):
+    path = write_run(tmp_path / "a", [0.5], process="fedavg")
+    config = json.loads((path / "config.json").read_text())
+    for name in ("client_learning_rate", "local_epochs"):
+        del config[name]
+    (path / "config.json").write_text(json.dumps(config))
+    other = write_run(tmp_path / "b", [0.6], process="fedprox")
+    text = table(tmp_path, path, other)
+    assert "**" not in text
+    assert "Whether they have one protocol is not known, so nothing is in bold." in text
+    assert (
+        "Their settings are not known: local_epochs, client_learning_rate (fedavg)."
+        in text
+    )
+
+
+def other_settings(folder):
+    return [
+        write_run(folder / "a", [0.5], seed=0, batch_size=8),
+        write_run(folder / "b", [0.5], seed=1, batch_size=16),
+    ]
+
+
+def other_numbers_of_rounds(folder):
+    return [
+        write_run(folder / "a", [0.5], seed=0),
+        write_run(folder / "b", [0.5, 0.6], seed=1),
+    ]
+
+
+def one_seed_twice(folder):
+    return [write_run(folder / "a", [0.5]), write_run(folder / "b", [0.5])]
+
+
+def not_finished(folder):
+    run = write_run(folder / "a", [0.5])
+    (run / "summary.json").unlink()
+    return [run]
+
+
+def somebody_elses(folder):
+    (folder / "thesis.tex").write_text("precious")
+    return [folder]
+
+
+def a_run(folder):
+    return [write_run(folder / "a", [0.5])]
+
+
+REFUSALS = (
+    experiment.ComparisonError,
+    experiment.DirectoryError,
+    settings.SettingError,
+)
+
+
+@pytest.mark.parametrize(
+    "make, wanted, words",
+    [
+        (lambda folder: [], {}, "no runs"),
+        (lambda folder: {"fedavg": []}, {}, "no runs"),
+        (not_finished, {}, "a has no finished run"),
+        (lambda folder: [folder / "nothing"], {}, "nothing has no finished run"),
+        (somebody_elses, {}, "left alone"),
+        (other_settings, {}, "batch_size (8 and 16)"),
+        (other_numbers_of_rounds, {}, "1 and 2 rounds"),
+        (one_seed_twice, {}, "the same seed, 0"),
+        (a_run, {"accuracy_at_rounds": [0]}, "it must be"),
+        (a_run, {"target_accuracies": [48]}, "it must be"),
+        (a_run, {"target_measure": "median"}, "target_measure"),
+        (
+            a_run,
+            {"target_accuracies": [0.2], "target_model": "all_clients"},
+            "a was not made with average",
+        ),
+        (
+            a_run,
+            {"columns": ["flops"]},
+            "columns=flops: there is no flops (did you mean mflops?)",
+        ),
+        (a_run, {"columns": ["ema"] * 2}, "columns=ema,ema: ema is there twice."),
+    ],
+)
+def test_what_cannot_be_compared_is_refused_in_one_sentence(
+    tmp_path, make, wanted, words
+):
+    with pytest.raises(REFUSALS) as caught:
+        experiment.compare(make(tmp_path), tmp_path / "out", **wanted)
+    assert words in str(caught.value) and "\n" not in str(caught.value)
+    assert not (tmp_path / "out").exists()

@@ -1,0 +1,148 @@
+"""Runs of a method whose clients remember: their states, also after a resume."""
+
+import types
+
+import numpy as np
+import pytest
+
+from tests.experiment.finished import Notes, results
+from tests.experiment.stopping import StopHere, StopsAfter
+from tff_reg import experiment, tasks, training
+from tff_reg.experiment.rounds import client_states, state_file
+
+pytestmark = pytest.mark.usefixtures("in_process")
+
+
+class Remembering:
+    """MOON, whose clients keep their last model, on the digits."""
+
+    def __init__(self):
+        self.task = tasks.build(
+            "digits",
+            model="cnn",
+            projector="moon",
+            partition="dirichlet_balanced",
+            concentration=0.5,
+            num_clients=6,
+            seed=0,
+        )
+        settings = training.ProcessSettings.of("moon", num_clients=6, local_epochs=1)
+        self.process = training.build_from_settings(
+            "moon",
+            self.task.model_fn,
+            settings,
+            {"moon_strength": 5.0},
+            client_preprocess_fn=self.task.augment_fn,
+            example_dtype="uint8",
+        )
+
+    def run(self, output_dir=None, **arguments):
+        defaults = dict(
+            total_rounds=4,
+            clients_per_round=3,
+            output_dir=output_dir,
+            settings={"process": "moon", "task": "digits"},
+            progress=Notes(),
+        )
+        return experiment.train(
+            self.process, self.task.client_data, **{**defaults, **arguments}
+        )
+
+
+@pytest.fixture(scope="module")
+def moon():
+    return Remembering()
+
+
+def kept_states(directory):
+    """The bytes of client states and of checkpoints' states."""
+    return {
+        path.relative_to(directory): path.read_bytes()
+        for path in directory.glob("c*/**/*.*")
+        if path.suffix == ".npz" or path.name == "client_states.json"
+    }
+
+
+@pytest.mark.parametrize("rounds_per_checkpoint", [1, 3])
+def test_moon_continues_with_what_its_clients_remember(
+    moon, tmp_path, no_pictures, rounds_per_checkpoint
+):
+    period = dict(rounds_per_checkpoint=rounds_per_checkpoint)
+    whole = moon.run(tmp_path / "unbroken", **period)
+    with pytest.raises(StopHere):
+        moon.run(tmp_path / "broken", progress=StopsAfter(3), **period)
+    notes = Notes()
+    moon.run(tmp_path / "broken", progress=notes, **period)
+    assert notes.lines == ["Resuming after round 3 of 4."]
+    assert results(tmp_path / "broken") == results(tmp_path / "unbroken")
+    kept = kept_states(tmp_path / "unbroken")
+    assert kept_states(tmp_path / "broken") == kept
+    assert any(path.parts[0] == "client_states" for path in kept)
+    # And in memory.
+    in_memory = moon.run()
+    for a, b in zip(in_memory.weights.trainable, whole.weights.trainable):
+        np.testing.assert_array_equal(a, b)
+    assert whole.all_clients_weights is None
+    assert not (tmp_path / "unbroken" / "final_all_clients_weights.npz").exists()
+
+
+def test_an_older_index_that_is_damaged_does_not_block_a_resume(
+    moon, tmp_path, no_pictures
+):
+    moon.run(tmp_path / "unbroken")
+    with pytest.raises(StopHere):
+        moon.run(tmp_path / "broken", progress=StopsAfter(3))
+    older = tmp_path / "broken" / "checkpoints" / "round_000002"
+    (older / "client_states.json").write_text("{")
+    notes = Notes()
+    moon.run(tmp_path / "broken", progress=notes)
+    assert notes.lines == [
+        "The checkpoint of round 2 is damaged (client_states.json has changed since it"
+        " was written): it is deleted.",
+        "Resuming after round 3 of 4.",
+    ]
+    assert results(tmp_path / "broken") == results(tmp_path / "unbroken")
+
+
+def test_a_client_state_that_is_damaged_meanwhile_ends_the_round(moon, tmp_path):
+    with pytest.raises(StopHere):
+        moon.run(tmp_path / "a", progress=StopsAfter(3))
+
+    def damage(row):
+        for path in (tmp_path / "a" / "client_states").iterdir():
+            path.write_bytes(b"")
+
+    with pytest.raises(experiment.TrainingError, match="Round 4 failed: DamagedError"):
+        moon.run(tmp_path / "a", on_round=damage)
+
+
+def test_what_moons_clients_remember_is_used(moon, monkeypatch):
+    whole = moon.run(total_rounds=3)
+    # As if every client came for the first time.
+    monkeypatch.setattr(
+        client_states.ClientStates, "store", lambda self, *arguments: None
+    )
+    forgetful = moon.run(total_rounds=3)
+    assert any(
+        not np.array_equal(a, b)
+        for a, b in zip(forgetful.weights.trainable, whole.weights.trainable)
+    )
+
+
+def test_a_round_loads_the_states_of_its_cohort_only(
+    moon, tmp_path, no_pictures, monkeypatch
+):
+    loaded = []
+
+    def read_state(path, like):
+        loaded.append(path)
+        return state_file.read_state(path, like)
+
+    monkeypatch.setattr(
+        client_states, "state_file", types.SimpleNamespace(**vars(state_file))
+    )
+    monkeypatch.setattr(client_states.state_file, "read_state", read_state)
+    moon.run(tmp_path / "a", total_rounds=1)
+    assert not loaded  # All came for the first time.
+    moon.run(tmp_path / "a", total_rounds=4)
+    assert 0 < len(loaded) <= 3 * 3

@@ -1,0 +1,269 @@
+"""Runs that were stopped or get more rounds: what goes on, and to which bytes."""
+
+import json
+import pathlib
+import signal
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.experiment import finished
+from tests.experiment.finished import Notes, Wrapped, results
+from tests.experiment.stopping import StopHere, StopsAfter
+from tff_reg import experiment
+from tff_reg.experiment.rounds import loop, summary as summary_lib
+
+pytestmark = pytest.mark.usefixtures("in_process")
+
+
+@pytest.mark.parametrize(
+    "accuracies, rounds_per_checkpoint, total_rounds, best",
+    [
+        # The first of the best, and not again after the resume.
+        ([0.5, 0.75, 0.75, 0.25], 1, 4, 1),
+        # The third round is not in the checkpoint, and is not asked for again.
+        ([0.5, 0.25, 0.75], 2, 2, 0),
+    ],
+)
+def test_the_model_of_the_best_round_that_was_done_is_kept(
+    run, tmp_path, accuracies, rounds_per_checkpoint, total_rounds, best
+):
+    seen = []
+
+    def evaluate(weights):
+        seen.append([np.array(w) for w in weights.trainable])
+        return {"loss": 1.0, "accuracy": [*accuracies, 0.5][len(seen) - 1]}
+
+    arguments = dict(keep_best=True, evaluate=evaluate)
+    arguments["rounds_per_checkpoint"] = rounds_per_checkpoint
+    with pytest.raises(StopHere):
+        run(tmp_path / "a", total_rounds=4, progress=StopsAfter(3), **arguments)
+    run(tmp_path / "a", total_rounds=total_rounds, **arguments)
+    newest = tmp_path / "a" / "checkpoints" / f"round_{total_rounds:06d}"
+    for path in (tmp_path / "a", newest):
+        with np.load(path / "best_weights.npz") as stored:
+            kept = [stored[name] for name in stored.files]
+        tf.nest.map_structure(np.testing.assert_array_equal, kept, seen[best])
+    assert not np.array_equal(seen[best][0], seen[2][0])
+    run(tmp_path / "a", total_rounds=1, evaluate=evaluate, overwrite=True)
+    assert not (tmp_path / "a" / "best_weights.npz").exists()
+
+
+@pytest.mark.parametrize("name", ["final_weights.npz", "best_weights.npz"])
+def test_damaged_weights_of_a_finished_run_are_written_again(run, tmp_path, name):
+    run(tmp_path / "a", total_rounds=2, keep_best=True)
+    path = tmp_path / "a" / name
+    whole = path.read_bytes()
+    wanted = {"total_rounds": 2}
+    directory = experiment.RunDirectory(tmp_path / "a")
+    assert summary_lib.of_finished_run(directory, wanted) is not None
+    path.write_bytes(whole[:100])
+    assert summary_lib.of_finished_run(directory, wanted) is None
+    notes = Notes()
+    run(tmp_path / "a", total_rounds=2, keep_best=True, progress=notes)
+    assert notes.lines == [
+        "Resuming after round 2 of 2.",
+        f"{name} is damaged: it is written again.",
+    ]
+    assert path.read_bytes() == whole
+    # Who deletes weights to save room has a finished run still.
+    (tmp_path / "a" / "final_weights.npz").unlink()
+    assert summary_lib.of_finished_run(directory, wanted) is not None
+
+
+def test_ctrl_c_in_a_round_comes_out_and_the_run_continues(run, tiny_process, tmp_path):
+    run(tmp_path / "unbroken")
+    outputs = []
+
+    def interrupt(output):
+        outputs.append(output)
+        if len(outputs) == 4:
+            signal.raise_signal(signal.SIGINT)
+        return output
+
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path / "a", process=Wrapped(tiny_process, after=interrupt))
+    notes = Notes()
+    run(tmp_path / "a", progress=notes)
+    assert notes.lines == ["Resuming after round 3 of 6."]
+    assert results(tmp_path / "a") == results(tmp_path / "unbroken")
+
+
+@pytest.mark.parametrize("error", [LookupError, KeyboardInterrupt])
+def test_what_on_round_raises_ends_the_run_and_no_round_is_lost(
+    run, tiny_data, tmp_path, error
+):
+    run(tmp_path / "unbroken")
+
+    def stop(row):
+        if row["round_num"] == 3:
+            raise error
+
+    tiny_data.asked.clear()
+    with pytest.raises(error):
+        run(tmp_path / "a", rounds_per_checkpoint=5, on_round=stop)
+    run(tmp_path / "a", rounds_per_checkpoint=5)
+    assert len(tiny_data.asked) == 6 * 3
+    assert results(tmp_path / "a") == results(tmp_path / "unbroken")
+
+
+@pytest.mark.parametrize("rounds_per_checkpoint", [1, 4])
+@pytest.mark.parametrize("stopped_after", [1, 3, 5])
+def test_a_stopped_run_continues_from_its_checkpoint_to_the_same_bytes(
+    run, tiny_data, tmp_path, stopped_after, rounds_per_checkpoint
+):
+    settings = dict(
+        rounds_per_checkpoint=rounds_per_checkpoint, rounds_per_evaluation=2
+    )
+    run(tmp_path / "unbroken", **settings)
+    with pytest.raises(StopHere):
+        run(tmp_path / "a", progress=StopsAfter(stopped_after), **settings)
+    assert not (tmp_path / "a" / "summary.json").exists()
+    tiny_data.asked.clear()
+    notes = Notes()
+    run(tmp_path / "a", progress=notes, **settings)
+    assert results(tmp_path / "a") == results(tmp_path / "unbroken")
+    kept = stopped_after // rounds_per_checkpoint * rounds_per_checkpoint
+    assert len(tiny_data.asked) == (6 - kept) * 3
+    assert notes.lines == [f"Resuming after round {kept} of 6."] * bool(kept)
+    # Events have every round once.
+    (path,) = (tmp_path / "a").glob("events.out.tfevents.*")
+    steps = [
+        event.step
+        for event in tf.compat.v1.train.summary_iterator(str(path))
+        for value in event.summary.value
+        if value.tag == "training/loss"
+    ]
+    assert steps == [1, 2, 3, 4, 5, 6]
+
+
+def test_a_damaged_checkpoint_is_reported_and_the_one_before_it_used(run, tmp_path):
+    run(tmp_path / "unbroken")
+    with pytest.raises(StopHere):
+        run(tmp_path / "a", progress=StopsAfter(4))
+    state = tmp_path / "a" / "checkpoints" / "round_000004" / "server_state.npz"
+    content = bytearray(state.read_bytes())
+    content[len(content) // 2] ^= 1
+    state.write_bytes(bytes(content))
+    notes = Notes()
+    run(tmp_path / "a", progress=notes)
+    assert len(notes.lines) == 2
+    assert notes.lines[0].startswith("The checkpoint of round 4 is damaged")
+    assert notes.lines[1] == "Resuming after round 3 of 6."
+    assert results(tmp_path / "a") == results(tmp_path / "unbroken")
+
+
+def test_without_any_whole_checkpoint_it_starts_anew(run, tmp_path):
+    run(tmp_path / "unbroken")
+    with pytest.raises(StopHere):
+        run(tmp_path / "a", progress=StopsAfter(2))
+    for manifest in (tmp_path / "a" / "checkpoints").glob("*/manifest.json"):
+        manifest.write_text("{")
+    run(tmp_path / "a")
+    assert results(tmp_path / "a") == results(tmp_path / "unbroken")
+
+
+@pytest.mark.parametrize("first", [1, 3, 5])
+def test_a_round_evaluated_for_being_the_last_is_not_when_it_is_no_more(
+    run, tmp_path, first
+):
+    evaluated = []
+
+    def evaluate(weights):
+        # Every evaluation is better than all before it.
+        evaluated.append(1)
+        return {"loss": 1.0, "accuracy": len(evaluated) / 100}
+
+    def files(folder, rounds):
+        evaluated.clear()
+        run(
+            tmp_path / folder,
+            total_rounds=rounds,
+            rounds_per_evaluation=2,
+            keep_best=True,
+            evaluate=evaluate,
+        )
+        return results(tmp_path / folder)
+
+    at_once = files("whole", 6)
+    begun = files("a", first)
+    assert begun[0][first - 1]["evaluation/accuracy"] != ""
+    # As it goes on, up to a round that is not evaluated: the best is what it was.
+    with pytest.raises(StopHere):
+        run(
+            tmp_path / "a",
+            rounds_per_evaluation=2,
+            keep_best=True,
+            evaluate=lambda weights: {"loss": 1.0, "accuracy": 0.0},
+            progress=StopsAfter(first + 1),
+        )
+    table = finished.rows(tmp_path / "a" / "metrics.csv")
+    last = table[first - 1]
+    assert last["evaluation/loss"] == last["evaluation/accuracy"] == ""
+    assert table[: first - 1] == at_once[0][: first - 1]
+    best = tmp_path / "a" / "best_weights.npz"
+    assert best.read_bytes() != begun[-1][pathlib.Path(best.name)]
+
+
+def test_three_rounds_and_four_more_are_seven_at_once(run, tiny_data, tmp_path):
+    for folder, totals in (("whole", (7,)), ("a", (3, 7))):
+        for rounds in totals:
+            tiny_data.asked.clear()
+            run(
+                tmp_path / folder,
+                total_rounds=rounds,
+                rounds_per_evaluation=2,
+                keep_best=True,
+            )
+    assert len(tiny_data.asked) == 4 * 3
+    assert results(tmp_path / "a") == results(tmp_path / "whole")
+
+
+def made_by(monkeypatch, commit, **versions):
+    """What is run from now on is of a commit."""
+    own = {"git_commit": commit, "versions": {"tff_reg": "1", **versions}}
+    monkeypatch.setattr(loop.provenance, "describe", lambda config: own)
+
+
+def test_who_made_the_rounds_before_is_kept_by_their_numbers(
+    run, tmp_path, monkeypatch
+):
+    def recorded():
+        config = json.loads((tmp_path / "a" / "config.json").read_text())
+        before = config.get("made_before", [])
+        return config["git_commit"], [(e["rounds"], e["git_commit"]) for e in before]
+
+    made_by(monkeypatch, "first")
+    with pytest.raises(StopHere):
+        run(tmp_path / "a", rounds_per_checkpoint=2, progress=StopsAfter(3))
+    assert recorded() == ("first", [])
+    # Its third round is lost, and done again.
+    made_by(monkeypatch, "second")
+    with pytest.raises(StopHere):
+        run(tmp_path / "a", rounds_per_checkpoint=2, progress=StopsAfter(4))
+    assert recorded() == ("second", [([1, 2], "first")])
+    run(tmp_path / "a")
+    assert recorded() == ("second", [([1, 2], "first")])
+    # Who only reads it back has made nothing of it.
+    made_by(monkeypatch, "third")
+    run(tmp_path / "a")
+    assert recorded() == ("second", [([1, 2], "first")])
+    run(tmp_path / "a", total_rounds=7)
+    assert recorded() == ("third", [([1, 2], "first"), ([3, 6], "second")])
+
+
+def test_a_run_that_other_code_began_goes_on_and_says_so(run, tmp_path, monkeypatch):
+    old = {"tensorflow": "2.12.0", "tensorflow_federated": "0.87.0"}
+    with monkeypatch.context() as context:
+        made_by(context, "first", **old)
+        run(tmp_path / "a", total_rounds=1)
+    for rounds in (2, 3):
+        notes = Notes()
+        run(tmp_path / "a", total_rounds=rounds, progress=notes)
+        (said,) = [line for line in notes.lines if line.startswith("It was made by")]
+        assert "TensorFlow 2.12.0" in said
+    notes = Notes()
+    run(tmp_path / "b", total_rounds=1)
+    run(tmp_path / "b", total_rounds=2, progress=notes)
+    assert not [line for line in notes.lines if "made by" in line]

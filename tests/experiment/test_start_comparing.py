@@ -1,0 +1,112 @@
+"""`tff_reg.compare`: the tables that a notebook or a script makes."""
+
+import json
+
+import keras
+import pytest
+
+import tff_reg
+from tests.experiment.own_runs import SILENT, SMALL, TEST, TRAIN, in_turn, keras_model
+from tff_reg import experiment
+from tff_reg.models import keras_copies
+
+COMPARED = dict(
+    client_data=TRAIN,
+    test_data=TEST,
+    local_epochs=1,
+    total_rounds=2,
+    num_clients=4,
+    clients_per_round=2,
+    partition="iid",
+    progress=SILENT,
+)
+
+
+def test_methods_are_compared_in_a_line_also_on_ones_own_data(tmp_path, capsys):
+    methods = ["fedavg", "fedprox+man"]
+    given = {**COMPARED, "model": keras_model(), "seeds": 2}
+    kept = tff_reg.compare(methods, **given, output_dir=str(tmp_path))
+    names = {path.name for path in tmp_path.iterdir()}
+    runs_ = {f"{name}-seed{seed}" for name in methods for seed in (0, 1)}
+    files = {f"table.{kind}" for kind in ("csv", "md", "tex")}
+    assert names == runs_ | files | {f"curves.{k}" for k in ("csv", "png", "pdf")}
+    assert str(kept) == (tmp_path / "table.md").read_text("utf-8")
+    assert kept.to_latex() == (tmp_path / "table.tex").read_text("utf-8")
+    assert kept.table["process"].tolist() == methods
+    assert len(kept.plot().axes) == 1 and not kept.failed
+    # In memory, from the same initial weights.
+    again = tff_reg.compare(methods, **given)
+    left_out = "seconds_per_round"
+    for one, other in zip(kept.rows, again.rows):
+        assert one.pop(left_out) and other.pop(left_out) and one == other
+    assert again.output_dir is None and capsys.readouterr().out == ""
+    # What is finished is not done again.
+    before = (tmp_path / "fedavg-seed0" / "metrics.csv").read_bytes()
+    tff_reg.compare(methods, **given, output_dir=str(tmp_path))
+    assert (tmp_path / "fedavg-seed0" / "metrics.csv").read_bytes() == before
+
+
+def test_runs_of_other_networks_or_samplings_have_no_common_protocol(tmp_path):
+    def ran(name, **changes):
+        own = dict(client_data=TRAIN, test_data=TEST, model=keras_model())
+        given = {**SMALL, **own, "total_rounds": 1, "progress": SILENT, **changes}
+        tff_reg.run(**given, output_dir=tmp_path / name)
+        return [tmp_path / name]
+
+    first, same = ran("first"), ran("same", process="fedavg")
+    wider = keras.Sequential([keras.layers.Dense(9, "relu"), keras.layers.Dense(3)])
+    trained = keras_model()
+    trained.set_weights([weight + 1 for weight in trained.get_weights()])
+    others = ran("wider", model=wider), ran("in turn", sample_fn=in_turn)
+    others += (ran("trained", model=trained),)
+    experiment.compare({"a": first, "b": same}, tmp_path / "compared")
+    assert "They differ" not in (tmp_path / "compared" / "table.md").read_text()
+    whats = ("keras_model", "sample_fn", "initial weights of a Keras model")
+    for other, what in zip(others, whats, strict=True):
+        table = tmp_path / f"compared {what}"
+        experiment.compare({"a": first, "b": other}, table)
+        words = (table / "table.md").read_text().split()
+        assert f"{what}: " in " ".join(words).partition("They differ in ")[2]
+
+
+def test_networks_of_one_digest_have_their_layers_in_one_order():
+    def network(reads, name=None):
+        x = inputs = keras.Input((8,))
+        tensors = [x := keras.layers.Dense(8, "relu")(x) for _ in range(3)]
+        added = keras.layers.Add(name=name)([x, tensors[reads]])
+        return keras_copies.digest(keras.Model(inputs, keras.layers.Dense(3)(added)))
+
+    assert network(0) == network(0, "sum") != network(1)
+
+
+def test_own_sampling_and_other_code_are_told(tmp_path, capsys):
+    given = dict(COMPARED, model=keras_model(), progress=None, sample_fn=in_turn)
+    given["output_dir"] = str(tmp_path)
+    table = str(tff_reg.compare(["fedavg"], **given))
+    for text in (table, capsys.readouterr().out):
+        assert "clients by in_turn of 4" in " ".join(text.split())
+    config = tmp_path / "fedavg-seed0" / "config.json"
+    changed = json.loads(config.read_text())
+    changed["sources"] = "0" * len(changed["sources"])
+    config.write_text(json.dumps(changed))
+    tff_reg.compare(["fedavg"], **given)
+    assert "It was made by" in capsys.readouterr().out
+
+
+def test_what_fails_is_named_and_the_table_has_the_rest(capsys):
+    given = {**COMPARED, "model": keras_model(), "progress": None}
+    result = tff_reg.compare(["fedavg", "fedalign"], **given)
+    assert [*result.failed] == ["fedalign, seed 0"]
+    assert [row["process"] for row in result.rows] == ["fedavg"]
+    printed = capsys.readouterr().out
+    assert "run 1/2  fedavg, seed 0: test accuracy" in printed
+    assert "run 2/2  fedalign, seed 0: failed (" in printed
+    with pytest.raises(ValueError):
+        tff_reg.compare("fedalign", **given)
+    for wrong, words in (
+        ({"process": "fedavg"}, "process=fedavg: the first argument lists them"),
+        ({"seed": 1}, "seed=1: give seeds"),
+        ({"seeds": 0}, "seeds=0: give how many"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            tff_reg.compare(["fedavg"], **given, **wrong)

@@ -1,0 +1,111 @@
+"""What `tff_reg.run` refuses, and what it says then."""
+
+import keras
+import numpy as np
+import pytest
+
+from tests.experiment.own_runs import X, Y, confidence, keras_model, run_own
+from tff_reg import experiment
+
+IMAGES = X.reshape(-1, 3, 2).astype(np.float32)
+
+
+@pytest.mark.parametrize(
+    "wrong, error, words",
+    [
+        ({"total_ronds": 3}, TypeError, r"no setting 'total_ronds' \(did you mean"),
+        ({"total_rounds": "3"}, ValueError, "total_rounds=3: it must be a whole"),
+        ({"client_data": X}, TypeError, r"^client_data is a ndarray; give a pair \(x,"),
+        ({"client_data": (X, Y[:9])}, ValueError, "one label for each"),
+        ({"client_data": (X, np.eye(3)[Y[:, 0]])}, ValueError, "argmax.*one-hot"),
+        ({"client_data": (X, Y - 1)}, ValueError, "has the label -1; number classes"),
+        ({"client_data": (X, Y + 2**32)}, ValueError, "has the label 4294967298;"),
+        ({"client_data": (X.astype(str), Y)}, ValueError, "give an array of numbers"),
+        ({"client_data": (X.astype(int) + 2**30, Y)}, ValueError, "scale them down"),
+        ({"client_data": {}}, ValueError, "has no clients"),
+        ({"client_data": (X, Y + 2)}, ValueError, "3 outputs, and client_data has"),
+        ({"client_data": (X[:, :5], Y)}, ValueError, "one shape and data type"),
+        ({"client_data": None}, ValueError, "test_data is given without client_data"),
+        ({"test_data": None}, ValueError, "test_data is missing: .* validation_share"),
+        ({"test_data": (X / 255, Y)}, ValueError, r"uint8 \(6,\) and test_data float"),
+        ({"model": keras_model(shape=(5,))}, ValueError, r"shape \(5,\), and client_d"),
+        ({"model": "cnn"}, ValueError, r"client_data is uint8 \(200, 6\); it must be"),
+        (
+            {"model": "cnn", "client_data": (X.astype(int), Y)},
+            ValueError,
+            "client_data are int64; give uint8, which is normalised, or floats",
+        ),
+        (
+            {"model": "cnn", "client_data": (IMAGES, Y), "test_data": (IMAGES / 99, Y)},
+            ValueError,
+            "client_data reaches up to 255 and test_data up to 2.5",
+        ),
+        ({"model": 3}, TypeError, "takes a Keras model, not a int"),
+        ({"task": "digits"}, ValueError, "Leave task out: client_data takes its place"),
+        ({"norm": "group"}, ValueError, "Leave norm out: the Keras model"),
+        ({"augmentation": "crop_flip"}, ValueError, "Leave augmentation out"),
+        ({"metrics": ["f1"]}, TypeError, "metrics is a list; give a dict"),
+        ({"metrics": {"loss": confidence}}, ValueError, "metric is called 'loss'"),
+        ({"metrics": {"auc": keras.metrics.AUC}}, TypeError, "metric 'auc' is AUC;"),
+        (
+            {"metrics": {"top": keras.metrics.CategoricalAccuracy()}},
+            ValueError,
+            "'top' is a CategoricalAccuracy, .* give a SparseCategoricalAccuracy",
+        ),
+        ({"plugin": 3}, ValueError, "plugin=3: it must be a tuple of texts"),
+        ({"sample_fn": "all"}, TypeError, "sample_fn is a str; it must be a function"),
+        (
+            {"sample_fn": lambda ids: ids},
+            TypeError,
+            r"sample_fn is called with \(round_num,client_ids\), but its arguments are"
+            r" \(ids\)",
+        ),
+        (
+            {"client_learning_rate": lambda round_num, total: 0.1},
+            TypeError,
+            r"client_learning_rate is called with \(round_num\), but",
+        ),
+        (
+            {"metrics": {"f1": lambda labels: 1}},
+            TypeError,
+            r"The metric 'f1' is called with \(labels,predictions\), but",
+        ),
+        ({"process": ["fedavg", "man"]}, ValueError, "give one text, such as 'fedprox"),
+        (
+            {"client_data": [(X, Y), (X, Y)]},
+            TypeError,
+            "client_data is a list of 2 pairs; give a dict of pairs",
+        ),
+        (
+            {"client_data": ({"a": X}, Y)},
+            TypeError,
+            "The examples of client_data are a dict; give one array",
+        ),
+        ({"test_data": (X, Y + 2)}, ValueError, "test_data has labels up to 4"),
+        (
+            {"aggregator": "dp", "dp_clipping": "fixed"},
+            ValueError,
+            "leave sample_fn out",
+        ),
+        ({"client_sampling": "independent"}, ValueError, "both sample the clients"),
+        ({"learning_rate_schedule": "cosine"}, ValueError, "a function of the round"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_a_sentence(wrong, error, words):
+    with pytest.raises(error, match=words) as caught:
+        run_own(**wrong)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_wrong_result_of_a_function_ends_the_round_with_a_sentence():
+    with pytest.raises(ValueError, match="in round 1, but 'c9' is no client"):
+        run_own(sample_fn=lambda round_num, client_ids: ["c9"])
+    with pytest.raises(experiment.TrainingError, match="'m' returned a str"):
+        run_own(metrics={"m": lambda labels, predictions: "high"})
+    with pytest.raises(experiment.TrainingError, match=r"'m' returned an array \(60, "):
+        run_own(metrics={"m": lambda y, p: p.argmax(axis=-1) == y[:, np.newaxis]})
+    drawn = np.random.default_rng(0)
+    with pytest.raises(ValueError, match="round 1, and when it was called again"):
+        run_own(sample_fn=lambda _, client_ids: drawn.choice(client_ids, 2, False))
+    with pytest.raises(ValueError, match="learning rate 0 for round 1; it must give"):
+        run_own(client_learning_rate=lambda round_num: 0)
