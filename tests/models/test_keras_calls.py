@@ -73,12 +73,49 @@ def test_from_keras_leaves_a_model_as_it_is(keras):
         np.testing.assert_array_equal(one, other)
 
 
-def test_a_call_that_is_traced_once_is_refused():
+@tf.function
+def product(layer, x):
+    return x @ tf.convert_to_tensor(layer.kernel)
+
+
+@tf.function
+def doubled(x):
+    return 2 * x
+
+
+def a_function_of_the_module(layer, x):
+    return product(layer, x)
+
+
+def an_attribute(layer, x):
+    if not hasattr(layer, "own"):
+        layer.own = tf.function(lambda x: x @ tf.convert_to_tensor(layer.kernel))
+    return layer.own(x)
+
+
+@pytest.mark.parametrize("call", [a_function_of_the_module, an_attribute])
+def test_functions_that_are_traced_with_the_weights_of_one_network_are_refused(call):
+    """A teacher and its student would be one."""
+    traced = type("Traced", (keras.layers.Dense,), {"call": call})
+    model = keras.Sequential([keras.Input((3,)), traced(2, use_bias=False)])
+    with pytest.raises(ValueError, match="calls a tf.function, which computes with"):
+        models.from_keras(model)
+
+
+def test_a_call_that_is_a_function_is_refused():
     class Traced(keras.layers.Dense):
         @tf.function
         def call(self, x):
             return super().call(x)
 
-    model = keras.Sequential([keras.Input((3,)), Traced(2, name="traced")])
-    with pytest.raises(ValueError, match="'call' of the layer 'traced' is a tf.functi"):
+    model = keras.Sequential([keras.Input((3,)), Traced(2)])
+    with pytest.raises(ValueError, match="calls a tf.function, which computes with"):
         models.from_keras(model)
+
+
+def test_functions_without_weights_are_not(keras):
+    L = keras.layers
+    model = keras.Sequential([keras.Input((3,)), L.Activation(doubled), L.Dense(2)])
+    x = np.ones((4, 3), np.float32)
+    logits = models.from_keras(model)().network(x).logits
+    np.testing.assert_allclose(logits, model(x), atol=1e-6)

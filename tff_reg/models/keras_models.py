@@ -316,14 +316,6 @@ def _check_layers(model: Any) -> None:
                 f"The layer {layer.name!r} was made in a keras.RematScope, in which the"
                 " gradients of clients' weights are lost: make it outside of it."
             )
-        for name, value in _own_methods(layer):
-            if hasattr(value, "get_concrete_function"):
-                raise ValueError(
-                    f"The method {name!r} of the layer {layer.name!r} is a tf.function,"
-                    " which computes with the weights of its first call, so that a"
-                    " teacher and its student would be one network: leave @tf.function"
-                    " out; clients' training is traced anyway."
-                )
         if getattr(layer, "stateful", False) is True and hasattr(layer, "cell"):
             raise ValueError(
                 f"The layer {layer.name!r} keeps its state from batch to batch, of one"
@@ -335,13 +327,6 @@ def _check_layers(model: Any) -> None:
                 f"TensorFlow's graphs take no name like {layer.name!r}: name layers and"
                 " models with letters a to z, digits, '_', '.' and '-'."
             )
-
-
-def _own_methods(layer: Any) -> Iterator[tuple[str, Any]]:
-    """The attributes of a layer's own classes, which are not Keras's."""
-    for kind in type(layer).__mro__:
-        if not kind.__module__.startswith(("keras.", "tf_keras.", "tensorflow.")):
-            yield from vars(kind).items()
 
 
 def _check_weights(model: Any) -> None:

@@ -53,18 +53,21 @@ def run(model: Any, spec: Any) -> Trial:
       ValueError: If clients could not train the model, and why.
     """
     trained = {id(v): v for v in model.trainable_weights}
-    others = {id(v): v for v in model.non_trainable_weights}
-    variables = list({**trained, **others}.values())
+    kept = {id(v): v for v in model.non_trainable_weights}
+    variables = list({**trained, **kept}.values())
     known = {*map(id, variables), *map(id, keras_calls.seeds_of(model))}
     fixed = [v for v in model.variables if id(v) not in known]
     count = len(model.weights)
     with tf.Graph().as_default():
-        ours = [
-            tf.Variable(tf.zeros(tuple(v.shape), v.dtype), n < len(trained))
-            for n, v in enumerate(variables)
-        ]
+        ours, others = (
+            [
+                tf.Variable(tf.zeros(tuple(v.shape), v.dtype), n < len(trained))
+                for n, v in enumerate(variables)
+            ]
+            for _ in range(2)
+        )
         try:
-            found = _traced(model, spec, [*zip(variables, ours)], fixed)
+            found = _traced(model, spec, [*zip(variables, ours, others)], fixed)
         except Exception as error:
             raise ValueError(
                 f"The model {model.name!r} cannot be called in a graph of TensorFlow"
@@ -76,33 +79,59 @@ def run(model: Any, spec: Any) -> Trial:
             f"The model {model.name!r} makes weights in its first pass in training"
             " mode: make it anew, and call it on a batch with training=True before."
         )
-    call, features, gradients, graph = found
-    _check_reads(model, graph, ours)
+    call, features, gradients, of_others, graph = found
+    _check_reads(model, graph, [*ours, *others])
     _check_gradients(model, variables, gradients)
+    if of_others is not None and None in of_others:
+        raise ValueError(
+            f"The model {model.name!r} calls a tf.function, which computes with the"
+            " weights of its first call, so that a teacher and its student would be one"
+            " network: leave @tf.function out; clients' training is traced anyway."
+        )
     _warn_of_draws(model, graph)
     changed = frozenset(id(variables[n]) for n in _changed(graph, call, ours))
     return Trial(call, features, variables, len(trained), fixed, changed)
 
 
-def _traced(model: Any, spec: Any, pairs: Sequence[Any], fixed: Sequence[Any]):
-    """The call, its inputs, the gradients of the trained weights, and the graph."""
-    found: list[Any] = []
-    ours = [v for _, v in pairs if v.trainable]
+def _traced(model: Any, spec: Any, triples: Sequence[Any], fixed: Sequence[Any]):
+    """Traces a call, and a second one with others of the variables.
 
-    def trace(*x: Any):
+    Args:
+      model: The Keras model.
+      spec: `tf.TensorSpec`s of its input.
+      triples: A variable of the model, and two of ours that stand for it.
+      fixed: Its variables for which zeros stand.
+
+    Returns:
+      The first call; its inputs; the gradients of its trained weights; those of the
+      second one's, None where there is no function in the graph that could mistake one
+      for the other; the graph.
+    """
+    found: list[Any] = []
+
+    def called(place: int, *x: Any) -> tuple[keras_calls.Call, list[Any]]:
+        ours = [each[place] for each in triples]
+        trained = [v for v in ours if v.trainable]
         zeros = [(v, tf.zeros(tuple(v.shape), v.dtype)) for v in fixed]
         with tf.GradientTape(watch_accessed_variables=False) as tape:
-            tape.watch(ours)
+            tape.watch(trained)
             call = keras_calls.call(
                 model,
                 tf.nest.pack_sequence_as(spec, x),
-                [*pairs, *zeros],
+                [*zip([v for v, *_ in triples], ours), *zeros],
                 whole=model,
                 training=True,
                 key=tf.zeros([2], tf.int64),
             )
             outputs = _trained_outputs(call, x)
-        found.extend([call, x, tape.gradient(outputs, ours)])
+        return call, tape.gradient(outputs, trained)
+
+    def trace(*x: Any):
+        call, gradients = called(1, *x)
+        ops = tf.compat.v1.get_default_graph().get_operations()
+        has_functions = any(op.type.endswith("PartitionedCall") for op in ops)
+        of_others = called(2, *x)[1] if has_functions else None
+        found.extend([call, x, gradients, of_others])
         return tf.nest.flatten(call.output)
 
     function = tf.function(trace, autograph=False)
