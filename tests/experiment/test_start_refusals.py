@@ -104,6 +104,8 @@ def test_a_wrong_result_of_a_function_ends_the_round_with_a_sentence():
         run_own(metrics={"m": lambda labels, predictions: "high"})
     with pytest.raises(experiment.TrainingError, match=r"'m' returned an array \(60, "):
         run_own(metrics={"m": lambda y, p: p.argmax(axis=-1) == y[:, np.newaxis]})
+    with pytest.raises(experiment.TrainingError, match="'m' failed: KeyError: 'key'"):
+        run_own(metrics={"m": lambda labels, predictions: {}["key"]})
     drawn = np.random.default_rng(0)
     with pytest.raises(ValueError, match="round 1, and when it was called again"):
         run_own(sample_fn=lambda _, client_ids: drawn.choice(client_ids, 2, False))

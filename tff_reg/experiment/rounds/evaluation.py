@@ -162,7 +162,7 @@ class CentralEvaluation:
           a number is wrong.
 
         Raises:
-          ValueError: If one of the user's metrics returns no numbers.
+          ValueError: If one of the user's metrics fails or returns no numbers.
         """
         weights.assign_weights_to(self._model)
         count = len(tf.nest.flatten(self._y)[0])
@@ -230,12 +230,17 @@ def _check_labels(metrics: Mapping[str, Any], labels: Any) -> None:
 
 def _value(name: str, metric: Any, labels: Any, predictions: Any) -> float:
     """One of the user's metrics of all examples."""
-    if hasattr(metric, "update_state"):
-        metric.reset_state()
-        metric.update_state(labels, predictions)
-        found = metric.result()
-    else:
-        found = metric(labels, predictions)
+    try:
+        if hasattr(metric, "update_state"):
+            metric.reset_state()
+            metric.update_state(labels, predictions)
+            found = metric.result()
+        else:
+            found = metric(labels, predictions)
+    except Exception as error:
+        raise ValueError(
+            f"The metric {name!r} failed: {type(error).__name__}: {error}"
+        ) from error
     must = "it must return a number, or one for each example."
     try:
         values = np.asarray(found, np.float64)
