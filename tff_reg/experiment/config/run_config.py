@@ -190,31 +190,32 @@ class RunConfig(
           SettingError: If a value is not allowed, or a strength is of no method of the
             process.
         """
-        (plugin,) = (each for each in settings_of(self) if each.name == "plugin")
-        if (files := plugin.adopt(self.plugin)) is not None:
-            plugin.check(files)
-            strengths_lib.add_files(files)
-        for each in settings_of(self):
-            value: Any = each.adopt(getattr(self, each.name))
-            if each.name == "process" and not isinstance(value, (str, type(None))):
-                raise SettingError(
-                    "process",
-                    value,
-                    "give one text, such as 'fedprox+man'. A method of your own is"
-                    " named there, and its file in plugin.",
-                )
-            if each.name == "client_learning_rate" and callable(value):
-                continue  # A function of the round, 1, 2, ...: `resolution` calls it.
-            if value is not None:
-                each.check(value)
-            if each.name == "plugin" and value:
-                value = tuple(os.path.abspath(file) for file in value)
-            if each.name == "process":
-                value = strengths_lib.process_name(str(value)) if value else None
-            if each.name == "settings_of" and value not in (None, TASK, EACH):
-                known = [TASK, EACH, *catalogue.names()]
-                dataclasses.replace(each, choices=known).check(value)
-            object.__setattr__(self, each.name, value)
+        known = {each.name: each for each in settings_of(self)}
+        values = {n: each.adopt(getattr(self, n)) for n, each in known.items()}
+        values["process"] = values["process"] or None
+        if not isinstance(values["process"], (str, type(None))):
+            raise SettingError(
+                "process",
+                values["process"],
+                "give one text, such as 'fedprox+man'. A method of your own is named"
+                " there, and its file in plugin.",
+            )
+        for name, value in values.items():
+            # Of a function of the round, 1, 2, ...: `resolution` calls it.
+            is_schedule = name == "client_learning_rate" and callable(value)
+            if value is not None and not is_schedule:
+                known[name].check(value)
+        if values["plugin"]:
+            values["plugin"] = tuple(map(os.path.abspath, values["plugin"]))
+            strengths_lib.add_files(values["plugin"])
+        if name := values["process"]:
+            values["process"] = strengths_lib.process_name(name)
+        if values["settings_of"] not in (None, TASK, EACH):
+            choices = [TASK, EACH, *catalogue.names()]
+            own = dataclasses.replace(known["settings_of"], choices=choices)
+            own.check(values["settings_of"])
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
         strengths = strengths_lib.checked(self.strengths)
         object.__setattr__(self, "strengths", strengths)
         if self.process is not None:
