@@ -40,8 +40,8 @@ bin/analyze cost --processes=NAME[+NAME...],... | --run_dir=DIR,... [--csv=FILE]
   --num_classes=N         number of classes [10]
   --image_shape=H,W,C     shape of an image [32,32,3]
   --csv=FILE              file for the table at full precision
-  Strengths that change the cost, such as --gradaug_subnetworks, apply to the methods
-  that have them.
+  Hyperparameters that change the cost, such as --gradaug_subnetworks, apply to the
+  methods that have them.
 
 bin/analyze partition --run_dir=DIR | --task=NAME --partition=NAME ...
   The examples of each client: a table, and partition.csv and partition.png. Of a run,

@@ -50,34 +50,34 @@ _HELP = """\
 bin/compare --processes=NAME[+NAME...],... [--seeds=N,...] --output_dir=DIR [flags]
 bin/compare --run_dirs=[NAME=]DIR,... --output_dir=DIR [flags]
 
-Runs every method with every seed under one protocol, and makes the table and the figure
-that a paper would have. The same command again resumes: finished runs are not repeated.
-What fails is named, and the table has the rest.
+Runs every method with every seed under one protocol, and writes a table and a figure as
+papers have them. The same command again resumes: finished runs are not repeated. Failed
+runs are named, and the table has the others.
 
 {own}
-  --output_dir=DIR                holds the runs, in DIR/NAME-seedN, and the results:
-                                  table.csv    a row a method: means and sample
-                                               deviations (n - 1) over the seeds, none
-                                               for one seed
-                                  table.md     the same in percent, the best in bold
-                                  table.tex    the same for LaTeX (booktabs)
+  --output_dir=DIR                directory of the runs (DIR/NAME-seedN) and results:
+                                  table.csv    one row per method: means and sample
+                                               standard deviations (n - 1) over the
+                                               seeds; no deviations with one seed
+                                  table.md     table.csv in percent, the best in bold
+                                  table.tex    table.md for LaTeX (booktabs)
                                   curves.png   test accuracy by round, with bands of
-                                               one sample deviation; and curves.pdf
-                                  curves.csv   its numbers, a row a method and round
-                                  compute.png  by multiply-adds of a client, with the
-                                               column mflops; and compute.pdf
+                                               one standard deviation; and curves.pdf
+                                  curves.csv   its numbers, a row per method and round
+                                  compute.png  test accuracy by multiply-adds, with
+                                               the column mflops; and compute.pdf
                                   grid.csv, sensitivity.png, sensitivity.pdf
                                                with --grid: held-out accuracy of all
                                                settings that were tried
-  --settings_of=NAME              whose settings are the protocol: the task's (task) or
-                                  a method's; with each, every method has its own,
-                                  and nothing is in bold. --recipe=NAME takes its place
-                                  [task]
+  --settings_of=NAME              source of the protocol's settings: the task (task) or
+                                  a method; with each, every method has its own
+                                  settings, and nothing is in bold. --recipe=NAME
+                                  replaces it [task]
 
-All other flags are those of bin/run, which --help=all lists, and go to every run;
-strengths such as --fedprox_strength go to the methods that have them. A method keeps
-what it cannot work without, such as FedAdam its server's Adam; this is told before the
-first run, and below the table."""
+All other flags are those of bin/run (--help=all lists them) and apply to every run;
+hyperparameters such as --fedprox_strength apply to the methods that have them. A method
+keeps the settings that it requires, such as FedAdam's server optimiser; they are listed
+before the first run and below the table."""
 
 fail = functools.partial(command_line.fail, command=_COMMAND)
 

@@ -12,14 +12,14 @@ from tff_reg.settings import Setting
 _COMMAND = "bin/export"
 _HELP = """\
 bin/export --run_dir=DIR --format=keras|saved_model --output=PATH
-  Writes the model of a run for Keras alone, without this package: from the task's
-  images as they are stored to logits, the preprocessing inside.
+  Writes the model of a run in a format that Keras or TensorFlow loads without this
+  package. It maps the task's images as stored to logits; preprocessing is included.
 
-  --run_dir=DIR           the run; its newest checkpoint is taken
+  --run_dir=DIR           directory of the run
   --format=NAME           keras: one file for keras.models.load_model, PATH ends in
                           .keras; saved_model: a directory for tf.saved_model.load
-  --output=PATH           where to; must not be there yet
-  --round_num=N           of the checkpoint after that round
+  --output=PATH           file or directory to write; must not exist
+  --round_num=N           round of the checkpoint to export [the newest]
   --weights=NAME          server (its model), all_clients (the mean of all clients' last
                           models) or best (the server's in the best round, of a run
                           with --keep_best) [server]

@@ -197,7 +197,7 @@ def _entry(setting: Setting, value: Any = None, is_short: bool = False) -> list[
     choices = {"process": catalogue.names, "task": tasks.names}.get(setting.name)
     listed = choices() if choices else setting.choices
     if listed and not is_short:
-        text += f": {', '.join(map(str, listed))}"
+        text = f"{text.removesuffix('.')}: {', '.join(map(str, listed))}"
     if value not in (None, []):
         text += f" [{as_text(value)}]"
     wrapped = textwrap.wrap(text, _WIDTH - _NAME_WIDTH, break_on_hyphens=False)

@@ -20,24 +20,25 @@ from tff_reg.tasks.recipes import artifacts
 _COMMAND = "bin/reproduce"
 _HELP = """\
 bin/reproduce PAPER/TABLE [--seeds=N,...] [--scale=X] [--jobs=N] [flags]
-  Runs what a table or figure of the four papers needs, analyses it, and makes the table
-  as the paper has it, published and here side by side. The same command again resumes.
+  Runs and analyses the experiments of a table or figure of the four papers, and writes
+  it with the published numbers beside the new ones. The same command again resumes.
 
   PAPER/TABLE                     such as fedalign/table1, fedmlb/table6 or man/figure2
   --scale=X                       scales down the paper's rounds, clients, local epochs
                                   and examples by a fraction such as 0.1; tiny is a
                                   smoke test of minutes: one round, or --total_rounds
-  --output_dir=DIR                gets table.md, table.csv and, of a figure, figure.png
-                                  [runs/PAPER/TABLE]
+  --output_dir=DIR                directory of table.md, table.csv and, for a figure,
+                                  figure.png [runs/PAPER/TABLE]
   --synthetic_data                random images in place of all data
 {own}
 
-  All other flags are those of bin/run, which --help=all lists, and override the
-  recipes; strengths such as --fedprox_strength go to the methods that have them.
+  All other flags are those of bin/run (--help=all lists them) and override the
+  recipes; hyperparameters such as --fedprox_strength apply to the methods that have
+  them.
 
 bin/reproduce --list [PAPER]
-  The tables and figures: what each shows, how many runs it is with one seed, and how
-  long they take."""
+  Lists the tables and figures: their subject, number of runs with one seed, and
+  running time."""
 
 _RUNS = "runs"
 _WIDTH = 88
@@ -55,8 +56,8 @@ _RUNS_DIR = Setting(
     "runs_dir",
     str,
     None,
-    "where the runs are, in DIR/RECIPE-seedN; tables and figures that share runs share"
-    " them there; by default --output_dir, or runs",
+    "directory of the runs, DIR/RECIPE-seedN, which tables and figures share; by"
+    " default --output_dir, or runs",
     placeholder="DIR",
     is_optional=True,
 )

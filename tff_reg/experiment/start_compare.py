@@ -92,7 +92,7 @@ class Arguments(start.Arguments):
     """The arguments of `tff_reg.compare` beside the methods.
 
     Attributes:
-      seeds: How many seeds (0, 1, ...), or which; everything runs with each of them.
+      seeds: Number of seeds (0, 1, ...), or a list; each is one run per process.
     """
 
     CALLED: ClassVar[str] = "tff_reg.compare"

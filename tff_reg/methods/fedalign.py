@@ -63,9 +63,9 @@ class FedAlign(method.Method):
     lipschitz_scaling: str = settings.setting(
         "relative",
         help=(
-            "Scale of the term: 'relative' rescales it to `strength` times the cross- "
-            "entropy with the ratio held constant (the authors' code, which gave the "
-            "published numbers); 'absolute' is Eq. 5 as printed."
+            "Scale of the term: 'relative' rescales it to `strength` times the "
+            "cross-entropy with the ratio held constant (the authors' code, which gave "
+            "the published numbers); 'absolute' is Eq. 5 as printed."
         ),
         choices=("relative", "absolute"),
     )

@@ -10,7 +10,7 @@ from tff_reg import plugins
 from tff_reg.methods import catalogue
 from tff_reg.settings import Setting, SettingError
 
-GROUP = "Strengths of the methods"
+GROUP = "Hyperparameters of the methods"
 
 
 def listed(process: Optional[str] = None) -> tuple[Setting, ...]:

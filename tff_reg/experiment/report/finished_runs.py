@@ -45,8 +45,9 @@ WEIGHTS = Setting(
     "weights",
     str,
     "server",
-    "the model that is looked at; all_clients is the mean of all clients' last models,"
-    " best the server's after its best round, of a run with keep_best",
+    "model to evaluate and analyse: the server's, the mean of all clients' last models"
+    " (all_clients), or the server's after its best round, of a run with keep_best"
+    " (best)",
     choices=trained.WEIGHTS,
 )
 # Among what a run's analyses say: how they were made.

@@ -31,8 +31,8 @@ JOBS = Setting(
     "jobs",
     int,
     1,
-    "runs at a time, which share this machine's cores and GPUs; their numbers are the"
-    " same",
+    "runs at a time, which share this machine's cores and GPUs; results do not depend"
+    " on their number",
     minimum=1,
 )
 SETTINGS = (

@@ -38,7 +38,7 @@ SEEDS = Setting(
     "seeds",
     int,
     (0,),
-    "seeds such as 0,1,2; everything runs with each of them",
+    "seeds such as 0,1,2; each of them is one run per method or recipe",
     is_tuple=True,
     minimum=0,
     maximum=keys.LARGEST_SEED,
