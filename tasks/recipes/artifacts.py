@@ -27,9 +27,9 @@ from tff_reg.tasks import recipes
 from tff_reg.tasks.recipes import cells as cells_lib, figures, paper_tables
 
 _BEST = (
-    "The authors' code keeps the model of the best round: accuracy, lambda_max and H_T"
-    " are of it. H_N and H_D are of the clients' models after one more round, with the"
-    " pairs of a client with itself among them, as in their code.",
+    "Accuracy, lambda_max and H_T are those of the best round's model, which the"
+    " authors' code keeps. H_N and H_D compare the clients' models after one more round,"
+    " each model with itself included, as in their code.",
 )
 # Tables whose numbers are of other weights than the server's last.
 _MORE: Mapping[str, Mapping[str, Any]] = {
@@ -225,8 +225,8 @@ def _man_table3() -> Artifact:
         ),
         notes=(
             "The paper prints formulae: C_o H_o W_o C_i K^2 and d_i d_o of a layer, and"
-            " H_o W_o C_o and d_o of its regulariser, for an example. Published is what"
-            " they come to for the layers of this network; here is counted in the graph"
-            " that runs.",
+            " H_o W_o C_o and d_o of its regulariser, for an example. The published"
+            " numbers are these formulae for the layers of this network; ours are"
+            " counted in the graph that runs.",
         ),
     )

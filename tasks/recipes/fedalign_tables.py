@@ -26,8 +26,8 @@ _GRADAUGS = {
 }
 _SAMPLED = variant(num_clients=64, clients_per_round=16)
 _IMAGENET_200 = variant(
-    "The 200 classes are those of the authors' code; which 500 images of each they took"
-    " depends on their disk, and ours are others.",
+    "The 200 classes are those of the authors' code. Their 500 images per class depend"
+    " on the order of files on their disk; ours differ.",
     task="imagenet200",
     model="resnet18_imagenet",
     augmentation="resized_crop",
@@ -36,9 +36,9 @@ _FEDALIGN = Paper(
     "fedalign",
     "Local Learning Matters (FedAlign), Mendieta et al., CVPR 2022",
     variant(
-        "Batch size, Nesterov momentum and weight decay are the authors' code's, and"
-        " that the short last batch of an epoch is dropped. Its momentum also lives on"
-        " from client to client and from round to round; here each begins with none.",
+        "Batch size, Nesterov momentum, weight decay and dropping the short last batch"
+        " of an epoch follow the authors' code. There the momentum carries over between"
+        " clients and rounds; here it starts at zero.",
         measure=THREE_RUNS,
         process="fedavg",
         task="cifar100",
@@ -101,10 +101,10 @@ TABLES = (
         _FEDALIGN,
         "1",
         variant(
-            "The run gives the accuracy and the model, of which the others are"
-            " measured; Figure 1 is drawn of it, too. The authors' code keeps the model"
-            " of the best round (bin/analyze --weights=best), and its H_N and H_D are"
-            " those of h_n_code and h_d_code.",
+            "The run gives the accuracy and the model; the other numbers and Figure 1"
+            " are measured on the model. The authors' code keeps the best round's model"
+            " (bin/analyze --weights=best), and its H_N and H_D are the columns"
+            " h_n_code and h_d_code.",
             measure="accuracy in %; top Hessian eigenvalue, trace, H_N and H_D of the"
             " final model",
             keep_best=True,

@@ -87,9 +87,9 @@ _FEDMLB_METHODS = {
         fitnet_strength=1.0,
     ),
     "FedProx": variant(
-        "The paper chose the strength among 0.1, 0.01 and 0.001; here 0.002, as the"
-        " group's later code (FedACG) adds 0.001 times the squared distance, of which"
-        " FedProx has the half.",
+        "The paper chose the strength among 0.1, 0.01 and 0.001; here 0.002,"
+        " half of which multiplies the squared distance: the 0.001 of the group's later"
+        " code (FedACG).",
         process="fedprox",
         fedprox_strength=0.002,
     ),
@@ -127,8 +127,8 @@ _FEDMLB = Paper(
         "The clipping norm, the rotations of the images and their normalisation"
         " (CIFAR-10's numbers, for CIFAR-100 too) are the authors' code's; the paper"
         " gives none of them. Strengths that the paper leaves open are those of the"
-        " group's later code (FedACG), where it has them. The split is drawn anew, in"
-        " the way of their code: their own are files for --partition=split_file.",
+        " group's later code (FedACG), where it has them. The split is drawn by the"
+        " method of their code; their own files need --partition=split_file.",
         measure=_1000_ROUNDS,
         process="fedavg",
         task="cifar100",
@@ -241,8 +241,8 @@ TABLES = (
         _FEDMLB,
         "5",
         variant(
-            "Our text of the paper has lost the tick marks that say which paths a row"
-            " has; these are ours: the deeper ones left out one by one, then kept."
+            "The rows' tick marks are missing in our text of the paper. These paths are"
+            " our choice: deeper ones left out one by one, then kept."
         ),
     ),
     Table(

@@ -81,8 +81,8 @@ def _convergence_of_man(number: int, data_set: str) -> Artifact:
         ),
         curve="all_clients",
         notes=(
-            "Our text of the paper has lost which of its splits the figure is of; here"
-            " all three.",
+            "Our text of the paper does not show which split the figure uses; here all"
+            " three.",
         ),
     )
 
@@ -235,8 +235,8 @@ def _of_univarfl() -> list[Artifact]:
             (*singular, Cell(*reference)),
             picture="singular_values",
             notes=(
-                "The IID reference is FedAvg with the same number of clients, whose"
-                " examples are dealt at random; the paper prints no accuracy of it.",
+                "The IID reference is FedAvg with the same number of clients and an IID"
+                " partition; the paper prints no accuracy for it.",
             ),
         ),
     ]

@@ -78,8 +78,8 @@ _MAN = Paper(
     "man",
     "Minimizing Layerwise Activation Norm (MAN), Yashwanth et al., WACV 2024",
     variant(
-        "Weight decay, clipping, augmentation and normalisation are the authors'"
-        " code's, and that each of the 100 clients takes part with probability 0.1.",
+        "Weight decay, clipping, augmentation, normalisation and the participation of"
+        " each of the 100 clients with probability 0.1 follow the authors' code.",
         process="fedavg",
         task="cifar100",
         model="feddyn_cnn",
@@ -152,8 +152,8 @@ TABLES = (
         _MAN,
         "2",
         variant(
-            "The run gives the model, of which both are measured (bin/analyze hessian"
-            " --weights=all_clients); Figures 1 and 4 are drawn of it, too.",
+            "Both numbers, and Figures 1 and 4, are measured on the run's model"
+            " (bin/analyze hessian --weights=all_clients).",
             measure="top eigenvalue, trace",
         ),
         exceptions=[("*+ MAN", "*", _ZETA_CIFAR)],

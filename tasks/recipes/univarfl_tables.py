@@ -107,8 +107,8 @@ _UNIVARFL = Paper(
         | _FOUR_DOMAINS,
         "HAM10000": variant(
             "Clients, domains, network, rounds and image size for HAM10000 are not in"
-            " the paper; here as for PACS, a client a source of the images, of"
-            " which FedUV's code has the same four.",
+            " the paper; here as for PACS, with one client per source of the images,"
+            " the four sources of FedUV's code.",
             task="ham10000",
         )
         | _FOUR_DOMAINS,

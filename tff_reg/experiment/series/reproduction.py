@@ -253,8 +253,8 @@ class Reproduction:
         scale = configs[0].scale
         if scale is not None:
             notes.append(
-                f"Runs at scale {scale}: rounds, and the rounds of columns, are so"
-                " many fewer."
+                f"Runs at scale {scale}: numbers of rounds, also those in column"
+                " names, are scaled down."
             )
         if self.is_tiny:
             notes.append(_TINY_NOTE)
