@@ -28,8 +28,8 @@ from tff_reg.tasks.recipes import cells as cells_lib, figures, paper_tables
 
 _BEST = (
     "Accuracy, lambda_max and H_T are those of the best round's model, which the"
-    " authors' code keeps. H_N and H_D compare the clients' models after one more round,"
-    " each model with itself included, as in their code.",
+    " authors' code keeps. H_N and H_D compare the clients' models after one more"
+    " round, each model with itself included, as in their code.",
 )
 # Tables whose numbers are of other weights than the server's last.
 _MORE: Mapping[str, Mapping[str, Any]] = {
