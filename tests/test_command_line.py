@@ -133,6 +133,11 @@ def test_a_tilde_is_the_home_folder(tmp_path, monkeypatch):
             "--batchsize: there is no such flag (did you mean --batch_size?);"
             " --help=all lists them.",
         ),
+        (
+            "--lr=3",
+            "--lr: there is no such flag (did you mean --client_learning_rate?);"
+            " --help=all lists them.",
+        ),
         ("--batch_size=x", "--batch_size=x: it must be a whole number."),
         ("--overwrite=perhaps", "--overwrite=perhaps: it must be true or false."),
         ("--seed=", "--seed=: it must be a whole number."),

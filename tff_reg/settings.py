@@ -66,6 +66,27 @@ class SettingError(ValueError):
         return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}..."
 
 
+# Settings' names in other libraries, for hints.
+_OTHER_NAMES = {
+    "algorithm": "process",
+    "alpha": "concentration",
+    "clients": "num_clients",
+    "dataset": "task",
+    "dirichlet_alpha": "concentration",
+    "epochs": "local_epochs",
+    "gpu": "devices",
+    "gpus": "devices",
+    "learning_rate": "client_learning_rate",
+    "log_dir": "output_dir",
+    "lr": "client_learning_rate",
+    "momentum": "client_momentum",
+    "optimizer": "server_optimizer",
+    "strategy": "process",
+    "wd": "client_weight_decay",
+    "weight_decay": "client_weight_decay",
+}
+
+
 @dataclasses.dataclass(frozen=True)
 class Setting:
     """The declaration of a setting.
@@ -385,7 +406,8 @@ def check_takes(function: Callable[..., Any], name: str, arguments: str) -> None
 
 def near_names(value: Any, choices: Sequence[Any], prefix: str = "") -> str:
     """` (did you mean NAME?)`, or an empty text if no name is near."""
-    near = difflib.get_close_matches(str(value), list(map(str, choices)), n=1)
+    wanted = _OTHER_NAMES.get(str(value), str(value))
+    near = difflib.get_close_matches(wanted, list(map(str, choices)), n=1)
     return f" (did you mean {prefix}{near[0]}?)" if near else ""
 
 
