@@ -72,7 +72,7 @@ def preparing(prepared, monkeypatch):
     """Sets the process that every run gets, built once."""
 
     def set_process(process):
-        def prepare(checked, on_round, **others):
+        def prepare(checked, progress, on_round, **others):
             own = dict(process=process, output_dir=checked.directory)
             own.update(seed=checked.config.seed, on_round=on_round)
             return dataclasses.replace(prepared, **own)
